@@ -1,0 +1,110 @@
+"""Writes checkpoints: every N steps, every M minutes, after every epoch, at the end."""
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
+
+from imagenet_opt.run import checkpoint as files
+from imagenet_opt.run.position import position, rewrite_position
+
+log = logging.getLogger(__name__)
+
+
+class Checkpoint(LightningCheckpoint):
+    """Keeps the newest `keep` checkpoints, `last.ckpt` (the newest) and `best.ckpt` (by `monitor`, larger is better).
+
+    Files go to `folder` (default: the Trainer's default_root_dir). A checkpoint inside an epoch is written as the
+    next batch begins, when all that belongs to the step before is logged; one at the end of an epoch after validation.
+    The random state of the CPU and of the GPU is in it.
+
+    Logs nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: str | None = None,
+        every_n_steps: int | None = None,
+        every_minutes: float | None = None,
+        keep: int = 2,
+        monitor: str = "val/acc1",
+    ) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self.every_n_steps = every_n_steps
+        self.every_minutes = every_minutes
+        self.keep = keep
+        self.monitor = monitor
+        self.best: float | None = None
+        self._random: dict[str, Any] | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self.folder = Path(trainer.strategy.broadcast(str(self.folder or trainer.default_root_dir)))
+        self._saved_step, self._saved_at = -1, time.monotonic()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._saved_step = trainer.global_step
+        if self._random is not None:
+            _set_random_state(self._random)
+            self._random = None
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step > self._saved_step and self._due(trainer):
+            self._save(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.global_step > self._saved_step:
+            self._save(trainer)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        rewrite_position(checkpoint, position(trainer), num_batches=int(trainer.num_training_batches))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "random": _random_state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best, self._random = state_dict["best"], state_dict["random"]
+
+    def _due(self, trainer: Trainer) -> bool:
+        if self.every_n_steps and trainer.global_step % self.every_n_steps == 0:
+            return True
+        if not self.every_minutes or trainer.global_step % trainer.log_every_n_steps:  # type: ignore[attr-defined]
+            return False
+        late = time.monotonic() - self._saved_at >= self.every_minutes * 60
+        return bool(trainer.strategy.reduce_boolean_decision(late, all=False))
+
+    def _save(self, trainer: Trainer) -> None:
+        assert self.folder is not None
+        path = files.step_file(self.folder, trainer.global_step)
+        score = trainer.callback_metrics.get(self.monitor)
+        validated = trainer.fit_loop.epoch_loop.val_loop._has_run and score is not None
+        is_best = validated and (self.best is None or float(score) > self.best)  # type: ignore[arg-type]
+        if is_best:
+            self.best = float(score)  # type: ignore[arg-type]
+        fresh = path.with_suffix(".new")
+        trainer.save_checkpoint(fresh)
+        self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
+        if not trainer.is_global_zero:
+            return
+        os.replace(fresh, path)
+        files.link(path, self.folder / files.LAST)
+        if is_best:
+            files.link(path, self.folder / files.BEST)
+        for old in files.step_files(self.folder)[: -self.keep]:
+            old.unlink()
+
+
+def _random_state() -> dict[str, Any]:
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+    return {"cpu": torch.get_rng_state(), "cuda": cuda}
+
+
+def _set_random_state(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["cpu"].cpu())
+    if state["cuda"] is not None and torch.cuda.is_initialized():
+        torch.cuda.set_rng_state(state["cuda"].cpu())

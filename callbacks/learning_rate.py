@@ -1,0 +1,25 @@
+"""Logs the learning rate."""
+
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from imagenet_opt.run.logging_step import is_logging_step
+
+
+class LearningRate(Callback):
+    """Logs the learning rate that the step used, at every logging step.
+
+    | key | unit |
+    |---|---|
+    | `lr` | of the first optimizer's first parameter group |
+    """
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self._lr = float(trainer.optimizers[0].param_groups[0]["lr"])
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if is_logging_step(trainer):
+            pl_module.log("lr", self._lr, rank_zero_only=True)

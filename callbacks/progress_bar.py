@@ -1,0 +1,53 @@
+"""What a person sees while it trains."""
+
+import sys
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import RichProgressBar
+
+from imagenet_opt.run.logging_step import is_logging_step
+
+_SHOWN = {
+    "train/loss": ("loss", "{:.3f}"),
+    "train/acc1": ("acc1", "{:.3f}"),
+    "val/acc1": ("val acc1", "{:.3f}"),
+    "throughput/images_per_second": ("images/s", "{:.0f}"),
+    "throughput/data_wait_fraction": ("data wait", "{:.0%}"),
+}
+
+
+class ProgressBar(RichProgressBar):
+    """A rich bar with it/s, loss, images/s and data wait on a terminal; plain lines where the output goes to a file.
+
+    Shows what other callbacks log; logs nothing itself.
+    """
+
+    def __init__(self, *, refresh_rate: int = 1) -> None:
+        super().__init__(refresh_rate=refresh_rate, leave=False)
+        self._plain = not sys.stderr.isatty()
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        if self._plain:
+            self.disable()
+
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+        found = trainer.callback_metrics
+        return {name: shape.format(float(found[key])) for key, (name, shape) in _SHOWN.items() if key in found}
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        if self._plain and trainer.is_global_zero and is_logging_step(trainer):
+            self._say(trainer, pl_module, f"step {batch_idx + 1}/{trainer.num_training_batches}")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_validation_end(trainer, pl_module)
+        if self._plain and trainer.is_global_zero and not trainer.sanity_checking:
+            self._say(trainer, pl_module, "validated")
+
+    def _say(self, trainer: Trainer, pl_module: LightningModule, where: str) -> None:
+        metrics = "  ".join(f"{name} {value}" for name, value in self.get_metrics(trainer, pl_module).items())
+        print(f"epoch {trainer.current_epoch} {where}  {metrics}", file=sys.stderr, flush=True)

@@ -1,0 +1,162 @@
+"""Steps and images per second, and the share of time spent waiting for data."""
+
+import time
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.profilers import Profiler
+from lightning.pytorch.utilities.data import extract_batch_size
+
+from imagenet_opt.measure.cuda_clock import CudaClock
+from imagenet_opt.run.logging_step import is_logging_step
+
+_FETCH = "[_TrainingEpochLoop].train_dataloader_next"
+_WARMUP_STEPS = 10
+
+
+class FetchClock(Profiler):
+    """Times Lightning's `next(loader)` and hands everything on to the profiler that the user chose."""
+
+    def __init__(self, inner: Profiler) -> None:
+        super().__init__()
+        self.inner = inner
+        self.wait_seconds = 0.0
+        self._began = 0.0
+
+    def start(self, action_name: str) -> None:
+        self.inner.start(action_name)
+        if action_name == _FETCH:
+            self._began = time.perf_counter()
+
+    def stop(self, action_name: str) -> None:
+        if action_name == _FETCH:
+            self.wait_seconds += time.perf_counter() - self._began
+        self.inner.stop(action_name)
+
+    def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
+        self.inner.setup(stage, local_rank, log_dir)
+
+    def summary(self) -> str:
+        return self.inner.summary()
+
+    def describe(self) -> None:
+        self.inner.describe()
+
+    def teardown(self, stage: str | None) -> None:
+        self.inner.teardown(stage)
+
+
+@dataclass
+class Window:
+    """What happened since `began`: steps, images of this process, seconds that are not training."""
+
+    began: float = field(default_factory=time.perf_counter)
+    num_steps: int = 0
+    num_images: int = 0
+    wait_seconds: float = 0.0
+    pause_seconds: float = 0.0
+
+    def rates(self, world_size: int) -> dict[str, float]:
+        seconds = max(time.perf_counter() - self.began - self.pause_seconds, 1e-9)
+        return {
+            "throughput/it_per_second": self.num_steps / seconds,
+            "throughput/images_per_second": self.num_images * world_size / seconds,
+            "throughput/data_wait_fraction": min(1.0, self.wait_seconds / seconds),
+        }
+
+
+class Throughput(Callback):
+    """Times training between batches, so that waiting for data counts; validation does not.
+
+    An `it` is one batch, which is one optimizer step unless the loop accumulates.
+
+    | key | unit |
+    |---|---|
+    | `throughput/it_per_second` | batches per second since the last logging step |
+    | `throughput/images_per_second` | images per second, of all processes |
+    | `throughput/data_wait_fraction` | share of that time in which the host was blocked in `next(loader)`, 0 to 1 |
+    | `throughput/device_step_seconds` | seconds a step takes on the GPU, by CUDA events (GPU only) |
+    | `throughput/epoch_seconds` | seconds of the epoch, validation left out (after a resume: since then) |
+    """
+
+    def __init__(self) -> None:
+        self._clock: FetchClock | None = None
+        self._device_clock: CudaClock | None = None
+        self._paused_at: float | None = None
+        self._startup: dict[str, float] = {}
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            self._clock = FetchClock(trainer.profiler)  # type: ignore[attr-defined]
+            trainer.profiler = self._clock  # type: ignore[attr-defined]
+            if trainer.strategy.root_device.type == "cuda":
+                self._device_clock = CudaClock()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        planned = trainer.estimated_stepping_batches
+        self._warmup_left = int(min(_WARMUP_STEPS, planned // 2))
+        self._began = time.perf_counter()
+        self._world_size = trainer.world_size
+        self._window, self._epoch, self._steady = Window(), Window(), Window()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._epoch = Window()
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        assert self._clock is not None
+        if "startup/first_batch_seconds" not in self._startup:
+            self._startup["startup/first_batch_seconds"] = time.perf_counter() - self._began
+            self._first_step_began = time.perf_counter()
+        waited, self._clock.wait_seconds = self._clock.wait_seconds, 0.0
+        for window in self._windows():
+            window.wait_seconds += waited
+            window.num_images += len(batch.images) if hasattr(batch, "images") else extract_batch_size(batch)
+        if self._device_clock is not None:
+            self._device_clock.start()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._device_clock is not None:
+            self._device_clock.stop()
+        for window in self._windows():
+            window.num_steps += 1
+        if "startup/first_step_seconds" not in self._startup:
+            self._startup["startup/first_step_seconds"] = time.perf_counter() - self._first_step_began
+        self._warmup_left -= 1
+        if self._warmup_left == 0:
+            self._steady = Window()
+        if is_logging_step(trainer):
+            pl_module.log_dict(self._window.rates(trainer.world_size) | self._device_seconds(), rank_zero_only=True)
+            self._window = Window()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        seconds = time.perf_counter() - self._epoch.began - self._epoch.pause_seconds
+        pl_module.log("throughput/epoch_seconds", seconds, rank_zero_only=True)
+        self._rates = self._steady.rates(self._world_size)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._paused_at = time.perf_counter()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._paused_at is not None and not trainer.sanity_checking:
+            for window in self._windows():
+                window.pause_seconds += time.perf_counter() - self._paused_at
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._clock is not None:
+            trainer.profiler = self._clock.inner  # type: ignore[attr-defined]
+            self._clock = None
+
+    def summary(self) -> dict[str, float]:
+        """Rates of the whole run after its first ten steps, and how long the first batch and step took."""
+        return getattr(self, "_rates", {}) | self._startup
+
+    def _windows(self) -> tuple[Window, Window, Window]:
+        return self._window, self._epoch, self._steady
+
+    def _device_seconds(self) -> dict[str, float]:
+        finished = self._device_clock.finished_seconds() if self._device_clock is not None else []
+        return {"throughput/device_step_seconds": fmean(finished)} if finished else {}

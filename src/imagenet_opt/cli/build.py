@@ -1,0 +1,146 @@
+"""Makes trainer, model and data from a configuration, for train.py and every command."""
+
+import logging
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.errors import HydraException
+from hydra.utils import instantiate
+from lightning.pytorch import Trainer, seed_everything
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.errors import ConfigError, ImagenetOptError, RunFolderError
+from imagenet_opt.model.classifier import Classifier
+from imagenet_opt.model.network import build_network
+from imagenet_opt.model.optimizer import build_optimizer
+from imagenet_opt.run import checkpoint as checkpoints
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that a fit needs. checkpoint: where to go on from, None for the start."""
+
+    trainer: Trainer
+    model: Classifier
+    data: ImageData
+    folder: Path
+    checkpoint: Path | None
+
+
+def build_run(config: DictConfig) -> Run:
+    """Build a run; nothing is loaded or started yet. Raises ImagenetOptError for what the user can mend."""
+    folder = _writable(Path(config.run_folder))
+    seed_everything(config.seed, verbose=False)
+    data = _make(config.data, "data")
+    with open_dict(config):
+        config.model.num_classes = _num_classes(config.model.num_classes, data)
+    found = checkpoints.find(config.resume_from, folder)
+    trainer = _build_trainer(config)
+    model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
+    if found is not None:
+        saved = checkpoints.read(found)
+        checkpoints.check_network(saved, model.net, found)
+        for logger in trainer.loggers:
+            if hasattr(logger, "truncate_after"):
+                logger.truncate_after(saved["global_step"] - 1)
+        log.info(f"resuming from {found} at step {saved['global_step']}")
+    return Run(trainer, model, data, folder, found)
+
+
+def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
+    """Network, optimizer and schedule as one LightningModule. global_batch: images per step, of all processes."""
+    options: dict[str, Any] = OmegaConf.to_container(config.model, resolve=True)  # type: ignore[assignment]
+    network = {name: options.pop(name) for name in ("name", "num_classes", "blurpool", "small_stem")}
+    optimizer = _floats(OmegaConf.to_container(config.optimizer, resolve=True))
+    model = Classifier(
+        build_network(**network),
+        optimizer=partial(build_optimizer, global_batch=global_batch, **optimizer),
+        schedule=_make(config.schedule, "schedule"),
+        network_config=network | {"image_size": config.data.val_image_size or config.data.image_size},
+        **options,
+    )
+    lr = optimizer["lr"] * global_batch / 256
+    log.info(f"{network['name']}: {network['num_classes']} classes, batch {global_batch}, lr {lr:g}")
+    return model
+
+
+def precision_of(precision: Any, device: torch.device) -> Any:
+    """Lightning's name for `mixed` on this device; any other value as it is."""
+    if precision != "mixed":
+        return precision
+    if device.type == "cuda":
+        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "16-mixed"
+    fast_on_cpu = device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
+    return "bf16-mixed" if fast_on_cpu else "32-true"
+
+
+def _build_trainer(config: DictConfig) -> Trainer:
+    if config.trainer.accelerator == "auto":
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    else:
+        device = torch.device("cuda" if config.trainer.accelerator in ("gpu", "cuda") else "cpu")
+    every = config.trainer.log_every_n_steps
+    if config.trainer.max_steps > 0:
+        every = max(1, min(every, config.trainer.max_steps))
+    try:
+        trainer: Trainer = _make(config.trainer, "trainer")(
+            precision=precision_of(config.trainer.precision, device),
+            log_every_n_steps=every,
+            callbacks=list(_make(config.callbacks, "callbacks").values()),
+            logger=list(_make(config.logger, "logger").values()),
+        )
+        return trainer
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"trainer: {error}") from error
+
+
+def _make(node: DictConfig, name: str) -> Any:
+    """Instantiate `node`; a wrong or unknown key of it becomes a ConfigError that names the group."""
+    try:
+        return instantiate(node, _convert_="all")
+    except HydraException as error:
+        if isinstance(error.__cause__, ImagenetOptError):
+            raise error.__cause__ from None
+        if isinstance(error.__cause__, TypeError | ValueError):
+            raise ConfigError(f"{name}: {error.__cause__}") from error
+        raise
+
+
+def _num_classes(asked: int | None, data: ImageData) -> int:
+    if asked is None:
+        return data.num_classes
+    if asked < data.num_classes:
+        raise ConfigError(
+            f"the data has {data.num_classes} classes, the network only {asked} (model.num_classes); "
+            "use model.num_classes=null to follow the data"
+        )
+    return asked
+
+
+def _writable(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError("permission denied")
+    except OSError as error:
+        raise RunFolderError(f"cannot write {folder} ({error}); choose another with hydra.run.dir=FOLDER") from error
+    return folder.resolve()
+
+
+def _floats(options: Any) -> dict[str, Any]:
+    """YAML reads 1e-3 as text; numbers typed so become floats."""
+
+    def number(value: Any) -> Any:
+        try:
+            return float(value) if isinstance(value, str) else value
+        except ValueError:
+            return value
+
+    return {name: number(value) for name, value in options.items()}

@@ -1,0 +1,26 @@
+"""What a run says: its own words, without its libraries' chatter."""
+
+import logging
+import warnings
+from pathlib import Path
+
+import lightning
+
+_LIGHTNING = str(Path(lightning.__file__).parent)
+_KNOWN = (
+    "You're resuming from a checkpoint that ended before the epoch ended",  # ours resumes: see data/datamodule.py
+    ".*LeafSpec.* is deprecated",  # Lightning 2.6 with torch 2.15
+    "The number of training batches .* is smaller than the logging interval",
+)
+
+
+def quiet() -> None:
+    """Drop what Lightning tells of itself, and warnings that are known to be of no use here."""
+    for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(lambda record: record.levelno > logging.INFO or not record.pathname.startswith(_LIGHTNING))
+    for message in _KNOWN:
+        warnings.filterwarnings("ignore", message)

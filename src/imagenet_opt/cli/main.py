@@ -1,0 +1,54 @@
+"""`imagenet-opt`: the commands beside training. Nothing heavy is imported before the command is known."""
+
+import difflib
+import sys
+from importlib import import_module
+
+from imagenet_opt import __doc__ as purpose
+from imagenet_opt import __version__
+from imagenet_opt.errors import ConfigError
+
+COMMANDS = {
+    "export": ("imagenet_opt.cli.export", "write a trained network as safetensors or ONNX, and check the file"),
+    "dashboard": ("imagenet_opt.cli.dashboard", "lay out the charts of a project in Weights & Biases"),
+}
+"""Name -> module with `main(argv)`, what it does."""
+
+
+def main() -> None:
+    """Entry of the console script. Ends with status 2 after a mistake of the user."""
+    name, *argv = sys.argv[1:] or ["--help"]
+    if name in ("--help", "-h", "help"):
+        print(usage())
+    elif name == "--version":
+        print(f"imagenet-opt {__version__}")
+    else:
+        from imagenet_opt.cli.overrides import report_mistakes
+
+        report_mistakes(lambda: run(name, argv))
+
+
+def run(name: str, argv: list[str]) -> None:
+    """Raises ConfigError, with near names, for a command that does not exist."""
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else "imagenet-opt --help lists them"
+        raise ConfigError(f"there is no command {name}; {hint}")
+    import_module(COMMANDS[name][0]).main(argv)
+
+
+def usage() -> str:
+    width = max(map(len, COMMANDS))
+    commands = "\n".join(f"  {name:{width}}  {what}" for name, (_, what) in COMMANDS.items())
+    return f"""{purpose}
+
+imagenet-opt COMMAND [KEY=VALUE ...]
+
+{commands}
+
+imagenet-opt COMMAND --help explains one. A command that builds a run takes the same overrides as train.py,
+such as data.root=FOLDER or +experiment=NAME. To train: python train.py --help"""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""What the command line means before Hydra reads it, and what to say when Hydra cannot."""
+
+import difflib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from imagenet_opt.errors import ImagenetOptError
+
+
+def config_folder() -> Path:
+    """The folder conf/: inside the installed package, or beside src/ in a checkout."""
+    package = Path(__file__).parents[1]
+    installed = package / "conf"
+    return installed if installed.is_dir() else package.parents[1] / "conf"
+
+
+def complete(overrides: list[str]) -> list[str]:
+    """Add what the given overrides imply: a `data.root` means data=folder; demo data alone means the demo recipe."""
+
+    def given(*starts: str) -> bool:
+        return any(override.startswith(starts) for override in overrides)
+
+    asks_help = any(override in ("--help", "-h", "--hydra-help", "--version") for override in overrides)
+    if asks_help or given("experiment=", "+experiment="):
+        return overrides
+    if given("data.root=") and not given("data="):
+        return [*overrides, "data=folder"]
+    if not given("data=") or given("data=demo"):
+        return [*overrides, "+experiment=demo"]
+    return overrides
+
+
+def report_mistakes(command: Callable[[], Any]) -> Any:
+    """Run `command`; a mistake of the user ends it with one line on stderr and status 2, without a traceback."""
+    try:
+        return command()
+    except ImagenetOptError as error:
+        sys.exit(_say(f"{type(error).__name__}: {error}"))
+    except (HydraException, OmegaConfBaseException) as error:
+        sys.exit(_say(f"ConfigError: {_explain(error)}"))
+
+
+def _say(message: str) -> int:
+    lines = message.strip().splitlines()
+    worker = next((line for line in reversed(lines) if "errors." in line), lines[0])
+    print(worker.split("imagenet_opt.errors.")[-1], file=sys.stderr)
+    return 2
+
+
+def _explain(error: Exception) -> str:
+    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    key = getattr(cause, "full_key", None)
+    text = " ".join(str(error).split())
+    if not key or "Could not override" not in text:
+        return text
+    near = difflib.get_close_matches(key, list(_keys(_default_config())), n=3, cutoff=0.6)
+    hint = f"did you mean {' or '.join(near)}?" if near else "python train.py --cfg job shows every key"
+    return f"there is no key {key}; {hint}"
+
+
+def _default_config() -> DictConfig:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return compose("train")
+
+
+def _keys(config: DictConfig, prefix: str = "") -> Iterator[str]:
+    for key in map(str, config):
+        name = f"{prefix}{key}"
+        yield name
+        if not OmegaConf.is_missing(config, key) and isinstance(node := config._get_node(key), DictConfig):
+            yield from _keys(node, f"{name}.")

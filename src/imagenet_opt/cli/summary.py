@@ -1,0 +1,83 @@
+"""What is left to say when a run ends: one table, and the same as summary.json."""
+
+import json
+import resource
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from imagenet_opt.machine import GIB
+from imagenet_opt.run import checkpoint as checkpoints
+
+FILE = "summary.json"
+
+
+def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) -> dict[str, float]:
+    """Numbers of the whole run: last validation, rates, waits, peak memory and start-up, by metric name.
+
+    Callbacks add to it what their `summary()` returns.
+    """
+    found = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith(("train/", "val/"))}
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if hasattr(callback, "summary"):
+            found |= callback.summary()
+    return found | {
+        "steps": trainer.global_step,
+        "memory/peak_gib": peak_gib(trainer.strategy.root_device),
+        "startup/import_seconds": import_seconds,
+        "run_seconds": run_seconds,
+    }
+
+
+def peak_gib(device: torch.device) -> float:
+    """Most memory ever taken: allocated on the GPU, or resident in this process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / GIB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
+
+
+def write_summary(numbers: dict[str, float], run_folder: Path) -> None:
+    (run_folder / FILE).write_text(json.dumps(numbers, indent=2) + "\n")
+
+
+def print_summary(numbers: dict[str, float], run_folder: Path) -> None:
+    table = Table(box=box.ROUNDED, show_header=False, title="run finished", title_justify="left")
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in _rows(numbers, run_folder):
+        table.add_row(name, text)
+    Console(width=None if Console().is_terminal else 110).print(table)
+
+
+def _rows(numbers: dict[str, float], run_folder: Path) -> list[tuple[str, str]]:
+    def show(shape: str, *keys: str) -> str:
+        values: list[Any] = [numbers.get(key) for key in keys]
+        return "not measured" if None in values else shape.format(*values)
+
+    startup = [
+        show("import {:.1f} s", "startup/import_seconds"),
+        show("first batch {:.1f} s", "startup/first_batch_seconds"),
+        show("compile {:.1f} s", "startup/compile_seconds") if "startup/compile_seconds" in numbers else "no compile",
+        show("first step {:.1f} s", "startup/first_step_seconds"),
+    ]
+    last = run_folder / checkpoints.LAST
+    return [
+        ("accuracy", show("top-1 {:.1%}, top-5 {:.1%} on validation", "val/acc1", "val/acc5")),
+        (
+            "speed",
+            show("{:.2f} it/s, {:.0f} images/s", *(f"throughput/{k}_per_second" for k in ("it", "images"))),
+        ),
+        ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction")),
+        ("GPU busy", show("{:.0f} %", "gpu/utilization_percent")),
+        ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
+        ("start-up", ", ".join(startup)),
+        ("whole run", show("{:.0f} s, {:.0f} steps", "run_seconds", "steps")),
+        ("run folder", str(run_folder)),
+        ("checkpoint", str(last) if last.exists() else "none written"),
+        ("metrics", str(run_folder / "metrics.csv")),
+    ]

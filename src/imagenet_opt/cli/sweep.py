@@ -1,0 +1,143 @@
+"""A multirun: every job a process of its own, every outcome a row of sweep.csv, sweep.html and the final table."""
+
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+from subprocess import PIPE, Popen, TimeoutExpired
+from threading import Thread
+from typing import IO, Any, TextIO
+
+from hydra.conf import HydraConf
+from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+from imagenet_opt.cli.sweep_rows import JOB, SUMMARY, collect_rows, print_table, speed, write_csv, write_whole
+
+log = logging.getLogger(__name__)
+
+_SWEEP_ONLY = ("hydra.sweep", "hydra.run", "hydra.mode", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
+_STOP_SECONDS = 60
+_TAIL_BYTES = 8192
+_ERROR = re.compile(r"(\[rank\d+\]:\s*)?(\w+\.)*[A-Z]\w*[a-z]\w*(:\s|(?<=Error)$)")
+
+
+class SweepTable(Callback):
+    """Hydra callback that prints the table of all jobs when a multirun ends."""
+
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        sweep_dir = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
+        print_table(collect_rows(sweep_dir), sweep_dir)
+
+
+def run_job(script: Path) -> float:
+    """Run the current job of a multirun as `python script OVERRIDES` and record it; its failure is a row.
+
+    Returns images per second, for sweepers that search; nan where the job failed or measured none.
+    Raises KeyboardInterrupt after Ctrl-C, with the job and all before it recorded.
+    """
+    hydra = HydraConfig.get()
+    sweep_dir = Path(hydra.runtime.cwd) / hydra.sweep.dir
+    folder = Path(hydra.runtime.output_dir)
+    for stale in (JOB, SUMMARY):
+        (folder / stale).unlink(missing_ok=True)
+    environment = os.environ | {"IMAGENET_OPT_SWEEP": sweep_dir.name, "PYTHONUNBUFFERED": "1"}
+    outcome = _run(_command(script, hydra), folder / "job.log", cwd=hydra.runtime.cwd, env=environment)
+    job = {"job": hydra.job.num, "overrides": list(hydra.overrides.task)} | outcome
+    write_whole(folder / JOB, json.dumps(job, indent=2) + "\n")
+    return _record(sweep_dir, hydra.job.num)
+
+
+def _record(sweep_dir: Path, num: int) -> float:
+    from imagenet_opt.cli.sweep_page import write_page  # plotly only in the process that draws
+
+    rows = collect_rows(sweep_dir)
+    write_csv(rows, sweep_dir)
+    write_page(rows, sweep_dir)
+    row = next(row for row in rows if row["job"] == num)
+    log.info(f"\t#{num} {row['status']} after {row['seconds']:.0f} s{': ' + row['error'] if row['error'] else ''}")
+    if row["status"] == "interrupted":
+        print_table(rows, sweep_dir)
+        raise KeyboardInterrupt
+    return speed(row)
+
+
+def _command(script: Path, hydra: HydraConf) -> list[str]:
+    """The job's command line: as the user gave it, less what concerns the sweep as a whole."""
+    given = [text for text in hydra.overrides.hydra if not text.lstrip("+~").startswith(_SWEEP_ONLY)]
+    folder = hydra.runtime.output_dir.replace("'", r"\'")
+    own = ["hydra.mode=RUN", f"hydra.run.dir='{folder}'"]
+    return [sys.executable, str(script), *_config_options(sys.argv[1:]), *hydra.overrides.task, *given, *own]
+
+
+def _config_options(arguments: Sequence[str]) -> list[str]:
+    """Those of Hydra's flags that say which configuration to read."""
+    parser = ArgumentParser(add_help=False)
+    for short, long in (("-cp", "--config-path"), ("-cn", "--config-name"), ("-cd", "--config-dir")):
+        parser.add_argument(short, long)
+    found, _ = parser.parse_known_args(arguments)
+    return [f"--{name.replace('_', '-')}={value}" for name, value in vars(found).items() if value is not None]
+
+
+def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) -> dict[str, Any]:
+    """Run to the end, output to the terminal and `job_log`; how it went, in the fields of job.json."""
+    began = time.perf_counter()
+    job_log.unlink(missing_ok=True)
+    process = Popen(command, cwd=cwd, env=env, stdout=PIPE, stderr=PIPE, bufsize=0)
+    stderr_tail = bytearray()
+    readers = [
+        Thread(target=_tee, args=(process.stdout, sys.stdout, job_log, bytearray()), daemon=True),
+        Thread(target=_tee, args=(process.stderr, sys.stderr, job_log, stderr_tail), daemon=True),
+    ]
+    for reader in readers:
+        reader.start()
+    interrupted = False
+    try:
+        process.wait()
+    except KeyboardInterrupt:
+        interrupted = True
+        _stop(process)
+    for reader in readers:
+        reader.join(timeout=5)  # a process that the job left behind may hold the pipe open
+    code = process.returncode
+    status = "interrupted" if interrupted else "failed" if code else "ok"
+    error = _explain(code, stderr_tail.decode(errors="replace")) if status == "failed" else None
+    return {"status": status, "error": error, "seconds": time.perf_counter() - began, "exit_code": code}
+
+
+def _tee(source: IO[bytes], terminal: TextIO, job_log: Path, tail: bytearray) -> None:
+    with source, job_log.open("ab", buffering=0) as file:
+        while chunk := source.read(65536):
+            file.write(chunk)
+            terminal.buffer.write(chunk)
+            terminal.flush()
+            tail += chunk
+            del tail[:-_TAIL_BYTES]
+
+
+def _stop(process: Popen[bytes]) -> None:
+    """Let the job, which Ctrl-C reached too, end by itself; kill it after a minute or a second Ctrl-C."""
+    try:
+        log.warning(f"stopping the job, up to {_STOP_SECONDS} s; Ctrl-C again kills it")
+        process.wait(_STOP_SECONDS)
+    except (KeyboardInterrupt, TimeoutExpired):
+        process.kill()
+        process.wait()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rows are written now, however often it is pressed
+
+
+def _explain(code: int, stderr: str) -> str:
+    """The last error on stderr, after which W&B and Python's own clean-up may have spoken; or the signal."""
+    if code < 0:
+        reason = "out of memory?" if -code == signal.SIGKILL else signal.strsignal(-code)
+        return f"killed by signal {-code} ({reason})"
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if _ERROR.match(line)]
+    return (errors or lines or [f"exit status {code}, nothing on stderr"])[-1]

@@ -1,0 +1,137 @@
+"""The rows of a sweep: read from the job folders, written as CSV, shown on the terminal."""
+
+import csv
+import io
+import json
+import math
+import os
+from pathlib import Path
+from textwrap import shorten
+from typing import Any, TypedDict
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+JOB = "job.json"
+SUMMARY = "summary.json"
+CSV = "sweep.csv"
+HTML = "sweep.html"
+IMAGES_PER_SECOND = "throughput/images_per_second"
+NONE = "-"
+
+METRICS = {
+    "throughput/it_per_second": ("it/s", "{:.2f}"),
+    IMAGES_PER_SECOND: ("images/s", "{:,.0f}"),
+    "throughput/data_wait_fraction": ("data wait", "{:.1%}"),
+    "gpu/utilization_percent": ("GPU busy", "{:.0f} %"),
+    "memory/peak_gib": ("memory GiB", "{:.1f}"),
+}
+"""What every table shows: key of summary.json -> heading, format."""
+
+
+class Row(TypedDict):
+    """One job. parameters: overrides as typed. status: ok, failed or interrupted. summary: the job's summary.json."""
+
+    job: int
+    parameters: dict[str, str]
+    status: str
+    error: str | None
+    seconds: float
+    exit_code: int
+    summary: dict[str, Any]
+
+
+def collect_rows(sweep_dir: Path) -> list[Row]:
+    """All jobs that have ended, by job number; read from the folders alone."""
+    rows: list[Row] = []
+    for file in sweep_dir.rglob(JOB):
+        row = json.loads(file.read_text())
+        row["parameters"] = dict(_parameter(override) for override in row.pop("overrides"))
+        row["summary"] = _read_summary(file.parent)
+        rows.append(row)
+    return sorted(rows, key=lambda row: row["job"])
+
+
+def _parameter(override: str) -> tuple[str, str]:
+    name, _, value = override.partition("=")
+    return name.lstrip("+"), value
+
+
+def _read_summary(folder: Path) -> dict[str, Any]:
+    """Empty where the job wrote none, or died while it wrote."""
+    try:
+        numbers: dict[str, Any] = json.loads((folder / SUMMARY).read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+    return numbers
+
+
+def parameters(rows: list[Row]) -> list[str]:
+    """Names of all parameters that any job was given."""
+    return list(dict.fromkeys(name for row in rows for name in row["parameters"]))
+
+
+def varying(rows: list[Row]) -> list[str]:
+    """Names of the parameters that are not the same in all jobs."""
+    return [name for name in parameters(rows) if len({row["parameters"].get(name) for row in rows}) > 1]
+
+
+def speed(row: Row) -> float:
+    """Images per second; nan for a job that did not end well or measured none."""
+    value = row["summary"].get(IMAGES_PER_SECOND)
+    return math.nan if row["status"] != "ok" or value is None else float(value)
+
+
+def best(rows: list[Row]) -> Row | None:
+    """The job with the most images per second."""
+    return max((row for row in rows if not math.isnan(speed(row))), key=speed, default=None)
+
+
+def show(row: Row, metric: str) -> str:
+    value = row["summary"].get(metric)
+    return METRICS[metric][1].format(value) if isinstance(value, int | float) else NONE
+
+
+def write_csv(rows: list[Row], sweep_dir: Path) -> None:
+    """sweep.csv: job, parameters, numbers under their keys of summary.json, outcome."""
+    metrics = sorted({key for row in rows for key in row["summary"]})
+    outcome = ("status", "seconds", "exit_code", "error")
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, ["job", *parameters(rows), *metrics, *outcome], extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows({**row, **row["parameters"], **row["summary"]} for row in rows)
+    write_whole(sweep_dir / CSV, text.getvalue())
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write so that a reader, or a crash, never meets half a file."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(text, newline="")
+    os.replace(fresh, path)
+
+
+def print_table(rows: list[Row], sweep_dir: Path) -> None:
+    """The sweep on the terminal, its fastest job in green; then what failed and where the files are."""
+    console = Console(markup=False, highlight=False, width=None if Console().is_terminal else 110)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=f"sweep {sweep_dir.name}", title_justify="left")
+    names, winner = varying(rows), best(rows)
+    for heading in ("job", *_short(names), *(title for title, _ in METRICS.values())):
+        table.add_column(heading.replace(" ", "\n"), justify="right", overflow="fold")
+    table.add_column("status", no_wrap=True)
+    for row in rows:
+        style = "bold green" if row is winner else "red" if row["status"] != "ok" else None
+        values = [row["parameters"].get(name, NONE) for name in names]
+        table.add_row(str(row["job"]), *values, *(show(row, key) for key in METRICS), row["status"], style=style)
+    console.print(table)
+    for row in rows:
+        if row["error"]:
+            console.print(f"job {row['job']}: {shorten(row['error'], 200)}", style="red", soft_wrap=True)
+    for file in (CSV, HTML):
+        console.print(str(sweep_dir / file), soft_wrap=True)
+
+
+def _short(names: list[str]) -> list[str]:
+    """The last parts of dotted names, where these tell them apart."""
+    last = [name.rpartition(".")[2] for name in names]
+    return last if len(set(last)) == len(names) else names

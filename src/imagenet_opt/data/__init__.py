@@ -1,0 +1,1 @@
+"""Where samples come from and how they become a batch on the device."""

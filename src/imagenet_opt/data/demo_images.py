@@ -1,0 +1,160 @@
+"""The demo's images: ten forms, in colours, light and noise that tell nothing of the class."""
+
+import colorsys
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from PIL import Image
+
+Plane = NDArray[np.floating[Any]]
+"""One float32 number a pixel: (height, width)."""
+
+
+def draw(seed: int, split: int, label: int, index: int) -> tuple[Image.Image, int]:
+    """One image and the JPEG quality to store it with; a pure function of its arguments."""
+    rng = np.random.default_rng((seed, split, label, index))
+    short, aspect = rng.uniform(72, 161), math.exp(rng.uniform(-0.5, 0.5))
+    height, width = int(short * max(1, aspect)), int(short * max(1, 1 / aspect))
+    x, y, period = _coordinates(rng, height, width)
+    distance = _FORMS[DEMO_CLASSES[label]](rng, x, y)
+    ink = np.clip(0.5 - distance * (period / rng.uniform(1, 3)), 0, 1)
+    image = Image.fromarray(_paint(rng, ink))
+    grey = rng.random() < 0.03
+    return image.convert("L") if grey else image, int(rng.integers(70, 96))
+
+
+def _coordinates(rng: Generator, height: int, width: int) -> tuple[Plane, Plane, float]:
+    """Turned, stretched, slightly warped coordinates in periods of the form, and the period in pixels."""
+    period = min(height, width) * 0.14 * math.exp(rng.uniform(0, 0.9))
+    angle, stretch = rng.uniform(0, 2 * math.pi), math.exp(rng.uniform(-0.25, 0.25))
+    across = (np.arange(width, dtype=np.float32) - width * rng.uniform(0.35, 0.65)) / period
+    down = (np.arange(height, dtype=np.float32)[:, None] - height * rng.uniform(0.35, 0.65)) / period
+    x, y = _turn(across, down, angle)
+    warp = rng.uniform(0, 0.2)
+    return x * stretch + warp * _clouds(rng, x, 5), y / stretch + warp * _clouds(rng, x, 5), period
+
+
+def _turn(x: Plane, y: Plane, angle: float) -> tuple[Plane, Plane]:
+    cos, sin = math.cos(angle), math.sin(angle)
+    return cos * x + sin * y, cos * y - sin * x
+
+
+def _clouds(rng: Generator, like: Plane, cells: int) -> Plane:
+    """Smooth noise of about unit variance, `cells` bumps a side, in the shape of `like`."""
+    coarse = Image.fromarray(rng.standard_normal((cells, cells), dtype=np.float32))
+    return np.asarray(coarse.resize(like.shape[::-1], Image.Resampling.BICUBIC))
+
+
+def _paint(rng: Generator, ink: Plane) -> NDArray[np.uint8]:
+    """Ink of one colour gradient on paper of another, with soft lights and grain: pixels_HWC."""
+    height, width = ink.shape
+    across, down = np.linspace(-1, 1, width, dtype=np.float32), np.linspace(-1, 1, height, dtype=np.float32)[:, None]
+    ramp = 0.5 + 0.35 * _turn(across, down, rng.uniform(0, 2 * math.pi))[0]
+    dark = [_colour(rng, (0.3, 1.0), (0.05, 0.5)) for _ in range(2)]
+    light = [_colour(rng, (0.05, 0.7), (0.65, 1.0)) for _ in range(2)]
+    two_tones = (dark, light) if rng.random() < 0.5 else (light, dark)
+    pixels_CHW, ink_CHW = (first + (second - first) * ramp for first, second in two_tones)
+    pixels_CHW += (ink_CHW - pixels_CHW) * (ink * rng.uniform(0.3, 1))
+    for _ in range(rng.integers(0, 4)):
+        away = np.hypot(across - rng.uniform(-1, 1), down - rng.uniform(-1, 1))
+        spot = np.clip((rng.uniform(0.15, 0.5) - away) * 8, 0, rng.uniform(0.2, 0.7))
+        pixels_CHW += (_colour(rng, (0.0, 0.8), (0.5, 1.0)) - pixels_CHW) * spot
+    pixels_CHW += rng.uniform(1, 16) * rng.standard_normal(ink.shape, dtype=np.float32)
+    return np.ascontiguousarray(pixels_CHW.clip(0, 255).astype(np.uint8).transpose(1, 2, 0))
+
+
+def _colour(rng: Generator, saturation: tuple[float, float], value: tuple[float, float]) -> Plane:
+    """Any hue, RGB in [0, 255], shaped to spread over a plane: (3, 1, 1)."""
+    rgb = colorsys.hsv_to_rgb(rng.random(), rng.uniform(*saturation), rng.uniform(*value))
+    return np.array(rgb, dtype=np.float32).reshape(3, 1, 1) * 255
+
+
+# The forms: signed distance to the ink's edge, in periods, negative inside.
+
+
+def _from_centre(phase: Plane) -> Plane:
+    """Where between two whole numbers, as seen from halfway: [-0.5, 0.5)."""
+    return phase - np.floor(phase) - 0.5
+
+
+def _bands(rng: Generator, phase: Plane) -> Plane:
+    return np.abs(_from_centre(phase)) - rng.uniform(0.17, 0.33)
+
+
+def _turned_cells(rng: Generator, x: Plane, y: Plane, most: float) -> tuple[Plane, Plane]:
+    """Coordinates from the centre of the unit cell around each pixel, each cell turned by up to +-`most`."""
+    angles = rng.uniform(-most, most, size=(16, 16)).astype(np.float32)
+    cell = (np.floor(x).astype(np.int32) & 15, np.floor(y).astype(np.int32) & 15)
+    x, y, cos, sin = _from_centre(x), _from_centre(y), np.cos(angles)[cell], np.sin(angles)[cell]
+    return cos * x + sin * y, cos * y - sin * x
+
+
+def _checkerboard(rng: Generator, x: Plane, y: Plane) -> Plane:
+    waves: Plane = np.sin(math.pi * x) * np.sin(math.pi * y)
+    return waves / math.pi
+
+
+def _crosses(rng: Generator, x: Plane, y: Plane) -> Plane:
+    x, y = _turned_cells(rng, x, y, 0.4)
+    long, thick = rng.uniform(0.34, 0.44), rng.uniform(0.06, 0.13)
+    bar = np.maximum(np.abs(x) - long, np.abs(y) - thick)
+    return np.minimum(bar, np.maximum(np.abs(y) - long, np.abs(x) - thick))
+
+
+def _dots(rng: Generator, x: Plane, y: Plane) -> Plane:
+    return np.hypot(_from_centre(x), _from_centre(y)) - rng.uniform(0.22, 0.4)
+
+
+def _grid(rng: Generator, x: Plane, y: Plane) -> Plane:
+    return np.minimum(np.abs(_from_centre(x)), np.abs(_from_centre(y))) - rng.uniform(0.06, 0.14)
+
+
+def _marble(rng: Generator, x: Plane, y: Plane) -> Plane:
+    veins = 2 * _clouds(rng, x, 5) + 0.5 * _clouds(rng, x, 11)
+    return _bands(rng, 0.7 * veins)
+
+
+def _rings(rng: Generator, x: Plane, y: Plane) -> Plane:
+    return _bands(rng, np.hypot(x, y) + rng.random())
+
+
+def _spiral(rng: Generator, x: Plane, y: Plane) -> Plane:
+    arms, twist = int(rng.integers(2, 6)), math.copysign(rng.uniform(0.4, 1.0), rng.random() - 0.5)
+    radius = np.hypot(x, y) + 0.05
+    phase = arms * (np.arctan2(y, x) / (2 * math.pi) + twist * np.log(radius))
+    return _bands(rng, phase) * radius * (2 * math.pi / (arms * math.hypot(1, 2 * math.pi * twist)))
+
+
+def _stripes(rng: Generator, x: Plane, y: Plane) -> Plane:
+    return _bands(rng, x + rng.random())
+
+
+def _triangles(rng: Generator, x: Plane, y: Plane) -> Plane:
+    x, y = _turned_cells(rng, x, y, math.pi)
+    sides = [_turn(x, y, angle)[0] for angle in (0, 2 * math.pi / 3, 4 * math.pi / 3)]
+    outermost: Plane = np.maximum.reduce(sides)
+    return outermost - rng.uniform(0.16, 0.23)
+
+
+def _waves(rng: Generator, x: Plane, y: Plane) -> Plane:
+    height, length = rng.uniform(0.25, 0.45), rng.uniform(1.4, 2.2)
+    return _bands(rng, x + height * np.sin(2 * math.pi / length * y))
+
+
+_FORMS: dict[str, Callable[[Generator, Plane, Plane], Plane]] = {
+    "checkerboard": _checkerboard,
+    "crosses": _crosses,
+    "dots": _dots,
+    "grid": _grid,
+    "marble": _marble,
+    "rings": _rings,
+    "spiral": _spiral,
+    "stripes": _stripes,
+    "triangles": _triangles,
+    "waves": _waves,
+}
+DEMO_CLASSES: tuple[str, ...] = tuple(_FORMS)

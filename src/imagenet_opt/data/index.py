@@ -1,0 +1,167 @@
+"""The list of a data set's files, in columns: no Python object per file, and memory-mapped once cached.
+
+A list of 1.28 million (path, label) tuples costs each worker hundreds of MB as reference counts copy its pages;
+two flat arrays cost nothing, however many workers read them.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagenet_opt.errors import ClassMismatch, DatasetNotFound, EmptyClass
+
+log = logging.getLogger(__name__)
+
+IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
+_FORMAT = 1
+_SCAN_THREADS = 32
+
+
+@dataclass(frozen=True)
+class FileIndex:
+    """Files of one split. labels: int32 (num_samples,); file i is names[offsets[i]:offsets[i + 1]] below folder.
+
+    names: uint8, all relative paths end to end; offsets: int64 (num_samples + 1,).
+    """
+
+    folder: Path
+    classes: tuple[str, ...]
+    labels: NDArray[np.int32]
+    names: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def path(self, i: int) -> str:
+        """Full path of sample i."""
+        name = os.fsdecode(self.names[self.offsets[i] : self.offsets[i + 1]].tobytes())
+        return os.path.join(self.folder, name)
+
+
+def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
+    """Index of `root`/`split`, one folder per class, from the cache when nothing changed.
+
+    The cache is good as long as every folder's modification time is the same: adding, removing or renaming
+    a file changes its folder's.
+
+    Raises DatasetNotFound, EmptyClass.
+    """
+    folder = _split_folder(root, split)
+    cached = cache_dir / "index" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:24]
+    index = _load(cached, folder)
+    if index is None:
+        index, folders = _scan(folder)
+        _save(cached, index, folders)
+    return index
+
+
+def check_same_classes(train: FileIndex, val: FileIndex) -> None:
+    """Raises ClassMismatch unless both splits have the same class folders."""
+    if train.classes == val.classes:
+        return
+    only_train = sorted(set(train.classes) - set(val.classes))
+    only_val = sorted(set(val.classes) - set(train.classes))
+    raise ClassMismatch(
+        f"{train.folder} has {len(train.classes)} classes and {val.folder} has {len(val.classes)}; "
+        f"only in the first: {_some(only_train)}; only in the second: {_some(only_val)}. "
+        "Both need the same class folders (data.train_folder, data.val_folder); "
+        "a flat validation folder must first be sorted into class folders"
+    )
+
+
+def _some(names: list[str]) -> str:
+    return "none" if not names else ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _split_folder(root: Path | None, split: str) -> Path:
+    remedy = "No ImageNet here? python train.py data=demo"
+    if root is None:
+        raise DatasetNotFound(f"data.root is not set; expected a folder that holds {split}/<class>/*.JPEG. {remedy}")
+    folder = (root.expanduser() / split).resolve()
+    if folder.is_dir():
+        return folder
+    if not root.expanduser().is_dir():
+        raise DatasetNotFound(f"no folder {root} (data.root); expected {split}/<class>/*.JPEG in it. {remedy}")
+    raise DatasetNotFound(
+        f"no {split}/ under {root} (data.root); expected {split}/<class>/*.JPEG. Class folders directly under it? "
+        f"Add data.train_folder=. data.val_folder=. {remedy}"
+    )
+
+
+def _scan(folder: Path) -> tuple[FileIndex, list[str]]:
+    classes = tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()))
+    if not classes:
+        raise DatasetNotFound(
+            f"no class folders in {folder} (data.root, data.train_folder, data.val_folder); expected <class>/*.JPEG"
+        )
+    with ThreadPoolExecutor(_SCAN_THREADS) as threads:
+        found = list(threads.map(lambda name: _images_below(folder, name), classes))
+    for name, (images, _) in zip(classes, found, strict=True):
+        if not images:
+            raise EmptyClass(f"no images in {folder / name}; remove the folder or put its images back (data.root)")
+    encoded = [os.fsencode(image) for images, _ in found for image in images]
+    index = FileIndex(
+        folder,
+        classes,
+        np.repeat(np.arange(len(classes), dtype=np.int32), [len(images) for images, _ in found]),
+        np.frombuffer(b"".join(encoded), dtype=np.uint8),
+        np.cumsum([0, *map(len, encoded)], dtype=np.int64),
+    )
+    return index, ["", *(below for _, folders in found for below in folders)]
+
+
+def _images_below(folder: Path, class_name: str) -> tuple[list[str], list[str]]:
+    """Sorted image paths and all folders below one class folder, relative to `folder`."""
+    images, folders = [], []
+    for place, _, names in os.walk(folder / class_name, followlinks=True):
+        relative = os.path.relpath(place, folder)
+        folders.append(relative)
+        images += [os.path.join(relative, name) for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
+    return sorted(images), folders
+
+
+def _modified(folder: Path, folders: Iterable[str]) -> list[int]:
+    with ThreadPoolExecutor(_SCAN_THREADS) as threads:
+        return list(threads.map(lambda below: os.stat(folder / below).st_mtime_ns, folders))
+
+
+def _load(cached: Path, folder: Path) -> FileIndex | None:
+    try:
+        about = json.loads((cached / "about.json").read_text())
+        if about["format"] != _FORMAT or _modified(folder, about["folders"]) != about["modified"]:
+            return None
+        columns = [np.load(cached / f"{name}.npy", mmap_mode="r") for name in ("labels", "names", "offsets")]
+    except (OSError, ValueError, KeyError):
+        return None
+    return FileIndex(folder, tuple(about["classes"]), *columns)
+
+
+def _save(cached: Path, index: FileIndex, folders: list[str]) -> None:
+    """Write beside, then rename; a cache that cannot be written is only said, for the index is in memory."""
+    about = {
+        "format": _FORMAT,
+        "classes": index.classes,
+        "folders": folders,
+        "modified": _modified(index.folder, folders),
+    }
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=cached.parent, prefix="new_"))
+        for name in ("labels", "names", "offsets"):
+            np.save(fresh / f"{name}.npy", getattr(index, name))
+        (fresh / "about.json").write_text(json.dumps(about))
+        shutil.rmtree(cached, ignore_errors=True)
+        os.replace(fresh, cached)
+    except OSError as error:
+        log.warning(f"the index of {index.folder} was not cached (data.cache_dir): {error}")

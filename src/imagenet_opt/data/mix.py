@@ -1,0 +1,40 @@
+"""Mixup and CutMix for whole batches on the device, with soft targets.
+
+Sources: mixup, arXiv 1710.09412; CutMix, arXiv 1905.04899. Each image is mixed with its mirror in the batch (the
+batch reversed), whose order is random already, so no permutation has to be drawn or sent.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+
+def mixup(images_NCHW: Tensor, share: float) -> Tensor:
+    """share x image + (1 - share) x mirror. images_NCHW: float; share in [0, 1]."""
+    return torch.lerp(images_NCHW.flip(0), images_NCHW, share)
+
+
+def cutmix(images_NCHW: Tensor, share: float, center: tuple[float, float]) -> tuple[Tensor, float]:
+    """Paste a box of about (1 - share) of the mirror's area around `center` (y, x as shares of the size).
+
+    Returns the mixed images and the share of the first image that is really left after clipping at the border.
+    """
+    height, width = images_NCHW.shape[-2:]
+    half = np.sqrt(1 - share) / 2
+    top, bottom = _span(height, center[0], half)
+    left, right = _span(width, center[1], half)
+    mixed = images_NCHW.clone()
+    mixed[..., top:bottom, left:right] = images_NCHW.flip(0)[..., top:bottom, left:right]
+    return mixed, 1 - (bottom - top) * (right - left) / (height * width)
+
+
+def mix_labels(labels: Tensor, share: float, num_classes: int) -> Tensor:
+    """Soft targets, float32 (N, num_classes), of images mixed with their mirrors. labels: int64 (N,)."""
+    hot = one_hot(labels, num_classes).float()
+    return torch.lerp(hot.flip(0), hot, share)
+
+
+def _span(size: int, center: float, half: float) -> tuple[int, int]:
+    low, high = np.clip([size * (center - half), size * (center + half)], 0, size).round().astype(int)
+    return int(low), int(high)

@@ -1,0 +1,76 @@
+"""Every error that a user can cause, as one tree.
+
+ImagenetOptError
+├── ConfigError           an override or a value that cannot be used
+│   └── BatchTooLarge     the data set has fewer samples than one global batch
+├── DataError
+│   ├── DatasetNotFound   no folder, no train/, no classes
+│   ├── EmptyClass        a class folder without images
+│   ├── ClassMismatch     train/ and val/ do not have the same classes
+│   └── BadSample         a file that no decoder opens
+├── ModelError
+│   └── UnknownModel      timm has no model of that name
+├── CheckpointError
+│   ├── CheckpointNotFound
+│   └── CheckpointMismatch  of another architecture or another number of classes
+└── RunFolderError        the run folder cannot be written
+
+The message says what was found, what was expected and what to do, and names the config key.
+The command line prints it as one line, without a traceback, and exits with status 2.
+"""
+
+
+class ImagenetOptError(Exception):
+    """Root of all errors that a user can mend."""
+
+
+class ConfigError(ImagenetOptError):
+    """An override or a value that cannot be used."""
+
+
+class BatchTooLarge(ConfigError):
+    """The data set has fewer samples than one global batch."""
+
+
+class DataError(ImagenetOptError):
+    """Something is wrong with the data set."""
+
+
+class DatasetNotFound(DataError):
+    """There is no data set where data.root points."""
+
+
+class EmptyClass(DataError):
+    """A class folder holds no images."""
+
+
+class ClassMismatch(DataError):
+    """train/ and val/ do not have the same classes."""
+
+
+class BadSample(DataError):
+    """A file that no decoder opens."""
+
+
+class ModelError(ImagenetOptError):
+    """The network cannot be built as asked."""
+
+
+class UnknownModel(ModelError):
+    """timm has no model of that name."""
+
+
+class CheckpointError(ImagenetOptError):
+    """A checkpoint cannot be used."""
+
+
+class CheckpointNotFound(CheckpointError):
+    """resume_from names a file that does not exist."""
+
+
+class CheckpointMismatch(CheckpointError):
+    """The checkpoint is of another architecture or another number of classes."""
+
+
+class RunFolderError(ImagenetOptError):
+    """The run folder cannot be written."""

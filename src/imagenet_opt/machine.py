@@ -1,0 +1,69 @@
+"""What this machine really offers: usable CPUs, memory, shared memory, versions."""
+
+import os
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+GIB = 2**30
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may really use: the least of affinity, cgroup quota and SLURM's share.
+
+    `os.cpu_count()` counts the machine's; a batch job is often bound to far fewer.
+    """
+    limits = [len(os.sched_getaffinity(0))]
+    if (quota := _cgroup_cpu_quota()) is not None:
+        limits.append(max(1, int(quota)))
+    if (slurm := os.environ.get("SLURM_CPUS_PER_TASK", "")).isdigit():
+        limits.append(max(1, int(slurm)))
+    return min(limits)
+
+
+def _cgroup_cpu_quota() -> float | None:
+    """CPUs allowed by cgroup v2 `cpu.max`, or v1 `cfs_quota_us`; None when unlimited."""
+    try:
+        quota, period = (_CGROUP / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota = (_CGROUP / "cpu/cpu.cfs_quota_us").read_text().strip()
+            period = (_CGROUP / "cpu/cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    return None if quota in ("max", "-1") else int(quota) / int(period)
+
+
+def available_memory() -> int:
+    """Bytes of RAM that new allocations may take: what is free now, within the cgroup's limit."""
+    free = psutil.virtual_memory().available
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        used = int((_CGROUP / "memory.current").read_text())
+    except OSError:
+        return free
+    return free if limit == "max" else min(free, max(0, int(limit) - used))
+
+
+def free_shared_memory() -> int:
+    """Free bytes of /dev/shm, through which loader workers hand over batches; RAM where there is none."""
+    try:
+        return shutil.disk_usage("/dev/shm").free
+    except OSError:
+        return available_memory()
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide speed, by name."""
+    names = ("torch", "torchvision", "lightning", "timm", "nvidia-nvimgcodec-cu13", "numpy")
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "absent"
+    return found

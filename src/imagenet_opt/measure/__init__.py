@@ -1,0 +1,1 @@
+"""Clocks, samplers, experiments, statistics; knows no Trainer."""

@@ -1,0 +1,61 @@
+"""What NVML says of one CUDA device: how busy, how full, how much power."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from imagenet_opt.machine import GIB
+from imagenet_opt.measure.sampler import Readings
+
+
+def gpu_readings(cuda_index: int) -> Readings:
+    """Endless readings of the device that torch calls `cuda:<cuda_index>`.
+
+    | key | unit |
+    |---|---|
+    | `utilization_percent` | 0 to 100: share of the last 1/6 to 1 s in which at least one kernel ran |
+    | `memory_used_gib` | GiB in use on the device, by every process |
+    | `power_watts` | W, the whole board |
+
+    A value is None where the device does not support it (MIG slices, some integrated GPUs).
+    NVML is opened at the first reading and closed with the generator.
+
+    Raises pynvml.NVMLError at a reading, NVMLError_LibraryNotFound where there is no NVIDIA driver.
+    Source: nvmlUtilization_t, nvmlDeviceGetPowerUsage in NVIDIA's NVML API reference.
+    """
+    return _readings(torch.cuda.get_device_properties(cuda_index))
+
+
+def _readings(properties: Any) -> Readings:
+    import pynvml
+
+    def supported(value: Callable[[], float]) -> float | None:
+        try:
+            return value()
+        except pynvml.NVMLError_NotSupported:
+            return None
+
+    pynvml.nvmlInit()
+    try:
+        device = _find_device(pynvml, properties)
+        while True:
+            yield {
+                "utilization_percent": supported(lambda: float(pynvml.nvmlDeviceGetUtilizationRates(device).gpu)),
+                "memory_used_gib": supported(lambda: pynvml.nvmlDeviceGetMemoryInfo(device).used / GIB),
+                "power_watts": supported(lambda: pynvml.nvmlDeviceGetPowerUsage(device) / 1000),  # from mW
+            }
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _find_device(pynvml: Any, properties: Any) -> Any:
+    """NVML's handle, by UUID: CUDA_VISIBLE_DEVICES renumbers CUDA's devices but not NVML's.
+
+    A MIG slice has a UUID that NVML does not know as a GPU's; the PCI bus id then finds the whole board.
+    """
+    try:
+        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")
+    except pynvml.NVMLError:
+        domain, bus, slot = properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id
+        return pynvml.nvmlDeviceGetHandleByPciBusId(f"{domain:08x}:{bus:02x}:{slot:02x}.0")

@@ -1,0 +1,104 @@
+"""A daemon thread that takes readings while a training runs, and their means."""
+
+import logging
+import threading
+from collections.abc import Generator, Mapping
+from time import monotonic
+
+from imagenet_opt.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+Reading = Mapping[str, float | None]
+Readings = Generator[Reading, None, None]
+_Totals = Mapping[str, tuple[float, int]]
+
+
+class Sampler:
+    """Means of a source's readings, under the keys `<name>/<key of the reading>`.
+
+    The source is a generator. It is opened, read and closed in the thread, so its errors never reach
+    training: the first one is kept in `error`, logged once as a warning, and ends the sampling. A None in
+    a reading counts for nothing. The first reading only starts the source's clocks and is not counted.
+
+    Raises ConfigError where the interval is not above 0.
+    """
+
+    def __init__(self, name: str, *, interval_seconds: float) -> None:
+        if interval_seconds <= 0:
+            raise ConfigError(
+                f"interval_seconds is {interval_seconds} "
+                f"(callbacks.{name}_utilization.interval_seconds); expected a number of seconds above 0."
+            )
+        self.error: Exception | None = None
+        self._name = name
+        self._interval_seconds = interval_seconds
+        # Never changed in place, only replaced: thread and caller need no lock.
+        self._totals: _Totals = {}
+        self._drained: _Totals = {}
+        self._running: tuple[threading.Thread, threading.Event] | None = None
+
+    def start(self, readings: Readings) -> None:
+        """Forget what was sampled before and begin anew."""
+        self.stop()
+        self.error, self._totals, self._drained = None, {}, {}
+        stopped = threading.Event()
+        thread = threading.Thread(
+            target=self._sample, args=(readings, stopped), name=f"{self._name}-sampler", daemon=True
+        )
+        self._running = thread, stopped
+        thread.start()
+
+    def drain(self) -> dict[str, float]:
+        """Means since the last drain; empty where no reading came in between."""
+        totals = self._totals
+        means = _means(totals, self._drained)
+        self._drained = totals
+        return means
+
+    def means(self) -> dict[str, float]:
+        """Means since the start, drained or not; empty where nothing was sampled."""
+        return _means(self._totals, {})
+
+    def stop(self) -> None:
+        """End the thread; its means stay. Without effect where none runs."""
+        if self._running is not None:
+            thread, stopped = self._running
+            stopped.set()
+            thread.join(timeout=5)  # a driver call that hangs must not hold up the end of a run
+            self._running = None
+
+    def _sample(self, readings: Readings, stopped: threading.Event) -> None:
+        try:
+            next(readings)
+            due = monotonic() + self._interval_seconds
+            while not stopped.wait(max(0.0, due - monotonic())):
+                self._count(next(readings))
+                due = next_due(due, monotonic(), self._interval_seconds)
+            readings.close()
+        except Exception as error:
+            self.error = error
+            _log.warning("%s sampling ended, training goes on: %s: %s", self._name, type(error).__name__, error)
+
+    def _count(self, reading: Reading) -> None:
+        totals = dict(self._totals)
+        for name, value in reading.items():
+            if value is not None:
+                key = f"{self._name}/{name}"
+                total, count = totals.get(key, (0.0, 0))
+                totals[key] = total + value, count + 1
+        self._totals = totals
+
+
+def next_due(due: float, now: float, interval: float) -> float:
+    """The first moment after `now` on the schedule through `due`: missed ones are left out, not made up."""
+    return due + interval * (1 + max(0.0, (now - due) // interval))
+
+
+def _means(totals: _Totals, before: _Totals) -> dict[str, float]:
+    means = {}
+    for key, (total, count) in totals.items():
+        total_before, count_before = before.get(key, (0.0, 0))
+        if count > count_before:
+            means[key] = (total - total_before) / (count - count_before)
+    return means

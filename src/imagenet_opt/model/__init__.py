@@ -1,0 +1,1 @@
+"""Network, parameter groups, schedule and the LightningModule."""

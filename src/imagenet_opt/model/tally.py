@@ -1,0 +1,33 @@
+"""Sums of loss and hits that stay on the device until they are read."""
+
+import torch
+from torch import Tensor
+
+_TOP = (1, 5)
+
+
+class Tally:
+    """Weighted sums of loss, top-1 and top-5 hits and samples, as one float64 tensor (4,) on the device.
+
+    float64, because 1.28 million small float32 summands would lose digits. Adding costs no host sync.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.sums = torch.zeros(4, dtype=torch.float64, device=device)
+
+    def add(self, losses: Tensor, logits: Tensor, labels: Tensor, valid: Tensor) -> None:
+        """losses: (N,); logits: (N, C); labels: int64 (N,) or soft (N, C); valid: bool (N,), False is not counted."""
+        if labels.ndim == 2:
+            labels = labels.argmax(dim=1)
+        best = logits.topk(min(max(_TOP), logits.shape[1]), dim=1).indices
+        hits = best == labels[:, None]
+        rows = [losses, *(hits[:, :k].any(dim=1) for k in _TOP), torch.ones_like(losses)]
+        self.sums += (torch.stack([row.double() for row in rows]) * valid).sum(dim=1)
+
+    def read(self) -> dict[str, Tensor]:
+        """Means so far, still on the device: loss, acc1, acc5 (shares, 0 to 1). NaN when nothing was added."""
+        loss, acc1, acc5 = self.sums[:3] / self.sums[3]
+        return {"loss": loss, "acc1": acc1, "acc5": acc5}
+
+    def reset(self) -> None:
+        self.sums = torch.zeros_like(self.sums)

@@ -1,0 +1,79 @@
+"""metrics.csv: every logged number of a run, a row a step, on disk as soon as it is logged."""
+
+import csv
+import os
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.loggers.logger import Logger
+
+
+class MetricsCsv(Logger):
+    """Writes `folder`/metrics.csv; an existing file is continued.
+
+    Rows of the same step that follow each other become one. A new column rewrites the file in one step.
+    """
+
+    def __init__(self, *, folder: str) -> None:
+        super().__init__()
+        self.path = Path(folder) / "metrics.csv"
+        self._columns, self._rows = _read(self.path)
+
+    @property
+    def name(self) -> str:
+        return "csv"
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    @property
+    def save_dir(self) -> str:
+        return str(self.path.parent)
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Nothing: the run folder holds the whole configuration."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        row = {"step": str(step)} | {name: f"{float(value):.8g}" for name, value in metrics.items()}
+        again = bool(self._rows) and self._rows[-1]["step"] == row["step"]
+        if again:
+            self._rows[-1] |= row
+        else:
+            self._rows.append(row)
+        new = [name for name in row if name not in self._columns]
+        self._columns += new
+        if again or new:
+            self._rewrite()
+        else:
+            with self.path.open("a", newline="") as file:
+                csv.DictWriter(file, self._columns).writerow(row)
+
+    @rank_zero_only
+    def truncate_after(self, step: int) -> None:
+        """Drop the rows of later steps, which a resumed run logs again."""
+        self._rows = [row for row in self._rows if int(row["step"]) <= step]
+        if self.path.exists():
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        fresh = self.path.with_suffix(".new")
+        with fresh.open("w", newline="") as file:
+            writer = csv.DictWriter(file, self._columns)
+            writer.writeheader()
+            writer.writerows(self._rows)
+        os.replace(fresh, self.path)
+
+
+def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Columns and whole rows; a last row cut short by a crash is left out."""
+    if not path.exists():
+        return ["step"], []
+    with path.open(newline="") as file:
+        lines = [line for line in file if line.endswith("\n")]
+    reader = csv.DictReader(lines)
+    return list(reader.fieldnames or ["step"]), list(reader)

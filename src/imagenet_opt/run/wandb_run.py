@@ -1,0 +1,84 @@
+"""Weights & Biases: online when there is a key, else offline; the same run over any number of restarts."""
+
+import logging
+import netrc
+import os
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlparse
+
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import WandbLogger
+
+log = logging.getLogger(__name__)
+
+_INIT_SECONDS = 60
+_STEP = "trainer/global_step"  # Lightning's name
+_BY_EPOCH = ("val/*", "throughput/epoch_seconds")
+
+
+def build_wandb(
+    *,
+    folder: str,
+    project: str,
+    name: str | None = None,
+    group: str | None = None,
+    mode: Literal["auto", "online", "offline", "disabled"] = "auto",
+) -> "WandbLogger":
+    """Lightning's W&B logger, writing below `folder`, whose wandb_id.txt keeps the run's id.
+
+    mode: "auto" is online when a key is found, else offline; the variable WANDB_MODE wins. Never asks for a login,
+    and goes offline when the server does not answer.
+    """
+    from lightning.pytorch.loggers import WandbLogger
+
+    experiment = None
+    if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+        chosen = os.environ.get("WANDB_MODE") or (("online" if has_key() else "offline") if mode == "auto" else mode)
+        options = {"project": project, "name": name, "group": group, "dir": folder, "id": _run_id(Path(folder))}
+        experiment = _start(chosen, options)
+    return WandbLogger(project=project, name=name, save_dir=folder, experiment=experiment)
+
+
+def has_key() -> bool:
+    """Whether W&B can log in without asking: WANDB_API_KEY, or an entry in ~/.netrc as `wandb login` writes it."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+def finish(logger: Any, *, exit_code: int) -> None:
+    """End the run of a W&B logger, so that the next job of a sweep starts its own; other loggers are left alone."""
+    run = getattr(logger, "_experiment", None)
+    if run is not None and type(run).__module__.startswith("wandb."):
+        run.finish(exit_code=exit_code)
+
+
+def _start(mode: str, options: dict[str, Any]) -> Any:
+    import wandb
+
+    settings = wandb.Settings(silent=True, console="off", init_timeout=_INIT_SECONDS)
+    try:
+        run = wandb.init(mode=mode, resume="allow", settings=settings, **options)  # type: ignore[arg-type]
+    except wandb.errors.Error as error:
+        reason = str(error).strip().splitlines()[0]
+        log.warning(f"W&B cannot be reached ({reason}); going on offline, `wandb sync` sends it later")
+        run = wandb.init(mode="offline", settings=settings, **options)
+    run.define_metric("*", step_metric=_STEP, step_sync=True)
+    for name in _BY_EPOCH:
+        run.define_metric(name, step_metric="epoch")
+    return run
+
+
+def _run_id(folder: Path) -> str:
+    file = folder / "wandb_id.txt"
+    if not file.exists():
+        file.write_text(uuid.uuid4().hex[:8] + "\n")
+    return file.read_text().strip()

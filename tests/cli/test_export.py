@@ -1,0 +1,219 @@
+"""Exported files opened by the programs that they are meant for, and what is said when there can be none."""
+
+import json
+import re
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import timm
+import torch
+from safetensors import safe_open
+from timm.layers.blur_pool import BlurPool2d
+from torch import Tensor, nn
+
+from imagenet_opt.cli.export import FORMATS, compare, main, parse
+from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, ConfigError, ModelError
+
+SIZE = 32
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    """A small ResNet with statistics of its own, so that batch norm does not pass unnoticed."""
+    torch.manual_seed(0)
+    network: nn.Module = timm.create_model("test_resnet", num_classes=3).to(memory_format=torch.channels_last)
+    network.train()
+    with torch.no_grad():
+        network(images(16) * 2 + 1)
+    return network.eval()
+
+
+@pytest.fixture
+def ckpt(network: nn.Module, tmp_path: Path) -> Path:
+    return save(tmp_path / "run", network)
+
+
+def save(folder: Path, network: nn.Module, **changes: Any) -> Path:
+    recipe = {"name": "test_resnet", "num_classes": 3, "blurpool": False, "small_stem": False, "image_size": SIZE}
+    folder.mkdir()
+    path = folder / "last.ckpt"
+    torch.save({"network": network.state_dict(), "network_config": recipe | changes, "global_step": 7}, path)
+    return path
+
+
+def images(num: int, size: int = SIZE) -> Tensor:
+    return torch.randn(num, 3, size, size, generator=torch.Generator().manual_seed(num))
+
+
+def logits(network: nn.Module, images: Tensor) -> Tensor:
+    with torch.inference_mode():
+        result: Tensor = network(images)
+    return result
+
+
+def test_safetensors_opens_in_plain_timm_with_the_same_logits(
+    ckpt: Path, network: nn.Module, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([f"ckpt={ckpt.parent}"])
+    file = ckpt.with_suffix(".safetensors")
+    opened = timm.create_model("test_resnet", num_classes=3, checkpoint_path=str(file)).eval()
+    assert torch.equal(logits(opened, images(4)), logits(network.to(memory_format=torch.contiguous_format), images(4)))
+    megabytes = f"{file.stat().st_size / 1e6:.1f}"
+    said = capsys.readouterr().out
+    assert re.fullmatch(
+        rf"wrote {file} \({megabytes} MB\); largest difference of logits \S+ on 8 images, same top-1 on 8 of 8\n", said
+    )
+    assert sorted(path.name for path in ckpt.parent.iterdir()) == ["last.ckpt", "last.safetensors"]
+
+
+def test_safetensors_says_how_to_build_and_feed_the_network(ckpt: Path) -> None:
+    main([f"ckpt={ckpt}", "image_size=48"])
+    file = ckpt.with_suffix(".safetensors")
+    with safe_open(file, "pt") as opened:
+        metadata = opened.metadata()
+    assert metadata.pop("name") == "test_resnet"
+    assert {key: json.loads(value) for key, value in metadata.items()} == {
+        "num_classes": 3,
+        "blurpool": False,
+        "small_stem": False,
+        "image_size": 48,
+        "mean": [0.485, 0.456, 0.406],
+        "std": [0.229, 0.224, 0.225],
+    }
+    umask_allows = stat.S_IMODE(ckpt.stat().st_mode)
+    assert stat.S_IMODE(file.stat().st_mode) == umask_allows
+
+
+def test_onnx_gives_the_same_logits_for_any_batch_size(ckpt: Path, network: nn.Module, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "folder" / "model.onnx"
+    main([f"ckpt={ckpt}", "format=onnx", f"out={out}"])
+    session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
+    (asked,) = session.get_inputs()
+    assert (asked.name, asked.type, asked.shape) == ("images", "tensor(float)", ["batch", 3, SIZE, SIZE])
+    for num in (1, 5):
+        (found,) = session.run(["logits"], {"images": images(num).numpy()})
+        np.testing.assert_allclose(found, logits(network, images(num)).numpy(), atol=1e-4, rtol=0)
+    assert session.get_modelmeta().custom_metadata_map["mean"] == "[0.485, 0.456, 0.406]"
+    assert str(Path(timm.__file__).parent).encode() not in out.read_bytes()  # no folder of the machine in a shared file
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_blurpool_and_small_stem_are_built_again(tmp_path: Path) -> None:
+    from imagenet_opt.model.network import build_network
+
+    torch.manual_seed(0)
+    odd = build_network("resnet10t", num_classes=3, blurpool=True).eval()
+    ckpt = save(tmp_path / "run", odd, name="resnet10t", blurpool=True)
+    main([f"ckpt={ckpt}"])
+    opened = timm.create_model("resnet10t", num_classes=3, aa_layer=BlurPool2d).eval()
+    timm.models.load_checkpoint(opened, str(ckpt.with_suffix(".safetensors")), strict=True)
+    assert torch.equal(logits(opened, images(2)), logits(odd, images(2)))
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "ckpt is missing; say ckpt=RUN_FOLDER"),
+        (["ckpt=a.ckpt", "fromat=onnx"], "there is no key fromat; did you mean format=?"),
+        (["resume_from=a.ckpt"], "there is no key resume_from; expected ckpt, format, out, image_size"),
+        (["ckpt="], "ckpt has no value; expected ckpt=VALUE"),
+        (["ckpt=a.ckpt", "format=torchscript"], "there is no format=torchscript; expected safetensors or onnx"),
+        (["ckpt=a.ckpt", "out=model.onnx"], "out=model.onnx does not end in .safetensors"),
+        (["ckpt=a.ckpt", "image_size=big"], "image_size=big is no number of pixels"),
+        (["ckpt=a.ckpt", "image_size=0"], "image_size=0 is no number of pixels"),
+    ],
+)
+def test_what_is_wrong_with_the_arguments_is_said(argv: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parse(argv)
+
+
+def test_a_folder_that_looks_like_a_number_stays_a_folder() -> None:
+    assert parse(["ckpt=2026_10_04/a=b.ckpt"]).ckpt == Path("2026_10_04/a=b.ckpt")
+
+
+def test_a_checkpoint_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointNotFound, match=re.escape(f"no checkpoint at {tmp_path}/last.ckpt")):
+        main([f"ckpt={tmp_path}"])
+
+
+def test_a_damaged_checkpoint_is_refused(ckpt: Path) -> None:
+    ckpt.write_bytes(ckpt.read_bytes()[:2000])
+    with pytest.raises(CheckpointError, match=re.escape(f"{ckpt} cannot be opened as a checkpoint")):
+        main([f"ckpt={ckpt}"])
+
+
+def test_a_checkpoint_without_its_recipe_is_refused(network: nn.Module, tmp_path: Path) -> None:
+    path = tmp_path / "old.ckpt"
+    torch.save({"network": network.state_dict(), "network_config": {"name": "test_resnet"}}, path)
+    with pytest.raises(CheckpointError, match=r"no network_config: num_classes, blurpool, small_stem, image_size"):
+        main([f"ckpt={path}"])
+
+
+def test_tensors_of_another_network_are_refused(network: nn.Module, tmp_path: Path) -> None:
+    ckpt = save(tmp_path / "run", network, num_classes=4)
+    with pytest.raises(CheckpointMismatch, match=r"fc\.weight"):
+        main([f"ckpt={ckpt}"])
+
+
+def test_a_diverged_network_is_refused_and_an_earlier_file_stays(network: nn.Module, tmp_path: Path) -> None:
+    good = save(tmp_path / "good", network)
+    out = tmp_path / "model.safetensors"
+    main([f"ckpt={good}", f"out={out}"])
+    before = out.read_bytes()
+    weights = torch.load(good)
+    weights["network"]["fc.bias"].fill_(torch.nan)
+    torch.save(weights, tmp_path / "bad.ckpt")
+    with pytest.raises(CheckpointError, match="training had diverged; choose an earlier ckpt="):
+        main([f"ckpt={tmp_path / 'bad.ckpt'}", f"out={out}"])
+    assert out.read_bytes() == before
+
+
+def test_an_image_size_that_the_network_cannot_take_is_named(tmp_path: Path) -> None:
+    vit = timm.create_model("test_vit3", num_classes=3)
+    ckpt = save(tmp_path / "run", vit, name="test_vit3", image_size=160)
+    with pytest.raises(ConfigError, match=r"takes no images of 32 x 32 \(image_size=32\)"):
+        main([f"ckpt={ckpt}", "image_size=32"])
+
+
+def test_a_place_that_cannot_be_written_is_named(ckpt: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot write .*; choose another file with out=FILE"):
+        main([f"ckpt={ckpt}", f"out={ckpt}/model.safetensors"])
+
+
+def test_onnx_without_its_packages_says_what_to_install(ckpt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)  # what Python makes of a package that is not installed
+    with pytest.raises(ConfigError, match=re.escape('needs onnxscript; pip install "imagenet-opt[export]"')):
+        main([f"ckpt={ckpt}", "format=onnx"])
+    main([f"ckpt={ckpt}", "format=safetensors"])
+
+
+def test_a_network_that_onnx_cannot_hold_is_refused(tmp_path: Path) -> None:
+    class Undecided(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return images if images.sum() > 0 else -images
+
+    write, out = FORMATS["onnx"][0], tmp_path / "model.onnx"
+    with pytest.raises(ModelError, match=r"torch cannot translate undecided to ONNX .*; use format=safetensors"):
+        write(Undecided().eval(), images(2), {"name": "undecided"}, out)
+    with pytest.raises(ModelError, match=r"2\.4 GB of weights are too many for one ONNX file; use format=safetensors"):
+        write(nn.Linear(30_000, 20_000, device="meta"), images(2), {"name": "large"}, out)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("error", [0.011, float("nan")])
+def test_logits_past_the_tolerance_are_an_error_that_states_the_rule(error: float) -> None:
+    wanted = torch.tensor([[10.0, -3.0], [1.0, 2.0]])
+    with pytest.raises(ModelError, match=r"model\.onnx was not written: .* largest is 1\.0e\+01, and 0\.001 of that"):
+        compare(wanted, wanted + error, Path("model.onnx"))
+
+
+def test_logits_within_the_tolerance_are_reported_with_their_top1() -> None:
+    wanted = torch.tensor([[10.0, -3.0], [2.0, 2.001]])
+    found = wanted + torch.tensor([[0.0, 0.0], [0.009, 0.0]])
+    assert compare(wanted, found, Path("a")) == "largest difference of logits 9.0e-03 on 2 images, same top-1 on 1 of 2"

@@ -1,0 +1,31 @@
+"""Small data sets and networks that many tests share."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+torch.set_num_threads(1)
+
+
+def write_images(root: Path, *, num_classes: int, per_class: int, seed: int = 0) -> Path:
+    """A folder-per-class data set of small JPEGs whose brightness tells the class: train/ and val/."""
+    rng = np.random.default_rng(seed)
+    for split in ("train", "val"):
+        for label in range(num_classes):
+            folder = root / split / f"class{label}"
+            folder.mkdir(parents=True)
+            for i in range(per_class):
+                height, width = rng.integers(24, 60, size=2)
+                level = 255 * (label + 0.5) / num_classes
+                pixels = rng.normal(level, 20, size=(height, width, 3)).clip(0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"image{i:03d}.JPEG", quality=90)
+    return root
+
+
+@pytest.fixture(scope="session")
+def images_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes, 13 images each, in train/ and val/."""
+    return write_images(tmp_path_factory.mktemp("images"), num_classes=3, per_class=13)

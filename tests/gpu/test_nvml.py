@@ -1,0 +1,84 @@
+import threading
+from time import monotonic
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.demos.boring_classes import BoringModel
+from lightning.pytorch.loggers.logger import DummyLogger
+
+from callbacks.gpu_utilization import GpuUtilization
+from imagenet_opt.measure.gpu import gpu_readings
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device with NVML"),
+]
+
+
+def work(seconds: float) -> None:
+    """Keep the device busy."""
+    matrix = torch.rand(4096, 4096, device="cuda")
+    end = monotonic() + seconds
+    while monotonic() < end:
+        for _ in range(10):
+            matrix @ matrix
+        torch.cuda.synchronize()
+
+
+def test_the_reading_is_of_the_device_that_torch_uses() -> None:
+    import pynvml
+
+    readings = gpu_readings(0)
+    torch.zeros(1, device="cuda")
+    before = next(readings)["memory_used_gib"]
+    block = torch.empty(2**30, dtype=torch.uint8, device="cuda")
+    after = next(readings)["memory_used_gib"]
+    del block
+    assert before is not None and after is not None
+    assert after - before == pytest.approx(1.0, abs=0.1)
+    work(1.5)
+    busy = next(readings)["utilization_percent"]
+    assert busy is not None and busy > 80
+    readings.close()
+    with pytest.raises(pynvml.NVMLError_Uninitialized):
+        pynvml.nvmlDeviceGetCount()
+
+
+class Rows(DummyLogger):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[tuple[int, dict[str, float]]] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:  # type: ignore[override]
+        self.rows.append((step, metrics))
+
+
+class Busy(BoringModel):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        work(0.3)
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec.*:FutureWarning")
+def test_the_callback_logs_its_keys_at_lightnings_rows() -> None:
+    logger, callback = Rows(), GpuUtilization(interval_seconds=0.1)
+    trainer = Trainer(
+        accelerator="gpu",
+        devices=1,
+        max_steps=10,
+        limit_val_batches=0,
+        log_every_n_steps=5,
+        callbacks=[callback],
+        logger=logger,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Busy())
+    rows = [(step, metrics) for step, metrics in logger.rows if "gpu/utilization_percent" in metrics]
+    assert [step for step, _ in rows] == [4, 9]
+    assert rows[1][1]["gpu/utilization_percent"] > 80
+    assert callback.summary()["gpu/memory_used_gib"] > 0
+    assert "gpu-sampler" not in [thread.name for thread in threading.enumerate()]

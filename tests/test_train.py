@@ -1,0 +1,204 @@
+"""Whole runs of train.py, as a user starts them."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+
+REPOSITORY = Path(__file__).parents[1]
+
+TINY = (
+    "model.name=test_resnet",
+    "data.image_size=32",
+    "data.batch_size=6",
+    "data.num_workers=1",
+    "trainer.accelerator=cpu",
+    "trainer.devices=1",
+    "trainer.precision=32-true",
+    "trainer.deterministic=true",
+    "trainer.max_epochs=2",
+    "trainer.log_every_n_steps=2",
+    "schedule.warmup_epochs=0",
+    "logger=csv",
+)
+
+
+def command(*overrides: str) -> list[str]:
+    return [sys.executable, str(REPOSITORY / "train.py"), *overrides]
+
+
+def environment(cache: Path, **more: str) -> dict[str, str]:
+    return os.environ | {"XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""} | more
+
+
+def train(folder: Path, root: Path, *overrides: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """One run of train.py on `root` into `folder`, with no terminal and no key to answer questions."""
+    return subprocess.run(
+        command(f"data.root={root}", f"hydra.run.dir={folder}", *TINY, *overrides),
+        cwd=folder.parent,
+        env=environment(folder.parent, **more),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def opened(path: Path) -> dict:
+    return torch.load(path, weights_only=True)
+
+
+def assert_same(first: object, second: object, place: str = "") -> None:
+    """Equal to the last bit, through dicts and lists."""
+    assert type(first) is type(second), place
+    if isinstance(first, dict):
+        assert first.keys() == second.keys(), place
+        for key in first:
+            assert_same(first[key], second[key], f"{place}/{key}")
+    elif isinstance(first, list | tuple):
+        assert len(first) == len(second), place
+        for i, (a, b) in enumerate(zip(first, second, strict=True)):
+            assert_same(a, b, f"{place}/{i}")
+    elif isinstance(first, torch.Tensor):
+        assert torch.equal(first, second), place
+    else:
+        assert first == second, place
+
+
+def metrics(folder: Path) -> list[dict[str, str]]:
+    """Rows of metrics.csv, without what depends on the clock."""
+    timed = ("throughput/", "host/", "gpu/", "loader/")
+    with (folder / "metrics.csv").open() as file:
+        return [{k: v for k, v in row.items() if not k.startswith(timed)} for row in csv.DictReader(file)]
+
+
+@pytest.fixture(scope="module")
+def clean(images_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an uninterrupted run."""
+    folder = tmp_path_factory.mktemp("clean") / "run"
+    done = train(folder, images_root, "checkpoint.every_n_steps=2")
+    assert done.returncode == 0, done.stderr
+    assert "run finished" in done.stdout
+    return folder
+
+
+def test_a_run_leaves_all_that_the_summary_names(clean: Path) -> None:
+    summary = json.loads((clean / "summary.json").read_text())
+    for key in (
+        "val/acc1",
+        "throughput/it_per_second",
+        "throughput/images_per_second",
+        "throughput/data_wait_fraction",
+        "memory/peak_gib",
+        "startup/import_seconds",
+        "startup/first_batch_seconds",
+        "startup/first_step_seconds",
+    ):
+        assert summary[key] >= 0, key
+    assert summary["steps"] == 12  # 39 images make 6 whole batches of 6, twice
+    rows = metrics(clean)
+    assert [int(row["step"]) for row in rows if row["train/loss"]] == [1, 3, 5, 7, 9, 11]
+    assert [row["val/acc1"] != "" for row in rows].count(True) == 2
+
+
+def test_the_network_opens_in_plain_timm(clean: Path) -> None:
+    checkpoint = opened(clean / "last.ckpt")
+    network = timm.create_model("test_resnet", num_classes=3)
+    network.load_state_dict(checkpoint["network"], strict=True)
+    assert checkpoint["network_config"]["num_classes"] == 3
+
+
+def test_killed_in_the_middle_it_goes_on_bit_for_bit(clean: Path, images_root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    arguments = command(f"data.root={images_root}", f"hydra.run.dir={folder}", *TINY, "checkpoint.every_n_steps=2")
+    killed = subprocess.Popen(
+        arguments, cwd=tmp_path, env=environment(tmp_path), start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while not (folder / "checkpoints/step_00000002.ckpt").exists() and time.monotonic() < deadline:
+        assert killed.poll() is None
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    reached = opened(max(folder.glob("checkpoints/step_*.ckpt")))["global_step"]
+    assert 0 < reached < 12
+    done = train(folder, images_root, "checkpoint.every_n_steps=2")
+    assert done.returncode == 0, done.stderr
+    assert f"at step {reached}" in done.stdout
+    assert_same(opened(clean / "last.ckpt"), opened(folder / "last.ckpt"))
+    assert metrics(clean) == metrics(folder)
+
+
+def test_any_number_of_workers_trains_the_same(clean: Path, images_root: Path, tmp_path: Path) -> None:
+    done = train(tmp_path / "run", images_root, "data.num_workers=0")
+    assert done.returncode == 0, done.stderr
+    assert_same(opened(clean / "last.ckpt")["network"], opened(tmp_path / "run/last.ckpt")["network"])
+
+
+def test_max_steps_ends_inside_an_epoch_with_a_last_checkpoint_that_goes_on(images_root: Path, tmp_path: Path) -> None:
+    short = train(tmp_path / "run", images_root, "trainer.max_steps=4")
+    assert short.returncode == 0, short.stderr
+    checkpoint = opened(tmp_path / "run/last.ckpt")
+    assert checkpoint["global_step"] == 4
+    assert checkpoint["ImageData"] == {"epoch": 0, "step": 4}
+    longer = train(tmp_path / "run", images_root, "trainer.max_steps=9")
+    assert longer.returncode == 0, longer.stderr
+    assert opened(tmp_path / "run/last.ckpt")["ImageData"] == {"epoch": 1, "step": 3}
+
+
+RECORDER = '''
+import json, os
+from lightning.pytorch import Callback
+
+class Recorder(Callback):
+    """Writes which samples each rank trained on, and its final weights' sum."""
+    def __init__(self, folder): self.folder, self.seen = folder, []
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.seen.append([trainer.current_epoch, *batch.indices.tolist()])
+    def on_train_end(self, trainer, module):
+        weights = [p.double().sum().item() for p in module.net.parameters()]
+        with open(os.path.join(self.folder, f"rank{trainer.global_rank}.json"), "w") as file:
+            json.dump({"seen": self.seen, "weights": weights, "run_folder": trainer.default_root_dir}, file)
+'''
+
+
+def test_two_processes_share_the_samples_and_the_weights(clean: Path, images_root: Path, tmp_path: Path) -> None:
+    (tmp_path / "recorder.py").write_text(RECORDER)
+    done = train(
+        tmp_path / "run",
+        images_root,
+        "trainer.devices=2",
+        "data.batch_size=3",
+        "+callbacks.recorder._target_=recorder.Recorder",
+        f"+callbacks.recorder.folder={tmp_path}",
+        PYTHONPATH=str(tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    assert ranks[0]["weights"] == ranks[1]["weights"]
+    assert {rank["run_folder"] for rank in ranks} == {str(tmp_path / "run")}
+    for epoch in (0, 1):
+        seen = [index for rank in ranks for row in rank["seen"] if row[0] == epoch for index in row[1:]]
+        assert len(seen) == 36
+        assert len(set(seen)) == 36
+    rows = [row for row in metrics(tmp_path / "run") if row["val/acc1"]]
+    assert len(rows) == 2
+    assert float(rows[-1]["val/acc1"]) * 39 == pytest.approx(round(float(rows[-1]["val/acc1"]) * 39), abs=1e-4)
+
+
+def test_mistakes_end_in_one_line_without_a_traceback(images_root: Path, tmp_path: Path) -> None:
+    for override, expected in (
+        ("data.bath_size=4", "there is no key data.bath_size; did you mean data.batch_size"),
+        ("model.name=resnet5O", "UnknownModel: timm has no model 'resnet5O' (model.name); near: resnet50"),
+    ):
+        done = train(tmp_path / "run", images_root, override)
+        assert done.returncode == 2
+        assert expected in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr

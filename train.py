@@ -1,0 +1,55 @@
+"""Train a network on folders of images: `python train.py --help`."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import hydra
+import psutil
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from imagenet_opt.cli.overrides import complete, config_folder, report_mistakes
+
+
+def train(config: DictConfig) -> None:
+    """One run in this process: build, fit, say what came out."""
+    began = time.time()
+    from imagenet_opt.cli.build import build_run
+    from imagenet_opt.cli.console import quiet
+    from imagenet_opt.cli.summary import print_summary, summarize, write_summary
+    from imagenet_opt.run.wandb_run import finish
+
+    import_seconds = time.time() - psutil.Process().create_time()
+    quiet()
+    run = build_run(config)
+    succeeded = False
+    try:
+        run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
+        if run.trainer.is_global_zero:
+            numbers = summarize(run.trainer, import_seconds=import_seconds, run_seconds=time.time() - began)
+            write_summary(numbers, run.folder)
+            print_summary(numbers, run.folder)
+        succeeded = True
+    finally:
+        for logger in run.trainer.loggers:
+            finish(logger, exit_code=0 if succeeded else 1)
+
+
+@hydra.main(config_path=str(config_folder()), config_name="train", version_base="1.3")
+def main(config: DictConfig) -> float | None:
+    if HydraConfig.get().mode == RunMode.MULTIRUN:
+        from imagenet_opt.cli.sweep import run_job
+
+        return run_job(Path(__file__))
+    report_mistakes(lambda: train(config))  # here too: what passes through Hydra gets a line of its own before it
+    return None
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # so that mistakes arrive in report_mistakes as they were raised
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait starve the loader's workers
+    sys.argv[1:] = complete(sys.argv[1:])
+    report_mistakes(main)

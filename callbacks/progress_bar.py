@@ -11,9 +11,9 @@ from imagenet_opt.run.logging_step import is_logging_step
 _SHOWN = {
     "train/loss": ("loss", "{:.3f}"),
     "train/acc1": ("acc1", "{:.3f}"),
-    "val/acc1": ("val acc1", "{:.3f}"),
-    "throughput/images_per_second": ("images/s", "{:.0f}"),
-    "throughput/data_wait_fraction": ("data wait", "{:.0%}"),
+    "val/acc1": ("val", "{:.3f}"),
+    "throughput/images_per_second": ("img/s", "{:.0f}"),
+    "throughput/data_wait_fraction": ("wait", "{:.0%}"),
 }
 
 

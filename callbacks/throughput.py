@@ -68,7 +68,7 @@ class Window:
 
 
 class Throughput(Callback):
-    """Times training between batches, so that waiting for data counts; validation does not.
+    """Times training between batches, so that waiting for data counts; validation and start-up do not.
 
     An `it` is one batch, which is one optimizer step unless the loop accumulates.
 
@@ -95,9 +95,8 @@ class Throughput(Callback):
                 self._device_clock = CudaClock()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        planned = trainer.estimated_stepping_batches
+        planned = trainer.estimated_stepping_batches - trainer.global_step
         self._warmup_left = int(min(_WARMUP_STEPS, planned // 2))
-        self._began = time.perf_counter()
         self._world_size = trainer.world_size
         self._window, self._epoch, self._steady = Window(), Window(), Window()
 
@@ -106,10 +105,11 @@ class Throughput(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         assert self._clock is not None
-        if "startup/first_batch_seconds" not in self._startup:
-            self._startup["startup/first_batch_seconds"] = time.perf_counter() - self._began
-            self._first_step_began = time.perf_counter()
         waited, self._clock.wait_seconds = self._clock.wait_seconds, 0.0
+        if not self._startup:
+            self._startup["startup/first_batch_seconds"] = waited
+            self._window, self._epoch, self._steady = Window(), Window(), Window()  # start-up is no training
+            waited = 0.0
         for window in self._windows():
             window.wait_seconds += waited
             window.num_images += len(batch.images) if hasattr(batch, "images") else extract_batch_size(batch)
@@ -123,8 +123,7 @@ class Throughput(Callback):
             self._device_clock.stop()
         for window in self._windows():
             window.num_steps += 1
-        if "startup/first_step_seconds" not in self._startup:
-            self._startup["startup/first_step_seconds"] = time.perf_counter() - self._first_step_began
+        self._startup.setdefault("startup/first_step_seconds", time.perf_counter() - self._window.began)
         self._warmup_left -= 1
         if self._warmup_left == 0:
             self._steady = Window()

@@ -44,13 +44,15 @@ def build_run(config: DictConfig) -> Run:
     found = checkpoints.find(config.resume_from, folder)
     trainer = _build_trainer(config)
     model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
+    done_steps = 0
     if found is not None:
         saved = checkpoints.read(found)
         checkpoints.check_network(saved, model.net, found)
-        for logger in trainer.loggers:
-            if hasattr(logger, "truncate_after"):
-                logger.truncate_after(saved["global_step"] - 1)
-        log.info(f"resuming from {found} at step {saved['global_step']}")
+        done_steps = saved["global_step"]
+        log.info(f"resuming from {found} at step {done_steps}")
+    for logger in trainer.loggers:
+        if hasattr(logger, "truncate_after"):
+            logger.truncate_after(done_steps - 1)
     return Run(trainer, model, data, folder, found)
 
 

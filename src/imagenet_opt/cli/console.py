@@ -10,6 +10,7 @@ _LIGHTNING = str(Path(lightning.__file__).parent)
 _KNOWN = (
     "You're resuming from a checkpoint that ended before the epoch ended",  # ours resumes: see data/datamodule.py
     ".*LeafSpec.* is deprecated",  # Lightning 2.6 with torch 2.15
+    "The image decoding and encoding capabilities of TorchVision are deprecated",
     "The number of training batches .* is smaller than the logging interval",
 )
 

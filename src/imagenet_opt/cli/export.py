@@ -108,7 +108,7 @@ def export(arguments: Arguments) -> str:
 
     out, (write, reopen) = arguments.out, FORMATS[arguments.format]
     _require_packages(arguments.format)
-    saved = checkpoints.read(arguments.ckpt)
+    saved = checkpoints.read(arguments.ckpt, "ckpt")
     config = _network_config(saved, arguments.ckpt)
     build = partial(build_network, **{key: config[key] for key in RECIPE})
     network = build().eval()
@@ -208,10 +208,15 @@ def _write_onnx(network: "nn.Module", images: "Tensor", metadata: dict[str, str]
     num_bytes = sum(tensor.nbytes for tensor in network.state_dict().values())
     if num_bytes > ONNX_LIMIT:
         raise ModelError(f"{num_bytes / 1e9:.1f} GB of weights are too many for one ONNX file; use format=safetensors")
-    names: dict[str, Any] = {"input_names": ["images"], "output_names": ["logits"]}
     try:
         program = torch.onnx.export(
-            network, (images,), dynamo=True, verbose=False, dynamic_shapes=({0: "batch"},), **names
+            network,
+            (images,),
+            input_names=["images"],
+            output_names=["logits"],
+            dynamic_shapes=({0: "batch"},),
+            dynamo=True,
+            verbose=False,
         )
     except torch.onnx.OnnxExporterError as error:
         raise ModelError(

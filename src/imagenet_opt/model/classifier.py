@@ -58,8 +58,13 @@ class Classifier(LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer(self.net, device=self.trainer.strategy.root_device)
-        num_steps = int(self.trainer.estimated_stepping_batches)
-        factor = partial(self.schedule, num_steps=num_steps, steps_per_epoch=self.trainer.num_training_batches)
+        self.trainer.fit_loop.setup_data()  # else the number of batches may not be known yet
+        num_steps = self.trainer.estimated_stepping_batches
+        if num_steps == float("inf"):
+            raise ConfigError("a run without end has no schedule; set trainer.max_epochs or trainer.max_steps")
+        factor = partial(
+            self.schedule, num_steps=int(num_steps), steps_per_epoch=float(self.trainer.num_training_batches)
+        )
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},

@@ -38,22 +38,22 @@ def link(source: Path, name: Path) -> None:
     os.replace(fresh, name)
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Open a checkpoint on the CPU without running any code from it.
+def read(path: Path, key: str = "resume_from") -> dict[str, Any]:
+    """Open a checkpoint on the CPU without running any code from it. key: the option that named it, for messages.
 
     Raises CheckpointNotFound; CheckpointError for a file that is damaged or not a checkpoint of this project.
     """
     if not path.is_file():
-        raise CheckpointNotFound(f"no checkpoint at {path} (resume_from, or ckpt=); expected a .ckpt file")
+        raise CheckpointNotFound(f"no checkpoint at {path} ({key}); expected a .ckpt file")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         raise CheckpointError(
             f"{path} cannot be opened as a checkpoint ({type(error).__name__}); "
-            "it is damaged or of another program: choose an earlier one with resume_from=PATH"
+            f"it is damaged or of another program: choose an earlier one with {key}=PATH"
         ) from error
     if not isinstance(checkpoint, dict) or "network" not in checkpoint:
-        raise CheckpointError(f"{path} holds no `network`; expected a checkpoint that train.py wrote (resume_from)")
+        raise CheckpointError(f"{path} holds no `network`; expected a checkpoint that train.py wrote ({key})")
     return checkpoint
 
 

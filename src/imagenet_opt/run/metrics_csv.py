@@ -1,6 +1,7 @@
 """metrics.csv: every logged number of a run, a row a step, on disk as soon as it is logged."""
 
 import csv
+import logging
 import os
 from argparse import Namespace
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
+
+log = logging.getLogger(__name__)
 
 
 class MetricsCsv(Logger):
@@ -19,7 +22,9 @@ class MetricsCsv(Logger):
     def __init__(self, *, folder: str) -> None:
         super().__init__()
         self.path = Path(folder) / "metrics.csv"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         self._columns, self._rows = _read(self.path)
+        self._tidy()
 
     @property
     def name(self) -> str:
@@ -56,8 +61,16 @@ class MetricsCsv(Logger):
     @rank_zero_only
     def truncate_after(self, step: int) -> None:
         """Drop the rows of later steps, which a resumed run logs again."""
-        self._rows = [row for row in self._rows if int(row["step"]) <= step]
-        if self.path.exists():
+        kept = [row for row in self._rows if int(row["step"]) <= step]
+        if dropped := len(self._rows) - len(kept):
+            log.info(f"metrics.csv: {dropped} rows after step {step} are dropped, to be logged again")
+            self._rows = kept
+            self._rewrite()
+
+    @rank_zero_only
+    def _tidy(self) -> None:
+        """A crash may have cut the last row short; the next one must not be glued to it."""
+        if self.path.exists() and not self.path.read_bytes().endswith(b"\n"):
             self._rewrite()
 
     def _rewrite(self) -> None:

@@ -1,12 +1,10 @@
 """Weights & Biases: online when there is a key, else offline; the same run over any number of restarts."""
 
 import logging
-import netrc
 import os
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlparse
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_INIT_SECONDS = 60
+_INIT_SECONDS = 30
 _STEP = "trainer/global_step"  # Lightning's name
 _BY_EPOCH = ("val/*", "throughput/epoch_seconds")
 
@@ -44,14 +42,11 @@ def build_wandb(
 
 
 def has_key() -> bool:
-    """Whether W&B can log in without asking: WANDB_API_KEY, or an entry in ~/.netrc as `wandb login` writes it."""
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-    try:
-        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
-    except (OSError, netrc.NetrcParseError):
-        return False
+    """Whether W&B can log in without asking: by WANDB_API_KEY, or by what `wandb login` left in ~/.netrc."""
+    import wandb
+
+    wandb.setup(wandb.Settings(silent=True))
+    return wandb.login(prompt=False, verify=False)
 
 
 def finish(logger: Any, *, exit_code: int) -> None:
@@ -70,6 +65,7 @@ def _start(mode: str, options: dict[str, Any]) -> Any:
     except wandb.errors.Error as error:
         reason = str(error).strip().splitlines()[0]
         log.warning(f"W&B cannot be reached ({reason}); going on offline, `wandb sync` sends it later")
+        wandb.teardown()  # else the id is still taken by the attempt that failed
         run = wandb.init(mode="offline", settings=settings, **options)
     run.define_metric("*", step_metric=_STEP, step_sync=True)
     for name in _BY_EPOCH:

@@ -1,0 +1,59 @@
+"""`imagenet-opt dashboard`: the charts that show whether the GPU is fed, as a W&B workspace."""
+
+import argparse
+
+from imagenet_opt.errors import ConfigError
+
+SECTIONS = {
+    "Throughput": (
+        "throughput/it_per_second",
+        "throughput/images_per_second",
+        "throughput/data_wait_fraction",
+        "throughput/epoch_seconds",
+    ),
+    "GPU": ("gpu/utilization_percent", "gpu/memory_used_gib", "gpu/power_watts"),
+    "Host": ("host/cpu_percent", "host/memory_used_gib"),
+    "Training": ("train/loss", "train/acc1", "lr"),
+    "Validation": ("val/loss", "val/acc1", "val/acc5"),
+}
+_BY_EPOCH = ("val/", "throughput/epoch_seconds")
+
+
+def axis(metric: str) -> str:
+    return "epoch" if metric.startswith(_BY_EPOCH) else "Step"
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="imagenet-opt dashboard",
+        description="Create a W&B workspace with the charts of a run. Needs a key and pip install wandb-workspaces.",
+    )
+    parser.add_argument("--entity", help="W&B user or team")
+    parser.add_argument("--project", default="imagenet-opt")
+    parser.add_argument("--dry-run", action="store_true", help="only print the sections and their charts")
+    arguments = parser.parse_args(argv)
+    if arguments.dry_run:
+        for section, metrics in SECTIONS.items():
+            print(section, *(f"  {metric} by {axis(metric).lower()}" for metric in metrics), sep="\n")
+        return
+    if not arguments.entity:
+        raise ConfigError("a workspace belongs to someone: imagenet-opt dashboard --entity USER_OR_TEAM")
+    print(f"created {create(arguments.entity, arguments.project)}")
+
+
+def create(entity: str, project: str) -> str:
+    """Save the workspace and return its address. Raises ConfigError without the package."""
+    try:
+        import wandb_workspaces.reports.v2 as reports
+        import wandb_workspaces.workspaces as workspaces
+    except ImportError as error:
+        raise ConfigError("the dashboard needs one more package: pip install wandb-workspaces") from error
+    sections = [
+        workspaces.Section(
+            name=section, is_open=True, panels=[reports.LinePlot(title=m, x=axis(m), y=[m]) for m in metrics]
+        )
+        for section, metrics in SECTIONS.items()
+    ]
+    workspace = workspaces.Workspace(name="Is the GPU fed?", entity=entity, project=project, sections=sections)
+    workspace.save()
+    return str(workspace.url)

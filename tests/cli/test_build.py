@@ -1,0 +1,145 @@
+"""From a configuration to a run: what is built, and what a mistake is told."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from imagenet_opt import errors
+from imagenet_opt.cli.build import build_run, precision_of
+from imagenet_opt.cli.overrides import complete, config_folder
+
+RECIPES = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
+
+
+def composed(tmp_path: Path, *overrides: str) -> DictConfig:
+    """The configuration of train.py, for a CPU, into a folder of the test."""
+    own = ["~hydra", f"run_folder={tmp_path}/run", f"data.cache_dir={tmp_path}/cache", "logger=csv"]
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return compose("train", [*own, "trainer.accelerator=cpu", "trainer.devices=1", *overrides])
+
+
+def tiny(tmp_path: Path, root: Path, *overrides: str) -> DictConfig:
+    small = ("model.name=test_resnet", "data.image_size=32", "data.batch_size=6", "data.num_workers=0")
+    return composed(tmp_path, f"data.root={root}", *small, *overrides)
+
+
+def test_there_are_recipes() -> None:
+    assert {"demo", "aggressive", "baseline"} <= set(RECIPES)
+
+
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "demo"])
+def test_every_recipe_builds_on_any_number_of_classes(recipe: str, images_root: Path, tmp_path: Path) -> None:
+    run = build_run(tiny(tmp_path, images_root, f"+experiment={recipe}", "data.batch_size=6"))
+    assert run.data.num_classes == 3
+    assert run.model.net.get_classifier().out_features == 3
+    assert run.checkpoint is None
+
+
+def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> None:
+    configs = [composed(tmp_path, "data.root=/data", f"+experiment={name}") for name in ("baseline", "aggressive")]
+    flat = [_flat(config) for config in configs]
+    different = {key for key in flat[0].keys() | flat[1].keys() if flat[0].get(key) != flat[1].get(key)}
+    assert different == {
+        "data.batch_size",
+        "data.num_workers",
+        "data.prefetch_factor",
+        "optimizer.fused",
+        "trainer.precision",
+        "callbacks.acceleration.channels_last",
+        "callbacks.acceleration.tf32",
+        "callbacks.acceleration.cudnn_benchmark",
+        "callbacks.acceleration.compile",
+        "callbacks.acceleration.compile_mode",
+        "callbacks.mixing.mode",
+    }
+    assert flat[1]["optimizer.lr"] * flat[1]["data.batch_size"] / 256 == 0.75
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "words"),
+    [
+        (("data.root=null",), errors.DatasetNotFound, ("data.root", "data=demo")),
+        (("data.root=/nowhere",), errors.DatasetNotFound, ("/nowhere", "data.root", "data=demo")),
+        (("model.name=resnet5O",), errors.UnknownModel, ("resnet5O", "model.name", "resnet50")),
+        (("model.num_classes=2",), errors.ConfigError, ("3 classes", "model.num_classes")),
+        (("data.batch_size=0",), errors.ConfigError, ("data.batch_size=0",)),
+        (("data.batch_size=many",), errors.ConfigError, ("data.batch_size=many",)),
+        (("+data.colour=red",), errors.ConfigError, ("colour",)),
+        (("+trainer.max_epoch=3",), errors.ConfigError, ("trainer", "max_epoch")),
+        (("callbacks.mixing.mode=sometimes",), errors.ConfigError, ("callbacks.mixing.mode", "auto")),
+        (("resume_from=/nowhere/last.ckpt",), errors.CheckpointNotFound, ("/nowhere/last.ckpt", "resume_from")),
+        (("trainer.precision=17-mixed",), errors.ConfigError, ("trainer", "17-mixed")),
+    ],
+)
+def test_mistakes_name_the_key_and_the_remedy(
+    overrides: tuple[str, ...], error: type[Exception], words: tuple[str, ...], images_root: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(error) as caught:
+        build_run(tiny(tmp_path, images_root, *overrides))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_run_folder_that_cannot_be_made_is_named(images_root: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(errors.RunFolderError, match=r"hydra\.run\.dir"):
+        build_run(tiny(tmp_path, images_root, f"run_folder={tmp_path}/file/run"))
+
+
+def test_a_checkpoint_of_another_network_is_refused_with_its_keys(images_root: Path, tmp_path: Path) -> None:
+    run = build_run(tiny(tmp_path, images_root, "trainer.max_steps=1", "trainer.log_every_n_steps=1"))
+    run.trainer.fit(run.model, datamodule=run.data)
+    with pytest.raises(errors.CheckpointMismatch, match="only in the file") as caught:
+        build_run(tiny(tmp_path, images_root, "model.name=test_vit", "data.image_size=160"))
+    assert "test_resnet" in str(caught.value)
+    assert "resume_from=null" in str(caught.value)
+
+
+def test_the_batch_that_cannot_be_filled_is_told_before_training(images_root: Path, tmp_path: Path) -> None:
+    run = build_run(tiny(tmp_path, images_root, "data.batch_size=40"))
+    with pytest.raises(errors.BatchTooLarge, match=r"data\.batch_size to at most 39"):
+        run.trainer.fit(run.model, datamodule=run.data)
+
+
+def test_the_learning_rate_is_scaled_and_said(
+    images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        build_run(tiny(tmp_path, images_root, "data.batch_size=32", "optimizer.lr=0.5"))
+    assert "batch 32, lr 0.0625" in caplog.text
+
+
+def test_mixed_precision_follows_the_device() -> None:
+    assert precision_of("32-true", torch.device("cpu")) == "32-true"
+    fast = torch.cpu._is_avx512_bf16_supported()
+    assert precision_of("mixed", torch.device("cpu")) == ("bf16-mixed" if fast else "32-true")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ([], ["+experiment=demo"]),
+        (["data=demo"], ["data=demo", "+experiment=demo"]),
+        (["data.root=/d"], ["data.root=/d", "data=folder"]),
+        (["+experiment=baseline"], ["+experiment=baseline"]),
+        (["data=demo", "+experiment=baseline"], ["data=demo", "+experiment=baseline"]),
+        (["--help"], ["--help"]),
+    ],
+)
+def test_what_the_command_line_implies(given: list[str], meant: list[str]) -> None:
+    assert complete(given) == meant
+    assert complete(complete(given)) == meant
+
+
+def _flat(node: DictConfig, prefix: str = "") -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key in node:
+        if key == "run_folder":
+            continue
+        value = node[key]
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, DictConfig) else {f"{prefix}{key}": value}
+    return found

@@ -1,0 +1,62 @@
+"""metrics.csv: whole rows on disk at once, continued after a crash, cut back on resume."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.run.metrics_csv import MetricsCsv
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_each_row_is_on_disk_when_it_is_logged(tmp_path: Path) -> None:
+    logger = MetricsCsv(folder=str(tmp_path))
+    logger.log_metrics({"train/loss": 2.5, "epoch": 0}, step=9)
+    assert rows(tmp_path) == [{"step": "9", "train/loss": "2.5", "epoch": "0"}]
+    logger.log_metrics({"train/loss": 1.25, "epoch": 0}, step=19)
+    assert [row["train/loss"] for row in rows(tmp_path)] == ["2.5", "1.25"]
+
+
+def test_metrics_of_one_step_share_a_row_and_new_ones_get_a_column(tmp_path: Path) -> None:
+    logger = MetricsCsv(folder=str(tmp_path))
+    logger.log_metrics({"train/loss": 2.5}, step=9)
+    logger.log_metrics({"train/loss": 1.5}, step=19)
+    logger.log_metrics({"val/acc1": 0.75}, step=19)
+    assert rows(tmp_path) == [
+        {"step": "9", "train/loss": "2.5", "val/acc1": ""},
+        {"step": "19", "train/loss": "1.5", "val/acc1": "0.75"},
+    ]
+
+
+def test_a_reopened_file_goes_on_and_a_torn_row_is_dropped(tmp_path: Path) -> None:
+    first = MetricsCsv(folder=str(tmp_path))
+    for step in (9, 19):
+        first.log_metrics({"train/loss": step, "lr": 0.5}, step=step)
+    with (tmp_path / "metrics.csv").open("a") as file:
+        file.write("29,0.1")  # the power went
+    second = MetricsCsv(folder=str(tmp_path))
+    second.log_metrics({"train/loss": 29, "lr": 0.5}, step=29)
+    assert [row["step"] for row in rows(tmp_path)] == ["9", "19", "29"]
+    assert [row["lr"] for row in rows(tmp_path)] == ["0.5"] * 3
+
+
+def test_a_resume_cuts_back_to_its_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = MetricsCsv(folder=str(tmp_path))
+    for step in (9, 19, 29):
+        first.log_metrics({"train/loss": step}, step=step)
+    second = MetricsCsv(folder=str(tmp_path))
+    with caplog.at_level("INFO"):
+        second.truncate_after(19)
+    assert "1 rows after step 19" in caplog.text
+    second.log_metrics({"train/loss": 29.5}, step=29)
+    assert [(row["step"], row["train/loss"]) for row in rows(tmp_path)] == [("9", "9"), ("19", "19"), ("29", "29.5")]
+
+
+def test_values_survive_to_float32_precision(tmp_path: Path) -> None:
+    logger = MetricsCsv(folder=str(tmp_path))
+    logger.log_metrics({"lr": 0.1 + 0.2}, step=0)
+    assert float(rows(tmp_path)[0]["lr"]) == pytest.approx(0.3, rel=1e-7)

@@ -1,0 +1,75 @@
+"""W&B without a key, a terminal or a network: offline, one id, no question."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LOG_A_RUN = """
+import sys
+from imagenet_opt.run.wandb_run import build_wandb, finish
+logger = build_wandb(folder=sys.argv[1], project="p", group="g")
+logger.log_metrics({"train/loss": 1.0, "epoch": 0}, step=0)
+logger.log_metrics({"val/acc1": 0.5, "epoch": 0}, step=0)
+print("ID", logger.experiment.id, logger.experiment.offline)
+finish(logger, exit_code=0)
+import wandb
+print("OPEN", wandb.run)
+"""
+
+
+def log_a_run(folder: Path) -> list[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+    environment |= {"HOME": str(folder), "NETRC": str(folder / "no_netrc")}
+    done = subprocess.run(
+        [sys.executable, "-c", LOG_A_RUN, str(folder)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_without_a_key_it_is_offline_and_a_restart_keeps_the_id(tmp_path: Path) -> None:
+    first, second = log_a_run(tmp_path), log_a_run(tmp_path)
+    run_id = (tmp_path / "wandb_id.txt").read_text().strip()
+    assert first == second == [f"ID {run_id} True", "OPEN None"]
+    assert list((tmp_path / "wandb").glob(f"offline-run-*-{run_id}/run-{run_id}.wandb"))
+
+
+FIND_A_KEY = """
+from urllib.parse import urlparse
+import os, wandb
+from imagenet_opt.run.wandb_run import has_key
+netrc = os.environ["NETRC"]
+if os.path.exists(netrc):
+    text = open(netrc).read().replace("HOST", urlparse(wandb.Settings().base_url).hostname)
+    open(netrc, "w").write(text)
+print("KEY", has_key())
+"""
+
+
+@pytest.mark.parametrize(
+    ("variable", "netrc", "found"), [(True, False, True), (False, True, True), (False, False, False)]
+)
+def test_a_key_is_found_where_wandb_login_puts_it(variable: bool, netrc: bool, found: bool, tmp_path: Path) -> None:
+    file = tmp_path / "netrc"
+    if netrc:
+        file.write_text(f"machine HOST\n  login user\n  password {'k' * 40}\n")
+        file.chmod(0o600)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+    environment |= {"HOME": str(tmp_path), "NETRC": str(file)} | ({"WANDB_API_KEY": "k" * 40} if variable else {})
+    done = subprocess.run(
+        [sys.executable, "-c", FIND_A_KEY],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert f"KEY {found}" in done.stdout, done.stderr

@@ -21,7 +21,8 @@ class Checkpoint(LightningCheckpoint):
 
     Files go to `folder` (default: the Trainer's default_root_dir). A checkpoint inside an epoch is written as the
     next batch begins, when all that belongs to the step before is logged; one at the end of an epoch after validation.
-    The random state of the CPU and of the GPU is in it.
+    The random state of the CPU and of the GPU is in it; a loader should have a generator of its own, since starting it
+    else draws from that state, at another moment in a resumed run.
 
     Logs nothing.
     """
@@ -82,10 +83,9 @@ class Checkpoint(LightningCheckpoint):
         assert self.folder is not None
         path = files.step_file(self.folder, trainer.global_step)
         score = trainer.callback_metrics.get(self.monitor)
-        validated = trainer.fit_loop.epoch_loop.val_loop._has_run and score is not None
-        is_best = validated and (self.best is None or float(score) > self.best)  # type: ignore[arg-type]
-        if is_best:
-            self.best = float(score)  # type: ignore[arg-type]
+        is_best = score is not None and (self.best is None or float(score) > self.best)
+        if score is not None and is_best:
+            self.best = float(score)
         fresh = path.with_suffix(".new")
         trainer.save_checkpoint(fresh)
         self._saved_step, self._saved_at = trainer.global_step, time.monotonic()

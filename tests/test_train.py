@@ -196,6 +196,8 @@ def test_two_processes_share_the_samples_and_the_weights(clean: Path, images_roo
 def test_mistakes_end_in_one_line_without_a_traceback(images_root: Path, tmp_path: Path) -> None:
     for override, expected in (
         ("data.bath_size=4", "there is no key data.bath_size; did you mean data.batch_size"),
+        ("hydra.run.dir=/proc/none", "RunFolderError: cannot write the run folder"),
+        ("+experiment=agressive", "Available options in 'experiment': aggressive baseline demo"),
         ("model.name=resnet5O", "UnknownModel: timm has no model 'resnet5O' (model.name); near: resnet50"),
     ):
         done = train(tmp_path / "run", images_root, override)

@@ -1,19 +1,21 @@
-"""Start-up costs: importing the package beside torch, and the index of a tree of 100,000 files.
+"""Start-up costs: importing the package beside torch, the index of a tree of 100,000 files, and its memory in workers.
 
 python tests/benchmarks/start_up.py [--files 100000] [--repeats 5]
 """
 
 import argparse
+import multiprocessing
 import subprocess
 import sys
 import tempfile
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
 import psutil
 
-from imagenet_opt.data.index import open_split
+from imagenet_opt.data.index import FileIndex, open_split
 from imagenet_opt.machine import usable_cpus, versions
 
 LIBRARIES = "torch, torchvision, lightning.pytorch, timm, hydra"
@@ -38,6 +40,23 @@ def own_mib() -> float:
     return psutil.Process().memory_full_info().uss / 2**20
 
 
+def grown_mib(index: FileIndex) -> list[float]:
+    """MiB that a forked worker has of its own after each of three passes over all names and labels."""
+
+    def walk(send: Connection) -> None:
+        for _ in range(3):
+            for i in range(len(index)):
+                index.path(i), int(index.labels[i])
+            send.send(own_mib())
+
+    receive, send = multiprocessing.Pipe(duplex=False)
+    worker = multiprocessing.get_context("fork").Process(target=walk, args=(send,))
+    worker.start()
+    passes = [receive.recv() for _ in range(3)]
+    worker.join()
+    return passes
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=100_000)
@@ -54,6 +73,7 @@ def main() -> None:
             index = open_split(root, "train", cache)
             seconds = time.perf_counter() - began
             print(f"index of {len(index)} files, {what}: {seconds:.3f} s, {own_mib() - before:.1f} MiB of its own")
+        print("a worker's own memory after each pass over the index:", *(f"{mib:.1f} MiB" for mib in grown_mib(index)))
 
 
 def seconds_of(repeats: int, modules: str, before: str) -> float:

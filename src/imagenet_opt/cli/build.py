@@ -88,10 +88,10 @@ def _build_trainer(config: DictConfig) -> Trainer:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     else:
         device = torch.device("cuda" if config.trainer.accelerator in ("gpu", "cuda") else "cpu")
-    every = config.trainer.log_every_n_steps
-    if config.trainer.max_steps > 0:
-        every = max(1, min(every, config.trainer.max_steps))
     try:
+        every = config.trainer.log_every_n_steps
+        if config.trainer.max_steps > 0:
+            every = max(1, min(every, config.trainer.max_steps))
         trainer: Trainer = _make(config.trainer, "trainer")(
             precision=precision_of(config.trainer.precision, device),
             log_every_n_steps=every,

@@ -2,6 +2,7 @@
 
 import difflib
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,14 @@ def report_mistakes(command: Callable[[], Any]) -> Any:
         sys.exit(_say(f"{type(error).__name__}: {error}"))
     except (HydraException, OmegaConfBaseException) as error:
         sys.exit(_say(f"ConfigError: {_explain(error)}"))
+    except OSError as error:
+        if not _while_hydra_makes_the_run_folder(error):
+            raise
+        sys.exit(
+            _say(f"RunFolderError: cannot write the run folder: {error}; choose another with hydra.run.dir=FOLDER")
+        )
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def _say(message: str) -> int:
@@ -53,6 +62,12 @@ def _say(message: str) -> int:
     worker = next((line for line in reversed(lines) if "errors." in line), lines[0])
     print(worker.split("imagenet_opt.errors.")[-1], file=sys.stderr)
     return 2
+
+
+def _while_hydra_makes_the_run_folder(error: OSError) -> bool:
+    calls = [(Path(frame.filename).parts[-3:], frame.name) for frame in traceback.extract_tb(error.__traceback__)]
+    inside = [name for file, name in calls if file == ("hydra", "core", "utils.py")]
+    return bool(inside) and not any(file[-1] == "train.py" and name == "train" for file, name in calls)
 
 
 def _explain(error: Exception) -> str:

@@ -25,4 +25,4 @@ def decode(encoded: bytes, name: str) -> Tensor:
         with Image.open(io.BytesIO(encoded)) as image:
             return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
     except Exception as error:
-        raise BadSample(f"cannot decode {name}: {error}; replace the file or remove it (data.root)") from error
+        raise BadSample(f"{name} is no image that can be decoded; replace the file or remove it (data.root)") from error

@@ -1,0 +1,80 @@
+"""A Lightning project that has never heard of this one: a small module, a default DataLoader, a logger in memory."""
+
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers.logger import Logger
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Plain(LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net: nn.Module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
+        self.seen: list[tuple[Tensor, Tensor]] = []
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        self.seen.append((batch[0].detach().clone(), batch[1].clone()))
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        pass
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
+class Memory(Logger):
+    """Keeps the rows that Lightning logs: (step, metrics)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[tuple[int, dict[str, float]]] = []
+
+    name = "memory"
+    version = 0
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.rows.append((step or 0, dict(metrics)))
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+
+def images(num: int = 40, seed: int = 0) -> TensorDataset:
+    random = torch.Generator().manual_seed(seed)
+    return TensorDataset(torch.randn(num, 3, 8, 8, generator=random), torch.arange(num) % 3)
+
+
+class Project:
+    """Fits modules with callbacks, and keeps what was logged."""
+
+    def __init__(self) -> None:
+        self.logger = Memory()
+
+    def fit(
+        self, *callbacks: Callback, module: Plain | None = None, ckpt_path: Any = None, data: Any = None, **options: Any
+    ) -> Plain:
+        module = module or Plain()
+        settings = {"max_epochs": 2, "log_every_n_steps": 5, "num_sanity_val_steps": 0} | options
+        self.trainer = Trainer(
+            accelerator="cpu",
+            logger=self.logger,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=any("Checkpoint" in type(callback).__name__ for callback in callbacks),
+            callbacks=list(callbacks),
+            **settings,
+        )
+        loader = DataLoader(data or images(), batch_size=4, generator=torch.Generator())
+        self.trainer.fit(module, loader, DataLoader(images(8), batch_size=4), ckpt_path=ckpt_path, weights_only=True)
+        return module
+
+
+@pytest.fixture
+def project() -> Project:
+    return Project()

@@ -1,0 +1,120 @@
+"""Each switch does what it says, and leaves no trace after the fit."""
+
+import pytest
+import timm
+import torch
+from lightning.pytorch import Callback
+from torch import nn
+
+from callbacks.acceleration import Acceleration
+from imagenet_opt.errors import ConfigError
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
+
+
+@pytest.fixture(autouse=True)
+def compile_cache(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    torch._dynamo.reset()
+
+
+def weights(module) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in module.net.state_dict().items()}
+
+
+def test_switches_are_on_during_the_fit_and_as_before_after_it(project) -> None:
+    seen = []
+
+    class Look(Callback):
+        def on_train_batch_start(self, trainer, module, batch, batch_idx) -> None:
+            cudnn = torch.backends.cudnn
+            layout = torch.channels_last
+            seen.append(
+                (
+                    torch.get_float32_matmul_precision(),
+                    cudnn.allow_tf32,
+                    cudnn.benchmark,
+                    batch[0].is_contiguous(memory_format=layout),
+                    module.net[0].weight.is_contiguous(memory_format=layout),
+                )
+            )
+
+    def switches():
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
+
+    before = switches()
+    project.fit(Acceleration(channels_last=True, tf32=True, cudnn_benchmark=True), Look())
+    assert set(seen) == {("high", True, True, True, True)}
+    seen.clear()
+    project.fit(Acceleration(), Look())
+    assert set(seen) == {("highest", False, False, False, False)}
+    assert switches() == before
+
+
+class Branching(nn.Module):
+    """Asks for a value in the middle, which fullgraph does not allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.3), nn.Flatten())
+        self.head = nn.Linear(144, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = self.layers(images)
+        if features.sum().item() > 1e9:
+            features = features * 2
+        return self.head(features)
+
+
+def fitted(project, *callbacks, net: nn.Module, **options):
+    from tests.callbacks.conftest import Plain
+
+    module = Plain()
+    module.net = net
+    torch.manual_seed(7)
+    return project.fit(*callbacks, module=module, **options)
+
+
+def test_a_failed_compile_goes_on_eagerly_as_if_it_had_not_been_tried(project, caplog) -> None:
+    with caplog.at_level("INFO"):
+        tried = fitted(project, Acceleration(compile=True, fullgraph=True), net=Branching())
+    assert "not compiled, going on eagerly" in caplog.text
+    plain = fitted(project, net=Branching())
+    for name, tensor in weights(plain).items():
+        assert torch.equal(tensor, weights(tried)[name]), name
+
+
+def test_a_failed_compile_can_stop_the_run(project) -> None:
+    with pytest.raises(Exception, match=r"(?i)item|graph"):
+        fitted(project, Acceleration(compile=True, fullgraph=True, on_failure="stop"), net=Branching())
+
+
+@pytest.mark.slow
+def test_a_compiled_network_trains_alike_and_keeps_its_keys(project) -> None:
+    compiling = Acceleration(compile=True, compile_mode="max-autotune", on_failure="stop")
+    compiled = project.fit(compiling)
+    assert compiling.summary()["startup/compile_seconds"] > 0
+    eager = project.fit()
+    assert weights(compiled).keys() == weights(eager).keys()
+    for name, tensor in weights(eager).items():
+        torch.testing.assert_close(weights(compiled)[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_gradient_checkpointing_changes_no_weight(project) -> None:
+    def network() -> nn.Module:
+        torch.manual_seed(0)
+        return timm.create_model("test_vit2", num_classes=3, img_size=8, patch_size=4)
+
+    plain = fitted(project, net=network())
+    saving = fitted(project, Acceleration(gradient_checkpointing=True), net=network())
+    assert saving.net.grad_checkpointing
+    for name, tensor in weights(plain).items():
+        torch.testing.assert_close(weights(saving)[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_what_cannot_be_is_told(project) -> None:
+    with pytest.raises(ConfigError, match=r"gradient_checkpointing=false"):
+        project.fit(Acceleration(gradient_checkpointing=True))
+    with pytest.raises(ConfigError, match=r"callbacks\.acceleration\.network='model'"):
+        project.fit(Acceleration(network="model"))

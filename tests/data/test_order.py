@@ -1,0 +1,71 @@
+"""Every sample once a pass, whatever the ranks, the slices and the batch."""
+
+import numpy as np
+import pytest
+
+from imagenet_opt.data.order import EvalOrder, TrainOrder
+from imagenet_opt.errors import BatchTooLarge, ConfigError
+
+
+def epoch_of(order: TrainOrder | EvalOrder, epoch: int) -> list[int]:
+    return [i for step in range(order.num_batches) for i in order.draw(epoch, step).indices.tolist()]
+
+
+def train(num: int, batch: int, **options: int) -> TrainOrder:
+    return TrainOrder(num_samples=num, batch_size=batch, seed=0, **options)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_ranks_share_an_epoch_and_the_rest_is_dropped(world_size: int) -> None:
+    orders = [train(100, 7, rank=rank, world_size=world_size) for rank in range(world_size)]
+    seen = [i for order in orders for i in epoch_of(order, 0)]
+    assert len(seen) == len(set(seen)) == 100 - orders[0].num_dropped
+    assert orders[0].num_dropped == 100 % (7 * world_size)
+
+
+def test_two_ranks_see_the_global_batch_of_one() -> None:
+    whole = train(100, 10)
+    halves = [train(100, 5, rank=rank, world_size=2) for rank in (0, 1)]
+    for step in range(10):
+        parts = np.concatenate([half.draw(3, step).indices for half in halves])
+        assert parts.tolist() == whole.draw(3, step).indices.tolist()
+
+
+def test_epochs_and_seeds_differ_and_any_batch_can_be_asked_first() -> None:
+    order = train(100, 10)
+    assert epoch_of(order, 0) != epoch_of(order, 1)
+    assert epoch_of(order, 0) != epoch_of(TrainOrder(num_samples=100, batch_size=10, seed=1), 0)
+    assert train(100, 10).draw(5, 7).indices.tolist() == epoch_of(order, 5)[70:80]
+
+
+@pytest.mark.parametrize("slice_size", [50, 30, 40, 100])
+def test_slices_go_through_all_samples_before_any_twice(slice_size: int) -> None:
+    order = train(100, 10, samples_per_epoch=slice_size)
+    stream = [i for epoch in range(20) for i in epoch_of(order, epoch)]
+    for start in range(0, len(stream) - 99, 100):
+        assert sorted(stream[start : start + 100]) == list(range(100))
+
+
+def test_a_sample_met_again_is_a_new_pass() -> None:
+    order = train(20, 10, samples_per_epoch=10)
+    passes = [order.draw(epoch, 0).passes.tolist() for epoch in range(4)]
+    assert passes == [[0] * 10, [0] * 10, [1] * 10, [1] * 10]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_validation_counts_every_sample_once_in_full_batches(world_size: int) -> None:
+    counted: list[int] = []
+    for rank in range(world_size):
+        order = EvalOrder(num_samples=23, batch_size=5, rank=rank, world_size=world_size)
+        for step in range(order.num_batches):
+            draw = order.draw(0, step)
+            assert len(draw.indices) == 5
+            counted += draw.indices[: draw.num_valid].tolist()
+    assert sorted(counted) == list(range(23))
+
+
+def test_what_does_not_fit_is_told() -> None:
+    with pytest.raises(BatchTooLarge, match=r"data\.batch_size to at most 5"):
+        train(10, 6, world_size=2)
+    with pytest.raises(ConfigError, match=r"data\.samples_per_epoch=11"):
+        train(10, 2, samples_per_epoch=11)

@@ -1,0 +1,32 @@
+"""Numbers that depend on their place only, and look random."""
+
+import numpy as np
+
+from imagenet_opt.data.randomness import key_of, uniform
+
+
+def test_the_stream_never_changes() -> None:
+    """Else a resumed run of another version would silently see other crops."""
+    assert uniform(key_of(0, 1), np.array([2]), 2).tolist() == [[0.7911371059697662, 0.9391030520543657]]
+
+
+def test_a_number_depends_on_its_own_place_only() -> None:
+    key = key_of(7, 3)
+    whole = uniform(key, np.arange(50), 4)
+    assert (uniform(key, np.array([49, 3]), 4) == whole[[49, 3]]).all()
+    assert (uniform(key, np.arange(50), 2) == whole[:, :2]).all()
+
+
+def test_it_is_uniform_and_neighbours_know_nothing_of_each_other() -> None:
+    draws = uniform(key_of(0, 0), np.arange(100_000), 2)
+    assert 0 <= draws.min() <= draws.max() < 1
+    counts = np.histogram(draws[:, 0], bins=100, range=(0, 1))[0]
+    assert ((counts - 1000) ** 2 / 1000).sum() < 160  # chi-square with 99 degrees: p < 1e-4
+    other = uniform(key_of(0, 1), np.arange(100_000), 1)[:, 0]
+    for a, b in ((draws[:-1, 0], draws[1:, 0]), (draws[:, 0], draws[:, 1]), (draws[:, 0], other)):
+        assert abs(np.corrcoef(a, b)[0, 1]) < 0.015
+
+
+def test_keys_differ_by_each_part_of_the_place() -> None:
+    places = [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (-1, 5)]
+    assert len({key_of(*place) for place in places}) == len(places)

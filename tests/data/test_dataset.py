@@ -1,5 +1,7 @@
 """Batches: right pixels, the same for any number of workers and any start."""
 
+import io
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +56,7 @@ def test_a_batch_is_what_pillow_and_torchvision_make_of_it(dataset: BatchDataset
     assert batch.valid.all()
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 @pytest.mark.parametrize(("num_workers", "first"), [(1, 0), (3, 0), (0, 4), (2, 5)])
 def test_workers_and_starting_points_change_nothing(dataset: BatchDataset, num_workers: int, first: int) -> None:
     for batch, expected in zip(loaded(dataset, num_workers, first), loaded(dataset, 0)[first:], strict=True):
@@ -118,15 +121,11 @@ def test_a_file_that_vanished_is_told_by_its_name(images_root: Path, tmp_path: P
 
 @pytest.mark.skipif(not SAMPLE.exists(), reason="the 1000 ImageNet images are not beside the checkout")
 def test_real_images_decode_to_the_size_that_pillow_says() -> None:
-    import tarfile
-
     num = 0
     with tarfile.open(SAMPLE) as archive:
         for member in archive:
             if member.isfile() and num < 60:
                 encoded = archive.extractfile(member).read()
-                import io
-
                 with Image.open(io.BytesIO(encoded)) as image:
                     assert decode(encoded, member.name).shape == (3, image.height, image.width)
                 num += 1

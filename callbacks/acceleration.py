@@ -16,8 +16,8 @@ class Acceleration(Callback):
 
     channels_last: the network's and the images' memory order. tf32: matrix products and convolutions in TF32 where
     float32 is used. cudnn_benchmark: let cuDNN time its algorithms for each shape. compile: torch.compile in place,
-    so that the keys of checkpoints stay clean, tried by a forward and backward on the first batch with buffers
-    and random state restored; on_failure: "eager" goes on uncompiled and says why, "stop" raises.
+    so that the keys of checkpoints stay clean, at the first training batch and tried there by a forward and backward
+    with buffers and random state restored; on_failure: "eager" goes on uncompiled and says why, "stop" raises.
     gradient_checkpointing: timm's, less memory for more time.
     Precision, fused and deterministic are the Trainer's and the optimizer's.
 
@@ -47,7 +47,8 @@ class Acceleration(Callback):
         self.on_failure = on_failure
         self.network = network
         self.compile_seconds: float | None = None
-        self._probed = False
+        self._tried = False
+        self._before: tuple[str, bool, bool] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         net = self._net(pl_module)
@@ -58,8 +59,10 @@ class Acceleration(Callback):
             net.to(memory_format=torch.channels_last)
         if self.gradient_checkpointing:
             _checkpoint_gradients(net)
-        if self.compile and stage == "fit":
-            self._compile(net, trainer.strategy.root_device)
+        if self.compile and self.compile_mode != "default" and trainer.strategy.root_device.type == "cpu":
+            rank_zero_info(f"acceleration: compile mode {self.compile_mode} is for GPUs; default on this CPU")
+            self.compile_mode = "default"
+        self._tried = False
         on = [
             name
             for name in ("channels_last", "tf32", "cudnn_benchmark", "gradient_checkpointing")
@@ -69,10 +72,11 @@ class Acceleration(Callback):
         rank_zero_info(f"acceleration: {', '.join(on) or 'nothing'} on")
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        images = self._lay_out(batch)
-        if self.compile and not self._probed:
-            self._probed = True
-            self._probe(trainer, pl_module, images)
+        if self.channels_last:
+            _lay_out(batch)
+        if self.compile and not self._tried:
+            self._tried = True
+            self._compile(trainer, pl_module, _images(batch))
 
     def on_validation_batch_start(
         self,
@@ -82,10 +86,16 @@ class Acceleration(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        self._lay_out(batch)
+        if self.channels_last:
+            _lay_out(batch)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        _set_switches(*self._before)
+        if self._before is not None:
+            _set_switches(*self._before)
+            self._before = None
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.teardown(trainer, pl_module, "fit")  # which Lightning leaves out after an error
 
     def summary(self) -> dict[str, float]:
         return {} if self.compile_seconds is None else {"startup/compile_seconds": self.compile_seconds}
@@ -98,24 +108,9 @@ class Acceleration(Callback):
             )
         return net
 
-    def _compile(self, net: nn.Module, device: torch.device) -> None:
-        if device.type == "cpu" and self.compile_mode != "default":
-            rank_zero_info(f"acceleration: compile mode {self.compile_mode} is for GPUs; default on this CPU")
-            self.compile_mode = "default"
-        net.compile(mode=self.compile_mode, fullgraph=self.fullgraph, dynamic=False)
-
-    def _lay_out(self, batch: Any) -> Tensor:
-        images: Tensor = batch[0] if isinstance(batch, list) else batch.images
-        if self.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
-            if isinstance(batch, list):
-                batch[0] = images
-            else:
-                batch.images = images
-        return images
-
-    def _probe(self, trainer: Trainer, pl_module: LightningModule, images: Tensor) -> None:
+    def _compile(self, trainer: Trainer, pl_module: LightningModule, images: Tensor) -> None:
         net = self._net(pl_module)
+        net.compile(mode=self.compile_mode, fullgraph=self.fullgraph, dynamic=False)
         images = images[: getattr(pl_module, "micro_batch_size", None)]
         began = time.perf_counter()
         try:
@@ -129,6 +124,24 @@ class Acceleration(Callback):
             return
         self.compile_seconds = time.perf_counter() - began
         rank_zero_info(f"acceleration: compiled in {self.compile_seconds:.1f} s")
+
+
+def _images(batch: Any) -> Tensor:
+    if not isinstance(batch, list) and not hasattr(batch, "images"):
+        raise ConfigError(
+            f"callbacks.acceleration: no images in a batch that is a {type(batch).__name__}; expected a list "
+            "[images, ...] or an object with `images`; set callbacks.acceleration.channels_last and compile to false"
+        )
+    images: Tensor = batch[0] if isinstance(batch, list) else batch.images
+    return images
+
+
+def _lay_out(batch: Any) -> None:
+    images = _images(batch).contiguous(memory_format=torch.channels_last)
+    if isinstance(batch, list):
+        batch[0] = images
+    else:
+        batch.images = images
 
 
 def _forward_backward(net: nn.Module, images: Tensor, trainer: Trainer) -> None:

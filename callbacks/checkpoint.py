@@ -1,6 +1,7 @@
 """Writes checkpoints: every N steps, every M minutes, after every epoch, at the end."""
 
 import logging
+import math
 import os
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
 
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.run import checkpoint as files
 from imagenet_opt.run.position import position, rewrite_position
 
@@ -36,12 +38,14 @@ class Checkpoint(LightningCheckpoint):
         keep: int = 2,
         monitor: str = "val/acc1",
     ) -> None:
+        if keep < 1:
+            raise ConfigError(f"checkpoint.keep={keep} must be at least 1; best.ckpt and last.ckpt are kept besides")
         self.folder = None if folder is None else Path(folder)
         self.every_n_steps = every_n_steps
         self.every_minutes = every_minutes
         self.keep = keep
         self.monitor = monitor
-        self.best: float | None = None
+        self.best = -math.inf
         self._random: dict[str, Any] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -51,7 +55,10 @@ class Checkpoint(LightningCheckpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._saved_step = trainer.global_step
         if self._random is not None:
-            _set_random_state(self._random)
+            if position(trainer).step > 0:  # else the loader has drawn for its epoch, as it should, since the restore
+                torch.set_rng_state(self._random["cpu"].cpu())
+            if self._random["cuda"] is not None and torch.cuda.is_initialized():
+                torch.cuda.set_rng_state(self._random["cuda"].cpu())
             self._random = None
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -63,18 +70,20 @@ class Checkpoint(LightningCheckpoint):
             self._save(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        rewrite_position(checkpoint, position(trainer), num_batches=int(trainer.num_training_batches))
+        rewrite_position(checkpoint, position(trainer))
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "random": _random_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best, self._random = state_dict["best"], state_dict["random"]
+        torch.set_rng_state(state_dict["random"]["cpu"].cpu())  # already here: the loader draws when it is set up
 
     def _due(self, trainer: Trainer) -> bool:
         if self.every_n_steps and trainer.global_step % self.every_n_steps == 0:
             return True
-        if not self.every_minutes or trainer.global_step % trainer.log_every_n_steps:  # type: ignore[attr-defined]
+        every = trainer.log_every_n_steps or 1  # type: ignore[attr-defined]
+        if not self.every_minutes or trainer.global_step % every:
             return False
         late = time.monotonic() - self._saved_at >= self.every_minutes * 60
         return bool(trainer.strategy.reduce_boolean_decision(late, all=False))
@@ -82,10 +91,10 @@ class Checkpoint(LightningCheckpoint):
     def _save(self, trainer: Trainer) -> None:
         assert self.folder is not None
         path = files.step_file(self.folder, trainer.global_step)
-        score = trainer.callback_metrics.get(self.monitor)
-        is_best = score is not None and (self.best is None or float(score) > self.best)
-        if score is not None and is_best:
-            self.best = float(score)
+        score = float(trainer.callback_metrics.get(self.monitor, math.nan))
+        is_best = score > self.best
+        if is_best:
+            self.best = score
         fresh = path.with_suffix(".new")
         trainer.save_checkpoint(fresh)
         self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
@@ -102,9 +111,3 @@ class Checkpoint(LightningCheckpoint):
 def _random_state() -> dict[str, Any]:
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
     return {"cpu": torch.get_rng_state(), "cuda": cuda}
-
-
-def _set_random_state(state: dict[str, Any]) -> None:
-    torch.set_rng_state(state["cpu"].cpu())
-    if state["cuda"] is not None and torch.cuda.is_initialized():
-        torch.cuda.set_rng_state(state["cuda"].cpu())

@@ -104,7 +104,12 @@ class Mixing(Callback):
 
 
 def _read(batch: Any) -> tuple[Tensor, Tensor]:
-    return (batch[0], batch[1]) if isinstance(batch, list) else (batch.images, batch.labels)
+    if isinstance(batch, list):
+        return batch[0], batch[1]
+    if hasattr(batch, "images") and hasattr(batch, "labels"):
+        return batch.images, batch.labels
+    kind = f"a {type(batch).__name__} cannot be mixed in place; let the loader give"
+    raise ConfigError(f"callbacks.mixing: {kind} a list [images, labels] or an object with these attributes")
 
 
 def _write(batch: Any, images: Tensor, labels: Tensor) -> None:

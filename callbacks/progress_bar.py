@@ -26,6 +26,7 @@ class ProgressBar(RichProgressBar):
     def __init__(self, *, refresh_rate: int = 1) -> None:
         super().__init__(refresh_rate=refresh_rate, leave=False)
         self._plain = not sys.stderr.isatty()
+        self._found: dict[str, Any] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
@@ -33,21 +34,28 @@ class ProgressBar(RichProgressBar):
             self.disable()
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        found = trainer.callback_metrics
-        return {name: shape.format(float(found[key])) for key, (name, shape) in _SHOWN.items() if key in found}
+        return self._found
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        if is_logging_step(trainer):
+            self._read(trainer)
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         if self._plain and trainer.is_global_zero and is_logging_step(trainer):
-            self._say(trainer, pl_module, f"step {batch_idx + 1}/{trainer.num_training_batches}")
+            self._say(trainer, f"step {batch_idx + 1}/{trainer.num_training_batches}")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._read(trainer)
         super().on_validation_end(trainer, pl_module)
         if self._plain and trainer.is_global_zero and not trainer.sanity_checking:
-            self._say(trainer, pl_module, "validated")
+            self._say(trainer, "validated")
 
-    def _say(self, trainer: Trainer, pl_module: LightningModule, where: str) -> None:
-        metrics = "  ".join(f"{name} {value}" for name, value in self.get_metrics(trainer, pl_module).items())
+    def _read(self, trainer: Trainer) -> None:
+        """Only when there is something new, as reading a metric waits for the GPU."""
+        found = trainer.callback_metrics
+        self._found = {name: shape.format(float(found[key])) for key, (name, shape) in _SHOWN.items() if key in found}
+
+    def _say(self, trainer: Trainer, where: str) -> None:
+        metrics = "  ".join(f"{name} {value}" for name, value in self._found.items())
         print(f"epoch {trainer.current_epoch} {where}  {metrics}", file=sys.stderr, flush=True)

@@ -86,6 +86,7 @@ class Throughput(Callback):
         self._device_clock: CudaClock | None = None
         self._paused_at: float | None = None
         self._startup: dict[str, float] = {}
+        self._window, self._epoch, self._steady = Window(), Window(), Window()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -98,6 +99,7 @@ class Throughput(Callback):
         planned = trainer.estimated_stepping_batches - trainer.global_step
         self._warmup_left = int(min(_WARMUP_STEPS, planned // 2))
         self._world_size = trainer.world_size
+        self._startup = {}
         self._window, self._epoch, self._steady = Window(), Window(), Window()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -110,9 +112,10 @@ class Throughput(Callback):
             self._startup["startup/first_batch_seconds"] = waited
             self._window, self._epoch, self._steady = Window(), Window(), Window()  # start-up is no training
             waited = 0.0
+        num_images = len(batch.images) if hasattr(batch, "images") else extract_batch_size(batch)
         for window in self._windows():
             window.wait_seconds += waited
-            window.num_images += len(batch.images) if hasattr(batch, "images") else extract_batch_size(batch)
+            window.num_images += num_images
         if self._device_clock is not None:
             self._device_clock.start()
 

@@ -1,5 +1,6 @@
 """A Lightning project that has never heard of this one: a small module, a default DataLoader, a logger in memory."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers.logger import Logger
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 
 class Plain(LightningModule):
@@ -50,6 +51,18 @@ def images(num: int = 40, seed: int = 0) -> TensorDataset:
     return TensorDataset(torch.randn(num, 3, 8, 8, generator=random), torch.arange(num) % 3)
 
 
+@dataclass
+class Named:
+    """A batch whose parts have names."""
+
+    images: Tensor
+    labels: Tensor
+
+    @classmethod
+    def of(cls, samples: list[Any]) -> "Named":
+        return cls(*default_collate(samples))
+
+
 class Project:
     """Fits modules with callbacks, and keeps what was logged."""
 
@@ -57,21 +70,28 @@ class Project:
         self.logger = Memory()
 
     def fit(
-        self, *callbacks: Callback, module: Plain | None = None, ckpt_path: Any = None, data: Any = None, **options: Any
+        self,
+        *callbacks: Callback,
+        module: Plain | None = None,
+        data: Any = None,
+        shuffle: bool | None = None,
+        collate_fn: Any = None,
+        ckpt_path: Any = None,
+        **options: Any,
     ) -> Plain:
         module = module or Plain()
-        settings = {"max_epochs": 2, "log_every_n_steps": 5, "num_sanity_val_steps": 0} | options
+        settings = {"max_epochs": 2, "log_every_n_steps": 5, "num_sanity_val_steps": 0, "enable_progress_bar": False}
         self.trainer = Trainer(
             accelerator="cpu",
             logger=self.logger,
-            enable_progress_bar=False,
             enable_model_summary=False,
             enable_checkpointing=any("Checkpoint" in type(callback).__name__ for callback in callbacks),
             callbacks=list(callbacks),
-            **settings,
+            **settings | options,
         )
-        loader = DataLoader(data or images(), batch_size=4, generator=torch.Generator())
-        self.trainer.fit(module, loader, DataLoader(images(8), batch_size=4), ckpt_path=ckpt_path, weights_only=True)
+        loader = DataLoader(data or images(), batch_size=4, shuffle=shuffle, collate_fn=collate_fn)
+        validation = DataLoader(images(8), batch_size=4, collate_fn=collate_fn)
+        self.trainer.fit(module, loader, validation, ckpt_path=ckpt_path, weights_only=True)
         return module
 
 

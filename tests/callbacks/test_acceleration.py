@@ -8,14 +8,22 @@ from torch import nn
 
 from callbacks.acceleration import Acceleration
 from imagenet_opt.errors import ConfigError
+from tests.callbacks.conftest import Named, Plain, images
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
+
+
+CHANNELS_LAST = torch.channels_last
 
 
 @pytest.fixture(autouse=True)
 def compile_cache(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     torch._dynamo.reset()
+
+
+def switches() -> tuple[str, bool, bool]:
+    return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
 
 
 def weights(module) -> dict[str, torch.Tensor]:
@@ -27,20 +35,8 @@ def test_switches_are_on_during_the_fit_and_as_before_after_it(project) -> None:
 
     class Look(Callback):
         def on_train_batch_start(self, trainer, module, batch, batch_idx) -> None:
-            cudnn = torch.backends.cudnn
-            layout = torch.channels_last
-            seen.append(
-                (
-                    torch.get_float32_matmul_precision(),
-                    cudnn.allow_tf32,
-                    cudnn.benchmark,
-                    batch[0].is_contiguous(memory_format=layout),
-                    module.net[0].weight.is_contiguous(memory_format=layout),
-                )
-            )
-
-    def switches():
-        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
+            last = [tensor.is_contiguous(memory_format=CHANNELS_LAST) for tensor in (batch[0], module.net[0].weight)]
+            seen.append((*switches(), *last))
 
     before = switches()
     project.fit(Acceleration(channels_last=True, tf32=True, cudnn_benchmark=True), Look())
@@ -49,6 +45,42 @@ def test_switches_are_on_during_the_fit_and_as_before_after_it(project) -> None:
     project.fit(Acceleration(), Look())
     assert set(seen) == {("highest", False, False, False, False)}
     assert switches() == before
+
+
+def test_switches_are_as_before_after_an_error_too(project) -> None:
+    class Fail(Callback):
+        def on_train_batch_end(self, *_) -> None:
+            raise RuntimeError("out of luck")
+
+    before = switches()
+    with pytest.raises(RuntimeError, match="out of luck"):
+        project.fit(Acceleration(tf32=True, cudnn_benchmark=True), Fail())
+    assert switches() == before
+
+
+def test_deterministic_runs_search_no_algorithms(project) -> None:
+    seen = []
+
+    class Look(Callback):
+        def on_train_start(self, *_) -> None:
+            seen.append(torch.backends.cudnn.benchmark)
+
+    project.fit(Acceleration(cudnn_benchmark=True), Look(), deterministic=True, max_steps=1)
+    torch.use_deterministic_algorithms(False)
+    assert seen == [False]
+
+
+def test_a_batch_with_names_is_laid_out_as_well(project) -> None:
+    class Look(Plain):
+        def training_step(self, batch: Named, batch_idx: int) -> torch.Tensor:
+            assert batch.images.is_contiguous(memory_format=CHANNELS_LAST)
+            return nn.functional.cross_entropy(self.net(batch.images), batch.labels)
+
+        def validation_step(self, batch: Named, batch_idx: int) -> None:
+            assert batch.images.is_contiguous(memory_format=CHANNELS_LAST)
+
+    project.fit(Acceleration(channels_last=True), module=Look(), collate_fn=Named.of)
+    assert project.trainer.global_step == 20
 
 
 class Branching(nn.Module):
@@ -68,12 +100,21 @@ class Branching(nn.Module):
 
 
 def fitted(project, *callbacks, net: nn.Module, **options):
-    from tests.callbacks.conftest import Plain
-
     module = Plain()
     module.net = net
     torch.manual_seed(7)
     return project.fit(*callbacks, module=module, **options)
+
+
+def test_a_failed_compile_does_not_stop_the_sanity_check_either(project) -> None:
+    class Validating(Plain):
+        def validation_step(self, batch: list[torch.Tensor], batch_idx: int) -> None:
+            self.net(batch[0])
+
+    module = Validating()
+    module.net = Branching()
+    project.fit(Acceleration(compile=True, fullgraph=True), module=module, num_sanity_val_steps=2)
+    assert project.trainer.global_step == 20
 
 
 def test_a_failed_compile_goes_on_eagerly_as_if_it_had_not_been_tried(project, caplog) -> None:
@@ -118,3 +159,16 @@ def test_what_cannot_be_is_told(project) -> None:
         project.fit(Acceleration(gradient_checkpointing=True))
     with pytest.raises(ConfigError, match=r"callbacks\.acceleration\.network='model'"):
         project.fit(Acceleration(network="model"))
+
+
+def test_a_batch_of_another_kind_is_touched_only_when_it_must_be(project) -> None:
+    class Look(Plain):
+        def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> torch.Tensor:
+            return nn.functional.cross_entropy(self.net(batch["x"]), batch["y"])
+
+    def collate(samples: list) -> dict[str, torch.Tensor]:
+        return dict(zip("xy", torch.utils.data.default_collate(samples), strict=True))
+
+    project.fit(Acceleration(tf32=True, cudnn_benchmark=True), module=Look(), collate_fn=collate)
+    with pytest.raises(ConfigError, match=r"batch that is a dict.*callbacks\.acceleration\.channels_last"):
+        project.fit(Acceleration(channels_last=True), module=Look(), collate_fn=collate)

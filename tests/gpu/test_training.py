@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, Trainer
 from callbacks.acceleration import Acceleration
 from callbacks.mixing import Mixing
 from callbacks.throughput import Throughput
-from imagenet_opt.data.datamodule import ImageData, Loading, folder_data
+from imagenet_opt.data.datamodule import ImageData, folder_data
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
@@ -126,7 +126,3 @@ def test_compiled_training_has_the_losses_of_eager(mode: str, images_root: Path,
     compiled = fit(images_root, tmp_path, compiling, precision="32-true")
     assert compiling.compile_seconds is not None
     torch.testing.assert_close(torch.stack(compiled.losses), torch.stack(eager.losses), rtol=2e-3, atol=2e-3)
-
-
-def test_loading_is_a_dataclass_of_these_fields() -> None:
-    assert set(LOADING) == set(Loading.__dataclass_fields__)

@@ -100,8 +100,11 @@ def test_gradients_are_clipped_to_the_norm() -> None:
     norms = []
 
     class Norm(Callback):
-        def on_before_optimizer_step(self, trainer: Trainer, pl_module: Any, optimizer: Any) -> None:
-            norms.append(nn.utils.get_total_norm([p.grad for p in pl_module.parameters()]).item())
+        def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+            def keep(*_: Any) -> None:
+                norms.append(nn.utils.get_total_norm([p.grad for p in pl_module.parameters()]).item())
+
+            trainer.optimizers[0].register_step_post_hook(keep)
 
     fit(network(), batches(4), None, Norm(), max_grad_norm=0.05)
     assert norms == pytest.approx([0.05] * 8, rel=1e-3)

@@ -23,21 +23,20 @@ def test_each_row_is_on_disk_when_it_is_logged(tmp_path: Path) -> None:
 
 def test_metrics_of_one_step_share_a_row_and_new_ones_get_a_column(tmp_path: Path) -> None:
     logger = MetricsCsv(folder=str(tmp_path))
-    logger.log_metrics({"train/loss": 2.5}, step=9)
-    logger.log_metrics({"train/loss": 1.5}, step=19)
-    logger.log_metrics({"val/acc1": 0.75}, step=19)
-    assert rows(tmp_path) == [
-        {"step": "9", "train/loss": "2.5", "val/acc1": ""},
-        {"step": "19", "train/loss": "1.5", "val/acc1": "0.75"},
-    ]
+    logger.log_metrics({"train/loss": 2.5, "epoch": 0}, step=9)
+    logger.log_metrics({"train/loss": 1.5, "epoch": 0}, step=19)
+    logger.log_metrics({"val/acc1": 0.75, "epoch": 0}, step=19)
+    lines = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert lines == ["step,epoch,train/loss,val/acc1", "9,0,2.5,", "19,0,1.5,0.75"]
 
 
-def test_a_reopened_file_goes_on_and_a_torn_row_is_dropped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("torn", ["2", "29,0,0.1", "29,0,29,0.5"])
+def test_a_reopened_file_goes_on_and_a_torn_row_is_dropped(torn: str, tmp_path: Path) -> None:
     first = MetricsCsv(folder=str(tmp_path))
     for step in (9, 19):
         first.log_metrics({"train/loss": step, "lr": 0.5}, step=step)
     with (tmp_path / "metrics.csv").open("a") as file:
-        file.write("29,0.1")  # the power went
+        file.write(torn)  # killed before the end of the line
     second = MetricsCsv(folder=str(tmp_path))
     second.log_metrics({"train/loss": 29, "lr": 0.5}, step=29)
     assert [row["step"] for row in rows(tmp_path)] == ["9", "19", "29"]
@@ -56,7 +55,13 @@ def test_a_resume_cuts_back_to_its_step(tmp_path: Path, caplog: pytest.LogCaptur
     assert [(row["step"], row["train/loss"]) for row in rows(tmp_path)] == [("9", "9"), ("19", "19"), ("29", "29.5")]
 
 
-def test_values_survive_to_float32_precision(tmp_path: Path) -> None:
-    logger = MetricsCsv(folder=str(tmp_path))
-    logger.log_metrics({"lr": 0.1 + 0.2}, step=0)
-    assert float(rows(tmp_path)[0]["lr"]) == pytest.approx(0.3, rel=1e-7)
+@pytest.mark.parametrize("value", [0.1 + 0.2, 1 / 3, 1e-300, float("inf"), 2**53 - 1])
+def test_values_come_back_bit_by_bit(value: float, tmp_path: Path) -> None:
+    MetricsCsv(folder=str(tmp_path)).log_metrics({"lr": value}, step=0)
+    assert float(rows(tmp_path)[0]["lr"]) == value
+
+
+def test_a_file_that_was_killed_within_its_header_is_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("step,ep")
+    MetricsCsv(folder=str(tmp_path)).log_metrics({"lr": 0.5, "epoch": 1}, step=3)
+    assert rows(tmp_path) == [{"step": "3", "epoch": "1", "lr": "0.5"}]

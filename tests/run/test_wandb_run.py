@@ -1,14 +1,19 @@
 """W&B without a key, a terminal or a network: offline, one id, no question."""
 
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.run.wandb_run import build_wandb
+
 LOG_A_RUN = """
-import sys
+import logging, sys
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
 from imagenet_opt.run.wandb_run import build_wandb, finish
 logger = build_wandb(folder=sys.argv[1], project="p", group="g")
 logger.log_metrics({"train/loss": 1.0, "epoch": 0}, step=0)
@@ -20,18 +25,19 @@ print("OPEN", wandb.run)
 """
 
 
-def log_a_run(folder: Path) -> list[str]:
+def log_a_run(folder: Path, *, terminal: int = subprocess.DEVNULL, **variables: str) -> list[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
-    environment |= {"HOME": str(folder), "NETRC": str(folder / "no_netrc")}
+    environment |= {"HOME": str(folder), "NETRC": str(folder / "no_netrc"), "TERM": "xterm"} | variables
     done = subprocess.run(
         [sys.executable, "-c", LOG_A_RUN, str(folder)],
         env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=terminal,
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0
     return done.stdout.splitlines()
 
 
@@ -40,6 +46,27 @@ def test_without_a_key_it_is_offline_and_a_restart_keeps_the_id(tmp_path: Path) 
     run_id = (tmp_path / "wandb_id.txt").read_text().strip()
     assert first == second == [f"ID {run_id} True", "OPEN None"]
     assert list((tmp_path / "wandb").glob(f"offline-run-*-{run_id}/run-{run_id}.wandb"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [({"WANDB_MODE": "online"}, "no W&B key for mode online"), ({"WANDB_API_KEY": "short"}, "cannot use its key")],
+)
+def test_at_a_terminal_it_never_asks_but_says_why_it_is_offline(
+    variables: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    keyboard, terminal = pty.openpty()  # nobody sits there: a question would never be answered
+    warning, run, _ = log_a_run(tmp_path, terminal=terminal, **variables)
+    os.close(keyboard)
+    os.close(terminal)
+    assert said in warning
+    assert run.endswith(" True")
+
+
+def test_an_unknown_mode_names_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "onlin")
+    with pytest.raises(ConfigError, match=r"logger\.wandb\.mode or WANDB_MODE is 'onlin'; expected auto"):
+        build_wandb(folder=str(tmp_path), project="p")
 
 
 FIND_A_KEY = """

@@ -20,7 +20,8 @@ _BY_EPOCH = ("val/", "throughput/epoch_seconds")
 
 
 def axis(metric: str) -> str:
-    return "epoch" if metric.startswith(_BY_EPOCH) else "Step"
+    """What the chart is drawn against. Not W&B's own Step: that counts logged rows, not steps of training."""
+    return "epoch" if metric.startswith(_BY_EPOCH) else "trainer/global_step"
 
 
 def main(argv: list[str]) -> None:
@@ -34,7 +35,7 @@ def main(argv: list[str]) -> None:
     arguments = parser.parse_args(argv)
     if arguments.dry_run:
         for section, metrics in SECTIONS.items():
-            print(section, *(f"  {metric} by {axis(metric).lower()}" for metric in metrics), sep="\n")
+            print(section, *(f"  {metric} by {axis(metric)}" for metric in metrics), sep="\n")
         return
     if not arguments.entity:
         raise ConfigError("a workspace belongs to someone: imagenet-opt dashboard --entity USER_OR_TEAM")
@@ -42,12 +43,16 @@ def main(argv: list[str]) -> None:
 
 
 def create(entity: str, project: str) -> str:
-    """Save the workspace and return its address. Raises ConfigError without the package."""
+    """Save the workspace and return its address. Raises ConfigError without the package or a key."""
     try:
         import wandb_workspaces.reports.v2 as reports
         import wandb_workspaces.workspaces as workspaces
     except ImportError as error:
         raise ConfigError("the dashboard needs one more package: pip install wandb-workspaces") from error
+    from imagenet_opt.run.wandb_run import has_key
+
+    if not has_key():
+        raise ConfigError("W&B has no key to save the workspace with; run `wandb login`, or set WANDB_API_KEY")
     sections = [
         workspaces.Section(
             name=section, is_open=True, panels=[reports.LinePlot(title=m, x=axis(m), y=[m]) for m in metrics]

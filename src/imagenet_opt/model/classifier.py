@@ -72,7 +72,6 @@ class Classifier(LightningModule):
 
     def on_fit_start(self) -> None:
         self.train_tally = Tally(self.device)
-        self.val_tally = Tally(self.device)
         if self._restored_sums is not None:
             self.train_tally.sums = self._restored_sums.to(self.device)
 
@@ -88,17 +87,25 @@ class Classifier(LightningModule):
                 losses = self._losses(logits, batch.labels[part], self.label_smoothing)
                 self.manual_backward(losses.sum() / num_images)
             self.train_tally.add(losses.detach(), logits.detach(), batch.labels[part], batch.valid[part])
-        if self.max_grad_norm is not None:
-            self._clip(optimizer)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         scheduler.step()
-
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         if is_logging_step(self.trainer):
             means = self.train_tally.read()
             self.train_tally.reset()
             self.log_dict({f"train/{name}": means[name] for name in ("loss", "acc1")}, sync_dist=True)
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Clips gradients, as Lightning refuses to beside fused optimizers, whose scaled gradients it leaves alone."""
+        if self.max_grad_norm is None:
+            return
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+            scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(self.net.parameters(), self.max_grad_norm)
+
+    def on_validation_epoch_start(self) -> None:
+        self.val_tally = Tally(self.device)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         logits = self.net(batch.images).float()
@@ -107,7 +114,6 @@ class Classifier(LightningModule):
     def on_validation_epoch_end(self) -> None:
         self.val_tally.sums = self.trainer.strategy.reduce(self.val_tally.sums, reduce_op="sum")
         self.log_dict({f"val/{name}": mean for name, mean in self.val_tally.read().items()})
-        self.val_tally.reset()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """`network` holds the finished network's tensors under timm's own names: averaged ones, if there are any."""
@@ -130,10 +136,3 @@ class Classifier(LightningModule):
         if last or not hasattr(strategy, "block_backward_sync"):
             return nullcontext()
         return strategy.block_backward_sync()  # type: ignore[no-any-return]
-
-    def _clip(self, optimizer: Any) -> None:
-        """Lightning refuses to clip beside fused optimizers and loss scaling, so it is done here, once unscaled."""
-        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
-        if scaler is not None:
-            scaler.unscale_(optimizer.optimizer)
-        nn.utils.clip_grad_norm_(self.net.parameters(), self.max_grad_norm or 0.0)

@@ -23,8 +23,8 @@ def step_file(run_folder: Path, global_step: int) -> Path:
 
 
 def step_files(run_folder: Path) -> list[Path]:
-    """Checkpoints of single steps, oldest first."""
-    return sorted((run_folder / FOLDER).glob("step_*.ckpt"))
+    """Checkpoints of single steps, in the order in which they were written: a run may go back to an early one."""
+    return sorted((run_folder / FOLDER).glob("step_*.ckpt"), key=lambda file: (file.stat().st_mtime_ns, file.name))
 
 
 def link(source: Path, name: Path) -> None:

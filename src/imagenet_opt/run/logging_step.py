@@ -4,7 +4,7 @@ from lightning.pytorch import Trainer
 
 
 def is_logging_step(trainer: Trainer) -> bool:
-    """Whether a row is written after the present batch, asked in `on_train_batch_end`.
+    """Whether a row is written after the present batch, asked in `training_step` or `on_train_batch_end`.
 
     Lightning's own rule, for which it has no public name: every `log_every_n_steps` steps, and with accumulation
     only after the last batch of a step.

@@ -5,7 +5,7 @@ import logging
 import os
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
@@ -16,7 +16,8 @@ log = logging.getLogger(__name__)
 class MetricsCsv(Logger):
     """Writes `folder`/metrics.csv; an existing file is continued.
 
-    Rows of the same step that follow each other become one. A new column rewrites the file in one step.
+    Rows of the same step that follow each other become one. A new column rewrites the file in one step. Numbers
+    are written in full, so that two runs can be compared bit by bit; a metric that a row lacks is left empty.
     """
 
     def __init__(self, *, folder: str) -> None:
@@ -38,25 +39,31 @@ class MetricsCsv(Logger):
     def save_dir(self) -> str:
         return str(self.path.parent)
 
+    @property
+    def log_dir(self) -> str:
+        return self.save_dir
+
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """Nothing: the run folder holds the whole configuration."""
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        row = {"step": str(step)} | {name: f"{float(value):.8g}" for name, value in metrics.items()}
+        if step is None:
+            step = int(self._rows[-1]["step"]) if self._rows else 0
+        row = {"step": str(step)} | {name: _text(value) for name, value in metrics.items()}
         again = bool(self._rows) and self._rows[-1]["step"] == row["step"]
         if again:
             self._rows[-1] |= row
         else:
             self._rows.append(row)
-        new = [name for name in row if name not in self._columns]
+        new = [name for name in dict.fromkeys(("step", "epoch", *row)) if name not in self._columns]
         self._columns += new
         if again or new:
             self._rewrite()
         else:
             with self.path.open("a", newline="") as file:
-                csv.DictWriter(file, self._columns).writerow(row)
+                self._writer(file).writerow(row)
 
     @rank_zero_only
     def truncate_after(self, step: int) -> None:
@@ -76,17 +83,24 @@ class MetricsCsv(Logger):
     def _rewrite(self) -> None:
         fresh = self.path.with_suffix(".new")
         with fresh.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self._columns)
+            writer = self._writer(file)
             writer.writeheader()
             writer.writerows(self._rows)
         os.replace(fresh, self.path)
+
+    def _writer(self, file: TextIO) -> "csv.DictWriter[str]":
+        return csv.DictWriter(file, self._columns, lineterminator="\n")
+
+
+def _text(value: float) -> str:
+    return str(value) if isinstance(value, int) else repr(float(value))
 
 
 def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """Columns and whole rows; a last row cut short by a crash is left out."""
     if not path.exists():
-        return ["step"], []
+        return [], []
     with path.open(newline="") as file:
         lines = [line for line in file if line.endswith("\n")]
     reader = csv.DictReader(lines)
-    return list(reader.fieldnames or ["step"]), list(reader)
+    return list(reader.fieldnames or []), list(reader)

@@ -18,22 +18,26 @@ class Position(NamedTuple):
 
 
 def position(trainer: Trainer) -> Position:
-    """The place between the last batch that was trained on and the next one."""
-    step = trainer.fit_loop.epoch_loop.batch_progress.current.completed
-    if step >= trainer.num_training_batches:
-        return Position(trainer.current_epoch + 1, 0)
-    return Position(trainer.current_epoch, step)
+    """The place between the last batch that was trained on and the next one, whichever hook asks."""
+    epochs: Any = trainer.fit_loop.epoch_progress.current
+    batches: Any = trainer.fit_loop.epoch_loop.batch_progress
+    step = batches.current.processed
+    left = epochs.started == epochs.completed and step > 0  # the loop has counted the epoch that it stopped in
+    epoch = epochs.completed - left
+    at_end = step >= trainer.num_training_batches or (batches.is_last_batch and step == batches.current.ready)
+    return Position(epoch + 1, 0) if at_end else Position(epoch, step)
 
 
-def rewrite_position(checkpoint: dict[str, Any], place: Position, *, num_batches: int) -> None:
-    """Set the loop counters of a Lightning checkpoint to `place`. num_batches: of a whole epoch."""
+def rewrite_position(checkpoint: dict[str, Any], place: Position) -> None:
+    """Set the loop counters of a Lightning checkpoint to `place`, where the trainer that saved it stands."""
     epoch, step = place
     begun = epoch + (step > 0)
     epochs = {"ready": begun, "started": begun, "processed": epoch, "completed": epoch}
     fit_loop = checkpoint["loops"]["fit_loop"]
     fit_loop["epoch_progress"] |= {"total": epochs, "current": dict(epochs)}
-    fit_loop["epoch_loop.batch_progress"] |= {
-        "total": _all(epoch * num_batches + step),
+    batches = fit_loop["epoch_loop.batch_progress"]
+    batches |= {
+        "total": _all(batches["total"]["processed"]),
         "current": _all(step),
         "is_last_batch": False,
     }

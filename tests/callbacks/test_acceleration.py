@@ -8,7 +8,7 @@ from torch import nn
 
 from callbacks.acceleration import Acceleration
 from imagenet_opt.errors import ConfigError
-from tests.callbacks.conftest import Named, Plain, images
+from tests.callbacks.conftest import Named, Plain
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 

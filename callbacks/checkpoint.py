@@ -57,6 +57,8 @@ class Checkpoint(LightningCheckpoint):
         if self._random is not None:
             if position(trainer).step > 0:  # else the loader has drawn for its epoch, as it should, since the restore
                 torch.set_rng_state(self._random["cpu"].cpu())
+            else:  # with max_steps Lightning would restart the epoch before, and count a step that it does not take
+                trainer.fit_loop.epoch_loop.restarting = False
             if self._random["cuda"] is not None and torch.cuda.is_initialized():
                 torch.cuda.set_rng_state(self._random["cuda"].cpu())
             self._random = None

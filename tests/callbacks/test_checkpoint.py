@@ -1,13 +1,20 @@
 """Which files there are, and that a run goes on from them."""
 
+import math
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
+from torch.utils.data import IterableDataset
 
 from callbacks.checkpoint import Checkpoint
+from imagenet_opt.errors import ConfigError
+from tests.callbacks.conftest import Plain, images
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 
@@ -16,8 +23,16 @@ def steps(folder: Path) -> list[int]:
     return [int(file.stem.split("_")[1]) for file in sorted((folder / "checkpoints").iterdir())]
 
 
+def opened(file: Path) -> dict[str, Any]:
+    return torch.load(file, weights_only=True)
+
+
 def step_of(file: Path) -> int:
-    return torch.load(file, weights_only=True)["global_step"]
+    return opened(file)["global_step"]
+
+
+def same(a: object, b: object) -> None:
+    torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
 class Score(Callback):
@@ -36,7 +51,7 @@ def test_the_newest_are_kept_and_last_is_the_newest(project, tmp_path: Path) -> 
 
 def test_max_steps_inside_an_epoch_leaves_a_last_checkpoint_there(project, tmp_path: Path) -> None:
     project.fit(Checkpoint(folder=str(tmp_path)), max_steps=13)
-    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    saved = opened(tmp_path / "last.ckpt")
     assert saved["global_step"] == 13
     assert saved["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]["completed"] == 3
 
@@ -45,32 +60,93 @@ def test_best_is_replaced_by_better_only(project, tmp_path: Path) -> None:
     project.fit(Score([0.2, 0.6, 0.5]), Checkpoint(folder=str(tmp_path)), max_epochs=3)
     assert step_of(tmp_path / "best.ckpt") == 20
     assert step_of(tmp_path / "last.ckpt") == 30
+    with pytest.raises(AssertionError):
+        same(opened(tmp_path / "best.ckpt")["state_dict"], opened(tmp_path / "last.ckpt")["state_dict"])
 
 
-@pytest.mark.parametrize("more", [{}, {"max_steps": 30}])
-def test_a_run_cut_at_an_epoch_ends_as_the_whole_one(project, tmp_path: Path, more: dict[str, int]) -> None:
+def test_a_score_that_is_no_number_is_never_the_best(project, tmp_path: Path) -> None:
+    project.fit(Score([math.nan, 0.4, math.nan]), Checkpoint(folder=str(tmp_path)), max_epochs=3)
+    assert step_of(tmp_path / "best.ckpt") == 20
+
+
+def test_best_holds_across_a_resume(project, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    project.fit(Score([0.6]), Checkpoint(folder=folder), max_epochs=1)
+    project.fit(Score([0.0, 0.5, 0.7]), Checkpoint(folder=folder), max_epochs=2, ckpt_path=tmp_path / "last.ckpt")
+    assert step_of(tmp_path / "best.ckpt") == 10
+
+
+def test_minutes_are_looked_at_when_something_is_logged(project, tmp_path: Path) -> None:
+    project.fit(Checkpoint(folder=str(tmp_path), every_minutes=1e-9, keep=9))
+    assert steps(tmp_path) == [5, 10, 15, 20]
+
+
+def test_a_run_that_goes_back_keeps_its_new_checkpoints(project, tmp_path: Path) -> None:
+    project.fit(Checkpoint(folder=str(tmp_path), keep=3), max_epochs=3)
+    for file in (tmp_path / "checkpoints").iterdir():
+        os.utime(file, (0, 0))
+    first = tmp_path / "checkpoints/step_00000010.ckpt"
+    project.fit(Checkpoint(folder=str(tmp_path), every_n_steps=4, keep=3), max_epochs=2, ckpt_path=first)
+    assert steps(tmp_path) == [12, 16, 20]
+
+
+def test_a_loader_without_a_length_is_fine(project, tmp_path: Path) -> None:
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(images())
+
+    project.fit(Checkpoint(folder=str(tmp_path)), data=Stream(), max_epochs=2)
+    project.fit(Checkpoint(folder=str(tmp_path)), data=Stream(), max_epochs=3, ckpt_path=tmp_path / "last.ckpt")
+    assert (project.trainer.current_epoch, project.trainer.global_step) == (3, 30)
+
+
+def test_keeping_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"checkpoint\.keep=0"):
+        Checkpoint(keep=0)
+
+
+def dropping() -> Plain:
     """With dropout, so that the random state matters."""
-    from tests.callbacks.conftest import Plain
+    module = Plain()
+    module.net = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, 3))
+    torch.manual_seed(3)
+    return module
 
-    def module() -> Plain:
-        made = Plain()
-        made.net = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, 3))
-        torch.manual_seed(3)
-        for parameter in made.net.parameters():
-            nn.init.normal_(parameter)
-        return made
 
-    whole = project.fit(Checkpoint(folder=str(tmp_path / "a")), module=module(), max_epochs=3, **more)
-    project.fit(Checkpoint(folder=str(tmp_path / "b")), module=module(), max_epochs=2)
+@pytest.mark.parametrize("more", [{}, {"max_steps": 30}, {"shuffle": True}, {"num_sanity_val_steps": 2}])
+def test_a_run_cut_at_an_epoch_ends_as_the_whole_one(project, tmp_path: Path, more: dict[str, Any]) -> None:
+    project.fit(Checkpoint(folder=str(tmp_path / "a")), module=dropping(), max_epochs=3, **more)
+    project.fit(Checkpoint(folder=str(tmp_path / "b")), module=dropping(), **more | {"max_steps": 20})
+    cut, again = tmp_path / "b/last.ckpt", dropping()
     torch.manual_seed(99)
-    again = module()
-    project.fit(
-        Checkpoint(folder=str(tmp_path / "b")),
-        module=again,
-        max_epochs=3,
-        ckpt_path=tmp_path / "b/last.ckpt",
-        **more,
-    )
-    assert project.trainer.global_step == 30
-    for a, b in zip(whole.net.parameters(), again.net.parameters(), strict=True):
-        assert torch.equal(a, b)
+    project.fit(Checkpoint(folder=str(tmp_path / "b")), module=again, max_epochs=3, ckpt_path=cut, **more)
+    whole, resumed = opened(tmp_path / "a/last.ckpt"), opened(cut)
+    assert resumed["global_step"] == 30
+    for key in ("state_dict", "optimizer_states", "loops", "epoch"):
+        same(whole[key], resumed[key])
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
+@pytest.mark.parametrize("more", [{}, {"max_steps": 20}])
+def test_inside_an_epoch_the_random_state_and_the_counters_go_on(project, tmp_path: Path, more: dict[str, int]) -> None:
+    """All batches are alike, so that it does not matter that the loader begins anew."""
+    alike = torch.utils.data.TensorDataset(torch.ones(40, 3, 8, 8), torch.zeros(40, dtype=torch.int64))
+    project.fit(Checkpoint(folder=str(tmp_path / "a")), module=dropping(), data=alike, **more)
+    project.fit(Checkpoint(folder=str(tmp_path / "b")), module=dropping(), data=alike, max_steps=13)
+    cut, again = tmp_path / "b/last.ckpt", dropping()
+    torch.manual_seed(99)
+    project.fit(Checkpoint(folder=str(tmp_path / "b")), module=again, data=alike, ckpt_path=cut, **more)
+    assert len(again.seen) == 7
+    whole, resumed = opened(tmp_path / "a/last.ckpt"), opened(cut)
+    for key in ("state_dict", "optimizer_states", "loops", "epoch"):
+        same(whole[key], resumed[key])
+
+
+def test_checkpoints_that_another_callback_writes_stand_at_the_same_place(project, tmp_path: Path) -> None:
+    other = ModelCheckpoint(dirpath=tmp_path / "other", filename="{step}", every_n_train_steps=4, save_top_k=-1)
+    project.fit(Checkpoint(folder=str(tmp_path), every_n_steps=4, keep=9), other)
+    for step in (4, 8, 12, 16, 20):
+        ours = opened(tmp_path / f"checkpoints/step_{step:08d}.ckpt")["loops"]["fit_loop"]
+        theirs = opened(tmp_path / f"other/step={step}.ckpt")["loops"]["fit_loop"]
+        for key in ("epoch_progress", "epoch_loop.batch_progress"):
+            same(ours[key], theirs[key])

@@ -6,9 +6,10 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.profilers import SimpleProfiler
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from callbacks.throughput import Throughput
+from tests.callbacks.conftest import Named, Plain, images
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 RATES = {f"throughput/{name}" for name in ("it_per_second", "images_per_second", "data_wait_fraction")}
@@ -78,9 +79,26 @@ def test_the_profiler_of_the_user_still_works_and_is_given_back(project) -> None
     assert len(profiler.recorded_durations["[_TrainingEpochLoop].train_dataloader_next"]) >= 20
 
 
+def test_a_batch_with_names_is_counted(project) -> None:
+    class Reading(Plain):
+        def training_step(self, batch: Named, batch_idx: int) -> torch.Tensor:
+            return super().training_step([batch.images, batch.labels], batch_idx)
+
+    project.fit(Throughput(), module=Reading(), collate_fn=Named.of)
+    row = next(row for _, row in project.logger.rows if row.keys() >= RATES)
+    assert row["throughput/images_per_second"] / row["throughput/it_per_second"] == pytest.approx(4)
+
+
+def test_validating_alone_is_no_mistake(project) -> None:
+    project.fit(max_steps=1)
+    project.trainer.callbacks.append(Throughput())
+    project.trainer.validate(Plain(), DataLoader(images(8), batch_size=4), verbose=False)
+
+
 def test_start_up_is_told_once(project) -> None:
     throughput = Throughput()
     project.fit(throughput)
     summary = throughput.summary()
     assert 0 < summary["startup/first_batch_seconds"] < 60
     assert 0 < summary["startup/first_step_seconds"] < 60
+    assert summary.keys() == RATES | {"startup/first_batch_seconds", "startup/first_step_seconds"}

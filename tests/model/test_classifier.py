@@ -1,18 +1,23 @@
 """The step of the LightningModule against a loop written out."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, one_hot
+from torch.optim import SGD
+from torch.optim.lr_scheduler import LambdaLR
 
+from callbacks.acceleration import Acceleration
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.optimizer import build_optimizer
@@ -54,8 +59,17 @@ def network() -> nn.Module:
 OPTIMIZER = partial(build_optimizer, name="sgd", lr=0.5, momentum=0.9, weight_decay=1e-3, fused=None, global_batch=64)
 
 
-def fit(net: nn.Module, train: list[Images], val: list[Images] | None = None, *callbacks: Callback, **options: Any):
-    module = Classifier(net, optimizer=OPTIMIZER, schedule=partial(cosine, warmup_epochs=0.5), **options)
+def fit(
+    net: nn.Module,
+    train: list[Images],
+    val: list[Images] | None = None,
+    *callbacks: Callback,
+    plugins: Any = None,
+    log_every_n_steps: int = 1,
+    **options: Any,
+):
+    settings = {"optimizer": OPTIMIZER, "schedule": partial(cosine, warmup_epochs=0.5)}
+    module = Classifier(net, **settings | options)
     trainer = Trainer(
         accelerator="cpu",
         max_epochs=2,
@@ -64,8 +78,9 @@ def fit(net: nn.Module, train: list[Images], val: list[Images] | None = None, *c
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        log_every_n_steps=1,
+        log_every_n_steps=log_every_n_steps,
         callbacks=list(callbacks),
+        plugins=plugins,
     )
     trainer.fit(module, Loader(train), Loader(val or batches(1)))
     return trainer, module
@@ -75,17 +90,18 @@ def fit(net: nn.Module, train: list[Images], val: list[Images] | None = None, *c
 def test_the_weights_are_those_of_a_plain_loop(smoothing: float) -> None:
     _, module = fit(network(), batches(4), label_smoothing=smoothing)
     net = network()
-    optimizer = OPTIMIZER(net, device=torch.device("cpu"))
+    weights, biases = [p for p in net.parameters() if p.ndim > 1], [p for p in net.parameters() if p.ndim == 1]
+    optimizer = SGD([{"params": weights, "weight_decay": 1e-3}, {"params": biases}], lr=0.125, momentum=0.9)
+    scheduler = LambdaLR(optimizer, partial(cosine, num_steps=8, steps_per_epoch=4, warmup_epochs=0.5))
     for step in range(8):
-        factor = cosine(step, num_steps=8, steps_per_epoch=4, warmup_epochs=0.5)
-        for group in optimizer.param_groups:
-            group["lr"] = 0.125 * factor
         batch = batches(4)[step % 4]
         optimizer.zero_grad()
-        cross_entropy(net(batch.images), batch.labels, label_smoothing=smoothing).backward()
+        losses = cross_entropy(net(batch.images), batch.labels, label_smoothing=smoothing, reduction="none")
+        (losses.sum() / 6).backward()
         optimizer.step()
+        scheduler.step()
     for trained, expected in zip(module.net.parameters(), net.parameters(), strict=True):
-        torch.testing.assert_close(trained, expected, rtol=1e-5, atol=1e-6)
+        assert torch.equal(trained, expected)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -96,18 +112,68 @@ def test_micro_batches_change_nothing_but_memory(size: int) -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+def test_soft_labels_are_trained_on_and_smoothed_as_torch_does() -> None:
+    """One step of plain SGD moves the weights by the gradient of torch's own loss."""
+    batch = batches(1)[0]
+    batch.labels = 0.7 * one_hot(batch.labels, 3) + 0.3 * one_hot(batch.labels.flip(0), 3)
+    plain = partial(OPTIMIZER, lr=4.0, momentum=0.0, weight_decay=0.0)
+    _, module = fit(network(), [batch], label_smoothing=0.1, optimizer=plain, schedule=lambda step, **_: step == 0)
+    net = network()
+    cross_entropy(net(batch.images), batch.labels, label_smoothing=0.1).backward()
+    for trained, before in zip(module.net.parameters(), net.parameters(), strict=True):
+        torch.testing.assert_close(trained, before - before.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_training_rows_are_means_since_the_last_one() -> None:
+    rows = []
+
+    class Read(Callback):
+        def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
+            rows.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+    given = batches(4)
+    given[1].valid[3:] = False
+    still = partial(OPTIMIZER, lr=0.0)
+    fit(network(), given, None, Read(), optimizer=still, log_every_n_steps=2)
+    logits = [network()(batch.images)[batch.valid] for batch in given]
+    labels = [batch.labels[batch.valid] for batch in given]
+    for last, pair in ((1, slice(0, 2)), (3, slice(2, 4))):
+        expected = torch.cat(logits[pair]), torch.cat(labels[pair])
+        hits = expected[0].argmax(1) == expected[1]
+        assert rows[last]["train/loss"] == pytest.approx(cross_entropy(*expected).item(), rel=1e-5)
+        assert rows[last]["train/acc1"] == pytest.approx(hits.double().mean().item())
+    assert "train/loss" not in rows[0]
+    assert rows[2]["train/loss"] == rows[1]["train/loss"]
+
+
+class Norm(Callback):
+    """Norms of the gradients that the optimizer used."""
+
+    def __init__(self) -> None:
+        self.norms: list[float] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        trainer.optimizers[0].register_step_post_hook(lambda *_: self.norms.append(self.norm(pl_module)))
+
+    def norm(self, module: nn.Module) -> float:
+        return nn.utils.get_total_norm([p.grad for p in module.parameters()]).item()
+
+
 def test_gradients_are_clipped_to_the_norm() -> None:
-    norms = []
+    watch = Norm()
+    fit(network(), batches(4), None, watch, max_grad_norm=0.05)
+    assert watch.norms == pytest.approx([0.05] * 8, rel=1e-3)
+    fit(network(), batches(4), None, watch, max_grad_norm=1e6)
+    assert min(watch.norms[8:]) > 0.06
 
-    class Norm(Callback):
-        def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-            def keep(*_: Any) -> None:
-                norms.append(nn.utils.get_total_norm([p.grad for p in pl_module.parameters()]).item())
 
-            trainer.optimizers[0].register_step_post_hook(keep)
-
-    fit(network(), batches(4), None, Norm(), max_grad_norm=0.05)
-    assert norms == pytest.approx([0.05] * 8, rel=1e-3)
+@pytest.mark.parametrize("fused", [True, False])
+def test_clipping_counts_unscaled_gradients_with_loss_scaling(fused: bool) -> None:
+    watch = Norm()
+    scaling = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
+    optimizer = partial(OPTIMIZER, fused=fused)
+    fit(network(), batches(4), None, watch, max_grad_norm=0.05, optimizer=optimizer, plugins=[scaling])
+    assert watch.norms == pytest.approx([0.05] * 8, rel=1e-3)
 
 
 def test_validation_leaves_padding_out() -> None:
@@ -120,6 +186,41 @@ def test_validation_leaves_padding_out() -> None:
     logits = module.net(images)
     assert trainer.callback_metrics["val/loss"].item() == pytest.approx(cross_entropy(logits, labels).item(), rel=1e-5)
     assert trainer.callback_metrics["val/acc1"].item() == pytest.approx((logits.argmax(1) == labels).double().mean())
+    assert trainer.callback_metrics["val/acc5"].item() == 1.0
+    fitted = dict(trainer.callback_metrics)
+    assert trainer.validate(module, Loader(val), verbose=False)[0]["val/loss"] == fitted["val/loss"]
+
+
+@pytest.fixture
+def compile_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    torch._dynamo.reset()
+
+
+def timm_network() -> nn.Module:
+    return timm.create_model("test_resnet", num_classes=3)
+
+
+@pytest.mark.slow
+def test_the_network_of_a_compiled_run_opens_anywhere(tmp_path: Path, compile_cache: None) -> None:
+    """In plain timm, and in a run without compile; and that of such a run in a compiled one."""
+    file = tmp_path / "x.ckpt"
+    given = [replace(batch, images=batch.images.repeat(1, 1, 8, 8)) for batch in batches(2)]
+    config = {"name": "test_resnet", "num_classes": 3}
+    compiling = Acceleration(compile=True, on_failure="stop")
+    trainer, module = fit(timm_network(), given, given, compiling, network_config=config)
+    assert compiling.compile_seconds is not None
+    trainer.save_checkpoint(file)
+    saved = torch.load(file, weights_only=True)
+    assert saved["network_config"] == config
+    plain = timm_network()
+    plain.load_state_dict(saved["network"], strict=True)
+    expected = module.net.eval()(given[0].images)
+    torch.testing.assert_close(plain.eval()(given[0].images), expected, rtol=1e-3, atol=1e-4)
+
+    eager = Classifier(timm_network(), optimizer=OPTIMIZER, schedule=cosine)
+    eager.load_state_dict(saved["state_dict"], strict=True)
+    module.load_state_dict(eager.state_dict(), strict=True)
 
 
 def test_the_checkpoint_holds_the_averaged_network_when_there_is_one(tmp_path: Path) -> None:

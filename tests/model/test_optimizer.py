@@ -22,15 +22,30 @@ def build(net: nn.Module, name: str = "sgd", **options: object) -> torch.optim.O
 
 
 def test_the_rate_is_per_256_images() -> None:
-    assert build(network(), momentum=0.9).param_groups[0]["lr"] == 0.75
+    assert [group["lr"] for group in build(network(), lr=0.5, global_batch=384).param_groups] == [0.75, 0.75]
 
 
-def test_only_kernels_and_matrices_decay_and_every_parameter_is_there_once() -> None:
+def test_fused_is_for_gpus_unless_asked_for() -> None:
+    assert build(network()).defaults["fused"] is False
+    assert build(network(), fused=True).defaults["fused"] is True
+
+
+def test_steps_are_those_of_sgd_by_hand() -> None:
     net = network()
-    decayed, undecayed = build(net).param_groups
-    assert (decayed["weight_decay"], undecayed["weight_decay"]) == (1e-4, 0.0)
-    assert [tuple(p.shape) for p in decayed["params"]] == [(4, 3, 3, 3), (2, 36)]
-    assert {id(p) for p in net.parameters()} == {id(p) for g in (decayed, undecayed) for p in g["params"]}
+    optimizer = build(net, momentum=0.9, nesterov=True, weight_decay=0.01)
+    weights = [p.detach().clone() for p in net.parameters()]
+    speeds = [torch.zeros_like(w) for w in weights]
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(torch.ones(2, 3, 5, 5) * torch.arange(2.0).view(2, 1, 1, 1)).square().sum().backward()
+        for i, p in enumerate(net.parameters()):
+            slope = p.grad + (0.01 * weights[i] if p.ndim > 1 else 0)
+            speeds[i] = 0.9 * speeds[i] + slope
+            weights[i] = weights[i] - 0.75 * (slope + 0.9 * speeds[i])
+        optimizer.step()
+        for p, expected in zip(net.parameters(), weights, strict=True):
+            torch.testing.assert_close(p.detach(), expected, rtol=1e-4, atol=1e-5)
+        weights = [p.detach().clone() for p in net.parameters()]
 
 
 @pytest.mark.parametrize(

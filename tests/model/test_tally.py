@@ -25,6 +25,15 @@ def test_means_over_batches_leave_padding_out() -> None:
     assert means["acc5"] == pytest.approx(sum(hits5) / len(hits5))
 
 
+def test_read_is_nan_before_anything_was_added_and_after_a_reset() -> None:
+    tally = Tally(torch.device("cpu"))
+    assert tally.read()["acc1"].isnan()
+    tally.add(torch.ones(1), torch.ones(1, 2), torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.bool))
+    assert tally.read()["loss"].item() == 1.0
+    tally.reset()
+    assert tally.read()["loss"].isnan()
+
+
 def test_soft_labels_count_by_their_larger_share_and_few_classes_work() -> None:
     tally = Tally(torch.device("cpu"))
     soft = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]])

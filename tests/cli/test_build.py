@@ -124,10 +124,11 @@ def test_mixed_precision_follows_the_device() -> None:
     ("given", "meant"),
     [
         ([], ["+experiment=demo"]),
-        (["data=demo"], ["data=demo", "+experiment=demo"]),
-        (["data.root=/d"], ["data.root=/d", "data=folder"]),
+        (["data=demo"], ["+experiment=demo", "data=demo"]),
+        (["data.root=/d", "--cfg", "job"], ["data=folder", "data.root=/d", "--cfg", "job"]),
         (["+experiment=baseline"], ["+experiment=baseline"]),
         (["data=demo", "+experiment=baseline"], ["data=demo", "+experiment=baseline"]),
+        (["--cfg", "job", "data=demo"], ["--cfg", "job", "+experiment=demo", "data=demo"]),
         (["--help"], ["--help"]),
     ],
 )

@@ -197,30 +197,40 @@ def compile_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
 
 
-def timm_network() -> nn.Module:
-    return timm.create_model("test_resnet", num_classes=3)
+def saved_by(trainer: Trainer, file: Path) -> dict[str, Any]:
+    trainer.save_checkpoint(file)
+    return torch.load(file, weights_only=True)
+
+
+def test_the_network_opens_in_plain_timm(tmp_path: Path) -> None:
+    config = {"name": "test_resnet", "num_classes": 3}
+    given = [replace(batch, images=batch.images.repeat(1, 1, 8, 8)) for batch in batches(2)]
+    trainer, module = fit(timm.create_model(**as_timm(config)), given, given, network_config=config)
+    saved = saved_by(trainer, tmp_path / "x.ckpt")
+    assert saved["network_config"] == config
+    plain = timm.create_model(**as_timm(saved["network_config"]))
+    plain.load_state_dict(saved["network"], strict=True)
+    assert torch.equal(plain.eval()(given[0].images), module.net.eval()(given[0].images))
+
+
+def as_timm(config: dict[str, Any]) -> dict[str, Any]:
+    return {"model_name": config["name"], "num_classes": config["num_classes"]}
 
 
 @pytest.mark.slow
-def test_the_network_of_a_compiled_run_opens_anywhere(tmp_path: Path, compile_cache: None) -> None:
-    """In plain timm, and in a run without compile; and that of such a run in a compiled one."""
-    file = tmp_path / "x.ckpt"
-    given = [replace(batch, images=batch.images.repeat(1, 1, 8, 8)) for batch in batches(2)]
-    config = {"name": "test_resnet", "num_classes": 3}
+def test_compiled_and_plain_runs_open_each_others_checkpoints(tmp_path: Path, compile_cache: None) -> None:
     compiling = Acceleration(compile=True, on_failure="stop")
-    trainer, module = fit(timm_network(), given, given, compiling, network_config=config)
+    trainer, compiled = fit(network(), batches(2), None, compiling)
     assert compiling.compile_seconds is not None
-    trainer.save_checkpoint(file)
-    saved = torch.load(file, weights_only=True)
-    assert saved["network_config"] == config
-    plain = timm_network()
-    plain.load_state_dict(saved["network"], strict=True)
-    expected = module.net.eval()(given[0].images)
-    torch.testing.assert_close(plain.eval()(given[0].images), expected, rtol=1e-3, atol=1e-4)
-
-    eager = Classifier(timm_network(), optimizer=OPTIMIZER, schedule=cosine)
+    trainer_too, eager = fit(network(), batches(3))
+    saved, saved_too = saved_by(trainer, tmp_path / "a.ckpt"), saved_by(trainer_too, tmp_path / "b.ckpt")
+    assert saved["network"].keys() == network().state_dict().keys()
+    images = batches(1)[0].images
+    expected, expected_too = compiled.net(images), eager.net(images)
     eager.load_state_dict(saved["state_dict"], strict=True)
-    module.load_state_dict(eager.state_dict(), strict=True)
+    compiled.load_state_dict(saved_too["state_dict"], strict=True)
+    torch.testing.assert_close(eager.net(images), expected)
+    torch.testing.assert_close(compiled.net(images), expected_too)
 
 
 def test_the_checkpoint_holds_the_averaged_network_when_there_is_one(tmp_path: Path) -> None:

@@ -32,11 +32,18 @@ def complete(overrides: list[str]) -> list[str]:
     asks_help = any(override in ("--help", "-h", "--hydra-help", "--version") for override in overrides)
     if asks_help or given("experiment=", "+experiment="):
         return overrides
-    if given("data.root=") and not given("data="):
-        return [*overrides, "data=folder"]
+    if given("data.root=", "++data.root=") and not given("data="):
+        return _beside(overrides, "data=folder")
     if not given("data=") or given("data=demo"):
-        return [*overrides, "+experiment=demo"]
+        return _beside(overrides, "+experiment=demo")
     return overrides
+
+
+def _beside(arguments: list[str], override: str) -> list[str]:
+    """With `override` before the first one given: argparse takes no second group of them behind a flag."""
+    places = [i for i, word in enumerate(arguments) if "=" in word and not word.startswith("-")]
+    place = places[0] if places else len(arguments)
+    return [*arguments[:place], override, *arguments[place:]]
 
 
 def report_mistakes(command: Callable[[], Any]) -> Any:

@@ -72,7 +72,10 @@ def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> Non
         (("+trainer.max_epoch=3",), errors.ConfigError, ("trainer", "max_epoch")),
         (("callbacks.mixing.mode=sometimes",), errors.ConfigError, ("callbacks.mixing.mode", "auto")),
         (("resume_from=/nowhere/last.ckpt",), errors.CheckpointNotFound, ("/nowhere/last.ckpt", "resume_from")),
-        (("trainer.max_steps=abc",), errors.ConfigError, ("trainer",)),
+        (("trainer.max_steps=abc",), errors.ConfigError, ("trainer.max_steps=abc",)),
+        (("trainer.max_epochs=abc",), errors.ConfigError, ("trainer.max_epochs=abc",)),
+        (("optimizer.lr=fast",), errors.ConfigError, ("optimizer.lr=fast",)),
+        (("seed=abc",), errors.ConfigError, ("seed=abc",)),
         (("trainer.precision=17-mixed",), errors.ConfigError, ("trainer", "17-mixed")),
     ],
 )

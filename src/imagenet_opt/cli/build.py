@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from hydra.errors import HydraException
 from hydra.utils import instantiate
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer, seed_everything
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -37,6 +38,9 @@ class Run:
 def build_run(config: DictConfig) -> Run:
     """Build a run; nothing is loaded or started yet. Raises ImagenetOptError for what the user can mend."""
     folder = _writable(Path(config.run_folder))
+    for key in ("seed", "optimizer.lr", "trainer.max_epochs", "trainer.max_steps", "trainer.log_every_n_steps"):
+        if not isinstance(value := OmegaConf.select(config, key), int | float):
+            raise ConfigError(f"{key}={value} must be a number")
     seed_everything(config.seed, verbose=False)
     data = _make(config.data, "data")
     with open_dict(config):
@@ -99,7 +103,7 @@ def _build_trainer(config: DictConfig) -> Trainer:
             logger=list(_make(config.logger, "logger").values()),
         )
         return trainer
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
         raise ConfigError(f"trainer: {error}") from error
 
 

@@ -16,20 +16,24 @@ from imagenet_opt.cli.overrides import complete, config_folder, report_mistakes
 
 def train(config: DictConfig) -> None:
     """One run in this process: build, fit, say what came out."""
-    began = time.time()
+    process_began = psutil.Process().create_time()
+    from lightning.pytorch.utilities import rank_zero_info
+
     from imagenet_opt.cli.build import build_run
     from imagenet_opt.cli.console import quiet
     from imagenet_opt.cli.summary import print_summary, summarize, write_summary
     from imagenet_opt.run.wandb_run import finish
 
-    import_seconds = time.time() - psutil.Process().create_time()
+    import_seconds = time.time() - process_began
     quiet()
     run = build_run(config)
     succeeded = False
     try:
         run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
-        if run.trainer.is_global_zero:
-            numbers = summarize(run.trainer, import_seconds=import_seconds, run_seconds=time.time() - began)
+        if run.checkpoint is not None and run.trainer.global_step == run.done_steps:
+            rank_zero_info(f"nothing left to train after step {run.done_steps}: raise trainer.max_epochs or max_steps")
+        elif run.trainer.is_global_zero:
+            numbers = summarize(run.trainer, import_seconds=import_seconds, run_seconds=time.time() - process_began)
             write_summary(numbers, run.folder)
             print_summary(numbers, run.folder)
         succeeded = True

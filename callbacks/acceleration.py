@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from imagenet_opt.errors import ConfigError
 
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
 
 class Acceleration(Callback):
     """Switches, each on its own, for the network at `network` (an attribute of the module).
@@ -37,6 +39,12 @@ class Acceleration(Callback):
         on_failure: Literal["eager", "stop"] = "eager",
         network: str = "net",
     ) -> None:
+        if compile_mode not in _MODES:
+            raise ConfigError(
+                f"callbacks.acceleration.compile_mode={compile_mode!r} must be one of {', '.join(_MODES)}"
+            )
+        if on_failure not in ("eager", "stop"):
+            raise ConfigError(f"callbacks.acceleration.on_failure={on_failure!r} must be eager or stop")
         self.channels_last = channels_last
         self.tf32 = tf32
         self.cudnn_benchmark = cudnn_benchmark

@@ -50,7 +50,7 @@ class Checkpoint(LightningCheckpoint):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self.folder = Path(trainer.strategy.broadcast(str(self.folder or trainer.default_root_dir)))
-        self._saved_step, self._saved_at = -1, time.monotonic()
+        self._saved_step, self._saved_at, self._validated_step = -1, time.monotonic(), -1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._saved_step = trainer.global_step
@@ -66,6 +66,9 @@ class Checkpoint(LightningCheckpoint):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if trainer.global_step > self._saved_step and self._due(trainer):
             self._save(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._validated_step = trainer.global_step
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step > self._saved_step:
@@ -84,16 +87,23 @@ class Checkpoint(LightningCheckpoint):
     def _due(self, trainer: Trainer) -> bool:
         if self.every_n_steps and trainer.global_step % self.every_n_steps == 0:
             return True
+        if self._score(trainer) > self.best:
+            return True
         every = trainer.log_every_n_steps or 1  # type: ignore[attr-defined]
         if not self.every_minutes or trainer.global_step % every:
             return False
         late = time.monotonic() - self._saved_at >= self.every_minutes * 60
         return bool(trainer.strategy.reduce_boolean_decision(late, all=False))
 
+    def _score(self, trainer: Trainer) -> float:
+        """The monitored number of the weights as they are now; nan when it is of earlier ones."""
+        current = trainer.global_step == self._validated_step
+        return float(trainer.callback_metrics.get(self.monitor, math.nan)) if current else math.nan
+
     def _save(self, trainer: Trainer) -> None:
         assert self.folder is not None
         path = files.step_file(self.folder, trainer.global_step)
-        score = float(trainer.callback_metrics.get(self.monitor, math.nan))
+        score = self._score(trainer)
         is_best = score > self.best
         if is_best:
             self.best = score

@@ -47,6 +47,8 @@ class Mixing(Callback):
             mode = "on" if mode else "off"
         if mode not in ("on", "off", "auto"):
             raise ConfigError(f"callbacks.mixing.mode={mode!r} must be on, off or auto")
+        if min(mixup_alpha, cutmix_alpha) < 0:
+            raise ConfigError("callbacks.mixing.mixup_alpha and cutmix_alpha must be at least 0")
         self.mode, self.num_classes, self.seed = mode, num_classes, seed
         self.mixup_alpha, self.cutmix_alpha = mixup_alpha, cutmix_alpha
         self.last_epochs_off = last_epochs_off

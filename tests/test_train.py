@@ -147,10 +147,19 @@ def test_max_steps_ends_inside_an_epoch_with_a_last_checkpoint_that_goes_on(imag
     assert short.returncode == 0, short.stderr
     checkpoint = opened(tmp_path / "run/last.ckpt")
     assert checkpoint["global_step"] == 4
-    assert checkpoint["ImageData"] == {"epoch": 0, "step": 4}
+    assert (checkpoint["ImageData"]["epoch"], checkpoint["ImageData"]["step"]) == (0, 4)
     longer = train(tmp_path / "run", images_root, "trainer.max_steps=9")
     assert longer.returncode == 0, longer.stderr
-    assert opened(tmp_path / "run/last.ckpt")["ImageData"] == {"epoch": 1, "step": 3}
+    longer = opened(tmp_path / "run/last.ckpt")["ImageData"]
+    assert (longer["epoch"], longer["step"]) == (1, 3)
+
+
+def test_a_finished_run_started_again_keeps_its_summary(clean: Path, images_root: Path) -> None:
+    before = (clean / "summary.json").read_bytes(), (clean / "metrics.csv").read_bytes()
+    again = train(clean, images_root)
+    assert again.returncode == 0, again.stderr
+    assert "nothing left to train after step 12: raise trainer.max_epochs or max_steps" in again.stdout + again.stderr
+    assert before == ((clean / "summary.json").read_bytes(), (clean / "metrics.csv").read_bytes())
 
 
 RECORDER = '''

@@ -12,7 +12,7 @@ ImagenetOptError
 │   └── UnknownModel      timm has no model of that name
 ├── CheckpointError
 │   ├── CheckpointNotFound
-│   └── CheckpointMismatch  of another architecture or another number of classes
+│   └── CheckpointMismatch  of another architecture, number of classes, or order of samples
 └── RunFolderError        the run folder cannot be written
 
 The message says what was found, what was expected and what to do, and names the config key.
@@ -69,7 +69,7 @@ class CheckpointNotFound(CheckpointError):
 
 
 class CheckpointMismatch(CheckpointError):
-    """The checkpoint is of another architecture or another number of classes."""
+    """The checkpoint is of another architecture, number of classes, or order of samples."""
 
 
 class RunFolderError(ImagenetOptError):

@@ -39,14 +39,19 @@ def _cgroup_cpu_quota() -> float | None:
 
 
 def available_memory() -> int:
-    """Bytes of RAM that new allocations may take: what is free now, within the cgroup's limit."""
-    free = psutil.virtual_memory().available
-    try:
-        limit = (_CGROUP / "memory.max").read_text().strip()
-        used = int((_CGROUP / "memory.current").read_text())
-    except OSError:
-        return free
-    return free if limit == "max" else min(free, max(0, int(limit) - used))
+    """Bytes of RAM that new allocations may take: what is free or mere page cache now, within the cgroup's limit."""
+    free: int = psutil.virtual_memory().available
+    for folder, limit, used, cached in (
+        (_CGROUP, "memory.max", "memory.current", "inactive_file"),
+        (_CGROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        try:
+            room = int((folder / limit).read_text()) - int((folder / used).read_text())
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):  # another version of cgroups, or "max"
+            continue
+        return min(free, max(0, room + int(stat.get(cached, 0))))
+    return free
 
 
 def free_shared_memory() -> int:

@@ -64,6 +64,21 @@ def test_best_is_replaced_by_better_only(project, tmp_path: Path) -> None:
         same(opened(tmp_path / "best.ckpt")["state_dict"], opened(tmp_path / "last.ckpt")["state_dict"])
 
 
+class ScoreInside(Score):
+    """One score a validation, twice an epoch of ten steps."""
+
+    def on_validation_epoch_end(self, trainer, pl_module) -> None:
+        pl_module.log("val/acc1", self.scores[trainer.global_step // 5 - 1])
+
+
+@pytest.mark.parametrize(("scores", "best"), [([0.2, 0.9, 0.3, 0.4], 10), ([0.2, 0.3, 0.9, 0.4], 15)])
+def test_the_best_weights_are_those_that_were_validated(
+    project, tmp_path: Path, scores: list[float], best: int
+) -> None:
+    project.fit(ScoreInside(scores), Checkpoint(folder=str(tmp_path)), max_epochs=2, val_check_interval=5)
+    assert step_of(tmp_path / "best.ckpt") == best
+
+
 def test_a_score_that_is_no_number_is_never_the_best(project, tmp_path: Path) -> None:
     project.fit(Score([math.nan, 0.4, math.nan]), Checkpoint(folder=str(tmp_path)), max_epochs=3)
     assert step_of(tmp_path / "best.ckpt") == 20

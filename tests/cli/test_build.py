@@ -1,6 +1,7 @@
 """From a configuration to a run: what is built, and what a mistake is told."""
 
 import logging
+import math
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from imagenet_opt import errors
-from imagenet_opt.cli.build import build_run, precision_of
+from imagenet_opt.cli.build import Run, build_run, precision_of
 from imagenet_opt.cli.overrides import complete, config_folder
 
 RECIPES = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
@@ -76,6 +77,17 @@ def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> Non
         (("trainer.max_epochs=abc",), errors.ConfigError, ("trainer.max_epochs=abc",)),
         (("optimizer.lr=fast",), errors.ConfigError, ("optimizer.lr=fast",)),
         (("seed=abc",), errors.ConfigError, ("seed=abc",)),
+        (("trainer.max_steps=1.5",), errors.ConfigError, ("trainer.max_steps=1.5",)),
+        (("trainer.accelerator=gpu",), errors.ConfigError, ("trainer", "gpu")),
+        (("checkpoint.keep=two",), errors.ConfigError, ("keep=two",)),
+        (("model.micro_batch_size=abc",), errors.ConfigError, ("model.micro_batch_size=abc",)),
+        (("model.label_smoothing=2",), errors.ConfigError, ("model.label_smoothing=2",)),
+        (("schedule.final_factor=abc",), errors.ConfigError, ("schedule.final_factor=abc",)),
+        (("data.crop_scale=[1,-0.5]",), errors.ConfigError, ("data.crop_scale=[1, -0.5]", "[0.08, 1.0]")),
+        (("data.val_crop_ratio=7",), errors.ConfigError, ("data.val_crop_ratio=7",)),
+        (("data.samples_per_epoch=abc",), errors.ConfigError, ("data.samples_per_epoch=abc",)),
+        (("callbacks.acceleration.compile_mode=foo",), errors.ConfigError, ("compile_mode='foo'", "max-autotune")),
+        (("callbacks.acceleration.on_failure=stopp",), errors.ConfigError, ("on_failure=stopp", "eager")),
         (("trainer.precision=17-mixed",), errors.ConfigError, ("trainer", "17-mixed")),
     ],
 )
@@ -101,6 +113,36 @@ def test_a_checkpoint_of_another_network_is_refused_with_its_keys(images_root: P
         build_run(tiny(tmp_path, images_root, "model.name=test_vit", "data.image_size=160"))
     assert "test_resnet" in str(caught.value)
     assert "resume_from=null" in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint")
+def test_a_run_goes_on_with_new_rates_but_not_with_other_batches(
+    images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = build_run(tiny(tmp_path, images_root, "trainer.max_steps=2", "optimizer.lr=0.5"))
+    first.trainer.fit(first.model, datamodule=first.data)
+
+    def goes_on(*overrides: str) -> tuple[Run, torch.optim.Optimizer]:
+        run = build_run(tiny(tmp_path, images_root, "trainer.max_steps=5", "schedule.warmup_epochs=0", *overrides))
+        run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
+        return run, run.trainer.optimizers[0]
+
+    for override, words in (
+        ("data.batch_size=12", ("global batch was 6, is 12", "data.batch_size")),
+        ("seed=1", ("seed was 0, is 1", "resume_from=null")),
+        ("data.samples_per_epoch=24", ("data.samples_per_epoch was 0, is 24",)),
+    ):
+        with pytest.raises(errors.CheckpointMismatch) as caught:
+            goes_on(override)
+        assert all(word in str(caught.value) for word in words)
+    with caplog.at_level(logging.INFO):
+        run, optimizer = goes_on("optimizer.lr=0.25", "optimizer.weight_decay=0.125")
+    assert "optimizer, from step 2 on" in caplog.text
+    half_cosine = (1 + math.cos(math.pi * 5 / 5)) / 2
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.25 * 6 / 256 * half_cosine)
+    assert optimizer.param_groups[0]["initial_lr"] == 0.25 * 6 / 256
+    assert optimizer.param_groups[0]["weight_decay"] == 0.125
+    assert run.done_steps == 2
 
 
 def test_the_batch_that_cannot_be_filled_is_told_before_training(images_root: Path, tmp_path: Path) -> None:

@@ -1,5 +1,11 @@
 """What was asked for is fitted to CPUs and memory, and said in one line."""
 
+from pathlib import Path
+
+import psutil
+import pytest
+
+from imagenet_opt import machine
 from imagenet_opt.data.budget import fit_loader
 from imagenet_opt.machine import GIB
 
@@ -28,6 +34,19 @@ def test_workers_follow_the_cpus_of_each_process() -> None:
     assert fit(32, 2, cpus=4, n=2).num_workers == 2
     assert fit(None, 2, cpus=6).num_workers == 6
     assert fit(0, 2).num_workers == 0
+
+
+def test_page_cache_is_room_under_either_kind_of_cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    assert machine.available_memory() == pytest.approx(psutil.virtual_memory().available, rel=0.2)
+    names = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat")
+    (tmp_path / "memory").mkdir()
+    for name, text in zip(names, ("1000\n", "900\n", "cache 1\ntotal_inactive_file 300\n"), strict=True):
+        (tmp_path / name).write_text(text)
+    assert machine.available_memory() == 400
+    for name, text in (("max", "2000\n"), ("current", "1500\n"), ("stat", "file 1\ninactive_file 250\n")):
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert machine.available_memory() == 750
 
 
 def test_a_batch_larger_than_the_room_still_gets_one_worker() -> None:

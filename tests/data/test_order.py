@@ -38,12 +38,13 @@ def test_epochs_and_seeds_differ_and_any_batch_can_be_asked_first() -> None:
     assert train(100, 10).draw(5, 7).indices.tolist() == epoch_of(order, 5)[70:80]
 
 
-@pytest.mark.parametrize("slice_size", [50, 30, 40, 100])
+@pytest.mark.parametrize("slice_size", [50, 30, 40, 100, 37])
 def test_slices_go_through_all_samples_before_any_twice(slice_size: int) -> None:
     order = train(100, 10, samples_per_epoch=slice_size)
     stream = [i for epoch in range(20) for i in epoch_of(order, epoch)]
     for start in range(0, len(stream) - 99, 100):
         assert sorted(stream[start : start + 100]) == list(range(100))
+    assert len(epoch_of(order, 0)) == slice_size // 10 * 10
 
 
 def test_a_sample_met_again_is_a_new_pass() -> None:

@@ -1,24 +1,27 @@
-"""Makes trainer, model and data from a configuration, for train.py and every command."""
+"""Makes trainer, model and data from a configuration."""
 
 import logging
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from hydra.errors import HydraException
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.utilities import rank_zero_info
 from omegaconf import DictConfig, OmegaConf, open_dict
+from pydantic import TypeAdapter, ValidationError
 
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.errors import ConfigError, ImagenetOptError, RunFolderError
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import build_network
-from imagenet_opt.model.optimizer import build_optimizer
+from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer
 from imagenet_opt.run import checkpoint as checkpoints
 
 log = logging.getLogger(__name__)
@@ -26,21 +29,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that a fit needs. checkpoint: where to go on from, None for the start."""
+    """Everything that a fit needs. checkpoint: where to go on from, with `done_steps` behind it; None for the start."""
 
     trainer: Trainer
     model: Classifier
     data: ImageData
     folder: Path
     checkpoint: Path | None
+    done_steps: int
 
 
 def build_run(config: DictConfig) -> Run:
     """Build a run; nothing is loaded or started yet. Raises ImagenetOptError for what the user can mend."""
     folder = _writable(Path(config.run_folder))
-    for key in ("seed", "optimizer.lr", "trainer.max_epochs", "trainer.max_steps", "trainer.log_every_n_steps"):
-        if not isinstance(value := OmegaConf.select(config, key), int | float):
-            raise ConfigError(f"{key}={value} must be a number")
+    check_types(seed_everything, {"seed": config.seed}, "")
     seed_everything(config.seed, verbose=False)
     data = _make(config.data, "data")
     with open_dict(config):
@@ -57,14 +59,28 @@ def build_run(config: DictConfig) -> Run:
     for logger in trainer.loggers:
         if hasattr(logger, "truncate_after"):
             logger.truncate_after(done_steps - 1)
-    return Run(trainer, model, data, folder, found)
+    return Run(trainer, model, data, folder, found, done_steps)
+
+
+def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: str) -> None:
+    """Raises ConfigError, with the option's key, where a value does not fit the type that `target` declares for it."""
+    hints = get_type_hints(target.__init__ if isinstance(target, type) else target)  # type: ignore[misc]
+    for name in hints.keys() & options.keys():
+        try:
+            TypeAdapter(hints[name], config={"arbitrary_types_allowed": True}).validate_python(options[name])
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"].removeprefix("Input should be ")
+            raise ConfigError(f"{prefix}{name}={options[name]} must be {reason}") from error
 
 
 def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
     """Network, optimizer and schedule as one LightningModule. global_batch: images per step, of all processes."""
     options: dict[str, Any] = OmegaConf.to_container(config.model, resolve=True)  # type: ignore[assignment]
     network = {name: options.pop(name) for name in ("name", "num_classes", "blurpool", "small_stem")}
-    optimizer = _floats(OmegaConf.to_container(config.optimizer, resolve=True))
+    optimizer: dict[str, Any] = OmegaConf.to_container(config.optimizer, resolve=True)  # type: ignore[assignment]
+    check_types(build_network, network, "model.")
+    check_types(Classifier, options, "model.")
+    check_types(build_optimizer, optimizer, "optimizer.")
     model = Classifier(
         build_network(**network),
         optimizer=partial(build_optimizer, global_batch=global_batch, **optimizer),
@@ -72,8 +88,8 @@ def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
         network_config=network | {"image_size": config.data.val_image_size or config.data.image_size},
         **options,
     )
-    lr = optimizer["lr"] * global_batch / 256
-    log.info(f"{network['name']}: {network['num_classes']} classes, batch {global_batch}, lr {lr:g}")
+    lr = optimizer["lr"] * global_batch / REFERENCE_BATCH
+    rank_zero_info(f"{network['name']}: {network['num_classes']} classes, batch {global_batch}, lr {lr:g}")
     return model
 
 
@@ -92,12 +108,14 @@ def _build_trainer(config: DictConfig) -> Trainer:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     else:
         device = torch.device("cuda" if config.trainer.accelerator in ("gpu", "cuda") else "cpu")
+    with open_dict(config):
+        config.trainer.precision = precision_of(config.trainer.precision, device)
+    make_trainer = _make(config.trainer, "trainer")
     try:
         every = config.trainer.log_every_n_steps
         if config.trainer.max_steps > 0:
             every = max(1, min(every, config.trainer.max_steps))
-        trainer: Trainer = _make(config.trainer, "trainer")(
-            precision=precision_of(config.trainer.precision, device),
+        trainer: Trainer = make_trainer(
             log_every_n_steps=every,
             callbacks=list(_make(config.callbacks, "callbacks").values()),
             logger=list(_make(config.logger, "logger").values()),
@@ -109,6 +127,11 @@ def _build_trainer(config: DictConfig) -> Trainer:
 
 def _make(node: DictConfig, name: str) -> Any:
     """Instantiate `node`; a wrong or unknown key of it becomes a ConfigError that names the group."""
+    options: Any = OmegaConf.to_container(node, resolve=True)
+    if "_target_" in options:
+        check_types(get_object(options["_target_"]), options, f"{name}.")
+    else:
+        return {str(key): _make(child, f"{name}.{key!s}") for key, child in node.items()}
     try:
         return instantiate(node, _convert_="all")
     except HydraException as error:
@@ -138,15 +161,3 @@ def _writable(folder: Path) -> Path:
     except OSError as error:
         raise RunFolderError(f"cannot write {folder} ({error}); choose another with hydra.run.dir=FOLDER") from error
     return folder.resolve()
-
-
-def _floats(options: Any) -> dict[str, Any]:
-    """YAML reads 1e-3 as text; numbers typed so become floats."""
-
-    def number(value: Any) -> Any:
-        try:
-            return float(value) if isinstance(value, str) else value
-        except ValueError:
-            return value
-
-    return {name: number(value) for name, value in options.items()}

@@ -11,6 +11,7 @@ _KNOWN = (
     "You're resuming from a checkpoint that ended before the epoch ended",  # ours resumes: see data/datamodule.py
     ".*LeafSpec.* is deprecated",  # Lightning 2.6 with torch 2.15
     "The image decoding and encoding capabilities of TorchVision are deprecated",
+    "It is recommended to use .*sync_dist=True",  # what is logged for the epoch is rank 0's own or already reduced
     "The number of training batches .* is smaller than the logging interval",
 )
 

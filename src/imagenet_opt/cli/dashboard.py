@@ -3,6 +3,7 @@
 import argparse
 
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.run.wandb_run import BY_EPOCH, STEP
 
 SECTIONS = {
     "Throughput": (
@@ -16,12 +17,11 @@ SECTIONS = {
     "Training": ("train/loss", "train/acc1", "lr"),
     "Validation": ("val/loss", "val/acc1", "val/acc5"),
 }
-_BY_EPOCH = ("val/", "throughput/epoch_seconds")
 
 
 def axis(metric: str) -> str:
     """What the chart is drawn against. Not W&B's own Step: that counts logged rows, not steps of training."""
-    return "epoch" if metric.startswith(_BY_EPOCH) else "trainer/global_step"
+    return "epoch" if metric in BY_EPOCH else STEP
 
 
 def main(argv: list[str]) -> None:

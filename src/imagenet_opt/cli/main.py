@@ -42,12 +42,11 @@ def usage() -> str:
     commands = "\n".join(f"  {name:{width}}  {what}" for name, (_, what) in COMMANDS.items())
     return f"""{purpose}
 
-imagenet-opt COMMAND [KEY=VALUE ...]
+imagenet-opt COMMAND ...
 
 {commands}
 
-imagenet-opt COMMAND --help explains one. A command that builds a run takes the same overrides as train.py,
-such as data.root=FOLDER or +experiment=NAME. To train: python train.py --help"""
+imagenet-opt COMMAND --help explains one. To train: python train.py --help"""
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def _while_hydra_makes_the_run_folder(error: OSError) -> bool:
 def _explain(error: Exception) -> str:
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     key = getattr(cause, "full_key", None)
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).partition("Config search path")[0].split())
     if not key or "Could not override" not in text:
         return text
     near = difflib.get_close_matches(key, list(_keys(_default_config())), n=3, cutoff=0.6)

@@ -11,10 +11,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from imagenet_opt.cli.sweep_rows import SUMMARY
 from imagenet_opt.machine import GIB
 from imagenet_opt.run import checkpoint as checkpoints
-
-FILE = "summary.json"
+from imagenet_opt.run import metrics_csv
 
 
 def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) -> dict[str, float]:
@@ -42,7 +42,7 @@ def peak_gib(device: torch.device) -> float:
 
 
 def write_summary(numbers: dict[str, float], run_folder: Path) -> None:
-    (run_folder / FILE).write_text(json.dumps(numbers, indent=2) + "\n")
+    (run_folder / SUMMARY).write_text(json.dumps(numbers, indent=2) + "\n")
 
 
 def print_summary(numbers: dict[str, float], run_folder: Path) -> None:
@@ -65,7 +65,7 @@ def _rows(numbers: dict[str, float], run_folder: Path) -> list[tuple[str, str]]:
         show("compile {:.1f} s", "startup/compile_seconds") if "startup/compile_seconds" in numbers else "no compile",
         show("first step {:.1f} s", "startup/first_step_seconds"),
     ]
-    last = run_folder / checkpoints.LAST
+    last, metrics = run_folder / checkpoints.LAST, run_folder / metrics_csv.FILE
     return [
         ("accuracy", show("top-1 {:.1%}, top-5 {:.1%} on validation", "val/acc1", "val/acc5")),
         (
@@ -79,5 +79,5 @@ def _rows(numbers: dict[str, float], run_folder: Path) -> list[tuple[str, str]]:
         ("whole run", show("{:.0f} s, {:.0f} steps", "run_seconds", "steps")),
         ("run folder", str(run_folder)),
         ("checkpoint", str(last) if last.exists() else "none written"),
-        ("metrics", str(run_folder / "metrics.csv")),
+        ("metrics", str(metrics) if metrics.exists() else "none written"),
     ]

@@ -40,7 +40,7 @@ def fit_loader(
     prefetch = min(prefetch_factor, max(1, room // max(1, workers * batch_bytes)))
     while workers > 1 and workers * prefetch * batch_bytes > room:
         workers -= 1
-    asked = workers if num_workers is None else num_workers
+    asked = most_workers if num_workers is None else num_workers
     if (asked, prefetch_factor) == (workers, prefetch) or workers == 0:
         return LoaderBudget(workers, prefetch, None)
     return LoaderBudget(

@@ -20,7 +20,7 @@ from imagenet_opt.data.normalize import Normalize
 from imagenet_opt.data.order import EvalOrder, TrainOrder
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.store import FolderStore
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.run.position import Position, position
 
 log = logging.getLogger(__name__)
@@ -45,12 +45,17 @@ class Loading:
     seed: int
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("image_size", 1), ("prefetch_factor", 1), ("num_workers", 0)):
+        least = dict.fromkeys(("batch_size", "image_size", "prefetch_factor", "val_image_size", "samples_per_epoch"), 1)
+        for name, low in (least | {"num_workers": 0}).items():
             value = getattr(self, name)
-            if value is None and name == "num_workers":
+            if value is None and name in ("num_workers", "val_image_size", "samples_per_epoch"):
                 continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ConfigError(f"data.{name}={value} must be a whole number of at least {least}")
+            if not isinstance(value, int) or isinstance(value, bool) or value < low:
+                raise ConfigError(f"data.{name}={value} must be a whole number of at least {low}")
+        if not _is_range(self.crop_scale):
+            raise ConfigError(f"data.crop_scale={self.crop_scale} must be two shares of the area, such as [0.08, 1.0]")
+        if not _is_range((self.val_crop_ratio, 1)):
+            raise ConfigError(f"data.val_crop_ratio={self.val_crop_ratio} must be above 0 and at most 1")
 
 
 class ImageData(LightningDataModule):
@@ -79,7 +84,7 @@ class ImageData(LightningDataModule):
             **self._place(),
         )
         if order.num_dropped:
-            log.info(f"data: {order.num_dropped} of {order.epoch_samples} images of each epoch fill no whole batch")
+            log.info(f"data: {order.num_dropped} of {order.num_samples} images of each epoch fill no whole batch")
         crops = train_crops(seed=how.seed, scale=how.crop_scale)
         loader = self._loader(self.train, order, crops, how.image_size)
         loader.sampler.seek(*self._start)
@@ -94,10 +99,28 @@ class ImageData(LightningDataModule):
     def state_dict(self) -> dict[str, int]:
         """Where training goes on. Lightning would ask the loader, but restores it only when no one asked for its
         length before, as every learning-rate schedule does."""
-        return position(self._trainer())._asdict()
+        return position(self._trainer())._asdict() | self._order_facts()
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        self._start = Position(**state_dict)
+        """Raises CheckpointMismatch where the order of samples would not be the one that the run began with."""
+        facts = self._order_facts()
+        if changed := [
+            f"{name} was {state_dict[name]}, is {now}" for name, now in facts.items() if state_dict[name] != now
+        ]:
+            raise CheckpointMismatch(
+                f"the run cannot go on with other batches: {'; '.join(changed)}. Set seed, data.samples_per_epoch and "
+                "data.batch_size x processes as they were, or start anew: resume_from=null and another hydra.run.dir"
+            )
+        self._start = Position(state_dict["epoch"], state_dict["step"])
+
+    def _order_facts(self) -> dict[str, int]:
+        """What the order of samples depends on, beside the place in the run."""
+        return {
+            "seed": self.loading.seed,
+            "images of a global batch": self.loading.batch_size * self._trainer().world_size,
+            "training images": len(self.train),
+            "data.samples_per_epoch": self.loading.samples_per_epoch or 0,
+        }
 
     def _loader(
         self, index: FileIndex, order: TrainOrder | EvalOrder, crops: CropPlan, image_size: int
@@ -141,17 +164,17 @@ def folder_data(
 
     loading: the fields of Loading. cache_dir: where the index is kept; None for the user's cache folder.
     """
-    folder = None if root is None else Path(root)
+    folder = Path(root) if root else None
     cache = cache_folder(cache_dir)
     indexes = [open_split(folder, split, cache) for split in (train_folder, val_folder)]
-    return ImageData(indexes[0], indexes[1], _loading(loading))
+    return ImageData(indexes[0], indexes[1], Loading(**loading))
 
 
 def demo_data(*, cache_dir: str | None, num_train: int, num_val: int, **loading: Any) -> ImageData:
     """Ten classes of drawn textures and shapes, made on first use in the cache folder."""
     cache = cache_folder(cache_dir)
     folder = ensure_demo(cache / f"demo-{num_train}-{num_val}", num_train=num_train, num_val=num_val)
-    return ImageData(open_split(folder, "train", cache), open_split(folder, "val", cache), _loading(loading))
+    return ImageData(open_split(folder, "train", cache), open_split(folder, "val", cache), Loading(**loading))
 
 
 def cache_folder(cache_dir: str | None) -> Path:
@@ -161,6 +184,8 @@ def cache_folder(cache_dir: str | None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "imagenet_opt"
 
 
-def _loading(options: dict[str, Any]) -> Loading:
-    low, high = options.pop("crop_scale")
-    return Loading(crop_scale=(float(low), float(high)), **options)
+def _is_range(limits: Any) -> bool:
+    """Whether these are two numbers with 0 < low <= high <= 1."""
+    if not isinstance(limits, list | tuple) or len(limits) != 2:
+        return False
+    return all(isinstance(limit, int | float) for limit in limits) and 0 < limits[0] <= limits[1] <= 1

@@ -4,6 +4,7 @@ A list of 1.28 million (path, label) tuples costs each worker hundreds of MB as 
 two flat arrays cost nothing, however many workers read them.
 """
 
+import errno
 import hashlib
 import json
 import logging
@@ -142,7 +143,7 @@ def _load(cached: Path, folder: Path) -> FileIndex | None:
         if about["format"] != _FORMAT or _modified(folder, about["folders"]) != about["modified"]:
             return None
         columns = [np.load(cached / f"{name}.npy", mmap_mode="r") for name in ("labels", "names", "offsets")]
-    except (OSError, ValueError, KeyError):
+    except (OSError, EOFError, ValueError, KeyError, TypeError):
         return None
     return FileIndex(folder, tuple(about["classes"]), *columns)
 
@@ -157,11 +158,14 @@ def _save(cached: Path, index: FileIndex, folders: list[str]) -> None:
     }
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(dir=cached.parent, prefix="new_"))
-        for name in ("labels", "names", "offsets"):
-            np.save(fresh / f"{name}.npy", getattr(index, name))
-        (fresh / "about.json").write_text(json.dumps(about))
-        shutil.rmtree(cached, ignore_errors=True)
-        os.replace(fresh, cached)
+        with tempfile.TemporaryDirectory(dir=cached.parent, prefix="new_") as scratch:
+            fresh = Path(scratch, "index")
+            fresh.mkdir()
+            for name in ("labels", "names", "offsets"):
+                np.save(fresh / f"{name}.npy", getattr(index, name))
+            (fresh / "about.json").write_text(json.dumps(about))
+            shutil.rmtree(cached, ignore_errors=True)
+            os.replace(fresh, cached)
     except OSError as error:
-        log.warning(f"the index of {index.folder} was not cached (data.cache_dir): {error}")
+        if error.errno != errno.ENOTEMPTY:  # that is: another process of this run was faster
+            log.warning(f"the index of {index.folder} was not cached (data.cache_dir): {error}")

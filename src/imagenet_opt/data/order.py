@@ -25,8 +25,8 @@ class Draw(NamedTuple):
 class TrainOrder:
     """A new shuffle for each pass over the data; the last partial global batch of an epoch is dropped.
 
-    Passes are laid end to end and cut into epochs of `samples_per_epoch`, so that shorter epochs still see
-    every sample once before any sample twice. Rank r takes the r-th part of each global batch.
+    With `samples_per_epoch` passes are laid end to end and cut into epochs of so many samples, rounded down to whole
+    batches, so that every sample is seen once before any sample twice. Rank r takes the r-th part of each global batch.
 
     Raises BatchTooLarge when not even one global batch fits.
     """
@@ -65,11 +65,15 @@ class TrainOrder:
 
     @property
     def num_dropped(self) -> int:
-        """Samples of each epoch that fill no whole global batch."""
-        return self.epoch_samples - self.num_batches * self.global_batch
+        """Samples of each pass that fill no whole global batch and are left out of it."""
+        return self._stride - self.num_batches * self.global_batch
+
+    @property
+    def _stride(self) -> int:
+        return self.num_samples if self.samples_per_epoch is None else self.num_batches * self.global_batch
 
     def draw(self, epoch: int, step: int) -> Draw:
-        start = epoch * self.epoch_samples + step * self.global_batch + self.rank * self.batch_size
+        start = epoch * self._stride + step * self.global_batch + self.rank * self.batch_size
         positions = np.arange(start, start + self.batch_size, dtype=np.int64)
         passes, offsets = np.divmod(positions, self.num_samples)
         indices = np.empty_like(positions)

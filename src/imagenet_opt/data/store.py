@@ -1,5 +1,6 @@
 """Where the bytes of samples come from."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -28,11 +29,12 @@ class FolderStore:
     def __init__(self, index: FileIndex) -> None:
         self.index = index
         self._threads: ThreadPoolExecutor | None = None
+        self._process = 0
 
     def read_many(self, indices: NDArray[np.int64]) -> list[bytes]:
         """Raises BadSample with the file's path and the system's reason."""
-        if self._threads is None:  # here and not in __init__: threads do not survive the fork into a worker
-            self._threads = ThreadPoolExecutor(_READS_IN_FLIGHT)
+        if self._threads is None or self._process != os.getpid():  # threads do not survive the fork into a worker
+            self._threads, self._process = ThreadPoolExecutor(_READS_IN_FLIGHT), os.getpid()
         return list(self._threads.map(self._read, indices.tolist()))
 
     def name(self, index: int) -> str:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
@@ -46,6 +47,10 @@ class Classifier(LightningModule):
             raise ConfigError(
                 f"model.micro_batch_size={micro_batch_size} must be at least 1, or null for the whole batch"
             )
+        if not 0 <= label_smoothing < 1:
+            raise ConfigError(f"model.label_smoothing={label_smoothing} must be at least 0 and below 1")
+        if max_grad_norm is not None and max_grad_norm <= 0:
+            raise ConfigError(f"model.max_grad_norm={max_grad_norm} must be above 0, or null for no clipping")
         self.automatic_optimization = False
         self.net = net
         self.optimizer = optimizer
@@ -58,6 +63,7 @@ class Classifier(LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer(self.net, device=self.trainer.strategy.root_device)
+        self._asked = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
         self.trainer.fit_loop.setup_data()  # else the number of batches may not be known yet
         num_steps = self.trainer.estimated_stepping_batches
         if num_steps == float("inf"):
@@ -74,6 +80,20 @@ class Classifier(LightningModule):
         self.train_tally = Tally(self.device)
         if self._restored_sums is not None:
             self.train_tally.sums = self._restored_sums.to(self.device)
+
+    def on_train_start(self) -> None:
+        """A checkpoint brings its own learning rate, weight decay and so on; what is asked for now wins."""
+        optimizer: Any = self.optimizers()
+        scheduler: Any = self.lr_schedulers()
+        changed: dict[str, str] = {}
+        for i, (group, asked) in enumerate(zip(optimizer.param_groups, self._asked, strict=True)):
+            had = group | {"lr": scheduler.base_lrs[i]}
+            changed |= {name: f"{name} {had[name]} -> {asked[name]}" for name in asked if had[name] != asked[name]}
+            factor = scheduler.lr_lambdas[i](scheduler.last_epoch)
+            group |= asked | {"initial_lr": asked["lr"], "lr": asked["lr"] * factor}
+            scheduler.base_lrs[i] = asked["lr"]
+        if changed:
+            rank_zero_info(f"optimizer, from step {self.trainer.global_step} on: {', '.join(changed.values())}")
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         optimizer: Any = self.optimizers()

@@ -45,4 +45,7 @@ def build_optimizer(
         raise ConfigError(f"optimizer {name} has no fused form; set optimizer.fused=null")
     if "fused" in known:
         options["fused"] = device.type == "cuda" if fused is None else fused
-    return factory(param_groups(network, weight_decay), lr=lr * global_batch / REFERENCE_BATCH, **options)
+    try:
+        return factory(param_groups(network, weight_decay), lr=lr * global_batch / REFERENCE_BATCH, **options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"optimizer.*: {error}") from error

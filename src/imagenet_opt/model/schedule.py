@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable
 
+from imagenet_opt.errors import ConfigError
+
 Schedule = Callable[..., float]
 """(step, *, num_steps, steps_per_epoch) -> factor of the peak learning rate."""
 
@@ -38,6 +40,8 @@ def _progress(step: int, num_steps: int, warmup_steps: float) -> tuple[float, fl
 
     Warmup takes at most half of the run, so that a short trial of a long recipe still decays.
     """
+    if warmup_steps < 0:
+        raise ConfigError("schedule.warmup_epochs must be at least 0")
     warmup = min(round(warmup_steps), num_steps // 2)
     if step < warmup:
         return (step + 1) / (warmup + 1), 0.0

@@ -12,6 +12,8 @@ from lightning.pytorch.loggers.logger import Logger
 
 log = logging.getLogger(__name__)
 
+FILE = "metrics.csv"
+
 
 class MetricsCsv(Logger):
     """Writes `folder`/metrics.csv; an existing file is continued.
@@ -22,7 +24,7 @@ class MetricsCsv(Logger):
 
     def __init__(self, *, folder: str) -> None:
         super().__init__()
-        self.path = Path(folder) / "metrics.csv"
+        self.path = Path(folder) / FILE
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._columns, self._rows = _read(self.path)
         self._tidy()

@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 
 _INIT_SECONDS = 30
 _FINISH_SECONDS = 120
-_STEP = "trainer/global_step"  # Lightning's name
+STEP = "trainer/global_step"  # Lightning's name
 # Whole names: which of two patterns wins, such as * and val/*, W&B leaves open.
-_BY_EPOCH = ("val/loss", "val/acc1", "val/acc5", "throughput/epoch_seconds")
+BY_EPOCH = ("val/loss", "val/acc1", "val/acc5", "throughput/epoch_seconds")
 
 
 def build_wandb(
@@ -97,8 +97,8 @@ def _start(mode: str, options: dict[str, Any]) -> Any:
         log.warning(f"W&B cannot be reached ({reason}); going on offline, `wandb sync` sends it later")
         wandb.teardown()  # else the id is still taken by the attempt that failed
         run = wandb.init(mode="offline", settings=settings, **options)
-    run.define_metric("*", step_metric=_STEP, step_sync=True)
-    for name in _BY_EPOCH:
+    run.define_metric("*", step_metric=STEP, step_sync=True)
+    for name in BY_EPOCH:
         run.define_metric(name, step_metric="epoch")
     return run
 

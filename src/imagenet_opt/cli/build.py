@@ -5,8 +5,9 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from inspect import get_annotations
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from hydra.errors import HydraException
@@ -64,7 +65,7 @@ def build_run(config: DictConfig) -> Run:
 
 def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: str) -> None:
     """Raises ConfigError, with the option's key, where a value does not fit the type that `target` declares for it."""
-    hints = get_type_hints(target.__init__ if isinstance(target, type) else target)  # type: ignore[misc]
+    hints = get_annotations(target.__init__ if isinstance(target, type) else target)  # type: ignore[misc]
     for name in hints.keys() & options.keys():
         try:
             TypeAdapter(hints[name], config={"arbitrary_types_allowed": True}).validate_python(options[name])

@@ -22,6 +22,7 @@ def train(config: DictConfig) -> None:
     from imagenet_opt.cli.build import build_run
     from imagenet_opt.cli.console import quiet
     from imagenet_opt.cli.summary import print_summary, summarize, write_summary
+    from imagenet_opt.data.prefetcher import died
     from imagenet_opt.run.wandb_run import finish
 
     import_seconds = time.time() - process_began
@@ -29,7 +30,12 @@ def train(config: DictConfig) -> None:
     run = build_run(config)
     succeeded = False
     try:
-        run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
+        try:
+            run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
+        except RuntimeError as error:
+            if (death := died(error)) is None:
+                raise
+            raise death from error
         if run.checkpoint is not None and run.trainer.global_step == run.done_steps:
             rank_zero_info(f"nothing left to train after step {run.done_steps}: raise trainer.max_epochs or max_steps")
         elif run.trainer.is_global_zero:

@@ -18,8 +18,9 @@ class Acceleration(Callback):
 
     channels_last: the network's and the images' memory order. tf32: matrix products and convolutions in TF32 where
     float32 is used. cudnn_benchmark: let cuDNN time its algorithms for each shape. compile: torch.compile in place,
-    so that the keys of checkpoints stay clean, at the first training batch and tried there by a forward and backward
-    with buffers and random state restored; on_failure: "eager" goes on uncompiled and says why, "stop" raises.
+    so that the keys of checkpoints stay clean, at the first training batch of each image size and tried there by a
+    forward and backward with buffers and random state restored; on_failure: "eager" goes on uncompiled and says
+    why, "stop" raises.
     gradient_checkpointing: timm's, less memory for more time.
     Precision, fused and deterministic are the Trainer's and the optimizer's.
 
@@ -55,7 +56,7 @@ class Acceleration(Callback):
         self.on_failure = on_failure
         self.network = network
         self.compile_seconds: float | None = None
-        self._tried = False
+        self._tried: set[torch.Size] = set()
         self._before: tuple[str, bool, bool] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -70,7 +71,7 @@ class Acceleration(Callback):
         if self.compile and self.compile_mode != "default" and trainer.strategy.root_device.type == "cpu":
             rank_zero_info(f"acceleration: compile mode {self.compile_mode} is for GPUs; default on this CPU")
             self.compile_mode = "default"
-        self._tried = False
+        self._tried = set()
         on = [
             name
             for name in ("channels_last", "tf32", "cudnn_benchmark", "gradient_checkpointing")
@@ -80,10 +81,9 @@ class Acceleration(Callback):
         rank_zero_info(f"acceleration: {', '.join(on) or 'nothing'} on")
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if self.channels_last:
-            _lay_out(batch)
-        if self.compile and not self._tried:
-            self._tried = True
+        self._lay_out(batch)
+        if self.compile and (shape := _images(batch).shape) not in self._tried:
+            self._tried.add(shape)
             self._compile(trainer, pl_module, _images(batch))
 
     def on_validation_batch_start(
@@ -94,8 +94,7 @@ class Acceleration(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        if self.channels_last:
-            _lay_out(batch)
+        self._lay_out(batch)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._before is not None:
@@ -116,9 +115,21 @@ class Acceleration(Callback):
             )
         return net
 
+    def _lay_out(self, batch: Any) -> None:
+        """Images in the network's memory order, in place."""
+        if not self.channels_last and not hasattr(batch, "images"):
+            return
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        images = _images(batch).contiguous(memory_format=layout)
+        if isinstance(batch, list):
+            batch[0] = images
+        else:
+            batch.images = images
+
     def _compile(self, trainer: Trainer, pl_module: LightningModule, images: Tensor) -> None:
         net = self._net(pl_module)
-        net.compile(mode=self.compile_mode, fullgraph=self.fullgraph, dynamic=False)
+        if len(self._tried) == 1:
+            net.compile(mode=self.compile_mode, fullgraph=self.fullgraph, dynamic=False)
         images = images[: getattr(pl_module, "micro_batch_size", None)]
         began = time.perf_counter()
         try:
@@ -127,11 +138,13 @@ class Acceleration(Callback):
             if self.on_failure == "stop":
                 raise
             net._compiled_call_impl = None
+            self.compile = False
             reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
             rank_zero_info(f"acceleration: not compiled, going on eagerly: {type(error).__name__}: {reason}")
             return
-        self.compile_seconds = time.perf_counter() - began
-        rank_zero_info(f"acceleration: compiled in {self.compile_seconds:.1f} s")
+        seconds = time.perf_counter() - began
+        self.compile_seconds = (self.compile_seconds or 0.0) + seconds
+        rank_zero_info(f"acceleration: compiled for images of {tuple(images.shape[-2:])} in {seconds:.1f} s")
 
 
 def _images(batch: Any) -> Tensor:
@@ -142,14 +155,6 @@ def _images(batch: Any) -> Tensor:
         )
     images: Tensor = batch[0] if isinstance(batch, list) else batch.images
     return images
-
-
-def _lay_out(batch: Any) -> None:
-    images = _images(batch).contiguous(memory_format=torch.channels_last)
-    if isinstance(batch, list):
-        batch[0] = images
-    else:
-        batch.images = images
 
 
 def _forward_backward(net: nn.Module, images: Tensor, trainer: Trainer) -> None:

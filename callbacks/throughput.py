@@ -68,7 +68,8 @@ class Window:
 
 
 class Throughput(Callback):
-    """Times training between batches, so that waiting for data counts; validation and start-up do not.
+    """Times training between batches, so that waiting for data counts; validation, start-up and what other callbacks
+    do when images change their size (compile, that is) do not.
 
     An `it` is one batch, which is one optimizer step unless the loop accumulates.
 
@@ -79,6 +80,17 @@ class Throughput(Callback):
     | `throughput/data_wait_fraction` | share of that time in which the host was blocked in `next(loader)`, 0 to 1 |
     | `throughput/device_step_seconds` | seconds a step takes on the GPU, by CUDA events (GPU only) |
     | `throughput/epoch_seconds` | seconds of the epoch, validation left out (after a resume: since then) |
+
+    and what the loader says of itself, where it has `drain()`: of data/prefetcher.py, means of a batch of rank 0
+
+    | key | unit |
+    |---|---|
+    | `loader/read_seconds`, `loader/decode_seconds` | seconds of a worker: blocked in reading, and decoding |
+    | `loader/copy_seconds` | seconds of the copy to the device |
+    | `loader/mb_read` | MB of encoded images |
+    | `loader/reads_in_flight` | requests at a time that a worker allows itself |
+    | `loader/queue_depth`, `loader/queue_seconds` | batches ready when one was asked for, and how long it had waited |
+    | `loader/skipped` | bad samples so far |
     """
 
     def __init__(self) -> None:
@@ -86,6 +98,7 @@ class Throughput(Callback):
         self._device_clock: CudaClock | None = None
         self._paused_at: float | None = None
         self._startup: dict[str, float] = {}
+        self._shape: Any = None
         self._window, self._epoch, self._steady = Window(), Window(), Window()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -111,10 +124,14 @@ class Throughput(Callback):
         if not self._startup:
             self._startup["startup/first_batch_seconds"] = waited
             self._window, self._epoch, self._steady = Window(), Window(), Window()  # start-up is no training
-            waited = 0.0
+            waited, self._ended_at = 0.0, time.perf_counter()
+        pause = 0.0
+        if (shape := getattr(getattr(batch, "images", None), "shape", None)) != self._shape:
+            pause, self._shape = max(0.0, time.perf_counter() - self._ended_at - waited), shape
         num_images = len(batch.images) if hasattr(batch, "images") else extract_batch_size(batch)
         for window in self._windows():
             window.wait_seconds += waited
+            window.pause_seconds += pause
             window.num_images += num_images
         if self._device_clock is not None:
             self._device_clock.start()
@@ -124,6 +141,7 @@ class Throughput(Callback):
     ) -> None:
         if self._device_clock is not None:
             self._device_clock.stop()
+        self._ended_at = time.perf_counter()
         for window in self._windows():
             window.num_steps += 1
         self._startup.setdefault("startup/first_step_seconds", time.perf_counter() - self._window.began)
@@ -132,6 +150,9 @@ class Throughput(Callback):
             self._steady = Window()
         if is_logging_step(trainer):
             pl_module.log_dict(self._window.rates(trainer.world_size) | self._device_seconds(), rank_zero_only=True)
+            loader: Any = trainer.train_dataloader
+            if hasattr(loader, "drain"):
+                pl_module.log_dict(loader.drain(), rank_zero_only=True)
             self._window = Window()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -7,7 +7,12 @@ ImagenetOptError
 │   ├── DatasetNotFound   no folder, no train/, no classes
 │   ├── EmptyClass        a class folder without images
 │   ├── ClassMismatch     train/ and val/ do not have the same classes
-│   └── BadSample         a file that no decoder opens
+│   ├── BadSample         a file that cannot be read, or that no decoder opens
+│   ├── TooManyBadSamples more of them than data.max_bad_fraction
+│   ├── ShardMismatch     packed shards are not what their index says, or not all there
+│   ├── PackStopped       a full disk or a killed process ends a pack, which can go on later
+│   ├── ReadTimeout       storage does not answer
+│   └── WorkerDied        a loader process was killed
 ├── ModelError
 │   └── UnknownModel      timm has no model of that name
 ├── CheckpointError
@@ -49,7 +54,27 @@ class ClassMismatch(DataError):
 
 
 class BadSample(DataError):
-    """A file that no decoder opens."""
+    """A file that cannot be read, or that no decoder opens."""
+
+
+class TooManyBadSamples(DataError):
+    """More bad samples than data.max_bad_fraction allows."""
+
+
+class ShardMismatch(DataError):
+    """Packed shards are not what their index says, or not all there."""
+
+
+class PackStopped(DataError):
+    """A full disk or a killed process ends a pack, which can go on later."""
+
+
+class ReadTimeout(DataError):
+    """The storage does not answer."""
+
+
+class WorkerDied(DataError):
+    """A loader process was killed."""
 
 
 class ModelError(ImagenetOptError):

@@ -62,6 +62,13 @@ def free_shared_memory() -> int:
         return available_memory()
 
 
+def mount_of(path: str) -> str:
+    """Mount point that holds `path` and its file system, such as "/fsx (lustre)"."""
+    mounts = [m for m in psutil.disk_partitions(all=True) if f"{path}/".startswith(m.mountpoint.rstrip("/") + "/")]
+    found = max(mounts, key=lambda mount: len(mount.mountpoint), default=None)
+    return "an unknown mount" if found is None else f"{found.mountpoint} ({found.fstype})"
+
+
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that decide speed, by name."""
     names = ("torch", "torchvision", "lightning", "timm", "nvidia-nvimgcodec-cu13", "numpy")

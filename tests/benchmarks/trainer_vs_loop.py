@@ -26,13 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from callbacks.throughput import Throughput
 from imagenet_opt.data.datamodule import cache_folder, demo_data
-from imagenet_opt.data.dataset import BatchDataset, train_crops
-from imagenet_opt.data.index import open_split
-from imagenet_opt.data.keys import BatchKeys
-from imagenet_opt.data.normalize import Normalize
-from imagenet_opt.data.order import TrainOrder
-from imagenet_opt.data.prefetcher import DevicePrefetcher
-from imagenet_opt.data.store import FolderStore
+from imagenet_opt.data.loader import Seat, open_index, train_loader
+from imagenet_opt.data.loading import Loading
 from imagenet_opt.machine import usable_cpus, versions
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import build_network
@@ -95,15 +90,8 @@ def bare(num_steps: int, workers: int) -> float:
     """Images per second of a loop written out."""
     seed_everything(0, verbose=False)
     device = torch.device("cpu")
-    folder = cache_folder(None) / "demo-2000-400"
-    index = open_split(folder, "train", cache_folder(None))
-    order = TrainOrder(num_samples=len(index), batch_size=BATCH, seed=0)
-    crops = train_crops(seed=0, scale=(0.35, 1.0))
-    dataset = BatchDataset(store=FolderStore(index), labels=index.labels, order=order, crop_plan=crops)
-    keys = BatchKeys(num_batches=order.num_batches, image_size=SIZE)
-    loader = partial(torch.utils.data.DataLoader, dataset, batch_size=None, sampler=keys, num_workers=workers)
-    ahead = dict(prefetch_factor=4, persistent_workers=True) if workers else {}
-    batches = DevicePrefetcher(loader(**ahead), keys, device=device, transform=Normalize(device))
+    index = open_index(cache_folder(None) / "demo-2000-400", "train", cache_folder(None))
+    batches = train_loader(index, Loading(num_workers=workers, **LOADING), Seat(device=device))
     network = build_network("resnet10t", num_classes=10).train()
     optimizer = optimizer_of(network, device)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(cosine, num_steps=num_steps, steps_per_epoch=40))

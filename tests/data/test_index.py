@@ -36,7 +36,7 @@ def test_a_cached_index_is_the_same_and_mapped(tmp_path: Path) -> None:
     root = tree(tmp_path / "d", *(f"train/c{i % 7}/{i}.jpg" for i in range(100)))
     scanned = open_split(root, "train", tmp_path / "cache")
     cached = open_split(root, "train", tmp_path / "cache")
-    assert isinstance(cached.names, np.memmap)
+    assert isinstance(cached.names.base, np.memmap)
     assert names(cached) == names(scanned)
     assert cached.labels.tolist() == scanned.labels.tolist()
 

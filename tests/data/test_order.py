@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from imagenet_opt.data.order import EvalOrder, TrainOrder
+from imagenet_opt.data.order import EvalOrder, TrainOrder, block_size_for
 from imagenet_opt.errors import BatchTooLarge, ConfigError
 
 
@@ -70,3 +70,50 @@ def test_what_does_not_fit_is_told() -> None:
         train(10, 6, world_size=2)
     with pytest.raises(ConfigError, match=r"data\.samples_per_epoch=11"):
         train(10, 2, samples_per_epoch=11)
+
+
+@pytest.mark.parametrize(("num", "size"), [(160, 8), (165, 8), (1003, 16)])
+def test_blocks_stay_together_in_one_batch_and_are_seen_once(num: int, size: int) -> None:
+    order = train(num, 2 * size, block_size=size, samples_per_epoch=num // size * size)
+    ends = []
+    for epoch in range(3):
+        seen = []
+        for step in range(order.num_batches):
+            for block in order.draw(epoch, step).indices.reshape(2, size):
+                assert ((block - block[0]) % num == np.arange(size)).all()
+                seen += block.tolist()
+        assert len(set(seen)) == len(seen)
+        ends.append(set(range(num)) - set(seen))
+    assert num % size == 0 or len({frozenset(left) for left in ends}) > 1
+
+
+def test_blocks_are_split_by_rank_and_can_be_asked_for_in_any_order() -> None:
+    whole = train(1000, 32, block_size=16)
+    halves = [train(1000, 16, block_size=16, rank=rank, world_size=2) for rank in (0, 1)]
+    for step in (20, 3, 11):
+        parts = np.concatenate([half.draw(2, step).indices for half in halves])
+        assert parts.tolist() == whole.draw(2, step).indices.tolist()
+
+
+def test_blocks_of_a_shuffled_set_mix_as_well_as_single_samples() -> None:
+    """Position of a sample in two epochs, and classes in a batch; the latter against the formula for random draws."""
+    num, batch, classes = 12_800, 128, 100
+    labels = np.random.default_rng(0).permutation(np.arange(num) % classes)
+    expected = classes * (1 - (1 - 1 / classes) ** batch)
+    for size in (1, 16):
+        order = train(num, batch, block_size=size)
+        places = np.empty((2, num))
+        places[:] = np.nan
+        for epoch in (0, 1):
+            drawn = np.concatenate([order.draw(epoch, step).indices for step in range(order.num_batches)])
+            places[epoch, drawn] = np.arange(len(drawn))
+        both = ~np.isnan(places).any(axis=0)
+        assert abs(np.corrcoef(places[:, both])[0, 1]) < 0.15  # 100 batches of 8 blocks: random to within 0.036 x 4
+        distinct = [len(set(labels[order.draw(0, step).indices].tolist())) for step in range(order.num_batches)]
+        assert np.mean(distinct) == pytest.approx(expected, rel=0.03)
+
+
+def test_a_batch_that_is_no_whole_number_of_blocks_is_told() -> None:
+    assert [block_size_for(batch) for batch in (16, 128, 384, 24, 100, 9)] == [16, 16, 16, 12, 10, 9]
+    with pytest.raises(ConfigError, match=r"data\.batch_size=7 .*multiple of 8, or data\.shuffle=global"):
+        block_size_for(7)

@@ -1,42 +1,98 @@
-"""A batch on its way from a worker to the device."""
+"""A batch on its way from a worker to the network."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from imagenet_opt.data.keys import BatchKey
+from imagenet_opt.data.slots import Ticket
+
+
+class Making(NamedTuple):
+    """What it took a worker to make a batch. Times in seconds; `made_at` on the clock `time.monotonic`.
+
+    read_seconds: blocked until the bytes were there. reads_in_flight: requests that the reader allowed itself.
+    skipped: (index, reason) of samples that nothing could open, replaced by others.
+    """
+
+    read_seconds: float
+    decode_seconds: float
+    num_bytes: int
+    reads_in_flight: int
+    made_at: float
+    skipped: tuple[tuple[int, str], ...]
 
 
 @dataclass
-class Batch:
-    """Samples of one key.
+class Samples:
+    """What every batch has: labels int64 (N,), or float (N, num_classes) once mixed; indices int64 (N,), places in the
+    index; valid bool (N,), False for padding. ticket: where it lies in shared memory."""
 
-    images: uint8 (N, 3, size, size) from a worker; float, normalised, once on the device.
-    labels: int64 (N,), or float (N, num_classes) once mixed. indices: int64 (N,), places in the index.
-    valid: bool (N,), False for padding.
-    """
-
-    images: Tensor
     labels: Tensor
     indices: Tensor
     valid: Tensor
     key: BatchKey
+    making: Making
+    ticket: Ticket | None
 
-    def pin_memory(self) -> "Batch":
+    def pin_memory(self) -> Self:
         """The same batch in page-locked memory; the DataLoader calls this by name."""
         return self._each(Tensor.pin_memory)
 
-    def to(self, device: torch.device | str, *args: Any, non_blocking: bool = False, **kwargs: Any) -> "Batch":
+    def to(self, device: torch.device | str, *args: Any, non_blocking: bool = False, **kwargs: Any) -> Self:
         """The same batch on `device`."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
         """Keep the memory until what `stream` has been given so far is done."""
-        for tensor in (self.images, self.labels, self.indices, self.valid):
+        for tensor in self._tensors().values():
             tensor.record_stream(stream)
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        return Batch(change(self.images), change(self.labels), change(self.indices), change(self.valid), self.key)
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        changed: dict[str, Any] = {name: change(tensor) for name, tensor in self._tensors().items()}
+        return replace(self, **changed)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+@dataclass
+class Batch(Samples):
+    """Images of one size: uint8 (N, 3, size, size) from a worker; float and normalised once on the device."""
+
+    images: Tensor
+
+    @property
+    def data(self) -> Tensor:
+        return self.images
+
+
+@dataclass
+class RaggedBatch(Samples):
+    """Crops of any size, end to end in one buffer, to be resized on the device.
+
+    pixels: uint8 (num_bytes,); crop i is pixels[offsets[i]:] as (heights[i], widths[i], 3).
+    heights, widths: int32 (N,); offsets: int64 (N,); flips: bool (N,), True for left and right exchanged.
+    """
+
+    pixels: Tensor
+    heights: Tensor
+    widths: Tensor
+    offsets: Tensor
+    flips: Tensor
+
+    @property
+    def data(self) -> Tensor:
+        return self.pixels
+
+    def crop(self, i: int) -> Tensor:
+        """Crop i: uint8 (height, width, 3), a view."""
+        height, width, start = int(self.heights[i]), int(self.widths[i]), int(self.offsets[i])
+        return self.pixels[start : start + height * width * 3].view(height, width, 3)

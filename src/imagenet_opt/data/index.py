@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,19 @@ log = logging.getLogger(__name__)
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 _FORMAT = 1
 _SCAN_THREADS = 32
+
+
+class Split(Protocol):
+    """What all indexes have: labels int32 (num_samples,), of `classes`."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+    @property
+    def labels(self) -> NDArray[np.int32]: ...
+    def __len__(self) -> int: ...
+    def path(self, i: int) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -58,7 +72,7 @@ def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
 
     Raises DatasetNotFound, EmptyClass.
     """
-    folder = _split_folder(root, split)
+    folder = split_folder(root, split)
     cached = cache_dir / "index" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:24]
     index = _load(cached, folder)
     if index is None:
@@ -67,7 +81,7 @@ def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
     return index
 
 
-def check_same_classes(train: FileIndex, val: FileIndex) -> None:
+def check_same_classes(train: Split, val: Split) -> None:
     """Raises ClassMismatch unless both splits have the same class folders."""
     if train.classes == val.classes:
         return
@@ -85,7 +99,8 @@ def _some(names: list[str]) -> str:
     return "none" if not names else ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _split_folder(root: Path | None, split: str) -> Path:
+def split_folder(root: Path | None, split: str) -> Path:
+    """Where a split is. Raises DatasetNotFound."""
     remedy = "No ImageNet here? python train.py data=demo"
     if root is None:
         raise DatasetNotFound(f"data.root is not set; expected a folder that holds {split}/<class>/*.JPEG. {remedy}")
@@ -142,7 +157,8 @@ def _load(cached: Path, folder: Path) -> FileIndex | None:
         about = json.loads((cached / "about.json").read_text())
         if about["format"] != _FORMAT or _modified(folder, about["folders"]) != about["modified"]:
             return None
-        columns = [np.load(cached / f"{name}.npy", mmap_mode="r") for name in ("labels", "names", "offsets")]
+        names = ("labels", "names", "offsets")
+        columns = [np.asarray(np.load(cached / f"{name}.npy", mmap_mode="r")) for name in names]  # plain: quicker items
     except (OSError, EOFError, ValueError, KeyError, TypeError):
         return None
     return FileIndex(folder, tuple(about["classes"]), *columns)

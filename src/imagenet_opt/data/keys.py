@@ -1,6 +1,6 @@
 """Batch keys: what the sampler yields, what a worker gets, what a resume seeks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from torch.utils.data import Sampler
@@ -18,11 +18,12 @@ class BatchKeys(Sampler[BatchKey]):
     """Yields the keys of one epoch, from any step on.
 
     Lightning calls `set_epoch` at the start of each epoch; `seek` is what a resumed run calls before that.
+    size_of: epoch -> image_size; may be replaced before an epoch's first batch.
     """
 
-    def __init__(self, *, num_batches: int, image_size: int) -> None:
+    def __init__(self, *, num_batches: int, size_of: Callable[[int], int]) -> None:
         self.num_batches = num_batches
-        self.image_size = image_size
+        self.size_of = size_of
         self.epoch = 0
         self.first_step = 0
 
@@ -37,7 +38,7 @@ class BatchKeys(Sampler[BatchKey]):
 
     def __iter__(self) -> Iterator[BatchKey]:
         for step in range(self.first_step, self.num_batches):
-            yield BatchKey(self.epoch, step, self.image_size)
+            yield BatchKey(self.epoch, step, self.size_of(self.epoch))
 
     def __len__(self) -> int:
         return self.num_batches

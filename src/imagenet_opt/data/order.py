@@ -1,6 +1,6 @@
 """Which samples make up which batch: a pure function of (seed, epoch, step, rank)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 
 from imagenet_opt.data.randomness import key_of
 from imagenet_opt.errors import BatchTooLarge, ConfigError
+
+_MOST_BLOCK = 16
+_LEAST_BLOCK = 8
 
 
 class Draw(NamedTuple):
@@ -21,12 +24,24 @@ class Draw(NamedTuple):
     num_valid: int
 
 
+class Shuffle(NamedTuple):
+    """The order of one pass: block b holds the samples shift + block_size * blocks[b] onwards, round the end."""
+
+    one_pass: int
+    blocks: NDArray[np.int32]
+    shift: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainOrder:
     """A new shuffle for each pass over the data; the last partial global batch of an epoch is dropped.
 
     With `samples_per_epoch` passes are laid end to end and cut into epochs of so many samples, rounded down to whole
     batches, so that every sample is seen once before any sample twice. Rank r takes the r-th part of each global batch.
+
+    block_size: so many neighbours of the index always come together, in one batch, so that storage can give them in one
+    request; 1 shuffles single samples. Where blocks begin is drawn anew for each pass, and the few samples that fill no
+    block are others each time.
 
     Raises BatchTooLarge when not even one global batch fits.
     """
@@ -35,8 +50,10 @@ class TrainOrder:
     batch_size: int
     seed: int
     samples_per_epoch: int | None = None
+    block_size: int = 1
     rank: int = 0
     world_size: int = 1
+    _shuffles: list[Shuffle] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.samples_per_epoch is not None and not 0 < self.samples_per_epoch <= self.num_samples:
@@ -56,8 +73,13 @@ class TrainOrder:
         return self.batch_size * self.world_size
 
     @property
+    def pass_samples(self) -> int:
+        """Samples of a pass: all that fill whole blocks."""
+        return self.num_samples // self.block_size * self.block_size
+
+    @property
     def epoch_samples(self) -> int:
-        return self.samples_per_epoch or self.num_samples
+        return min(self.samples_per_epoch or self.num_samples, self.pass_samples)
 
     @property
     def num_batches(self) -> int:
@@ -66,29 +88,44 @@ class TrainOrder:
     @property
     def num_dropped(self) -> int:
         """Samples of each pass that fill no whole global batch and are left out of it."""
-        return self._stride - self.num_batches * self.global_batch
-
-    @property
-    def _stride(self) -> int:
-        return self.num_samples if self.samples_per_epoch is None else self.num_batches * self.global_batch
+        return 0 if self.samples_per_epoch else self.num_samples - self.num_batches * self.global_batch
 
     def draw(self, epoch: int, step: int) -> Draw:
-        start = epoch * self._stride + step * self.global_batch + self.rank * self.batch_size
+        stride = self.num_batches * self.global_batch if self.samples_per_epoch else self.pass_samples
+        start = epoch * stride + step * self.global_batch + self.rank * self.batch_size
         positions = np.arange(start, start + self.batch_size, dtype=np.int64)
-        passes, offsets = np.divmod(positions, self.num_samples)
+        passes, offsets = np.divmod(positions, self.pass_samples)
         indices = np.empty_like(positions)
         for one_pass in np.unique(passes):
             chosen = passes == one_pass
-            indices[chosen] = self._shuffled(int(one_pass))[offsets[chosen]]
+            shuffle = self._shuffle(int(one_pass))
+            blocks, places = np.divmod(offsets[chosen], self.block_size)
+            indices[chosen] = (
+                shuffle.shift + shuffle.blocks[blocks] * np.int64(self.block_size) + places
+            ) % self.num_samples
         return Draw(indices, passes, self.batch_size)
 
-    def _shuffled(self, one_pass: int) -> NDArray[np.int32]:
-        cached: tuple[int, NDArray[np.int32]] | None = self.__dict__.get("_cached")
-        if cached is None or cached[0] != one_pass:
-            generator = np.random.Generator(np.random.Philox(key_of(self.seed, one_pass)))
-            cached = one_pass, generator.permutation(np.arange(self.num_samples, dtype=np.int32))
-            object.__setattr__(self, "_cached", cached)
-        return cached[1]
+    def _shuffle(self, one_pass: int) -> Shuffle:
+        """The last two are kept: at the end of a pass the next one is already being read."""
+        for shuffle in self._shuffles:
+            if shuffle.one_pass == one_pass:
+                return shuffle
+        generator = np.random.Generator(np.random.Philox(key_of(self.seed, one_pass)))
+        blocks = generator.permutation(np.arange(self.num_samples // self.block_size, dtype=np.int32))
+        shift = int(generator.integers(self.num_samples)) if self.block_size > 1 else 0
+        self._shuffles[:] = [*self._shuffles[-1:], Shuffle(one_pass, blocks, shift)]
+        return self._shuffles[-1]
+
+
+def block_size_for(batch_size: int) -> int:
+    """The largest block of 8 to 16 samples of which a batch has a whole number. Raises ConfigError."""
+    for size in range(_MOST_BLOCK, _LEAST_BLOCK - 1, -1):
+        if batch_size % size == 0:
+            return size
+    raise ConfigError(
+        f"data.batch_size={batch_size} is no whole number of blocks of {_LEAST_BLOCK} to {_MOST_BLOCK} samples; "
+        "choose a multiple of 8, or data.shuffle=global"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

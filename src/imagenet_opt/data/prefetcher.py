@@ -1,51 +1,147 @@
 """Batches on the device, copied while the device still computes."""
 
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch.utils.data import DataLoader
 
-from imagenet_opt.data.batch import Batch
+from imagenet_opt import machine
+from imagenet_opt.data.ahead import ahead
+from imagenet_opt.data.bad_samples import BadSamples
+from imagenet_opt.data.batch import Batch, Making, RaggedBatch
 from imagenet_opt.data.keys import BatchKeys
+from imagenet_opt.data.normalize import normalize
+from imagenet_opt.data.resize import resize_batch
+from imagenet_opt.data.slots import Slots
+from imagenet_opt.errors import WorkerDied
+from imagenet_opt.machine import GIB
+from imagenet_opt.measure.cuda_clock import CudaClock
+
+Sent = tuple[Batch | RaggedBatch, torch.cuda.Event | None]
+_MOST_ROWS = 1000
+"""Batches that `drain` looks back on, where nobody drains."""
+
+
+def finish_batch(batch: Batch | RaggedBatch, dtype: torch.dtype) -> Batch:
+    """What a worker made, as normalised images of `dtype` on the device where it is."""
+    if isinstance(batch, RaggedBatch):
+        return resize_batch(batch, dtype)
+    return replace(batch, images=normalize(batch.images).to(dtype))
 
 
 class DevicePrefetcher:
-    """Wraps a loader of pinned batches: copy on a side stream, then `transform` on the stream that computes.
+    """Wraps a loader: the next batch is pinned and copied on a side stream while the present one is computed with.
 
-    The host queues a step's kernels faster than the device runs them, so the copy of the next batch overlaps
-    the present step. On a CPU it only applies `transform`.
+    `finish` then makes images of it, on the stream that computes. On a CPU nothing is copied.
 
     Its length is the whole epoch's, also when the epoch goes on in its middle.
+    Raises WorkerDied, with the likely cause, when a loader process is killed.
     """
 
     def __init__(
         self,
-        loader: "DataLoader[Batch]",
+        loader: "DataLoader[Batch | RaggedBatch]",
         keys: BatchKeys,
         *,
         device: torch.device,
-        transform: Callable[[Batch], Batch],
+        finish: Callable[[Batch | RaggedBatch], Batch],
+        bad: BadSamples,
+        slots: Slots,
     ) -> None:
         self.loader = loader
         self.sampler = keys  # Lightning looks here for set_epoch,
         self.batch_sampler = None  # and here when there is a sampler
         self.device = device
-        self.transform = transform
+        self.finish = finish
+        self.bad = bad
+        self.slots = slots
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._copy_clock = CudaClock() if device.type == "cuda" else None
+        self._rows: deque[dict[str, float]] = deque(maxlen=_MOST_ROWS)
 
     def __len__(self) -> int:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch in self.loader:
-            yield self.transform(self._send(batch))
+        try:
+            yield from self._batches()
+        except RuntimeError as error:
+            if (death := died(error)) is None:
+                raise
+            raise death from error
 
-    def _send(self, batch: Batch) -> Batch:
-        if self._stream is None:
-            return batch
-        with torch.cuda.stream(self._stream):
-            sent = batch.to(self.device, non_blocking=True)
-        computing = torch.cuda.current_stream(self.device)
-        computing.wait_stream(self._stream)
-        sent.record_stream(computing)
-        return sent
+    def drain(self) -> dict[str, float]:
+        """Means over the batches delivered since the last call, by metric name; empty when there were none."""
+        rows = list(self._rows)
+        self._rows.clear()
+        means = {f"loader/{name}": sum(row[name] for row in rows) / len(rows) for name in (rows[0] if rows else ())}
+        copies = self._copy_clock.finished_seconds() if self._copy_clock is not None else []
+        if copies:
+            means["loader/copy_seconds"] = sum(copies) / len(copies)
+        return means | {"loader/skipped": float(len(self.bad.reasons))} if rows else {}
+
+    def _batches(self) -> Iterator[Batch]:
+        batches = iter(self.loader)
+        delivered = int(self.slots.made.sum())
+        source = self._sent(batches)
+        for batch, copied in ahead(source) if self.loader.num_workers else source:
+            queued = int(self.slots.made.sum()) - delivered
+            delivered += 1
+            self.bad.add(batch.making.skipped)
+            self._note(batch.making, queued)
+            if copied is not None:
+                computing = torch.cuda.current_stream(self.device)
+                computing.wait_event(copied)
+                batch.record_stream(computing)
+            yield self.finish(batch)
+            self.slots.give_back(batch.ticket)
+
+    def _sent(self, batches: Iterator[Batch | RaggedBatch]) -> Iterator[Sent]:
+        """Batches on their way to the device, with the event that says when they are there; None on a CPU."""
+        for batch in batches:
+            self.slots.receive(batch.ticket, batch.data)
+            yield (batch, None) if self._stream is None else self._send(batch, self._stream)
+
+    def _send(self, batch: Batch | RaggedBatch, stream: torch.cuda.Stream) -> Sent:
+        assert self._copy_clock is not None
+        pinned = batch.pin_memory()
+        self.slots.give_back(batch.ticket)
+        with torch.cuda.stream(stream):
+            self._copy_clock.start()
+            sent = pinned.to(self.device, non_blocking=True)
+            self._copy_clock.stop()
+            copied = torch.cuda.Event()
+            copied.record()
+        return replace(sent, ticket=None), copied
+
+    def _note(self, making: Making, queued: int) -> None:
+        self._rows.append(
+            {
+                "read_seconds": making.read_seconds,
+                "decode_seconds": making.decode_seconds,
+                "mb_read": making.num_bytes / 1e6,
+                "reads_in_flight": making.reads_in_flight,
+                "queue_depth": max(0, queued),
+                "queue_seconds": max(0.0, time.monotonic() - making.made_at),
+            }
+        )
+
+
+def died(error: RuntimeError) -> WorkerDied | None:
+    """What the DataLoader's error of a killed worker means; None for any other error.
+
+    It is raised where the batch is asked for or, by a signal handler, wherever the process is at that moment.
+    """
+    text = str(error)
+    if "DataLoader worker" not in text and "shared memory" not in text:
+        return None
+    memory, shared = machine.available_memory() / GIB, machine.free_shared_memory() / GIB
+    room = f"free now: {memory:.1f} GiB of memory, {shared:.1f} GiB of /dev/shm"
+    remedy = "lower data.num_workers, data.prefetch_factor or data.batch_size"
+    if "Bus error" in text or "shared memory" in text:
+        return WorkerDied(f"a loader process found /dev/shm full; {remedy}, or enlarge /dev/shm; {room}")
+    reason = text.splitlines()[0].strip()
+    return WorkerDied(f"a loader process was killed, most often as memory ran out; {remedy}; {room} ({reason})")

@@ -1,51 +1,44 @@
 """Where the bytes of samples come from."""
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index import FileIndex
-from imagenet_opt.errors import BadSample
+from imagenet_opt.data.index import Split
 
-_READS_IN_FLIGHT = 16
+Indices = NDArray[np.int64]
 
 
 class Store(Protocol):
-    """Gives the encoded bytes of samples by index."""
+    """Gives the encoded bytes of samples by index. Retries, timeouts and concurrency are the reader's."""
 
-    def read_many(self, indices: NDArray[np.int64]) -> list[bytes]:
-        """Bytes of each sample, in the order of `indices`."""
+    def groups(self, indices: Indices) -> list[Indices]:
+        """Which samples one request reads together: places in `indices`."""
+
+    def read_many(self, indices: Indices) -> list[bytes]:
+        """Bytes of each sample, in the order of `indices`; may be called by many threads. Raises OSError."""
 
     def name(self, index: int) -> str:
         """What to call a sample in messages: its path."""
 
 
 class FolderStore:
-    """A folder tree of image files, several read at once since shared storage answers slowly, not seldom."""
+    """A folder tree of image files, one request each."""
 
-    def __init__(self, index: FileIndex) -> None:
+    def __init__(self, index: Split) -> None:
         self.index = index
-        self._threads: ThreadPoolExecutor | None = None
-        self._process = 0
 
-    def read_many(self, indices: NDArray[np.int64]) -> list[bytes]:
-        """Raises BadSample with the file's path and the system's reason."""
-        if self._threads is None or self._process != os.getpid():  # threads do not survive the fork into a worker
-            self._threads, self._process = ThreadPoolExecutor(_READS_IN_FLIGHT), os.getpid()
-        return list(self._threads.map(self._read, indices.tolist()))
+    def groups(self, indices: Indices) -> list[Indices]:
+        return list(np.arange(len(indices))[:, None])
+
+    def read_many(self, indices: Indices) -> list[bytes]:
+        return [_read_file(self.index.path(i)) for i in indices.tolist()]
 
     def name(self, index: int) -> str:
         return self.index.path(index)
 
-    def _read(self, index: int) -> bytes:
-        path = self.index.path(index)
-        try:
-            with open(path, "rb") as file:
-                return file.read()
-        except OSError as error:
-            raise BadSample(
-                f"cannot read {path}: {error.strerror}; restore the file or remove it (data.root)"
-            ) from error
+
+def _read_file(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()

@@ -1,0 +1,128 @@
+"""`imagenet-opt bench`: the loader alone on this machine, beside other loaders and the decoder's own limit."""
+
+import argparse
+import difflib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from imagenet_opt.cli.bench_peers import PEERS
+from imagenet_opt.errors import ConfigError
+
+if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
+    from imagenet_opt.cli.bench_report import Report
+
+HELP = f"""Measure the input pipeline alone: no network, nothing is done with the batches.
+
+imagenet-opt bench data.root=/fsx/imagenet                   any override of train.py, +experiment=... too
+imagenet-opt bench data.root=/fsx/imagenet --against all     beside other loaders, on the same files
+imagenet-opt bench data.root=/fsx/imagenet data.added_latency_ms=100     as on slow storage
+
+  --batches N    batches timed in a turn, after a warm-up that is discarded (default 20)
+  --repeats R    turns of each row (default 6, the fewest that give a median a 95 % interval)
+  --against A,B  other loaders: {", ".join(PEERS)}; or all
+  --json FILE    write everything that was measured
+
+Rows: `worker resize` hands over uint8 images of one size, as other loaders do; `region decode` hands over crops for the
+GPU to resize, as training with a GPU does; `nvImageCodec alone` is the decoder's limit: such crops from memory, in as
+many processes. data.resize_on=worker or device leaves one of ours; auto shows both, but on a machine with a GPU and
+without --against only `region decode`, and then with the copy to the GPU.
+
+Each turn is a process of its own, and the rows take turns. Start-up and warm-up count for nobody. Everybody has
+data.num_workers workers or threads. What reads a format of its own gets the files in it, once, in data.cache_dir."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says. json: None for no file."""
+
+    overrides: tuple[str, ...] = ()
+    batches: int = 20
+    repeats: int = 6
+    against: tuple[str, ...] = ()
+    json: Path | None = None
+
+
+def main(argv: list[str]) -> None:
+    if {"--help", "-h"} & set(argv):
+        print(HELP)
+        return
+    options = parse(argv)
+    report = bench(options)
+    from imagenet_opt.cli.bench_report import write_json
+    from imagenet_opt.cli.bench_table import print_report
+
+    print_report(report)
+    if options.json is not None:
+        write_json(report, options.json, command=["imagenet-opt", "bench", *argv])
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (imagenet-opt bench --help)")
+
+
+def parse(argv: list[str]) -> Options:
+    """Raises ConfigError for what is unknown or does not fit."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--batches", type=int, default=Options.batches)
+    parser.add_argument("--repeats", type=int, default=Options.repeats)
+    parser.add_argument("--against", default="")
+    parser.add_argument("--json", type=Path)
+    found = parser.parse_intermixed_args(argv)
+    for name in ("batches", "repeats"):
+        if getattr(found, name) < 1:
+            raise ConfigError(f"--{name} {getattr(found, name)} must be at least 1")
+    if found.json is not None:
+        _check_writable(found.json)
+    return Options(tuple(found.overrides), found.batches, found.repeats, _peers(found.against), found.json)
+
+
+def _peers(words: str) -> tuple[str, ...]:
+    names = [word.strip() for word in words.split(",") if word.strip()]
+    for name in names:
+        if name not in (*PEERS, "all"):
+            near = difflib.get_close_matches(name, PEERS, n=2, cutoff=0.5)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"expected {', '.join(PEERS)}, or all"
+            raise ConfigError(f"--against {name}: there is no such loader; {hint}")
+    return tuple(PEERS) if "all" in names else tuple(dict.fromkeys(names))
+
+
+def _check_writable(file: Path) -> None:
+    """Before the measurement, not after it."""
+    folder = file.absolute().parent
+    if file.is_dir() or not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
+        raise ConfigError(f"--json {file} cannot be written; choose a file in a folder that exists")
+
+
+def bench(options: Options) -> "Report":
+    """Measure all rows. Raises ImagenetOptError."""
+    from hydra import compose, initialize_config_dir
+
+    from imagenet_opt.cli.overrides import complete, config_folder
+
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        config = compose("train", complete(list(options.overrides)))
+
+    import torch
+
+    from imagenet_opt.cli.bench_plan import make_plan, measure
+    from imagenet_opt.cli.bench_report import Report, data_facts, machine_facts
+    from imagenet_opt.cli.build import _make
+    from imagenet_opt.data.datamodule import cache_folder
+
+    data = _make(config.data, "data")
+    may_use_gpu = torch.cuda.is_available() and config.trainer.accelerator in ("auto", "gpu", "cuda")
+    plan = make_plan(
+        data.train,
+        data.loading,
+        against=options.against,
+        num_batches=options.batches,
+        has_gpu=may_use_gpu,
+        cache=cache_folder(config.data.cache_dir),
+    )
+    machine = machine_facts()
+    rounds = measure(plan, repeats=options.repeats)
+    return Report(plan, rounds, machine, data_facts(plan))

@@ -1,0 +1,80 @@
+"""What one turn of a benchmark is to do: handed to the process that does it."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagenet_opt.data.index import FileIndex
+from imagenet_opt.data.loading import Loading
+from imagenet_opt.data.shards import ShardIndex
+
+WORKER, REGION, CEILING = "worker resize", "region decode", "nvImageCodec alone"
+OWN = (WORKER, REGION)
+"""Our rows; CEILING is the limit of the second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """side: a row's name. packed: where the copy of the files in a peer's own format is, or is to be written.
+
+    passes: so often all files are listed one after the other, so that no epoch ends within a turn.
+    num_workers, prefetch_factor: of all sides alike. device: where batches end.
+    """
+
+    side: str
+    index: FileIndex | ShardIndex
+    loading: Loading
+    passes: int
+    num_workers: int
+    prefetch_factor: int
+    num_warmup: int
+    num_batches: int
+    packed: Path = Path()
+    device: str = "cpu"
+
+    @property
+    def num_files(self) -> int:
+        return len(self.index)
+
+    def samples(self) -> list[tuple[str, int]]:
+        """(path, label) of every file, all passes."""
+        once = [(self.index.path(i), label) for i, label in enumerate(self.index.labels.tolist())]
+        return once * self.passes
+
+    def long_index(self) -> FileIndex | ShardIndex:
+        """All passes as one index."""
+        if self.passes == 1:
+            return self.index
+        rows = np.tile(np.arange(self.num_files), self.passes)
+        return chosen(self.index, rows) if isinstance(self.index, FileIndex) else _chosen_of_shards(self.index, rows)
+
+
+def chosen(index: FileIndex, rows: NDArray[np.int64]) -> FileIndex:
+    """An index of these rows, in memory; a row may come more than once."""
+    names, offsets = _chosen_names(index.names, index.offsets, rows)
+    return FileIndex(index.folder, index.classes, index.labels[rows], names, offsets)
+
+
+def _chosen_of_shards(index: ShardIndex, rows: NDArray[np.int64]) -> ShardIndex:
+    names, offsets = _chosen_names(index.names, index.name_offsets, rows)
+    return replace(
+        index,
+        labels=index.labels[rows],
+        shard_ids=index.shard_ids[rows],
+        offsets=index.offsets[rows],
+        sizes=index.sizes[rows],
+        checksums=index.checksums[rows],
+        names=names,
+        name_offsets=offsets,
+    )
+
+
+def _chosen_names(
+    names: NDArray[np.uint8], offsets: NDArray[np.int64], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    lengths = np.diff(offsets)[rows]
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    places = np.arange(ends[-1]) + np.repeat(offsets[rows] - ends[:-1], lengths)
+    return np.asarray(names[places]), ends

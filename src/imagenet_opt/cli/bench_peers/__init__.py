@@ -1,0 +1,106 @@
+"""Other loaders that `imagenet-opt bench --against` measures, one short adapter each; none is needed to train.
+
+An adapter is a function from a Job to an iterable of uint8 batches (N, 3, size, size) or (N, size, size, 3), random
+resized crops with flips, made on the CPU with the job's number of workers or threads.
+"""
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+_EXTRA = 'pip install "imagenet-opt[bench]"'
+
+
+class Peer(NamedTuple):
+    """needs: what must be importable. package: whose version counts. how: what is measured, in a line.
+
+    packs: reads a copy of its own format, which `pack(job, folder)` of its adapter writes first.
+    latency: its files are opened by our adapter, which can add data.added_latency_ms to each.
+    """
+
+    adapter: str
+    needs: str
+    package: str
+    how: str
+    install: str = _EXTRA
+    packs: bool = False
+    latency: bool = False
+
+    @property
+    def installed(self) -> bool:
+        try:
+            return find_spec(self.needs) is not None
+        except ModuleNotFoundError:
+            return False
+
+    @property
+    def version(self) -> str:
+        try:
+            return version(self.package)
+        except PackageNotFoundError:
+            return "of unknown version"
+
+    def function(self, name: str | None = None) -> Any:
+        """The adapter, or another function of its file."""
+        module, _, adapter = self.adapter.partition(":")
+        return getattr(import_module(f"{__name__}.{module}"), name or adapter)
+
+
+PEERS = {
+    "torchvision": Peer(
+        "torchvision:pillow",
+        "torchvision",
+        "torchvision",
+        "ImageFolder's way: Pillow, v1 transforms, PILToTensor, DataLoader",
+        latency=True,
+    ),
+    "torchvision-v2": Peer(
+        "torchvision:tensors",
+        "torchvision",
+        "torchvision",
+        "decode_image, v2 transforms on uint8 tensors, DataLoader",
+        latency=True,
+    ),
+    "timm": Peer(
+        "timm:loader",
+        "timm",
+        "timm",
+        "create_loader, its transform and fast_collate, prefetcher off",
+        latency=True,
+    ),
+    "dali": Peer(
+        "dali:loader",
+        "nvidia.dali",
+        "nvidia-dali-cuda130",
+        "CPU pipeline: readers.file, decoders.image_random_crop, resize, flip",
+    ),
+    "ffcv": Peer(
+        "ffcv:loader",
+        "ffcv",
+        "ffcv",
+        "JPEGs encoded anew at quality 90 in a .beton, OS cache",
+        install="apt install libopencv-dev libturbojpeg0-dev pkg-config g++, then pip install ffcv",
+        packs=True,
+    ),
+    "litdata": Peer(
+        "litdata:loader",
+        "litdata",
+        "litdata",
+        "StreamingDataset of the same JPEGs, its decoder, v2 transforms, StreamingDataLoader",
+        packs=True,
+    ),
+    "webdataset": Peer(
+        "webdataset:loader",
+        "webdataset",
+        "webdataset",
+        "tar shards of the same JPEGs, decode_image, v2 transforms, WebLoader",
+        packs=True,
+    ),
+    "spdl": Peer(
+        "spdl:loader",
+        "spdl.pipeline",
+        "spdl",
+        "PipelineBuilder: threads of one process, decode_image, v2 transforms",
+    ),
+}

@@ -1,0 +1,219 @@
+"""`imagenet-opt pack`: a folder of images as tar shards with an index, and whether they are still what was packed."""
+
+import difflib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagenet_opt.errors import ConfigError, ShardMismatch
+from imagenet_opt.machine import usable_cpus
+
+HELP = """Pack a data set into tar shards, which are read in order where files would be read one by one.
+
+imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet
+imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet-256 max_side=256
+imagenet-opt pack out=/nvme/imagenet --verify
+
+Then: python train.py data.root=/nvme/imagenet. WebDataset and any tar reader open the shards too.
+
+  data.root          folder that holds train/ and val/, each with a folder a class, or a tar file a class as ILSVRC has
+  out                folder for train/ and val/ with shard-00000.tar, ..., their index and rejected.csv
+  max_side           longer images are made smaller, to so many pixels at the longer side; default: all bytes are kept
+  quality            of the JPEGs that were made smaller, 1 to 95; default 90
+  shard_mb           about so many MB a shard; default 256
+  workers            processes; default auto, one for each CPU that may be used
+  seed               of the order in which the training images are laid down; default 0
+  val_labels         for a val/ without class folders: Kaggle's LOC_val_solution.csv, which is found by itself in val/
+                     or up to four folders above, or lines of FILE CLASS
+  data.train_folder  below data.root; default train
+  data.val_folder    below data.root; default val
+  --verify           read the shards in out back and list all that is not as it was packed; needs nothing but out
+
+Every file is looked at: a JPEG that is kept must have a header and an end, anything else must decode to the end. What
+is no image, or cannot be read, is left out and listed with the reason in rejected.csv.
+
+Stopped at any moment, by Ctrl-C, a full disk or kill -9, it goes on when the same is said again; the result is the
+same to the byte. A shard that was lost or cut short later is made again the same way."""
+
+FLAGS = ("--verify",)
+KEYS = (
+    "data.root",
+    "out",
+    "max_side",
+    "quality",
+    "shard_mb",
+    "workers",
+    "seed",
+    "val_labels",
+    "data.train_folder",
+    "data.val_folder",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """root: None with verify alone. max_side: None to keep all bytes. val_labels: None to look for a list."""
+
+    root: Path | None
+    out: Path
+    max_side: int | None
+    quality: int
+    shard_mb: float
+    workers: int
+    seed: int
+    val_labels: Path | None
+    train_folder: str
+    val_folder: str
+    verify: bool
+
+
+def main(argv: list[str]) -> None:
+    if {"--help", "-h"} & set(argv):
+        print(HELP)
+        return
+    arguments = parse(argv)
+    print(_verify(arguments) if arguments.verify else _pack(arguments))
+
+
+def parse(argv: list[str]) -> Arguments:
+    """`key=value` words and flags as Arguments; values as they are, not as YAML.
+
+    Raises ConfigError for what is unknown, missing, or does not fit.
+    """
+    given = dict(_key_and_value(word) for word in argv if word not in FLAGS)
+    verify = "--verify" in argv
+    for key in ("out",) if verify else ("data.root", "out"):
+        if key not in given:
+            raise ConfigError(f"{key} is missing; say {key}=FOLDER (imagenet-opt pack --help)")
+    root, labels, workers = given.get("data.root"), given.get("val_labels"), given.get("workers", "auto")
+    return Arguments(
+        root=None if root is None else Path(root).expanduser(),
+        out=Path(given["out"]).expanduser(),
+        max_side=_whole(given, "max_side", 1, 65500) if "max_side" in given else None,
+        quality=_whole(given, "quality", 1, 95) if "quality" in given else 90,
+        shard_mb=_megabytes(given.get("shard_mb", "256")),
+        workers=usable_cpus() if workers == "auto" else _whole(given, "workers", 1, 1024, ", or auto"),
+        seed=_whole(given, "seed", 0, 2**63) if "seed" in given else 0,
+        val_labels=None if labels is None else Path(labels).expanduser(),
+        train_folder=given.get("data.train_folder", "train"),
+        val_folder=given.get("data.val_folder", "val"),
+        verify=verify,
+    )
+
+
+def _key_and_value(word: str) -> tuple[str, str]:
+    key, _, value = word.partition("=")
+    if key not in KEYS:
+        near = difflib.get_close_matches(key, (*KEYS, *FLAGS), n=1)
+        hint = f"did you mean {near[0]}{'=' * (near[0] in KEYS)}?" if near else f"expected {', '.join((*KEYS, *FLAGS))}"
+        raise ConfigError(f"there is no key {key}; {hint}")
+    if not value:
+        raise ConfigError(f"{key} has no value; expected {key}=VALUE")
+    return key, value
+
+
+def _whole(given: dict[str, str], key: str, low: int, high: int, or_else: str = "") -> int:
+    value = given[key]
+    if not (value.isdecimal() and low <= int(value) <= high):
+        raise ConfigError(f"{key}={value} must be a whole number from {low} to {high}{or_else}")
+    return int(value)
+
+
+def _megabytes(value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e6:
+        raise ConfigError(f"shard_mb={value} must be a number of megabytes, such as shard_mb=256")
+    return number
+
+
+def _pack(arguments: Arguments) -> str:
+    """Pack, or go on with it. Returns what there is now, as one line. Raises what data.pack does."""
+    from imagenet_opt.data.pack import pack
+    from imagenet_opt.data.pack_plan import PackOptions
+
+    assert arguments.root is not None
+    began = time.perf_counter()
+    options = PackOptions(
+        max_side=arguments.max_side, quality=arguments.quality, shard_mb=arguments.shard_mb, seed=arguments.seed
+    )
+    with _progress("packing") as show:
+        packed = pack(
+            arguments.root,
+            arguments.out,
+            options,
+            train_folder=arguments.train_folder,
+            val_folder=arguments.val_folder,
+            val_labels=arguments.val_labels,
+            workers=arguments.workers,
+            on_progress=show,
+        )
+    seconds = time.perf_counter() - began
+    what = (
+        f"{packed.images} images, {packed.rejected} rejected{' (rejected.csv says why)' * (packed.rejected > 0)}, "
+        f"{_size(packed.bytes_in)} in, {_size(packed.bytes_out)} out"
+    )
+    if not packed.images_seen:
+        return f"{arguments.out} is packed already: {what}; nothing to do"
+    return f"packed {arguments.out}: {what}, {seconds:.1f} s, {packed.images_seen / seconds:.0f} images/s"
+
+
+def _verify(arguments: Arguments) -> str:
+    """Compare what was packed with its checksums. Returns what is whole, as one line.
+
+    Raises ShardMismatch when anything differs, after a line on each.
+    """
+    from imagenet_opt.data.pack_verify import verify
+    from imagenet_opt.data.shards import load_index
+
+    folders = [arguments.out / split for split in ("train", "val")]
+    total, done = sum(len(load_index(folder)) for folder in folders), 0
+
+    with _progress("verifying") as show:
+
+        def advance(samples: int) -> None:
+            nonlocal done
+            done += samples
+            show(done, total)
+
+        lines = [line for folder in folders for line in verify(folder, arguments.workers, advance)]
+    for line in lines:
+        print(line)
+    if lines:
+        raise ShardMismatch(
+            f"{arguments.out} (out) is damaged in {len(lines)} places, told above; remove those shards, or all of it "
+            "where an .npy is damaged, and pack again with the same words: what is missing is made"
+        )
+    return f"{arguments.out} is whole: all {total} images are as they were packed"
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """On stderr: a bar with rate and time left on a terminal, else a line at each tenth."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    began, terminal, told = time.perf_counter(), sys.stderr.isatty(), 0
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]:.0f} images/s"), TimeRemainingColumn())
+    bar = Progress(what, *columns, console=Console(stderr=True), disable=not terminal)
+    task = bar.add_task("", total=None, rate=0.0)
+
+    def show(done: int, total: int) -> None:
+        nonlocal told
+        rate = done / (time.perf_counter() - began)
+        bar.update(task, completed=done, total=total, rate=rate)
+        if not terminal and (tenth := 10 * done // total) > told:
+            told = tenth
+            print(f"{what}: {done} of {total} images, {rate:.0f} images/s", file=sys.stderr, flush=True)
+
+    with bar:
+        yield show
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.2f} MB"

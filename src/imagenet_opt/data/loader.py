@@ -1,0 +1,149 @@
+"""From an index to batches on the device: store, reader, decoder, workers, prefetcher."""
+
+import io
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from imagenet_opt.data.bad_samples import BadSamples
+from imagenet_opt.data.batch import Batch, RaggedBatch
+from imagenet_opt.data.budget import SPARE_BATCHES, LoaderBudget, fit_loader
+from imagenet_opt.data.dataset import BatchDataset, eval_crops, train_crops
+from imagenet_opt.data.decode import Decoder, load_codec
+from imagenet_opt.data.index import FileIndex, Split, open_split, split_folder
+from imagenet_opt.data.keys import BatchKeys
+from imagenet_opt.data.loading import Loading
+from imagenet_opt.data.order import Draw, EvalOrder, TrainOrder, block_size_for
+from imagenet_opt.data.prefetcher import DevicePrefetcher, finish_batch
+from imagenet_opt.data.reader import Reader
+from imagenet_opt.data.shards import ShardIndex, ShardStore, is_packed, open_shards
+from imagenet_opt.data.slots import Slots
+from imagenet_opt.data.slow_store import SlowStore
+from imagenet_opt.data.store import FolderStore, Store
+
+log = logging.getLogger(__name__)
+
+_MEASURED = 48
+"""Images whose sizes tell the mean size of a crop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """Where a process sits: its rank of world_size, and how many share its machine and its loader's CPUs."""
+
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+    rank: int = 0
+    world_size: int = 1
+    local_processes: int = 1
+
+
+def train_loader(index: Split, how: Loading, seat: Seat) -> DevicePrefetcher:
+    """Batches of shuffled random crops, without end of epochs: `sampler.set_epoch` chooses one."""
+    order = TrainOrder(
+        num_samples=len(index),
+        batch_size=how.batch_size,
+        seed=how.seed,
+        samples_per_epoch=how.samples_per_epoch,
+        block_size=block_size_for(how.batch_size) if how.shuffle == "block" else 1,
+        rank=seat.rank,
+        world_size=seat.world_size,
+    )
+    if order.num_dropped and seat.rank == 0:
+        log.info(f"data: {order.num_dropped} of {order.num_samples} images of each epoch fill no whole batch")
+    dataset = _dataset(index, how, seat, order)
+    return _loader(dataset, how, seat, lambda epoch: how.image_size)
+
+
+def eval_loader(index: Split, how: Loading, seat: Seat) -> DevicePrefetcher:
+    """Batches of centred crops of every sample, in order, the last one padded."""
+    order = EvalOrder(num_samples=len(index), batch_size=how.batch_size, rank=seat.rank, world_size=seat.world_size)
+    return _loader(_dataset(index, how, seat, order), how, seat, lambda epoch: how.val_image_size or how.image_size)
+
+
+def open_index(root: Path | None, split: str, cache_dir: Path) -> FileIndex | ShardIndex:
+    """The index of `root`/`split`: packed shards, or a folder per class. Raises DataError."""
+    folder = split_folder(root, split)
+    return open_shards(folder) if is_packed(folder) else open_split(root, split, cache_dir)
+
+
+def store_of(index: Split, how: Loading) -> Store:
+    """The store of an index, as slow as `how` asks."""
+    store: Store = ShardStore(index) if isinstance(index, ShardIndex) else FolderStore(index)
+    if not how.added_latency_ms and how.max_mb_per_second is None:
+        return store
+    rate = None if how.max_mb_per_second is None else how.max_mb_per_second * 1e6
+    return SlowStore(store, latency_seconds=how.added_latency_ms / 1000, bytes_per_second=rate)
+
+
+def mean_crop_bytes(dataset: BatchDataset) -> float:
+    """Mean bytes of a decoded crop, from the sizes of some images; those that cannot be opened do not count."""
+    spread = np.linspace(0, len(dataset.labels) - 1, min(_MEASURED, len(dataset.labels))).astype(np.int64)
+    sizes = []
+    for sample in dataset.reader.read((-1, 0), spread).samples:
+        try:
+            sizes.append(Image.open(io.BytesIO(sample)).size if isinstance(sample, bytes) else None)
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            continue
+    widths, heights = np.array([size for size in sizes if size is not None] or [(500, 400)]).T
+    draw = Draw(spread[: len(widths)], np.zeros(len(widths), np.int64), len(widths))
+    crops, _ = dataset.crop_plan(draw, heights, widths)
+    return 3 * float(np.minimum(crops.heights * crops.widths, dataset.decoder.max_crop_pixels).mean())
+
+
+def _dataset(index: Split, how: Loading, seat: Seat, order: TrainOrder | EvalOrder) -> BatchDataset:
+    in_flight = None if how.reads_in_flight == "auto" else int(how.reads_in_flight)
+    plan = (
+        train_crops(seed=how.seed, scale=how.crop_scale)
+        if isinstance(order, TrainOrder)
+        else eval_crops(crop_ratio=how.val_crop_ratio)
+    )
+    return BatchDataset(
+        reader=Reader(store_of(index, how), reads_in_flight=in_flight, timeout_seconds=how.read_timeout),
+        decoder=Decoder(exif_rotation=how.exif_rotation, max_crop_pixels=how.max_crop_pixels),
+        labels=index.labels,
+        order=order,
+        crop_plan=plan,
+        resize_here=how.resize_on == "worker" or (how.resize_on == "auto" and seat.device.type != "cuda"),
+        skip_bad=how.on_bad_sample == "skip",
+        seed=how.seed,
+        slots=Slots(num_workers=0, depth=1),
+    )
+
+
+def _loader(dataset: BatchDataset, how: Loading, seat: Seat, size_of: Callable[[int], int]) -> DevicePrefetcher:
+    load_codec()
+    budget = _budget(dataset, how, seat, size_of(0))
+    if budget.message and isinstance(dataset.order, TrainOrder) and seat.rank == 0:
+        log.info(budget.message)
+    slots = Slots(num_workers=budget.num_workers, depth=budget.prefetch_factor + SPARE_BATCHES)
+    keys = BatchKeys(num_batches=dataset.order.num_batches, size_of=size_of)
+    loader: DataLoader[Batch | RaggedBatch] = DataLoader(
+        replace(dataset, slots=slots),
+        batch_size=None,
+        sampler=keys,
+        num_workers=budget.num_workers,
+        prefetch_factor=budget.prefetch_factor if budget.num_workers else None,
+        persistent_workers=budget.num_workers > 0,
+        generator=torch.Generator(),  # its own, so that starting workers draws nothing from the model's
+    )
+    bad = BadSamples(num_samples=len(dataset.labels), max_fraction=how.max_bad_fraction)
+    finish = partial(finish_batch, dtype=seat.dtype)
+    return DevicePrefetcher(loader, keys, device=seat.device, finish=finish, bad=bad, slots=slots)
+
+
+def _budget(dataset: BatchDataset, how: Loading, seat: Seat, image_size: int) -> LoaderBudget:
+    crop_bytes = 3.0 * image_size**2 if dataset.resize_here else mean_crop_bytes(dataset)
+    return fit_loader(
+        num_workers=None if how.num_workers == "auto" else int(how.num_workers),
+        prefetch_factor=None if how.prefetch_factor == "auto" else int(how.prefetch_factor),
+        batch_bytes=int(how.batch_size * crop_bytes),
+        processes=seat.local_processes,
+    )

@@ -1,0 +1,84 @@
+"""Shared memory in which workers hand over batches, used again and again.
+
+Fresh shared memory costs as much as a sixth of decoding: the kernel finds and clears every page of it anew.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import get_worker_info
+
+_ROUNDING = 2**20
+"""Bytes to which buffers are rounded up, so that caching allocators can use their blocks again."""
+_SPARE = 1.125
+"""A slot's size over its first batch's, as ragged batches differ."""
+
+
+class Ticket(NamedTuple):
+    """Which slot a batch is in. `number` tells it from later batches of the same slot."""
+
+    worker: int
+    slot: int
+    number: int
+
+
+class Slots:
+    """Shared buffers, `depth` for each worker, and which of them hold a batch that is still needed.
+
+    A worker takes one, the process that trains gives it back once the batch is copied; without a free one, memory is
+    fresh. Also counts the batches that each worker has made.
+    """
+
+    def __init__(self, *, num_workers: int, depth: int) -> None:
+        shape = (max(1, num_workers), depth)
+        self.holding = torch.zeros(shape, dtype=torch.int64).share_memory_()  # numbers of tickets; 0 is free
+        self.made = torch.zeros(shape[0], dtype=torch.int64).share_memory_()
+        self._buffers: dict[int, Tensor] = {}
+        self._number = 0
+        self._place = (0, 0)
+        self._seen: dict[tuple[int, int], Tensor] = {}
+
+    def begin(self, epoch: int, step: int) -> None:
+        """Called in a worker for each batch. With a new epoch, or one begun anew, all earlier batches are done with."""
+        if epoch != self._place[0] or step <= self._place[1]:
+            self.holding[_worker()] = 0
+        self._place = (epoch, step)
+
+    def take(self, num_bytes: int) -> tuple[Tensor, Ticket | None]:
+        """uint8 (num_bytes, rounded up), of any content. In the process that trains it is ordinary memory."""
+        size = -(-num_bytes // _ROUNDING) * _ROUNDING
+        if get_worker_info() is None:
+            return torch.empty(size, dtype=torch.uint8), None
+        worker = _worker()
+        for slot, number in enumerate(self.holding[worker].tolist()):
+            if number == 0:
+                if slot not in self._buffers or len(self._buffers[slot]) < size:
+                    self._buffers[slot] = _shared(int(size * _SPARE))
+                self._number += 1
+                self.holding[worker, slot] = self._number
+                return self._buffers[slot][:size], Ticket(worker, slot, self._number)
+        return _shared(size), None
+
+    def count(self) -> None:
+        """Called in a worker when a batch is made."""
+        self.made[_worker()] += 1
+
+    def receive(self, ticket: Ticket | None, pixels: Tensor) -> None:
+        """Keep the memory mapped here, so that the next batch in that slot need not map it again."""
+        if ticket is not None:
+            self._seen[ticket.worker, ticket.slot] = pixels
+
+    def give_back(self, ticket: Ticket | None) -> None:
+        """The batch is copied, or dropped. Does nothing when its slot holds a later one by now."""
+        if ticket is not None and int(self.holding[ticket.worker, ticket.slot]) == ticket.number:
+            self.holding[ticket.worker, ticket.slot] = 0
+
+
+def _worker() -> int:
+    info = get_worker_info()
+    return 0 if info is None else info.id
+
+
+def _shared(size: int) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(size, device="cpu"))

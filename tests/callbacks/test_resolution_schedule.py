@@ -1,0 +1,58 @@
+"""Sizes by epoch, with a loader that makes them and with one that does not."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import interpolate
+
+from callbacks.resolution_schedule import ResolutionSchedule
+from imagenet_opt.errors import ConfigError
+from tests.callbacks.conftest import Named, Plain, images
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
+
+
+def pooled() -> Plain:
+    """Takes images of any size."""
+    module = Plain()
+    module.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    return module
+
+
+def test_sizes_grow_in_steps_and_stay() -> None:
+    schedule = ResolutionSchedule(start=128, end=224, first_epoch=2, last_epoch=8)
+    assert [schedule.size_of(epoch) for epoch in range(11)] == [128, 128, 128, 128, 160, 160, 192, 192, 224, 224, 224]
+    shrinking = ResolutionSchedule(start=64, end=32, first_epoch=0, last_epoch=2, step=16)
+    assert [shrinking.size_of(epoch) for epoch in range(4)] == [64, 48, 32, 32]
+
+
+@pytest.mark.parametrize("collate_fn", [None, Named.of])
+def test_images_of_a_foreign_loader_are_resized_and_the_size_logged(project, collate_fn: Any) -> None:
+    class Recording(Plain):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            pixels, labels = (batch.images, batch.labels) if isinstance(batch, Named) else batch
+            self.seen.append((pixels.clone(), labels))
+            return nn.functional.cross_entropy(self.net(pixels), labels)
+
+    module = Recording()
+    module.net = pooled().net
+    schedule = ResolutionSchedule(start=4, end=12, first_epoch=0, last_epoch=2, step=4)
+    project.fit(schedule, module=module, max_epochs=3, collate_fn=collate_fn)
+    assert [pixels.shape[-1] for pixels, _ in module.seen] == [4] * 10 + [8] * 10 + [12] * 10
+    first = torch.stack([images()[i][0] for i in range(4)])
+    assert torch.equal(module.seen[0][0], interpolate(first, size=(4, 4), mode="bilinear", antialias=True))
+    assert [row["resolution"] for _, row in project.logger.rows if "resolution" in row][:1] == [4.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"start": 100, "end": 224, "first_epoch": 0, "last_epoch": 1}, "multiples of step=32"),
+        ({"start": 128, "end": 224, "first_epoch": 3, "last_epoch": 1}, "first_epoch=3"),
+    ],
+)
+def test_what_makes_no_schedule_is_refused(options: dict[str, int], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ResolutionSchedule(**options)

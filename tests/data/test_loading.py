@@ -1,0 +1,32 @@
+"""What the keys under data. may be."""
+
+import pytest
+
+from imagenet_opt.errors import ConfigError
+from tests.data.test_dataset import loading
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch_size": 0}, r"data\.batch_size=0 must be a whole number of at least 1"),
+        ({"num_workers": -1}, r"data\.num_workers=-1 .*at least 0, or auto"),
+        ({"num_workers": None}, r"data\.num_workers=None .*, or auto"),
+        ({"reads_in_flight": 0}, r"data\.reads_in_flight=0"),
+        ({"shuffle": "blocks"}, r"data\.shuffle=blocks must be one of global, block"),
+        ({"resize_on": "gpu"}, r"data\.resize_on=gpu must be one of auto, device, worker"),
+        ({"on_bad_sample": "ignore"}, r"data\.on_bad_sample=ignore must be one of skip, raise"),
+        ({"max_bad_fraction": -0.1}, r"data\.max_bad_fraction=-0\.1"),
+        ({"read_timeout": "long"}, r"data\.read_timeout=long must be a number"),
+        ({"crop_scale": (0.5, 0.1)}, r"data\.crop_scale"),
+        ({"val_crop_ratio": 1.5}, r"data\.val_crop_ratio=1\.5"),
+        ({"max_crop_pixels": 0}, r"data\.max_crop_pixels=0"),
+    ],
+)
+def test_what_cannot_be_is_told_by_its_key(options: dict, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        loading(**options)
+
+
+def test_what_can_be_is_taken() -> None:
+    assert loading(num_workers="auto", prefetch_factor="auto", reads_in_flight="auto").num_workers == "auto"

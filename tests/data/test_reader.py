@@ -1,0 +1,190 @@
+"""Samples in order whatever the storage does, many at a time, ahead of being asked."""
+
+import errno
+import logging
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from imagenet_opt.data import reader as module
+from imagenet_opt.data.reader import Reader
+from imagenet_opt.data.slow_store import SlowStore
+from imagenet_opt.data.store import Indices
+from imagenet_opt.errors import BadSample, ReadTimeout
+
+
+class Numbers:
+    """Sample i is the text of i; `each` is called before it is read."""
+
+    def __init__(self, each: Callable[[int], None] = lambda index: None, group: int = 1) -> None:
+        self.each = each
+        self.group = group
+        self.read: list[int] = []
+
+    def groups(self, indices: Indices) -> list[Indices]:
+        return [np.arange(i, min(i + self.group, len(indices))) for i in range(0, len(indices), self.group)]
+
+    def read_many(self, indices: Indices) -> list[bytes]:
+        for index in indices.tolist():
+            self.each(index)
+            self.read.append(index)
+        return [str(index).encode() for index in indices.tolist()]
+
+    def name(self, index: int) -> str:
+        return f"/proc/sample{index}"
+
+
+def batch(step: int, size: int = 8) -> Indices:
+    return np.arange(step * size, (step + 1) * size)[::-1].copy()
+
+
+def texts(indices: Indices) -> list[bytes]:
+    return [str(i).encode() for i in indices.tolist()]
+
+
+@pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.parametrize("reads_in_flight", [1, 5, None])
+def test_samples_come_in_order_with_and_without_a_forecast(reads_in_flight: int | None, group: int) -> None:
+    reader = Reader(Numbers(group=group), reads_in_flight=reads_in_flight)
+    for step in range(20):
+        wrong = 100 if step == 7 else 0  # a forecast that does not come true
+        following = [((wrong, s), batch(s + wrong)) for s in range(step + 1, step + 4)]
+        assert reader.read((0, step), batch(step), following).samples == texts(batch(step))
+    assert reader.read_now(np.array([5, 3])) == [b"5", b"3"]
+
+
+def test_what_comes_next_is_read_before_it_is_asked_for() -> None:
+    done = threading.Event()
+    store = Numbers(lambda index: done.set() if index == 15 else None)
+    reader = Reader(store, reads_in_flight=4)
+    reader.read((0, 0), batch(0), [((0, 1), batch(1))])
+    assert done.wait(10)
+
+
+def test_no_more_requests_than_allowed_run_at_a_time() -> None:
+    lock, running, most = threading.Lock(), 0, 0
+    together = threading.Barrier(3, timeout=10)
+
+    def each(index: int) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        together.wait()  # nobody goes on before three are here
+        with lock:
+            running -= 1
+
+    reader = Reader(Numbers(each), reads_in_flight=3)
+    for step in range(4):
+        reader.read((0, step), batch(step, 9))
+    assert most == 3
+
+
+def test_auto_follows_the_latency() -> None:
+    quick, slow = Reader(Numbers()), Reader(SlowStore(Numbers(), latency_seconds=0.05))
+    for step in range(5):
+        found = [reader.read((0, step), batch(step, 64)).reads_in_flight for reader in (quick, slow)]
+    assert found[0] == 1
+    assert found[1] > 16
+
+
+def test_storage_that_becomes_slow_is_read_at_once_from_then_on() -> None:
+    store = SlowStore(Numbers())
+    reader = Reader(store)
+    for step in range(3):
+        assert reader.read((0, step), batch(step, 64)).reads_in_flight == 1
+    store.latency_seconds = 0.05
+    fetched = reader.read((0, 3), batch(3, 64))
+    assert fetched.samples == texts(batch(3, 64))
+    assert fetched.wait_seconds < 64 * 0.05 / 2
+
+
+def test_the_bytes_ahead_are_bounded() -> None:
+    class Large(Numbers):
+        def read_many(self, indices: Indices) -> list[bytes]:
+            super().read_many(indices)
+            return [bytes(10_000) for _ in indices]
+
+    store = Large()
+    reader = Reader(store, reads_in_flight=500, max_bytes=200_000)
+    for step in range(200):
+        following = (((0, s), batch(s)) for s in range(step + 1, 10_000))
+        reader.read((0, step), batch(step), following)
+        waiting = {index for pending in reader._pending for index in batch(pending[1]).tolist()}
+    assert 0 < len(waiting) <= 200_000 / 10_000 + 8 + 8
+
+
+def test_transient_errors_are_tried_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(module, "_PAUSES", (0.0, 0.0, 0.0))
+    left = {2: [errno.EIO, errno.ESTALE], 5: [errno.EIO] * 4}
+
+    def each(index: int) -> None:
+        if left.get(index):
+            code = left[index].pop()
+            raise OSError(code, "not now")
+
+    found = Reader(Numbers(each), reads_in_flight=2).read((0, 0), np.arange(8)).samples
+    assert found[2] == b"2"
+    assert isinstance(found[5], BadSample)
+    assert "cannot read /proc/sample5: not now" in str(found[5])
+    assert "data.root" in str(found[5])
+    assert [f for i, f in enumerate(found) if i != 5] == [str(i).encode() for i in range(8) if i != 5]
+    assert "/proc/sample2: not now; trying again" in caplog.text
+
+
+@pytest.mark.parametrize("group", [1, 4])
+def test_what_is_gone_is_bad_at_once_and_alone(group: int) -> None:
+    tries = []
+
+    def each(index: int) -> None:
+        if index == 6:
+            tries.append(index)
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    found = Reader(Numbers(each, group)).read((0, 0), np.arange(8)).samples
+    assert [isinstance(sample, BadSample) for sample in found] == [i == 6 for i in range(8)]
+    assert len(tries) <= 2
+
+
+@pytest.mark.parametrize("reads_in_flight", [1, 4])
+def test_a_request_without_an_answer_is_made_once_more_and_then_told(
+    reads_in_flight: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = threading.Event()
+    reader = Reader(
+        Numbers(lambda index: answer.wait(30) and None if index == 3 else None),
+        reads_in_flight=reads_in_flight,
+        timeout_seconds=0.2,
+    )
+    try:
+        with caplog.at_level(logging.WARNING), pytest.raises(ReadTimeout, match=r"/proc/sample3 on /proc .*read_time"):
+            reader.read((0, 0), np.arange(8))
+        assert "reading /proc/sample3; asking again" in caplog.text
+    finally:
+        answer.set()
+
+
+def test_the_second_request_may_succeed() -> None:
+    answer, calls = threading.Event(), []
+
+    def each(index: int) -> None:
+        calls.append(index)
+        if calls.count(3) == 1 and index == 3:
+            answer.wait(30)
+
+    try:
+        reader = Reader(Numbers(each), reads_in_flight=4, timeout_seconds=0.2)
+        assert reader.read((0, 0), np.arange(8)).samples == texts(np.arange(8))
+    finally:
+        answer.set()
+
+
+def test_a_limited_line_takes_its_time() -> None:
+    import time
+
+    store = SlowStore(Numbers(), bytes_per_second=1000.0)
+    began = time.monotonic()
+    store.read_many(np.arange(100, 130))  # 90 bytes
+    assert time.monotonic() - began >= 0.09

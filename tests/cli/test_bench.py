@@ -333,7 +333,7 @@ def report(index: FileIndex) -> Report:
     plan = replace(
         plan_of(index, against=("torchvision", "timm")),
         sides=tuple(RATES),
-        absent={"ffcv": f"not installed: {PEERS['ffcv'].install}"},
+        absent={name: f"not installed: {PEERS[name].install}" for name in ("dali", "ffcv")},
     )
     rounds = Rounds(turns, {"spdl": "RuntimeError: out of threads"})
     facts = {"cpu": "a CPU", "usable_cpus": 2, "memory_gib": 8.0, "gpu": None, "busy_percent_before": 35.0}
@@ -355,7 +355,7 @@ def test_ratios_are_medians_over_rounds_and_intervals_say_what_they_allow(report
 
 def test_json_has_every_row_also_those_that_were_not_measured(report: Report) -> None:
     rows = {row["name"]: row for row in as_json(report, ["imagenet-opt", "bench"])["rows"]}
-    assert list(rows) == [WORKER, REGION, CEILING, "torchvision", "timm", "ffcv", "spdl"]
+    assert list(rows) == [WORKER, REGION, CEILING, "torchvision", "timm", "dali", "ffcv", "spdl"]
     assert rows["spdl"]["failure"] == "RuntimeError: out of threads"
     assert rows["ffcv"]["failure"].startswith("not installed: apt install")
     assert rows["ffcv"]["images_per_second"] is rows["spdl"]["images_per_second"] is None
@@ -377,6 +377,7 @@ def test_the_tables_name_what_was_measured_and_what_was_not(report: Report, caps
         "encoded bytes, MB 2.5 2.5",
     ):
         assert words in lines
+    assert 'dali - not installed: pip install "imagenet-opt[bench]"' in text
     assert "spdl - RuntimeError: out of threads" in text and "ffcv - not installed: apt install" in text
     assert "a CPU, 2 usable CPUs, 8 GiB, no GPU; 35 % busy before the run" in text
     assert "39 files, mean" in text and f"python {sys.version.split()[0]}" in text

@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,24 +15,9 @@ from torchvision.io import ImageReadMode, decode_image
 
 from imagenet_opt.data.decode import Decoder
 from imagenet_opt.errors import BadSample
+from tests.data.conftest import encoded, picture
 
 BOX = (7, 5, 20, 31)
-
-
-def picture(height: int, width: int, mode: str = "RGB", seed: int = 0) -> Image.Image:
-    """Smooth colours with some noise."""
-    rng = np.random.default_rng(seed)
-    ramps = np.stack(
-        [np.add.outer(np.arange(height) * a, np.arange(width) * b) for a, b in ((3, 1), (1, 4), (2, 2))], -1
-    )
-    noisy = (ramps % 256 * 0.8 + rng.integers(0, 50, (height, width, 3))).astype(np.uint8)
-    return Image.fromarray(noisy).convert(mode)
-
-
-def encoded(image: Image.Image, kind: str = "JPEG", **options) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 def crop(data: bytes, box: tuple[int, int, int, int] = BOX, **options) -> np.ndarray:
@@ -49,20 +35,35 @@ def part(pixels: np.ndarray, box: tuple[int, int, int, int] = BOX) -> np.ndarray
     return pixels[top : top + height, left : left + width]
 
 
-@pytest.mark.parametrize("subsampling", [0, 1, 2])
-@pytest.mark.parametrize("progressive", [False, True])
-@pytest.mark.parametrize("size", [(48, 64), (41, 53), (160, 227)])
-def test_ordinary_jpegs_are_decoded_bit_for_bit(subsampling: int, progressive: bool, size: tuple[int, int]) -> None:
-    data = encoded(picture(*size), quality=85, subsampling=subsampling, progressive=progressive)
+def some_boxes(num: int, size: tuple[int, int]) -> list[tuple[int, int, int, int]]:
     rng = np.random.default_rng(1)
+    sides = [tuple(int(rng.integers(1, n + 1)) for n in size) for _ in range(num)]
+    return [(int(rng.integers(size[0] - h + 1)), int(rng.integers(size[1] - w + 1)), h, w) for h, w in sides]
+
+
+@pytest.mark.parametrize("subsampling", [0, 1, 2])
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_rows": 1}, {"quality": 100}], ids=str)
+@pytest.mark.parametrize("size", [(48, 64), (41, 53), (160, 227)])
+def test_ordinary_jpegs_are_decoded_bit_for_bit(subsampling: int, options: dict, size: tuple[int, int]) -> None:
+    data = encoded(picture(*size), **{"quality": 85, "subsampling": subsampling} | options)
     decoder = Decoder()
     image = decoder.open(data, "some.JPEG")
     assert (image.height, image.width) == size
-    assert image.stream is not None
-    for _ in range(20):
-        height, width = (int(rng.integers(1, n + 1)) for n in size)
-        box = int(rng.integers(size[0] - height + 1)), int(rng.integers(size[1] - width + 1)), height, width
+    assert image.stream is not None  # that is: no whole decode
+    for box in some_boxes(20, size):
         assert np.array_equal(decoder.crop(image, box), part(whole(data), box)), box
+
+
+def test_real_images_are_decoded_bit_for_bit(sample_root: Path) -> None:
+    decoder, regions = Decoder(), 0
+    for path in sorted(sample_root.glob("*/*.JPEG"))[::5]:
+        image = decoder.open(path.read_bytes(), str(path))
+        expected = whole(image.encoded)
+        assert (image.height, image.width) == expected.shape[:2]
+        for box in some_boxes(2, expected.shape[:2]):
+            regions += image.stream is not None
+            assert np.array_equal(decoder.crop(image, box), part(expected, box)), (path, box)
+    assert regions >= 390
 
 
 def test_grey_becomes_three_channels() -> None:
@@ -80,6 +81,7 @@ def test_grey_becomes_three_channels() -> None:
         ("RGB", "WEBP", {"lossless": True}),
         ("RGB", "BMP", {}),
         ("P", "GIF", {"save_all": True, "append_images": [Image.new("P", (64, 48))]}),
+        ("RGB", "WEBP", {"lossless": True, "save_all": True, "append_images": [Image.new("RGB", (64, 48))]}),
     ],
 )
 def test_other_files_under_a_jpegs_name_are_decoded_whole(mode: str, kind: str, options: dict) -> None:
@@ -90,10 +92,28 @@ def test_other_files_under_a_jpegs_name_are_decoded_whole(mode: str, kind: str, 
     assert np.abs(found.astype(int) - expected).mean() < 6  # how CMYK becomes RGB is a matter of taste
 
 
-def test_sixteen_bits_become_eight() -> None:
+def ycck(image: Image.Image) -> bytes:
+    """As Adobe writes it: luma and chroma in the place of cyan, magenta and yellow; no black; Pillow inverts all."""
+    planes = (*image.convert("YCbCr").split(), Image.new("L", image.size))
+    data = bytearray(encoded(Image.merge("CMYK", planes), quality=98))
+    data[data.index(b"Adobe") + 11] = 2  # the transform
+    return bytes(data)
+
+
+def test_jpegs_of_four_colours_become_rgb() -> None:
+    image = picture(48, 64)
+    found = crop(ycck(image))
+    assert np.abs(found.astype(int) - part(np.asarray(image))).mean() < 6
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_sixteen_bits_become_eight(kind: str) -> None:
     levels = np.linspace(0, 65535, 48 * 64).reshape(48, 64).astype(np.uint16)
-    found = crop(encoded(Image.fromarray(levels), "PNG"))
-    assert np.abs(found[..., 0].astype(int) - part(levels) // 257).max() <= 1
+    data = encoded(Image.fromarray(levels), kind)
+    assert np.abs(crop(data)[..., 0].astype(int) - part(levels) // 257).max() <= 1
+    smaller = crop(data, (0, 0, 48, 64), max_crop_pixels=48 * 64 // 4)
+    expected = (levels // 257).reshape(24, 2, 32, 2).mean((1, 3))
+    assert np.abs(smaller[..., 1] - expected).max() < 2
 
 
 def test_exif_turns_only_when_asked() -> None:
@@ -104,7 +124,10 @@ def test_exif_turns_only_when_asked() -> None:
     decoder = Decoder(exif_rotation=True)
     image = decoder.open(data, "some.JPEG")
     assert (image.height, image.width) == (64, 48)
-    assert np.array_equal(decoder.crop(image, BOX), part(np.rot90(whole(data), k=-1)))
+    turned = np.rot90(whole(data), k=-1)
+    assert np.array_equal(decoder.crop(image, BOX), part(turned))
+    smaller = crop(data, (0, 0, 64, 48), exif_rotation=True, max_crop_pixels=48 * 64 // 4)
+    assert np.abs(smaller - turned.reshape(32, 2, 24, 2, 3).mean((1, 3))).max() < 1
 
 
 @pytest.mark.parametrize(
@@ -115,6 +138,7 @@ def test_exif_turns_only_when_asked() -> None:
         (encoded(picture(48, 64))[:-300], "some.JPEG"),
         (encoded(picture(48, 64))[:100], "some.JPEG"),
         (encoded(picture(48, 64), "PNG")[:500], "some.JPEG"),
+        (encoded(picture(48, 64), "GIF")[:30], "some.JPEG"),
     ],
 )
 def test_what_nothing_opens_is_told_by_name(data: bytes, words: str) -> None:
@@ -148,19 +172,49 @@ def test_large_crops_come_smaller_as_means_of_their_pixels(kind: str) -> None:
     assert np.array_equal(crop(data, small, max_crop_pixels=10_000), part(whole(data), small))
 
 
-def test_twenty_thousand_pixels_take_little_memory() -> None:
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize(
+    ("size", "box", "most"),
+    [((1, 3000), (0, 0, 1, 3000), 500), ((20, 999), (3, 0, 1, 999), 90), ((3, 3), (1, 1, 2, 2), 1)],
+)
+def test_a_crop_made_smaller_keeps_a_pixel_a_side(kind: str, size: tuple, box: tuple, most: int) -> None:
+    height, width, _ = crop(encoded(picture(*size), kind), box, max_crop_pixels=most).shape
+    assert 1 <= height * width <= most
+
+
+def test_pillows_warning_of_half_a_bomb_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4000)  # 100 x 60 is more, but not twice as much
+    found = crop(encoded(picture(100, 60), "PNG"), (0, 0, 100, 60), max_crop_pixels=1500)
+    assert found.shape == (50, 30, 3)
+    assert Image.MAX_IMAGE_PIXELS == 4000
+
+
+def peak_growth(data: bytes, box: tuple[int, int, int, int]) -> tuple[int, float]:
+    """Bytes of a crop, and MB that its decoding took at most, in a process of its own."""
     command = (
-        "import sys, resource; from imagenet_opt.data.decode import Decoder;"
+        "import sys, resource; from imagenet_opt.data.decode import Decoder, load_codec; load_codec();"
         "data = sys.stdin.buffer.read(); decoder = Decoder();"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
-        "image = decoder.open(data, 'large'); pixels = decoder.crop(image, (0, 0, 20000, 20000));"
+        f"image = decoder.open(data, 'large'); pixels = decoder.crop(image, {box});"
         "print(pixels.size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
-    data = encoded(Image.new("RGB", (20000, 20000), (10, 200, 30)), quality=50)
     done = subprocess.run([sys.executable, "-c", command], input=data, capture_output=True, timeout=120, check=True)
     num_bytes, grown_kib = map(int, done.stdout.split())
+    return num_bytes, grown_kib / 1000
+
+
+def test_twenty_thousand_pixels_take_little_memory() -> None:
+    num_bytes, grown_mb = peak_growth(
+        encoded(Image.new("RGB", (20000, 20000), (10, 200, 30)), quality=50), (0, 0, 20000, 20000)
+    )
     assert num_bytes <= 3 * 2**22
-    assert grown_kib * 1024 < 300e6  # of 1.2 GB
+    assert grown_mb < 300  # of 1200
+
+
+def test_a_small_crop_of_a_large_image_takes_the_memory_of_the_crop() -> None:
+    num_bytes, grown_mb = peak_growth(encoded(Image.new("RGB", (8000, 8000)), quality=50), (7000, 7000, 300, 300))
+    assert num_bytes == 3 * 300 * 300
+    assert grown_mb < 50  # of 192
 
 
 def test_a_decompression_bomb_is_refused() -> None:
@@ -168,3 +222,35 @@ def test_a_decompression_bomb_is_refused() -> None:
     header = b"IHDR" + struct.pack(">II", 60_000, 60_000) + data[24:29]
     with pytest.raises(BadSample, match="exceeds limit"):
         crop(data[:12] + header + struct.pack(">I", zlib.crc32(header)) + data[33:])
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}])
+def test_a_jpeg_that_claims_billions_of_pixels_is_refused(options: dict) -> None:
+    data = bytearray(encoded(picture(48, 64), **options))
+    frame = data.index(b"\xff\xc2" if options else b"\xff\xc0")
+    data[frame + 5 : frame + 9] = struct.pack(">HH", 65_500, 65_400)
+    with pytest.raises(BadSample, match=r"some\.JPEG: it claims 65400 x 65500 pixels.*data\.root"):
+        crop(bytes(data))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP"])
+def test_damage_is_told_or_decoded_and_never_worse(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """capfd: libraries complain to file descriptor 2."""
+    rng = np.random.default_rng(0)
+    sound, decoder = encoded(picture(48, 64), kind), Decoder(max_crop_pixels=40 * 60)
+    opened = 0
+    for _ in range(150):
+        data = bytearray(sound)
+        for place in rng.integers(0, rng.choice([60, len(data)]), 3):
+            data[place] = rng.integers(256)
+        try:
+            image = decoder.open(bytes(data[: rng.integers(len(data) // 2, 2 * len(data))]), "some.JPEG")
+            box = image.height // 3, image.width // 3, 1 + image.height // 2, 1 + image.width // 2
+            pixels = decoder.crop(image, box)
+        except BadSample as error:
+            assert "some.JPEG" in str(error)
+            continue
+        opened += 1
+        assert pixels.dtype == np.uint8
+        assert pixels.shape == (*box[2:], 3) or pixels.shape[0] * pixels.shape[1] <= 40 * 60 < box[2] * box[3]
+    assert 0 < opened < 150

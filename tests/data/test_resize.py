@@ -67,13 +67,16 @@ def kernel_matches() -> None:
     """Run in a process of its own, where Triton's interpreter is on."""
     from imagenet_opt.data.resize_kernel import resize_kernel
 
-    for size, most, num in ((5, 7, 16), (16, 40, 12), (32, 32, 8), (32, 90, 4)):
+    for size, most, num in ((5, 7, 20), (16, 40, 12), (32, 32, 8), (32, 90, 3)):
         sources, ragged = crops(num, most, seed=size * most)
         images = resize_kernel(*ragged, size=size, dtype=torch.float32)
         assert images.is_contiguous(memory_format=torch.channels_last)
         check(images, sources, size)
-        half = resize_kernel(*ragged, size=size, dtype=torch.float16)
-        assert (half.float() - images).abs().max() < 4e-3
+        if size == 5:
+            for dtype in (torch.bfloat16, torch.float16):
+                rounded = resize_kernel(*ragged, size=size, dtype=dtype)
+                assert rounded.dtype == dtype
+                torch.testing.assert_close(rounded.float(), images, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
 
 
 def test_the_kernel_is_torchvision_in_tritons_interpreter() -> None:

@@ -110,10 +110,10 @@ def bench(options: Options) -> "Report":
 
     from imagenet_opt.cli.bench_plan import make_plan, measure
     from imagenet_opt.cli.bench_report import Report, data_facts, machine_facts
-    from imagenet_opt.cli.build import _make
+    from imagenet_opt.cli.build import make
     from imagenet_opt.data.datamodule import cache_folder
 
-    data = _make(config.data, "data")
+    data = make(config.data, "data")
     may_use_gpu = torch.cuda.is_available() and config.trainer.accelerator in ("auto", "gpu", "cuda")
     plan = make_plan(
         data.train,

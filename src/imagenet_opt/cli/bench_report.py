@@ -55,12 +55,15 @@ class Report:
     def stages(self, side: str) -> dict[str, float]:
         """Medians over the rounds of what the loader told of a batch. other_seconds: of a worker's time between two of
         its batches, what it neither waited for bytes nor decoded."""
-        turns = [turn for turn in self.rounds.results[side] if turn.stages]
-        found = {name: median(turn.stages[name] for turn in turns) for name in (turns[0].stages if turns else ())}
-        if {"loader/read_seconds", "loader/decode_seconds", "num_workers"} <= found.keys():
-            cycle = max(1.0, found["num_workers"]) * self.plan.job.loading.batch_size / median(self.rates(side))
-            found["other_seconds"] = cycle - found["loader/read_seconds"] - found["loader/decode_seconds"]
-        return found
+        rounds = [turn.stages | self._other(turn) for turn in self.rounds.results[side]]
+        return {name: median(stages[name] for stages in rounds) for name in rounds[0]}
+
+    def _other(self, turn: Turn) -> dict[str, float]:
+        found = turn.stages
+        if not {"loader/read_seconds", "loader/decode_seconds", "num_workers"} <= found.keys():
+            return {}
+        between = max(1.0, found["num_workers"]) * self.plan.job.loading.batch_size / turn.images_per_second
+        return {"other_seconds": between - found["loader/read_seconds"] - found["loader/decode_seconds"]}
 
     def ratios(self) -> Iterator[tuple[str, str, Estimate]]:
         """Our rows over the ceiling and every peer."""
@@ -162,8 +165,8 @@ def method(report: Report) -> str:
     listed = f", the files listed {job.passes} times over so that no epoch ends" if job.passes > 1 else ""
     return (
         f"all rows in turn, {num} round{'s' * (num != 1)}; a turn is a process of its own with {job.num_workers} "
-        f"workers or threads, {job.num_warmup} batches discarded, then {job.num_batches} timed{listed}; batches end {end}; "
-        "medians, between the order statistics that hold the median so surely"
+        f"workers or threads, {job.num_warmup} batches discarded, then {job.num_batches} timed{listed}; batches end "
+        f"{end}; medians, and the order statistics that hold the median so surely"
     )
 
 

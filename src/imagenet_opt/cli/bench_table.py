@@ -33,7 +33,7 @@ _STAGES = {
 
 
 def print_report(report: Report) -> None:
-    console = Console(width=None if Console().is_terminal else 120, highlight=False)
+    console = Console(width=None if Console().is_terminal else 120, highlight=False, markup=False)
     console.print(_facts(report), "")
     console.print(_rates(report))
     for table in (_stages(report), _ratios(report)):

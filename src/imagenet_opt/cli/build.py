@@ -45,7 +45,7 @@ def build_run(config: DictConfig) -> Run:
     folder = _writable(Path(config.run_folder))
     check_types(seed_everything, {"seed": config.seed}, "")
     seed_everything(config.seed, verbose=False)
-    data = _make(config.data, "data")
+    data = make(config.data, "data")
     with open_dict(config):
         config.model.num_classes = _num_classes(config.model.num_classes, data)
     found = checkpoints.find(config.resume_from, folder)
@@ -85,7 +85,7 @@ def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
     model = Classifier(
         build_network(**network),
         optimizer=partial(build_optimizer, global_batch=global_batch, **optimizer),
-        schedule=_make(config.schedule, "schedule"),
+        schedule=make(config.schedule, "schedule"),
         network_config=network | {"image_size": config.data.val_image_size or config.data.image_size},
         **options,
     )
@@ -111,28 +111,28 @@ def _build_trainer(config: DictConfig) -> Trainer:
         device = torch.device("cuda" if config.trainer.accelerator in ("gpu", "cuda") else "cpu")
     with open_dict(config):
         config.trainer.precision = precision_of(config.trainer.precision, device)
-    make_trainer = _make(config.trainer, "trainer")
+    make_trainer = make(config.trainer, "trainer")
     try:
         every = config.trainer.log_every_n_steps
         if config.trainer.max_steps > 0:
             every = max(1, min(every, config.trainer.max_steps))
         trainer: Trainer = make_trainer(
             log_every_n_steps=every,
-            callbacks=list(_make(config.callbacks, "callbacks").values()),
-            logger=list(_make(config.logger, "logger").values()),
+            callbacks=list(make(config.callbacks, "callbacks").values()),
+            logger=list(make(config.logger, "logger").values()),
         )
         return trainer
     except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
         raise ConfigError(f"trainer: {error}") from error
 
 
-def _make(node: DictConfig, name: str) -> Any:
+def make(node: DictConfig, name: str) -> Any:
     """Instantiate `node`; a wrong or unknown key of it becomes a ConfigError that names the group."""
     options: Any = OmegaConf.to_container(node, resolve=True)
     if "_target_" in options:
         check_types(get_object(options["_target_"]), options, f"{name}.")
     else:
-        return {str(key): _make(child, f"{name}.{key!s}") for key, child in node.items()}
+        return {str(key): make(child, f"{name}.{key!s}") for key, child in node.items()}
     try:
         return instantiate(node, _convert_="all")
     except HydraException as error:

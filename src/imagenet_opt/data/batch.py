@@ -42,6 +42,11 @@ class Samples:
         """The same batch in page-locked memory; the DataLoader calls this by name."""
         return self._each(Tensor.pin_memory)
 
+    def share_memory(self) -> Self:
+        """The same batch in shared memory. Raises RuntimeError where that is full; the queue out of a worker would lose
+        the batch then, and whoever waits for it would wait for ever."""
+        return self._each(Tensor.share_memory_)
+
     def to(self, device: torch.device | str, *args: Any, non_blocking: bool = False, **kwargs: Any) -> Self:
         """The same batch on `device`."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))

@@ -70,7 +70,8 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
             skipped=tuple(skipped),
         )
         self.slots.count()
-        return sheet.batch(labels, indices, valid, key, making)
+        made = sheet.batch(labels, indices, valid, key, making)
+        return made if get_worker_info() is None else made.share_memory()
 
     def _following(self, key: BatchKey) -> Iterator[tuple[Place, Indices]]:
         """What this worker will be asked for next: every num_workers-th batch, then the next epoch's."""

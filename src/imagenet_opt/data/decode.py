@@ -1,7 +1,7 @@
 """Encoded images to pixels, of the wanted crop only where the file allows it.
 
 nvImageCodec decodes a region of ordinary JPEGs without building the rest of the picture, bit for bit as a whole decode
-and a crop would. Whatever it may not do so exactly goes to torchvision, and what that refuses to Pillow, whole.
+and a crop would. Other JPEGs go to torchvision, and what that refuses to Pillow, as all else: whole.
 """
 
 import io
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ Box = tuple[int, int, int, int]
 _START, _END = b"\xff\xd8", b"\xff\xd9"
 _TAIL = 1024
 """Bytes at the end of a JPEG in which its end mark must be; some writers pad."""
+_MOST_PIXELS = 2**29
+"""Of JPEGs, which have no other limit here: a progressive one takes up to 6 bytes a pixel, whatever the crop."""
 _REFUSED = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 """What Pillow raises for files that it does not open."""
 
@@ -62,11 +65,13 @@ class Decoder:
         turned = self.exif_rotation and b"Exif\0" in encoded[:4096]
         stream = None if turned else _codec().parse(encoded)
         if stream is not None:
+            _check_size(name, stream.height, stream.width)
             return Opened(encoded, name, stream.height, stream.width, stream)
         try:
             width, height = _pillow(encoded).size
         except _REFUSED as error:
             raise _bad(name, error) from error
+        _check_size(name, height, width)
         if height * width > self.max_crop_pixels and not turned:
             return Opened(encoded, name, height, width)
         whole = decode_whole(encoded, name, exif_rotation=turned)
@@ -78,36 +83,37 @@ class Decoder:
         Raises BadSample.
         """
         top, left, height, width = box
-        if height * width > self.max_crop_pixels or (image.stream is None and image.whole is None):
-            return _reduced(image, box, self.max_crop_pixels)
+        large = height * width > self.max_crop_pixels
         pixels = image.whole
         if pixels is None:
+            if large or image.stream is None:
+                return _reduced(image, box, self.max_crop_pixels)
             region = _codec().decode(image.stream, box)
             if region is not None:
                 return region
             pixels = decode_whole(image.encoded, image.name, exif_rotation=False)
-        return pixels[top : top + height, left : left + width]
+        crop = pixels[top : top + height, left : left + width]
+        return _means(Image.fromarray(crop), self.max_crop_pixels) if large else crop
 
 
 def decode_whole(encoded: bytes, name: str, *, exif_rotation: bool) -> Pixels:
-    """All pixels; torchvision first, Pillow for what it refuses.
+    """All pixels: of JPEGs by torchvision, of what it refuses and of all else by Pillow.
 
-    16 bits a channel become 8; of an animation the first frame counts. Raises BadSample, with `name`.
+    torchvision crashes on damaged PNGs (pytorch/vision#3613 and later). 16 bits a channel become 8; of an animation the
+    first frame counts. Raises BadSample, with `name`.
     """
-    from torchvision.io import ImageReadMode, decode_image
-    from torchvision.transforms.v2.functional import to_dtype
+    from torchvision.io import ImageReadMode, decode_jpeg
 
     try:
-        data = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
-        found = decode_image(data, ImageReadMode.RGB, apply_exif_orientation=exif_rotation)
-        found = to_dtype(found if found.dim() == 3 else found[0], torch.uint8, scale=True)
-        return np.ascontiguousarray(found.permute(1, 2, 0).numpy())
+        if encoded[:2] == _START:
+            data = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+            found = decode_jpeg(data, ImageReadMode.RGB, apply_exif_orientation=exif_rotation)
+            return np.ascontiguousarray(found.permute(1, 2, 0).numpy())
     except (RuntimeError, ValueError):
         pass
     try:
         image = _pillow(encoded)
-        turned = ImageOps.exif_transpose(image) if exif_rotation else image
-        return np.asarray(turned.convert("RGB"))
+        return np.asarray(_rgb(ImageOps.exif_transpose(image) if exif_rotation else image))
     except _REFUSED as error:
         raise _bad(name, error) from error
 
@@ -115,19 +121,40 @@ def decode_whole(encoded: bytes, name: str, *, exif_rotation: bool) -> Pixels:
 def _reduced(image: Opened, box: Box, max_pixels: int) -> Pixels:
     """The crop smaller by a whole factor: JPEGs by decoding fewer frequencies, then the mean of squares of pixels."""
     top, left, height, width = box
-    factor = int(np.ceil(np.sqrt(height * width / max_pixels)))
+    factor = ceil(sqrt(height * width / max_pixels))
     try:
         picture = _pillow(image.encoded)
-        picture.draft("RGB", (image.width // factor, image.height // factor))
+        picture.draft("RGB", (max(1, image.width // factor), max(1, image.height // factor)))
         across, down = picture.width / image.width, picture.height / image.height
-        edges = (left * across, top * down, (left + width) * across, (top + height) * down)
-        crop = picture.crop(tuple(round(edge) for edge in edges)).convert("RGB")  # type: ignore[arg-type]
-        rest = 1
-        while -(-crop.width // rest) * -(-crop.height // rest) > max(1, max_pixels):
-            rest += 1
-        return np.asarray(crop.reduce(rest))
+        right, bottom = ceil((left + width) * across), ceil((top + height) * down)
+        with _no_bomb_warning():
+            crop = picture.crop((int(left * across), int(top * down), right, bottom))
+        return _means(_rgb(crop), max_pixels)
     except _REFUSED as error:
         raise _bad(image.name, error) from error
+
+
+def _means(crop: Image.Image, max_pixels: int) -> Pixels:
+    """Means of the smallest squares of pixels that bring the crop down to max_pixels."""
+    factor = 1
+    while -(-crop.width // factor) * -(-crop.height // factor) > max(1, max_pixels):
+        factor += 1
+    return np.asarray(crop.reduce(factor))
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """Pillow alone would cut 16 bits off at 255."""
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+    return image.convert("RGB")
+
+
+def _check_size(name: str, height: int, width: int) -> None:
+    if height * width > _MOST_PIXELS:
+        raise BadSample(
+            f"cannot decode {name}: it claims {width} x {height} pixels, as damaged files do; "
+            "replace the file or remove it (data.root)"
+        )
 
 
 def _pillow(encoded: bytes) -> Image.Image:
@@ -136,11 +163,18 @@ def _pillow(encoded: bytes) -> Image.Image:
     try:
         if encoded[:2] == _START:
             Image.MAX_IMAGE_PIXELS = None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        with _no_bomb_warning():
             return Image.open(io.BytesIO(encoded))
     finally:
         Image.MAX_IMAGE_PIXELS = limit
+
+
+@contextmanager
+def _no_bomb_warning() -> Iterator[None]:
+    """Pillow warns from half of its limit on."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        yield
 
 
 def _bad(name: str, error: Exception) -> BadSample:
@@ -177,13 +211,13 @@ class RegionCodec:
         """The stream of a complete JPEG in grey or YCbCr; None for all else."""
         if encoded[:2] != _START or encoded.rfind(_END, -_TAIL) < 0:
             return None
+        colour = self.library.ColorSpec
         try:
             stream = self.library.CodeStream(encoded)
-        except Exception:  # its own type of error is not exported
+            known = stream.codec_name == "jpeg" and stream.color_spec in (colour.SYCC, colour.GRAY)
+            return stream if known and stream.precision in (0, 8) else None
+        except Exception:  # its own type of error is not exported; headers are read when they are asked for
             return None
-        colour = self.library.ColorSpec
-        known = stream.codec_name == "jpeg" and stream.color_spec in (colour.SYCC, colour.GRAY)
-        return stream if known and stream.precision in (0, 8) else None
 
     def decode(self, stream: Any, box: Box) -> Pixels | None:
         """The box's pixels, in memory that the next call uses again; None where the codec gives up."""

@@ -1,5 +1,6 @@
 """How samples become batches: the keys of conf/data/loading.yaml, checked."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -63,11 +64,16 @@ class Loading:
                 raise ConfigError(f"data.{name}={value} must be one of {', '.join(choices)}")
         if not _is_range(self.crop_scale):
             raise ConfigError(f"data.crop_scale={self.crop_scale} must be two shares of the area, such as [0.08, 1.0]")
+        object.__setattr__(self, "crop_scale", tuple(self.crop_scale))  # YAML has lists only
         if not _is_range((self.val_crop_ratio, 1)):
             raise ConfigError(f"data.val_crop_ratio={self.val_crop_ratio} must be above 0 and at most 1")
-        for name in ("max_bad_fraction", "read_timeout", "added_latency_ms"):
+        for name in ("max_bad_fraction", "added_latency_ms"):
             if not _is_number(value := getattr(self, name)) or value < 0:
                 raise ConfigError(f"data.{name}={value} must be a number of at least 0")
+        for name, optional in (("read_timeout", False), ("max_mb_per_second", True)):
+            value = getattr(self, name)
+            if not (optional and value is None) and (not _is_number(value) or value <= 0):
+                raise ConfigError(f"data.{name}={value} must be a number above 0{', or null' * optional}")
 
     def _check_whole(self, name: str, low: int) -> None:
         value, autos = getattr(self, name), ("num_workers", "prefetch_factor", "reads_in_flight")
@@ -86,4 +92,4 @@ def _is_range(limits: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

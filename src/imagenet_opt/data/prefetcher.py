@@ -16,7 +16,7 @@ from imagenet_opt.data.keys import BatchKeys
 from imagenet_opt.data.normalize import normalize
 from imagenet_opt.data.resize import resize_batch
 from imagenet_opt.data.slots import Slots
-from imagenet_opt.errors import WorkerDied
+from imagenet_opt.errors import ImagenetOptError, WorkerDied
 from imagenet_opt.machine import GIB
 from imagenet_opt.measure.cuda_clock import CudaClock
 
@@ -72,6 +72,10 @@ class DevicePrefetcher:
             if (death := died(error)) is None:
                 raise
             raise death from error
+        except ImagenetOptError as error:
+            if (message := _worker_message(error)) is None:
+                raise
+            raise type(error)(message) from error
 
     def drain(self) -> dict[str, float]:
         """Means over the batches delivered since the last call, by metric name; empty when there were none."""
@@ -130,18 +134,26 @@ class DevicePrefetcher:
         )
 
 
+def _worker_message(error: ImagenetOptError) -> str | None:
+    """What an error said in a worker, around which the DataLoader has put a traceback; None for any other error."""
+    name = f"{type(error).__module__}.{type(error).__qualname__}: "
+    _, found, message = str(error).rpartition(name)
+    return message.strip() if found else None
+
+
 def died(error: RuntimeError) -> WorkerDied | None:
     """What the DataLoader's error of a killed worker means; None for any other error.
 
     It is raised where the batch is asked for or, by a signal handler, wherever the process is at that moment.
     """
     text = str(error)
-    if "DataLoader worker" not in text and "shared memory" not in text:
+    full = "shared memory(shm)" in text or "Bus error" in text
+    if not full and "DataLoader worker (pid" not in text:
         return None
     memory, shared = machine.available_memory() / GIB, machine.free_shared_memory() / GIB
     room = f"free now: {memory:.1f} GiB of memory, {shared:.1f} GiB of /dev/shm"
     remedy = "lower data.num_workers, data.prefetch_factor or data.batch_size"
-    if "Bus error" in text or "shared memory" in text:
+    if full:
         return WorkerDied(f"a loader process found /dev/shm full; {remedy}, or enlarge /dev/shm; {room}")
     reason = text.splitlines()[0].strip()
     return WorkerDied(f"a loader process was killed, most often as memory ran out; {remedy}; {room} ({reason})")

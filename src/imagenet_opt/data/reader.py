@@ -4,17 +4,17 @@ import errno
 import logging
 import math
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import NamedTuple
 
 import numpy as np
 
 from imagenet_opt import machine
 from imagenet_opt.data.store import Indices, Store
+from imagenet_opt.data.threads import Threads
 from imagenet_opt.errors import BadSample, ReadTimeout
 
 log = logging.getLogger(__name__)
@@ -76,6 +76,8 @@ class Reader:
         A sample that cannot be read is a BadSample in its place. Raises ReadTimeout.
         """
         began = time.perf_counter()
+        if self._requests.forked():
+            self._pending.clear()
         tasks = self._pending.pop(place, None) or self._submit(indices)
         if self._left_at is not None:
             self._learn_pace(began - self._left_at, sum(len(task.groups) for task in tasks))
@@ -182,24 +184,24 @@ class _Requests:
         self.mean_bytes = 128e3  # of a sample; ImageNet's mean until the first is read
         self.last_index = 0
         self._latencies: deque[float] = deque(maxlen=32)
-        self._threads: ThreadPoolExecutor | None = None
-        self._num_threads = 0
-        self._process = 0
+        self._threads: Threads | None = None
+        self._process = os.getpid()
+
+    def forked(self) -> bool:
+        """Whether what was asked for before is lost: threads do not survive a fork."""
+        return self._process != os.getpid()
 
     def start(self, wanted: list[Indices], depth: int, *, stop_when_slow: bool) -> "Future[Run]":
         """In a pool of `depth` threads, or up to a quarter more or less, so that it is not made anew all the time."""
-        forked = self._process != os.getpid()  # threads do not survive it
-        if self._threads is None or forked or not 0.75 < depth / self._num_threads < 1.25:
-            if self._threads is not None and not forked:
-                self._threads.shutdown(wait=False)
-            self._threads, self._num_threads, self._process = ThreadPoolExecutor(depth), depth, os.getpid()
+        if self._threads is None or self.forked() or not 0.75 < depth / self._threads.num < 1.25:
+            self._threads, self._process = Threads(depth), os.getpid()
         return self._threads.submit(self._make_all, wanted, stop_when_slow)
 
     def start_apart(self, wanted: list[Indices]) -> "Future[Run]":
-        """In a thread of its own, as those of the pool may all hang."""
-        future: Future[Run] = Future()
-        threading.Thread(target=lambda: future.set_result(self._make_all(wanted, False)), daemon=True).start()
-        return future
+        """In a thread of its own, as those of the pool may all hang; one of them at least does."""
+        if self._threads is not None:
+            self._threads.add()
+        return Threads(1).submit(self._make_all, wanted, False)
 
     def latency(self) -> float:
         """Median seconds of the last requests; 0 before the first."""

@@ -1,5 +1,6 @@
 """Where the bytes of samples come from."""
 
+import os
 from typing import Protocol
 
 import numpy as np
@@ -36,7 +37,7 @@ class FolderStore:
         return [_read_file(self.index.path(i)) for i in indices.tolist()]
 
     def name(self, index: int) -> str:
-        return self.index.path(index)
+        return os.fsencode(self.index.path(index)).decode(errors="backslashreplace")  # so that any log can hold it
 
 
 def _read_file(path: str) -> bytes:

@@ -9,11 +9,14 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+_TENSORS = ("torchvision.io", "torchvision.transforms.v2")
 _EXTRA = 'pip install "imagenet-opt[bench]"'
 
 
 class Peer(NamedTuple):
     """needs: what must be importable. package: whose version counts. how: what is measured, in a line.
+
+    imports: what takes time to import; done before the first batch is waited for, as ours are.
 
     packs: reads a copy of its own format, which `pack(job, folder)` of its adapter writes first.
     latency: its files are opened by our adapter, which can add data.added_latency_ms to each.
@@ -23,6 +26,7 @@ class Peer(NamedTuple):
     needs: str
     package: str
     how: str
+    imports: tuple[str, ...]
     install: str = _EXTRA
     packs: bool = False
     latency: bool = False
@@ -43,6 +47,8 @@ class Peer(NamedTuple):
 
     def function(self, name: str | None = None) -> Any:
         """The adapter, or another function of its file."""
+        for needed in self.imports:
+            import_module(needed)
         module, _, adapter = self.adapter.partition(":")
         return getattr(import_module(f"{__name__}.{module}"), name or adapter)
 
@@ -53,6 +59,7 @@ PEERS = {
         "torchvision",
         "torchvision",
         "ImageFolder's way: Pillow, v1 transforms, PILToTensor, DataLoader",
+        ("torchvision.datasets.folder", "torchvision.transforms"),
         latency=True,
     ),
     "torchvision-v2": Peer(
@@ -60,6 +67,7 @@ PEERS = {
         "torchvision",
         "torchvision",
         "decode_image, v2 transforms on uint8 tensors, DataLoader",
+        _TENSORS,
         latency=True,
     ),
     "timm": Peer(
@@ -67,6 +75,7 @@ PEERS = {
         "timm",
         "timm",
         "create_loader, its transform and fast_collate, prefetcher off",
+        ("timm.data",),
         latency=True,
     ),
     "dali": Peer(
@@ -74,12 +83,14 @@ PEERS = {
         "nvidia.dali",
         "nvidia-dali-cuda130",
         "CPU pipeline: readers.file, decoders.image_random_crop, resize, flip",
+        ("nvidia.dali.plugin.pytorch",),
     ),
     "ffcv": Peer(
         "ffcv:loader",
         "ffcv",
         "ffcv",
         "JPEGs encoded anew at quality 90 in a .beton, OS cache",
+        ("ffcv.loader", "ffcv.transforms"),
         install="apt install libopencv-dev libturbojpeg0-dev pkg-config g++, then pip install ffcv",
         packs=True,
     ),
@@ -88,6 +99,7 @@ PEERS = {
         "litdata",
         "litdata",
         "StreamingDataset of the same JPEGs, its decoder, v2 transforms, StreamingDataLoader",
+        ("litdata", *_TENSORS),
         packs=True,
     ),
     "webdataset": Peer(
@@ -95,6 +107,7 @@ PEERS = {
         "webdataset",
         "webdataset",
         "tar shards of the same JPEGs, decode_image, v2 transforms, WebLoader",
+        ("webdataset", *_TENSORS),
         packs=True,
     ),
     "spdl": Peer(
@@ -102,5 +115,6 @@ PEERS = {
         "spdl.pipeline",
         "spdl",
         "PipelineBuilder: threads of one process, decode_image, v2 transforms",
+        ("spdl.pipeline", *_TENSORS),
     ),
 }

@@ -1,0 +1,46 @@
+"""Threads that may hang in a read for ever."""
+
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Calls = SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]
+
+
+class Threads:
+    """`num` threads that make calls. They end with the last reference to this, once all calls are made.
+
+    The process does not wait for them at its end, as it does for a ThreadPoolExecutor's.
+    """
+
+    def __init__(self, num: int) -> None:
+        self.num = num
+        self._calls: Calls = SimpleQueue()
+        weakref.finalize(self, self._calls.put, None).atexit = False
+        for _ in range(num):
+            self.add()
+
+    def add(self) -> None:
+        """One thread more, in the place of one that hangs."""
+        threading.Thread(target=_work, args=(self._calls,), daemon=True, name="reading").start()
+
+    def submit(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
+        future: Future[T] = Future()
+        self._calls.put((future, call, arguments))
+        return future
+
+
+def _work(calls: Calls) -> None:
+    while (wanted := calls.get()) is not None:
+        future, call, arguments = wanted
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(call(*arguments))
+            except BaseException as error:
+                future.set_exception(error)
+        del wanted, future, arguments  # what was read is not kept here until the next call
+    calls.put(None)  # for the next thread

@@ -1,0 +1,89 @@
+"""Loaders of small folders, and what comes out of them."""
+
+import dataclasses
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from imagenet_opt.data.batch import Batch
+from imagenet_opt.data.imagenet import MEAN, STD
+from imagenet_opt.data.loader import Seat, open_index, train_loader
+from imagenet_opt.data.loading import Loading
+from imagenet_opt.data.prefetcher import DevicePrefetcher
+
+CPU = torch.device("cpu")
+SAMPLE = Path(__file__).parents[3] / "shared/data/imagenet-sample.tar"
+MakeLoader = Callable[..., DevicePrefetcher]
+
+
+def loading(**options) -> Loading:
+    return Loading(
+        **{
+            "batch_size": 6,
+            "image_size": 32,
+            "num_workers": 0,
+            "prefetch_factor": 2,
+            "crop_scale": (0.35, 1.0),
+            "val_image_size": None,
+            "val_crop_ratio": 0.875,
+            "samples_per_epoch": None,
+            "seed": 3,
+        }
+        | options
+    )
+
+
+@pytest.fixture
+def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeLoader:
+    """Makes training loaders on the CPU, as on a machine with eight of them."""
+    monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
+
+    def make(root: Path, *, rank: int = 0, world_size: int = 1, **options) -> DevicePrefetcher:
+        index = open_index(root, "train", tmp_path / "cache")
+        return train_loader(index, loading(**options), Seat(device=CPU, rank=rank, world_size=world_size))
+
+    return make
+
+
+def batches(made: DevicePrefetcher, epoch: int = 1, first: int = 0) -> list[Batch]:
+    made.sampler.seek(epoch, first)
+    return [dataclasses.replace(batch, images=batch.images.clone()) for batch in made]
+
+
+def pixels(batch: Batch) -> torch.Tensor:
+    """Back to 0 to 255."""
+    mean, std = torch.tensor(MEAN).view(1, 3, 1, 1), torch.tensor(STD).view(1, 3, 1, 1)
+    return (batch.images * std + mean) * 255
+
+
+def picture(height: int, width: int, mode: str = "RGB", seed: int = 0) -> Image.Image:
+    """Smooth colours with some noise."""
+    rng = np.random.default_rng(seed)
+    ramps = np.stack(
+        [np.add.outer(np.arange(height) * a, np.arange(width) * b) for a, b in ((3, 1), (1, 4), (2, 2))], -1
+    )
+    noisy = (ramps % 256 * 0.8 + rng.integers(0, 50, (height, width, 3))).astype(np.uint8)
+    return Image.fromarray(noisy).convert(mode)
+
+
+def encoded(image: Image.Image, kind: str = "JPEG", **options) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="session")
+def sample_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1000 real ImageNet JPEGs, one a class folder."""
+    if not SAMPLE.exists():
+        pytest.skip(f"the ImageNet sample is not beside the checkout: {SAMPLE}")
+    folder = tmp_path_factory.mktemp("sample")
+    with tarfile.open(SAMPLE) as archive:
+        archive.extractall(folder, filter="data")
+    return next(path for path in (folder, *folder.iterdir()) if len(list(path.iterdir())) > 500)

@@ -1,16 +1,11 @@
-"""Batches: right pixels, the same for any number of workers, ranks and any start; what is bad is replaced."""
+"""Batches: right pixels of right samples, whatever their files are; what is bad is replaced, alike everywhere."""
 
-import dataclasses
-import io
 import logging
 import os
 import shutil
-import signal
-import tarfile
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from PIL import Image
@@ -19,117 +14,57 @@ from torchvision.transforms.v2.functional import horizontal_flip, normalize, pil
 from imagenet_opt.data.crop import RANDOM_CROP_DRAWS, random_crops
 from imagenet_opt.data.dataset import train_crops
 from imagenet_opt.data.imagenet import MEAN, STD
-from imagenet_opt.data.loader import Seat, eval_loader, open_index, train_loader
-from imagenet_opt.data.loading import Loading
+from imagenet_opt.data.loader import Seat, eval_loader, open_index
 from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.data.randomness import key_of, uniform
-from imagenet_opt.errors import BadSample, TooManyBadSamples, WorkerDied
-from tests.conftest import write_images
-
-SAMPLE = Path(__file__).parents[3] / "shared/data/imagenet-sample.tar"
-CPU = torch.device("cpu")
+from imagenet_opt.errors import BadSample, TooManyBadSamples
+from tests.data.conftest import CPU, MakeLoader, batches, encoded, loading, pixels
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 
 
-def loading(**options) -> Loading:
-    return Loading(
-        **{
-            "batch_size": 6,
-            "image_size": 32,
-            "num_workers": 0,
-            "prefetch_factor": 2,
-            "crop_scale": (0.35, 1.0),
-            "val_image_size": None,
-            "val_crop_ratio": 0.875,
-            "samples_per_epoch": None,
-            "seed": 3,
-        }
-        | options
-    )
+@pytest.fixture
+def copy(images_root: Path, tmp_path: Path) -> Path:
+    """A copy of the images that may be spoiled."""
+    return Path(shutil.copytree(images_root, tmp_path / "data with spaces äö"))
 
 
-def loader(root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, *, rank: int = 0, world_size: int = 1, **options):
-    monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
-    index = open_index(root, "train", cache)
-    return train_loader(index, loading(**options), Seat(device=CPU, rank=rank, world_size=world_size))
+def files_of(root: Path) -> list[Path]:
+    """train/ in the order of the index."""
+    return sorted((root / "train").glob("*/*.JPEG"))
 
 
-def batches(made, epoch: int = 1, first: int = 0) -> list:
-    made.sampler.seek(epoch, first)
-    return [dataclasses.replace(batch, images=batch.images.clone()) for batch in made]
-
-
-def pixels(batch) -> torch.Tensor:
-    """Back to 0 to 255."""
-    mean, std = torch.tensor(MEAN).view(1, 3, 1, 1), torch.tensor(STD).view(1, 3, 1, 1)
-    return (batch.images * std + mean) * 255
-
-
-def test_a_batch_is_what_pillow_and_torchvision_make_of_it(images_root, tmp_path, monkeypatch) -> None:
-    made = loader(images_root, tmp_path, monkeypatch)
-    batch = batches(made)[2]
-    dataset = made.loader.dataset
-    for row, i in enumerate(batch.indices.tolist()):
-        with Image.open(dataset.reader.store.name(i)) as image:
-            source = pil_to_tensor(image.convert("RGB"))
-        draws = uniform(key_of(3, 1), np.array([i]), RANDOM_CROP_DRAWS + 1)
-        size = np.array([source.shape[1]]), np.array([source.shape[2]])
-        box = [int(side[0]) for side in random_crops(*size, draws[:, :-1], scale=(0.35, 1.0))]
-        expected = resized_crop(source, *box, size=[32, 32], antialias=True)
-        expected = horizontal_flip(expected) if draws[0, -1] < 0.5 else expected
-        expected = normalize(expected / 255, list(MEAN), list(STD))
-        assert (batch.images[row] - expected).abs().max() <= 3 / 255 / min(STD)  # two builds of libjpeg-turbo
-        assert batch.labels[row] == dataset.labels[i]
-    assert batch.valid.all()
+def expected_image(path: Path, index: int, epoch: int, size: int) -> torch.Tensor:
+    """By Pillow and torchvision, from the place in the run."""
+    with Image.open(path) as image:
+        source = pil_to_tensor(image.convert("RGB"))
+    draws = uniform(key_of(3, epoch), np.array([index]), RANDOM_CROP_DRAWS + 1)
+    sides = np.array([source.shape[1]]), np.array([source.shape[2]])
+    box = [int(side[0]) for side in random_crops(*sides, draws[:, :-1], scale=(0.35, 1.0))]
+    cropped = resized_crop(source, *box, size=[size, size], antialias=True)
+    cropped = horizontal_flip(cropped) if draws[0, -1] < 0.5 else cropped
+    return normalize(cropped / 255, list(MEAN), list(STD))
 
 
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
-@pytest.mark.parametrize(("workers", "first"), [(1, 0), (3, 0), (0, 4), (2, 5)])
-def test_workers_and_starting_points_change_nothing(
-    images_root, tmp_path, monkeypatch, workers: int, first: int, resize_on: str
+def test_a_batch_is_what_pillow_and_torchvision_make_of_it(
+    images_root: Path, loader: MakeLoader, resize_on: str
 ) -> None:
-    expected = batches(loader(images_root, tmp_path, monkeypatch, resize_on=resize_on))[first:]
-    made = loader(images_root, tmp_path, monkeypatch, num_workers=workers, resize_on=resize_on)
-    for batch, known in zip(batches(made, first=first), expected, strict=True):
-        assert batch.key == known.key
-        assert torch.equal(batch.images, known.images)
-        assert torch.equal(batch.indices, known.indices)
-    again = batches(made, epoch=2)
-    other = torch.cat([batch.indices for batch in again]) != torch.cat([b.indices for b in batches(made, epoch=1)])
-    assert other.any()
+    batch = batches(loader(images_root, resize_on=resize_on))[2]
+    for row, i in enumerate(batch.indices.tolist()):
+        expected = expected_image(files_of(images_root)[i], i, epoch=1, size=32)
+        assert (batch.images[row] - expected).abs().max() <= 3 / 255 / min(STD)  # two builds of libjpeg-turbo
+        assert batch.labels[row] == i // 13
+    assert batch.valid.all()
 
 
-def test_worker_and_device_resize_are_alike(images_root, tmp_path, monkeypatch) -> None:
-    here = batches(loader(images_root, tmp_path, monkeypatch, resize_on="worker"))
-    there = batches(loader(images_root, tmp_path, monkeypatch, resize_on="device"))
+def test_worker_and_device_resize_are_alike(images_root: Path, loader: MakeLoader) -> None:
+    here = batches(loader(images_root, resize_on="worker"))
+    there = batches(loader(images_root, resize_on="device"))
     for a, b in zip(here, there, strict=True):
+        assert torch.equal(a.indices, b.indices)
         assert (pixels(a) - pixels(b)).abs().max() <= 1.01  # the worker rounds to whole numbers
         assert (pixels(a) - pixels(b)).abs().mean() <= 0.5
-
-
-@pytest.mark.parametrize("shuffle", ["global", "block"])
-def test_two_ranks_make_the_global_batch_of_one(images_root, tmp_path, monkeypatch, shuffle: str) -> None:
-    whole = batches(loader(images_root, tmp_path, monkeypatch, batch_size=16, shuffle=shuffle))
-    halves = [
-        batches(loader(images_root, tmp_path, monkeypatch, batch_size=8, shuffle=shuffle, rank=r, world_size=2))
-        for r in (0, 1)
-    ]
-    if shuffle == "block":  # blocks of 16 and of 8 differ; what holds is that ranks share the pass
-        seen = torch.cat([batch.indices for half in halves for batch in half])
-        assert len(set(seen.tolist())) == len(seen) == 32
-        return
-    for one, *parts in zip(whole, *halves, strict=True):
-        indices = torch.cat([part.indices for part in parts])
-        images = torch.cat([part.images for part in parts])
-        assert torch.equal(one.indices, indices)
-        assert torch.equal(one.images, images)
-
-
-def test_the_image_size_follows_the_epoch(images_root, tmp_path, monkeypatch) -> None:
-    made = loader(images_root, tmp_path, monkeypatch, num_workers=1)
-    made.sampler.size_of = lambda epoch: 16 + 8 * epoch
-    assert [batches(made, epoch=e)[0].images.shape[-1] for e in (0, 1, 2)] == [16, 24, 32]
 
 
 def test_half_of_the_images_are_flipped() -> None:
@@ -138,9 +73,16 @@ def test_half_of_the_images_are_flipped() -> None:
     assert 1850 < train_crops(seed=0, scale=(0.35, 1.0))(draw, side, side)[1].sum() < 2150
 
 
-def test_validation_masks_its_padding_and_bad_samples(images_root, tmp_path) -> None:
-    shutil.copytree(images_root, tmp_path / "data")
-    index = open_index(tmp_path / "data", "val", tmp_path)
+def test_large_crops_are_bounded_and_still_the_same_picture(images_root: Path, loader: MakeLoader) -> None:
+    whole = batches(loader(images_root, resize_on="device", image_size=8))
+    small = batches(loader(images_root, resize_on="device", image_size=8, max_crop_pixels=300))
+    for a, b in zip(whole, small, strict=True):
+        assert not torch.equal(a.images, b.images)
+        assert (pixels(a) - pixels(b)).abs().mean() < 8  # of noise with a deviation of 20
+
+
+def test_validation_masks_its_padding_and_bad_samples(copy: Path, tmp_path: Path) -> None:
+    index = open_index(copy, "val", tmp_path)
     Path(index.path(7)).write_bytes(b"")
     found = list(eval_loader(index, loading(max_bad_fraction=0.1), Seat(device=CPU)))
     assert found[6].valid.tolist() == [True] * 3 + [False] * 3
@@ -148,108 +90,116 @@ def test_validation_masks_its_padding_and_bad_samples(images_root, tmp_path) -> 
     assert not found[1].valid[1]
 
 
-def spoiled(images_root: Path, root: Path) -> Path:
-    """A copy with one bad file of each kind in train/."""
-    shutil.copytree(images_root, root)
-    files = sorted((root / "train").glob("*/*.JPEG"))
+BAD = {0, 9, 17, 25, 30}
+
+
+def spoil(root: Path) -> Path:
+    """One bad file of each kind in train/, after the index was made where there is one."""
+    files = files_of(root)
     files[0].write_bytes(b"")
     files[9].write_text("this is no image")
     files[17].write_bytes(files[17].read_bytes()[:200])
-    files[25].unlink()
+    for i in (25, 30):
+        files[i].unlink()
     files[25].symlink_to("/nowhere/image.JPEG")
+    files[30].mkdir()
+    (files[30] / "x.JPEG").symlink_to(files[30])  # so that the folder counts as a sample no more than before
     return root
 
 
+@pytest.mark.parametrize("resize_on", ["worker", "device"])
 def test_bad_samples_are_replaced_alike_everywhere_and_told_once(
-    images_root, tmp_path, monkeypatch, caplog: pytest.LogCaptureFixture
+    copy: Path, loader: MakeLoader, caplog: pytest.LogCaptureFixture, resize_on: str
 ) -> None:
-    root = spoiled(images_root, tmp_path / "data with spaces äö")
-    expected = batches(loader(root, tmp_path, monkeypatch, max_bad_fraction=0.2))
+    loader(copy)  # the index is made, and cached
+    spoil(copy)
+    options = {"max_bad_fraction": 0.2, "resize_on": resize_on}
+    expected = batches(loader(copy, **options))
     skipped = {index for batch in expected for index, _ in batch.making.skipped}
-    assert skipped <= {0, 9, 17, 25}
+    assert skipped and skipped <= BAD
+    assert all(not batch.making.skipped or len(batch) == 6 for batch in expected)
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        made = loader(root, tmp_path, monkeypatch, max_bad_fraction=0.2, num_workers=3)
+        made = loader(copy, num_workers=3, **options)
         for batch, known in zip(batches(made, first=2), expected[2:], strict=True):
             assert torch.equal(batch.indices, known.indices)
             assert torch.equal(batch.images, known.images)
-            assert not {0, 9, 17, 25} & set(batch.indices.tolist())
+            assert torch.equal(batch.labels, batch.indices // 13)
+            assert not BAD & set(batch.indices.tolist())
         batches(made)
         assert made.drain()["loader/skipped"] == len(skipped)
-    told = [record.getMessage() for record in caplog.records if "skipped" in record.getMessage()]
+    told = [message for message in caplog.messages if "skipped" in message]
     assert len(told) == len(skipped)
     assert all("data with spaces äö/train/class" in line for line in told)
 
 
-def test_past_the_limit_the_list_of_bad_samples_ends_the_run(images_root, tmp_path, monkeypatch) -> None:
-    root = spoiled(images_root, tmp_path / "data")
-    with pytest.raises(TooManyBadSamples, match=r"data\.max_bad_fraction=0\.01 of(.|\n)*image"):
-        batches(loader(root, tmp_path, monkeypatch, max_bad_fraction=0.01))
-    with pytest.raises(BadSample, match="class"):
-        batches(loader(root, tmp_path, monkeypatch, on_bad_sample="raise"))
+def test_a_replacement_is_shown_as_itself(copy: Path, loader: MakeLoader) -> None:
+    """Its own label, and its own crop of that pass."""
+    files_of(copy)[9].write_bytes(b"")
+    found = [batch for batch in batches(loader(copy, max_bad_fraction=0.2)) if batch.making.skipped]
+    draws = TrainOrder(num_samples=39, batch_size=6, seed=3)
+    for batch in found:
+        row = draws.draw(1, batch.key.step).indices.tolist().index(9)
+        other = int(batch.indices[row])
+        assert other != 9 and batch.labels[row] == other // 13
+        expected = expected_image(files_of(copy)[other], other, epoch=1, size=32)
+        assert (batch.images[row] - expected).abs().max() <= 3 / 255 / min(STD)
+    assert len(found) == 1
 
 
-def test_names_of_any_kind_are_read(images_root, tmp_path, monkeypatch) -> None:
-    root = tmp_path / "data"
-    shutil.copytree(images_root, root)
-    for split in ("train", "val"):
-        os.rename(root / split / "class0", root / split / "klasse ß ½")
-        first = sorted((root / split / "class1").iterdir())[0]
-        os.rename(first, os.fsencode(first.parent) + b"/not \xff utf8.JPEG")
-    seen = torch.cat([batch.indices for batch in batches(loader(root, tmp_path, monkeypatch, batch_size=13))])
+def test_a_file_that_vanishes_after_indexing_is_named(copy: Path, loader: MakeLoader) -> None:
+    made = loader(copy, on_bad_sample="raise")
+    files_of(copy)[20].unlink()
+    with pytest.raises(BadSample, match=r"cannot read /.*class1/image007\.JPEG: No such file .*data\.root"):
+        batches(made)
+
+
+def test_past_the_limit_the_list_of_bad_samples_ends_the_run(copy: Path, loader: MakeLoader) -> None:
+    loader(copy)
+    spoil(copy)
+    with pytest.raises(TooManyBadSamples, match=r"data\.max_bad_fraction=0\.01 of(.|\n)*class./image"):
+        batches(loader(copy, max_bad_fraction=0.01))
+
+
+@pytest.mark.parametrize("resize_on", ["worker", "device"])
+def test_with_nothing_but_bad_samples_it_ends_too(copy: Path, loader: MakeLoader, resize_on: str) -> None:
+    made = loader(copy, max_bad_fraction=1.0, resize_on=resize_on)
+    for file in files_of(copy):
+        file.write_bytes(b"")
+    with pytest.raises(BadSample, match="is empty"):
+        batches(made)
+
+
+def test_names_of_any_kind_are_read(copy: Path, loader: MakeLoader) -> None:
+    (copy / "elsewhere").mkdir()
+    os.rename(copy / "train/class0", copy / "train/klasse ß ½")
+    first, second = files_of(copy)[:2]
+    os.rename(first, os.fsencode(first.parent) + b"/not \xff utf8.JPEG")
+    os.rename(second, copy / "elsewhere/real.JPEG")
+    second.symlink_to(copy / "elsewhere/real.JPEG")
+    seen = torch.cat([batch.indices for batch in batches(loader(copy, batch_size=13, on_bad_sample="raise"))])
     assert sorted(seen.tolist()) == list(range(39))
 
 
-def test_a_killed_worker_is_told_and_nothing_hangs(tmp_path, monkeypatch) -> None:
-    root = write_images(tmp_path / "data", num_classes=2, per_class=30)
-    made = loader(root, tmp_path, monkeypatch, num_workers=1, samples_per_epoch=None)
-    with pytest.raises(WorkerDied, match=r"killed.*data\.num_workers"):
-        for epoch in range(1000):
-            made.sampler.set_epoch(epoch)
-            for batch in made:
-                if batch.key == (2, 1, 32):
-                    for child in psutil.Process().children():
-                        if "pt_data" in child.name():
-                            os.kill(child.pid, signal.SIGKILL)
+def test_a_bad_file_of_any_name_can_be_logged(copy: Path, loader: MakeLoader, tmp_path: Path) -> None:
+    first = files_of(copy)[0]
+    os.rename(first, os.fsencode(first.parent) + b"/\xff.JPEG")
+    Path(os.fsdecode(os.fsencode(first.parent) + b"/\xff.JPEG")).write_bytes(b"")
+    handler = logging.FileHandler(tmp_path / "log", encoding="utf-8")
+    logger = logging.getLogger("imagenet_opt")
+    logger.addHandler(handler)
+    try:
+        batches(loader(copy, max_bad_fraction=0.1, batch_size=13))
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+    assert r"class0/\xff.JPEG is empty" in (tmp_path / "log").read_text()
 
 
-def test_the_workers_tell_what_a_batch_took(images_root, tmp_path, monkeypatch) -> None:
-    made = loader(images_root, tmp_path, monkeypatch, num_workers=1)
-    seen = torch.cat([batch.indices for batch in batches(made)])
-    sizes = [os.path.getsize(made.loader.dataset.reader.store.name(i)) for i in seen.tolist()]
-    told = made.drain()
-    assert told["loader/mb_read"] == pytest.approx(sum(sizes) / 1e6 / len(made), rel=1e-6)
-    assert 0 < told["loader/decode_seconds"] < 10
-    assert told["loader/reads_in_flight"] >= 1
-    assert told["loader/queue_depth"] >= 0
-    assert made.drain() == {}
-
-
-def test_real_images_of_odd_coding_all_decode(tmp_path, monkeypatch) -> None:
-    if not SAMPLE.exists():
-        pytest.skip("the ImageNet sample is not on this machine")
-    with tarfile.open(SAMPLE) as archive:
-        archive.extractall(tmp_path / "data", filter="data")
-    root = next(path for path in (tmp_path / "data", *(tmp_path / "data").iterdir()) if len(list(path.iterdir())) > 500)
-    index = open_index(root, ".", tmp_path)
-    monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 2)
-    how = loading(batch_size=100, num_workers=2, on_bad_sample="raise", crop_scale=(0.08, 1.0))
-    made = train_loader(index, how, Seat(device=CPU))
-    seen = [i for batch in batches(made) for i in batch.indices.tolist()]
-    assert sorted(seen) == list(range(1000))
-
-
-def png(size: tuple[int, int]) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", size, (200, 10, 10)).save(file, "PNG")
-    return file.getvalue()
-
-
-def test_a_png_of_one_pixel_named_jpeg_is_an_image_too(images_root, tmp_path, monkeypatch) -> None:
-    shutil.copytree(images_root, tmp_path / "data")
-    files = sorted((tmp_path / "data/train").glob("*/*.JPEG"))
-    files[3].write_bytes(png((1, 1)))
-    found = [b for b in batches(loader(tmp_path / "data", tmp_path, monkeypatch)) if 3 in b.indices.tolist()]
+def test_a_png_of_one_pixel_named_jpeg_is_an_image_too(copy: Path, loader: MakeLoader) -> None:
+    files_of(copy)[3].write_bytes(encoded(Image.new("RGB", (1, 1), (200, 10, 10)), "PNG"))
+    found = [b for b in batches(loader(copy, batch_size=13)) if 3 in b.indices.tolist()]
     for batch in found:
         row = batch.indices.tolist().index(3)
         assert (pixels(batch)[row].mean(dim=(1, 2)) - torch.tensor([200.0, 10, 10])).abs().max() < 1
+    assert found

@@ -113,7 +113,7 @@ def decode_whole(encoded: bytes, name: str, *, exif_rotation: bool) -> Pixels:
         pass
     try:
         image = _pillow(encoded)
-        return np.asarray(_rgb(ImageOps.exif_transpose(image) if exif_rotation else image))
+        return np.array(_rgb(ImageOps.exif_transpose(image) if exif_rotation else image))
     except _REFUSED as error:
         raise _bad(name, error) from error
 
@@ -139,7 +139,7 @@ def _means(crop: Image.Image, max_pixels: int) -> Pixels:
     factor = 1
     while -(-crop.width // factor) * -(-crop.height // factor) > max(1, max_pixels):
         factor += 1
-    return np.asarray(crop.reduce(factor))
+    return np.array(crop.reduce(factor))  # copied, as torch wants arrays that can be written to
 
 
 def _rgb(image: Image.Image) -> Image.Image:

@@ -21,6 +21,8 @@ from imagenet_opt.machine import GIB
 from imagenet_opt.measure.cuda_clock import CudaClock
 
 Sent = tuple[Batch | RaggedBatch, torch.cuda.Event | None]
+_LOST = (ConnectionError, EOFError)
+"""When the memory of a batch is fetched from a worker that has gone meanwhile."""
 _MOST_ROWS = 1000
 """Batches that `drain` looks back on, where nobody drains."""
 
@@ -68,7 +70,7 @@ class DevicePrefetcher:
     def __iter__(self) -> Iterator[Batch]:
         try:
             yield from self._batches()
-        except RuntimeError as error:
+        except (RuntimeError, *_LOST) as error:
             if (death := died(error)) is None:
                 raise
             raise death from error
@@ -141,19 +143,20 @@ def _worker_message(error: ImagenetOptError) -> str | None:
     return message.strip() if found else None
 
 
-def died(error: RuntimeError) -> WorkerDied | None:
+def died(error: Exception) -> WorkerDied | None:
     """What the DataLoader's error of a killed worker means; None for any other error.
 
     It is raised where the batch is asked for or, by a signal handler, wherever the process is at that moment.
     """
     text = str(error)
     full = "shared memory(shm)" in text or "Bus error" in text
-    if not full and "DataLoader worker (pid" not in text:
+    lost = isinstance(error, _LOST) and "in DataLoader worker process" not in text
+    if not full and not lost and "DataLoader worker (pid" not in text:
         return None
     memory, shared = machine.available_memory() / GIB, machine.free_shared_memory() / GIB
     room = f"free now: {memory:.1f} GiB of memory, {shared:.1f} GiB of /dev/shm"
     remedy = "lower data.num_workers, data.prefetch_factor or data.batch_size"
     if full:
         return WorkerDied(f"a loader process found /dev/shm full; {remedy}, or enlarge /dev/shm; {room}")
-    reason = text.splitlines()[0].strip()
+    reason = (text or type(error).__name__).splitlines()[0].strip()
     return WorkerDied(f"a loader process was killed, most often as memory ran out; {remedy}; {room} ({reason})")

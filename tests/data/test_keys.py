@@ -1,0 +1,40 @@
+"""The place in the run, as a resume sets it and an epoch's start moves it."""
+
+from imagenet_opt.data.keys import BatchKey, BatchKeys
+
+
+def keys(num_batches: int = 5) -> BatchKeys:
+    return BatchKeys(num_batches=num_batches, size_of=lambda epoch: 32)
+
+
+def test_an_epoch_has_all_its_steps_and_the_next_one_too() -> None:
+    sampler = keys()
+    for epoch in (0, 1):
+        sampler.set_epoch(epoch)
+        assert list(sampler) == [BatchKey(epoch, step, 32) for step in range(5)]
+
+
+def test_a_resume_goes_on_inside_its_epoch_and_the_next_one_is_whole() -> None:
+    sampler = keys()
+    sampler.seek(2, 3)
+    sampler.set_epoch(2)  # as Lightning does after every start
+    assert [key[:2] for key in sampler] == [(2, 3), (2, 4)]
+    assert len(sampler) == 5
+    sampler.set_epoch(3)
+    assert [key[:2] for key in sampler] == [(3, step) for step in range(5)]
+
+
+def test_a_resume_at_the_end_of_an_epoch_has_nothing_left_of_it() -> None:
+    sampler = keys()
+    sampler.seek(1, 5)
+    assert list(sampler) == []
+
+
+def test_the_size_is_asked_for_at_each_epoch() -> None:
+    sampler = keys(2)
+    sampler.size_of = lambda epoch: 128 + 32 * epoch
+    sizes = []
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        sizes.append([key.image_size for key in sampler])
+    assert sizes == [[128, 128], [160, 160], [192, 192]]

@@ -1,0 +1,210 @@
+"""The same batches for any number of workers, ranks and any start; slow storage, large sets and long runs."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from imagenet_opt.data.batch import RaggedBatch
+from imagenet_opt.data.index import FileIndex, open_split
+from imagenet_opt.data.loader import Seat, eval_loader, mean_crop_bytes, open_index, store_of, train_loader
+from imagenet_opt.data.prefetcher import DevicePrefetcher
+from imagenet_opt.data.slow_store import SlowStore
+from imagenet_opt.data.store import FolderStore
+from imagenet_opt.errors import ConfigError
+from tests.data.conftest import CPU, MakeLoader, batches, loading
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
+
+
+@pytest.mark.parametrize(("shuffle", "resize_on"), [("global", "worker"), ("global", "device"), ("block", "worker")])
+@pytest.mark.parametrize(("workers", "first"), [(1, 0), (3, 0), (0, 3), (2, 2)])
+def test_workers_and_starting_points_change_nothing(
+    images_root: Path, loader: MakeLoader, workers: int, first: int, shuffle: str, resize_on: str
+) -> None:
+    how = {"batch_size": 8, "shuffle": shuffle, "resize_on": resize_on}
+    expected = batches(loader(images_root, **how))
+    assert len(expected) == 4
+    made = loader(images_root, num_workers=workers, **how)
+    for epoch in (1, 2, 1):  # workers stay, and what they read ahead may turn out wrong
+        found = batches(made, epoch=epoch, first=first)
+        assert [batch.key for batch in found] == [(epoch, step, 32) for step in range(first, 4)]
+    for batch, known in zip(found, expected[first:], strict=True):
+        assert torch.equal(batch.images, known.images)
+        assert torch.equal(batch.labels, known.labels)
+        assert torch.equal(batch.indices, known.indices)
+
+
+@pytest.mark.parametrize("shuffle", ["global", "block"])
+def test_each_epoch_shows_other_crops_in_another_order(images_root: Path, loader: MakeLoader, shuffle: str) -> None:
+    made = loader(images_root, batch_size=8, shuffle=shuffle)
+    shown = []
+    for epoch in (0, 1):
+        found = batches(made, epoch=epoch)
+        shown.append({int(i): image for batch in found for i, image in zip(batch.indices, batch.images, strict=True)})
+    both = shown[0].keys() & shown[1].keys()
+    assert len(both) > 20
+    assert list(shown[0]) != list(shown[1])
+    assert not any(torch.equal(shown[0][i], shown[1][i]) for i in both)
+
+
+@pytest.mark.parametrize("shuffle", ["global", "block"])
+@pytest.mark.parametrize("resize_on", ["worker", "device"])
+def test_two_ranks_make_the_global_batch_of_one(
+    images_root: Path, loader: MakeLoader, shuffle: str, resize_on: str
+) -> None:
+    """Both with blocks of 16, of which 39 samples have two."""
+    how = {"shuffle": shuffle, "resize_on": resize_on}
+    whole = batches(loader(images_root, batch_size=32, **how))
+    halves = [batches(loader(images_root, batch_size=16, rank=rank, world_size=2, **how)) for rank in (0, 1)]
+    for one, *parts in zip(whole, *halves, strict=True):
+        images = {int(i): image for part in parts for i, image in zip(part.indices, part.images, strict=True)}
+        assert set(images) == set(one.indices.tolist()) and len(images) == 32
+        assert all(torch.equal(images[int(i)], image) for i, image in zip(one.indices, one.images, strict=True))
+
+
+def test_validation_shows_every_sample_once_to_one_of_the_ranks(images_root: Path, tmp_path: Path) -> None:
+    index = open_index(images_root, "val", tmp_path)
+    counted: list[int] = []
+    for rank in (0, 1):
+        for batch in eval_loader(index, loading(val_image_size=24), Seat(device=CPU, rank=rank, world_size=2)):
+            assert batch.images.shape == (6, 3, 24, 24)
+            counted += batch.indices[batch.valid].tolist()
+    assert sorted(counted) == list(range(39))
+
+
+@pytest.mark.parametrize("resize_on", ["worker", "device"])
+def test_the_image_size_follows_the_epoch(images_root: Path, loader: MakeLoader, resize_on: str) -> None:
+    made = loader(images_root, num_workers=1, resize_on=resize_on)
+    made.sampler.size_of = lambda epoch: 16 + 8 * epoch
+    assert [{batch.images.shape[-1] for batch in batches(made, epoch=e)} for e in (0, 1, 2)] == [{16}, {24}, {32}]
+
+
+def test_crops_for_the_device_leave_the_worker_as_they_are(images_root: Path, loader: MakeLoader) -> None:
+    made = loader(images_root, num_workers=1, resize_on="device")
+    made.sampler.seek(1, 0)
+    for batch in made.loader:
+        assert isinstance(batch, RaggedBatch)
+        crops = [batch.crop(i) for i in range(len(batch))]
+        assert [tuple(crop.shape) for crop in crops] == [
+            (h, w, 3) for h, w in zip(batch.heights.tolist(), batch.widths.tolist(), strict=True)
+        ]
+        assert all(tensor.is_shared() for tensor in batch._tensors().values())
+
+
+def test_real_images_all_decode(sample_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 2)
+    how = loading(batch_size=100, num_workers=2, on_bad_sample="raise", crop_scale=(0.08, 1.0))
+    made = train_loader(open_index(sample_root, ".", tmp_path), how, Seat(device=CPU))
+    found = batches(made)
+    assert sorted(i for batch in found for i in batch.indices.tolist()) == list(range(1000))
+    assert all(torch.equal(batch.labels, batch.indices) for batch in found)  # one image a class
+
+
+def test_storage_is_as_slow_as_asked(images_root: Path, tmp_path: Path) -> None:
+    index = open_split(images_root, "train", tmp_path)
+    assert isinstance(store_of(index, loading()), FolderStore)
+    slow = store_of(index, loading(added_latency_ms=20, max_mb_per_second=3))
+    assert isinstance(slow, SlowStore)
+    assert (slow.latency_seconds, slow.bytes_per_second) == (0.02, 3e6)
+
+
+def test_slow_storage_gives_the_same_batches_with_many_reads_in_flight(images_root: Path, loader: MakeLoader) -> None:
+    expected = batches(loader(images_root, batch_size=13))
+    made = loader(images_root, batch_size=13, num_workers=1, added_latency_ms=30)
+    for epoch in (0, 1):
+        found = batches(made, epoch=epoch)
+    for batch, known in zip(found, expected, strict=True):
+        assert torch.equal(batch.images, known.images)
+    assert found[-1].making.reads_in_flight > 16
+
+
+def test_the_size_of_a_batch_is_foreseen(sample_root: Path, tmp_path: Path) -> None:
+    """Bytes of crops, from the sizes of a few images, against those of all."""
+    index = open_index(sample_root, ".", tmp_path)
+    how = loading(batch_size=200, resize_on="device", crop_scale=(0.08, 1.0))
+    made = train_loader(index, how, Seat(device=CPU))
+    found = [made.loader.dataset[key] for key in list(made.sampler)[:2]]
+    real = 3 * torch.cat([batch.heights * batch.widths for batch in found]).double().mean()
+    assert mean_crop_bytes(made.loader.dataset) == pytest.approx(float(real), rel=0.4)
+
+
+def test_files_that_cannot_be_opened_do_not_keep_a_loader_from_its_start(images_root: Path, tmp_path: Path) -> None:
+    index = open_split(images_root, "train", tmp_path)
+    nowhere = FileIndex(tmp_path / "nowhere", index.classes, index.labels, index.names, index.offsets)
+    made = train_loader(nowhere, loading(resize_on="device", max_bad_fraction=1), Seat(device=CPU))
+    assert mean_crop_bytes(made.loader.dataset) > 0
+
+
+def test_a_batch_without_whole_blocks_is_told_before_anything_starts(images_root: Path, loader: MakeLoader) -> None:
+    with pytest.raises(ConfigError, match=re.escape("data.batch_size=7 is no whole number of blocks of 8 to 16")):
+        loader(images_root, batch_size=7, shuffle="block")
+
+
+def test_starting_workers_draws_nothing_from_torchs_generator(images_root: Path, loader: MakeLoader) -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    batches(loader(images_root, num_workers=1))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def workers_of(made: DevicePrefetcher) -> list[psutil.Process]:
+    assert isinstance(made.loader, DataLoader)
+    return [psutil.Process(worker.pid) for worker in made.loader._iterator._workers]
+
+
+def own_mb(process: psutil.Process) -> float:
+    """Memory that no other process shares."""
+    return process.memory_full_info().uss / 1e6
+
+
+@pytest.mark.parametrize("resize_on", ["worker", "device"])
+def test_memory_and_open_files_do_not_grow(images_root: Path, loader: MakeLoader, resize_on: str) -> None:
+    made = loader(images_root, num_workers=1, resize_on=resize_on, image_size=64)
+
+    def used() -> Iterator[float]:
+        for process in (*workers_of(made), psutil.Process()):
+            yield own_mb(process)
+            yield process.num_fds()
+            yield process.num_threads()
+
+    for epoch in range(3):
+        batches(made, epoch=epoch)
+    before = list(used())
+    for epoch in range(3, 13):
+        batches(made, epoch=epoch)
+    grown = [now - then for now, then in zip(used(), before, strict=True)]
+    assert max(grown[0], grown[3]) < 15, "MB"
+    assert max(grown[1], grown[4]) < 15, "open files"
+    assert max(grown[2], grown[5]) < 15, "threads"
+
+
+@pytest.mark.parametrize("shuffle", ["global", "block"])
+def test_an_index_of_imagenets_size_costs_workers_nothing(images_root: Path, tmp_path: Path, shuffle: str) -> None:
+    """Against the same loader of 39 samples. As a list of paths and labels it would be over 200 MB a worker."""
+    num = 1_281_167
+    few = open_split(images_root, "train", tmp_path / "cache")
+    name = np.frombuffer(os.fsencode(os.path.relpath(few.path(0), few.folder)), np.uint8)
+    columns = {
+        "labels": np.zeros(num, np.int32),
+        "names": np.tile(name, num),
+        "offsets": np.arange(num + 1) * len(name),
+    }
+    for column, values in columns.items():
+        np.save(tmp_path / f"{column}.npy", values)
+    mapped = {column: np.asarray(np.load(tmp_path / f"{column}.npy", mmap_mode="r")) for column in columns}
+    used = []
+    for index in (few, FileIndex(few.folder, few.classes, **mapped)):
+        made = train_loader(index, loading(batch_size=32, num_workers=1, shuffle=shuffle), Seat(device=CPU))
+        found = iter(made)
+        for _ in range(1 if index is few else 20):
+            assert len(next(found)) == 32
+        used.append(own_mb(workers_of(made)[0]))
+        found.close()
+    assert used[1] - used[0] < 60  # mostly the order of a pass, 5 MB, drawn for this and the next one

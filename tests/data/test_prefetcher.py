@@ -1,0 +1,247 @@
+"""Batches in order to the end, what they took, and what is said when a worker or the storage gives up."""
+
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from imagenet_opt.data.bad_samples import BadSamples
+from imagenet_opt.data.keys import BatchKey, BatchKeys
+from imagenet_opt.data.loader import Seat, open_index, train_loader
+from imagenet_opt.data.prefetcher import DevicePrefetcher, died, finish_batch
+from imagenet_opt.data.slots import Slots
+from imagenet_opt.errors import BadSample, ReadTimeout, WorkerDied
+from tests.conftest import write_images
+from tests.data.conftest import CPU, MakeLoader, batches, loading
+
+KEYS = {"read_seconds", "decode_seconds", "mb_read", "reads_in_flight", "queue_depth", "queue_seconds", "skipped"}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_order_and_length_hold_in_the_middle_of_an_epoch(images_root: Path, loader: MakeLoader, workers: int) -> None:
+    made = loader(images_root, num_workers=workers)
+    made.sampler.seek(2, 4)
+    made.sampler.set_epoch(2)
+    assert [batch.key[:2] for batch in made] == [(2, 4), (2, 5)]
+    assert len(made) == 6
+    made.sampler.set_epoch(3)
+    assert [batch.key[:2] for batch in made] == [(3, step) for step in range(6)]
+
+
+@pytest.mark.parametrize("resize_on", ["worker", "device"])
+def test_an_epoch_left_early_does_not_spoil_the_next(images_root: Path, loader: MakeLoader, resize_on: str) -> None:
+    expected = batches(loader(images_root, resize_on=resize_on), epoch=5)
+    made = loader(images_root, num_workers=1, resize_on=resize_on)
+    for epoch in range(3):
+        made.sampler.seek(epoch, 0)
+        for batch in made:
+            if batch.key.step == epoch:
+                break
+    for batch, known in zip(batches(made, epoch=5), expected, strict=True):
+        assert torch.equal(batch.images, known.images)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("resize_on", ["worker", "device"])
+def test_images_have_the_type_that_was_asked_for(
+    images_root: Path, tmp_path: Path, dtype: torch.dtype, resize_on: str
+) -> None:
+    index = open_index(images_root, "train", tmp_path)
+    batch, exact = (
+        next(iter(train_loader(index, loading(resize_on=resize_on), Seat(device=CPU, dtype=kind))))
+        for kind in (dtype, torch.float32)
+    )
+    assert batch.images.dtype == dtype
+    assert torch.equal(batch.images, exact.images.to(dtype))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_a_batch_took_is_told(images_root: Path, loader: MakeLoader, workers: int) -> None:
+    made = loader(images_root, num_workers=workers)
+    assert made.drain() == {}
+    seen = torch.cat([batch.indices for batch in batches(made)])
+    sizes = [os.path.getsize(made.loader.dataset.reader.store.name(i)) for i in seen.tolist()]
+    told = made.drain()
+    assert set(told) == {f"loader/{key}" for key in KEYS}
+    assert told["loader/mb_read"] == pytest.approx(sum(sizes) / 1e6 / len(made), rel=1e-6)
+    assert 0 < told["loader/decode_seconds"] < 10
+    assert 0 <= told["loader/read_seconds"] < 10
+    assert 1 <= told["loader/reads_in_flight"] <= 512
+    assert 0 <= told["loader/queue_depth"] <= 5  # two ahead, one in hand, one being made, one on its way
+    assert 0 <= told["loader/queue_seconds"] < 10
+    assert told["loader/skipped"] == 0
+    assert made.drain() == {}
+
+
+def test_slow_reading_shows_in_its_own_key(images_root: Path, loader: MakeLoader) -> None:
+    made = loader(images_root, reads_in_flight=6, added_latency_ms=20)
+    batches(made)
+    told = made.drain()
+    assert told["loader/read_seconds"] >= 0.02 / 2  # the half of it at least was not hidden behind decoding
+    assert told["loader/reads_in_flight"] == 6
+
+
+def end_of(work: Callable[[], None]) -> Exception:
+    """The error that ends `work`, in a process of its own, for torch's signal handler goes on raising after it."""
+    here, there = (context := multiprocessing.get_context("fork")).Pipe(duplex=False)
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:
+            there.send(error)
+        os._exit(0)
+
+    child = context.Process(target=run)
+    child.start()
+    try:
+        assert here.poll(60), "it hangs"
+        return here.recv()
+    finally:
+        child.kill()
+        child.join()
+
+
+class Failing(Dataset):
+    """Has no items."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    def __getitem__(self, key: BatchKey) -> None:
+        raise self.error("/data/x.JPEG: what happened\nand a second line")
+
+
+def failing(error: type[Exception]) -> DevicePrefetcher:
+    keys = BatchKeys(num_batches=3, size_of=lambda epoch: 32)
+    return DevicePrefetcher(
+        DataLoader(Failing(error), batch_size=None, sampler=keys, num_workers=1),
+        keys,
+        device=CPU,
+        finish=partial(finish_batch, dtype=torch.float32),
+        bad=BadSamples(num_samples=3, max_fraction=0),
+        slots=Slots(num_workers=1, depth=2),
+    )
+
+
+def test_an_error_of_ours_comes_out_of_a_worker_as_it_was() -> None:
+    """The DataLoader wraps a traceback around it, of which users have no use."""
+    error = end_of(lambda: list(failing(BadSample)))
+    assert isinstance(error, BadSample)
+    assert str(error) == "/data/x.JPEG: what happened\nand a second line"
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError, ConnectionResetError])
+def test_any_other_error_is_no_death(kind: type[Exception]) -> None:
+    error = end_of(lambda: list(failing(kind)))
+    assert type(error) is kind
+    assert "Traceback" in str(error) and "what happened" in str(error)
+
+
+def test_a_bad_sample_in_a_worker_ends_the_run_in_one_line(images_root: Path, loader: MakeLoader, tmp_path) -> None:
+    root = Path(shutil.copytree(images_root, tmp_path / "data"))
+    (root / "train/class1/image004.JPEG").write_bytes(b"")
+    error = end_of(lambda: batches(loader(root, num_workers=1, on_bad_sample="raise", batch_size=39)))
+    assert isinstance(error, BadSample)
+    assert re.fullmatch(rf"{root}/train/class1/image004\.JPEG is empty .*data\.root\)", str(error))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_storage_that_never_answers_ends_the_run(
+    images_root: Path, loader: MakeLoader, tmp_path: Path, workers: int
+) -> None:
+    """Who opens a named pipe waits for someone who writes."""
+    root = Path(shutil.copytree(images_root, tmp_path / "data"))
+    made = loader(root, num_workers=workers, batch_size=39, read_timeout=0.2)
+    file = root / "train/class1/image004.JPEG"
+    file.unlink()
+    os.mkfifo(file)
+    error = end_of(lambda: batches(made))
+    assert isinstance(error, ReadTimeout)
+    assert re.fullmatch(rf"no answer .* reading {file} on / .*data\.read_timeout=SECONDS", str(error))
+
+
+def train_until_killed(made: DevicePrefetcher) -> None:
+    """The worker is killed in the second epoch, while a batch of it is in use."""
+    for epoch in range(1_000_000):
+        made.sampler.set_epoch(epoch)
+        for batch in made:
+            if batch.key[:2] == (1, 0):
+                os.kill(made.loader._iterator._workers[0].pid, signal.SIGKILL)
+
+
+KILLED = (
+    r"a loader process was killed.*; lower data\.num_workers, data\.prefetch_factor or data\.batch_size; free now: "
+)
+
+
+def test_the_death_of_a_worker_is_known_wherever_its_signal_arrives(images_root: Path, loader: MakeLoader) -> None:
+    """torch's handler raises in the middle of what the main thread does, be it training or waiting."""
+    for _ in range(5):
+        error = end_of(lambda: train_until_killed(loader(images_root, num_workers=1)))
+        assert re.match(KILLED, str(error if isinstance(error, WorkerDied) else died(error)))
+
+
+def test_the_death_of_a_worker_is_told_without_its_signal_too(images_root: Path, loader: MakeLoader) -> None:
+    def work() -> None:
+        made = loader(images_root, num_workers=1)
+        batches(made)  # now torch's handler is there
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        train_until_killed(made)
+
+    error = end_of(work)
+    assert isinstance(error, WorkerDied)
+    assert re.match(KILLED, str(error))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: out of memory",
+        "out of resource: shared memory, Required: 131072, Hardware limit: 101376",  # Triton's, of the GPU
+        "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback: mat1 and mat2 shapes",
+    ],
+)
+def test_other_errors_are_left_alone(text: str) -> None:
+    assert died(RuntimeError(text)) is None
+
+
+def fill_shared_memory(root: str, cache: str) -> None:
+    """Run in a process of its own with a small /dev/shm, which something else fills up meanwhile."""
+    made = train_loader(open_index(Path(root), "train", Path(cache)), loading(num_workers=1), Seat(device=CPU))
+    found = iter(made)
+    next(found)
+    with open("/dev/shm/other", "wb", buffering=0) as other:
+        try:
+            while True:
+                other.write(bytes(2**16))
+        except OSError:
+            pass
+        try:
+            for epoch in range(1_000_000):
+                made.sampler.set_epoch(epoch)
+                list(made)
+        except WorkerDied as error:
+            print(error)
+
+
+def test_a_full_shared_memory_is_told_and_nothing_hangs(tmp_path: Path) -> None:
+    root = write_images(tmp_path / "data", num_classes=2, per_class=30)
+    call = f"fill_shared_memory({str(root)!r}, {str(tmp_path)!r})"
+    code = f"from tests.data.test_prefetcher import fill_shared_memory; {call}"
+    own_mount = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=24m tmpfs /dev/shm && exec "$@"', "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*own_mount, "true"], capture_output=True).returncode:
+        pytest.skip("mounting a small /dev/shm is not allowed here")
+    done = subprocess.run([*own_mount, sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert "found /dev/shm full; lower data.num_workers" in done.stdout, done.stderr
+    assert "or enlarge /dev/shm" in done.stdout

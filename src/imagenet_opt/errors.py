@@ -12,16 +12,21 @@ ImagenetOptError
 │   ├── ShardMismatch     packed shards are not what their index says, or not all there
 │   ├── PackStopped       a full disk or a killed process ends a pack, which can go on later
 │   ├── ReadTimeout       storage does not answer
+│   ├── StorageFailed     the storage as a whole fails, not one file of it
 │   └── WorkerDied        a loader process was killed
 ├── ModelError
 │   └── UnknownModel      timm has no model of that name
 ├── CheckpointError
 │   ├── CheckpointNotFound
 │   └── CheckpointMismatch  of another architecture, number of classes, or order of samples
+├── TrainingError
+│   ├── NonFiniteLoss     the loss is NaN or infinite
+│   └── OutOfMemory       a step does not fit into the device's memory
+├── Preempted             a signal or a spot notice stopped the run, which can go on
 └── RunFolderError        the run folder cannot be written
 
 The message says what was found, what was expected and what to do, and names the config key.
-The command line prints it as one line, without a traceback, and exits with status 2.
+The command line prints it as one line, without a traceback, and exits with status 2 (Preempted: 75).
 """
 
 
@@ -73,6 +78,10 @@ class ReadTimeout(DataError):
     """The storage does not answer."""
 
 
+class StorageFailed(DataError):
+    """The storage as a whole fails, not one file of it."""
+
+
 class WorkerDied(DataError):
     """A loader process was killed."""
 
@@ -95,6 +104,22 @@ class CheckpointNotFound(CheckpointError):
 
 class CheckpointMismatch(CheckpointError):
     """The checkpoint is of another architecture, number of classes, or order of samples."""
+
+
+class TrainingError(ImagenetOptError):
+    """Training cannot go on."""
+
+
+class NonFiniteLoss(TrainingError):
+    """The loss is NaN or infinite."""
+
+
+class OutOfMemory(TrainingError):
+    """A step does not fit into the device's memory."""
+
+
+class Preempted(ImagenetOptError):
+    """A signal or a spot notice stopped the run; the same command goes on with it. Exit status 75 (EX_TEMPFAIL)."""
 
 
 class RunFolderError(ImagenetOptError):

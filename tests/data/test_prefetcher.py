@@ -1,13 +1,11 @@
 """Batches in order to the end, what they took, and what is said when a worker or the storage gives up."""
 
-import multiprocessing
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from imagenet_opt.data.prefetcher import DevicePrefetcher, died, finish_batch
 from imagenet_opt.data.slots import Slots
 from imagenet_opt.errors import BadSample, ReadTimeout, WorkerDied
 from tests.conftest import write_images
-from tests.data.conftest import CPU, MakeLoader, batches, loading
+from tests.data.conftest import CPU, MakeLoader, batches, end_of, loading
 
 KEYS = {"read_seconds", "decode_seconds", "mb_read", "reads_in_flight", "queue_depth", "queue_seconds", "skipped"}
 
@@ -89,27 +87,6 @@ def test_slow_reading_shows_in_its_own_key(images_root: Path, loader: MakeLoader
     told = made.drain()
     assert told["loader/read_seconds"] >= 0.02 / 2  # the half of it at least was not hidden behind decoding
     assert told["loader/reads_in_flight"] == 6
-
-
-def end_of(work: Callable[[], None]) -> Exception:
-    """The error that ends `work`, in a process of its own, for torch's signal handler goes on raising after it."""
-    here, there = (context := multiprocessing.get_context("fork")).Pipe(duplex=False)
-
-    def run() -> None:
-        try:
-            work()
-        except Exception as error:
-            there.send(error)
-        os._exit(0)
-
-    child = context.Process(target=run)
-    child.start()
-    try:
-        assert here.poll(60), "it hangs"
-        return here.recv()
-    finally:
-        child.kill()
-        child.join()
 
 
 class Failing(Dataset):

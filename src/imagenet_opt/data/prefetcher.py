@@ -79,6 +79,12 @@ class DevicePrefetcher:
                 raise
             raise type(error)(message) from error
 
+    def close(self) -> None:
+        """End the workers. Left to the garbage collector, each is waited for five seconds: its queue is gone first."""
+        if (iterator := self.loader._iterator) is not None:  # of persistent workers; torch has no public name for it
+            iterator._shutdown_workers()  # type: ignore[attr-defined]
+            self.loader._iterator = None
+
     def drain(self) -> dict[str, float]:
         """Means over the batches delivered since the last call, by metric name; empty when there were none."""
         rows = list(self._rows)
@@ -96,7 +102,7 @@ class DevicePrefetcher:
         for batch, copied in ahead(source) if self.loader.num_workers else source:
             queued = int(self.slots.made.sum()) - delivered
             delivered += 1
-            self.bad.add(batch.making.skipped)
+            self.bad.add(batch.making.skipped, batch.key.epoch)
             self._note(batch.making, queued)
             if copied is not None:
                 computing = torch.cuda.current_stream(self.device)

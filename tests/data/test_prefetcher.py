@@ -1,5 +1,6 @@
 """Batches in order to the end, what they took, and what is said when a worker or the storage gives up."""
 
+import errno
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ from imagenet_opt.data.keys import BatchKey, BatchKeys
 from imagenet_opt.data.loader import Seat, open_index, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher, died, finish_batch
 from imagenet_opt.data.slots import Slots
-from imagenet_opt.errors import BadSample, ReadTimeout, WorkerDied
+from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed, WorkerDied
 from tests.conftest import write_images
 from tests.data.conftest import CPU, MakeLoader, batches, end_of, loading
 
@@ -148,6 +149,22 @@ def test_storage_that_never_answers_ends_the_run(
     assert re.fullmatch(rf"no answer .* reading {file} on / .*data\.read_timeout=SECONDS", str(error))
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_storage_that_fails_ends_the_run_in_one_line(images_root: Path, loader: MakeLoader, workers: int) -> None:
+    made = loader(images_root, num_workers=workers, added_latency_ms=1, read_timeout=1, max_bad_fraction=1)
+
+    def fault(index: int) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    made.loader.dataset.reader.store.fault = fault
+    error = end_of(lambda: batches(made))
+    assert isinstance(error, StorageFailed)
+    assert re.fullmatch(
+        r".* fails: Stale file handle for 0\.5 s, reading .*JPEG, and other files too; .*data\.read_timeout=1, .*",
+        str(error),
+    )
+
+
 def train_until_killed(made: DevicePrefetcher) -> None:
     """The worker is killed in the second epoch, while a batch of it is in use."""
     for epoch in range(1_000_000):
@@ -191,6 +208,11 @@ def test_the_death_of_a_worker_is_told_without_its_signal_too(images_root: Path,
 )
 def test_other_errors_are_left_alone(text: str) -> None:
     assert died(RuntimeError(text)) is None
+
+
+def test_a_dev_shm_without_room_for_a_queue_is_told_as_full() -> None:
+    error = died(OSError(errno.ENOSPC, "No space left on device"))
+    assert "found /dev/shm full" in str(error)
 
 
 def fill_shared_memory(root: str, cache: str) -> None:

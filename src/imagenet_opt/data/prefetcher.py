@@ -1,5 +1,6 @@
 """Batches on the device, copied while the device still computes."""
 
+import errno
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -70,7 +71,7 @@ class DevicePrefetcher:
     def __iter__(self) -> Iterator[Batch]:
         try:
             yield from self._batches()
-        except (RuntimeError, *_LOST) as error:
+        except (RuntimeError, OSError, EOFError) as error:
             if (death := died(error)) is None:
                 raise
             raise death from error
@@ -155,7 +156,8 @@ def died(error: Exception) -> WorkerDied | None:
     It is raised where the batch is asked for or, by a signal handler, wherever the process is at that moment.
     """
     text = str(error)
-    full = "shared memory(shm)" in text or "Bus error" in text
+    no_space = isinstance(error, OSError) and error.errno == errno.ENOSPC  # for a lock or a queue
+    full = no_space or "shared memory(shm)" in text or "Bus error" in text
     lost = isinstance(error, _LOST) and "in DataLoader worker process" not in text
     if not full and not lost and "DataLoader worker (pid" not in text:
         return None

@@ -6,6 +6,7 @@ from imagenet_opt import machine
 from imagenet_opt.data.reader import READ_AHEAD_BYTES
 from imagenet_opt.machine import GIB
 
+_MIB = 2**20
 _MEMORY_SHARE = 0.5
 """Of RAM and of /dev/shm that batches in flight may take; the rest is for the page cache and the processes."""
 _LOADERS = 2
@@ -49,12 +50,9 @@ def fit_loader(
     shared_memory = machine.free_shared_memory() if shared_memory is None else shared_memory
     room, shared_room = (int(size * _MEMORY_SHARE) // (processes * _LOADERS) for size in (memory, shared_memory))
 
-    def need(workers: int, prefetch: int) -> tuple[int, int]:
-        batches = workers * (prefetch + SPARE_BATCHES) * batch_bytes
-        return batches + workers * READ_AHEAD_BYTES, batches
-
     def fits(workers: int, prefetch: int) -> bool:
-        return need(workers, prefetch)[0] <= room and need(workers, prefetch)[1] <= shared_room
+        batches = workers * (prefetch + SPARE_BATCHES) * batch_bytes
+        return batches <= shared_room and batches + workers * READ_AHEAD_BYTES <= room
 
     most_workers = max(1, cpus // (sharing_cpus or processes))
     asked = (most_workers if num_workers is None else num_workers, prefetch_factor or _PREFETCH)
@@ -65,12 +63,11 @@ def fit_loader(
         workers -= 1
     if asked == (workers, prefetch):
         return LoaderBudget(workers, prefetch, None)
-    wanted, shared = (size / GIB for size in need(*asked))
     return LoaderBudget(
         workers,
         prefetch,
         f"loader: {workers} workers x {prefetch} batches ahead instead of data.num_workers={asked[0]} x "
-        f"data.prefetch_factor={asked[1]}: {most_workers} usable CPUs a process, and {wanted:.1f} GiB of batches and "
-        f"read-ahead against {room / GIB:.1f} GiB, {shared:.1f} GiB of it against {shared_room / GIB:.1f} GiB of "
-        "/dev/shm",
+        f"data.prefetch_factor={asked[1]}: {most_workers} usable CPUs a process; {room / GIB:.1f} GiB of memory and "
+        f"{shared_room / GIB:.1f} GiB of /dev/shm to use, at {batch_bytes / _MIB:.0f} MiB a batch "
+        f"({SPARE_BATCHES} more than ahead) and {READ_AHEAD_BYTES / _MIB:.0f} MiB a worker of files read ahead",
     )

@@ -30,6 +30,16 @@ The command line prints it as one line, without a traceback, and exits with stat
 """
 
 
+def printable(text: str) -> str:
+    """`text` as one line that any log or terminal takes: line ends, control characters and lone surrogates escaped.
+
+    For what others have named, such as files.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class ImagenetOptError(Exception):
     """Root of all errors that a user can mend."""
 

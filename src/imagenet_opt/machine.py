@@ -25,6 +25,18 @@ def usable_cpus() -> int:
     return min(limits)
 
 
+def sharing_cpus(*, local_processes: int, world_size: int) -> int:
+    """Of a run's processes on this machine, how many share what `usable_cpus` says.
+
+    1 where srun starts each as a task of its own with CPUs of its own (--cpus-per-task, or bound to them), else all.
+    """
+    if os.environ.get("SLURM_NTASKS") != str(world_size):
+        return local_processes
+    node = os.environ.get("SLURM_CPUS_ON_NODE", "")
+    bound = node.isdigit() and len(os.sched_getaffinity(0)) < int(node)
+    return 1 if bound or "SLURM_CPUS_PER_TASK" in os.environ else local_processes
+
+
 def _cgroup_cpu_quota() -> float | None:
     """CPUs allowed by cgroup v2 `cpu.max`, or v1 `cfs_quota_us`; None when unlimited."""
     try:
@@ -35,7 +47,7 @@ def _cgroup_cpu_quota() -> float | None:
             period = (_CGROUP / "cpu/cpu.cfs_period_us").read_text().strip()
         except OSError:
             return None
-    return None if quota in ("max", "-1") else int(quota) / int(period)
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
 
 
 def available_memory() -> int:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import io
+import multiprocessing
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +56,27 @@ def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeLoader:
 def batches(made: DevicePrefetcher, epoch: int = 1, first: int = 0) -> list[Batch]:
     made.sampler.seek(epoch, first)
     return [dataclasses.replace(batch, images=batch.images.clone()) for batch in made]
+
+
+def end_of(work: Callable[[], None]) -> Exception:
+    """The error that ends `work`, in a process of its own, for torch's signal handler goes on raising after it."""
+    here, there = (context := multiprocessing.get_context("fork")).Pipe(duplex=False)
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:
+            there.send(error)
+        os._exit(0)
+
+    child = context.Process(target=run)
+    child.start()
+    try:
+        assert here.poll(60), "it hangs"
+        return here.recv()
+    finally:
+        child.kill()
+        child.join()
 
 
 def pixels(batch: Batch) -> torch.Tensor:

@@ -16,27 +16,40 @@ def test_each_is_told_once_and_counted_once(caplog: pytest.LogCaptureFixture) ->
     bad = BadSamples(num_samples=100, max_fraction=0.1)
     with caplog.at_level(logging.WARNING):
         for skipped in (skips(), skips(4), skips(7, 4), skips(7)):
-            bad.add(skipped)
+            bad.add(skipped, 0)
     assert caplog.messages == ["skipped: /data/n4.JPEG is empty", "skipped: /data/n7.JPEG is empty"]
     assert len(bad.reasons) == 2
 
 
 def test_as_many_as_allowed_are_no_reason_to_stop() -> None:
     bad = BadSamples(num_samples=100, max_fraction=0.02)
-    bad.add(skips(1, 2))
+    bad.add(skips(1, 2), 0)
     with pytest.raises(TooManyBadSamples, match=r"3 bad samples .*data\.max_bad_fraction=0\.02 ") as caught:
-        bad.add(skips(3))
+        bad.add(skips(3), 0)
     assert all(f"/data/n{i}.JPEG is empty" in str(caught.value) for i in (1, 2, 3))
 
 
 def test_with_none_allowed_the_first_stops_the_run() -> None:
     bad = BadSamples(num_samples=1_281_167, max_fraction=0.0)
-    bad.add(())
+    bad.add((), 0)
     with pytest.raises(TooManyBadSamples, match="/data/n9"):
-        bad.add(skips(9))
+        bad.add(skips(9), 0)
 
 
-def test_a_long_list_is_cut() -> None:
-    with pytest.raises(TooManyBadSamples, match="1000 bad samples") as caught:
-        BadSamples(num_samples=5000, max_fraction=0.1).add(skips(*range(1000)))
-    assert str(caught.value).count("is empty") == 20
+def test_a_long_list_is_cut_to_one_line() -> None:
+    with pytest.raises(TooManyBadSamples, match=r"^1000 bad samples.*$") as caught:
+        BadSamples(num_samples=5000, max_fraction=0.1).add(skips(*range(1000)), 0)
+    assert str(caught.value).count("is empty") == 3
+
+
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_a_process_is_held_to_the_part_of_the_data_set_that_it_has_met(world_size: int) -> None:
+    """Ten allowed in all; each process meets its share in an epoch, and others in the next one."""
+    bad = BadSamples(num_samples=1000, max_fraction=0.01, world_size=world_size)
+    bad.add(skips(*range(2)), 0)
+    bad.add(skips(*range(10)), 3)
+    with pytest.raises(TooManyBadSamples, match="11 bad samples"):
+        bad.add(skips(10), 90)
+    if world_size > 1:
+        with pytest.raises(TooManyBadSamples, match=r"3 bad samples .* of the 250 samples"):
+            BadSamples(num_samples=1000, max_fraction=0.01, world_size=world_size).add(skips(1, 2, 3), 0)

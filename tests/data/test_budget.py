@@ -1,52 +1,63 @@
 """What was asked for is fitted to CPUs and memory, and said in one line."""
 
-from pathlib import Path
-
-import psutil
 import pytest
 
-from imagenet_opt import machine
-from imagenet_opt.data.budget import fit_loader
+from imagenet_opt.data.budget import SPARE_BATCHES, LoaderBudget, fit_loader
+from imagenet_opt.data.reader import READ_AHEAD_BYTES
 from imagenet_opt.machine import GIB
 
 
 def fit(
-    workers: int | None, prefetch: int, *, batch: int = 60 * 2**20, cpus: int = 64, memory: int = 62 * GIB, n: int = 1
-):
+    workers: int | None,
+    prefetch: int,
+    *,
+    batch: int = 60 * 2**20,
+    cpus: int = 64,
+    memory: int = 124 * GIB,
+    shared: int | None = None,
+    n: int = 1,
+    sharing: int | None = None,
+) -> LoaderBudget:
     return fit_loader(
-        num_workers=workers, prefetch_factor=prefetch, batch_bytes=batch, cpus=cpus, memory=memory, processes=n
+        num_workers=workers,
+        prefetch_factor=prefetch,
+        batch_bytes=batch,
+        cpus=cpus,
+        memory=memory,
+        shared_memory=memory if shared is None else shared,
+        processes=n,
+        sharing_cpus=sharing,
     )
 
 
 def test_what_fits_is_left_alone_and_nothing_is_said() -> None:
-    assert fit(32, 8) == type(fit(32, 8))(32, 8, None)
+    assert fit(32, 8) == LoaderBudget(32, 8, None)
 
 
-def test_float_batches_of_384_do_not_fill_the_memory() -> None:
-    budget = fit(32, 8, batch=384 * 3 * 224 * 224 * 4)
-    assert budget.num_workers * budget.prefetch_factor * 384 * 3 * 224 * 224 * 4 <= 31 * GIB
+@pytest.mark.parametrize("batch", [60 * 2**20, 384 * 3 * 224 * 224 * 4])
+@pytest.mark.parametrize("memory", [16 * GIB, 62 * GIB])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_both_loaders_together_fill_no_more_than_half_of_the_memory(batch: int, memory: int, processes: int) -> None:
+    """Training's and validation's, with what their workers read ahead, of each process."""
+    budget = fit(32, 8, batch=batch, memory=memory, n=processes)
+    each = budget.num_workers * ((budget.prefetch_factor + SPARE_BATCHES) * batch + READ_AHEAD_BYTES)
+    assert 0 < 2 * processes * each <= memory / 2
     assert "data.num_workers=32" in budget.message
     assert "data.prefetch_factor=8" in budget.message
+
+
+def test_a_small_dev_shm_holds_the_batches_and_not_what_is_read_ahead() -> None:
+    budget = fit(4, 4, batch=2**20, shared=64 * 2**20)
+    assert budget.num_workers == 4
+    assert 2 * 4 * (budget.prefetch_factor + SPARE_BATCHES) * 2**20 <= 32 * 2**20
 
 
 def test_workers_follow_the_cpus_of_each_process() -> None:
     assert fit(32, 2, cpus=4).num_workers == 4
     assert fit(32, 2, cpus=4, n=2).num_workers == 2
+    assert fit(32, 2, cpus=4, n=2, sharing=1).num_workers == 4
     assert fit(None, 2, cpus=6).num_workers == 6
     assert fit(0, 2).num_workers == 0
-
-
-def test_page_cache_is_room_under_either_kind_of_cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
-    assert machine.available_memory() == pytest.approx(psutil.virtual_memory().available, rel=0.2)
-    names = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat")
-    (tmp_path / "memory").mkdir()
-    for name, text in zip(names, ("1000\n", "900\n", "cache 1\ntotal_inactive_file 300\n"), strict=True):
-        (tmp_path / name).write_text(text)
-    assert machine.available_memory() == 400
-    for name, text in (("max", "2000\n"), ("current", "1500\n"), ("stat", "file 1\ninactive_file 250\n")):
-        (tmp_path / f"memory.{name}").write_text(text)
-    assert machine.available_memory() == 750
 
 
 def test_a_batch_larger_than_the_room_still_gets_one_worker() -> None:

@@ -1,13 +1,12 @@
 """Batches in order to the end, what they took, and what is said when a worker or the storage gives up."""
 
-import multiprocessing
+import errno
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -20,9 +19,9 @@ from imagenet_opt.data.keys import BatchKey, BatchKeys
 from imagenet_opt.data.loader import Seat, open_index, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher, died, finish_batch
 from imagenet_opt.data.slots import Slots
-from imagenet_opt.errors import BadSample, ReadTimeout, WorkerDied
+from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed, WorkerDied
 from tests.conftest import write_images
-from tests.data.conftest import CPU, MakeLoader, batches, loading
+from tests.data.conftest import CPU, MakeLoader, batches, end_of, loading
 
 KEYS = {"read_seconds", "decode_seconds", "mb_read", "reads_in_flight", "queue_depth", "queue_seconds", "skipped"}
 
@@ -91,27 +90,6 @@ def test_slow_reading_shows_in_its_own_key(images_root: Path, loader: MakeLoader
     assert told["loader/reads_in_flight"] == 6
 
 
-def end_of(work: Callable[[], None]) -> Exception:
-    """The error that ends `work`, in a process of its own, for torch's signal handler goes on raising after it."""
-    here, there = (context := multiprocessing.get_context("fork")).Pipe(duplex=False)
-
-    def run() -> None:
-        try:
-            work()
-        except Exception as error:
-            there.send(error)
-        os._exit(0)
-
-    child = context.Process(target=run)
-    child.start()
-    try:
-        assert here.poll(60), "it hangs"
-        return here.recv()
-    finally:
-        child.kill()
-        child.join()
-
-
 class Failing(Dataset):
     """Has no items."""
 
@@ -171,6 +149,22 @@ def test_storage_that_never_answers_ends_the_run(
     assert re.fullmatch(rf"no answer .* reading {file} on / .*data\.read_timeout=SECONDS", str(error))
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_storage_that_fails_ends_the_run_in_one_line(images_root: Path, loader: MakeLoader, workers: int) -> None:
+    made = loader(images_root, num_workers=workers, added_latency_ms=1, read_timeout=1, max_bad_fraction=1)
+
+    def fault(index: int) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    made.loader.dataset.reader.store.fault = fault
+    error = end_of(lambda: batches(made))
+    assert isinstance(error, StorageFailed)
+    assert re.fullmatch(
+        r".* fails: Stale file handle for 0\.5 s, reading .*JPEG, and other files too; .*data\.read_timeout=1, .*",
+        str(error),
+    )
+
+
 def train_until_killed(made: DevicePrefetcher) -> None:
     """The worker is killed in the second epoch, while a batch of it is in use."""
     for epoch in range(1_000_000):
@@ -214,6 +208,11 @@ def test_the_death_of_a_worker_is_told_without_its_signal_too(images_root: Path,
 )
 def test_other_errors_are_left_alone(text: str) -> None:
     assert died(RuntimeError(text)) is None
+
+
+def test_a_dev_shm_without_room_for_a_queue_is_told_as_full() -> None:
+    error = died(OSError(errno.ENOSPC, "No space left on device"))
+    assert "found /dev/shm full" in str(error)
 
 
 def fill_shared_memory(root: str, cache: str) -> None:

@@ -11,10 +11,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from imagenet_opt.data import reader as module
 from imagenet_opt.data.reader import Reader
 from imagenet_opt.data.store import Indices
-from imagenet_opt.errors import BadSample, ReadTimeout
+from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed
 
 
 class Numbers:
@@ -24,6 +23,9 @@ class Numbers:
         self.each = each
         self.group = group
         self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return 10_000
 
     def groups(self, indices: Indices) -> list[Indices]:
         return [np.arange(i, min(i + self.group, len(indices))) for i in range(0, len(indices), self.group)]
@@ -55,6 +57,29 @@ def test_samples_come_in_order_with_and_without_a_forecast(reads_in_flight: int 
         following = [((wrong, s), batch(s + wrong)) for s in range(step + 1, step + 4)]
         assert reader.read((0, step), batch(step), following).samples == texts(batch(step))
     assert reader.read_now(np.array([5, 3])) == [b"5", b"3"]
+
+
+def test_a_pause_of_training_is_no_pace() -> None:
+    """After validation as many reads are in flight as before."""
+    reader, told = Reader(Storage(0.02)), []
+    for step in range(8):
+        if step == 6:
+            time.sleep(0.5)  # what the worker waits while training does something else
+        fetched = reader.read((0, step), batch(step, 64), [((0, step + 1), batch(step + 1, 64))])
+        told.append(fetched.reads_in_flight)
+    assert min(told[6:]) > 0.5 * np.median(told[2:6])
+
+
+def test_what_was_asked_for_is_kept_when_fewer_reads_are_allowed() -> None:
+    """The first answers show that the storage is quick; by then much is on its way."""
+    done = threading.Event()
+    store = Numbers(lambda index: done.set() if index == 47 else None)
+    reader = Reader(store)
+    for step in range(10):
+        following = [((0, s), batch(s)) for s in range(step + 1, 10)]
+        assert reader.read((0, step), batch(step), following).samples == texts(batch(step))
+        assert done.wait(10)
+    assert sorted(store.read) == list(range(80))
 
 
 def test_what_comes_next_is_read_before_it_is_asked_for() -> None:
@@ -141,22 +166,62 @@ def test_the_bytes_ahead_are_bounded() -> None:
     assert 0 < most <= 200_000 / 10_000 + 8
 
 
-def test_transient_errors_are_tried_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(module, "_PAUSES", (0.0, 0.0, 0.0))
-    left = {2: [errno.EIO, errno.ESTALE], 5: [errno.EIO] * 4}
+def test_transient_errors_are_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    left = [errno.EIO, errno.ESTALE]
 
     def each(index: int) -> None:
-        if left.get(index):
-            code = left[index].pop()
-            raise OSError(code, "not now")
+        if index == 2 and left:
+            raise OSError(left.pop(), "not now")
 
-    found = Reader(Numbers(each), reads_in_flight=2).read((0, 0), np.arange(8)).samples
-    assert found[2] == b"2"
+    assert Reader(Numbers(each), reads_in_flight=2).read((0, 0), np.arange(8)).samples == texts(np.arange(8))
+    assert "/proc/sample2: not now; trying again" in caplog.text
+
+
+@pytest.mark.parametrize("group", [1, 4])
+def test_a_file_that_fails_while_others_do_not_is_bad_alone(group: int) -> None:
+    def each(index: int) -> None:
+        if index == 5:
+            raise OSError(errno.EIO, "not now")
+
+    found = Reader(Numbers(each, group), reads_in_flight=2, timeout_seconds=1.0).read((0, 0), np.arange(8)).samples
     assert isinstance(found[5], BadSample)
     assert "cannot read /proc/sample5: not now" in str(found[5])
     assert "data.root" in str(found[5])
     assert [f for i, f in enumerate(found) if i != 5] == [str(i).encode() for i in range(8) if i != 5]
-    assert "/proc/sample2: not now; trying again" in caplog.text
+
+
+@pytest.mark.parametrize("group", [1, 4])
+@pytest.mark.parametrize("reads_in_flight", [1, 5, None])
+def test_storage_that_fails_as_a_whole_ends_the_run_in_one_line(reads_in_flight: int | None, group: int) -> None:
+    tries: list[int] = []
+
+    def each(index: int) -> None:
+        if index >= 8:
+            tries.append(index)
+            raise OSError(errno.EIO, "Input/output error")
+
+    reader = Reader(Numbers(each, group), reads_in_flight=reads_in_flight, timeout_seconds=1.0)
+    reader.read((0, 0), batch(0))
+    reader.store.each = lambda index: each(index + 8)
+    with pytest.raises(
+        StorageFailed, match=r"/proc .*fails: Input/output error for 0\.5 s, reading /proc/sample\d+"
+    ) as told:
+        reader.read((0, 1), batch(1))
+    assert "data.read_timeout=1" in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_an_outage_shorter_than_the_patience_is_only_told() -> None:
+    over = threading.Event()
+
+    def each(index: int) -> None:
+        if not over.is_set():
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    timer = threading.Timer(0.3, over.set)
+    timer.start()
+    assert Reader(Numbers(each), timeout_seconds=60).read((0, 0), batch(0)).samples == texts(batch(0))
+    timer.join()
 
 
 @pytest.mark.parametrize("group", [1, 4])
@@ -176,21 +241,6 @@ def test_what_is_gone_or_closed_is_bad_at_once_and_alone(group: int, code: int) 
     assert len(tries) <= 2  # once together with its group, once alone
 
 
-def test_before_each_new_try_there_is_a_longer_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses = tuple(pause / 50 for pause in module._PAUSES)
-    assert list(pauses) == sorted(pauses)
-    monkeypatch.setattr(module, "_PAUSES", pauses)
-    tries = []
-
-    def each(index: int) -> None:
-        tries.append(time.monotonic())
-        raise OSError(errno.EIO, "Input/output error")
-
-    assert isinstance(Reader(Numbers(each)).read_now(np.array([0]))[0], BadSample)
-    assert len(tries) == 1 + len(pauses)
-    assert all(gap >= pause for gap, pause in zip(np.diff(tries), pauses, strict=True))
-
-
 @pytest.mark.parametrize("reads_in_flight", [1, 4])
 def test_a_request_without_an_answer_is_made_once_more_and_then_told(
     reads_in_flight: int, caplog: pytest.LogCaptureFixture
@@ -205,6 +255,45 @@ def test_a_request_without_an_answer_is_made_once_more_and_then_told(
         with caplog.at_level(logging.WARNING), pytest.raises(ReadTimeout, match=r"/proc/sample3 on /proc .*read_time"):
             reader.read((0, 0), np.arange(8))
         assert "reading /proc/sample3; asking again" in caplog.text
+    finally:
+        answer.set()
+
+
+def test_what_hangs_among_quick_requests_is_called_by_its_own_name(caplog: pytest.LogCaptureFixture) -> None:
+    """Several of them are one task, whose first has long been answered."""
+    answer, calls = threading.Event(), []
+
+    def each(index: int) -> None:
+        calls.append(index)
+        if index == 1011 and calls.count(1011) == 1:
+            answer.wait(30)
+
+    reader = Reader(Numbers(each), timeout_seconds=1.0)
+    try:
+        while reader.read((0, 0), batch(0)).reads_in_flight > 1:
+            pass
+        assert reader.read((0, 1), np.arange(1000, 1016)).samples == texts(np.arange(1000, 1016))
+        assert "reading /proc/sample1011; asking again" in caplog.text
+        assert [calls.count(index) for index in range(1000, 1011)] == [1] * 11
+    finally:
+        answer.set()
+
+
+def test_what_keeps_others_from_their_turn_is_called_by_its_own_name(caplog: pytest.LogCaptureFixture) -> None:
+    """What was read ahead hangs, and nobody wants it any more."""
+    answer, hanging = threading.Event(), threading.Event()
+
+    def each(index: int) -> None:
+        if index == 77:
+            hanging.set()
+            answer.wait(30)
+
+    reader = Reader(Numbers(each), reads_in_flight=1, timeout_seconds=1.0)
+    try:
+        reader.read((0, 0), batch(0), [((0, 1), np.array([77]))])
+        assert hanging.wait(10)
+        assert reader.read((5, 0), batch(5)).samples == texts(batch(5))
+        assert "reading /proc/sample77; asking again" in caplog.text
     finally:
         answer.set()
 

@@ -45,7 +45,7 @@ def test_what_cannot_be_read_says_why(what: str, code: int, tmp_path: Path) -> N
 def test_a_name_of_any_bytes_is_read_and_can_be_printed(tmp_path: Path) -> None:
     folder = tmp_path / "data/train/klasse ß"
     folder.mkdir(parents=True)
-    Path(os.fsdecode(os.fsencode(folder) + b"/a \xff\xe9.JPEG")).write_bytes(b"content")
+    Path(os.fsdecode(os.fsencode(folder) + b"/a \xff\xe9\n\x1b[2J.JPEG")).write_bytes(b"content")
     store = FolderStore(open_split(tmp_path / "data", "train", tmp_path / "cache"))
     assert store.read_many(np.array([0])) == [b"content"]
-    assert store.name(0).encode() == f"{folder}/a \\xff\\xe9.JPEG".encode()
+    assert store.name(0).encode() == f"{folder}/a \\xff\\xe9\\n\\x1b[2J.JPEG".encode()

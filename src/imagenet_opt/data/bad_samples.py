@@ -6,25 +6,31 @@ from imagenet_opt.errors import TooManyBadSamples
 
 log = logging.getLogger(__name__)
 
-_SHOWN = 20
+_SHOWN = 3
 
 
 class BadSamples:
-    """Samples that were skipped, by index. Raises TooManyBadSamples past `max_fraction` of the data set."""
+    """Samples that one process skipped: index -> reason. Raises TooManyBadSamples past `max_fraction` of the data set.
 
-    def __init__(self, *, num_samples: int, max_fraction: float) -> None:
-        self.most = max_fraction * num_samples
+    Of `world_size` processes each counts what it meets itself: in its first epoch a share of the data set, in each
+    further one at most as much again, until it knows the whole. The same share of what is allowed is held against it.
+    """
+
+    def __init__(self, *, num_samples: int, max_fraction: float, world_size: int = 1) -> None:
+        self.num_samples = num_samples
         self.max_fraction = max_fraction
+        self.world_size = world_size
         self.reasons: dict[int, str] = {}
 
-    def add(self, skipped: tuple[tuple[int, str], ...]) -> None:
+    def add(self, skipped: tuple[tuple[int, str], ...], epoch: int) -> None:
         for index, reason in skipped:
             if index not in self.reasons:
                 self.reasons[index] = reason
                 log.warning(f"skipped: {reason}")
-        if len(self.reasons) > self.most:
-            listed = "".join(f"\n  {reason}" for reason in list(self.reasons.values())[:_SHOWN])
+        met = self.num_samples * min(1.0, (epoch + 1) / self.world_size)
+        if len(self.reasons) > self.max_fraction * met:
             raise TooManyBadSamples(
                 f"{len(self.reasons)} bad samples are more than data.max_bad_fraction={self.max_fraction:g} of the "
-                f"data set; mend them, or allow more:{listed}"
+                f"{met:.0f} samples that this process has met; mend them, or allow more. Each was told as it was "
+                f"skipped, such as {'; '.join(list(self.reasons.values())[:_SHOWN])}"
             )

@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 
 from imagenet_opt import machine
+from imagenet_opt.data.reader import READ_AHEAD_BYTES
 from imagenet_opt.machine import GIB
 
+_MIB = 2**20
 _MEMORY_SHARE = 0.5
 """Of RAM and of /dev/shm that batches in flight may take; the rest is for the page cache and the processes."""
-
+_LOADERS = 2
+"""Of a training process: training's workers keep their memory while validation's work."""
 _PREFETCH = 4
 SPARE_BATCHES = 3
 """Batches of a worker beside those ahead: being made, on the way to the device, and in use."""
@@ -15,7 +18,7 @@ SPARE_BATCHES = 3
 
 @dataclass(frozen=True)
 class LoaderBudget:
-    """What the loader may use; `message` is one line when that is less than what was asked for, else None."""
+    """What one loader may use; `message` is one line when that is less than what was asked for, else None."""
 
     num_workers: int
     prefetch_factor: int
@@ -28,31 +31,43 @@ def fit_loader(
     prefetch_factor: int | None,
     batch_bytes: int,
     processes: int = 1,
+    sharing_cpus: int | None = None,
     cpus: int | None = None,
     memory: int | None = None,
+    shared_memory: int | None = None,
 ) -> LoaderBudget:
-    """Fit the loader of each of `processes` training processes on this machine to its CPUs and memory.
+    """Fit one of the two loaders of each of `processes` training processes on this machine to its CPUs and memory.
+
+    Batches lie in shared memory, which is part of the memory; what is read ahead is in the memory alone.
 
     num_workers: None asks for one a usable CPU; prefetch_factor: None for 4.
     batch_bytes: one batch as a worker hands it over.
-    cpus, memory (bytes): None means as found on this machine.
+    sharing_cpus: processes that share the usable CPUs; None for all.
+    cpus, memory, shared_memory (bytes): None means as found on this machine.
     """
-    ahead = _PREFETCH if prefetch_factor is None else prefetch_factor
     cpus = machine.usable_cpus() if cpus is None else cpus
-    memory = min(machine.available_memory(), machine.free_shared_memory()) if memory is None else memory
-    most_workers = max(1, cpus // processes)
-    workers = most_workers if num_workers is None else min(num_workers, most_workers)
-    room = int(memory * _MEMORY_SHARE) // processes
-    prefetch = min(ahead, max(1, room // max(1, workers * batch_bytes) - SPARE_BATCHES))
-    while workers > 1 and workers * (prefetch + SPARE_BATCHES) * batch_bytes > room:
+    memory = machine.available_memory() if memory is None else memory
+    shared_memory = machine.free_shared_memory() if shared_memory is None else shared_memory
+    room, shared_room = (int(size * _MEMORY_SHARE) // (processes * _LOADERS) for size in (memory, shared_memory))
+
+    def fits(workers: int, prefetch: int) -> bool:
+        batches = workers * (prefetch + SPARE_BATCHES) * batch_bytes
+        return batches <= shared_room and batches + workers * READ_AHEAD_BYTES <= room
+
+    most_workers = max(1, cpus // (sharing_cpus or processes))
+    asked = (most_workers if num_workers is None else num_workers, prefetch_factor or _PREFETCH)
+    workers, prefetch = min(asked[0], most_workers), asked[1]
+    while prefetch > 1 and workers and not fits(workers, prefetch):
+        prefetch -= 1
+    while workers > 1 and not fits(workers, prefetch):
         workers -= 1
-    asked = most_workers if num_workers is None else num_workers
-    if (asked, ahead) == (workers, prefetch) or workers == 0:
+    if asked == (workers, prefetch):
         return LoaderBudget(workers, prefetch, None)
     return LoaderBudget(
         workers,
         prefetch,
-        f"loader: {workers} workers x {prefetch} batches ahead instead of data.num_workers={asked} x "
-        f"data.prefetch_factor={ahead}: {cpus} usable CPUs for {processes} process(es), and "
-        f"{asked * (ahead + SPARE_BATCHES) * batch_bytes / GIB:.1f} GiB of batches against {room / GIB:.1f} GiB",
+        f"loader: {workers} workers x {prefetch} batches ahead instead of data.num_workers={asked[0]} x "
+        f"data.prefetch_factor={asked[1]}: {most_workers} usable CPUs a process; {room / GIB:.1f} GiB of memory and "
+        f"{shared_room / GIB:.1f} GiB of /dev/shm to use, at {batch_bytes / _MIB:.0f} MiB a batch "
+        f"({SPARE_BATCHES} more than ahead) and {READ_AHEAD_BYTES / _MIB:.0f} MiB a worker of files read ahead",
     )

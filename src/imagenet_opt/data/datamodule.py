@@ -1,16 +1,21 @@
 """Lightning's view of the data: loaders for the rank that asks."""
 
 import os
+import zlib
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 
+from imagenet_opt import machine
 from imagenet_opt.data.demo import ensure_demo
 from imagenet_opt.data.index import Split, check_same_classes
 from imagenet_opt.data.loader import Seat, eval_loader, open_index, train_loader
 from imagenet_opt.data.loading import Loading
+from imagenet_opt.data.order import block_size_for
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.run.position import Position, position
@@ -27,6 +32,8 @@ class ImageData(LightningDataModule):
         check_same_classes(train, val)
         self.train, self.val, self.loading = train, val, loading
         self._start = Position(0, 0)
+        self._skipped: dict[str, dict[int, str]] = {"train": {}, "val": {}}
+        self._loaders: list[DevicePrefetcher] = []
 
     @property
     def num_classes(self) -> int:
@@ -35,47 +42,73 @@ class ImageData(LightningDataModule):
     def train_dataloader(self) -> DevicePrefetcher:
         loader = train_loader(self.train, self.loading, self._seat())
         loader.sampler.seek(*self._start)
-        return loader
+        return self._keep(loader, "train")
 
     def val_dataloader(self) -> DevicePrefetcher:
-        return eval_loader(self.val, self.loading, self._seat())
+        return self._keep(eval_loader(self.val, self.loading, self._seat()), "val")
 
-    def state_dict(self) -> dict[str, int]:
-        """Where training goes on. Lightning would ask the loader, but restores it only when no one asked for its
-        length before, as every learning-rate schedule does."""
-        return position(self._trainer())._asdict() | self._order_facts()
+    def teardown(self, stage: str) -> None:
+        while self._loaders:
+            self._loaders.pop().close()
 
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        """Where training goes on, and the samples that this process has skipped (index -> reason, by split). Lightning
+        would ask the loader, but restores it only when no one asked for its length before, as every learning-rate
+        schedule does."""
+        skipped = {split: dict(reasons) for split, reasons in self._skipped.items()}
+        return position(self._trainer())._asdict() | self._order_facts() | {"skipped": skipped}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raises CheckpointMismatch where the order of samples would not be the one that the run began with."""
         facts = self._order_facts()
         if changed := [
-            f"{name} was {state_dict[name]}, is {now}" for name, now in facts.items() if state_dict[name] != now
+            f"{name} was {state_dict.get(name)}, is {now}" for name, now in facts.items() if state_dict.get(name) != now
         ]:
             raise CheckpointMismatch(
-                f"the run cannot go on with other batches: {'; '.join(changed)}. Set seed, data.samples_per_epoch and "
-                "data.batch_size x processes as they were, or start anew: resume_from=null and another hydra.run.dir"
+                f"the run cannot go on with other batches: {'; '.join(changed)}. Set seed, data.root (packed or not), "
+                "data.shuffle, data.samples_per_epoch and data.batch_size x processes as they were, or start anew: "
+                "resume_from=null and another hydra.run.dir"
             )
         self._start = Position(state_dict["epoch"], state_dict["step"])
+        if self._trainer().is_global_zero:  # whose they are
+            for split, reasons in self._skipped.items():
+                reasons |= state_dict["skipped"][split]
+
+    def _keep(self, loader: DevicePrefetcher, split: str) -> DevicePrefetcher:
+        """The loader, which from now on tells what it skips, and ends with the run."""
+        loader.bad.reasons = self._skipped[split]
+        self._loaders.append(loader)
+        return loader
 
     def _order_facts(self) -> dict[str, int]:
-        """What the order of samples depends on, beside the place in the run."""
+        """What the order of samples depends on, beside the place in the run. The labels tell a folder tree, and one
+        that has changed, from shards, which are shuffled."""
+        how = self.loading
         return {
-            "seed": self.loading.seed,
-            "images of a global batch": self.loading.batch_size * self._trainer().world_size,
+            "seed": how.seed,
+            "images of a global batch": how.batch_size * self._trainer().world_size,
+            "images of a block": block_size_for(how.batch_size) if how.shuffle == "block" else 1,
             "training images": len(self.train),
-            "data.samples_per_epoch": self.loading.samples_per_epoch or 0,
+            "checksum of their labels in order": self._label_checksum,
+            "data.samples_per_epoch": how.samples_per_epoch or 0,
         }
+
+    @cached_property
+    def _label_checksum(self) -> int:
+        return zlib.crc32(np.ascontiguousarray(self.train.labels).data)
 
     def _seat(self) -> Seat:
         trainer = self._trainer()
         device = trainer.strategy.root_device
         half = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16} if device.type == "cuda" else {}
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", trainer.num_devices))
         return Seat(
             device=device,
             dtype=half.get(trainer.precision, torch.float32),
             rank=trainer.global_rank,
             world_size=trainer.world_size,
-            local_processes=int(os.environ.get("LOCAL_WORLD_SIZE", trainer.num_devices)),
+            local_processes=local,
+            sharing_cpus=machine.sharing_cpus(local_processes=local, world_size=trainer.world_size),
         )
 
     def _trainer(self) -> Any:

@@ -17,7 +17,8 @@ from imagenet_opt.data.decode import Decoder, Opened, Pixels
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.order import Draw, EvalOrder, TrainOrder
 from imagenet_opt.data.randomness import key_of, uniform
-from imagenet_opt.data.reader import Place, Reader, Sample
+from imagenet_opt.data.reader import Place, Reader
+from imagenet_opt.data.requests import Sample
 from imagenet_opt.data.slots import Slots, Ticket
 from imagenet_opt.data.store import Indices
 from imagenet_opt.errors import BadSample

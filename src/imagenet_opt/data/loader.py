@@ -36,13 +36,14 @@ _MEASURED = 48
 
 @dataclass(frozen=True, kw_only=True)
 class Seat:
-    """Where a process sits: its rank of world_size, and how many share its machine and its loader's CPUs."""
+    """Where a process sits: its rank of world_size, and how many share its machine's memory, and its loader's CPUs."""
 
     device: torch.device
     dtype: torch.dtype = torch.float32
     rank: int = 0
     world_size: int = 1
     local_processes: int = 1
+    sharing_cpus: int = 1
 
 
 def train_loader(index: Split, how: Loading, seat: Seat) -> DevicePrefetcher:
@@ -130,11 +131,13 @@ def _loader(dataset: BatchDataset, how: Loading, seat: Seat, size_of: Callable[[
         batch_size=None,
         sampler=keys,
         num_workers=budget.num_workers,
+        # Workers inherit index, shared slots and codec. From Python 3.14 on the default would start them anew.
+        multiprocessing_context="fork" if budget.num_workers else None,
         prefetch_factor=budget.prefetch_factor if budget.num_workers else None,
         persistent_workers=budget.num_workers > 0,
         generator=torch.Generator(),  # its own, so that starting workers draws nothing from the model's
     )
-    bad = BadSamples(num_samples=len(dataset.labels), max_fraction=how.max_bad_fraction)
+    bad = BadSamples(num_samples=len(dataset.labels), max_fraction=how.max_bad_fraction, world_size=seat.world_size)
     finish = partial(finish_batch, dtype=seat.dtype)
     return DevicePrefetcher(loader, keys, device=seat.device, finish=finish, bad=bad, slots=slots)
 
@@ -146,4 +149,5 @@ def _budget(dataset: BatchDataset, how: Loading, seat: Seat, image_size: int) ->
         prefetch_factor=None if how.prefetch_factor == "auto" else int(how.prefetch_factor),
         batch_bytes=int(how.batch_size * crop_bytes),
         processes=seat.local_processes,
+        sharing_cpus=seat.sharing_cpus,
     )

@@ -1,5 +1,6 @@
 """Batches on the device, copied while the device still computes."""
 
+import errno
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -70,7 +71,7 @@ class DevicePrefetcher:
     def __iter__(self) -> Iterator[Batch]:
         try:
             yield from self._batches()
-        except (RuntimeError, *_LOST) as error:
+        except (RuntimeError, OSError, EOFError) as error:
             if (death := died(error)) is None:
                 raise
             raise death from error
@@ -78,6 +79,12 @@ class DevicePrefetcher:
             if (message := _worker_message(error)) is None:
                 raise
             raise type(error)(message) from error
+
+    def close(self) -> None:
+        """End the workers. Left to the garbage collector, each is waited for five seconds: its queue is gone first."""
+        if (iterator := self.loader._iterator) is not None:  # of persistent workers; torch has no public name for it
+            iterator._shutdown_workers()  # type: ignore[attr-defined]
+            self.loader._iterator = None
 
     def drain(self) -> dict[str, float]:
         """Means over the batches delivered since the last call, by metric name; empty when there were none."""
@@ -96,7 +103,7 @@ class DevicePrefetcher:
         for batch, copied in ahead(source) if self.loader.num_workers else source:
             queued = int(self.slots.made.sum()) - delivered
             delivered += 1
-            self.bad.add(batch.making.skipped)
+            self.bad.add(batch.making.skipped, batch.key.epoch)
             self._note(batch.making, queued)
             if copied is not None:
                 computing = torch.cuda.current_stream(self.device)
@@ -149,7 +156,8 @@ def died(error: Exception) -> WorkerDied | None:
     It is raised where the batch is asked for or, by a signal handler, wherever the process is at that moment.
     """
     text = str(error)
-    full = "shared memory(shm)" in text or "Bus error" in text
+    no_space = isinstance(error, OSError) and error.errno == errno.ENOSPC  # for a lock or a queue
+    full = no_space or "shared memory(shm)" in text or "Bus error" in text
     lost = isinstance(error, _LOST) and "in DataLoader worker process" not in text
     if not full and not lost and "DataLoader worker (pid" not in text:
         return None

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.errors import BadSample, ShardMismatch
+from imagenet_opt.errors import BadSample, ShardMismatch, printable
 
 FORMAT = 1
 INDEX, PLAN = "index.json", "plan.json"
@@ -170,6 +170,9 @@ class ShardStore:
     def __reduce__(self) -> tuple[type["ShardStore"], tuple[ShardIndex]]:
         return ShardStore, (self.index,)
 
+    def __len__(self) -> int:
+        return len(self.index)
+
     def groups(self, indices: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Which samples one request reads: places in `indices`, by their place in the shard.
 
@@ -202,7 +205,7 @@ class ShardStore:
         return found
 
     def name(self, index: int) -> str:
-        return self.index.path(index)
+        return printable(self.index.path(index))
 
     def _read(self, shard: int, offset: int, size: int) -> bytes:
         path = self.index.folder / self.index.shards[shard]

@@ -28,6 +28,9 @@ class SlowStore:
         self.fault = fault
         self._line_free_at = 0.0
 
+    def __len__(self) -> int:
+        return len(self.store)
+
     def groups(self, indices: Indices) -> list[Indices]:
         return self.store.groups(indices)
 

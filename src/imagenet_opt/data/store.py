@@ -7,12 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index import Split
+from imagenet_opt.errors import printable
 
 Indices = NDArray[np.int64]
 
 
 class Store(Protocol):
     """Gives the encoded bytes of samples by index. Retries, timeouts and concurrency are the reader's."""
+
+    def __len__(self) -> int:
+        """How many samples there are."""
 
     def groups(self, indices: Indices) -> list[Indices]:
         """Which samples one request reads together: places in `indices`."""
@@ -21,7 +25,7 @@ class Store(Protocol):
         """Bytes of each sample, in the order of `indices`; may be called by many threads. Raises OSError."""
 
     def name(self, index: int) -> str:
-        """What to call a sample in messages: its path."""
+        """What to call a sample in messages: its path, escaped where a log line could not hold it."""
 
 
 class FolderStore:
@@ -30,6 +34,9 @@ class FolderStore:
     def __init__(self, index: Split) -> None:
         self.index = index
 
+    def __len__(self) -> int:
+        return len(self.index)
+
     def groups(self, indices: Indices) -> list[Indices]:
         return list(np.arange(len(indices))[:, None])
 
@@ -37,7 +44,7 @@ class FolderStore:
         return [_read_file(self.index.path(i)) for i in indices.tolist()]
 
     def name(self, index: int) -> str:
-        return os.fsencode(self.index.path(index)).decode(errors="backslashreplace")  # so that any log can hold it
+        return printable(os.fsencode(self.index.path(index)).decode(errors="backslashreplace"))
 
 
 def _read_file(path: str) -> bytes:

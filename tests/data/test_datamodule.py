@@ -1,0 +1,221 @@
+"""A Trainer's view of the data: what a run that goes on sees, what it refuses, and what it still knows."""
+
+import logging
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import nn
+
+from callbacks.resolution_schedule import ResolutionSchedule
+from imagenet_opt.data.batch import Batch
+from imagenet_opt.data.datamodule import ImageData, folder_data
+from imagenet_opt.data.pack import pack
+from imagenet_opt.data.pack_plan import PackOptions
+from imagenet_opt.data.prefetcher import died
+from imagenet_opt.errors import CheckpointMismatch, TooManyBadSamples, WorkerDied
+from imagenet_opt.run.position import position, rewrite_position
+from tests.data.conftest import end_of
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:You're resuming from a checkpoint that ended before the epoch ended",
+    "ignore:The number of training batches",
+)
+Keys = list[tuple[int, int, int]]
+
+
+class Recorder(LightningModule):
+    """Trains nothing to speak of; keeps the key of each batch with the size of its images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Conv2d(3, 1, 1)
+        self.trained: Keys = []
+        self.validated: set[int] = set()
+
+    def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
+        self.trained.append((batch.key.epoch, batch.key.step, batch.images.shape[-1]))
+        assert batch.images.shape[-1] == batch.key.image_size
+        return self.net(batch.images).mean()
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self.validated.add(batch.images.shape[-1])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class SaveAt(Callback):
+    """Writes one checkpoint, between two steps."""
+
+    def __init__(self, step: int, path: Path) -> None:
+        self.step, self.path = step, path
+
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        rewrite_position(checkpoint, position(trainer))
+
+
+@pytest.fixture
+def data(images_root: Path, tmp_path: Path) -> Callable[..., ImageData]:
+    """39 images in 3 classes, 6 batches an epoch."""
+
+    def make(root: Path = images_root, **options: Any) -> ImageData:
+        folders = {"train_folder": "train", "val_folder": "val", "cache_dir": str(tmp_path / "cache")}
+        loading = {
+            "batch_size": 6,
+            "image_size": 16,
+            "num_workers": 0,
+            "prefetch_factor": 2,
+            "crop_scale": [0.35, 1.0],
+            "val_image_size": None,
+            "val_crop_ratio": 0.875,
+            "samples_per_epoch": None,
+            "seed": 3,
+        }
+        return folder_data(root=str(root), **folders, **loading | options)
+
+    return make
+
+
+def fit(data: ImageData, *callbacks: Callback, resume: Path | None = None, module: Any = None, **options) -> Recorder:
+    module = module or Recorder()
+    trainer = Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        callbacks=list(callbacks),
+        **{"max_epochs": 3} | options,
+    )
+    trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+    return module
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("step", [6, 8, 12])
+def test_images_grow_by_epoch_and_after_a_restart_as_they_would_have(
+    data: Callable[..., ImageData], tmp_path: Path, workers: int, step: int
+) -> None:
+    def schedule() -> ResolutionSchedule:
+        return ResolutionSchedule(start=8, end=24, first_epoch=0, last_epoch=2, step=8)
+
+    saved = tmp_path / "one.ckpt"
+    whole = fit(data(num_workers=workers), schedule(), SaveAt(step, saved))
+    expected = [(epoch, step, 8 * (epoch + 1)) for epoch in range(3) for step in range(6)]
+    assert whole.trained == expected
+    assert whole.validated == {16}
+    resumed = fit(data(num_workers=workers), schedule(), resume=saved, num_sanity_val_steps=0)
+    assert resumed.trained == expected[step:]
+    assert resumed.validated == {16}
+
+
+def spoiled(root: Path, folder: Path, *names: str) -> Path:
+    copy = Path(shutil.copytree(root, folder))
+    for name in names:
+        (copy / name).write_bytes(b"")
+    return copy
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [message for message in caplog.messages if message.startswith("skipped: ")]
+
+
+def test_what_was_skipped_is_known_after_a_restart(
+    data: Callable[..., ImageData], images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [f"train/class{i}/image004.JPEG" for i in range(3)]
+    root = spoiled(images_root, tmp_path / "data", *names, "val/class1/image000.JPEG")
+    saved = tmp_path / "one.ckpt"
+    options = {"on_bad_sample": "skip", "max_bad_fraction": 0.09}  # three of 39
+    with caplog.at_level(logging.WARNING):
+        fit(data(root, **options), SaveAt(13, saved), max_steps=14)
+    assert len(told(caplog)) == 4
+    state = torch.load(saved, weights_only=True)["ImageData"]
+    assert sorted(state["skipped"]) == ["train", "val"]
+    assert all(type(value) in (int, str) for name, value in state.items() if name != "skipped")
+    assert sorted(state["skipped"]["train"]) == [4, 13 + 4, 26 + 4]
+    assert all("is empty (0 bytes)" in reason for reason in state["skipped"]["train"].values())
+    assert list(state["skipped"]["val"]) == [13]
+
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        fit(data(root, **options), resume=saved)
+    assert not told(caplog)
+    (root / "train/class1/image009.JPEG").write_bytes(b"")
+    with pytest.raises(TooManyBadSamples, match=r"^4 bad samples .*data\.max_bad_fraction=0\.09"):
+        fit(data(root, **options), resume=saved, max_epochs=4)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"shuffle": "block", "batch_size": 8}, "images of a block was 1, is 8"),
+        ({"seed": 4}, "seed was 3, is 4"),
+        ({"batch_size": 8}, "images of a global batch was 6, is 8"),
+        ({"samples_per_epoch": 12}, "data.samples_per_epoch was 0, is 12"),
+    ],
+)
+def test_a_run_does_not_go_on_in_another_order(
+    data: Callable[..., ImageData], tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    saved = tmp_path / "one.ckpt"
+    fit(data(), SaveAt(2, saved), max_steps=3)
+    with pytest.raises(CheckpointMismatch, match=re.escape(words)) as refused:
+        fit(data(**change), resume=saved)
+    assert "\n" not in str(refused.value)
+    assert "data.shuffle" in str(refused.value) and "data.root (packed or not)" in str(refused.value)
+
+
+def test_shards_are_another_order_than_the_files_that_they_were_made_of(
+    data: Callable[..., ImageData], images_root: Path, tmp_path: Path
+) -> None:
+    pack(images_root, tmp_path / "packed", PackOptions(shard_mb=0.03))
+    saved = tmp_path / "one.ckpt"
+    fit(data(), SaveAt(2, saved), max_steps=3)
+    with pytest.raises(CheckpointMismatch, match="checksum of their labels in order was"):
+        fit(data(tmp_path / "packed"), resume=saved)
+
+
+class Killer(Recorder):
+    """Kills a worker of one loader while the run is in one of its stages."""
+
+    def __init__(self, stage: str, loader: str) -> None:
+        super().__init__()
+        self.stage, self.loader = stage, loader
+
+    def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
+        if self.stage == "training" and batch.key[:2] == (1, 1):
+            self.kill()
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        if self.stage == "validation" and self.trainer.global_step and batch_idx == 1:
+            self.kill()
+
+    def kill(self) -> None:
+        loader = self.trainer.train_dataloader if self.loader == "train" else self.trainer.val_dataloaders
+        os.kill(loader.loader._iterator._workers[0].pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("stage", "loader"), [("training", "train"), ("training", "val"), ("validation", "val"), ("validation", "train")]
+)
+def test_a_killed_worker_is_told_in_training_and_in_validation(
+    data: Callable[..., ImageData], stage: str, loader: str
+) -> None:
+    error = end_of(lambda: fit(data(num_workers=1), module=Killer(stage, loader), max_epochs=100_000))
+    error = error if isinstance(error, WorkerDied) else died(error)
+    assert re.match(r"a loader process was killed.*; lower data\.num_workers", str(error))

@@ -1,0 +1,100 @@
+"""What a process may really use, whatever the machine has."""
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from imagenet_opt import machine
+
+
+@pytest.fixture
+def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cgroup without limits, and no batch system."""
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def one_cpu() -> int:
+    """This thread is bound to one CPU."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield 1
+    os.sched_setaffinity(0, before)
+
+
+def write(folder: Path, **files: str) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text + "\n")
+
+
+def test_without_limits_all_cpus_of_the_affinity_are_usable(cgroup: Path) -> None:
+    assert machine.usable_cpus() == len(os.sched_getaffinity(0))
+
+
+def test_a_process_that_is_bound_uses_no_other_cpu(cgroup: Path, one_cpu: int) -> None:
+    assert machine.usable_cpus() == one_cpu
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("quota", "cpus"), [("100000", 1), ("350000", 3), ("30000", 1), ("unlimited", 64)])
+def test_a_quota_counts_whole_cpus(
+    cgroup: Path, monkeypatch: pytest.MonkeyPatch, version: int, quota: str, cpus: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    if version == 2:
+        write(cgroup, cpu__max=f"{quota.replace('unlimited', 'max')} 100000")
+    else:
+        unlimited = quota.replace("unlimited", "-1")
+        write(cgroup / "cpu", cpu__cfs_quota_us=unlimited, cpu__cfs_period_us="100000")
+    assert machine.usable_cpus() == cpus
+
+
+def test_a_damaged_quota_is_none(cgroup: Path) -> None:
+    write(cgroup, cpu__max="")
+    write(cgroup / "cpu", cpu__cfs_quota_us="", cpu__cfs_period_us="")
+    assert machine.usable_cpus() == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(("per_task", "cpus"), [("1", 1), ("3", 3), ("200", 64), ("", 64)])
+def test_slurms_share_is_not_exceeded(cgroup: Path, monkeypatch: pytest.MonkeyPatch, per_task: str, cpus: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", per_task)
+    assert machine.usable_cpus() == cpus
+
+
+@pytest.mark.parametrize(
+    ("slurm", "sharing"),
+    [
+        ({}, 4),
+        ({"SLURM_NTASKS": "8", "SLURM_CPUS_PER_TASK": "6"}, 1),  # srun, a task a process
+        ({"SLURM_NTASKS": "2", "SLURM_CPUS_PER_TASK": "24"}, 4),  # a task a node, which starts four processes
+        ({"SLURM_NTASKS": "8", "SLURM_CPUS_ON_NODE": "24"}, 1),  # each task bound to 6 of them
+        ({"SLURM_NTASKS": "8", "SLURM_CPUS_ON_NODE": "6"}, 4),  # none bound
+    ],
+)
+def test_tasks_of_slurm_have_cpus_of_their_own(
+    cgroup: Path, monkeypatch: pytest.MonkeyPatch, slurm: dict[str, str], sharing: int
+) -> None:
+    """Eight processes, four on each of two nodes."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)))
+    for name, value in slurm.items():
+        monkeypatch.setenv(name, value)
+    assert machine.sharing_cpus(local_processes=4, world_size=8) == sharing
+
+
+def test_page_cache_is_room_under_either_kind_of_cgroup(cgroup: Path) -> None:
+    assert machine.available_memory() == pytest.approx(psutil.virtual_memory().available, rel=0.2)
+    names = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat")
+    (cgroup / "memory").mkdir()
+    for name, text in zip(names, ("1000\n", "900\n", "cache 1\ntotal_inactive_file 300\n"), strict=True):
+        (cgroup / name).write_text(text)
+    assert machine.available_memory() == 400
+    for name, text in (("max", "2000\n"), ("current", "1500\n"), ("stat", "file 1\ninactive_file 250\n")):
+        (cgroup / f"memory.{name}").write_text(text)
+    assert machine.available_memory() == 750

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from callbacks.checkpoint import Checkpoint
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, Preempted
 from tests.callbacks.conftest import Plain, images
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
@@ -191,6 +191,25 @@ def test_a_run_cut_at_an_epoch_ends_as_the_whole_one(project, tmp_path: Path, mo
     project.fit(Checkpoint(folder=str(tmp_path / "b")), module=again, max_epochs=3, ckpt_path=cut, **more)
     whole, resumed = opened(tmp_path / "a/last.ckpt"), opened(cut)
     assert resumed["global_step"] == 30
+    for key in ("state_dict", "optimizer_states", "loops", "epoch"):
+        same(whole[key], resumed[key])
+
+
+def test_loaders_that_draw_from_the_run_draw_the_same_after_a_validation_that_was_left(project, tmp_path: Path) -> None:
+    class Preempt(Callback):
+        def on_validation_batch_start(self, trainer, *_: Any) -> None:
+            if trainer.current_epoch == 1:
+                raise Preempted("told to stop")
+
+    options = {"max_epochs": 3, "shuffle": True}
+    project.fit(Checkpoint(folder=str(tmp_path / "a")), module=dropping(), **options)
+    with pytest.raises(Preempted):
+        project.fit(Checkpoint(folder=str(tmp_path / "b")), Preempt(), module=dropping(), **options)
+    cut, again = tmp_path / "b/last.ckpt", dropping()
+    assert step_of(cut) == 20
+    torch.manual_seed(99)
+    project.fit(Checkpoint(folder=str(tmp_path / "b")), module=again, ckpt_path=cut, **options)
+    whole, resumed = opened(tmp_path / "a/last.ckpt"), opened(cut)
     for key in ("state_dict", "optimizer_states", "loops", "epoch"):
         same(whole[key], resumed[key])
 

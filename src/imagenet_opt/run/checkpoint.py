@@ -1,5 +1,6 @@
 """Checkpoint files: written whole or not at all, found, opened safely, and compared with a network."""
 
+import contextlib
 import logging
 import os
 import shutil
@@ -45,12 +46,21 @@ def link(source: Path, name: Path) -> None:
     fresh = name.with_name(f".{name.name}.new")
     fresh.unlink(missing_ok=True)
     try:
-        os.link(source, fresh)
+        _link_or_copy(source, fresh)
+        os.replace(fresh, name)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
+
+
+def _link_or_copy(source: Path, name: Path) -> None:
+    try:
+        os.link(source, name)
     except OSError:
-        shutil.copy2(source, fresh)  # with its age, by which files are found
-        with fresh.open("rb") as file:
+        shutil.copy2(source, name)  # with its age, by which files are found
+        with name.open("rb") as file:
             os.fsync(file.fileno())
-    os.replace(fresh, name)
 
 
 def verify(path: Path, key: str = "resume_from") -> None:

@@ -107,10 +107,12 @@ class CheckpointWriter:
                 fresh.unlink(missing_ok=True)
             raise
         _sync(path.parent)
-        files.link(path, self.run_folder / files.LAST)
-        _sync(self.run_folder)
-        for old in files.step_files(self.run_folder)[: -self.keep]:
-            old.unlink()
+        try:
+            files.link(path, self.run_folder / files.LAST)
+            _sync(self.run_folder)
+        finally:  # the new one is durable, whatever becomes of its second name
+            for old in files.step_files(self.run_folder)[: -self.keep]:
+                old.unlink()
         return size
 
     def _room(self, snapshot: Snapshot) -> str:

@@ -1,8 +1,7 @@
-"""Writes checkpoints: every N steps, every M minutes, after every epoch, at the end."""
+"""Writes checkpoints: every N steps, every M minutes, after every epoch, at the end, and when a run is preempted."""
 
 import logging
 import math
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,45 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
 
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import CheckpointError, ConfigError, Preempted
 from imagenet_opt.run import checkpoint as files
-from imagenet_opt.run.position import position, rewrite_position
+from imagenet_opt.run.averaging import restore_training_weights, watch_averaging
+from imagenet_opt.run.checkpoint_writer import CheckpointWriter, Written
+from imagenet_opt.run.logging_step import is_logging_step
+from imagenet_opt.run.position import (
+    between_batches,
+    position,
+    rewrite_position,
+    rewrite_to_validation,
+    skip_to_training,
+)
+from imagenet_opt.run.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
+
+_LAST_WAIT_SECONDS = 30
 
 
 class Checkpoint(LightningCheckpoint):
     """Keeps the newest `keep` checkpoints, `last.ckpt` (the newest) and `best.ckpt` (by `monitor`, larger is better).
 
-    Files go to `folder` (default: the Trainer's default_root_dir). A checkpoint inside an epoch is written as the
-    next batch begins, when all that belongs to the step before is logged; one at the end of an epoch after validation.
-    The random state of the CPU and of the GPU is in it; a loader should have a generator of its own, since starting it
-    else draws from that state, at another moment in a resumed run.
+    Files go to `folder` (default: the Trainer's default_root_dir), written by a thread while training goes on. Training
+    waits only while the state is copied and, for the save at an epoch's end or of the best weights, until the save
+    before is on the disk; one that is due by steps or minutes is left out while another is being written.
+    A save that fails is a warning; the last one of a run raises CheckpointError as training ends.
 
-    Logs nothing.
+    A checkpoint inside an epoch is taken as the next batch begins, when all that belongs to the step before is logged;
+    one at the end of an epoch after validation. When a callback or the loader raises Preempted, the state is saved as
+    it is between two batches; a validation that was left is done first by the run that goes on.
+    The random state of the CPU and of the GPU is in it; a loader should have a generator of its own, since starting it
+    else draws from that state, at another moment in a resumed run. For strategies whose state is whole in each process,
+    as one device's and DDP's are.
+
+    | key, at the logging step after a save | unit |
+    |---|---|
+    | `checkpoint/stall_seconds` | seconds in which training stood still for it |
+    | `checkpoint/write_seconds` | seconds until it was verified on the disk |
+    | `checkpoint/mb` | its size in MB |
     """
 
     def __init__(
@@ -40,6 +62,9 @@ class Checkpoint(LightningCheckpoint):
     ) -> None:
         if keep < 1:
             raise ConfigError(f"checkpoint.keep={keep} must be at least 1; best.ckpt and last.ckpt are kept besides")
+        for name, value in (("every_n_steps", every_n_steps), ("every_minutes", every_minutes)):
+            if value is not None and not value > 0:
+                raise ConfigError(f"checkpoint.{name}={value} must be above 0, or null for never")
         self.folder = None if folder is None else Path(folder)
         self.every_n_steps = every_n_steps
         self.every_minutes = every_minutes
@@ -47,25 +72,53 @@ class Checkpoint(LightningCheckpoint):
         self.monitor = monitor
         self.best = -math.inf
         self._random: dict[str, Any] | None = None
+        self._validates_first = False
+        self._writer: CheckpointWriter | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self.folder = Path(trainer.strategy.broadcast(str(self.folder or trainer.default_root_dir)))
         self._saved_step, self._saved_at, self._validated_step = -1, time.monotonic(), -1
+        self._max_steps: int | None = None
+        self._best_before = self.best
+        self._row: dict[str, float] = {}
+        watch_averaging(trainer)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        loop = trainer.fit_loop.epoch_loop
+        if self._validates_first and trainer.enable_validation and loop.max_steps > 0:
+            self._max_steps = loop.max_steps  # else Lightning sees the last step done, and ends before its validation
+            loop.max_steps += 1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._saved_step = trainer.global_step
+        assert self.folder is not None
+        self._durable_step = trainer.global_step
+        self._saved_step = -1 if self._validates_first else trainer.global_step
         if self._random is not None:
-            if position(trainer).step > 0:  # else the loader has drawn for its epoch, as it should, since the restore
-                torch.set_rng_state(self._random["cpu"].cpu())
-            else:  # with max_steps Lightning would restart the epoch before, and count a step that it does not take
-                trainer.fit_loop.epoch_loop.restarting = False
-            if self._random["cuda"] is not None and torch.cuda.is_initialized():
-                torch.cuda.set_rng_state(self._random["cuda"].cpu())
-            self._random = None
+            self._go_on(trainer, self._random)
+            written_best = trainer.strategy.broadcast(self._best_of(self.folder / files.BEST))
+            self.best = self._best_before = max(self.best, written_best)
+        self._random, self._validates_first = None, False
+        self._random_before = _random_state()
+        if trainer.is_global_zero:
+            self._writer = CheckpointWriter(self.folder, keep=self.keep)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if trainer.global_step > self._saved_step and self._due(trainer):
+        if trainer.global_step > self._saved_step and (self._score(trainer) > self.best or self._due(trainer)):
             self._save(trainer)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._random_before = _random_state()
+        if is_logging_step(trainer):
+            self._collect()
+            if "checkpoint/write_seconds" in self._row:
+                pl_module.log_dict(self._row, rank_zero_only=True)
+                self._row = {}
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._max_steps is not None and not trainer.sanity_checking:
+            trainer.fit_loop.epoch_loop.max_steps, self._max_steps = self._max_steps, None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._validated_step = trainer.global_step
@@ -74,50 +127,117 @@ class Checkpoint(LightningCheckpoint):
         if trainer.global_step > self._saved_step:
             self._save(trainer)
 
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._writer is None:
+            return
+        self._writer.wait()
+        self._collect()
+        if self._durable_step < trainer.global_step:
+            raise CheckpointError(f"training is complete, but {self._unsaved(trainer)}")
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if self._writer is None:
+            return
+        self._writer.wait(None if isinstance(exception, Preempted) else _LAST_WAIT_SECONDS)
+        self._collect()
+        if not isinstance(exception, Preempted) or self._durable_step >= trainer.global_step:
+            return
+        if between_batches(trainer):
+            self._validates_first = trainer.validating
+            restore_training_weights(trainer)
+            self._save(trainer)
+            self._writer.wait()
+            self._collect()
+        if self._durable_step < trainer.global_step:
+            log.error(self._unsaved(trainer))
+
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        rewrite_position(checkpoint, position(trainer))
+        if self._validates_first:
+            rewrite_to_validation(checkpoint)
+        else:
+            rewrite_position(checkpoint, position(trainer))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "random": _random_state()}
+        random = self._random_before if self._validates_first else _random_state()
+        return {"best": self.best, "random": random, "validates_first": self._validates_first}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best, self._random = state_dict["best"], state_dict["random"]
+        self._validates_first = state_dict.get("validates_first", False)
         torch.set_rng_state(state_dict["random"]["cpu"].cpu())  # already here: the loader draws when it is set up
 
+    def _go_on(self, trainer: Trainer, random: dict[str, Any]) -> None:
+        """Make the loops and the random state what they were when the checkpoint was taken."""
+        inside = position(trainer).step > 0
+        if inside or self._validates_first:  # else the loader has drawn for its epoch, as it should, since the restore
+            torch.set_rng_state(random["cpu"].cpu())
+        if random["cuda"] is not None and torch.cuda.is_initialized():
+            torch.cuda.set_rng_state(random["cuda"].cpu())
+        if self._validates_first:
+            return
+        if inside:
+            skip_to_training(trainer)
+        else:  # with max_steps Lightning would restart the epoch before, and count a step that it does not take
+            trainer.fit_loop.epoch_loop.restarting = False
+
     def _due(self, trainer: Trainer) -> bool:
-        if self.every_n_steps and trainer.global_step % self.every_n_steps == 0:
-            return True
-        if self._score(trainer) > self.best:
-            return True
-        every = trainer.log_every_n_steps or 1  # type: ignore[attr-defined]
-        if not self.every_minutes or trainer.global_step % every:
+        step, every = trainer.global_step, trainer.log_every_n_steps or 1  # type: ignore[attr-defined]
+        by_steps = bool(self.every_n_steps) and step % (self.every_n_steps or 1) == 0
+        if not by_steps and (not self.every_minutes or step % every):
             return False
-        late = time.monotonic() - self._saved_at >= self.every_minutes * 60
-        return bool(trainer.strategy.reduce_boolean_decision(late, all=False))
+        late = bool(self.every_minutes) and time.monotonic() - self._saved_at >= (self.every_minutes or 0) * 60
+        busy = self._writer is not None and self._writer.busy
+        return bool(
+            trainer.strategy.broadcast((by_steps or late) and not busy)
+        )  # rank 0 decides: it is the one that writes
 
     def _score(self, trainer: Trainer) -> float:
         """The monitored number of the weights as they are now; nan when it is of earlier ones."""
         current = trainer.global_step == self._validated_step
         return float(trainer.callback_metrics.get(self.monitor, math.nan)) if current else math.nan
 
+    def _best_of(self, file: Path) -> float:
+        """What `file` says of itself: a run that went back must not replace it by a worse one."""
+        try:
+            return float(files.load(file)["callbacks"][self.state_key]["best"])
+        except (CheckpointError, KeyError):
+            return -math.inf
+
     def _save(self, trainer: Trainer) -> None:
-        assert self.folder is not None
-        path = files.step_file(self.folder, trainer.global_step)
+        began = time.perf_counter()
+        if self._writer is not None:
+            self._writer.wait()
+            self._collect()
         score = self._score(trainer)
         is_best = score > self.best
         if is_best:
-            self.best = score
-        fresh = path.with_suffix(".new")
-        trainer.save_checkpoint(fresh)
+            self._best_before, self.best = self.best, score
+        state = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)  # what save_checkpoint would write
         self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
-        if not trainer.is_global_zero:
-            return
-        os.replace(fresh, path)
-        files.link(path, self.folder / files.LAST)
-        if is_best:
-            files.link(path, self.folder / files.BEST)
-        for old in files.step_files(self.folder)[: -self.keep]:
-            old.unlink()
+        if self._writer is not None:
+            snapshot = Snapshot(state)
+            self._writer.write(trainer.global_step, snapshot, is_best=is_best)
+            if snapshot.foreign:
+                log.warning(f"checkpoints hold {', '.join(snapshot.foreign)}: no run can go on from them safely")
+        self._row = {"checkpoint/stall_seconds": time.perf_counter() - began}
+
+    def _collect(self) -> None:
+        """Take note of the saves that have ended."""
+        for written in self._writer.finished() if self._writer is not None else ():
+            self._note(written)
+
+    def _note(self, written: Written) -> None:
+        if written.error is None:
+            self._durable_step = written.step
+            self._row |= {"checkpoint/write_seconds": written.seconds, "checkpoint/mb": written.megabytes}
+        elif written.is_best:
+            self.best = self._best_before
+
+    def _unsaved(self, trainer: Trainer) -> str:
+        return (
+            f"step {trainer.global_step} is not saved: make room in {self.folder}, and start the same command again; "
+            f"it goes on from step {self._durable_step}"
+        )
 
 
 def _random_state() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from callbacks.checkpoint import Checkpoint
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, Preempted
 from tests.callbacks.conftest import Plain, images
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
@@ -35,6 +36,15 @@ def same(a: object, b: object) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
+class Unhurried(Callback):
+    """No step begins before the last checkpoint is on the disk; the steps here take a millisecond."""
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        for thread in threading.enumerate():
+            if thread.name == "checkpoint writer":
+                thread.join()
+
+
 class Score(Callback):
     def __init__(self, scores: list[float]) -> None:
         self.scores = scores
@@ -44,7 +54,7 @@ class Score(Callback):
 
 
 def test_the_newest_are_kept_and_last_is_the_newest(project, tmp_path: Path) -> None:
-    project.fit(Checkpoint(folder=str(tmp_path), every_n_steps=4, keep=3))
+    project.fit(Checkpoint(folder=str(tmp_path), every_n_steps=4, keep=3), Unhurried())
     assert steps(tmp_path) == [12, 16, 20]
     assert step_of(tmp_path / "last.ckpt") == 20
 
@@ -92,7 +102,7 @@ def test_best_holds_across_a_resume(project, tmp_path: Path) -> None:
 
 
 def test_minutes_are_looked_at_when_something_is_logged(project, tmp_path: Path) -> None:
-    project.fit(Checkpoint(folder=str(tmp_path), every_minutes=1e-9, keep=9))
+    project.fit(Checkpoint(folder=str(tmp_path), every_minutes=1e-9, keep=9), Unhurried())
     assert steps(tmp_path) == [5, 10, 15, 20]
 
 
@@ -101,7 +111,8 @@ def test_a_run_that_goes_back_keeps_its_new_checkpoints(project, tmp_path: Path)
     for file in (tmp_path / "checkpoints").iterdir():
         os.utime(file, (0, 0))
     first = tmp_path / "checkpoints/step_00000010.ckpt"
-    project.fit(Checkpoint(folder=str(tmp_path), every_n_steps=4, keep=3), max_epochs=2, ckpt_path=first)
+    again = Checkpoint(folder=str(tmp_path), every_n_steps=4, keep=3)
+    project.fit(again, Unhurried(), max_epochs=2, ckpt_path=first)
     assert steps(tmp_path) == [12, 16, 20]
 
 
@@ -115,9 +126,52 @@ def test_a_loader_without_a_length_is_fine(project, tmp_path: Path) -> None:
     assert (project.trainer.current_epoch, project.trainer.global_step) == (3, 30)
 
 
-def test_keeping_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"checkpoint\.keep=0"):
-        Checkpoint(keep=0)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"keep": 0}, r"checkpoint\.keep=0 must be at least 1"),
+        ({"every_n_steps": 0}, r"checkpoint\.every_n_steps=0 must be above 0, or null"),
+        ({"every_minutes": 0}, r"checkpoint\.every_minutes=0 must be above 0, or null"),
+        ({"every_minutes": -1.5}, r"checkpoint\.every_minutes=-1\.5 must be above 0"),
+        ({"every_minutes": math.nan}, r"checkpoint\.every_minutes=nan must be above 0"),
+    ],
+)
+def test_options_that_would_save_nothing_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Checkpoint(**options)
+
+
+def test_a_run_that_goes_back_does_not_replace_the_best_by_a_worse_one(project, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    project.fit(Score([0.2, 0.9]), Checkpoint(folder=folder), max_epochs=2)
+    first = tmp_path / "checkpoints/step_00000010.ckpt"
+    project.fit(Score([0.0, 0.5, 0.6]), Checkpoint(folder=folder), max_epochs=3, ckpt_path=first)
+    assert step_of(tmp_path / "last.ckpt") == 30
+    assert step_of(tmp_path / "best.ckpt") == 20
+
+
+def test_what_a_save_costs_is_logged(project, tmp_path: Path) -> None:
+    project.fit(Checkpoint(folder=str(tmp_path), every_n_steps=4), Unhurried())
+    rows = [row for _, row in project.logger.rows if "checkpoint/mb" in row]
+    assert len(rows) >= 3
+    for row in rows:
+        assert row["checkpoint/stall_seconds"] > 0
+        assert row["checkpoint/write_seconds"] > 0
+    assert rows[-1]["checkpoint/mb"] * 1e6 == pytest.approx(os.path.getsize(tmp_path / "last.ckpt"), rel=0.01)
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
+def test_validations_inside_an_epoch_leave_the_steps_of_a_resumed_run_as_they_are(project, tmp_path: Path) -> None:
+    class Logged(Plain):
+        def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
+            self.log("loss", loss := super().training_step(batch, batch_idx))
+            return loss
+
+    project.fit(Checkpoint(folder=str(tmp_path)), module=Logged(), val_check_interval=5, max_steps=5)
+    project.logger.rows.clear()
+    options = {"val_check_interval": 5, "log_every_n_steps": 1, "ckpt_path": tmp_path / "last.ckpt"}
+    project.fit(Checkpoint(folder=str(tmp_path)), module=Logged(), **options)
+    assert [step for step, row in project.logger.rows if "loss" in row] == list(range(5, 20))
 
 
 def dropping() -> Plain:
@@ -141,6 +195,25 @@ def test_a_run_cut_at_an_epoch_ends_as_the_whole_one(project, tmp_path: Path, mo
         same(whole[key], resumed[key])
 
 
+def test_loaders_that_draw_from_the_run_draw_the_same_after_a_validation_that_was_left(project, tmp_path: Path) -> None:
+    class Preempt(Callback):
+        def on_validation_batch_start(self, trainer, *_: Any) -> None:
+            if trainer.current_epoch == 1:
+                raise Preempted("told to stop")
+
+    options = {"max_epochs": 3, "shuffle": True}
+    project.fit(Checkpoint(folder=str(tmp_path / "a")), module=dropping(), **options)
+    with pytest.raises(Preempted):
+        project.fit(Checkpoint(folder=str(tmp_path / "b")), Preempt(), module=dropping(), **options)
+    cut, again = tmp_path / "b/last.ckpt", dropping()
+    assert step_of(cut) == 20
+    torch.manual_seed(99)
+    project.fit(Checkpoint(folder=str(tmp_path / "b")), module=again, ckpt_path=cut, **options)
+    whole, resumed = opened(tmp_path / "a/last.ckpt"), opened(cut)
+    for key in ("state_dict", "optimizer_states", "loops", "epoch"):
+        same(whole[key], resumed[key])
+
+
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
 @pytest.mark.parametrize("more", [{}, {"max_steps": 20}])
 def test_inside_an_epoch_the_random_state_and_the_counters_go_on(project, tmp_path: Path, more: dict[str, int]) -> None:
@@ -159,7 +232,7 @@ def test_inside_an_epoch_the_random_state_and_the_counters_go_on(project, tmp_pa
 
 def test_checkpoints_that_another_callback_writes_stand_at_the_same_place(project, tmp_path: Path) -> None:
     other = ModelCheckpoint(dirpath=tmp_path / "other", filename="{step}", every_n_train_steps=4, save_top_k=-1)
-    project.fit(Checkpoint(folder=str(tmp_path), every_n_steps=4, keep=9), other)
+    project.fit(Checkpoint(folder=str(tmp_path), every_n_steps=4, keep=9), other, Unhurried())
     for step in (4, 8, 12, 16, 20):
         ours = opened(tmp_path / f"checkpoints/step_{step:08d}.ckpt")["loops"]["fit_loop"]
         theirs = opened(tmp_path / f"other/step={step}.ckpt")["loops"]["fit_loop"]

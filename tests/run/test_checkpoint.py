@@ -19,7 +19,8 @@ def network(num_classes: int = 3) -> nn.Module:
 def save(file: Path, step: int = 0) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     config = {"name": "tiny", "num_classes": 3}
-    torch.save({"global_step": step, "network": network().state_dict(), "network_config": config}, file)
+    rest: dict[str, object] = dict.fromkeys(("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks"))
+    torch.save({"global_step": step, "network": network().state_dict(), "network_config": config} | rest, file)
     return file
 
 
@@ -41,14 +42,47 @@ def test_auto_is_the_last_one(folder: Path) -> None:
     assert checkpoint.find("auto", folder) == folder / "last.ckpt"
 
 
-def test_auto_passes_over_damaged_files_and_says_so(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def flip_a_bit(file: Path) -> None:
+    """In the weights."""
+    content = bytearray(file.read_bytes())
+    content[content.index(torch.load(file)["network"]["0.weight"].numpy().tobytes())] ^= 1
+    file.write_bytes(content)
+
+
+def test_auto_passes_over_damaged_files_once_each_and_says_why(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     truncate(folder / "last.ckpt")  # and with it step 30, the same file
+    flip_a_bit(folder / "checkpoints/step_00000020.ckpt")
+    os.utime(folder / "last.ckpt", (30, 30))
+    os.utime(folder / "checkpoints/step_00000020.ckpt", (20, 20))
     with caplog.at_level(logging.WARNING):
-        assert checkpoint.find("auto", folder) == folder / "checkpoints/step_00000020.ckpt"
-    assert [record.getMessage().split(" cannot be opened")[0] for record in caplog.records] == [
-        f"passed over: {folder}/last.ckpt",
-        f"passed over: {folder}/checkpoints/step_00000030.ckpt",
-    ]
+        assert checkpoint.find("auto", folder) == folder / "checkpoints/step_00000010.ckpt"
+    cut, flipped = [record.getMessage() for record in caplog.records]
+    assert cut.startswith(f"passed over: {folder}/last.ckpt cannot be opened as a checkpoint (")
+    assert flipped.startswith(f"passed over: {folder}/checkpoints/step_00000020.ckpt is damaged: ")
+    assert "does not fit its checksum" in flipped
+
+
+def test_auto_takes_a_newer_file_that_last_does_not_name_yet(folder: Path) -> None:
+    """As a run leaves them that is killed between the two."""
+    newest = save(checkpoint.step_file(folder, 40), 40)
+    os.utime(newest, (40, 40))
+    assert checkpoint.find("auto", folder) == newest
+
+
+def test_the_best_is_better_than_none(folder: Path) -> None:
+    checkpoint.link(folder / "checkpoints/step_00000010.ckpt", folder / "best.ckpt")
+    for file in (folder / "checkpoints").iterdir():
+        file.unlink()
+    truncate(folder / "last.ckpt")
+    assert checkpoint.find("auto", folder) == folder / "best.ckpt"
+
+
+def test_a_file_of_weights_alone_is_no_checkpoint_to_go_on_from(folder: Path) -> None:
+    torch.save({"network": network().state_dict(), "state_dict": {}}, folder / "weights.ckpt")
+    with pytest.raises(
+        CheckpointError, match="holds no optimizer_states, lr_schedulers, loops, callbacks, global_step"
+    ):
+        checkpoint.find(str(folder / "weights.ckpt"), folder)
 
 
 def test_auto_prefers_what_was_written_last_to_a_larger_step(folder: Path) -> None:

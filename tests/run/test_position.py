@@ -87,7 +87,13 @@ def test_the_counters_of_a_checkpoint_say_that_nothing_is_half_done(place: Posit
     half = {"ready": 24, "started": 24, "processed": 23, "completed": 23}
     progress = {"total": dict(half), "current": dict(half)}
     batches = {"total": dict(half), "current": dict(half), "is_last_batch": True}
-    checkpoint = {"epoch": 9, "loops": {"fit_loop": {"epoch_progress": progress, "epoch_loop.batch_progress": batches}}}
+    validation = {"total": dict(half), "current": dict(half), "is_last_batch": True}
+    loops = {
+        "epoch_progress": progress,
+        "epoch_loop.batch_progress": batches,
+        "epoch_loop.val_loop.batch_progress": validation,
+    }
+    checkpoint = {"epoch": 9, "loops": {"fit_loop": loops}}
     rewrite_position(checkpoint, place)
     epochs = {"ready": begun, "started": begun, "processed": 2, "completed": 2}
     assert checkpoint["epoch"] == 2
@@ -95,3 +101,4 @@ def test_the_counters_of_a_checkpoint_say_that_nothing_is_half_done(place: Posit
     assert set(batches["current"].values()) == {place.step}
     assert set(batches["total"].values()) == {23}
     assert batches["is_last_batch"] is False
+    assert set(validation["total"].values()) == {0}

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from lightning.pytorch import Trainer
 
+_VALIDATION = "epoch_loop.val_loop.batch_progress"
+
 
 class Position(NamedTuple):
     """`epoch` epochs are finished, and `step` batches of the next one."""
@@ -28,6 +30,12 @@ def position(trainer: Trainer) -> Position:
     return Position(epoch + 1, 0) if at_end else Position(epoch, step)
 
 
+def between_batches(trainer: Trainer) -> bool:
+    """Whether no step is half done: hooks from the end of one to the start of the next, and validation."""
+    batches: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+    return bool(batches.started == batches.completed)
+
+
 def rewrite_position(checkpoint: dict[str, Any], place: Position) -> None:
     """Set the loop counters of a Lightning checkpoint to `place`, where the trainer that saved it stands."""
     epoch, step = place
@@ -41,7 +49,27 @@ def rewrite_position(checkpoint: dict[str, Any], place: Position) -> None:
         "current": _all(step),
         "is_last_batch": False,
     }
+    fit_loop[_VALIDATION] |= {"total": _all(0), "current": _all(0), "is_last_batch": False}
     checkpoint["epoch"] = epoch
+
+
+def rewrite_to_validation(checkpoint: dict[str, Any]) -> None:
+    """Let a Lightning checkpoint that is saved during a validation go on with that validation, from its first batch.
+
+    The other counters rest meanwhile, and stand where Lightning expects them: after a batch, before its validation.
+    """
+    begun = {"ready": 1, "started": 1, "processed": 0, "completed": 0}  # Lightning's sign of one that was left
+    checkpoint["loops"]["fit_loop"][_VALIDATION] |= {"total": begun, "current": _all(0), "is_last_batch": False}
+
+
+def skip_to_training(trainer: Trainer) -> None:
+    """Let Lightning restart inside an epoch, after a batch with a validation, and count no step twice.
+
+    It enters the loop as if to validate, leaves that out, and adds a step to the number that loggers are given.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    if loop._should_check_val_fx(trainer.fit_loop._data_fetcher):  # type: ignore[arg-type]
+        loop._batches_that_stepped -= 1
 
 
 def _all(count: int) -> dict[str, int]:

@@ -1,0 +1,63 @@
+"""What a checkpoint holds at one moment, cut loose from the run that goes on changing it."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Snapshot:
+    """A copy of `state` that is plain: dicts, lists, tuples, numbers, strings, None, and tensors on the CPU.
+
+    Tensors that are one in `state` are one in the copy. From a GPU they are copied in its current stream, so before
+    anything that the next step does, and nobody waits for them but `wait`.
+    num_bytes: of all tensors. foreign: places of other objects, copied as they are; a file that holds them cannot be
+    opened with `weights_only`.
+    """
+
+    def __init__(self, state: Mapping[Any, Any]) -> None:
+        self.num_bytes = 0
+        self.foreign: list[str] = []
+        self._copies: dict[Any, Tensor] = {}
+        self._copied: torch.cuda.Event | None = None
+        self.state: dict[Any, Any] = self._plain(state, "")
+        self._copies.clear()
+        if self._copied is not None:
+            self._copied.record()
+
+    def wait(self) -> None:
+        """Until the copies are complete."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def _plain(self, value: Any, place: str) -> Any:
+        if isinstance(value, Tensor):
+            return self._copy(value)
+        if isinstance(value, Mapping):
+            return {key: self._plain(part, f"{place}/{key}") for key, part in value.items()}
+        if isinstance(value, list | tuple):
+            parts = [self._plain(part, f"{place}/{i}") for i, part in enumerate(value)]
+            return parts if isinstance(value, list) else tuple(parts)
+        if isinstance(value, np.generic):
+            value = value.item()
+        if value is None or isinstance(value, bool):
+            return value
+        for kind in (int, float, str):
+            if isinstance(value, kind):
+                return kind(value)
+        self.foreign.append(f"{place} ({type(value).__name__})")
+        return deepcopy(value)
+
+    def _copy(self, tensor: Tensor) -> Tensor:
+        layout = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        same = (tensor.untyped_storage().data_ptr(), *layout)
+        if same not in self._copies:
+            self.num_bytes += tensor.numel() * tensor.element_size()
+            if pinned := tensor.device.type == "cuda":
+                self._copied = self._copied or torch.cuda.Event()
+            copy = torch.empty_like(tensor, device="cpu", pin_memory=pinned, requires_grad=False)
+            self._copies[same] = copy.copy_(tensor.detach(), non_blocking=pinned)
+        return self._copies[same]

@@ -1,0 +1,228 @@
+"""A run that is preempted anywhere between two batches ends, when it goes on, as one that never was."""
+
+import csv
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging
+from torch import nn
+
+from callbacks.checkpoint import Checkpoint
+from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.data.index import open_split
+from imagenet_opt.data.loading import Loading
+from imagenet_opt.errors import Preempted
+from imagenet_opt.model.classifier import Classifier
+from imagenet_opt.model.optimizer import build_optimizer
+from imagenet_opt.model.schedule import cosine
+from imagenet_opt.run import checkpoint as files
+from imagenet_opt.run.metrics_csv import MetricsCsv
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended"),
+]
+OPTIMIZER = partial(build_optimizer, name="sgd", lr=0.5, momentum=0.9, weight_decay=1e-3, fused=None, global_batch=64)
+
+
+class Preempt(Callback):
+    """Raises at the hook's n-th call."""
+
+    def __init__(self, hook: str, call: int) -> None:
+        self.left = call
+        setattr(self, hook, self.count)
+
+    def count(self, *_: Any) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Preempted("told to stop")
+
+
+class PreemptWaiting(Preempt):
+    """Raises inside `next(loader)`."""
+
+    def __init__(self, call: int) -> None:
+        super().__init__("fetched", call)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.fit_loop.setup_data()
+        keys = trainer.train_dataloader.sampler
+        known = keys.size_of
+
+        def size_of(epoch: int) -> int:
+            self.count()
+            return known(epoch)
+
+        keys.size_of = size_of
+
+
+class Noise(Callback):
+    """Draws from the random state of the run while it validates."""
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        torch.rand(1)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    parts = nn.Conv2d(3, 4, 3, 2), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+    return nn.Sequential(*parts, nn.Dropout(0.3), nn.Linear(16, 3))
+
+
+def fit(folder: Path, root: Path, *callbacks: Callback, ema: bool, resume: bool = False, **options: Any) -> None:
+    """Two epochs of six batches, into `folder`."""
+    loading = Loading(
+        batch_size=6,
+        image_size=16,
+        num_workers=0,
+        prefetch_factor=1,
+        crop_scale=(0.5, 1.0),
+        val_image_size=None,
+        val_crop_ratio=1.0,
+        samples_per_epoch=None,
+        seed=0,
+    )
+    data = ImageData(open_split(root, "train", root), open_split(root, "val", root), loading)
+    module = Classifier(network(), optimizer=OPTIMIZER, schedule=cosine)
+    found = files.find("auto" if resume else None, folder)
+    logger = MetricsCsv(folder=str(folder))
+    logger.truncate_after(files.read(found)["global_step"] - 1 if found else -1)
+    averaging = [EMAWeightAveraging(decay=0.5)] if ema else []
+    settings: dict[str, Any] = {"max_epochs": 2, "log_every_n_steps": 2, "num_sanity_val_steps": 0}
+    trainer = Trainer(
+        accelerator="cpu",
+        logger=logger,
+        callbacks=[Checkpoint(folder=str(folder)), Noise(), *averaging, *callbacks],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        deterministic=True,
+        **settings | options,
+    )
+    torch.manual_seed(2)
+    trainer.fit(module, datamodule=data, ckpt_path=found, weights_only=True)
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open() as file:
+        return [{k: v for k, v in row.items() if not k.startswith("checkpoint/")} for row in csv.DictReader(file)]
+
+
+def leaves(tree: Any, place: str = "") -> dict[str, Any]:
+    """What a checkpoint holds, by place; it may hold nothing but dicts, lists, tuples, tensors and plain values."""
+    if type(tree) in (dict, list, tuple):
+        parts = tree.items() if type(tree) is dict else enumerate(tree)
+        return {k: v for key, part in parts for k, v in leaves(part, f"{place}/{key}").items()} | {place: type(tree)}
+    assert type(tree) in (int, float, str, bool, type(None), torch.Tensor), (place, type(tree))
+    return {place: tree}
+
+
+def assert_same_run(first: Path, second: Path) -> None:
+    """Every number of the last and the best checkpoint, to the last bit, and every row of metrics."""
+    for name in (files.LAST, files.BEST):
+        ours, theirs = leaves(files.load(first / name)), leaves(files.load(second / name))
+        assert ours.keys() == theirs.keys()
+        for place, found in ours.items():
+            same = torch.equal(found, theirs[place]) if isinstance(found, torch.Tensor) else found == theirs[place]
+            assert same, (name, place, found, theirs[place])
+    assert rows(first) == rows(second)
+
+
+@pytest.fixture(scope="module")
+def clean(images_root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[bool, Any], Path]:
+    """Folders of uninterrupted runs, by whether weights are averaged and how often is validated."""
+    folders = {}
+    for ema in (False, True):
+        for interval in (1.0, 3):
+            folders[ema, interval] = folder = tmp_path_factory.mktemp("clean")
+            fit(folder, images_root, ema=ema, val_check_interval=interval)
+    return folders
+
+
+@pytest.mark.parametrize("ema", [False, True])
+@pytest.mark.parametrize(
+    ("hook", "call", "interval", "saved"),
+    [
+        ("on_train_batch_start", 4, 1.0, 3),
+        ("next", 5, 1.0, 4),
+        ("on_train_batch_start", 7, 1.0, 6),
+        ("on_validation_start", 1, 1.0, 6),
+        ("on_validation_epoch_start", 2, 1.0, 12),
+        ("on_validation_batch_start", 3, 1.0, 6),
+        ("on_validation_batch_end", 9, 1.0, 12),
+        ("on_validation_epoch_end", 1, 1.0, 6),
+        ("on_validation_batch_start", 3, 3, 3),
+        ("on_validation_epoch_end", 2, 3, 6),
+        ("on_train_epoch_end", 1, 1.0, 6),
+        ("on_train_epoch_start", 2, 1.0, 6),
+        ("on_train_end", 1, 1.0, 12),
+    ],
+)
+def test_it_ends_as_the_run_that_never_was(
+    clean: dict[tuple[bool, Any], Path],
+    images_root: Path,
+    tmp_path: Path,
+    ema: bool,
+    hook: str,
+    call: int,
+    interval: float,
+    saved: int,
+) -> None:
+    stop = PreemptWaiting(call) if hook == "next" else Preempt(hook, call)
+    with pytest.raises(Preempted):
+        fit(tmp_path, images_root, stop, ema=ema, val_check_interval=interval)
+    assert files.read(tmp_path / files.LAST)["global_step"] == saved
+    fit(tmp_path, images_root, ema=ema, val_check_interval=interval, resume=True)
+    assert_same_run(clean[ema, interval], tmp_path)
+
+
+def test_a_last_validation_is_made_up_for_when_no_step_is_left(images_root: Path, tmp_path: Path) -> None:
+    fit(tmp_path / "clean", images_root, ema=True, max_steps=12)
+    with pytest.raises(Preempted):
+        fit(tmp_path / "cut", images_root, Preempt("on_validation_batch_start", 10), ema=True, max_steps=12)
+    fit(tmp_path / "cut", images_root, ema=True, max_steps=12, resume=True)
+    assert_same_run(tmp_path / "clean", tmp_path / "cut")
+
+
+def test_preempted_again_and_again(clean: dict[tuple[bool, Any], Path], images_root: Path, tmp_path: Path) -> None:
+    """Before the first step, in a validation, in that validation again, after it, and before the last step."""
+    stops = (
+        Preempt("on_train_batch_start", 1),
+        Preempt("on_validation_batch_start", 2),
+        Preempt("on_validation_epoch_end", 1),
+        Preempt("on_train_epoch_end", 1),
+        PreemptWaiting(6),
+    )
+    for i, stop in enumerate(stops):
+        with pytest.raises(Preempted):
+            fit(tmp_path, images_root, stop, ema=True, resume=i > 0)
+        assert (tmp_path / files.LAST).exists() == (i > 0)
+    fit(tmp_path, images_root, ema=True, resume=True)
+    assert_same_run(clean[True, 1.0], tmp_path)
+
+
+def test_preempted_inside_a_step_it_goes_on_from_the_checkpoint_before(
+    clean: dict[tuple[bool, Any], Path], images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Preempted):
+        fit(tmp_path, images_root, Preempt("on_before_optimizer_step", 9), ema=False)
+    assert "step 8 is not saved" in caplog.text
+    assert "goes on from step 6" in caplog.text
+    fit(tmp_path, images_root, ema=False, resume=True)
+    assert_same_run(clean[False, 1.0], tmp_path)
+
+
+def test_another_error_leaves_the_save_that_is_being_written_whole(images_root: Path, tmp_path: Path) -> None:
+    class Fail(Callback):
+        def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            if trainer.current_epoch == 1:
+                raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        fit(tmp_path, images_root, Fail(), ema=False)
+    assert files.read(tmp_path / files.LAST)["global_step"] == 6
+    assert not list(tmp_path.glob("**/*.new"))

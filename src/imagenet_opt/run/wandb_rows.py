@@ -16,7 +16,7 @@ from imagenet_opt.run.wandb_run import STEP
 
 log = logging.getLogger(__name__)
 
-_READ_SECONDS = 60
+_READ_SECONDS = 120
 
 
 class WandbRows(WandbLogger):

@@ -43,7 +43,7 @@ def build_wandb(
         mode_now = _usable(os.environ.get("WANDB_MODE") or mode)
         experiment = _start(mode_now, {"project": project, "name": name, "group": group, "dir": folder, "id": run_id})
         online = not (experiment.offline or experiment.disabled)
-        known = experiment.step - 1 if online else logged_until(Path(folder), run_id)
+        known = experiment.starting_step - 1 if online else logged_until(Path(folder), run_id)
     return WandbRows(folder=folder, logged_until=known, experiment=experiment, project=project, name=name)
 
 

@@ -167,14 +167,17 @@ import json, os
 from lightning.pytorch import Callback
 
 class Recorder(Callback):
-    """Writes which samples each rank trained on, and its final weights' sum."""
+    """Writes which samples each rank trained on, its final weights' sum, and the statistics it validated with."""
     def __init__(self, folder): self.folder, self.seen = folder, []
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         self.seen.append([trainer.current_epoch, *batch.indices.tolist()])
+    def on_validation_end(self, trainer, module):
+        self.validated = {n: b.tolist() for n, b in module.net.named_buffers() if "running" in n}
     def on_train_end(self, trainer, module):
         weights = [p.double().sum().item() for p in module.net.parameters()]
         with open(os.path.join(self.folder, f"rank{trainer.global_rank}.json"), "w") as file:
-            json.dump({"seen": self.seen, "weights": weights, "run_folder": trainer.default_root_dir}, file)
+            found = {"seen": self.seen, "weights": weights, "validated": self.validated}
+            json.dump(found | {"run_folder": trainer.default_root_dir}, file)
 '''
 
 
@@ -187,11 +190,15 @@ def test_two_processes_share_the_samples_and_the_weights(clean: Path, images_roo
         "data.batch_size=3",
         "+callbacks.recorder._target_=recorder.Recorder",
         f"+callbacks.recorder.folder={tmp_path}",
-        PYTHONPATH=str(tmp_path),
+        PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
     )
     assert done.returncode == 0, done.stderr
     ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)]
     assert ranks[0]["weights"] == ranks[1]["weights"]
+    saved = opened(tmp_path / "run/last.ckpt")["network"]
+    statistics = {name: saved[name].tolist() for name in saved if "running" in name}
+    assert statistics
+    assert ranks[0]["validated"] == ranks[1]["validated"] == statistics
     assert {rank["run_folder"] for rank in ranks} == {str(tmp_path / "run")}
     for epoch in (0, 1):
         seen = [index for rank in ranks for row in rank["seen"] if row[0] == epoch for index in row[1:]]

@@ -1,7 +1,6 @@
 """The step of the LightningModule against a loop written out."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,78 +11,14 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.plugins import MixedPrecision
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 
 from callbacks.acceleration import Acceleration
-from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.classifier import Classifier
-from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.model.schedule import cosine
-
-
-@dataclass
-class Images:
-    images: Tensor
-    labels: Tensor
-    valid: Tensor
-
-
-def batches(num: int, *, seed: int = 0) -> list[Images]:
-    random = torch.Generator().manual_seed(seed)
-    images = torch.randn(num, 6, 3, 4, 4, generator=random)
-    labels = torch.randint(0, 3, (num, 6), generator=random)
-    return [Images(i, label, torch.ones(6, dtype=torch.bool)) for i, label in zip(images, labels, strict=True)]
-
-
-class Loader:
-    """Any iterable with a length is a loader; a plain list would be taken for several."""
-
-    def __init__(self, given: list[Images]) -> None:
-        self.given = given
-
-    def __len__(self) -> int:
-        return len(self.given)
-
-    def __iter__(self) -> Iterator[Images]:
-        return iter(self.given)
-
-
-def network() -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
-
-
-OPTIMIZER = partial(build_optimizer, name="sgd", lr=0.5, momentum=0.9, weight_decay=1e-3, fused=None, global_batch=64)
-
-
-def fit(
-    net: nn.Module,
-    train: list[Images],
-    val: list[Images] | None = None,
-    *callbacks: Callback,
-    plugins: Any = None,
-    log_every_n_steps: int = 1,
-    **options: Any,
-):
-    settings = {"optimizer": OPTIMIZER, "schedule": partial(cosine, warmup_epochs=0.5)}
-    module = Classifier(net, **settings | options)
-    trainer = Trainer(
-        accelerator="cpu",
-        max_epochs=2,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        log_every_n_steps=log_every_n_steps,
-        callbacks=list(callbacks),
-        plugins=plugins,
-    )
-    trainer.fit(module, Loader(train), Loader(val or batches(1)))
-    return trainer, module
+from tests.model.conftest import OPTIMIZER, Loader, batches, fit, network
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -247,8 +182,3 @@ def test_the_checkpoint_holds_the_averaged_network_when_there_is_one(tmp_path: P
     for name, tensor in states[-1].items():
         assert torch.equal(saved["network"][name], tensor)
         assert not torch.equal(saved["network"][name], saved["current_model_state"][f"net.{name}"])
-
-
-def test_a_bad_micro_batch_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"model\.micro_batch_size=0"):
-        Classifier(network(), optimizer=OPTIMIZER, schedule=cosine, micro_batch_size=0)

@@ -1,11 +1,13 @@
 """metrics.csv: whole rows on disk at once, continued after a crash, cut back on resume."""
 
 import csv
+import resource
 from pathlib import Path
 
 import pytest
 
-from imagenet_opt.run.metrics_csv import MetricsCsv
+from imagenet_opt.errors import RunFolderError
+from imagenet_opt.run.metrics_csv import MetricsCsv, read_rows
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
@@ -65,3 +67,58 @@ def test_a_file_that_was_killed_within_its_header_is_begun_anew(tmp_path: Path) 
     (tmp_path / "metrics.csv").write_text("step,ep")
     MetricsCsv(folder=str(tmp_path)).log_metrics({"lr": 0.5, "epoch": 1}, step=3)
     assert rows(tmp_path) == [{"step": "3", "epoch": "1", "lr": "0.5"}]
+
+
+@pytest.mark.parametrize("garbage", ["\0\0\0\0\n", "2,3\n", "x,1,0.5,9\n", '"9\n'])
+def test_garbled_rows_are_left_out_and_the_others_kept(garbage: str, tmp_path: Path) -> None:
+    first = MetricsCsv(folder=str(tmp_path))
+    first.log_metrics({"train/loss": 1, "epoch": 0}, step=9)
+    with (tmp_path / "metrics.csv").open("a") as file:
+        file.write(garbage)
+    second = MetricsCsv(folder=str(tmp_path))
+    second.truncate_after(100)
+    second.log_metrics({"train/loss": 2, "epoch": 0}, step=19)
+    assert [row["step"] for row in rows(tmp_path)] == ["9", "19"]
+
+
+def test_a_full_disk_keeps_old_rows_and_new_ones_wait(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The kernel's own limit on a file's size stands for the full disk: a row is written in part, then refused."""
+    logger = MetricsCsv(folder=str(tmp_path))
+    for step in (9, 19):
+        logger.log_metrics({"train/loss": step / 7}, step=step)
+    size = (tmp_path / "metrics.csv").stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 3, limits[1]))
+    try:
+        for step in (29, 39):
+            logger.log_metrics({"train/loss": step / 7}, step=step)
+        logger.log_metrics({"val/acc1": 0.5}, step=39)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(caplog.records) == 1
+    assert "training goes on" in caplog.text
+    assert [step for step, _ in read_rows(tmp_path / "metrics.csv")] == [9, 19]
+    logger.log_metrics({"train/loss": 7}, step=49)
+    found = read_rows(tmp_path / "metrics.csv")
+    assert [step for step, _ in found] == [9, 19, 29, 39, 49]
+    assert found[3][1] == {"train/loss": 39 / 7, "val/acc1": 0.5}
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
+
+
+def test_rows_that_waited_are_written_at_the_end(tmp_path: Path) -> None:
+    logger = MetricsCsv(folder=str(tmp_path))
+    logger.log_metrics({"train/loss": 1}, step=9)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        logger.log_metrics({"train/loss": 2}, step=19)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    logger.finalize("failed")
+    assert [step for step, _ in read_rows(tmp_path / "metrics.csv")] == [9, 19]
+
+
+def test_a_file_that_cannot_be_read_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").mkdir()
+    with pytest.raises(RunFolderError, match=r"cannot read .*metrics\.csv"):
+        MetricsCsv(folder=str(tmp_path))

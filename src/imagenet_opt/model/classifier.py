@@ -3,17 +3,24 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
+import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities import rank_zero_info
+from timm.utils.distributed import distribute_bn
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.model.micro_batch import MicroBatches, explained
+from imagenet_opt.model.nonfinite import NonFinite
+from imagenet_opt.model.recent_batches import FILE as RECENT_FILE
 from imagenet_opt.model.schedule import Schedule
+from imagenet_opt.model.snapshot import Snapshot
 from imagenet_opt.model.tally import Tally
 from imagenet_opt.run.logging_step import is_logging_step
 
@@ -21,14 +28,21 @@ from imagenet_opt.run.logging_step import is_logging_step
 class Classifier(LightningModule):
     """Trains `net` by cross-entropy with manual optimization.
 
-    A batch has `images` (float, N x 3 x H x W), `labels` (int64 (N,) or soft (N, C)) and `valid` (bool (N,)).
+    A batch has `images` (float, N x 3 x H x W), `labels` (int64 (N,) or soft (N, C)), `indices` (int64 (N,)) and
+    `valid` (bool (N,)).
     optimizer: (network, device=...) -> Optimizer. schedule: step -> factor, see model/schedule.py.
     micro_batch_size: images per forward and backward; None for the whole batch. The step stays the same, so a
-    smaller memory changes no recipe (batch norm alone sees fewer images at once).
+    smaller memory changes no recipe (batch norm alone sees fewer images at once). When the device's memory runs out
+    it is halved and the step done again; between processes, where all must do the same, the run ends instead.
     max_grad_norm: gradients are scaled down to this norm; None for never.
+    on_nonfinite: "stop" ends the run when a loss is NaN or infinite, seen at the next logging step or before the next
+    checkpoint; "skip" takes such steps back, at most max_skipped_steps in a row, and waits for the device in each step.
     network_config: plain values from which the network can be built again; kept in the checkpoint.
 
-    Logs train/loss, train/acc1 (means since the last logging step) and val/loss, val/acc1, val/acc5 (shares).
+    Logs train/loss, train/acc1 (means since the last logging step) and val/loss, val/acc1, val/acc5 (shares); with
+    "skip" also train/skipped_steps (so far).
+
+    Raises NonFiniteLoss, OutOfMemory.
     """
 
     def __init__(
@@ -40,13 +54,11 @@ class Classifier(LightningModule):
         label_smoothing: float = 0.0,
         micro_batch_size: int | None = None,
         max_grad_norm: float | None = None,
+        on_nonfinite: Literal["stop", "skip"] = "stop",
+        max_skipped_steps: int = 20,
         network_config: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if micro_batch_size is not None and micro_batch_size < 1:
-            raise ConfigError(
-                f"model.micro_batch_size={micro_batch_size} must be at least 1, or null for the whole batch"
-            )
         if not 0 <= label_smoothing < 1:
             raise ConfigError(f"model.label_smoothing={label_smoothing} must be at least 0 and below 1")
         if max_grad_norm is not None and max_grad_norm <= 0:
@@ -56,10 +68,15 @@ class Classifier(LightningModule):
         self.optimizer = optimizer
         self.schedule = schedule
         self.label_smoothing = label_smoothing
-        self.micro_batch_size = micro_batch_size
+        self.micro_batches = MicroBatches(micro_batch_size)
         self.max_grad_norm = max_grad_norm
         self.network_config = network_config or {}
+        self.nonfinite = NonFinite(on_nonfinite, max_skipped_steps)
         self._restored_sums: Tensor | None = None
+
+    @property
+    def micro_batch_size(self) -> int | None:
+        return self.micro_batches.size
 
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer(self.net, device=self.trainer.strategy.root_device)
@@ -80,9 +97,13 @@ class Classifier(LightningModule):
         self.train_tally = Tally(self.device)
         if self._restored_sums is not None:
             self.train_tally.sums = self._restored_sums.to(self.device)
+        agree = partial(self.trainer.strategy.reduce_boolean_decision, all=True)
+        name = f"rank{self.global_rank}_{RECENT_FILE}" if self.global_rank else RECENT_FILE
+        self.nonfinite.begin(agree, Path(self.trainer.default_root_dir) / name)
 
     def on_train_start(self) -> None:
         """A checkpoint brings its own learning rate, weight decay and so on; what is asked for now wins."""
+        self._before = Snapshot(self.net.buffers())
         optimizer: Any = self.optimizers()
         scheduler: Any = self.lr_schedulers()
         changed: dict[str, str] = {}
@@ -98,22 +119,51 @@ class Classifier(LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> None:
         optimizer: Any = self.optimizers()
         scheduler: Any = self.lr_schedulers()
-        num_images = len(batch.images)
-        size = self.micro_batch_size or num_images
-        for start in range(0, num_images, size):
-            part = slice(start, start + size)
-            with self._sync_gradients(start + size >= num_images):
-                logits = self.net(batch.images[part]).float()
-                losses = self._losses(logits, batch.labels[part], self.label_smoothing)
-                self.manual_backward(losses.sum() / num_images)
-            self.train_tally.add(losses.detach(), logits.detach(), batch.labels[part], batch.valid[part])
-        optimizer.step()
+        self._before.take()
+        losses, logits = self._forward_backward(batch)
+        if self.nonfinite.must_skip(self.trainer.global_step, losses.mean(), batch.indices):
+            self._take_back()
+            optimizer._on_before_step()  # with these two Lightning counts steps, and has no public name for it
+            optimizer._on_after_step()
+        else:
+            self.train_tally.add(losses, logits, batch.labels, batch.valid)
+            with explained("in the optimizer", "lower model.micro_batch_size or end other programs on the device"):
+                optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         scheduler.step()
         if is_logging_step(self.trainer):
-            means = self.train_tally.read()
-            self.train_tally.reset()
-            self.log_dict({f"train/{name}": means[name] for name in ("loss", "acc1")}, sync_dist=True)
+            self._log_means()
+        elif self.nonfinite.recent.overdue:
+            self.nonfinite.stop_if_bad()
+
+    def _forward_backward(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """Leaves the whole batch's gradients. Losses (N,) and logits (N, C), detached."""
+        num_images = len(batch.images)
+
+        def work(part: slice) -> tuple[Tensor, Tensor]:
+            with self._sync_gradients(part.stop >= num_images):
+                logits = self.net(batch.images[part]).float()
+                losses = self._losses(logits, batch.labels[part], self.label_smoothing)
+                self.manual_backward(losses.sum() / num_images)
+            return losses.detach(), logits.detach().clone()  # a CUDA graph writes over it with the next part
+
+        alone = self.trainer.world_size == 1
+        parts = self.micro_batches.run(work, num_images, self._take_back if alone else None)
+        losses, logits = zip(*parts, strict=True)
+        return torch.cat(losses), torch.cat(logits)
+
+    def _take_back(self) -> None:
+        """Gradients, buffers and random state as before the step."""
+        self.net.zero_grad(set_to_none=True)
+        self._before.restore()
+
+    def _log_means(self) -> None:
+        self.nonfinite.stop_if_bad()
+        means = self.train_tally.read()
+        self.train_tally.reset()
+        self.log_dict({f"train/{name}": means[name] for name in ("loss", "acc1")}, sync_dist=True)
+        if self.nonfinite.mode == "skip":
+            self.log("train/skipped_steps", float(self.nonfinite.num_skipped))
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Clips gradients, as Lightning refuses to beside fused optimizers, whose scaled gradients it leaves alone."""
@@ -125,27 +175,41 @@ class Classifier(LightningModule):
         nn.utils.clip_grad_norm_(self.net.parameters(), self.max_grad_norm)
 
     def on_validation_epoch_start(self) -> None:
+        """Batch-norm statistics are each process's own until here; all validate with those that are saved."""
+        if self.trainer.world_size > 1:
+            distribute_bn(self.net, self.trainer.world_size)
         self.val_tally = Tally(self.device)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        logits = self.net(batch.images).float()
+        with explained("in validation", "lower data.batch_size"):
+            logits = self.net(batch.images).float()
         self.val_tally.add(self._losses(logits, batch.labels, 0.0), logits, batch.labels, batch.valid)
+
+    def on_train_epoch_end(self) -> None:
+        self.nonfinite.stop_if_bad()
 
     def on_validation_epoch_end(self) -> None:
         self.val_tally.sums = self.trainer.strategy.reduce(self.val_tally.sums, reduce_op="sum")
         self.log_dict({f"val/{name}": mean for name, mean in self.val_tally.read().items()})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """`network` holds the finished network's tensors under timm's own names: averaged ones, if there are any."""
+        """`network` holds the finished network's tensors under timm's own names: averaged ones, if there are any.
+
+        Raises NonFiniteLoss, before anything is written, when there is nothing worth keeping.
+        """
+        self.nonfinite.stop_if_worthless([*self.net.parameters(), *self.net.buffers()], self.trainer.global_step)
         weights = checkpoint["state_dict"]
         checkpoint["network"] = {
             name.removeprefix("net."): weights[name] for name in weights if name.startswith("net.")
         }
         checkpoint["network_config"] = self.network_config
         checkpoint["train_sums"] = self.train_tally.sums
+        checkpoint |= self.micro_batches.state_dict() | self.nonfinite.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._restored_sums = checkpoint["train_sums"]
+        self.micro_batches.load_state_dict(checkpoint)
+        self.nonfinite.load_state_dict(checkpoint)
 
     def _losses(self, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
         return cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)

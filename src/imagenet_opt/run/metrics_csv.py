@@ -10,6 +10,8 @@ from typing import Any, TextIO
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
 
+from imagenet_opt.errors import RunFolderError
+
 log = logging.getLogger(__name__)
 
 FILE = "metrics.csv"
@@ -20,14 +22,19 @@ class MetricsCsv(Logger):
 
     Rows of the same step that follow each other become one. A new column rewrites the file in one step. Numbers
     are written in full, so that two runs can be compared bit by bit; a metric that a row lacks is left empty.
+    While the disk is full, rows wait in memory and are written with the first one that can be.
+
+    Raises RunFolderError when an existing file cannot be read.
     """
 
     def __init__(self, *, folder: str) -> None:
         super().__init__()
         self.path = Path(folder) / FILE
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._columns, self._rows = _read(self.path)
-        self._tidy()
+        self._columns, self._rows, whole = _read(self.path)
+        self._behind = False  # rows wait in memory
+        if not whole and rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+            self._write(None)  # else the next row would be glued to the torn one
 
     @property
     def name(self) -> str:
@@ -61,11 +68,7 @@ class MetricsCsv(Logger):
             self._rows.append(row)
         new = [name for name in dict.fromkeys(("step", "epoch", *row)) if name not in self._columns]
         self._columns += new
-        if again or new:
-            self._rewrite()
-        else:
-            with self.path.open("a", newline="") as file:
-                self._writer(file).writerow(row)
+        self._write(None if again or new else row)
 
     @rank_zero_only
     def truncate_after(self, step: int) -> None:
@@ -74,35 +77,82 @@ class MetricsCsv(Logger):
         if dropped := len(self._rows) - len(kept):
             log.info(f"metrics.csv: {dropped} rows after step {step} are dropped, to be logged again")
             self._rows = kept
-            self._rewrite()
+            self._write(None)
 
     @rank_zero_only
-    def _tidy(self) -> None:
-        """A crash may have cut the last row short; the next one must not be glued to it."""
-        if self.path.exists() and not self.path.read_bytes().endswith(b"\n"):
-            self._rewrite()
+    def finalize(self, status: str) -> None:
+        if self._behind:
+            self._write(None)
+
+    def _write(self, row: dict[str, str] | None) -> None:
+        """Append `row`, or write all rows anew when it is None or others wait."""
+        try:
+            if row is None or self._behind:
+                self._rewrite()
+            else:
+                with self.path.open("a", newline="") as file:
+                    self._writer(file).writerow(row)
+        except OSError as error:
+            if not self._behind:
+                log.warning(f"cannot write {self.path} ({error}); training goes on, and rows wait until it can")
+            self._behind = True
+        else:
+            if self._behind:
+                log.info(f"{self.path} is written again; no row is missing")
+            self._behind = False
 
     def _rewrite(self) -> None:
+        """The old file stays until the new one is whole and on disk."""
         fresh = self.path.with_suffix(".new")
-        with fresh.open("w", newline="") as file:
-            writer = self._writer(file)
-            writer.writeheader()
-            writer.writerows(self._rows)
-        os.replace(fresh, self.path)
+        try:
+            with fresh.open("w", newline="") as file:
+                writer = self._writer(file)
+                writer.writeheader()
+                writer.writerows(self._rows)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(fresh, self.path)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
 
     def _writer(self, file: TextIO) -> "csv.DictWriter[str]":
         return csv.DictWriter(file, self._columns, lineterminator="\n")
+
+
+def read_rows(path: Path) -> list[tuple[int, dict[str, float]]]:
+    """The whole rows of a metrics.csv, as (step, metrics that the row has)."""
+    _, rows, _ = _read(path)
+    return [
+        (int(row["step"]), {name: _number(text) for name, text in row.items() if text and name != "step"})
+        for row in rows
+    ]
 
 
 def _text(value: float) -> str:
     return str(value) if isinstance(value, int) else repr(float(value))
 
 
-def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Columns and whole rows; a last row cut short by a crash is left out."""
+def _number(text: str) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _read(path: Path) -> tuple[list[str], list[dict[str, str]], bool]:
+    """Columns, whole rows, and whether that is all of the file; a row that a crash cut short or garbled is left out."""
     if not path.exists():
-        return [], []
-    with path.open(newline="") as file:
-        lines = [line for line in file if line.endswith("\n")]
-    reader = csv.DictReader(lines)
-    return list(reader.fieldnames or []), list(reader)
+        return [], [], True
+    try:
+        lines = path.read_text(errors="replace").splitlines(keepends=True)
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot read {path} ({error}); repair it, or choose another folder with hydra.run.dir"
+        ) from error
+    cells = [next(csv.reader([line])) for line in lines if line.endswith("\n")]
+    if not cells or "step" not in cells[0]:
+        return [], [], not lines
+    rows = [dict(zip(cells[0], row, strict=True)) for row in cells[1:] if len(row) == len(cells[0])]
+    rows = [row for row in rows if row["step"].isdecimal()]
+    return cells[0], rows, len(rows) + 1 == len(lines)

@@ -11,7 +11,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from imagenet_opt.errors import ConfigError
 
 if TYPE_CHECKING:
-    from lightning.pytorch.loggers import WandbLogger
+    from imagenet_opt.run.wandb_rows import WandbRows
 
 log = logging.getLogger(__name__)
 
@@ -29,19 +29,22 @@ def build_wandb(
     name: str | None = None,
     group: str | None = None,
     mode: Literal["auto", "online", "offline", "disabled"] = "auto",
-) -> "WandbLogger":
-    """Lightning's W&B logger, writing below `folder`, whose wandb_id.txt keeps the run's id.
+) -> "WandbRows":
+    """A W&B logger, writing below `folder`, whose wandb_id.txt keeps the run's id.
 
     mode: "auto" is online when a key is found, else offline; the variable WANDB_MODE wins. Never asks for a login:
     without a usable key, or when the server does not answer, every online mode goes on offline.
     """
-    from lightning.pytorch.loggers import WandbLogger
+    from imagenet_opt.run.wandb_rows import WandbRows, logged_until
 
-    experiment = None
+    experiment, known = None, None
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
-        options = {"project": project, "name": name, "group": group, "dir": folder, "id": _run_id(Path(folder))}
-        experiment = _start(_usable(os.environ.get("WANDB_MODE") or mode), options)
-    return WandbLogger(project=project, name=name, save_dir=folder, experiment=experiment)
+        run_id = _run_id(Path(folder))
+        mode_now = _usable(os.environ.get("WANDB_MODE") or mode)
+        experiment = _start(mode_now, {"project": project, "name": name, "group": group, "dir": folder, "id": run_id})
+        online = not (experiment.offline or experiment.disabled)
+        known = experiment.starting_step - 1 if online else logged_until(Path(folder), run_id)
+    return WandbRows(folder=folder, logged_until=known, experiment=experiment, project=project, name=name)
 
 
 def has_key() -> bool:
@@ -65,6 +68,8 @@ def finish(logger: Any, *, exit_code: int) -> None:
         except TimeoutError:
             command = f"wandb sync --include-online {Path(run.dir).parent}"
             log.warning(f"W&B did not answer for {_FINISH_SECONDS} s; `{command}` sends the rest later")
+        except Exception as error:  # a finished training is not undone by its log
+            log.warning(f"W&B could not end its run ({type(error).__name__}: {error})")
 
 
 def _usable(mode: str) -> str:
@@ -89,18 +94,39 @@ def _start(mode: str, options: dict[str, Any]) -> Any:
         init_timeout=_INIT_SECONDS,
         finish_timeout=_FINISH_SECONDS,
         finish_timeout_raises=True,
+        # W&B's picture of the process has its arguments, paths and, under SLURM, each variable named SLURM_*.
+        x_disable_meta=True,
+        disable_git=True,
+        disable_code=True,
+        save_code=False,
+        disable_job_creation=True,
     )
+    options = options | {"settings": settings, "resume": "allow"}
     try:
-        run = wandb.init(mode=mode, resume="allow", settings=settings, **options)  # type: ignore[arg-type]
+        run = _start_offline(options) if mode == "offline" else wandb.init(mode=mode, **options)  # type: ignore[arg-type]
     except (wandb.errors.Error, OSError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        log.warning(f"W&B cannot be reached ({reason}); going on offline, `wandb sync` sends it later")
+        log.warning(f"W&B cannot be reached ({_reason(error)}); going on offline, `wandb sync` sends it later")
         wandb.teardown()  # else the id is still taken by the attempt that failed
-        run = wandb.init(mode="offline", settings=settings, **options)
+        run = _start_offline(options)
     run.define_metric("*", step_metric=STEP, step_sync=True)
     for name in BY_EPOCH:
         run.define_metric(name, step_metric="epoch")
     return run
+
+
+def _start_offline(options: dict[str, Any]) -> Any:
+    import wandb
+
+    try:
+        return wandb.init(mode="offline", **options)
+    except Exception as error:  # whatever it is, it is not worth a training run
+        log.warning(f"W&B cannot write below {options['dir']} ({_reason(error)}); going on without it")
+        wandb.teardown()
+        return wandb.init(mode="disabled", **options)
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _run_id(folder: Path) -> str:

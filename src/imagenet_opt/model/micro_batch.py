@@ -1,0 +1,81 @@
+"""How many images go through the network at once, when the device's memory does not hold the whole batch."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+
+from imagenet_opt.errors import ConfigError, OutOfMemory
+
+log = logging.getLogger(__name__)
+
+Part = TypeVar("Part")
+
+
+class MicroBatches:
+    """Cuts a batch into parts of `size` images, None for the whole; halves them when the device's memory runs out."""
+
+    def __init__(self, size: int | None) -> None:
+        if size is not None and size < 1:
+            raise ConfigError(f"model.micro_batch_size={size} must be at least 1, or null for the whole batch")
+        self.asked = self.size = size
+
+    def run(self, work: Callable[[slice], Part], num_images: int, take_back: Callable[[], None] | None) -> list[Part]:
+        """What `work` gives for each part of the batch. take_back: undoes the parts that were done; None where others
+        wait for this process to do the same as they do.
+
+        Raises OutOfMemory, with the micro-batch to try, where nothing can be taken back, and at a single image.
+        """
+        while True:
+            size = min(self.size or num_images, num_images)
+            try:
+                return [work(slice(start, start + size)) for start in range(0, num_images, size)]
+            except torch.OutOfMemoryError as error:
+                reason = _first_line(error)
+            # Only out here does the error no longer hold the step's activations.
+            self.size = _halved(size, reason, may_go_on=take_back is not None)
+            if take_back is not None:
+                take_back()
+            torch.cuda.empty_cache()
+            log.warning(
+                f"out of memory ({reason}): from here on micro-batches of {self.size} images instead of {size}; "
+                "batches and steps stay the same, but bit-identity with an undisturbed run ends here"
+            )
+
+    def state_dict(self) -> dict[str, int]:
+        return {"micro_batch_size": self.size or 0, "micro_batch_size_asked": self.asked or 0}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Goes on with the size that the run had come to, unless another is asked for now than then."""
+        if (self.asked or 0) == state["micro_batch_size_asked"]:
+            self.size = state["micro_batch_size"] or None
+
+
+@contextmanager
+def explained(where: str, remedy: str) -> Iterator[None]:
+    """Turns the device's out of memory into OutOfMemory, where the work cannot be done in smaller parts."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(f"the device's memory ran out {where} ({_first_line(error)}); {remedy}") from error
+
+
+def _halved(size: int, reason: str, *, may_go_on: bool) -> int:
+    if size == 1:
+        raise OutOfMemory(
+            f"not even one image fits into the device's memory ({reason}); lower data.image_size, take a smaller "
+            "model.name, set callbacks.acceleration.gradient_checkpointing=true, or end other programs on the device"
+        )
+    smaller = (size + 1) // 2
+    if not may_go_on:
+        raise OutOfMemory(
+            f"{size} images at once do not fit into the device's memory ({reason}); "
+            f"set model.micro_batch_size={smaller}, which changes neither batch nor schedule"
+        )
+    return smaller
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,39 @@
+"""What a forward pass changes without being asked, kept so that a step can be taken back."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+
+class Snapshot:
+    """`buffers` (batch-norm statistics, above all) and the random state as they were at the last `take`.
+
+    Taking costs no host sync: the copies are made on the device, into memory that is used again, one kernel a dtype.
+    """
+
+    def __init__(self, buffers: Iterable[Tensor]) -> None:
+        groups = defaultdict(list)
+        for buffer in buffers:
+            groups[buffer.dtype].append(buffer)
+        self._buffers = list(groups.values())
+        self._kept = [[buffer.clone() for buffer in group] for group in self._buffers]
+        self.take()
+
+    def take(self) -> None:
+        _copy(self._buffers, self._kept)
+        self._random = torch.get_rng_state()
+        self._device_random = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+
+    def restore(self) -> None:
+        _copy(self._kept, self._buffers)
+        torch.set_rng_state(self._random)
+        if self._device_random is not None:
+            torch.cuda.set_rng_state(self._device_random)
+
+
+@torch.no_grad()
+def _copy(source: list[list[Tensor]], target: list[list[Tensor]]) -> None:
+    for new, old in zip(source, target, strict=True):
+        torch._foreach_copy_(old, new)

@@ -1,0 +1,84 @@
+"""Small batches, a small network, and one way to fit it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from torch import Tensor, nn
+
+from imagenet_opt.model.classifier import Classifier
+from imagenet_opt.model.optimizer import build_optimizer
+from imagenet_opt.model.schedule import cosine
+
+
+@dataclass
+class Images:
+    images: Tensor
+    labels: Tensor
+    valid: Tensor
+    indices: Tensor
+
+
+def batches(num: int, *, seed: int = 0) -> list[Images]:
+    random = torch.Generator().manual_seed(seed)
+    images = torch.randn(num, 6, 3, 4, 4, generator=random)
+    labels = torch.randint(0, 3, (num, 6), generator=random)
+    indices = torch.arange(num * 6).view(num, 6)
+    valid = torch.ones(6, dtype=torch.bool)
+    return [Images(i, label, valid.clone(), j) for i, label, j in zip(images, labels, indices, strict=True)]
+
+
+class Loader:
+    """Any iterable with a length is a loader; a plain list would be taken for several."""
+
+    def __init__(self, given: list[Images]) -> None:
+        self.given = given
+
+    def __len__(self) -> int:
+        return len(self.given)
+
+    def __iter__(self) -> Iterator[Images]:
+        return iter(self.given)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+OPTIMIZER = partial(build_optimizer, name="sgd", lr=0.5, momentum=0.9, weight_decay=1e-3, fused=None, global_batch=64)
+
+
+def fit(
+    net: nn.Module,
+    train: list[Images],
+    val: list[Images] | None = None,
+    *callbacks: Callback,
+    plugins: Any = None,
+    log_every_n_steps: int = 1,
+    folder: Path | None = None,
+    logger: Any = False,
+    ckpt_path: Path | None = None,
+    **options: Any,
+) -> tuple[Trainer, Classifier]:
+    settings = {"optimizer": OPTIMIZER, "schedule": partial(cosine, warmup_epochs=0.5)}
+    module = Classifier(net, **settings | options)
+    trainer = Trainer(
+        accelerator="cpu",
+        max_epochs=2,
+        logger=logger,
+        default_root_dir=folder,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=log_every_n_steps,
+        callbacks=list(callbacks),
+        plugins=plugins,
+    )
+    trainer.fit(module, Loader(train), Loader(val or batches(1)), ckpt_path=ckpt_path, weights_only=True)
+    return trainer, module

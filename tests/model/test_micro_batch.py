@@ -1,0 +1,115 @@
+"""Out of memory: the step is done again in smaller parts, or the run ends and says what fits."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from torch import Tensor, nn
+
+from imagenet_opt.errors import ConfigError, OutOfMemory
+from imagenet_opt.model.micro_batch import MicroBatches
+from tests.model.conftest import batches, fit
+
+
+class Small(nn.Module):
+    """A device that holds so many images: more raise torch's error, after batch norm and dropout."""
+
+    def __init__(self, holds: int) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.front = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout())
+        self.head = nn.Linear(16, 3)
+        self.holds = holds
+        self.sizes: list[int] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.front(images)
+        if self.training:
+            self.sizes.append(len(images))
+            if len(images) > self.holds or len(self.sizes) == self.fails_at:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nmore")
+        return self.head(hidden)
+
+    fails_at: int | None = None
+
+
+def test_a_step_that_does_not_fit_is_done_again_in_halves(caplog: pytest.LogCaptureFixture) -> None:
+    """Bit for bit as if it had been cut so from the start: weights, batch norm and random numbers."""
+    tight, roomy = Small(2), Small(6)
+    torch.manual_seed(5)
+    with caplog.at_level("WARNING"):
+        _, module = fit(tight, batches(4))
+    torch.manual_seed(5)
+    fit(roomy, batches(4), micro_batch_size=2)
+    assert tight.sizes[:6] == [6, 3, 2, 2, 2, 2]
+    assert module.micro_batch_size == 2
+    for name, tensor in roomy.state_dict().items():
+        assert torch.equal(tensor, tight.state_dict()[name]), name
+    messages = [record.message for record in caplog.records if "out of memory" in record.message]
+    assert len(messages) == 2
+    assert "micro-batches of 3 images instead of 6" in messages[0]
+    assert "bit-identity" in messages[0]
+
+
+def test_running_out_in_the_middle_of_a_batch_counts_nothing_twice() -> None:
+    tight, roomy = Small(6), Small(6)
+    tight.fails_at = 2  # the second half of the first batch
+    torch.manual_seed(5)
+    fit(tight, batches(1), micro_batch_size=3)
+    torch.manual_seed(5)
+    fit(roomy, batches(1), micro_batch_size=2)
+    assert tight.sizes[:5] == [3, 3, 2, 2, 2]
+    for name, tensor in roomy.state_dict().items():
+        assert torch.equal(tensor, tight.state_dict()[name]), name
+
+
+class SaveAtEnd(Callback):
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.current_epoch == 0:
+            trainer.save_checkpoint(self.file)
+
+
+@pytest.mark.parametrize(("asked", "then"), [(None, 3), (5, 5)])
+def test_a_resumed_run_keeps_the_size_unless_another_is_asked_for(asked: int | None, then: int, tmp_path: Path) -> None:
+    file = tmp_path / "x.ckpt"
+    fit(Small(3), batches(4), None, SaveAtEnd(file))
+    assert torch.load(file, weights_only=True)["micro_batch_size"] == 3
+    net = Small(6)
+    fit(net, batches(4), ckpt_path=file, micro_batch_size=asked)
+    assert net.sizes[0] == then
+
+
+def test_where_not_even_one_image_fits_the_run_says_what_helps() -> None:
+    with pytest.raises(
+        OutOfMemory, match=r"not even one image .*\(CUDA out of memory.*GiB\.\); lower data\.image_size"
+    ):
+        fit(Small(0), batches(1))
+
+
+def test_one_of_several_processes_ends_with_the_size_to_set() -> None:
+    def full(part: slice) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(OutOfMemory, match=r"^64 images at once do not fit .*; set model\.micro_batch_size=32, "):
+        MicroBatches(64).run(full, 256, take_back=None)
+
+
+def test_a_validation_or_optimizer_that_does_not_fit_is_told_in_one_line() -> None:
+    class Full(nn.Sequential):
+        def forward(self, images: Tensor) -> Tensor:
+            if not self.training:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+            return super().forward(images)
+
+    with pytest.raises(OutOfMemory, match=r"ran out in validation \(CUDA.*\); lower data\.batch_size"):
+        fit(Full(nn.Flatten(), nn.Linear(48, 3)), batches(1))
+
+
+def test_a_bad_size_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"model\.micro_batch_size=0"):
+        MicroBatches(0)

@@ -13,6 +13,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from imagenet_opt.cli.terminal import printable
+
 JOB = "job.json"
 SUMMARY = "summary.json"
 CSV = "sweep.csv"
@@ -114,21 +116,23 @@ def write_whole(path: Path, text: str) -> None:
 def print_table(rows: list[Row], sweep_dir: Path) -> None:
     """The sweep on the terminal, its fastest job in green; then what failed and where the files are."""
     console = Console(markup=False, highlight=False, width=None if Console().is_terminal else 110)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=f"sweep {sweep_dir.name}", title_justify="left")
+    table = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=printable(f"sweep {sweep_dir.name}"), title_justify="left"
+    )
     names, winner = varying(rows), best(rows)
     for heading in ("job", *_short(names), *(title for title, _ in METRICS.values())):
-        table.add_column(heading.replace(" ", "\n"), justify="right", overflow="fold")
+        table.add_column(printable(heading).replace(" ", "\n"), justify="right", overflow="fold")
     table.add_column("status", no_wrap=True)
     for row in rows:
         style = "bold green" if row is winner else "red" if row["status"] != "ok" else None
-        values = [row["parameters"].get(name, NONE) for name in names]
+        values = [printable(row["parameters"].get(name, NONE)) for name in names]
         table.add_row(str(row["job"]), *values, *(show(row, key) for key in METRICS), row["status"], style=style)
     console.print(table)
     for row in rows:
         if row["error"]:
-            console.print(f"job {row['job']}: {shorten(row['error'], 200)}", style="red", soft_wrap=True)
+            console.print(f"job {row['job']}: {printable(shorten(row['error'], 200))}", style="red", soft_wrap=True)
     for file in (CSV, HTML):
-        console.print(str(sweep_dir / file), soft_wrap=True)
+        console.print(printable(str(sweep_dir / file)), soft_wrap=True)
 
 
 def _short(names: list[str]) -> list[str]:

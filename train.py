@@ -11,6 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from imagenet_opt.cli.composition import check_all
 from imagenet_opt.cli.overrides import complete, config_folder, report_mistakes
 
 
@@ -62,4 +63,5 @@ if __name__ == "__main__":
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # so that mistakes arrive in report_mistakes as they were raised
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait starve the loader's workers
     sys.argv[1:] = complete(sys.argv[1:])
+    check_all()
     report_mistakes(main)

@@ -188,6 +188,7 @@ def test_two_processes_share_the_samples_and_the_weights(clean: Path, images_roo
         images_root,
         "trainer.devices=2",
         "data.batch_size=3",
+        "allow_targets=[recorder]",
         "+callbacks.recorder._target_=recorder.Recorder",
         f"+callbacks.recorder.folder={tmp_path}",
         PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),

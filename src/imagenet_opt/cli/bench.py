@@ -101,8 +101,10 @@ def bench(options: Options) -> "Report":
     """Measure all rows. Raises ImagenetOptError."""
     from hydra import compose, initialize_config_dir
 
+    from imagenet_opt.cli.composition import check_all
     from imagenet_opt.cli.overrides import complete, config_folder
 
+    check_all()
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
         config = compose("train", complete(list(options.overrides)))
 
@@ -111,8 +113,10 @@ def bench(options: Options) -> "Report":
     from imagenet_opt.cli.bench_plan import make_plan, measure
     from imagenet_opt.cli.bench_report import Report, data_facts, machine_facts
     from imagenet_opt.cli.build import make
+    from imagenet_opt.cli.targets import check_targets
     from imagenet_opt.data.datamodule import cache_folder
 
+    check_targets(config.data, "data", allowed=config.allow_targets)
     data = make(config.data, "data")
     may_use_gpu = torch.cuda.is_available() and config.trainer.accelerator in ("auto", "gpu", "cuda")
     plan = make_plan(

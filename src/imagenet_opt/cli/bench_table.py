@@ -11,6 +11,7 @@ from rich.table import Table
 from imagenet_opt.cli.bench_job import OWN
 from imagenet_opt.cli.bench_peers import PEERS
 from imagenet_opt.cli.bench_report import Report, describe, method, versions
+from imagenet_opt.cli.terminal import printable
 from imagenet_opt.measure.statistics import LEAST_COVERAGE, Estimate, median_interval, verdict
 
 TARGET = 0.85
@@ -60,7 +61,7 @@ def _facts(report: Report) -> Table:
     table.add_row(
         "data",
         f"{data['files_used']} files{part}, mean {data['mean_kb']:.0f} KB, {data['mean_width']} x "
-        f"{data['mean_height']} pixels, on {data['storage']}, {data['folder']}",
+        f"{data['mean_height']} pixels, on {data['storage']}, {printable(str(data['folder']))}",
     )
     table.add_row("batches", f"{job.loading.batch_size} crops, {job.loading.image_size} x {job.loading.image_size}")
     table.add_row("method", method(report))
@@ -76,7 +77,7 @@ def _rates(report: Report) -> Table:
     table.add_column(overflow="fold")
     for side in report.rows():
         if not (rates := report.rates(side)):
-            table.add_row(side, "-", "", "", report.failure(side))
+            table.add_row(side, "-", "", "", printable(report.failure(side) or ""))
             continue
         found = median_interval(rates)
         first = median(turn.first_batch_seconds for turn in report.rounds.results[side])

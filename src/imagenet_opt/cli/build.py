@@ -18,6 +18,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from omegaconf import DictConfig, OmegaConf, open_dict
 from pydantic import TypeAdapter, ValidationError
 
+from imagenet_opt.cli.targets import check_targets
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.errors import ConfigError, ImagenetOptError, RunFolderError
 from imagenet_opt.model.classifier import Classifier
@@ -42,6 +43,7 @@ class Run:
 
 def build_run(config: DictConfig) -> Run:
     """Build a run; nothing is loaded or started yet. Raises ImagenetOptError for what the user can mend."""
+    check_targets(config, allowed=config.allow_targets)
     folder = _writable(Path(config.run_folder))
     check_types(seed_everything, {"seed": config.seed}, "")
     seed_everything(config.seed, verbose=False)

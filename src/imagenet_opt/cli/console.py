@@ -6,6 +6,8 @@ from pathlib import Path
 
 import lightning
 
+from imagenet_opt.cli.terminal import make_printable
+
 _LIGHTNING = str(Path(lightning.__file__).parent)
 _KNOWN = (
     "You're resuming from a checkpoint that ended before the epoch ended",  # ours resumes: see data/datamodule.py
@@ -17,12 +19,13 @@ _KNOWN = (
 
 
 def quiet() -> None:
-    """Drop what Lightning tells of itself, and warnings that are known to be of no use here."""
+    """Drop what Lightning tells of itself, warnings that are known to be of no use here, and control characters."""
     for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
     for handler in logging.getLogger().handlers:
         handler.addFilter(lambda record: record.levelno > logging.INFO or not record.pathname.startswith(_LIGHTNING))
+        handler.addFilter(make_printable)
     for message in _KNOWN:
         warnings.filterwarnings("ignore", message)

@@ -13,6 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from imagenet_opt.cli.terminal import printable
 from imagenet_opt.errors import ImagenetOptError
 
 
@@ -67,7 +68,7 @@ def report_mistakes(command: Callable[[], Any]) -> Any:
 def _say(message: str) -> int:
     lines = message.strip().splitlines()
     worker = next((line for line in reversed(lines) if "errors." in line), lines[0])
-    print(worker.split("imagenet_opt.errors.")[-1], file=sys.stderr)
+    print(printable(worker.split("imagenet_opt.errors.")[-1]), file=sys.stderr)
     return 2
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from imagenet_opt.cli.terminal import printable
 from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.machine import usable_cpus
 
@@ -183,7 +184,7 @@ def _verify(arguments: Arguments) -> str:
 
         lines = [line for folder in folders for line in verify(folder, arguments.workers, advance)]
     for line in lines:
-        print(line)
+        print(printable(line))
     if lines:
         raise ShardMismatch(
             f"{arguments.out} (out) is damaged in {len(lines)} places, told above; remove those shards, or all of it "

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from imagenet_opt.cli.sweep_rows import SUMMARY
+from imagenet_opt.cli.terminal import printable
 from imagenet_opt.machine import GIB
 from imagenet_opt.run import checkpoint as checkpoints
 from imagenet_opt.run import metrics_csv
@@ -50,8 +51,8 @@ def print_summary(numbers: dict[str, float], run_folder: Path) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in _rows(numbers, run_folder):
-        table.add_row(name, text)
-    Console(width=None if Console().is_terminal else 110).print(table)
+        table.add_row(name, printable(text))
+    Console(markup=False, highlight=False, width=None if Console().is_terminal else 110).print(table)
 
 
 def _rows(numbers: dict[str, float], run_folder: Path) -> list[tuple[str, str]]:

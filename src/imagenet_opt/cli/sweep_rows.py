@@ -2,16 +2,21 @@
 
 import csv
 import io
-import json
+import logging
 import math
 import os
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+from imagenet_opt.cli.terminal import printable
+
+log = logging.getLogger(__name__)
 
 JOB = "job.json"
 SUMMARY = "summary.json"
@@ -42,13 +47,31 @@ class Row(TypedDict):
     summary: dict[str, Any]
 
 
+class _Job(BaseModel):
+    """job.json."""
+
+    job: int = Field(ge=0, lt=2**31)
+    overrides: list[str]
+    status: Literal["ok", "failed", "interrupted"]
+    error: str | None
+    seconds: float
+    exit_code: int = Field(ge=-(2**31), lt=2**31)
+
+
+_NUMBERS = TypeAdapter(dict[str, Annotated[int, Field(ge=-(2**63), lt=2**63)] | float])
+
+
 def collect_rows(sweep_dir: Path) -> list[Row]:
-    """All jobs that have ended, by job number; read from the folders alone."""
+    """All jobs that have ended, by job number; read from the folders alone. A damaged job.json is told and left out."""
     rows: list[Row] = []
     for file in sweep_dir.rglob(JOB):
-        row = json.loads(file.read_text())
-        row["parameters"] = dict(_parameter(override) for override in row.pop("overrides"))
-        row["summary"] = _read_summary(file.parent)
+        try:
+            job = _Job.model_validate_json(file.read_bytes())
+        except ValidationError as error:
+            log.warning(f"{file} is damaged, so its job has no row: {error.errors()[0]['msg']}")
+            continue
+        parameters, summary = dict(map(_parameter, job.overrides)), _read_summary(file.parent)
+        row: Any = job.model_dump(exclude={"overrides"}) | {"parameters": parameters, "summary": summary}
         rows.append(row)
     return sorted(rows, key=lambda row: row["job"])
 
@@ -58,13 +81,12 @@ def _parameter(override: str) -> tuple[str, str]:
     return name.lstrip("+"), value
 
 
-def _read_summary(folder: Path) -> dict[str, Any]:
+def _read_summary(folder: Path) -> dict[str, float]:
     """Empty where the job wrote none, or died while it wrote."""
     try:
-        numbers: dict[str, Any] = json.loads((folder / SUMMARY).read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
+        return _NUMBERS.validate_json((folder / SUMMARY).read_bytes())
+    except (FileNotFoundError, ValidationError):
         return {}
-    return numbers
 
 
 def parameters(rows: list[Row]) -> list[str]:
@@ -114,21 +136,23 @@ def write_whole(path: Path, text: str) -> None:
 def print_table(rows: list[Row], sweep_dir: Path) -> None:
     """The sweep on the terminal, its fastest job in green; then what failed and where the files are."""
     console = Console(markup=False, highlight=False, width=None if Console().is_terminal else 110)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=f"sweep {sweep_dir.name}", title_justify="left")
+    table = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=printable(f"sweep {sweep_dir.name}"), title_justify="left"
+    )
     names, winner = varying(rows), best(rows)
     for heading in ("job", *_short(names), *(title for title, _ in METRICS.values())):
-        table.add_column(heading.replace(" ", "\n"), justify="right", overflow="fold")
+        table.add_column(printable(heading).replace(" ", "\n"), justify="right", overflow="fold")
     table.add_column("status", no_wrap=True)
     for row in rows:
         style = "bold green" if row is winner else "red" if row["status"] != "ok" else None
-        values = [row["parameters"].get(name, NONE) for name in names]
+        values = [printable(row["parameters"].get(name, NONE)) for name in names]
         table.add_row(str(row["job"]), *values, *(show(row, key) for key in METRICS), row["status"], style=style)
     console.print(table)
     for row in rows:
         if row["error"]:
-            console.print(f"job {row['job']}: {shorten(row['error'], 200)}", style="red", soft_wrap=True)
+            console.print(f"job {row['job']}: {printable(shorten(row['error'], 200))}", style="red", soft_wrap=True)
     for file in (CSV, HTML):
-        console.print(str(sweep_dir / file), soft_wrap=True)
+        console.print(printable(str(sweep_dir / file)), soft_wrap=True)
 
 
 def _short(names: list[str]) -> list[str]:

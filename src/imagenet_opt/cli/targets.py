@@ -1,0 +1,88 @@
+"""What a configuration may build: a scan of every `_target_`, before anything is imported or instantiated for it.
+
+A name inside an allowed package is not enough: `callbacks.mixing.os.system` is one, and `imagenet_opt.cli.sweep`
+starts programs. So a target is a name of TARGETS, or a class of one of KINDS that is defined where the list says.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf
+
+from imagenet_opt.errors import ConfigError
+
+TARGETS = (
+    "imagenet_opt.data.datamodule.demo_data",
+    "imagenet_opt.data.datamodule.folder_data",
+    "imagenet_opt.model.schedule.cosine",
+    "imagenet_opt.model.schedule.linear",
+    "imagenet_opt.run.metrics_csv.MetricsCsv",
+    "imagenet_opt.run.wandb_run.build_wandb",
+    "lightning.pytorch.Trainer",
+    "lightning.pytorch.loggers.CSVLogger",
+    "lightning.pytorch.loggers.TensorBoardLogger",
+    "lightning.pytorch.strategies.DDPStrategy",
+)
+"""Lightning's other loggers are not among them: to a server that the configuration names, they would send a key."""
+KINDS = {
+    "callbacks": "lightning.pytorch.callbacks.Callback",
+    "lightning.pytorch.callbacks": "lightning.pytorch.callbacks.Callback",
+    "lightning.pytorch.profilers": "lightning.pytorch.profilers.Profiler",
+}
+"""Package -> base class of what may be built out of it."""
+
+
+def check_targets(config: DictConfig, path: str = "", *, allowed: Sequence[str]) -> None:
+    """Raises ConfigError at the first `_target_` below `config`, whose key is `path`, that may not be built.
+
+    Targets must be written out: what an interpolation gives can change while the run is being built.
+    allowed: packages, modules or full names that the user trusts beside the project's own (allow_targets).
+    """
+    views = (OmegaConf.to_container(config, resolve=resolve) for resolve in (False, True))
+    for place, key, value in chain.from_iterable(leaves(view, path) for view in views):
+        interpolated = isinstance(value, str) and "${" in value
+        if interpolated and (key == "_target_" or "_target_" in value):
+            raise ConfigError(f"{place}={value}: a target must be written out, without ${{...}}")
+        if key == "_target_" and not is_within(value, allowed):
+            _check(value, place)
+
+
+def leaves(value: Any, path: str = "", key: str = "") -> Iterator[tuple[str, str, Any]]:
+    """(path, last key, value) of everything in nested containers that is no container itself."""
+    if isinstance(value, Mapping):
+        for name, child in value.items():
+            yield from leaves(child, f"{path}.{name}" if path else str(name), str(name))
+    elif isinstance(value, list | tuple):
+        for i, child in enumerate(value):
+            yield from leaves(child, f"{path}[{i}]", key)
+    else:
+        yield path, key, value
+
+
+def is_within(target: Any, names: Sequence[str]) -> bool:
+    """Whether `target` is one of `names`, or inside one of them."""
+    return isinstance(target, str) and any(target == name or target.startswith(f"{name}.") for name in names)
+
+
+def refused(place: str, target: Any, reason: str) -> ConfigError:
+    """allow_targets as narrow as it can be: this name alone, of which the user may make a package."""
+    return ConfigError(
+        f"{place}={target}: {reason}; if you trust this code, say allow_targets=[{target}], here or in conf/train.yaml"
+    )
+
+
+def _check(target: Any, place: str) -> None:
+    if target in TARGETS:
+        return
+    package = next((name for name in KINDS if is_within(target, [name])), None)
+    if package is None:
+        raise refused(place, target, "a configuration may not build this, only what the project lists")
+    try:
+        found, base = get_object(target), get_object(KINDS[package])
+    except Exception as error:  # importing runs a module, which may raise anything
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ConfigError(f"{place}={target} cannot be found: {reason}; expected a class of {package}") from error
+    if not (isinstance(found, type) and issubclass(found, base) and is_within(found.__module__, [package])):
+        raise refused(place, target, f"from {package}, only a {base.__name__} that is defined there may be built")

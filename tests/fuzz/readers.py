@@ -1,0 +1,219 @@
+"""The readers of bytes from outside, each with the files of one good input, and what must hold of what it returns.
+
+A reader returns, or raises an ImagenetOptError. It works in a folder of its own, which is as new for each input.
+"""
+
+import io
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from imagenet_opt.cli.sweep_rows import best, collect_rows, print_table, write_csv
+from imagenet_opt.data.decode import Decoder
+from imagenet_opt.data.index import open_split
+from imagenet_opt.data.pack import pack
+from imagenet_opt.data.pack_plan import PackOptions
+from imagenet_opt.data.shards import ShardStore, open_shards
+from imagenet_opt.run import checkpoint
+from imagenet_opt.run.metrics_csv import MetricsCsv
+from imagenet_opt.run.wandb_run import _run_id
+
+MAX_PIXELS = 2**18
+"""The decoder's max_crop_pixels here, so that large images are common."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """make: write one good input into a folder. read: what a run does with it. files: those that are damaged."""
+
+    make: Callable[[Path], None]
+    read: Callable[[Path], None]
+    files: tuple[str, ...]
+
+
+def draw_image(height: int = 70, width: int = 90, mode: str = "RGB") -> Image.Image:
+    ramps = np.add.outer(np.arange(height) * 3, np.arange(width) * 2)
+    return Image.fromarray(np.stack([ramps % 256, ramps[::-1] % 256, ramps * 7 % 256], -1).astype(np.uint8)).convert(
+        mode
+    )
+
+
+def drawn_images() -> Iterator[bytes]:
+    """One of each kind that data sets are made of."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    kinds: list[tuple[str, str, dict[str, object]]] = [
+        ("JPEG", "RGB", {}),
+        ("JPEG", "RGB", {"progressive": True}),
+        ("JPEG", "RGB", {"exif": exif, "subsampling": 0}),
+        ("JPEG", "L", {}),
+        ("JPEG", "CMYK", {}),
+        ("PNG", "RGB", {}),
+        ("PNG", "P", {}),
+        ("PNG", "I;16", {}),
+        ("WEBP", "RGB", {}),
+        ("GIF", "P", {}),
+        ("BMP", "RGB", {}),
+        ("TIFF", "RGB", {"compression": "tiff_lzw"}),
+        ("PPM", "RGB", {}),
+    ]
+    for kind, mode, options in kinds:
+        file = io.BytesIO()
+        draw_image(mode=mode).save(file, kind, **options)
+        yield file.getvalue()
+
+
+def _images(folder: Path) -> None:
+    (folder / "image").write_bytes(next(drawn_images()))
+
+
+def _decode(folder: Path) -> None:
+    encoded = (folder / "image").read_bytes()
+    for turned in (False, True):
+        decoder = Decoder(exif_rotation=turned, max_crop_pixels=MAX_PIXELS)
+        image = decoder.open(encoded, "image")
+        height, width = image.height, image.width
+        for box in ((0, 0, height, width), (height // 3, width // 3, -(-height // 3), -(-width // 3))):
+            pixels = decoder.crop(image, box)
+            assert pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[2] == 3
+            assert 0 < pixels.size // 3 <= min(MAX_PIXELS, 4 * box[2] * box[3]), "pixels of the crop"
+
+
+def _classes(folder: Path) -> Path:
+    for name in ("a/one.JPEG", "a/two.JPEG", "b/one.JPEG", "b/below/four.JPEG"):
+        file = folder / "data/train" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draw_image(20, 30).save(file)
+    return folder / "data"
+
+
+_INDEX = tuple(f"cached/{name}" for name in ("about.json", "labels.npy", "names.npy", "offsets.npy"))
+
+
+def _index(folder: Path) -> None:
+    open_split(_classes(folder), "train", folder / "cache")
+    shutil.copytree(next((folder / "cache/index").iterdir()), folder / "cached")
+
+
+def _open_index(folder: Path) -> None:
+    cache = next((folder / "cache/index").iterdir())
+    shutil.copytree(folder / "cached", cache, dirs_exist_ok=True)
+    index = open_split(folder / "data", "train", folder / "cache")
+    _check_columns(len(index), index.labels, len(index.classes))
+    for i in range(len(index)):
+        path = os.path.normpath(index.path(i))
+        assert path.startswith(str(folder / "data/train")), "a path outside of the data set"
+
+
+def _check_columns(length: int, labels: np.ndarray, num_classes: int) -> None:
+    assert 0 < length < 10**6 and labels.shape == (length,)
+    assert 0 <= labels.min() <= labels.max() < num_classes, "a label of no class"
+
+
+_SHARDS = ("labels", "shard_ids", "offsets", "sizes", "checksums", "names", "name_offsets")
+
+
+def _shards(folder: Path) -> None:
+    pack(_classes(folder), folder / "out", PackOptions(), val_folder="train")
+
+
+def _read_shards(folder: Path) -> None:
+    index = open_shards(folder / "out/train")
+    _check_columns(len(index), index.labels, len(index.classes))
+    found = ShardStore(index).read_many(np.arange(len(index)))
+    assert [len(encoded) for encoded in found] == index.sizes.tolist()
+    for i in range(len(index)):
+        assert index.path(i).startswith(str(folder / "out/train/shard-")), "a path outside of the pack"
+
+
+def network() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+
+
+def _checkpoint(folder: Path) -> None:
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    net(torch.randn(2, 3, 8, 8)).sum().backward()
+    optimizer.step()
+    state = {
+        "network": net.state_dict(),
+        "network_config": {"name": "tiny", "num_classes": 4},
+        "state_dict": {f"net.{name}": tensor for name, tensor in net.state_dict().items()},
+        "optimizer_states": [optimizer.state_dict()],
+        "lr_schedulers": [{"last_epoch": 1, "_last_lr": [0.1]}],
+        "loops": {"fit_loop": {"epoch_progress": {"total": {"ready": 1}}}},
+        "callbacks": {},
+        "global_step": 7,
+        "epoch": 0,
+    }
+    torch.save(state, folder / "last.ckpt")
+
+
+def _read_checkpoint(folder: Path) -> None:
+    checkpoint.find("auto", folder)
+    path = checkpoint.find(str(folder / "last.ckpt"), folder)
+    assert path is not None
+    saved, net = checkpoint.read(path), network()
+    checkpoint.check_network(saved, net, path)
+    net.load_state_dict(saved["network"])
+    assert isinstance(saved["global_step"], int), "no number of steps"
+
+
+def _metrics(folder: Path) -> None:
+    logger = MetricsCsv(folder=str(folder))
+    for step in (9, 19, 29, 39):
+        logger.log_metrics({"train/loss": 1 / step, "lr": 0.1, "epoch": step // 20}, step=step)
+
+
+def _read_metrics(folder: Path) -> None:
+    logger = MetricsCsv(folder=str(folder))
+    logger.truncate_after(19)
+    logger.log_metrics({"train/loss": 0.5}, step=29)
+    logger.log_metrics({"train/loss": 0.5, "val/acc1": 0.5}, step=39)
+    again = MetricsCsv(folder=str(folder))
+    again.log_metrics({"train/loss": 0.5}, step=49)
+
+
+def _wandb_id(folder: Path) -> None:
+    _run_id(folder)
+
+
+def _read_wandb_id(folder: Path) -> None:
+    name = _run_id(folder)
+    assert 0 < len(name) <= 128 and name.isprintable() and not set(name) & set("/\\#?%: "), "no name of a run"
+
+
+def _sweep(folder: Path) -> None:
+    (folder / "0").mkdir()
+    (folder / "0/job.json").write_text(
+        '{"job": 0, "overrides": ["a=1", "+b=x"], "status": "ok", "error": null, "seconds": 3.5, "exit_code": 0}\n'
+    )
+    (folder / "0/summary.json").write_text('{"throughput/images_per_second": 310.5, "steps": 12, "val/acc1": 0.5}\n')
+
+
+def _read_sweep(folder: Path) -> None:
+    rows = collect_rows(folder)
+    best(rows)
+    write_csv(rows, folder)
+    print_table(rows, folder)
+
+
+READERS = {
+    "images": Reader(_images, _decode, ("image",)),
+    "index cache": Reader(_index, _open_index, _INDEX),
+    "shards": Reader(
+        _shards,
+        _read_shards,
+        tuple(f"out/train/{name}" for name in ("index.json", "shard-00000.tar", *(f"{name}.npy" for name in _SHARDS))),
+    ),
+    "checkpoint": Reader(_checkpoint, _read_checkpoint, ("last.ckpt",)),
+    "metrics.csv": Reader(_metrics, _read_metrics, ("metrics.csv",)),
+    "wandb_id.txt": Reader(_wandb_id, _read_wandb_id, ("wandb_id.txt",)),
+    "sweep": Reader(_sweep, _read_sweep, ("0/job.json", "0/summary.json")),
+}

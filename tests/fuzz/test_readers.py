@@ -1,0 +1,25 @@
+"""A short, always equal form of `python -m tests.fuzz.run`: damaged files are read or told of, never more than that."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fuzz.judge import Judge
+from tests.fuzz.readers import drawn_images
+from tests.fuzz.run import fuzz
+
+EXAMPLES = {"images": 120, "checkpoint": 80, "sweep": 60}
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    made = Judge(tmp_path_factory.mktemp("fuzz"))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("reader", EXAMPLES)
+def test_a_reader_gives_a_value_or_says_what_is_wrong(reader: str, judge: Judge) -> None:
+    fuzz(judge, reader, list(drawn_images()), EXAMPLES[reader], 0)
+    assert [what for name, what in judge.undocumented if name == reader] == []
+    assert judge.counts[reader]["value"] > 0

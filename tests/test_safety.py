@@ -1,0 +1,358 @@
+"""What a stranger's recipe or file name cannot do. See docs/resuming.md, "What is trusted, and what is not"."""
+
+import ast
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.utils import setup_globals
+from omegaconf import DictConfig, OmegaConf
+
+from imagenet_opt.cli import composition
+from imagenet_opt.cli.build import build_run, make
+from imagenet_opt.cli.overrides import config_folder, report_mistakes
+from imagenet_opt.cli.sweep_page import write_page
+from imagenet_opt.cli.sweep_rows import Row, print_table
+from imagenet_opt.cli.targets import check_targets, leaves
+from imagenet_opt.cli.terminal import make_printable, printable
+from imagenet_opt.errors import ConfigError, ImagenetOptError
+
+REPOSITORY = Path(__file__).parents[1]
+SOURCES = sorted(
+    [*(REPOSITORY / "src").rglob("*.py"), *(REPOSITORY / "callbacks").glob("*.py"), REPOSITORY / "train.py"]
+)
+
+
+@pytest.fixture(autouse=True)
+def checked() -> Iterator[None]:
+    """Hydra composes as train.py lets it, for one test."""
+    usual = composition.hydra_internal.ConfigLoaderImpl
+    composition.check_all()
+    yield
+    composition.hydra_internal.ConfigLoaderImpl = usual
+    OmegaConf.clear_resolvers()  # back to its own
+    setup_globals()
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return compose("train", list(overrides))
+
+
+def recipe(tmp_path: Path, text: str, *overrides: str) -> DictConfig:
+    """train.yaml with a recipe that somebody sent."""
+    (tmp_path / "experiment").mkdir(exist_ok=True)
+    (tmp_path / "experiment/sent.yaml").write_text(f"# @package _global_\n{text}\n")
+    return composed(f"hydra.searchpath=[file://{tmp_path}]", "+experiment=sent", *overrides)
+
+
+def test_every_target_of_the_projects_own_configuration_is_on_the_list() -> None:
+    found = 0
+    for file in config_folder().rglob("*.yaml"):
+        if file.parent.name != "hydra":
+            raw = OmegaConf.to_container(OmegaConf.load(file))
+            targets = {place: value for place, key, value in leaves(raw) if key == "_target_"}
+            found += len(targets)
+            for target in targets.values():
+                check_targets(OmegaConf.create({"_target_": target}), file.stem, allowed=[])
+    assert found > 12
+    for name in ("demo", "aggressive", "baseline"):
+        composed(f"+experiment={name}")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "os.system",
+        "subprocess.Popen",
+        "builtins.eval",
+        "torch.load",
+        "torch.hub.load",
+        "torch.utils.cpp_extension.load_inline",
+        "timm.models.load_checkpoint",
+        "hydra.utils.get_method",
+        "hydra.utils.call",
+        "functools.partial",
+        "imagenet_opt.cli.build.os.system",
+        "imagenet_opt.cli.sweep._run",
+        "imagenet_opt.cli.sweep.run_job",
+        "imagenet_opt.cli.bench_turn.subprocess.Popen",
+        "imagenet_opt.data.datamodule.folder_data.__globals__",
+        "imagenet_opt.data.datamodule",
+        "callbacks.progress_bar.sys.exit",
+        "callbacks.mixing.Mixing.setup",
+        "callbacks.checkpoint.checkpoints.shutil.rmtree",
+        "callbacks.mixing.Trainer",
+        "callbacks.no_such_file.Callback",
+        "callbacks",
+        "callbacksish.Callback",
+        "callbacks..Mixing",
+        "lightning.pytorch.callbacks.model_checkpoint.shutil.rmtree",
+        "lightning.pytorch.cli.LightningCLI",
+        "lightning.pytorch.loggers.WandbLogger",
+        "lightning.pytorch.profilers.profiler.Path",
+        "lightning.pytorch.Trainer.fit",
+        "",
+    ],
+)
+def test_what_is_not_listed_is_refused_wherever_it_stands(target: str) -> None:
+    hidden = {"a": {"_target_": "callbacks.mixing.Mixing", "b": [{"c": 1}, [{"_target_": target, "_partial_": True}]]}}
+    with pytest.raises(ConfigError) as caught:
+        check_targets(OmegaConf.create(hidden), "callbacks", allowed=["my_package"])
+    assert "callbacks.a.b[1][0]._target_=" + target in str(caught.value)
+
+
+def test_a_refused_module_is_not_even_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_trap.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w').close()\nclass Callback: pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"allow_targets=\[a_trap\.Callback\]"):
+        check_targets(OmegaConf.create({"_target_": "a_trap.Callback"}), allowed=[])
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("allowed", ["my_package", "my_package.parts", "my_package.parts.Thing"])
+def test_what_the_user_lists_may_be_built(allowed: str) -> None:
+    check_targets(OmegaConf.create({"_target_": "my_package.parts.Thing"}), allowed=[allowed])
+    for other in ("my_package_too.parts.Thing", f"{allowed}s"):
+        with pytest.raises(ConfigError):
+            check_targets(OmegaConf.create({"_target_": other}), allowed=[allowed])
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("callbacks: {x: {_target_: os.system, command: 'touch sprung'}}", "callbacks.x._target_"),
+        ("trainer: {profiler: {_target_: os.system}}", "trainer.profiler._target_"),
+        ("trainer: {plugins: [{_target_: os.system}]}", "trainer.plugins[0]._target_"),
+        ("part: os\ncallbacks: {x: {_target_: '${part}.system'}}", "callbacks.x._target_"),
+        ("thing: {_target_: os.system}\ncallbacks: {x: '${thing}'}", "_target_"),
+        ("callbacks: {x: \"${oc.create:'{_target_: os.system}'}\"}", "callbacks.x="),
+        ("callbacks: {x: '${oc.select:none,{_target_: os.system}}'}", "callbacks.x="),
+        ("callbacks: {x: {_target_: '${now:os.system}'}}", "callbacks.x._target_"),
+        (
+            "turn: {32-true: {_target_: os.system}, mixed: a}\ncallbacks: {x: '${turn.${trainer.precision}}'}",
+            "_target_",
+        ),
+        ("data: {_target_: os.system}", "data._target_"),
+        ("schedule: {_target_: imagenet_opt.cli.sweep.run_job, script: /tmp/x.py}", "schedule._target_"),
+        ("model: {anything: {_target_: os.system}}", "model.anything._target_"),
+    ],
+)
+def test_a_recipe_cannot_run_code_in_the_run(text: str, key: str, tmp_path: Path) -> None:
+    config = recipe(tmp_path, text, f"run_folder={tmp_path}/run")
+    with pytest.raises(ConfigError) as caught:
+        build_run(config)
+    assert key in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("hydra: {callbacks: {x: {_target_: os.system}}}", "hydra.callbacks.x._target_=os.system"),
+        ("hydra: {callbacks: {x: {y: [{_target_: os.system}]}}}", "hydra.callbacks.x.y[0]._target_"),
+        ("hydra: {callbacks: {x: '${hydra:runtime.output_dir}'}}", "hydra.callbacks.x"),
+        (
+            "turn: {None: a, RUN: {_target_: os.system}}\nhydra: {callbacks: {x: '${turn.${hydra.mode}}'}}",
+            "callbacks.x",
+        ),
+        ("hydra: {sweeper: {params: {a.b: '${oc.select:none,{_target_: os.system}}'}}}", "hydra.sweeper.params.a.b"),
+        ("hydra: {callbacks: {x: '${oc.select:none,{_target_: os.system}}'}}", "hydra.callbacks.x"),
+        ("hydra: {launcher: {_target_: hydra_plugins.sent.Launcher}}", "hydra.launcher._target_"),
+        ("hydra: {sweeper: {_target_: hydra_plugins.sent.Sweeper}}", "hydra.sweeper._target_"),
+        ("hydra: {sweeper: {params: {allow_targets: os}}}", "hydra.sweeper.params.allow_targets"),
+        ("hydra: {sweeper: {params: {+hydra.searchpath: x}}}", "hydra.searchpath"),
+        ("hydra: {job_logging: {handlers: {x: {class: smtplib.SMTP}}}}", "hydra.job_logging.handlers.x.class"),
+        ("hydra: {job_logging: {formatters: {x: {(): os.system}}}}", "hydra.job_logging.formatters.x.()"),
+        ("hydra: {job_logging: {formatters: {x: {style: '{'}}}}", "hydra.job_logging.formatters.x.style"),
+        ("hydra: {hydra_logging: {handlers: {x: {stream: 'ext://os.environ'}}}}", "handlers.x.stream"),
+        ("hydra: {job_logging: {handlers: {file: {filename: /root/.bashrc}}}}", "handlers.file.filename"),
+        ("hydra: {job: {env_set: {CC: /tmp/not-a-compiler}}}", "env_set"),
+        ("hydra: {job: {env_copy: [HOME]}}", "env_copy"),
+        ("hydra: {overrides: {task: ['allow_targets=[os]']}}", "hydra.overrides"),
+        ("allow_targets: [os]", "a recipe sets allow_targets"),
+        ("allow_targets: os", "allow_targets=os"),
+        ("allow_targets: ['${seed}']", "allow_targets"),
+    ],
+)
+def test_a_recipe_cannot_run_code_through_hydra(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        recipe(tmp_path, text)
+    assert words in str(caught.value)
+
+
+def test_the_user_can_allow_what_a_recipe_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("from lightning.pytorch import Callback\nclass Mine(Callback): pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = "callbacks: {mine: {_target_: mine.Mine}}\nhydra: {callbacks: {mine: {_target_: mine.Mine}}}"
+    with pytest.raises(ConfigError):
+        recipe(tmp_path, text)
+    config = recipe(tmp_path, text, "allow_targets=[mine]", f"run_folder={tmp_path}")
+    check_targets(config.callbacks, allowed=config.allow_targets)
+    assert type(make(config.callbacks.mine, "callbacks.mine")).__module__ == "mine"
+
+
+def test_the_command_refuses_before_anything_is_written_or_run(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/sent.yaml").write_text(
+        "# @package _global_\nhydra:\n  callbacks:\n    x:\n"
+        f"      _target_: pathlib.Path.touch\n      _args_: [{{_target_: pathlib.Path, _args_: [{tmp_path}/sprung]}}]\n"
+    )
+    command = [sys.executable, REPOSITORY / "train.py", "--config-dir", tmp_path, "+experiment=sent"]
+    run = f"hydra.run.dir={tmp_path}/run"
+    done = subprocess.run([*map(str, command), run], capture_output=True, text=True, timeout=120, env=os.environ)
+    assert done.returncode == 2
+    assert "ConfigError: hydra.callbacks.x._target_=pathlib.Path.touch" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists() and not (tmp_path / "sprung").exists()
+
+
+# --- what is printed and drawn ---------------------------------------------------------------------------------------
+
+HOSTILE = (
+    "</td><script>alert(1)</script><img src=x onerror=alert(2)> \" ' & [red]bold[/red] \x1b]0;owned\x07\x1b[31m {{7*7}}"
+)
+
+
+class Tags(HTMLParser):
+    """The elements and attributes of a page, as a browser would make them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, str]] = []
+        self.texts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [(tag, name) for name, _ in attrs] or [(tag, "")]
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def rows(text: str) -> list[Row]:
+    def row(i: int, status: str) -> Row:
+        return {
+            "job": i,
+            "parameters": {f"name{text}": f"{i}{text}"},
+            "status": status,
+            "error": text if status == "failed" else None,
+            "seconds": 1.0,
+            "exit_code": 0,
+            "summary": {"throughput/images_per_second": 3.0 + i, f"metric{text}": text},
+        }
+
+    return [row(0, "ok"), row(1, "ok"), row(2, "failed")]
+
+
+def test_names_of_others_make_no_elements_in_the_page_of_a_sweep(tmp_path: Path) -> None:
+    pages = []
+    for text in (HOSTILE, "harmless"):
+        folder = tmp_path / text.replace("/", "")
+        folder.mkdir()
+        write_page(rows(text), folder)
+        pages.append(Tags((folder / "sweep.html").read_text()))
+    hostile, harmless = pages
+    assert hostile.found == harmless.found
+    assert any(HOSTILE.partition(" \x1b")[0] in text for text in "".join(hostile.texts).splitlines())
+    assert "49" not in [text.strip() for text in hostile.texts]
+
+
+def test_names_of_others_do_not_reach_the_terminal_as_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_table(rows(HOSTILE), tmp_path / "sweep\x1b[2J")
+    shown = capsys.readouterr().out
+    assert "\x1b]" not in shown and "\x07" not in shown and "\x1b[2J" not in shown and "\x1b[31m" not in shown
+    assert "[red]" in shown.replace("\n", "") and r"sweep\x1b[2J" in shown
+
+    def mistake() -> None:
+        raise ImagenetOptError(f"cannot decode /data/{HOSTILE}\u202egpj.exe")
+
+    with pytest.raises(SystemExit):
+        report_mistakes(mistake)
+    told = capsys.readouterr().err
+    assert r"\x1b]0;owned\x07" in told and "\x1b" not in told and "\u202e" not in told
+
+
+def test_log_lines_are_printable_and_stay_readable() -> None:
+    record = logging.LogRecord("x", logging.WARNING, "x.py", 1, "skipped: %s", ("/d/\x1b[2Jéß日本.JPEG\r",), None)
+    assert make_printable(record) and record.getMessage() == r"skipped: /d/\x1b[2Jéß日本.JPEG\r"
+    assert printable("100 % of it\n\tis well") == "100 % of it\n\tis well"
+
+
+# --- what the sources may not do -------------------------------------------------------------------------------------
+
+
+def calls(file: Path) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def option(call: ast.Call, name: str) -> Any:
+    found = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+    return found.value if isinstance(found, ast.Constant) else None
+
+
+OWN_PIPES = {"bench_turn.py"}
+"""Pickles what a process sends to the one that it started, and back."""
+FORBIDDEN = {"eval", "exec", "compile", "os.system", "os.popen", "__import__", "yaml.load", "yaml.unsafe_load"}
+UNPICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "_pickle"}
+
+
+def offences(file: Path) -> Iterator[str]:
+    for name, call in calls(file):
+        place = f"{file.name}:{call.lineno} {name}"
+        if name in FORBIDDEN or name.partition(".")[0] in UNPICKLERS:
+            yield place
+        if name == "torch.load" and option(call, "weights_only") is not True:
+            yield f"{place} without weights_only=True"
+        if name.endswith(".fit") and "trainer" in name and option(call, "weights_only") is not True:
+            yield f"{place} without weights_only=True"
+        if name in ("np.load", "numpy.load") and option(call, "allow_pickle") not in (None, False):
+            yield f"{place} with allow_pickle"
+        if option(call, "shell") not in (None, False):
+            yield f"{place} with a shell"
+        if name.endswith((".extractall", ".extract")) and option(call, "filter") != "data":
+            yield f'{place} without filter="data"'
+        if name.endswith("Environment") and option(call, "autoescape") is not True:
+            yield f"{place} without autoescape"
+    for node in ast.walk(ast.parse(file.read_text())):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        yield from (f"{file.name}: imports {name}" for name in modules if name.partition(".")[0] in UNPICKLERS)
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(REPOSITORY)))
+def test_no_source_unpickles_evaluates_or_uses_a_shell(file: Path) -> None:
+    found = [what for what in offences(file) if not (file.name in OWN_PIPES and "pickle" in what)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.load(f)",
+        "torch.load(f, weights_only=False)",
+        "run.trainer.fit(m, ckpt_path=p)",
+        "np.load(f, allow_pickle=True)",
+        "import pickle",
+        "from pickle import loads",
+        "subprocess.run(c, shell=True)",
+        "archive.extractall(d)",
+        "eval(x)",
+        "yaml.load(x)",
+        "Environment(loader=l)",
+    ],
+)
+def test_the_search_for_such_sources_finds_them(line: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(line)
+    assert list(offences(tmp_path / "bad.py"))

@@ -1,0 +1,173 @@
+"""Keys and passwords stay in the environment: nothing that a run writes, prints or logs holds one."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.utils import setup_globals
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from imagenet_opt.cli import composition
+from imagenet_opt.cli.overrides import config_folder
+from imagenet_opt.cli.secrets import looks_secret, names_secret
+from imagenet_opt.errors import ConfigError
+
+REPOSITORY = Path(__file__).parents[1]
+WANDB_KEY = "0123456789abcdef" * 2 + "c0ffee12"
+CANARIES = {
+    "WANDB_API_KEY": WANDB_KEY,
+    "AWS_ACCESS_KEY_ID": "AKIA" + "Q7CANARY" * 2,
+    "AWS_SECRET_ACCESS_KEY": "wJalrCanary+K7MDENG/bPxRfiCYEXAMPLE",
+    "HF_TOKEN": "hf_" + "CanaryCanaryCanary" * 2,
+    "MY_UNHEARD_OF_VARIABLE": "a canary that sings of nothing known",
+}
+
+
+@pytest.fixture(autouse=True)
+def checked() -> Iterator[None]:
+    """Hydra composes as train.py lets it, for one test."""
+    usual = composition.hydra_internal.ConfigLoaderImpl
+    composition.check_all()
+    yield
+    composition.hydra_internal.ConfigLoaderImpl = usual
+    OmegaConf.clear_resolvers()  # back to its own
+    setup_globals()
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return compose("train", list(overrides))
+
+
+def command(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "WANDB_MODE": "offline"}
+    return subprocess.run(
+        [sys.executable, str(REPOSITORY / "train.py"), *arguments],
+        env=environment | CANARIES | more,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+
+
+def test_a_run_leaves_no_value_of_the_environment_anywhere(images_root: Path, tmp_path: Path) -> None:
+    done = command(
+        f"data.root={images_root}",
+        f"hydra.run.dir={tmp_path}/run",
+        "model.name=test_resnet",
+        "data.image_size=32",
+        "data.batch_size=6",
+        "data.num_workers=0",
+        "trainer.accelerator=cpu",
+        "trainer.devices=1",
+        "trainer.max_steps=2",
+        "trainer.log_every_n_steps=1",
+        XDG_CACHE_HOME=str(tmp_path / "cache"),
+        HOME=str(tmp_path / "home"),
+    )
+    assert done.returncode == 0, done.stderr
+    written = {str(file): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    for expected in ("run/.hydra/config.yaml", "run/.hydra/hydra.yaml", "run/metrics.csv", "run/last.ckpt", ".wandb"):
+        assert any(name.endswith(expected) for name in written), expected
+    written |= {"output": (done.stdout + done.stderr).encode()}
+    for name, value in CANARIES.items():
+        for form in (value, *value.split("/")):
+            assert [file for file, content in written.items() if form.encode() in content] == [], name
+
+
+def test_the_command_refuses_a_key_unseen_and_before_it_is_written(tmp_path: Path) -> None:
+    for mode in ((), ("-m",)):
+        done = command(
+            *mode,
+            f"logger.wandb.project=x,{WANDB_KEY}" if mode else f"logger.wandb.project={WANDB_KEY}",
+            f"hydra.run.dir={tmp_path}/run",
+            f"hydra.sweep.dir={tmp_path}/sweep",
+        )
+        assert done.returncode == 2
+        assert "ConfigError: logger.wandb.project looks like a key" in done.stderr and "WANDB_API_KEY" in done.stderr
+        assert WANDB_KEY not in done.stdout + done.stderr
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "+api_key=abc",
+        "+logger.wandb.api_key=abc",
+        "+logger.wandb.apikey=abc",
+        "api_key=abc",  # not there: Hydra would repeat it
+        "++data.secret=abc",
+        "++data.aws_secret_access_key=abc",
+        "++data.access_key_id=abc",
+        "++hub.token=abc",
+        "++hub.hf_token=abc",
+        "++db.password=abc",
+        f"logger.wandb.name={WANDB_KEY}",
+        f"logger.wandb.name=local-{WANDB_KEY}",
+        "logger.wandb.name=wandb_v1_abcdefghijklmnop",
+        f"data.root=/data/{CANARIES['AWS_ACCESS_KEY_ID']}",
+        f"logger.wandb.name={CANARIES['HF_TOKEN']}",
+        f"logger.wandb.name=ghp_{'a1B2' * 9}",
+        "data.root=s3://user:pass-word@bucket/imagenet",
+        "data.root='https://bucket/i?X-Amz-Signature=77'",
+        f"+{WANDB_KEY}=1",
+        f"+callbacks.x.list=[a,[{WANDB_KEY}]]",
+    ],
+)
+def test_what_looks_like_a_key_is_refused_without_repeating_it(override: str) -> None:
+    with pytest.raises(ConfigError, match="environment") as caught:
+        composed(override)
+    value = override.partition("=")[2]
+    assert value not in str(caught.value) and WANDB_KEY not in str(caught.value)
+
+
+def test_a_key_in_a_recipe_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/mine.yaml").write_text("# @package _global_\nlogger: {wandb: {api_key: abc}}\n")
+    with pytest.raises(ConfigError, match=r"logger\.wandb\.api_key looks like a key"):
+        composed(f"hydra.searchpath=[file://{tmp_path}]", "+experiment=mine")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "+model.class_token=true",
+        "+model.num_tokens=2",
+        "+model.global_pool=token",
+        "+hub.token=null",
+        "data.root=s3://bucket/imagenet",
+        "data.root=/fsx/user@host:8080/imagenet",
+        "logger.wandb.project=keys-and-tokens",
+        "logger.wandb.name=abcdef0123456789",
+        "run_folder=/runs/" + "a" * 64,
+    ],
+)
+def test_what_only_resembles_one_is_not(override: str) -> None:
+    composed(override)
+
+
+def test_interpolation_gives_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CANARIES.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("ADDRESS", "https://me:word@host/")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    for name in ("WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "ADDRESS"):
+        config = composed(f"logger.wandb.name=${{oc.env:{name}}}")
+        with pytest.raises(OmegaConfBaseException, match=f"{name} is a secret") as caught:
+            _ = config.logger.wandb.name
+        assert os.environ[name] not in str(caught.value)
+    config = composed("run_folder=runs/${oc.env:SLURM_JOB_ID}", "logger.wandb.name=${oc.env:NOT_THERE,none}")
+    assert config.run_folder == "runs/17" and config.logger.wandb.name == "none"
+    assert config.logger.wandb.group is None
+
+
+def test_the_projects_own_configuration_holds_no_name_of_a_secret() -> None:
+    for file in config_folder().rglob("*.yaml"):
+        for line in file.read_text().splitlines():
+            assert not names_secret(line.partition(":")[0].strip()) and not looks_secret(line), line

@@ -44,7 +44,7 @@ def test_files_that_turn_bad_in_mid_epoch_are_skipped_with_one_warning_each(tria
 
 
 def test_a_resume_with_other_batches_is_refused_in_one_line_and_changes_nothing(lab: Lab, trial: Trial) -> None:
-    trial.run_folder = trial.seen = lab.clean(EPOCHS)
+    trial.run_folder = trial.seen = lab.clean(EPOCHS).run_folder
     files = [trial.run_folder / name for name in ("last.ckpt", "metrics.csv")]
     before = [file.read_bytes() for file in files]
     run = trial.start("data.batch_size=4").ends(2, "^CheckpointMismatch: .*batch")

@@ -84,11 +84,10 @@ def disk_full(trial: Trial) -> str:
 @case("resumed with other settings")
 def config_changed(trial: Trial) -> str:
     newest_checkpoint(trial)
-    before = (trial.run_folder / "last.ckpt").read_bytes(), (trial.run_folder / "metrics.csv").read_bytes()
+    before = (trial.run_folder / "last.ckpt").read_bytes()
     for change, word in (("data.batch_size=4", "batch"), ("seed=1", "seed"), ("model.name=test_vit", "network")):
         trial.start(change).ends(2, "^CheckpointMismatch: ", word)
-    after = (trial.run_folder / "last.ckpt").read_bytes(), (trial.run_folder / "metrics.csv").read_bytes()
-    assert before == after, "a refused resume has changed the run folder"
+    assert before == (trial.run_folder / "last.ckpt").read_bytes(), "a refused resume has changed the checkpoint"
     run = trial.start("optimizer.lr=0.01", "data.num_workers=1", "~callbacks.throughput").ends(0)
     assert run.resumed_at > 0
     assert reached(trial.run_folder) == opened(trial.run_folder / "last.ckpt")["global_step"]

@@ -203,7 +203,6 @@ class Trial:
         self.root, self.overrides, self.prefix = lab.images, list[str](), list[str]()
         self.starts: list[Run] = []
         self.landed: Counter[str] = Counter()
-        self.start_up_seconds = 10.0
 
     def start(self, *changes: str, **environment: str) -> Run:
         """The command of this trial, the same each time but for `changes`."""
@@ -235,7 +234,7 @@ class Trial:
 
     def is_like_clean(self) -> None:
         """Asserts that checkpoint and metrics are those of a run that nothing happened to."""
-        clean = self.lab.clean(self.epochs, *self.overrides)
+        clean = self.lab.clean(self.epochs, *self.overrides).run_folder
         found = list(differences(opened(clean / "last.ckpt"), opened(self.seen / "last.ckpt")))
         assert not found, f"last.ckpt differs in {len(found)} places: {', '.join(found[:3])}"
         wanted, got = rows(clean), rows(self.seen)
@@ -280,11 +279,11 @@ class Lab:
             trial.start()
         return self._clean[key]
 
-    def clean(self, epochs: int = EPOCHS, *overrides: str) -> Path:
-        """The run folder of the finished clean run."""
+    def clean(self, epochs: int = EPOCHS, *overrides: str) -> Trial:
+        """The clean run of these overrides, finished."""
         trial = self.begin_clean(epochs, *overrides)
         trial.starts[0].ends(0)
-        return trial.run_folder
+        return trial
 
     def clear_up(self) -> None:
         for trial in self._clean.values():

@@ -75,7 +75,7 @@ def _like_clean_or_told(trial: Trial) -> str:
 
 
 for name, harm in (("cut", cut), ("garbage", garbage), ("flipped", flip)):
-    CASES[f"index_{name}"] = Case(f"the cached index: {name}", partial(_index_damaged, harm=harm))
+    CASES[f"cache_{name}"] = Case(f"the cached index: {name}", partial(_index_damaged, harm=harm))
 for file, name, harm in (
     ("shard-00000.tar", "cut", cut),
     ("shard-00000.tar", "page of zeros", zero_page),
@@ -85,5 +85,6 @@ for file, name, harm in (
     ("offsets.npy", "garbage", garbage),
     ("labels.npy", "flipped", flip),
 ):
-    key = f"{Path(file).stem.split('-')[0]}_{name.replace(' ', '_')}"
-    CASES[key] = Case(f"packed, {file}: {name}", partial(_shard_damaged, name=file, harm=harm))
+    CASES[f"packed_{Path(file).stem.split('-')[0]}_{name.split()[-1]}"] = Case(
+        f"packed, {file}: {name}", partial(_shard_damaged, name=file, harm=harm)
+    )

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.checkpoint_cases import flip_bit
-from tests.faults.runs import Lab, Trial, step_files
+from tests.faults.results import step_files
+from tests.faults.runs import Lab, Trial
 from tests.faults.storage_cases import files_vanish
 
 pytestmark = pytest.mark.slow

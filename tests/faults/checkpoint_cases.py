@@ -5,7 +5,8 @@ from pathlib import Path
 
 from tests.faults.process_cases import IDENTICAL
 from tests.faults.registry import case
-from tests.faults.runs import Trial, opened, reached, step_files
+from tests.faults.results import opened, reached, step_files
+from tests.faults.runs import Trial
 from tests.faults.small_disk import small_disk
 
 

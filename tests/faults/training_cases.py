@@ -6,7 +6,8 @@ import socket
 import psutil
 
 from tests.faults.registry import case
-from tests.faults.runs import EPOCHS, STEPS_PER_EPOCH, Trial, opened
+from tests.faults.results import opened
+from tests.faults.runs import EPOCHS, STEPS_PER_EPOCH, Trial
 from tests.faults.wandb_server import wandb_server
 
 ALLOWED = "++allow_targets=[tests.faults.injected]"

@@ -15,7 +15,7 @@ import torch
 from imagenet_opt.cli import bench_plan
 from imagenet_opt.cli.bench import Options, main, parse
 from imagenet_opt.cli.bench_job import CEILING, OWN, REGION, WORKER, Job
-from imagenet_opt.cli.bench_own import Codec, Ours, _crops
+from imagenet_opt.cli.bench_own import Ours, _crops
 from imagenet_opt.cli.bench_peers import PEERS
 from imagenet_opt.cli.bench_plan import Plan, make_plan, measure
 from imagenet_opt.cli.bench_report import Report, as_json, data_facts
@@ -26,6 +26,7 @@ from imagenet_opt.data.index import FileIndex, open_split
 from imagenet_opt.data.loading import Loading
 from imagenet_opt.data.pack import pack
 from imagenet_opt.data.pack_plan import PackOptions
+from imagenet_opt.data.region_codec import region_codec
 from imagenet_opt.data.shards import ShardStore, open_shards
 from imagenet_opt.errors import BatchTooLarge, ConfigError, DataError, DatasetNotFound
 from imagenet_opt.measure.interleave import Rounds, TurnFailed
@@ -227,13 +228,11 @@ def test_the_ceiling_decodes_the_crops_that_ours_does(job: Job) -> None:
     pytest.importorskip("nvidia.nvimgcodec")
     batches = [batch for _, batch in zip(range(3), Ours(replace(job, side=REGION)), strict=False)]
     sizes = [(h, w) for batch in batches for h, w in zip(batch.heights.tolist(), batch.widths.tolist(), strict=True)]
-    crops = list(_crops(job, 0, Codec()))
-    assert [(bottom - top, right - left) for _, (top, left, bottom, right) in crops[: len(sizes)]] == sizes
+    crops, codec = list(_crops(job, 0)), region_codec()
+    assert [(height, width) for _, (_, _, height, width) in crops[: len(sizes)]] == sizes
     assert len(crops) == 78
-    codec = Codec()
     encoded, box = crops[0]
-    expected = batches[0].crop(0).numpy()
-    np.testing.assert_array_equal(np.asarray(codec.decode(encoded, box)), expected)
+    np.testing.assert_array_equal(codec.decode(codec.parse(encoded), box), batches[0].crop(0).numpy())
 
 
 @pytest.mark.parametrize("name", PEERS)

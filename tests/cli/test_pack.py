@@ -20,7 +20,7 @@ from PIL import Image
 
 from imagenet_opt.cli.pack import HELP, KEYS, main, parse
 from imagenet_opt.data.shards import is_packed, open_shards
-from imagenet_opt.errors import ConfigError, PackStopped, ShardMismatch
+from imagenet_opt.errors import ConfigError, PackStopped
 
 
 def jpeg(seed: int, side: int = 64) -> bytes:
@@ -131,7 +131,7 @@ def test_verify_says_what_is_whole_and_what_is_not(tmp_path: Path, capsys: pytes
 
 
 def test_there_must_be_a_pack_to_verify(tmp_path: Path) -> None:
-    with pytest.raises(ShardMismatch, match=r"no finished pack"):
+    with pytest.raises(ConfigError, match=r"no pack in .*/train \(out\); expected the out=FOLDER that "):
         main([f"out={tmp_path}", "--verify"])
 
 

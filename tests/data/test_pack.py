@@ -726,11 +726,12 @@ def test_each_difference_is_named_by_shard_and_sample(out: Path) -> None:
 
 def test_a_name_that_is_no_text_can_be_told(tmp_path: Path) -> None:
     root = small_tree(tmp_path / "data")
-    tree(root, {f"train/a/{os.fsdecode(bytes([255]))}.JPEG": jpeg(seed=99)})
+    tree(root, {f"train/a/{os.fsdecode(bytes([255]))}.JPEG": jpeg(seed=99), "train/b/\n\x1b.JPEG": jpeg(seed=98)})
     pack(root, tmp_path / "out", PackOptions())
     index = open_shards(tmp_path / "out/train")
     place = names_of(index).index("a/\udcff.JPEG")
     assert index.path(place).encode() == f"{tmp_path}/out/train/shard-00000.tar: a/\\xff.JPEG".encode()
+    assert index.path(names_of(index).index("b/\n\x1b.JPEG")).endswith(r": b/\n\x1b.JPEG")
 
 
 def test_a_damaged_column_is_named(out: Path) -> None:

@@ -6,15 +6,13 @@ is not there is made.
 """
 
 import csv
-import fcntl
 import io
 import json
-import logging
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index import check_same_classes
+from imagenet_opt.data.pack_claim import alone_in
 from imagenet_opt.data.pack_layouts import open_train, open_val
 from imagenet_opt.data.pack_plan import PackOptions, PackSplit, plan
 from imagenet_opt.data.pack_processes import make_shards
@@ -37,14 +36,10 @@ from imagenet_opt.data.shards import (
     shard_name,
     wrong_shards,
 )
-from imagenet_opt.data.tar_shard import HALF, ShardPart, atomic_file, write_json
+from imagenet_opt.data.tar_shard import ShardPart, atomic_file, write_json
 from imagenet_opt.errors import ConfigError, DataError, ShardMismatch
 
 REJECTED = "rejected.csv"
-CLAIM = "claim"
-"""A file that is locked while a pack runs, by the kernel, which frees it however that ends."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -81,7 +76,7 @@ def pack(
     val = open_val(root, val_folder, train.files.classes, val_labels)
     check_same_classes(train.files, val.files)
     shuffled = np.random.Generator(np.random.Philox(key_of(options.seed))).permutation(len(train))
-    with _alone_in(out):
+    with alone_in(out):
         splits = plan(
             PackSplit(out / "train", train, shuffled, options),
             PackSplit(out / "val", val, np.arange(len(val)), options),
@@ -106,48 +101,16 @@ def _check_apart(root: Path, out: Path, folders: Sequence[str]) -> None:
             raise ConfigError(f"out={out} and the images in {images} (data.root) overlap; choose a folder beside them")
 
 
-@contextmanager
-def _alone_in(out: Path) -> Iterator[None]:
-    """Keeps other packs out of the folder, until this one ends in any way. Sweeps half-written files."""
-    try:
-        for folder in (out / "train", out / "val"):
-            folder.mkdir(parents=True, exist_ok=True)
-        claim = os.open(out / CLAIM, os.O_RDWR | os.O_CREAT, 0o666)  # to write, without which NFS gives no lock
-    except OSError as error:
-        raise ConfigError(f"cannot write into {out} ({error.strerror}); choose another with out=FOLDER") from error
-    try:
-        _lock(claim, out)
-        _sweep(out)
-        try:
-            yield
-        finally:
-            _sweep(out)
-    finally:
-        os.close(claim)
-
-
-def _lock(claim: int, out: Path) -> None:
-    try:
-        fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ConfigError(f"another imagenet-opt pack writes into {out} (out); wait for it, or end it") from error
-    except OSError as error:
-        log.warning(f"{out} (out) knows no locks ({error.strerror}): see that no other pack writes there")
-
-
-def _sweep(out: Path) -> None:
-    for folder in (out / "train", out / "val"):
-        for half in folder.rglob(f".*{HALF}"):
-            half.unlink()
-
-
 def _missing(split: PackSplit) -> list[int]:
     """Shards that are not there, or not whole."""
     split.part(0).parent.mkdir(exist_ok=True)
     about = _finished(split.folder)
     if about is not None:
         return list(wrong_shards(split.folder, {i: shard.bytes for i, shard in enumerate(about.shards)}))
-    parts = {i: part for i in range(split.num_shards) if (part := _read_part(split.part(i)))}
+    parts = {}
+    for i in range(split.num_shards):
+        with suppress(FileNotFoundError, ValueError, TypeError):  # not made, or damaged
+            parts[i] = _read_part(split.part(i))
     wrong = wrong_shards(split.folder, {i: part.num_bytes for i, part in parts.items()})
     return [i for i in range(split.num_shards) if i not in parts or i in wrong]
 
@@ -161,19 +124,15 @@ def _finished(folder: Path) -> About | None:
         return None
 
 
-def _read_part(path: Path) -> ShardPart | None:
-    try:
-        return ShardPart(**json.loads(path.read_bytes()))
-    except (FileNotFoundError, ValueError, TypeError):
-        return None
+def _read_part(path: Path) -> ShardPart:
+    return ShardPart(**json.loads(path.read_bytes()))
 
 
 def _finish(split: PackSplit, made: list[int]) -> About:
     """Write the index now that all shards are there. Returns index.json."""
     about = _finished(split.folder) or _write_index(split)
     for i in made:
-        part = _read_part(split.part(i))
-        if part is None or part.checksum != about.shards[i].crc32:
+        if _read_part(split.part(i)).checksum != about.shards[i].crc32:
             (split.folder / shard_name(i)).unlink()
             raise ShardMismatch(
                 f"{split.folder / shard_name(i)} cannot be made again as it was: the images in "
@@ -185,7 +144,7 @@ def _finish(split: PackSplit, made: list[int]) -> About:
 
 
 def _write_index(split: PackSplit) -> About:
-    parts = [part for i in range(split.num_shards) if (part := _read_part(split.part(i)))]
+    parts = [_read_part(split.part(i)) for i in range(split.num_shards)]
     rejected = [row for part in parts for row in part.rejected]
     _write_rejected(split.folder / REJECTED, rejected)
     columns = _columns(parts)

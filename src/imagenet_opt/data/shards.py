@@ -85,10 +85,11 @@ class ShardIndex:
         return len(self.labels)
 
     def path(self, i: int) -> str:
-        """FOLDER/shard-00003.tar: class/name.JPEG, for messages: bytes that are no text are written as \\xff."""
+        """FOLDER/shard-00003.tar: class/name.JPEG, for messages: what does not print is written as \\xff or \\n."""
         name = self.names[self.name_offsets[i] : self.name_offsets[i + 1]].tobytes()
         shard = os.fsencode(self.folder / self.shards[self.shard_ids[i]])
-        return (shard + b": " + name).decode("utf-8", "backslashreplace")
+        text = (shard + b": " + name).decode("utf-8", "backslashreplace")
+        return text if text.isprintable() else text.encode("unicode_escape").decode()
 
     def __reduce__(self) -> tuple[Callable[[Path], "ShardIndex"], tuple[Path]]:
         """Another process maps the files anew; the arrays would be copied into it."""

@@ -102,8 +102,7 @@ def spoil(root: Path) -> Path:
     for i in (25, 30):
         files[i].unlink()
     files[25].symlink_to("/nowhere/image.JPEG")
-    files[30].mkdir()
-    (files[30] / "x.JPEG").symlink_to(files[30])  # so that the folder counts as a sample no more than before
+    files[30].symlink_to(files[30])
     return root
 
 

@@ -192,7 +192,8 @@ def test_pillows_warning_of_half_a_bomb_is_not_passed_on(monkeypatch: pytest.Mon
 def peak_growth(data: bytes, box: tuple[int, int, int, int]) -> tuple[int, float]:
     """Bytes of a crop, and MB that its decoding took at most, in a process of its own."""
     command = (
-        "import sys, resource; from imagenet_opt.data.decode import Decoder, load_codec; load_codec();"
+        "import sys, resource; from imagenet_opt.data.decode import Decoder;"
+        "from imagenet_opt.data.region_codec import load_codec; load_codec();"
         "data = sys.stdin.buffer.read(); decoder = Decoder();"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
         f"image = decoder.open(data, 'large'); pixels = decoder.crop(image, {box});"

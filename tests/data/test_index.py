@@ -1,5 +1,6 @@
 """The list of files: what is found, cached, noticed and told."""
 
+import json
 import os
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from imagenet_opt.data.index import check_same_classes, open_split
-from imagenet_opt.errors import ClassMismatch, DatasetNotFound, EmptyClass
+from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
 
 
 def tree(root: Path, *files: str) -> Path:
@@ -84,3 +85,55 @@ def test_different_classes_are_told_with_names(tmp_path: Path) -> None:
     splits = [open_split(root, split, tmp_path / "cache") for split in ("train", "val")]
     with pytest.raises(ClassMismatch, match=r"only in the first: b; only in the second: c"):
         check_same_classes(*splits)
+
+
+@pytest.mark.parametrize("damage", ["labels", "offsets", "other type", "pickled", "classes", "deep", "cut"])
+def test_a_spoilt_cache_is_made_anew(damage: str, tmp_path: Path) -> None:
+    root = tree(tmp_path / "d", "train/a/1.jpg", "train/b/1.jpg", "train/b/2.jpg")
+    expected = names(open_split(root, "train", tmp_path / "cache"))
+    (folder,) = (tmp_path / "cache/index").iterdir()
+    match damage:
+        case "labels":
+            np.save(folder / "labels.npy", np.array([0, 1, 2], np.int32))
+        case "offsets":
+            np.save(folder / "offsets.npy", np.array([0, 2**62, -(2**62), 21]))
+        case "other type":
+            np.save(folder / "offsets.npy", np.array([0, 7, 14, 21], np.int32))
+        case "pickled":
+            np.save(folder / "labels.npy", np.array([None] * 3), allow_pickle=True)
+        case "classes":
+            about = json.loads((folder / "about.json").read_text())
+            (folder / "about.json").write_text(json.dumps(about | {"classes": 2}))
+        case "deep":
+            (folder / "about.json").write_text("[" * 100_000)
+        case "cut":
+            os.truncate(folder / "names.npy", 130)
+    index = open_split(root, "train", tmp_path / "cache")
+    assert names(index) == expected and index.labels.tolist() == [0, 1, 1]
+
+
+def test_a_cache_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
+    root = tree(tmp_path / "d", "train/a/1234567.jpg", "train/a/89..a.jpg")
+    open_split(root, "train", tmp_path / "cache")
+    (column,) = tmp_path.glob("cache/index/*/names.npy")
+    for outside in (b"../../secret!", b"/etc/passwd-!"):
+        np.save(column, np.frombuffer(outside + b"a/89..a.jpg", np.uint8))
+        index = open_split(root, "train", tmp_path / "cache")
+        with pytest.raises(DataError, match=r"outside of it; empty data\.cache_dir/index"):
+            index.path(0)
+        assert index.path(1) == str(root / "train/a/89..a.jpg")
+
+
+def test_a_link_that_leads_up_is_not_followed(tmp_path: Path) -> None:
+    root = tree(tmp_path / "d", "train/a/deep/1.jpg", "train/b/1.jpg")
+    (root / "train/a/deep/up").symlink_to(root / "train/a")
+    (root / "train/a/other").symlink_to(root / "train/b")
+    assert names(open_split(root, "train", tmp_path / "cache")) == ["a/deep/1.jpg", "a/other/1.jpg", "b/1.jpg"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may list every folder")
+def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
+    root = tree(tmp_path / "d", "train/a/1.jpg", "train/a/deep/1.jpg")
+    (root / "train/a/deep").chmod(0)
+    with pytest.raises(DataError, match=r"cannot list .*a/deep: Permission denied; make it readable \(data\.root\)"):
+        open_split(root, "train", tmp_path / "cache")

@@ -1,6 +1,7 @@
 """What is packed, from which layouts, what is left out and told, and what survives damage."""
 
 import csv
+import errno
 import fcntl
 import gc
 import io
@@ -11,23 +12,35 @@ import sys
 import tarfile
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import webdataset
 from PIL import Image
 
+from imagenet_opt.data.decode import Decoder
 from imagenet_opt.data.pack import Packed, pack
 from imagenet_opt.data.pack_image import prepare
+from imagenet_opt.data.pack_layouts import open_train
 from imagenet_opt.data.pack_plan import PackOptions
+from imagenet_opt.data.pack_source import Source
 from imagenet_opt.data.pack_verify import verify
 from imagenet_opt.data.shards import ShardIndex, ShardStore, open_shards
-from imagenet_opt.data.tar_shard import key_of_sample
-from imagenet_opt.errors import BadSample, ClassMismatch, ConfigError, DataError, EmptyClass, ShardMismatch
+from imagenet_opt.data.tar_shard import ShardPart, key_of_sample, write_shard
+from imagenet_opt.errors import (
+    BadSample,
+    ClassMismatch,
+    ConfigError,
+    DataError,
+    EmptyClass,
+    PackStopped,
+    ShardMismatch,
+)
 
 SMALL = PackOptions(shard_mb=0.02)
 
@@ -264,7 +277,7 @@ def test_a_huge_image_that_only_full_decoding_opens_is_refused() -> None:
     header = png(np.zeros((1, 1), np.uint8))
     huge = header[:16] + (20000).to_bytes(4, "big") * 2 + header[24:]
     huge = huge[:29] + zlib.crc32(huge[12:29]).to_bytes(4, "big") + huge[33:]
-    with pytest.raises(BadSample, match="20000 x 20000 pixels are too many to decode"):
+    with pytest.raises(BadSample, match=r"400000000 pixels\) exceeds limit"):
         prepare(huge, max_side=None, quality=90)
 
 
@@ -320,6 +333,99 @@ def test_a_split_without_any_image_is_an_error(tmp_path: Path) -> None:
     ):
         pack(root, tmp_path / "out", SMALL)
     assert len(rejected(tmp_path / "out/val")) == 9
+
+
+WHOLE = jpeg(64, 48)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "fits"),
+    [
+        (WHOLE, True),
+        (jpeg(64, 48, progressive=True), True),
+        (jpeg(64, 48, mode="L"), True),
+        (jpeg(64, 48, mode="CMYK"), True),
+        (WHOLE + b"\0" * 1000, True),
+        (WHOLE + b"\0" * 5000, True),
+        (WHOLE[:-2], False),
+        (WHOLE[: len(WHOLE) // 2], False),
+        (WHOLE[:200] + b"\xff\xd9", False),
+        (b"\xff\xd8\xff\xd9", False),
+        (png(np.zeros((48, 64), np.uint16)), True),
+        (png(np.zeros((48, 64, 4), np.uint8)), True),
+        (png(np.zeros((48, 64, 3), np.uint8))[:-20], False),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", False),
+        (b"<svg/>", False),
+        (b"", False),
+    ],
+)
+def test_what_is_packed_is_what_training_opens(encoded: bytes, fits: bool) -> None:
+    def packs() -> None:
+        assert prepare(encoded, max_side=None, quality=90)[0] == encoded
+
+    def opens() -> None:
+        decoder = Decoder()
+        image = decoder.open(encoded, "some.JPEG")
+        assert decoder.crop(image, (0, 0, image.height, image.width)).shape == (48, 64, 3)
+
+    for check in (packs, opens):
+        if fits:
+            check()
+        else:
+            with pytest.raises(BadSample):
+                check()
+
+
+# Storage that fails
+
+
+class Faulty(Source):
+    """Answers EIO to some reads. fails: whether one does, by file and number of the try."""
+
+    fails: ClassVar[Callable[[int, int], bool]]
+    tries: ClassVar[Counter[int]]
+
+    def read_once(self, i: int) -> bytes:
+        self.tries[i] += 1
+        if type(self).fails(i, self.tries[i]):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read_once(i)
+
+
+@pytest.fixture
+def shard_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ShardPart]:
+    """Writes a shard of eight files of storage that fails so; it is patient for a short while."""
+    monkeypatch.setattr("imagenet_opt.data.pack_source.PATIENCE", 0.3)
+    source = open_train(small_tree(tmp_path / "data"), "train")
+    options: dict[str, Any] = {"first": 0, "max_side": None, "quality": 90, "advance": lambda: None}
+
+    def write(fails: Callable[[int, int], bool]) -> ShardPart:
+        Faulty.fails, Faulty.tries = staticmethod(fails), Counter()
+        return write_shard(tmp_path / "a.tar", Faulty(source.files, nested=True), **options)
+
+    return write
+
+
+def test_a_read_that_fails_once_is_made_again(shard_from: Callable[..., ShardPart], tmp_path: Path) -> None:
+    undisturbed = shard_from(lambda i, number: False)
+    content = (tmp_path / "a.tar").read_bytes()
+    assert shard_from(lambda i, number: number == 1) == undisturbed
+    assert (tmp_path / "a.tar").read_bytes() == content and undisturbed.rejected == []
+
+
+def test_one_file_that_stays_unreadable_is_listed(shard_from: Callable[..., ShardPart], tmp_path: Path) -> None:
+    part = shard_from(lambda i, number: i == 3)
+    assert part.rejected == [(str(tmp_path / "data/train/a/3.JPEG"), "Input/output error")]
+    assert len(part.names) == 7
+
+
+def test_storage_that_stays_away_stops_the_pack_and_rejects_nothing(
+    shard_from: Callable[..., ShardPart], tmp_path: Path
+) -> None:
+    words = r"^.*/train/\w/\d\.JPEG cannot be read, and others cannot either \(Input/output error\); bring it back .*$"
+    with pytest.raises(PackStopped, match=words):
+        shard_from(lambda i, number: True)
+    assert not list(tmp_path.glob("*.tar*"))
 
 
 # Other layouts
@@ -401,6 +507,38 @@ def test_an_archive_that_is_cut_short_is_named(keep: float, tmp_path: Path) -> N
         pack(tmp_path / "data", tmp_path / "out", SMALL)
 
 
+def member(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE, **more: Any) -> bytes:
+    """A tar file of one header and no content."""
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.type = size, kind
+    for key, value in more.items():
+        setattr(entry, key, value)
+    return entry.tobuf(tarfile.GNU_FORMAT) + bytes(2048)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (member("../x.JPEG"), "'../x.JPEG' lies outside of it"),
+        (member("a/../../x.JPEG"), "'../x.JPEG' lies outside of it"),
+        (member("/etc/x.JPEG"), "'/etc/x.JPEG' lies outside of it"),
+        (member("x.JPEG", 2**62), "that it has 4611686018427387904 bytes"),
+        (member("x.JPEG", 4096), "that it has 4096 bytes"),
+        (member("x.JPEG", -512), "that it has -512 bytes"),
+        (member("x.JPEG", kind=tarfile.SYMTYPE, linkname="/etc/passwd"), "'x.JPEG' is a link"),
+        (member("x\x1b[2J\n.JPEG", kind=tarfile.LNKTYPE, linkname="y"), r"'x\x1b[2J\n.JPEG' is a link"),
+        (b"no tar file at all" * 100, "no tar file"),
+    ],
+)
+def test_an_archive_that_leads_elsewhere_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+    ilsvrc(tmp_path / "data")
+    (tmp_path / "data/train/n02.tar").write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        pack(tmp_path / "data", tmp_path / "out", SMALL)
+    said = str(caught.value)
+    assert words in said and "n02.tar is cut short or no tar file" in said and said.isprintable()
+
+
 def test_an_archive_without_images_is_named(tmp_path: Path) -> None:
     ilsvrc(tmp_path / "data")
     archive(tmp_path / "data/train/n02.tar", {"notes.txt": b"x"})
@@ -415,6 +553,15 @@ def test_an_archive_without_images_is_named(tmp_path: Path) -> None:
         (KAGGLE.replace("n02 9", "n09 9"), ClassMismatch, "names 1 classes that the training images do not have"),
         (PLAIN.replace("\tn01", ""), ConfigError, "line 4: expected FILE CLASS, found 'ILSVRC2012_val_00000003.JPEG'"),
         (PLAIN.partition("\n")[2], ConfigError, "no class for 1 of 3 images in "),
+        (
+            PLAIN + "val/ILSVRC2012_val_00000001.JPEG n01",
+            ConfigError,
+            "line 5: gives 'val/ILSVRC2012_val_00000001.JPEG'",
+        ),
+        (PLAIN.replace("n01", "n\x1b[2J"), ClassMismatch, r"such as 'n\x1b[2J'"),
+        (PLAIN + "\0\x1b", ConfigError, r"line 5: expected FILE CLASS, found '\x00\x1b'"),
+        ("ImageId,x\n" + "y" * 200_000, ConfigError, "line 2: expected FILE CLASS, found 'yyy"),
+        ("\0" * 5000, ConfigError, "line 1: expected FILE CLASS, found "),
     ],
 )
 def test_a_list_of_labels_that_does_not_fit_is_told(
@@ -427,6 +574,7 @@ def test_a_list_of_labels_that_does_not_fit_is_told(
     with pytest.raises(error) as caught:
         pack(tmp_path / "data", tmp_path / "out", SMALL, val_labels=labels)
     assert words in str(caught.value) and "val_labels" in str(caught.value)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 1000
 
 
 def test_labels_that_are_absent_or_of_no_use_are_told(tmp_path: Path) -> None:
@@ -508,7 +656,14 @@ def test_something_else_in_out_is_left_alone(tmp_path: Path) -> None:
     tree(tmp_path / "out", {"val/thesis.txt": b"x"})
     with pytest.raises(ConfigError, match=r"out/val holds something, but no plan\.json of a pack"):
         pack(root, tmp_path / "out", SMALL)
-    assert contents(tmp_path / "out") == {"val/thesis.txt": b"x"}
+    assert contents(tmp_path / "out") == {"val/thesis.txt": b"x", "claim": b""}
+
+
+@pytest.mark.parametrize("plan", ["", "[]", "{}", '{"images": 8, "num_shards": 1000000000000}', "[" * 100_000])
+def test_a_damaged_plan_is_told(plan: str, tmp_path: Path) -> None:
+    tree(tmp_path / "out", {"train/plan.json": plan.encode()})
+    with pytest.raises(ConfigError, match=r"out/train holds something, but no plan\.json of a pack"):
+        pack(small_tree(tmp_path / "data"), tmp_path / "out", SMALL)
 
 
 def test_a_pack_is_no_source(images_root: Path, tmp_path: Path) -> None:
@@ -571,11 +726,12 @@ def test_each_difference_is_named_by_shard_and_sample(out: Path) -> None:
 
 def test_a_name_that_is_no_text_can_be_told(tmp_path: Path) -> None:
     root = small_tree(tmp_path / "data")
-    tree(root, {f"train/a/{os.fsdecode(bytes([255]))}.JPEG": jpeg(seed=99)})
+    tree(root, {f"train/a/{os.fsdecode(bytes([255]))}.JPEG": jpeg(seed=99), "train/b/\n\x1b.JPEG": jpeg(seed=98)})
     pack(root, tmp_path / "out", PackOptions())
     index = open_shards(tmp_path / "out/train")
     place = names_of(index).index("a/\udcff.JPEG")
     assert index.path(place).encode() == f"{tmp_path}/out/train/shard-00000.tar: a/\\xff.JPEG".encode()
+    assert index.path(names_of(index).index("b/\n\x1b.JPEG")).endswith(r": b/\n\x1b.JPEG")
 
 
 def test_a_damaged_column_is_named(out: Path) -> None:
@@ -589,7 +745,9 @@ def test_without_an_index_there_is_nothing_to_verify(out: Path) -> None:
         verify(out / "train", 1)
 
 
-@pytest.mark.parametrize("damage", ["lost", "cut", "lost column", "lost index", "half of an index", "leftovers"])
+@pytest.mark.parametrize(
+    "damage", ["lost", "cut", "lost column", "lost index", "half of an index", "damaged part", "leftovers"]
+)
 def test_packing_again_makes_good_what_was_lost(damage: str, out: Path, whole: Path, images_root: Path) -> None:
     folder, images_seen = out / "train", 39
     match damage:
@@ -605,6 +763,9 @@ def test_packing_again_makes_good_what_was_lost(damage: str, out: Path, whole: P
             (folder / "index.json").unlink()
         case "half of an index":
             (folder / "index.json").write_text("{")
+        case "damaged part":
+            (folder / "index.json").unlink()
+            tree(folder, {"parts/shard-00000.tar.json": b"[1", "parts/shard-00001.tar.json": b'{"num_bytes": "x"}'})
         case "leftovers":  # of a kill after index.json was written
             tree(folder, {"parts/shard-00000.tar.json": b"{}", ".shard-00000.tar.123.packing": b"x"})
             images_seen = 0
@@ -624,14 +785,14 @@ def test_a_shard_that_cannot_be_made_again_as_it_was_is_told(tmp_path: Path) -> 
     assert not (out / "val/shard-00000.tar").exists()
 
 
-def test_packs_of_one_folder_wait_for_none(images_root: Path, out: Path) -> None:
-    descriptor = os.open(out, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+def test_two_packs_do_not_write_into_one_folder(images_root: Path, out: Path) -> None:
+    before = contents(out)
+    with open(out / "claim") as claim:
+        fcntl.flock(claim, fcntl.LOCK_EX)  # as a pack that runs
         with pytest.raises(ConfigError, match=r"another imagenet-opt pack writes into .*out"):
-            pack(images_root, out, SMALL)
-    finally:
-        os.close(descriptor)
+            pack(images_root, out, PackOptions(max_side=16))
+    assert contents(out) == before
+    assert pack(images_root, out, SMALL).images_seen == 0
 
 
 def test_open_files_do_not_pile_up(images_root: Path, tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ from imagenet_opt.errors import ConfigError
 if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
     from imagenet_opt.cli.bench_report import Report
 
-HELP = f"""Measure the input pipeline alone: no network, nothing is done with the batches.
+HELP = f"""How many images a second does the input pipeline give here, with no network behind it, and what limits it?
 
-imagenet-opt bench data.root=/fsx/imagenet                   any override of train.py, +experiment=... too
+imagenet-opt bench data.root=/fsx/imagenet                   files or packed shards; without it the demo's
 imagenet-opt bench data.root=/fsx/imagenet --against all     beside other loaders, on the same files
 imagenet-opt bench data.root=/fsx/imagenet data.added_latency_ms=100     as on slow storage
+
+Any override of train.py may be added: data.batch_size=384 data.num_workers=8 data.image_size=160 +experiment=aggressive
 
   --batches N    batches timed in a turn, after a warm-up that is discarded (default 20)
   --repeats R    turns of each row (default 6, the fewest that give a median a 95 % interval)
@@ -29,8 +31,14 @@ GPU to resize, as training with a GPU does; `nvImageCodec alone` is the decoder'
 many processes. data.resize_on=worker or device leaves one of ours; auto shows both, but on a machine with a GPU and
 without --against only `region decode`, and then with the copy to the GPU.
 
-Each turn is a process of its own, and the rows take turns. Start-up and warm-up count for nobody. Everybody has
-data.num_workers workers or threads. What reads a format of its own gets the files in it, once, in data.cache_dir."""
+Reading it: a GPU that trains more images a second than `region decode` gives will wait. The table below the rows says
+for what a worker spends its time: `waits for bytes` is the storage's, `decodes` the CPUs'.
+
+Each turn is a process of its own, and the rows take turns: about ten seconds a turn and more, so a minute a row.
+Start-up and warm-up count for nobody. Everybody has data.num_workers workers or threads. What reads a format of its own
+gets the files in it, once, in data.cache_dir. Nothing else is written; the data set is only read."""
+
+LIMITS = {"batches": 100_000, "repeats": 1000}
 
 
 @dataclass(frozen=True)
@@ -72,9 +80,9 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--against", default="")
     parser.add_argument("--json", type=Path)
     found = parser.parse_intermixed_args(argv)
-    for name in ("batches", "repeats"):
-        if getattr(found, name) < 1:
-            raise ConfigError(f"--{name} {getattr(found, name)} must be at least 1")
+    for name, most in LIMITS.items():
+        if not 1 <= getattr(found, name) <= most:
+            raise ConfigError(f"--{name} {getattr(found, name)} must be from 1 to {most}")
     if found.json is not None:
         _check_writable(found.json)
     return Options(tuple(found.overrides), found.batches, found.repeats, _peers(found.against), found.json)

@@ -11,13 +11,14 @@ from imagenet_opt.cli.bench_job import WORKER, Job
 from imagenet_opt.data.dataset import train_crops
 from imagenet_opt.data.loader import Seat, store_of, train_loader
 from imagenet_opt.data.order import Draw, TrainOrder
+from imagenet_opt.data.region_codec import Box, region_codec
 from imagenet_opt.errors import BadSample
 
 _IN_MEMORY = 1024
 """Files that each process of the ceiling keeps: about 110 MB of ImageNet's, more than a CPU's caches hold."""
 
-Crop = tuple[bytes, tuple[int, int, int, int]]
-"""A file's bytes; top, left, bottom, right in pixels."""
+Crop = tuple[bytes, Box]
+"""A file's bytes, and a part of its image."""
 
 
 class Ours:
@@ -43,8 +44,8 @@ class Ours:
 
 
 def ceiling(job: Job) -> Iterable[Sized]:
-    """Region decode from memory: files and crops as ours, a process per worker, nothing read and nothing handed over
-    but how many images were decoded. What the codec refuses is left out."""
+    """Our region decode from memory: files, crops and codec as ours, a process per worker, nothing read and nothing
+    handed over but how many images were decoded. What the codec refuses is left out."""
     context = torch.multiprocessing.get_context("fork")
     decoded = context.SimpleQueue()
     for worker in range(max(1, job.num_workers)):
@@ -58,71 +59,42 @@ def ceiling(job: Job) -> Iterable[Sized]:
 
 def _decode_for_ever(job: Job, worker: int, decoded: Any) -> None:
     try:
-        codec = Codec()
-        crops = list(_crops(job, worker, codec))
-        if not crops:
+        codec = region_codec()
+        if not (crops := list(_crops(job, worker))):
             raise ValueError("none of the files is a JPEG that it decodes in part")
         size, place = job.loading.batch_size, 0
         while True:
             for i in range(place, place + size):
-                codec.decode(*crops[i % len(crops)])
+                encoded, box = crops[i % len(crops)]
+                codec.decode(codec.parse(encoded), box)
             place += size
             decoded.put(size)
     except Exception as error:
         decoded.put(f"{type(error).__name__}: {error}")
 
 
-def _crops(job: Job, worker: int, codec: "Codec") -> Iterator[Crop]:
+def _crops(job: Job, worker: int) -> Iterator[Crop]:
     """What this worker of our loader would decode first, `_IN_MEMORY` files of it."""
     index, how = job.long_index(), job.loading
     order = TrainOrder(num_samples=len(index), batch_size=how.batch_size, seed=how.seed)
     plan = train_crops(seed=how.seed, scale=how.crop_scale)
     store = store_of(index, replace(how, added_latency_ms=0.0, max_mb_per_second=None))
-    num = 0
+    codec, num = region_codec(), 0
     for step in range(worker, order.num_batches, max(1, job.num_workers)):
         for i in order.draw(0, step).indices:
             try:
                 (encoded,) = store.read_many(np.array([i]))
             except (OSError, BadSample):
                 continue
-            if (size := codec.size(encoded)) is None:
+            if (stream := codec.parse(encoded)) is None:
                 continue
-            box, _ = plan(Draw(np.array([i]), np.zeros(1, np.int64), 1), *(np.array([side]) for side in size))
-            top, left, height, width = (int(side[0]) for side in box)
-            crop = (encoded, (top, left, top + height, left + width))
-            if codec.decode(*crop) is None:
+            sizes = (np.array([side]) for side in (stream.height, stream.width))
+            crops, _ = plan(Draw(np.array([i]), np.zeros(1, np.int64), 1), *sizes)
+            top, left, height, width = (int(side[0]) for side in crops)
+            box = (top, left, height, width)
+            if codec.decode(stream, box) is None:
                 continue
-            yield crop
+            yield encoded, box
             num += 1
             if num == _IN_MEMORY:
                 return
-
-
-class Codec:
-    """nvImageCodec used as directly as can be."""
-
-    def __init__(self) -> None:
-        from nvidia import nvimgcodec
-
-        self.library = nvimgcodec
-        self.decoder = nvimgcodec.Decoder(
-            device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
-            backends=[nvimgcodec.Backend(nvimgcodec.CPU_ONLY)],
-            max_num_cpu_threads=1,
-        )
-        self.params = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
-        self.image: Any = None
-
-    def size(self, encoded: bytes) -> tuple[int, int] | None:
-        """Height and width of a JPEG; None for what the codec does not know."""
-        try:
-            stream = self.library.CodeStream(encoded)
-        except Exception:  # its own type of error is not exported
-            return None
-        return (stream.height, stream.width) if stream.codec_name == "jpeg" else None
-
-    def decode(self, encoded: bytes, box: tuple[int, int, int, int]) -> Any:
-        """The box's pixels, in memory that the next call uses again; None where the codec gives up."""
-        part = self.library.CodeStream(encoded).get_sub_code_stream(region=self.library.Region(*box))
-        self.image = self.decoder.decode(part, image=self.image, params=self.params)
-        return self.image

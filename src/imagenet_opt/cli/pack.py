@@ -12,13 +12,17 @@ from imagenet_opt.cli.terminal import printable
 from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.machine import usable_cpus
 
-HELP = """Pack a data set into tar shards, which are read in order where files would be read one by one.
+HELP = """Pack a data set into a few hundred tar files ("shards") with an index.
 
-imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet
-imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet-256 max_side=256
-imagenet-opt pack out=/nvme/imagenet --verify
+Shared storage answers slowly, file by file. Shards are read in long stretches, are copied at the speed of a local disk,
+and can hold smaller images.
 
-Then: python train.py data.root=/nvme/imagenet. WebDataset and any tar reader open the shards too.
+imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet                     all bytes of the images are kept
+imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet-256 max_side=256    about a sixth of the size
+imagenet-opt pack out=/nvme/imagenet --verify                                    is it still what was packed?
+
+Then: python train.py data.root=/nvme/imagenet. WebDataset and any tar reader open the shards too. The images are only
+read; out takes about as much room as they do, unless max_side makes them smaller.
 
   data.root          folder that holds train/ and val/, each with a folder a class, or a tar file a class as ILSVRC has
   out                folder for train/ and val/ with shard-00000.tar, ..., their index and rejected.csv
@@ -34,10 +38,11 @@ Then: python train.py data.root=/nvme/imagenet. WebDataset and any tar reader op
   --verify           read the shards in out back and list all that is not as it was packed; needs nothing but out
 
 Every file is looked at: a JPEG that is kept must have a header and an end, anything else must decode to the end. What
-is no image, or cannot be read, is left out and listed with the reason in rejected.csv.
+is no image, or cannot be read while others can, is left out and listed with the reason in rejected.csv.
 
-Stopped at any moment, by Ctrl-C, a full disk or kill -9, it goes on when the same is said again; the result is the
-same to the byte. A shard that was lost or cut short later is made again the same way."""
+Stopped at any moment, by Ctrl-C, kill -9, a full disk or storage that stays away for a minute and more, it goes on when
+the same is said again; the result is the same to the byte. A shard that was lost or cut short later is made again the
+same way."""
 
 FLAGS = ("--verify",)
 KEYS = (
@@ -167,12 +172,15 @@ def _pack(arguments: Arguments) -> str:
 def _verify(arguments: Arguments) -> str:
     """Compare what was packed with its checksums. Returns what is whole, as one line.
 
-    Raises ShardMismatch when anything differs, after a line on each.
+    Raises ConfigError without a pack; ShardMismatch when anything differs, after a line on each.
     """
     from imagenet_opt.data.pack_verify import verify
-    from imagenet_opt.data.shards import load_index
+    from imagenet_opt.data.shards import is_packed, load_index
 
     folders = [arguments.out / split for split in ("train", "val")]
+    for folder in folders:
+        if not is_packed(folder):
+            raise ConfigError(f"no pack in {folder} (out); expected the out=FOLDER that imagenet-opt pack was given")
     total, done = sum(len(load_index(folder)) for folder in folders), 0
 
     with _progress("verifying") as show:

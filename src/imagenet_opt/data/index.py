@@ -20,13 +20,17 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.errors import ClassMismatch, DatasetNotFound, EmptyClass
+from imagenet_opt.data.columns import check_ends, check_range, open_column
+from imagenet_opt.data.reading import retried
+from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
 
 log = logging.getLogger(__name__)
 
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 _FORMAT = 1
 _SCAN_THREADS = 32
+_PATIENCE = 60.0
+"""Seconds for which a folder is asked for again."""
 
 
 class Split(Protocol):
@@ -59,8 +63,10 @@ class FileIndex:
         return len(self.labels)
 
     def path(self, i: int) -> str:
-        """Full path of sample i."""
+        """Full path of sample i. Raises DataError for one outside of the folder, which only a spoilt cache has."""
         name = os.fsdecode(self.names[self.offsets[i] : self.offsets[i + 1]].tobytes())
+        if name[:1] == "/" or (".." in name and ".." in name.split("/")):
+            raise DataError(f"the index of {self.folder} names {name!r}, outside of it; empty data.cache_dir/index")
         return os.path.join(self.folder, name)
 
 
@@ -122,7 +128,7 @@ def _scan(folder: Path) -> tuple[FileIndex, list[str]]:
             f"no class folders in {folder} (data.root, data.train_folder, data.val_folder); expected <class>/*.JPEG"
         )
     with ThreadPoolExecutor(_SCAN_THREADS) as threads:
-        found = list(threads.map(lambda name: _images_below(folder, name), classes))
+        found = list(threads.map(lambda name: _list(folder, name), classes))
     for name, (images, _) in zip(classes, found, strict=True):
         if not images:
             raise EmptyClass(f"no images in {folder / name}; remove the folder or put its images back (data.root)")
@@ -137,14 +143,31 @@ def _scan(folder: Path) -> tuple[FileIndex, list[str]]:
     return index, ["", *(below for _, folders in found for below in folders)]
 
 
+def _list(folder: Path, class_name: str) -> tuple[list[str], list[str]]:
+    """Sorted image paths and all folders below one class folder, relative to `folder`. Raises DataError."""
+    try:
+        return retried(lambda: _images_below(folder, class_name), str(folder / class_name), _PATIENCE)
+    except OSError as error:
+        raise DataError(f"cannot list {error.filename}: {error.strerror}; make it readable (data.root)") from error
+
+
 def _images_below(folder: Path, class_name: str) -> tuple[list[str], list[str]]:
-    """Sorted image paths and all folders below one class folder, relative to `folder`."""
     images, folders = [], []
-    for place, _, names in os.walk(folder / class_name, followlinks=True):
+    for place, below, names in os.walk(folder / class_name, followlinks=True, onerror=_raise):
+        below[:] = [name for name in below if not _leads_up(os.path.join(place, name))]
         relative = os.path.relpath(place, folder)
         folders.append(relative)
         images += [os.path.join(relative, name) for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
     return sorted(images), folders
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _leads_up(folder: str) -> bool:
+    """Whether it is a link to a folder that holds it: there is no end below, and nothing new."""
+    return os.path.islink(folder) and Path(folder).parent.resolve().is_relative_to(Path(folder).resolve())
 
 
 def _modified(folder: Path, folders: Iterable[str]) -> list[int]:
@@ -153,26 +176,31 @@ def _modified(folder: Path, folders: Iterable[str]) -> list[int]:
 
 
 def _load(cached: Path, folder: Path) -> FileIndex | None:
+    """None unless the cache is whole and still right."""
     try:
         about = json.loads((cached / "about.json").read_text())
         if about["format"] != _FORMAT or _modified(folder, about["folders"]) != about["modified"]:
             return None
-        names = ("labels", "names", "offsets")
-        columns = [np.asarray(np.load(cached / f"{name}.npy", mmap_mode="r")) for name in names]  # plain: quicker items
-    except (OSError, EOFError, ValueError, KeyError, TypeError):
+        classes = tuple(map(str, about["classes"]))
+        labels = open_column(cached / "labels.npy", np.int32)
+        names = open_column(cached / "names.npy", np.uint8)
+        offsets = open_column(cached / "offsets.npy", np.int64, len(labels) + 1)
+        check_range(cached / "labels.npy", labels, len(classes) - 1)
+        check_ends(cached / "offsets.npy", offsets, len(names))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return FileIndex(folder, tuple(about["classes"]), *columns)
+    return FileIndex(folder, classes, *(np.asarray(column) for column in (labels, names, offsets)))  # quicker items
 
 
 def _save(cached: Path, index: FileIndex, folders: list[str]) -> None:
     """Write beside, then rename; a cache that cannot be written is only said, for the index is in memory."""
-    about = {
-        "format": _FORMAT,
-        "classes": index.classes,
-        "folders": folders,
-        "modified": _modified(index.folder, folders),
-    }
     try:
+        about = {
+            "format": _FORMAT,
+            "classes": index.classes,
+            "folders": folders,
+            "modified": _modified(index.folder, folders),
+        }
         cached.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cached.parent, prefix="new_") as scratch:
             fresh = Path(scratch, "index")

@@ -6,14 +6,13 @@ is not there is made.
 """
 
 import csv
-import fcntl
 import io
 import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index import check_same_classes
+from imagenet_opt.data.pack_claim import alone_in
+from imagenet_opt.data.pack_layouts import open_train, open_val
 from imagenet_opt.data.pack_plan import PackOptions, PackSplit, plan
 from imagenet_opt.data.pack_processes import make_shards
-from imagenet_opt.data.pack_source import open_train, open_val
 from imagenet_opt.data.randomness import key_of
-from imagenet_opt.data.shards import COLUMNS, FORMAT, INDEX, load_index, read_about, shard_name, wrong_shards
-from imagenet_opt.data.tar_shard import HALF, ShardPart, atomic_file, write_json
+from imagenet_opt.data.shards import (
+    COLUMNS,
+    FORMAT,
+    INDEX,
+    About,
+    load_index,
+    read_about,
+    shard_name,
+    wrong_shards,
+)
+from imagenet_opt.data.tar_shard import ShardPart, atomic_file, write_json
 from imagenet_opt.errors import ConfigError, DataError, ShardMismatch
 
 REJECTED = "rejected.csv"
@@ -67,7 +76,7 @@ def pack(
     val = open_val(root, val_folder, train.files.classes, val_labels)
     check_same_classes(train.files, val.files)
     shuffled = np.random.Generator(np.random.Philox(key_of(options.seed))).permutation(len(train))
-    with _alone_in(out):
+    with alone_in(out):
         splits = plan(
             PackSplit(out / "train", train, shuffled, options),
             PackSplit(out / "val", val, np.arange(len(val)), options),
@@ -77,10 +86,10 @@ def pack(
         make_shards(tasks, workers, on_progress)
         abouts = [_finish(split, shards) for split, shards in zip(splits, missing, strict=True)]
     return Packed(
-        images=sum(about["samples"] for about in abouts),
-        rejected=sum(about["rejected"] for about in abouts),
-        bytes_in=sum(about["bytes_in"] for about in abouts),
-        bytes_out=sum(shard["bytes"] for about in abouts for shard in about["shards"]),
+        images=sum(about.samples for about in abouts),
+        rejected=sum(about.rejected for about in abouts),
+        bytes_in=sum(about.bytes_in for about in abouts),
+        bytes_out=sum(shard.bytes for about in abouts for shard in about.shards),
         images_seen=sum(len(task.source) for task in tasks),
     )
 
@@ -92,54 +101,21 @@ def _check_apart(root: Path, out: Path, folders: Sequence[str]) -> None:
             raise ConfigError(f"out={out} and the images in {images} (data.root) overlap; choose a folder beside them")
 
 
-@contextmanager
-def _alone_in(out: Path) -> Iterator[None]:
-    """Keeps other packs out of the folder, on file systems that know locks. Sweeps half-written files."""
-    try:
-        for folder in (out / "train", out / "val"):
-            folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(out, os.O_RDONLY)
-    except OSError as error:
-        raise ConfigError(f"cannot write into {out} ({error.strerror}); choose another with out=FOLDER") from error
-    try:
-        _lock(descriptor, out)
-        _sweep(out)
-        try:
-            yield
-        finally:
-            _sweep(out)
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, out: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ConfigError(f"another imagenet-opt pack writes into {out} (out); wait for it, or end it") from error
-    except OSError:
-        pass
-
-
-def _sweep(out: Path) -> None:
-    for folder in (out / "train", out / "val"):
-        for half in folder.rglob(f".*{HALF}"):
-            half.unlink()
-
-
 def _missing(split: PackSplit) -> list[int]:
     """Shards that are not there, or not whole."""
     split.part(0).parent.mkdir(exist_ok=True)
     about = _finished(split.folder)
     if about is not None:
-        return list(wrong_shards(split.folder, about["shards"]))
-    claims = {i: _read_part(split.part(i)).num_bytes for i in range(split.num_shards) if split.part(i).exists()}
-    wrong = wrong_shards(split.folder, [{"name": shard_name(i), "bytes": size} for i, size in claims.items()])
-    whole = set(claims) - {list(claims)[place] for place in wrong}
-    return [i for i in range(split.num_shards) if i not in whole]
+        return list(wrong_shards(split.folder, {i: shard.bytes for i, shard in enumerate(about.shards)}))
+    parts = {}
+    for i in range(split.num_shards):
+        with suppress(FileNotFoundError, ValueError, TypeError):  # not made, or damaged
+            parts[i] = _read_part(split.part(i))
+    wrong = wrong_shards(split.folder, {i: part.num_bytes for i, part in parts.items()})
+    return [i for i in range(split.num_shards) if i not in parts or i in wrong]
 
 
-def _finished(folder: Path) -> Any:
+def _finished(folder: Path) -> About | None:
     """index.json, or None without one that fits its columns."""
     try:
         load_index(folder)
@@ -152,11 +128,11 @@ def _read_part(path: Path) -> ShardPart:
     return ShardPart(**json.loads(path.read_bytes()))
 
 
-def _finish(split: PackSplit, made: list[int]) -> Any:
+def _finish(split: PackSplit, made: list[int]) -> About:
     """Write the index now that all shards are there. Returns index.json."""
     about = _finished(split.folder) or _write_index(split)
     for i in made:
-        if _read_part(split.part(i)).checksum != about["shards"][i]["crc32"]:
+        if _read_part(split.part(i)).checksum != about.shards[i].crc32:
             (split.folder / shard_name(i)).unlink()
             raise ShardMismatch(
                 f"{split.folder / shard_name(i)} cannot be made again as it was: the images in "
@@ -167,7 +143,7 @@ def _finish(split: PackSplit, made: list[int]) -> Any:
     return about
 
 
-def _write_index(split: PackSplit) -> dict[str, Any]:
+def _write_index(split: PackSplit) -> About:
     parts = [_read_part(split.part(i)) for i in range(split.num_shards)]
     rejected = [row for part in parts for row in part.rejected]
     _write_rejected(split.folder / REJECTED, rejected)
@@ -188,7 +164,7 @@ def _write_index(split: PackSplit) -> dict[str, Any]:
         ],
     }
     write_json(split.folder / INDEX, about)
-    return about
+    return read_about(split.folder)
 
 
 def _columns(parts: list[ShardPart]) -> dict[str, NDArray[Any]]:

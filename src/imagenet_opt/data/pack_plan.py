@@ -95,8 +95,11 @@ def _some(order: NDArray[np.int64], num: int) -> NDArray[np.int64]:
 def _read_plan(folder: Path) -> Any:
     """None in an empty folder. Raises ConfigError where something else is."""
     try:
-        return json.loads((folder / PLAN).read_bytes())
-    except (OSError, ValueError) as error:
+        plan = json.loads((folder / PLAN).read_bytes())
+        if not (_describe(plan) and plan["fingerprint"] and 1 <= plan["num_shards"] <= plan["images"]):
+            raise ValueError("of no pack")
+        return plan
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         if not any(folder.iterdir()):
             return None
         raise ConfigError(

@@ -1,23 +1,26 @@
-"""What can be packed: a folder a class, a tar file a class, or a flat folder with a list of labels."""
+"""The images of one split as pack reads them: files, or parts of tar files, from storage that may fail."""
 
-import csv
+import errno
 import os
-import tarfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index import IMAGE_SUFFIXES, FileIndex, open_split
-from imagenet_opt.data.shards import is_packed
-from imagenet_opt.errors import ClassMismatch, ConfigError, DataError, EmptyClass
+from imagenet_opt.data.index import FileIndex
+from imagenet_opt.data.reading import retried
+from imagenet_opt.errors import PackStopped
 
 _THREADS = 32
-_LIST = "LOC_val_solution.csv"
+PATIENCE = 60.0
+"""Seconds for which a file is asked for again."""
+_OF_ONE_FILE = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG}
+"""Errors that a file has of its own. Any other may be the storage's, which others then show as well."""
+_NUM_OTHERS = 4
 
 
 @dataclass(frozen=True)
@@ -47,23 +50,32 @@ class Source:
         return f"{self._archive(i)}: {os.fsdecode(self._file(i))}"
 
     def read(self, i: int) -> bytes:
+        """Patiently. Raises OSError for what is wrong with this file, PackStopped where others fail as well."""
+        try:
+            return retried(lambda: self.read_once(i), self.place(i), PATIENCE)
+        except OSError as error:
+            self._check_storage(error, i)
+            raise
+
+    def read_once(self, i: int) -> bytes:
         if self.starts is None or self.sizes is None:
             with open(self.files.path(i), "rb", buffering=0) as file:
                 return file.readall()
-        with open(self._archive(i), "rb", buffering=0) as file:
-            return os.pread(file.fileno(), int(self.sizes[i]), int(self.starts[i]))
+        with open(self._archive(i), "rb") as file:
+            file.seek(int(self.starts[i]))
+            return file.read(int(self.sizes[i]))
 
     def num_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Sizes of some files; -1 for one that cannot be asked."""
+        """Sizes of some files; -1 for one that cannot be asked. Raises PackStopped where none can."""
         if self.sizes is not None:
             return self.sizes[indices]
         with ThreadPoolExecutor(_THREADS) as threads:
-            return np.fromiter(threads.map(_size, map(self.files.path, indices.tolist())), np.int64)
+            return np.fromiter(threads.map(self._size, indices.tolist()), np.int64)
 
     def take(self, indices: NDArray[np.int64]) -> "Source":
         """These alone, to hand to another process."""
         names = [self._file(i) for i in indices.tolist()]
-        files = _file_index(self.files.folder, self.files.classes, self.files.labels[indices], names)
+        files = file_index(self.files.folder, self.files.classes, self.files.labels[indices], names)
         columns = [None if column is None else column[indices] for column in (self.starts, self.sizes)]
         return Source(files, self.nested, *columns)
 
@@ -73,128 +85,36 @@ class Source:
     def _archive(self, i: int) -> str:
         return os.path.join(self.files.folder, f"{self.files.classes[self.files.labels[i]]}.tar")
 
+    def _size(self, i: int) -> int:
+        path = self.files.path(i)
+        try:
+            return retried(lambda: os.stat(path), path, PATIENCE).st_size
+        except OSError as error:
+            self._check_storage(error, i)
+            return -1
 
-def open_train(root: Path, split: str) -> Source:
-    """`root`/`split` with a folder or a tar file a class. Raises DatasetNotFound, EmptyClass, DataError."""
-    folder = (root.expanduser() / split).resolve()
-    if is_packed(folder):
-        raise ConfigError(f"{folder} is packed already; data.root must hold the images that it was made from")
-    if "archive" in (kinds := _kinds(folder)) and "folder" not in kinds:
-        return _open_archives(folder)
-    with TemporaryDirectory() as no_cache:
-        return Source(open_split(root, split, Path(no_cache)), nested=True)
+    def _check_storage(self, error: OSError, i: int) -> None:
+        """Raises PackStopped when the error at file i says nothing of that file alone."""
+        if not os.path.isdir(self.files.folder):
+            what = f"{self.files.folder} went away"
+        elif error.errno not in _OF_ONE_FILE and not self._others_can_be_read(i):
+            what = f"{self.place(i)} cannot be read, and others cannot either"
+        else:
+            return
+        raise PackStopped(
+            f"{what} ({error.strerror}); bring it back (data.root) and say the same again: it goes on where it stopped"
+        ) from error
 
-
-def open_val(root: Path, split: str, classes: tuple[str, ...], labels: Path | None) -> Source:
-    """As open_train, or a flat folder whose files `labels` gives classes to: Kaggle's list, or lines of FILE CLASS.
-
-    Raises also ConfigError without a list that can be read, ClassMismatch for classes that are not in `classes`.
-    """
-    folder = (root.expanduser() / split).resolve()
-    if _kinds(folder) == {"image"}:
-        return _open_flat(folder, classes, labels or _find_list(folder))
-    if labels is not None:
-        raise ConfigError(
-            f"val_labels={labels} is for images right below {folder}, which has folders or archives: leave it out"
-        )
-    return open_train(root, split)
-
-
-def _kinds(folder: Path) -> set[str]:
-    """Which of folder, archive and image there are in it."""
-    if not folder.is_dir():
-        return set()
-    suffixes = {".tar": "archive"} | dict.fromkeys(IMAGE_SUFFIXES, "image")
-    entries = (
-        "folder" if e.is_dir() else suffixes.get(os.path.splitext(e.name)[1].lower()) for e in os.scandir(folder)
-    )
-    return {kind for kind in entries if kind}
+    def _others_can_be_read(self, i: int) -> bool:
+        others = np.linspace(0, len(self) - 1, _NUM_OTHERS + 1).astype(np.int64)
+        for other in set(others.tolist()) - {i}:
+            with suppress(OSError):
+                self.read_once(other)
+                return True
+        return False
 
 
-def _file_index(folder: Path, classes: tuple[str, ...], labels: NDArray[np.int32], names: Iterable[bytes]) -> FileIndex:
+def file_index(folder: Path, classes: tuple[str, ...], labels: NDArray[np.int32], names: Iterable[bytes]) -> FileIndex:
     names = list(names)
     flat = np.frombuffer(b"".join(names), dtype=np.uint8)
     return FileIndex(folder, classes, labels, flat, np.cumsum([0, *map(len, names)], dtype=np.int64))
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return -1
-
-
-def _open_archives(folder: Path) -> Source:
-    paths = sorted(path for path in folder.iterdir() if path.suffix == ".tar")
-    with ThreadPoolExecutor(_THREADS) as threads:
-        found = list(threads.map(_members, paths))
-    members = [member for archive in found for member in archive]
-    labels = np.repeat(np.arange(len(paths), dtype=np.int32), [len(archive) for archive in found])
-    files = _file_index(folder, tuple(path.stem for path in paths), labels, (name for name, _, _ in members))
-    starts, sizes = (np.array([member[i] for member in members], dtype=np.int64) for i in (1, 2))
-    return Source(files, False, starts, sizes)
-
-
-def _members(path: Path) -> list[tuple[bytes, int, int]]:
-    """Name, offset and size of each image in a tar file. Raises EmptyClass; DataError for one that is damaged."""
-    try:
-        with tarfile.open(path, "r:") as archive:
-            files = [member for member in archive if member.isfile()]
-            with open(path, "rb") as file:
-                file.seek(archive.offset)
-                if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-                    raise tarfile.ReadError("no end mark")
-    except (OSError, tarfile.TarError) as error:
-        raise DataError(f"{path} is cut short or no tar file ({error}); fetch it again (data.root)") from error
-    images = [file for file in files if file.name.lower().endswith(IMAGE_SUFFIXES)]
-    if not images:
-        raise EmptyClass(f"no images in {path}; remove it or fetch it again (data.root)")
-    return [(os.fsencode(os.path.normpath(image.name)), image.offset_data, image.size) for image in images]
-
-
-def _find_list(folder: Path) -> Path:
-    for place in (folder, *list(folder.parents)[:4]):
-        if (place / _LIST).is_file():
-            return place / _LIST
-    raise ConfigError(
-        f"{folder} has images but no class folders, and no {_LIST} lies there or above; "
-        "say which class each is of with val_labels=FILE (that list of Kaggle's, or lines of FILE CLASS)"
-    )
-
-
-def _open_flat(folder: Path, classes: tuple[str, ...], list_path: Path) -> Source:
-    class_of = _read_list(list_path)
-    numbers = {name: number for number, name in enumerate(classes)}
-    if strange := sorted(set(class_of.values()) - set(classes)):
-        raise ClassMismatch(
-            f"{list_path} (val_labels) names {len(strange)} classes that the training images do not have, such as "
-            f"{strange[0]}; expected their folders' names, such as {classes[0]}"
-        )
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.name.lower().endswith(IMAGE_SUFFIXES))
-    found = [class_of.get(name) or class_of.get(os.path.splitext(name)[0]) for name in names]
-    if unknown := [name for name, class_name in zip(names, found, strict=True) if class_name is None]:
-        raise ConfigError(
-            f"{list_path} (val_labels) has no class for {len(unknown)} of {len(names)} images in {folder}, "
-            f"such as {unknown[0]}; complete the list or move those files away"
-        )
-    labels = np.array([numbers[str(class_name)] for class_name in found], dtype=np.int32)
-    return Source(_file_index(folder, classes, labels, map(os.fsencode, names)), nested=False)
-
-
-def _read_list(path: Path) -> dict[str, str]:
-    """File name, with or without its suffix -> class."""
-    try:
-        lines = path.expanduser().read_text("utf-8-sig", errors="surrogateescape").splitlines()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path} (val_labels): {error.strerror}") from error
-    class_of = {}
-    kaggle = bool(lines) and lines[0].startswith("ImageId,")
-    for number, line in enumerate(lines[kaggle:], 1 + kaggle):
-        words = [*next(csv.reader([line]), [])] if kaggle else line.rsplit(maxsplit=1)
-        if kaggle and len(words) > 1:
-            words[1:] = words[1].split()[:1]
-        if words and len(words) != 2:
-            raise ConfigError(f"{path} (val_labels), line {number}: expected FILE CLASS, found {line!r}")
-        if words:
-            class_of[os.path.basename(words[0])] = words[1]
-    return class_of

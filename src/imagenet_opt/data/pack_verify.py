@@ -4,11 +4,10 @@ import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from imagenet_opt.data.shards import COLUMNS, ShardIndex, load_index, read_about
+from imagenet_opt.data.shards import COLUMNS, AboutShard, ShardIndex, load_index, read_about
 
 _CHUNK = 2**20
 
@@ -22,13 +21,14 @@ def verify(folder: Path, workers: int, on_progress: Callable[[int], None] = lamb
     """
     index, about = load_index(folder), read_about(folder)
     columns = {name: zlib.crc32((folder / f"{name}.npy").read_bytes()) for name in COLUMNS}
-    if lines := [f"{folder / name}.npy is damaged" for name in COLUMNS if columns[name] != about["columns"][name]]:
+    if lines := [f"{folder / name}.npy is damaged" for name in COLUMNS if columns[name] != about.columns.get(name)]:
         return lines
     ends = np.searchsorted(index.shard_ids, np.arange(len(index.shards)), side="right").tolist()
     ranges = [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
     threads = ThreadPoolExecutor(workers)  # both reading and zlib.crc32 let other threads run
     try:
-        checks = threads.map(lambda samples, shard: _check_shard(index, samples, shard), ranges, about["shards"])
+        shards = zip(index.shards, about.shards, strict=True)
+        checks = threads.map(lambda samples, shard: _check_shard(index, samples, *shard), ranges, shards)
         for samples, found in zip(ranges, checks, strict=True):
             lines += found
             on_progress(len(samples))
@@ -37,9 +37,9 @@ def verify(folder: Path, workers: int, on_progress: Callable[[int], None] = lamb
     return lines
 
 
-def _check_shard(index: ShardIndex, samples: range, shard: dict[str, Any]) -> list[str]:
-    """One pass over the file. shard: its name, bytes and crc32."""
-    path, lines, whole = index.folder / shard["name"], [], 0
+def _check_shard(index: ShardIndex, samples: range, name: str, shard: AboutShard) -> list[str]:
+    """One pass over the file."""
+    path, lines, whole = index.folder / name, [], 0
     try:
         with open(path, "rb") as file:
             for i in samples:
@@ -52,9 +52,9 @@ def _check_shard(index: ShardIndex, samples: range, shard: dict[str, Any]) -> li
                     lines.append(f"{index.path(i)}: other bytes than were packed")
             while rest := file.read(_CHUNK):
                 whole = zlib.crc32(rest, whole)
-            if (found := file.tell()) != shard["bytes"]:
-                lines.append(f"{path}: {found} bytes, not {shard['bytes']}")
-            elif whole != shard["crc32"] and not lines:
+            if (found := file.tell()) != shard.bytes:
+                lines.append(f"{path}: {found} bytes, not {shard.bytes}")
+            elif whole != shard.crc32 and not lines:
                 lines.append(f"{path}: its images are as packed, but a label, a name or padding is not")
     except OSError as error:
         lines.append(f"{path}: {error.strerror}, with {len(samples)} images")

@@ -4,10 +4,9 @@ A split is a folder of shard-00000.tar, shard-00001.tar, ..., index.json and one
 imagenet-opt pack makes it; any tar or WebDataset reader opens the shards without the index.
 """
 
-import json
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +15,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field, ValidationError
 
+from imagenet_opt.data.columns import check_ends, check_range, open_column
 from imagenet_opt.errors import BadSample, ShardMismatch, printable
 
 FORMAT = 1
@@ -36,6 +37,28 @@ _GAP = 2**16
 _REQUEST = 2**22
 _OTHER_FILES = 512
 """Files that the rest of a process may have open."""
+
+
+class _Format(BaseModel):
+    format: int
+
+
+class AboutShard(BaseModel):
+    """crc32: zlib.crc32 of the whole file."""
+
+    bytes: int = Field(ge=0, lt=2**63)
+    crc32: int
+
+
+class About(BaseModel):
+    """index.json. columns: zlib.crc32 of each column's file. bytes_in: of the packed images as they were."""
+
+    classes: tuple[str, ...]
+    samples: int = Field(ge=1, lt=2**48)
+    rejected: int
+    bytes_in: int
+    columns: dict[str, int]
+    shards: list[AboutShard] = Field(min_length=1)
 
 
 @dataclass(frozen=True)
@@ -62,10 +85,11 @@ class ShardIndex:
         return len(self.labels)
 
     def path(self, i: int) -> str:
-        """FOLDER/shard-00003.tar: class/name.JPEG, for messages: bytes that are no text are written as \\xff."""
+        """FOLDER/shard-00003.tar: class/name.JPEG, for messages: what does not print is written as \\xff or \\n."""
         name = self.names[self.name_offsets[i] : self.name_offsets[i + 1]].tobytes()
         shard = os.fsencode(self.folder / self.shards[self.shard_ids[i]])
-        return (shard + b": " + name).decode("utf-8", "backslashreplace")
+        text = (shard + b": " + name).decode("utf-8", "backslashreplace")
+        return text if text.isprintable() else text.encode("unicode_escape").decode()
 
     def __reduce__(self) -> tuple[Callable[[Path], "ShardIndex"], tuple[Path]]:
         """Another process maps the files anew; the arrays would be copied into it."""
@@ -87,7 +111,8 @@ def open_shards(folder: Path) -> ShardIndex:
     Raises ShardMismatch for an unfinished pack, a damaged column, a shard that is absent or of another size.
     """
     index = load_index(folder)
-    if wrong := wrong_shards(folder, read_about(folder)["shards"]):
+    sizes = [shard.bytes for shard in read_about(folder).shards]
+    if wrong := wrong_shards(folder, dict(enumerate(sizes))):
         more = f" and {len(wrong) - 1} more shards" if len(wrong) > 1 else ""
         raise mismatch(folder, f"{next(iter(wrong.values()))}{more}")
     return index
@@ -96,51 +121,61 @@ def open_shards(folder: Path) -> ShardIndex:
 def load_index(folder: Path) -> ShardIndex:
     """The index without a look at the shards. Raises ShardMismatch."""
     about = read_about(folder)
-    num_bytes = np.array([shard["bytes"] for shard in about["shards"]], dtype=np.int64)
-    columns = {name: _column(folder, name) for name in COLUMNS}
-    num_samples, names_bytes = about["samples"], len(columns["names"])
-    for name, dtype in COLUMNS.items():
-        column, length = columns[name], {"names": names_bytes, "name_offsets": num_samples + 1}.get(name, num_samples)
-        if column.dtype != dtype or column.shape != (length,):
-            found = f"{column.dtype} {column.shape}, not {length} numbers of {dtype.__name__}"
-            raise mismatch(folder, f"{folder / name}.npy is {found}")
-    limits = {"labels": len(about["classes"]) - 1, "shard_ids": len(num_bytes) - 1, "name_offsets": names_bytes}
-    for name, most in limits.items():
-        if columns[name].min() < 0 or columns[name].max() > most:
-            raise mismatch(folder, f"{folder / name}.npy is damaged: it has numbers outside of 0 to {most}")
-    ends = columns["offsets"] + columns["sizes"]
-    if min(columns["offsets"].min(), columns["sizes"].min()) < 0 or (ends > num_bytes[columns["shard_ids"]]).any():
-        raise mismatch(folder, f"{folder}/offsets.npy or sizes.npy is damaged: it points outside of its shard")
-    shards = tuple(shard["name"] for shard in about["shards"])
-    return ShardIndex(folder, tuple(about["classes"]), shards=shards, **columns)
-
-
-def read_about(folder: Path) -> Any:
-    """index.json as it is. Raises ShardMismatch."""
     try:
-        about = json.loads((folder / INDEX).read_bytes())
-        if about["format"] != FORMAT:
-            raise mismatch(folder, f"{folder / INDEX} is of format {about['format']}, not {FORMAT}")
-        return about
+        columns = _open_columns(folder, about)
+    except ValueError as error:
+        raise mismatch(folder, str(error)) from error
+    return ShardIndex(folder, about.classes, shards=tuple(map(shard_name, range(len(about.shards)))), **columns)
+
+
+def _open_columns(folder: Path, about: About) -> dict[str, NDArray[Any]]:
+    """Raises ValueError for numbers that point outside of a shard, or that no pack writes."""
+    files = {name: folder / f"{name}.npy" for name in COLUMNS}
+    lengths = dict.fromkeys(COLUMNS, about.samples) | {"names": None, "name_offsets": about.samples + 1}
+    columns = {name: open_column(files[name], dtype, lengths[name]) for name, dtype in COLUMNS.items()}
+    check_range(files["labels"], columns["labels"], len(about.classes) - 1)
+    check_range(files["shard_ids"], columns["shard_ids"], len(about.shards) - 1)
+    check_ends(files["name_offsets"], columns["name_offsets"], len(columns["names"]))
+    shards, starts, sizes = columns["shard_ids"], columns["offsets"], columns["sizes"]
+    room = np.array([shard.bytes for shard in about.shards])[shards]
+    if (starts < 0).any() or (sizes < 0).any() or (starts > room).any() or (sizes > room - starts).any():
+        raise ValueError(f"{folder}/offsets.npy or sizes.npy is damaged: it points outside of its shard")
+    next_start = np.where(shards[1:] == shards[:-1], starts[1:], room[:-1])
+    if (shards[1:] < shards[:-1]).any() or ((starts + sizes)[:-1] > next_start).any():
+        raise ValueError(f"{folder}/shard_ids.npy, offsets.npy or sizes.npy is damaged: samples overlap")
+    return columns
+
+
+def read_about(folder: Path) -> About:
+    """index.json, checked. Raises ShardMismatch."""
+    try:
+        content = (folder / INDEX).read_bytes()
+        if (found := _Format.model_validate_json(content).format) != FORMAT:
+            raise mismatch(folder, f"{folder / INDEX} is of format {found}, not {FORMAT}")
+        return About.model_validate_json(content)
     except FileNotFoundError as error:
         raise mismatch(folder, f"{folder} is no finished pack: it has no {INDEX}") from error
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise mismatch(folder, f"{folder / INDEX} is damaged: {error}") from error
+    except OSError as error:
+        raise mismatch(folder, f"{folder / INDEX} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise mismatch(folder, f"{folder / INDEX} is damaged: {place + ': ' if place else ''}{first['msg']}") from error
 
 
-def wrong_shards(folder: Path, shards: list[dict[str, Any]]) -> dict[int, str]:
-    """What is wrong with the size of which shard. shards: name and bytes of each."""
+def wrong_shards(folder: Path, num_bytes: Mapping[int, int]) -> dict[int, str]:
+    """What is wrong with the size of which shard, of those that are to have so many bytes."""
 
-    def wrong(shard: dict[str, Any]) -> str:
-        path = folder / shard["name"]
+    def wrong(shard: int) -> str:
+        path = folder / shard_name(shard)
         try:
             found = os.stat(path).st_size
         except OSError as error:
             return f"{path}: {error.strerror}"
-        return "" if found == shard["bytes"] else f"{path} has {found} bytes, not the {shard['bytes']} of its index"
+        return "" if found == num_bytes[shard] else f"{path} has {found} bytes, not the {num_bytes[shard]} of its index"
 
     with ThreadPoolExecutor(_STAT_THREADS) as threads:
-        return {i: what for i, what in enumerate(threads.map(wrong, shards)) if what}
+        return {shard: what for shard, what in zip(num_bytes, threads.map(wrong, num_bytes), strict=True) if what}
 
 
 def mismatch(folder: Path, what: str) -> ShardMismatch:
@@ -148,15 +183,6 @@ def mismatch(folder: Path, what: str) -> ShardMismatch:
         f"{what} (data.root). To mend it, pack again with the same words: what is whole is kept; "
         f"imagenet-opt pack out={folder.parent} --verify lists all damage"
     )
-
-
-def _column(folder: Path, name: str) -> NDArray[Any]:
-    try:
-        column: NDArray[Any] = np.load(folder / f"{name}.npy", mmap_mode="r")
-        return column
-    except (OSError, EOFError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise mismatch(folder, f"{folder / name}.npy cannot be opened: {reason}") from error
 
 
 class ShardStore:

@@ -150,11 +150,6 @@ def _read(source: Source, i: int) -> bytes | OSError:
     try:
         return source.read(i)
     except OSError as error:
-        if not os.path.isdir(source.files.folder):  # not one bad file, but no files any more
-            raise PackStopped(
-                f"{source.files.folder} went away ({error.strerror}); bring it back (data.root) and say the same "
-                "again: it goes on where it stopped"
-            ) from error
         return error
 
 

@@ -1,0 +1,85 @@
+"""What an image file is before it is decoded: one answer for packing and for training.
+
+A file is what its bytes say, whatever it is called: ImageNet has a PNG that is named .JPEG.
+"""
+
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+EXTENSIONS = {
+    "JPEG": "jpg",
+    "MPO": "jpg",  # what Pillow calls a JPEG that more pictures follow
+    "PNG": "png",
+    "WEBP": "webp",
+    "BMP": "bmp",
+    "TIFF": "tif",
+    "PPM": "ppm",
+    "GIF": "gif",
+}
+"""Kinds of images, by Pillow's names. No other of its parsers sees a byte: some start programs."""
+REFUSED = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+"""What Pillow raises for files that it does not open."""
+
+_FORMATS = [name for name in EXTENSIONS if name != "MPO"]
+_START, _END = b"\xff\xd8", b"\xff\xd9"
+_TAIL = 1024
+"""Bytes at the end of a JPEG in which its end mark must be; some writers pad."""
+_MOST_PIXELS = 2**29
+"""Of JPEGs, which have no other limit here: a progressive one takes up to 6 bytes a pixel, whatever the crop."""
+
+
+def is_jpeg(encoded: bytes) -> bool:
+    return encoded[:2] == _START
+
+
+def is_whole_jpeg(encoded: bytes) -> bool:
+    """Whether it also ends as one: no decoder has to look for where it was cut."""
+    return is_jpeg(encoded) and encoded.rfind(_END, -_TAIL) >= 0
+
+
+def open_image(encoded: bytes) -> Image.Image:
+    """By Pillow, not yet decoded. JPEGs may have more pixels than others, as they are decoded at a fitting scale.
+
+    Raises one of REFUSED.
+    """
+    limit = Image.MAX_IMAGE_PIXELS
+    try:
+        if is_jpeg(encoded):
+            Image.MAX_IMAGE_PIXELS = None
+        with no_bomb_warning():
+            image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
+    finally:
+        Image.MAX_IMAGE_PIXELS = limit
+    check_size(image.height, image.width)
+    return image
+
+
+def check_size(height: int, width: int) -> None:
+    """Raises ValueError."""
+    if height * width > _MOST_PIXELS:
+        raise ValueError(f"it claims {width} x {height} pixels, as damaged files do")
+
+
+def reason(error: Exception) -> str:
+    """Why one of REFUSED was raised, in words."""
+    return "no image that any decoder knows" if isinstance(error, UnidentifiedImageError) else str(error)
+
+
+def eight_bits(image: Image.Image) -> Image.Image:
+    """In grey or RGB, without alpha. Pillow alone would cut 16 bits off at 255."""
+    if image.mode.startswith("I"):
+        return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+    return image.convert("L" if image.mode in ("1", "L", "LA", "F") else "RGB")
+
+
+@contextmanager
+def no_bomb_warning() -> Iterator[None]:
+    """Pillow warns from half of its limit on."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        yield

@@ -1,0 +1,41 @@
+"""Lists that say which class each image of a flat folder is of."""
+
+import os
+from pathlib import Path
+
+from imagenet_opt.errors import ConfigError
+
+_LIST = "LOC_val_solution.csv"
+
+
+def find_labels(folder: Path) -> Path:
+    for place in (folder, *list(folder.parents)[:4]):
+        if (place / _LIST).is_file():
+            return place / _LIST
+    raise ConfigError(
+        f"{folder} has images but no class folders, and no {_LIST} lies there or above; "
+        "say which class each is of with val_labels=FILE (that list of Kaggle's, or lines of FILE CLASS)"
+    )
+
+
+def read_labels(path: Path) -> dict[str, str]:
+    """File name, with or without its suffix -> class. Raises ConfigError with the line that does not fit."""
+    try:
+        lines = path.expanduser().read_text("utf-8-sig", errors="surrogateescape").split("\n")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path} (val_labels): {error.strerror}") from error
+    kaggle = lines[0].startswith("ImageId,")
+    class_of: dict[str, str] = {}
+    for number, line in enumerate(lines[kaggle:], 1 + kaggle):
+        words = _kaggle_words(line) if kaggle else line.strip().rsplit(maxsplit=1)
+        if words and len(words) != 2:
+            raise ConfigError(f"{path} (val_labels), line {number}: expected FILE CLASS, found {line[:200]!r}")
+        if words and class_of.setdefault(os.path.basename(words[0]), words[1]) != words[1]:
+            raise ConfigError(f"{path} (val_labels), line {number}: gives {words[0]!r} another class than before")
+    return class_of
+
+
+def _kaggle_words(line: str) -> list[str]:
+    """n01 1 2 3 4 n01 5 6 7 8: a class and a box for each object; the first one counts."""
+    file, comma, objects = line.strip().partition(",")
+    return [file, *objects.split()[:1]] if comma else line.split()

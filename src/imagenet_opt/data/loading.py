@@ -32,7 +32,8 @@ class Loading:
     crop_scale: share of an image's area that a training crop may take. val_image_size: None for `image_size`.
     samples_per_epoch: None for the whole training set. shuffle: "block" keeps 8 to 16 neighbours of the index together.
     resize_on: "auto" is the device when that is a GPU, else the worker. max_crop_pixels: larger crops come smaller.
-    on_bad_sample: "skip" up to max_bad_fraction of the data set. read_timeout: seconds.
+    on_bad_sample: "skip" up to max_bad_fraction of the data set. read_timeout: seconds for an
+    answer, twice; half of it for errors that may pass.
     added_latency_ms, max_mb_per_second: rehearse slow storage, see SlowStore; 0 and None for the storage as it is.
     """
 

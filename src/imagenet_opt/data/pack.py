@@ -103,7 +103,6 @@ def _check_apart(root: Path, out: Path, folders: Sequence[str]) -> None:
 
 def _missing(split: PackSplit) -> list[int]:
     """Shards that are not there, or not whole."""
-    split.part(0).parent.mkdir(exist_ok=True)
     about = _finished(split.folder)
     if about is not None:
         return list(wrong_shards(split.folder, {i: shard.bytes for i, shard in enumerate(about.shards)}))
@@ -139,7 +138,7 @@ def _finish(split: PackSplit, made: list[int]) -> About:
                 f"{split.source.files.folder} (data.root) or Pillow's version changed; "
                 f"remove {split.folder.parent} (out) and pack anew"
             )
-    shutil.rmtree(split.part(0).parent)
+    shutil.rmtree(split.part(0).parent, ignore_errors=True)
     return about
 
 

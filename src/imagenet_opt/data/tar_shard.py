@@ -84,6 +84,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """A file that is under its name only when it is whole and on the disk. Raises PackStopped."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}{HALF}")
     try:
+        path.parent.mkdir(exist_ok=True)
         with open(scratch, "wb", buffering=2**20) as file:
             yield file
             file.flush()

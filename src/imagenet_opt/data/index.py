@@ -87,6 +87,11 @@ def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
     return index
 
 
+def scan_split(root: Path, split: str) -> FileIndex:
+    """As open_split, without a cache."""
+    return _scan(split_folder(root, split))[0]
+
+
 def check_same_classes(train: Split, val: Split) -> None:
     """Raises ClassMismatch unless both splits have the same class folders."""
     if train.classes == val.classes:

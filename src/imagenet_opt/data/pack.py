@@ -103,8 +103,7 @@ def _check_apart(root: Path, out: Path, folders: Sequence[str]) -> None:
 
 def _missing(split: PackSplit) -> list[int]:
     """Shards that are not there, or not whole."""
-    split.part(0).parent.mkdir(exist_ok=True)
-    about = _finished(split.folder)
+    about = _finished(split)
     if about is not None:
         return list(wrong_shards(split.folder, {i: shard.bytes for i, shard in enumerate(about.shards)}))
     parts = {}
@@ -115,13 +114,14 @@ def _missing(split: PackSplit) -> list[int]:
     return [i for i in range(split.num_shards) if i not in parts or i in wrong]
 
 
-def _finished(folder: Path) -> About | None:
-    """index.json, or None without one that fits its columns."""
+def _finished(split: PackSplit) -> About | None:
+    """index.json, or None without one that fits its columns and the plan."""
     try:
-        load_index(folder)
-        return read_about(folder)
+        load_index(split.folder)
+        about = read_about(split.folder)
     except ShardMismatch:
         return None
+    return about if len(about.shards) == split.num_shards else None
 
 
 def _read_part(path: Path) -> ShardPart:
@@ -130,7 +130,7 @@ def _read_part(path: Path) -> ShardPart:
 
 def _finish(split: PackSplit, made: list[int]) -> About:
     """Write the index now that all shards are there. Returns index.json."""
-    about = _finished(split.folder) or _write_index(split)
+    about = _finished(split) or _write_index(split)
     for i in made:
         if _read_part(split.part(i)).checksum != about.shards[i].crc32:
             (split.folder / shard_name(i)).unlink()
@@ -139,7 +139,7 @@ def _finish(split: PackSplit, made: list[int]) -> About:
                 f"{split.source.files.folder} (data.root) or Pillow's version changed; "
                 f"remove {split.folder.parent} (out) and pack anew"
             )
-    shutil.rmtree(split.part(0).parent)
+    shutil.rmtree(split.part(0).parent, ignore_errors=True)
     return about
 
 

@@ -4,11 +4,10 @@ import os
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from imagenet_opt.data.index import IMAGE_SUFFIXES, open_split
+from imagenet_opt.data.index import IMAGE_SUFFIXES, scan_split
 from imagenet_opt.data.pack_labels import find_labels, read_labels
 from imagenet_opt.data.pack_source import PATIENCE, Source, file_index
 from imagenet_opt.data.reading import retried
@@ -25,8 +24,7 @@ def open_train(root: Path, split: str) -> Source:
         raise ConfigError(f"{folder} is packed already; data.root must hold the images that it was made from")
     if "archive" in (kinds := _kinds(folder)) and "folder" not in kinds:
         return _open_archives(folder)
-    with TemporaryDirectory() as no_cache:
-        return Source(open_split(root, split, Path(no_cache)), nested=True)
+    return Source(scan_split(root, split), nested=True)
 
 
 def open_val(root: Path, split: str, classes: tuple[str, ...], labels: Path | None) -> Source:

@@ -97,7 +97,7 @@ def _read_plan(folder: Path) -> Any:
     try:
         plan = json.loads((folder / PLAN).read_bytes())
         if not (_describe(plan) and plan["fingerprint"] and 1 <= plan["num_shards"] <= plan["images"]):
-            raise ValueError("of no pack")
+            raise ValueError("all that is used of it must be there")
         return plan
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         if not any(folder.iterdir()):

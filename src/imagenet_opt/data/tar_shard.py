@@ -84,6 +84,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """A file that is under its name only when it is whole and on the disk. Raises PackStopped."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}{HALF}")
     try:
+        path.parent.mkdir(exist_ok=True)
         with open(scratch, "wb", buffering=2**20) as file:
             yield file
             file.flush()
@@ -137,13 +138,16 @@ def _add_file(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 def _read_ahead(source: Source) -> Iterator[bytes | OSError]:
     """The files in order, several being read at once, since shared storage answers slowly, not seldom."""
     waiting: deque[Future[bytes | OSError]] = deque()
-    with ThreadPoolExecutor(_READS_IN_FLIGHT) as threads:
+    threads = ThreadPoolExecutor(_READS_IN_FLIGHT)
+    try:
         for i in range(len(source)):
             waiting.append(threads.submit(_read, source, i))
             if len(waiting) > _READS_IN_FLIGHT:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)  # others may have a minute of patience left
 
 
 def _read(source: Source, i: int) -> bytes | OSError:

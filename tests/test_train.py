@@ -188,7 +188,7 @@ def test_two_processes_share_the_samples_and_the_weights(clean: Path, images_roo
         "allow_targets=[recorder]",
         "+callbacks.recorder._target_=recorder.Recorder",
         f"+callbacks.recorder.folder={tmp_path}",
-        PYTHONPATH=str(tmp_path),
+        PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
     )
     assert done.returncode == 0, done.stderr
     ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)]

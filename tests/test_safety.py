@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from imagenet_opt.cli import composition
 from imagenet_opt.cli.build import build_run, make
 from imagenet_opt.cli.overrides import config_folder, report_mistakes
+from imagenet_opt.cli.summary import print_summary
 from imagenet_opt.cli.sweep_page import write_page
 from imagenet_opt.cli.sweep_rows import Row, print_table
 from imagenet_opt.cli.targets import check_targets, leaves
@@ -273,6 +274,9 @@ def test_names_of_others_do_not_reach_the_terminal_as_commands(
     assert "\x1b]" not in shown and "\x07" not in shown and "\x1b[2J" not in shown and "\x1b[31m" not in shown
     assert "[red]" in shown.replace("\n", "") and r"sweep\x1b[2J" in shown
 
+    print_summary({}, Path("[red]run[/red]\x1b[2J"))
+    assert r"[red]run[/red]\x1b[2J" in capsys.readouterr().out.replace("\n", "")
+
     def mistake() -> None:
         raise ImagenetOptError(f"cannot decode /data/{HOSTILE}\u202egpj.exe")
 
@@ -285,6 +289,8 @@ def test_names_of_others_do_not_reach_the_terminal_as_commands(
 def test_log_lines_are_printable_and_stay_readable() -> None:
     record = logging.LogRecord("x", logging.WARNING, "x.py", 1, "skipped: %s", ("/d/\x1b[2Jéß日本.JPEG\r",), None)
     assert make_printable(record) and record.getMessage() == r"skipped: /d/\x1b[2Jéß日本.JPEG\r"
+    misfit = logging.LogRecord("x", logging.INFO, "x.py", 1, "%d files", ("no number",), None)
+    assert make_printable(misfit) and misfit.msg == "%d files"
     assert printable("100 % of it\n\tis well") == "100 % of it\n\tis well"
 
 

@@ -24,7 +24,7 @@ _VALUE = re.compile(
     r"|X-Amz-(Signature|Credential)=",
     re.I,
 )
-_VARIABLE = re.compile(r"key|token|secret|passw|credential|auth|cookie|netrc|dsn", re.I)
+_VARIABLE = re.compile(r"key|token|secret|passw|credential|auth(?!or)|cookie|netrc|dsn", re.I)
 
 
 def names_secret(name: str) -> bool:

@@ -60,7 +60,7 @@ def storage_fails(trial: Trial) -> str:
         trial.root = control.with_suffix("")
         run = trial.started()
         tell(control, errno=errno.EIO)
-        run.ends(2, "^StorageFailed: ", "data.root")
+        run.ends(2, "^StorageFailed: .*mount")
         tell(control)
         trial.goes_on()
     return f"explained: StorageFailed; {IDENTICAL}"

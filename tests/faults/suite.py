@@ -7,6 +7,7 @@ full disks need the right to mount, faults of single reads need FUSE (/dev/fuse,
 """
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -82,6 +83,7 @@ def main() -> None:
     names = options.only.split(",")
     if unknown := set(names) - set(CASES):
         parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that its runs and mounts are ended, too
     lab = Lab(options.workdir or Path(tempfile.mkdtemp(prefix="faults_")))
     rows = [Row(CASES[name].title) for name in names]
     try:

@@ -8,7 +8,15 @@ from tests.fuzz.judge import Judge
 from tests.fuzz.readers import drawn_images
 from tests.fuzz.run import fuzz
 
-EXAMPLES = {"images": 120, "checkpoint": 80, "sweep": 60}
+EXAMPLES = {
+    "images": 120,
+    "checkpoint": 80,
+    "sweep": 60,
+    "index cache": 50,
+    "shards": 50,
+    "metrics.csv": 50,
+    "wandb_id.txt": 50,
+}
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,12 @@ import logging
 import re
 from contextlib import suppress
 
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""All but tab and new line; and what turns the direction of writing."""
+from imagenet_opt import errors
 
 
 def printable(text: str) -> str:
-    """`text` with control characters written as \\x1b."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    """`text` with control characters written as \\x1b; its lines and tabs stay."""
+    return "".join(part if part in ("\n", "\t") else errors.printable(part) for part in re.split(r"([\n\t])", text))
 
 
 def make_printable(record: logging.LogRecord) -> bool:

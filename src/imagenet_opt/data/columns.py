@@ -5,6 +5,7 @@ makes more memory be taken, or another place be read, than the file itself has.
 """
 
 import os
+import tokenize
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def open_column(path: Path, dtype: DTypeLike, length: int | None = None) -> NDAr
                 raise ValueError("it is of another version of the format")
             shape, _, found = npy.read_array_header_1_0(file)
             start, size = file.tell(), os.fstat(file.fileno()).st_size
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, tokenize.TokenError) as error:
         raise ValueError(f"{path} cannot be opened: {getattr(error, 'strerror', None) or error}") from error
     expected = np.dtype(dtype)
     wanted = ((size - start) // expected.itemsize,) if length is None else (length,)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 
 _INIT_SECONDS = 30
 _FINISH_SECONDS = 120
+_RUN_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 STEP = "trainer/global_step"  # Lightning's name
 # Whole names: which of two patterns wins, such as * and val/*, W&B leaves open.
 BY_EPOCH = ("val/loss", "val/acc1", "val/acc5", "throughput/epoch_seconds")
@@ -131,6 +133,11 @@ def _reason(error: Exception) -> str:
 
 def _run_id(folder: Path) -> str:
     file = folder / "wandb_id.txt"
-    if not file.exists():
-        file.write_text(uuid.uuid4().hex[:8] + "\n")
-    return file.read_text().strip()
+    if file.exists():
+        found = file.read_text(errors="replace").strip()
+        if _RUN_ID.fullmatch(found):
+            return found
+        log.warning(f"{file} holds no id of a W&B run; going on as a new one")
+    made = uuid.uuid4().hex[:8]
+    file.write_text(f"{made}\n")
+    return made

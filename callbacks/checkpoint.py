@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
 
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, Preempted
 from imagenet_opt.run import checkpoint as files
-from imagenet_opt.run.position import position, rewrite_position
+from imagenet_opt.run.position import position, rewrite_position, validation_due
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +52,11 @@ class Checkpoint(LightningCheckpoint):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self.folder = Path(trainer.strategy.broadcast(str(self.folder or trainer.default_root_dir)))
         self._saved_step, self._saved_at, self._validated_step = -1, time.monotonic(), -1
+        self._first_step = sys.maxsize  # nothing can be saved before training starts
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._saved_step = trainer.global_step
+        self._first_step = trainer.global_step
+        self._saved_step = -1 if validation_due(trainer) else trainer.global_step
         if self._random is not None:
             if position(trainer).step > 0:  # else the loader has drawn for its epoch, as it should, since the restore
                 torch.set_rng_state(self._random["cpu"].cpu())
@@ -74,8 +77,12 @@ class Checkpoint(LightningCheckpoint):
         if trainer.global_step > self._saved_step:
             self._save(trainer)
 
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if isinstance(exception, Preempted) and trainer.global_step > max(self._saved_step, self._first_step):
+            self._save(trainer)
+
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        rewrite_position(checkpoint, position(trainer))
+        rewrite_position(checkpoint, position(trainer), validation_due(trainer))
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "random": _random_state()}

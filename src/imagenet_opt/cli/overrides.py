@@ -13,7 +13,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_opt.errors import ImagenetOptError
+from imagenet_opt.cli.preempted import leave
+from imagenet_opt.errors import ImagenetOptError, Preempted
 
 
 def config_folder() -> Path:
@@ -47,9 +48,14 @@ def _beside(arguments: list[str], override: str) -> list[str]:
 
 
 def report_mistakes(command: Callable[[], Any]) -> Any:
-    """Run `command`; a mistake of the user ends it with one line on stderr and status 2, without a traceback."""
+    """Run `command`; a mistake of the user ends it with one line on stderr and status 2, without a traceback.
+
+    A run that was asked to stop ends likewise, with status 75.
+    """
     try:
         return command()
+    except Preempted as error:
+        sys.exit(leave(error))
     except ImagenetOptError as error:
         sys.exit(_say(f"{type(error).__name__}: {error}"))
     except (HydraException, OmegaConfBaseException) as error:

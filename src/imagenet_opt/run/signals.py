@@ -91,6 +91,8 @@ class Stop:
             self.check()
 
     def _note(self, why: int) -> None:
+        if self.over and why == signal.SIGINT:
+            _say("Ctrl-C: finishing; again stops now")
         if self.why or self.over:
             return
         self.why, self.asked_at = why, time.monotonic()

@@ -27,6 +27,7 @@ def train(config: DictConfig) -> None:
     from imagenet_opt.cli.summary import print_summary, summarize, write_summary
     from imagenet_opt.data.prefetcher import died
     from imagenet_opt.run.checkpoint import step_files
+    from imagenet_opt.run.peers import explain
     from imagenet_opt.run.wandb_run import finish
 
     import_seconds = time.time() - process_began
@@ -38,7 +39,7 @@ def train(config: DictConfig) -> None:
         try:
             run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
         except RuntimeError as error:
-            if (death := died(error)) is None:
+            if (death := died(error) or explain(error)) is None:
                 raise
             raise death from error
         if run.checkpoint is not None and run.trainer.global_step == run.done_steps:
@@ -52,7 +53,7 @@ def train(config: DictConfig) -> None:
         exit_code = STATUS
         if run.trainer.is_global_zero:  # which speaks for all: launchers take another's status for a failure of the run
             newest = next(reversed(step_files(run.folder)), None)
-            raise record(run.folder, global_step=run.trainer.global_step, newest=newest) from None
+            raise record(run.folder, global_step=max(run.trainer.global_step, run.done_steps), newest=newest) from None
     finally:
         stop.over = True
         for logger in run.trainer.loggers:

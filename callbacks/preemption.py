@@ -1,5 +1,6 @@
 """Stops a run in order when its machine is wanted back."""
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from torch.optim import Optimizer
 
 from imagenet_opt.errors import Preempted
 from imagenet_opt.run.agreement import Agreement
+from imagenet_opt.run.peers import Peers
 from imagenet_opt.run.signals import SPOT, stop
 from imagenet_opt.run.spot import SpotNotice
 
@@ -32,6 +34,7 @@ class Preemption(Callback):
         self.spot_notice_url = spot_notice_url
         self.spot_notice_seconds = spot_notice_seconds
         self._notice: SpotNotice | None = None
+        self._peers: Peers | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
@@ -40,6 +43,10 @@ class Preemption(Callback):
         stop.at_once, stop.over = True, False
         self._agree, self._alone, self._stepped = Agreement(), trainer.world_size == 1, False
         self._stand_in(trainer)
+        if not self._alone:
+            broadcast = trainer.strategy.broadcast
+            self._peers = Peers(rank=trainer.global_rank, world_size=trainer.world_size, broadcast=broadcast)
+            _retire_observer()
         if self.spot_notice_url is not None and trainer.local_rank == 0:
             self._notice = SpotNotice(
                 self.spot_notice_url, every_seconds=self.spot_notice_seconds, notify=lambda: stop.ask(SPOT)
@@ -53,6 +60,8 @@ class Preemption(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Averaged weights are swapped in for a validation; one that is broken off would leave them there."""
+        if self._peers is not None and not (isinstance(exception, Preempted) and self._stepped):
+            self._peers.failing(exception)
         if isinstance(exception, Preempted) and trainer.validating:
             for callback in trainer.callbacks:  # type: ignore[attr-defined]
                 if isinstance(callback, WeightAveraging) and callback._average_model is not None:
@@ -73,6 +82,8 @@ class Preemption(Callback):
         """Called when the fit is over, however it ended."""
         if self._notice is not None:
             self._notice.close()
+        if self._peers is not None:
+            self._peers.close()
         training = trainer.fit_loop.epoch_loop
         for place, names in (
             (trainer._signal_connector, ("register_signal_handlers", "teardown")),
@@ -96,3 +107,10 @@ class Preemption(Callback):
         if self._alone:
             stop.at_once = not self._stepped
         original()
+
+
+def _retire_observer() -> None:
+    """Lightning's own thread would kill this process without a word when one that it started has ended."""
+    for thread in threading.enumerate():
+        if thread.name == "child-process-observer":
+            thread._child_processes = []  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_opt.cli.preempted import leave
 from imagenet_opt.errors import ImagenetOptError, Preempted
+from imagenet_opt.run import slurm
 
 
 def config_folder() -> Path:
@@ -25,13 +26,20 @@ def config_folder() -> Path:
 
 
 def complete(overrides: list[str]) -> list[str]:
-    """Add what the given overrides imply: a `data.root` means data=folder; demo data alone means the demo recipe."""
+    """Add what the given overrides imply: a `data.root` means data=folder; demo data alone means the demo recipe.
+
+    In a SLURM job the run folder follows the job, so that it goes on when it is queued again.
+    """
 
     def given(*starts: str) -> bool:
         return any(override.startswith(starts) for override in overrides)
 
     asks_help = any(override in ("--help", "-h", "--hydra-help", "--version") for override in overrides)
-    if asks_help or given("experiment=", "+experiment="):
+    if asks_help:
+        return overrides
+    if (job := slurm.folder_name()) and not given("hydra.run.dir=", "-m", "--multirun", "hydra.mode="):
+        overrides = _beside(overrides, f"hydra.run.dir=runs/{job}")
+    if given("experiment=", "+experiment="):
         return overrides
     if given("data.root=", "++data.root=") and not given("data="):
         return _beside(overrides, "data=folder")

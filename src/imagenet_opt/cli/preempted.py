@@ -27,7 +27,7 @@ def record(folder: Path, *, global_step: int, newest: Path | None) -> Preempted:
         "checkpoint": checkpoint,
     }
     (folder / FILE).write_text(json.dumps(found, indent=2) + "\n")
-    where = f"step {global_step}, saved as {newest}" if newest else "no step done, nothing to save"
+    where = f"step {global_step}, checkpoint {newest}" if newest else "no step done, nothing to save"
     return Preempted(f"{stop.reason}: {where}; `{command(folder)}` goes on")
 
 
@@ -46,7 +46,9 @@ def command(folder: Path) -> str:
 
 def leave(error: Preempted) -> int:
     """Say why the run ends, have SLURM queue it again where its warning was the reason; the exit status."""
-    print(f"Preempted: {error}", file=sys.stderr, flush=True)
+    begun = stop.over
+    text = str(error) if begun else f"{error}: training had not begun; the same command starts it"
+    print(f"Preempted: {text}", file=sys.stderr, flush=True)
     if stop.why == signal.SIGUSR1 and slurm.folder_name() is not None:
         slurm.requeue()
     return STATUS

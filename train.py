@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from imagenet_opt.cli.overrides import complete, config_folder, report_mistakes
+from imagenet_opt.cli.overrides import complete, config_folder, follow_job, report_mistakes
 from imagenet_opt.errors import Preempted
 from imagenet_opt.run.signals import stop
 
@@ -75,5 +75,5 @@ if __name__ == "__main__":
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # so that mistakes arrive in report_mistakes as they were raised
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait starve the loader's workers
     stop.install()
-    sys.argv[1:] = complete(sys.argv[1:])
+    sys.argv[1:] = follow_job(complete(sys.argv[1:]))
     report_mistakes(main)

@@ -1,6 +1,10 @@
 """A run that is asked to stop, stops in order, and goes on as if it had not."""
 
+import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +22,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended"),
 ]
-NAMES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class Kill(Callback):
@@ -89,3 +92,40 @@ def test_stopped_at_any_hook_it_ends_as_the_whole_run(project, tmp_path: Path, h
         torch.testing.assert_close(whole[key], cut[key], rtol=0, atol=0)
     assert opened(tmp_path / "whole/best.ckpt")["global_step"] == opened(tmp_path / "cut/best.ckpt")["global_step"]
     assert rows == whole_rows
+
+
+TWO = """
+import json, os, signal, sys
+from lightning.pytorch import Callback, Trainer
+from torch.utils.data import DataLoader
+from callbacks.checkpoint import Checkpoint
+from callbacks.preemption import Preemption
+from imagenet_opt.errors import Preempted
+from tests.callbacks.conftest import Plain, images
+
+class Told(Callback):
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if trainer.global_rank == 1 and batch_idx == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=100, logger=False, enable_progress_bar=False,
+                  enable_model_summary=False, callbacks=[Told(), Preemption(), Checkpoint(folder=sys.argv[1])])
+try:
+    trainer.fit(Plain(), DataLoader(images(), batch_size=4))
+except Preempted as error:
+    with open(os.path.join(sys.argv[1], f"rank{trainer.global_rank}.json"), "w") as file:
+        json.dump([trainer.global_step, str(error)], file)
+"""
+
+
+def test_two_processes_stop_at_the_same_batch_when_one_is_told(tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(TWO)
+    command = [sys.executable, str(tmp_path / "two.py"), str(tmp_path)]
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second
+    assert first[1] == "SIGTERM" and 4 <= first[0] <= 5
+    assert opened(tmp_path / "last.ckpt")["global_step"] == first[0]

@@ -26,26 +26,28 @@ def config_folder() -> Path:
 
 
 def complete(overrides: list[str]) -> list[str]:
-    """Add what the given overrides imply: a `data.root` means data=folder; demo data alone means the demo recipe.
-
-    In a SLURM job the run folder follows the job, so that it goes on when it is queued again.
-    """
+    """Add what the given overrides imply: a `data.root` means data=folder; demo data alone means the demo recipe."""
 
     def given(*starts: str) -> bool:
         return any(override.startswith(starts) for override in overrides)
 
     asks_help = any(override in ("--help", "-h", "--hydra-help", "--version") for override in overrides)
-    if asks_help:
-        return overrides
-    if (job := slurm.folder_name()) and not given("hydra.run.dir=", "-m", "--multirun", "hydra.mode="):
-        overrides = _beside(overrides, f"hydra.run.dir=runs/{job}")
-    if given("experiment=", "+experiment="):
+    if asks_help or given("experiment=", "+experiment="):
         return overrides
     if given("data.root=", "++data.root=") and not given("data="):
         return _beside(overrides, "data=folder")
     if not given("data=") or given("data=demo"):
         return _beside(overrides, "+experiment=demo")
     return overrides
+
+
+def follow_job(overrides: list[str]) -> list[str]:
+    """In a SLURM job, the folder that a job queued again finds, of a run or a multirun, unless one is given."""
+    job = slurm.folder_name()
+    key = "hydra.sweep.dir" if {"-m", "--multirun"} & set(overrides) else "hydra.run.dir"
+    if job is None or any(word.startswith(f"{key}=") for word in overrides):
+        return overrides
+    return _beside(overrides, f"{key}=runs/{job}")
 
 
 def _beside(arguments: list[str], override: str) -> list[str]:

@@ -28,7 +28,7 @@ def record(folder: Path, *, global_step: int, newest: Path | None) -> Preempted:
     }
     (folder / FILE).write_text(json.dumps(found, indent=2) + "\n")
     where = f"step {global_step}, checkpoint {newest}" if newest else "no step done, nothing to save"
-    return Preempted(f"{stop.reason}: {where}; `{command(folder)}` goes on")
+    return Preempted(f"{stop.reason}: {where}; `{command('hydra.run.dir', folder)}` goes on")
 
 
 def clear(folder: Path) -> None:
@@ -36,18 +36,19 @@ def clear(folder: Path) -> None:
     (folder / FILE).unlink(missing_ok=True)
 
 
-def command(folder: Path) -> str:
-    """What was typed, with the run folder that it went to."""
+def command(key: str, folder: Path) -> str:
+    """What was typed, with the folder that it went to. key: hydra.run.dir or hydra.sweep.dir."""
     arguments = sys.argv[1:]
-    if not any(argument.startswith("hydra.run.dir=") for argument in arguments):
-        arguments = [*arguments, f"hydra.run.dir={os.path.relpath(folder)}"]
+    if not any(argument.startswith(f"{key}=") for argument in arguments):
+        arguments = [*arguments, f"{key}={os.path.relpath(folder)}"]
     return shlex.join(["python", sys.argv[0], *arguments])
 
 
 def leave(error: Preempted) -> int:
     """Say why the run ends, have SLURM queue it again where its warning was the reason; the exit status."""
-    begun = stop.over
-    text = str(error) if begun else f"{error}: training had not begun; the same command starts it"
+    text = str(error)
+    if text == stop.reason:  # raised before there was a run
+        text += ": training had not begun; the same command starts it"
     print(f"Preempted: {text}", file=sys.stderr, flush=True)
     if stop.why == signal.SIGUSR1 and slurm.folder_name() is not None:
         slurm.requeue()

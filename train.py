@@ -12,7 +12,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from imagenet_opt.cli.composition import check_all
-from imagenet_opt.cli.overrides import complete, config_folder, report_mistakes
+from imagenet_opt.cli.overrides import complete, config_folder, follow_job, report_mistakes
+from imagenet_opt.errors import Preempted
+from imagenet_opt.run.signals import stop
 
 
 def train(config: DictConfig) -> None:
@@ -22,19 +24,23 @@ def train(config: DictConfig) -> None:
 
     from imagenet_opt.cli.build import build_run
     from imagenet_opt.cli.console import quiet
+    from imagenet_opt.cli.preempted import STATUS, clear, record
     from imagenet_opt.cli.summary import print_summary, summarize, write_summary
     from imagenet_opt.data.prefetcher import died
+    from imagenet_opt.run.checkpoint import step_files
+    from imagenet_opt.run.peers import explain
     from imagenet_opt.run.wandb_run import finish
 
     import_seconds = time.time() - process_began
     quiet()
     run = build_run(config)
-    succeeded = False
+    clear(run.folder)
+    exit_code = 1
     try:
         try:
             run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
         except RuntimeError as error:
-            if (death := died(error)) is None:
+            if (death := died(error) or explain(error)) is None:
                 raise
             raise death from error
         if run.checkpoint is not None and run.trainer.global_step == run.done_steps:
@@ -43,10 +49,16 @@ def train(config: DictConfig) -> None:
             numbers = summarize(run.trainer, import_seconds=import_seconds, run_seconds=time.time() - process_began)
             write_summary(numbers, run.folder)
             print_summary(numbers, run.folder)
-        succeeded = True
+        exit_code = 0
+    except Preempted:
+        exit_code = STATUS
+        if run.trainer.is_global_zero:  # which speaks for all: launchers take another's status for a failure of the run
+            newest = next(reversed(step_files(run.folder)), None)
+            raise record(run.folder, global_step=max(run.trainer.global_step, run.done_steps), newest=newest) from None
     finally:
+        stop.over = True
         for logger in run.trainer.loggers:
-            finish(logger, exit_code=0 if succeeded else 1)
+            finish(logger, exit_code=exit_code, preempted=exit_code == STATUS)
 
 
 @hydra.main(config_path=str(config_folder()), config_name="train", version_base="1.3")
@@ -54,6 +66,7 @@ def main(config: DictConfig) -> float | None:
     if HydraConfig.get().mode == RunMode.MULTIRUN:
         from imagenet_opt.cli.sweep import run_job
 
+        stop.restore()
         return run_job(Path(__file__))
     report_mistakes(lambda: train(config))  # here too: what passes through Hydra gets a line of its own before it
     return None
@@ -62,6 +75,7 @@ def main(config: DictConfig) -> float | None:
 if __name__ == "__main__":
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # so that mistakes arrive in report_mistakes as they were raised
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait starve the loader's workers
-    sys.argv[1:] = complete(sys.argv[1:])
+    stop.install()
+    sys.argv[1:] = follow_job(complete(sys.argv[1:]))
     check_all()
     report_mistakes(main)

@@ -136,6 +136,38 @@ def test_killed_in_the_middle_it_goes_on_bit_for_bit(clean: Path, images_root: P
     assert metrics(clean) == metrics(folder)
 
 
+def test_a_slurm_job_that_is_warned_saves_queues_itself_and_goes_on_bit_for_bit(
+    clean: Path, images_root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" > "{tmp_path}/asked"\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_STEP_ID": "0", "PATH": path}
+    slow = ("data.added_latency_ms=300", "data.reads_in_flight=1")
+    arguments = command(f"data.root={images_root}", *TINY, "checkpoint.every_n_steps=2", *slow)
+    job = subprocess.Popen(
+        arguments, cwd=tmp_path, env=environment(tmp_path, **slurm), stderr=subprocess.PIPE, text=True
+    )
+    folder = tmp_path / "runs/slurm_7"
+    deadline = time.monotonic() + 120
+    while not (folder / "checkpoints/step_00000002.ckpt").exists() and time.monotonic() < deadline:
+        assert job.poll() is None
+    job.send_signal(signal.SIGUSR1)
+    _, err = job.communicate(timeout=120)
+    assert job.returncode == 75, err
+    assert "Preempted: SIGUSR1: step" in err and "hydra.run.dir=runs/slurm_7" in err and "Traceback" not in err
+    assert (tmp_path / "asked").read_text() == "requeue 7\n"
+    told = json.loads((folder / "preempted.json").read_text())
+    assert told["reason"] == "SIGUSR1" and opened(folder / told["checkpoint"])["global_step"] == told["step"]
+
+    done = train(folder, images_root, "checkpoint.every_n_steps=2")
+    assert done.returncode == 0, done.stderr
+    assert f"at step {told['step']}" in done.stdout
+    assert not (folder / "preempted.json").exists()
+    assert_same(opened(clean / "last.ckpt"), opened(folder / "last.ckpt"))
+    assert metrics(clean) == metrics(folder)
+
+
 def test_any_number_of_workers_trains_the_same(clean: Path, images_root: Path, tmp_path: Path) -> None:
     done = train(tmp_path / "run", images_root, "data.num_workers=0")
     assert done.returncode == 0, done.stderr

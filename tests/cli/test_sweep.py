@@ -36,6 +36,9 @@ def job(config, folder):
         print("wandb: goodbye", file=sys.stderr)
         print("/lib/resource_tracker.py:9: UserWarning: leaked\\n  warnings.warn(", file=sys.stderr)
         sys.exit(2)
+    if config.kind == "preempted":
+        print("Preempted: SIGTERM: step 7", file=sys.stderr)
+        sys.exit(75)
     if config.kind == "crash":
         raise MemoryError
     if config.kind == "killed":
@@ -157,6 +160,21 @@ def test_ctrl_c_keeps_the_rows_so_far(app: Path) -> None:
     assert [row["status"] for row in collect_rows(sweep)] == ["ok", "interrupted"]
     assert "interrupted" in out and "interrupted" in (sweep / "sweep.csv").read_text()
     assert '<tr class="interrupted">' in (sweep / "sweep.html").read_text()
+
+
+def test_a_preempted_job_ends_the_sweep_which_goes_on_without_what_is_done(app: Path) -> None:
+    _, err = start(app, "-m", "kind=ok,preempted,waits", "size=2", "hydra.sweep.dir=runs/s").communicate(timeout=120)
+    assert "Preempted: the sweep ends inside job #1; not run: #2 kind=waits size=2; `python app.py -m" in err
+    rows = collect_rows(app / "runs" / "s")
+    assert [(row["status"], row["exit_code"]) for row in rows] == [("ok", 0), ("interrupted", 75)]
+
+    (app / "runs/s/0/seen.json").unlink()
+    process = start(app, "-m", "kind=ok,waits", "size=2", "hydra.sweep.dir=runs/s")
+    wait_for(app / "runs/s/1/waiting", process)
+    assert not (app / "runs/s/0/seen.json").exists()
+    process.terminate()  # the sweep alone: it hands it on
+    _, err = process.communicate(timeout=60)
+    assert "killed by signal 15" in collect_rows(app / "runs" / "s")[1]["error"], err
 
 
 def test_a_second_ctrl_c_kills_a_job_that_does_not_stop(app: Path) -> None:

@@ -1,5 +1,7 @@
 """One item in advance, the same items, and no thread left behind."""
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -40,3 +42,23 @@ def test_closing_early_ends_the_thread_and_leaves_the_source_usable() -> None:
     items.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "batches ahead"]
     assert next(source) in (3, 4, 5)
+
+
+def test_a_signal_is_not_kept_waiting_by_a_source_that_hangs() -> None:
+    answer, before = threading.Event(), signal.getsignal(signal.SIGUSR1)
+
+    def leave(*_: object) -> None:
+        raise InterruptedError("stop")
+
+    def source() -> Iterator[int]:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        answer.wait()
+        yield 1
+
+    signal.signal(signal.SIGUSR1, leave)
+    try:
+        with pytest.raises(InterruptedError, match="stop"):
+            next(ahead(source()))
+    finally:
+        answer.set()
+        signal.signal(signal.SIGUSR1, before)

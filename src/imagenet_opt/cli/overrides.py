@@ -13,8 +13,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from imagenet_opt.cli.preempted import leave
 from imagenet_opt.cli.terminal import printable
-from imagenet_opt.errors import ImagenetOptError
+from imagenet_opt.errors import ImagenetOptError, Preempted
+from imagenet_opt.run import slurm
 
 
 def config_folder() -> Path:
@@ -40,6 +42,15 @@ def complete(overrides: list[str]) -> list[str]:
     return overrides
 
 
+def follow_job(overrides: list[str]) -> list[str]:
+    """In a SLURM job, the folder that a job queued again finds, of a run or a multirun, unless one is given."""
+    job = slurm.folder_name()
+    key = "hydra.sweep.dir" if {"-m", "--multirun"} & set(overrides) else "hydra.run.dir"
+    if job is None or any(word.startswith(f"{key}=") for word in overrides):
+        return overrides
+    return _beside(overrides, f"{key}=runs/{job}")
+
+
 def _beside(arguments: list[str], override: str) -> list[str]:
     """With `override` before the first one given: argparse takes no second group of them behind a flag."""
     places = [i for i, word in enumerate(arguments) if "=" in word and not word.startswith("-")]
@@ -48,9 +59,14 @@ def _beside(arguments: list[str], override: str) -> list[str]:
 
 
 def report_mistakes(command: Callable[[], Any]) -> Any:
-    """Run `command`; a mistake of the user ends it with one line on stderr and status 2, without a traceback."""
+    """Run `command`; a mistake of the user ends it with one line on stderr and status 2, without a traceback.
+
+    A run that was asked to stop ends likewise, with status 75.
+    """
     try:
         return command()
+    except Preempted as error:
+        sys.exit(leave(error))
     except ImagenetOptError as error:
         sys.exit(_say(f"{type(error).__name__}: {error}"))
     except (HydraException, OmegaConfBaseException) as error:

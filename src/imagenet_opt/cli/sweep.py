@@ -8,29 +8,41 @@ import signal
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
 from threading import Thread
-from typing import IO, Any, TextIO
+from typing import IO, Any, ClassVar, TextIO
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
+from imagenet_opt.cli.preempted import STATUS, command
 from imagenet_opt.cli.sweep_rows import JOB, SUMMARY, collect_rows, print_table, speed, write_csv, write_whole
 
 log = logging.getLogger(__name__)
 
 _SWEEP_ONLY = ("hydra.sweep", "hydra.run", "hydra.mode", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
-_STOP_SECONDS = 60
+_STOP_SECONDS = 180
 _TAIL_BYTES = 8192
 _ERROR = re.compile(r"(\[rank\d+\]:\s*)?(\w+\.)*[A-Z]\w*[a-z]\w*(:\s|(?<=Error)$)")
 
 
 class SweepTable(Callback):
     """Hydra callback that prints the table of all jobs when a multirun ends."""
+
+    planned: ClassVar[list[list[str]]] = []
+    """The overrides of every job, where the sweeper is the one that tries all combinations."""
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        if config.hydra.sweeper._target_.endswith(".BasicSweeper"):
+            overrides = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
+            SweepTable.planned = BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         sweep_dir = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
@@ -41,16 +53,21 @@ def run_job(script: Path) -> float:
     """Run the current job of a multirun as `python script OVERRIDES` and record it; its failure is a row.
 
     Returns images per second, for sweepers that search; nan where the job failed or measured none.
-    Raises KeyboardInterrupt after Ctrl-C, with the job and all before it recorded.
+    A job that has ended well in the same sweep folder is not run again. Raises SystemExit when the job was asked to
+    stop, KeyboardInterrupt after Ctrl-C; with the job and all before it recorded, and what is left said.
     """
     hydra = HydraConfig.get()
     sweep_dir = Path(hydra.runtime.cwd) / hydra.sweep.dir
     folder = Path(hydra.runtime.output_dir)
+    overrides = list(hydra.overrides.task)
+    if _is_done(folder, overrides):
+        log.info(f"\t#{hydra.job.num} was done before")
+        return _record(sweep_dir, hydra.job.num)
     for stale in (JOB, SUMMARY):
         (folder / stale).unlink(missing_ok=True)
     environment = os.environ | {"IMAGENET_OPT_SWEEP": sweep_dir.name, "PYTHONUNBUFFERED": "1"}
     outcome = _run(_command(script, hydra), folder / "job.log", cwd=hydra.runtime.cwd, env=environment)
-    job = {"job": hydra.job.num, "overrides": list(hydra.overrides.task)} | outcome
+    job = {"job": hydra.job.num, "overrides": overrides} | outcome
     write_whole(folder / JOB, json.dumps(job, indent=2) + "\n")
     return _record(sweep_dir, hydra.job.num)
 
@@ -65,8 +82,28 @@ def _record(sweep_dir: Path, num: int) -> float:
     log.info(f"\t#{num} {row['status']} after {row['seconds']:.0f} s{': ' + row['error'] if row['error'] else ''}")
     if row["status"] == "interrupted":
         print_table(rows, sweep_dir)
+        left = _left(num, sweep_dir)
+        if row["exit_code"] == STATUS:
+            print(f"Preempted: {left}", file=sys.stderr, flush=True)
+            sys.exit(STATUS)  # Hydra would hold an ordinary exception back until all jobs are done
+        log.warning(left)
         raise KeyboardInterrupt
     return speed(row)
+
+
+def _is_done(folder: Path, overrides: list[str]) -> bool:
+    """Whether a job with these overrides has ended well in `folder`."""
+    with suppress(OSError, ValueError):
+        job = json.loads((folder / JOB).read_text())
+        return bool(job["status"] == "ok" and job["overrides"] == overrides)
+    return False
+
+
+def _left(num: int, sweep_dir: Path) -> str:
+    """What a sweep that ends with job `num` has not run, and how to go on."""
+    later = [f"#{i} {' '.join(job)}" for i, job in enumerate(SweepTable.planned[num + 1 :], num + 1)]
+    not_run = f"; not run: {', '.join(later)}" if later else ""
+    return f"the sweep ends inside job #{num}{not_run}; `{command('hydra.sweep.dir', sweep_dir)}` goes on"
 
 
 def _command(script: Path, hydra: HydraConf) -> list[str]:
@@ -100,16 +137,29 @@ def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) ->
         reader.start()
     interrupted = False
     try:
-        process.wait()
+        with _handed_on(process):
+            process.wait()
     except KeyboardInterrupt:
         interrupted = True
         _stop(process)
     for reader in readers:
         reader.join(timeout=5)  # a process that the job left behind may hold the pipe open
     code = process.returncode
-    status = "interrupted" if interrupted else "failed" if code else "ok"
+    status = "interrupted" if interrupted or code == STATUS else "failed" if code else "ok"
     error = _explain(code, stderr_tail.decode(errors="replace")) if status == "failed" else None
     return {"status": status, "error": error, "seconds": time.perf_counter() - began, "exit_code": code}
+
+
+@contextmanager
+def _handed_on(process: Popen[bytes]) -> Iterator[None]:
+    """What asks the sweep to stop, asks its job, which may not have heard of it."""
+    numbers = (signal.SIGTERM, signal.SIGUSR1)
+    before = {number: signal.signal(number, lambda number, _: process.send_signal(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _tee(source: IO[bytes], terminal: TextIO, job_log: Path, tail: bytearray) -> None:
@@ -123,7 +173,7 @@ def _tee(source: IO[bytes], terminal: TextIO, job_log: Path, tail: bytearray) ->
 
 
 def _stop(process: Popen[bytes]) -> None:
-    """Let the job, which Ctrl-C reached too, end by itself; kill it after a minute or a second Ctrl-C."""
+    """Let the job, which Ctrl-C reached too, end by itself; kill it after three minutes or a second Ctrl-C."""
     try:
         log.warning(f"stopping the job, up to {_STOP_SECONDS} s; Ctrl-C again kills it")
         process.wait(_STOP_SECONDS)

@@ -12,7 +12,8 @@ _POLL_SECONDS = 0.2
 def ahead(source: Iterator[T]) -> Generator[T, None, None]:
     """Items of `source`, one of them made in advance by a thread. An error of `source` is raised in its place.
 
-    Closing the generator ends the thread, once `source` has given the item that it is at.
+    Closing the generator ends the thread, once `source` has given the item that it is at. An error that a signal
+    handler raises in here is not kept waiting for that.
     """
     queue: Queue[tuple[T | None, BaseException | None]] = Queue(maxsize=1)
     closed = threading.Event()
@@ -47,6 +48,8 @@ def ahead(source: Iterator[T]) -> Generator[T, None, None]:
             if error is not None:
                 raise error
             yield item  # type: ignore[misc]
-    finally:
+    except GeneratorExit:
         closed.set()
         thread.join()
+    finally:
+        closed.set()

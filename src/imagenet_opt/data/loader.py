@@ -28,6 +28,7 @@ from imagenet_opt.data.shards import ShardIndex, ShardStore, is_packed, open_sha
 from imagenet_opt.data.slots import Slots
 from imagenet_opt.data.slow_store import SlowStore
 from imagenet_opt.data.store import FolderStore, Store
+from imagenet_opt.data.worker_signals import shield
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +137,7 @@ def _loader(dataset: BatchDataset, how: Loading, seat: Seat, size_of: Callable[[
         multiprocessing_context="fork" if budget.num_workers else None,
         prefetch_factor=budget.prefetch_factor if budget.num_workers else None,
         persistent_workers=budget.num_workers > 0,
+        worker_init_fn=shield,
         generator=torch.Generator(),  # its own, so that starting workers draws nothing from the model's
     )
     bad = BadSamples(num_samples=len(dataset.labels), max_fraction=how.max_bad_fraction, world_size=seat.world_size)

@@ -61,10 +61,15 @@ def has_key() -> bool:
         return False
 
 
-def finish(logger: Any, *, exit_code: int) -> None:
-    """End the run of a W&B logger, so that the next job of a sweep starts its own; other loggers are left alone."""
+def finish(logger: Any, *, exit_code: int, preempted: bool = False) -> None:
+    """End the run of a W&B logger, so that the next job of a sweep starts its own; other loggers are left alone.
+
+    preempted: W&B shows the run as such, not as failed.
+    """
     run = getattr(logger, "_experiment", None)
     if run is not None and type(run).__module__.startswith("wandb."):
+        if preempted:
+            run.mark_preempting()
         try:
             run.finish(exit_code=exit_code)
         except TimeoutError:

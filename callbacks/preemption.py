@@ -1,0 +1,110 @@
+"""Stops a run in order when its machine is wanted back."""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.optim import Optimizer
+
+from imagenet_opt.errors import Preempted
+from imagenet_opt.run.agreement import Agreement
+from imagenet_opt.run.peers import Peers
+from imagenet_opt.run.signals import SPOT, stop
+from imagenet_opt.run.spot import SpotNotice
+
+
+class Preemption(Callback):
+    """Raises `Preempted` between two batches, of training or validation, once a signal or a spot notice asked for it.
+
+    SIGTERM, SIGUSR1 and Ctrl-C ask. While the only process of a run waits for data, and before its first step, it
+    stops at once. Several processes stop at the same batch, whichever of them was asked; each must see as many
+    batches as the others. A second Ctrl-C ends the process where it is. Lightning's handlers of signals are off, its
+    SLURM requeue with them.
+
+    Saving is the checkpoint callback's: its `on_exception` is given the `Preempted`.
+    spot_notice_url: asked every `spot_notice_seconds`; None for never.
+
+    Logs nothing.
+    """
+
+    def __init__(self, *, spot_notice_url: str | None = None, spot_notice_seconds: float = 5.0) -> None:
+        self.spot_notice_url = spot_notice_url
+        self.spot_notice_seconds = spot_notice_seconds
+        self._notice: SpotNotice | None = None
+        self._peers: Peers | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage != "fit":
+            return
+        stop.install()
+        stop.at_once, stop.over = True, False
+        self._agree, self._alone, self._stepped = Agreement(), trainer.world_size == 1, False
+        self._stand_in(trainer)
+        if not self._alone:
+            broadcast = trainer.strategy.broadcast
+            self._peers = Peers(rank=trainer.global_rank, world_size=trainer.world_size, broadcast=broadcast)
+            _retire_observer()
+        if self.spot_notice_url is not None and trainer.local_rank == 0:
+            self._notice = SpotNotice(
+                self.spot_notice_url, every_seconds=self.spot_notice_seconds, notify=lambda: stop.ask(SPOT)
+            )
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        self._stepped, stop.at_once = True, False  # a step half done must not be saved
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        stop.over = True
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if self._peers is not None and not (isinstance(exception, Preempted) and self._stepped):
+            self._peers.failing(exception)
+
+    def _stand_in(self, trainer: Trainer) -> None:
+        """In places of Lightning's own, as it has no hooks there: for signals, and around `next(loader)`."""
+        signals: Any = trainer._signal_connector
+        signals.register_signal_handlers = lambda: None
+        signals.teardown = lambda: self._leave(trainer)
+        training: Any = trainer.fit_loop.epoch_loop
+        training._broadcast_sigterm_tensor = lambda: None  # it would wait for the device at every step
+        for loop in (training, training.val_loop):
+            loop._on_before_fetch = partial(self._before_fetch, loop._on_before_fetch)
+            loop._on_after_fetch = partial(self._after_fetch, loop._on_after_fetch)
+
+    def _leave(self, trainer: Trainer) -> None:
+        """Called when the fit is over, however it ended."""
+        if self._notice is not None:
+            self._notice.close()
+        if self._peers is not None:
+            self._peers.close()
+        training = trainer.fit_loop.epoch_loop
+        for place, names in (
+            (trainer._signal_connector, ("register_signal_handlers", "teardown")),
+            (training, ("_broadcast_sigterm_tensor", "_on_before_fetch", "_on_after_fetch")),
+            (training.val_loop, ("_on_before_fetch", "_on_after_fetch")),
+        ):
+            for name in names:
+                vars(place).pop(name, None)
+        stop.restore()
+
+    def _before_fetch(self, original: Callable[[], None]) -> None:
+        """The boundary between two batches."""
+        if self._alone:
+            stop.at_once = True
+        if agreed := self._agree(stop.why):
+            stop.why = agreed
+            stop.check()
+        original()
+
+    def _after_fetch(self, original: Callable[[], None]) -> None:
+        if self._alone:
+            stop.at_once = not self._stepped
+        original()
+
+
+def _retire_observer() -> None:
+    """Lightning's own thread would kill this process without a word when one that it started has ended."""
+    for thread in threading.enumerate():
+        if thread.name == "child-process-observer":
+            thread._child_processes = []  # type: ignore[attr-defined]

@@ -1,0 +1,55 @@
+"""How a run ends that was asked to stop: a file in its folder, a line for the person, a status for the scheduler."""
+
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+
+from imagenet_opt.errors import Preempted
+from imagenet_opt.run import slurm
+from imagenet_opt.run.signals import stop
+
+FILE = "preempted.json"
+STATUS = 75
+"""EX_TEMPFAIL of sysexits.h: the same command, later, succeeds."""
+
+
+def record(folder: Path, *, global_step: int, newest: Path | None) -> Preempted:
+    """Write `folder`/preempted.json, and return the error that says how to go on: from the `newest` checkpoint."""
+    checkpoint = None if newest is None else str(newest.relative_to(folder))
+    found = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "reason": stop.reason,
+        "step": global_step,
+        "checkpoint": checkpoint,
+    }
+    (folder / FILE).write_text(json.dumps(found, indent=2) + "\n")
+    where = f"step {global_step}, checkpoint {newest}" if newest else "no step done, nothing to save"
+    return Preempted(f"{stop.reason}: {where}; `{command('hydra.run.dir', folder)}` goes on")
+
+
+def clear(folder: Path) -> None:
+    """The run goes on."""
+    (folder / FILE).unlink(missing_ok=True)
+
+
+def command(key: str, folder: Path) -> str:
+    """What was typed, with the folder that it went to. key: hydra.run.dir or hydra.sweep.dir."""
+    arguments = sys.argv[1:]
+    if not any(argument.startswith(f"{key}=") for argument in arguments):
+        arguments = [*arguments, f"{key}={os.path.relpath(folder)}"]
+    return shlex.join(["python", sys.argv[0], *arguments])
+
+
+def leave(error: Preempted) -> int:
+    """Say why the run ends, have SLURM queue it again where its warning was the reason; the exit status."""
+    text = str(error)
+    if text == stop.reason:  # raised before there was a run
+        text += ": training had not begun; the same command starts it"
+    print(f"Preempted: {text}", file=sys.stderr, flush=True)
+    if stop.why == signal.SIGUSR1 and slurm.folder_name() is not None:
+        slurm.requeue()
+    return STATUS

@@ -1,0 +1,35 @@
+"""All processes of a run stop at the same batch."""
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_TIMEOUT = timedelta(minutes=30)
+
+
+class Agreement:
+    """Tells every process the largest number that any of them gave, one batch late.
+
+    What is given at one batch is known at the next, so that the exchange, on the host alone, happens while the step
+    is computed and nobody waits for it. Every process has to call it as often as the others.
+    """
+
+    def __init__(self) -> None:
+        several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        self._group: Any = dist.new_group(backend="gloo", timeout=_TIMEOUT) if several else None
+        self._number = torch.zeros(1, dtype=torch.int64)
+        self._pending: dist.Work | None = None
+
+    def __call__(self, number: int) -> int:
+        """Raises RuntimeError when a process is gone."""
+        if self._group is None:
+            return number
+        if self._pending is not None:
+            self._pending.wait()
+        agreed = int(self._number)
+        if not agreed:
+            self._number[0] = number
+            self._pending = dist.all_reduce(self._number, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        return agreed

@@ -1,0 +1,118 @@
+"""Ends this process when another one of the run has died.
+
+A collective operation with a dead process waits for its time-out, half an hour, or for ever. Here each process holds a
+connection to the first one, which the kernel closes when either dies; TCP's own probes tell of a machine that is gone.
+"""
+
+import logging
+import os
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from imagenet_opt.errors import TrainingError
+
+log = logging.getLogger(__name__)
+
+_BYE = "bye"
+_CONNECT_SECONDS = 60
+_CLEAN_UP_SECONDS = 40
+_PROBES = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+_SIGNS = ("peer", "gloo", "NCCL", "ProcessGroup", "store", "socket")
+"""What errors of collective operations speak of when a process is gone."""
+_lost: list[str] = []
+_told = threading.Event()
+
+
+class Peers:
+    """Watches the other processes of a run from a thread.
+
+    broadcast: gives every process the first one's value.
+    grace_seconds: time for the main thread to fail by itself, as it does where the backend notices.
+    """
+
+    def __init__(
+        self, *, rank: int, world_size: int, broadcast: Callable[[Any], Any], grace_seconds: float = 15
+    ) -> None:
+        self.rank, self.grace_seconds = rank, grace_seconds
+        self._ending = threading.Event()
+        self._lock = threading.Lock()
+        self._lines: dict[int, socket.socket] = {}
+        server = socket.create_server(("", 0), backlog=world_size) if rank == 0 else None
+        port, token = broadcast((server.getsockname()[1], secrets.token_hex(8)) if server else None)
+        if server:
+            self._accept(server, world_size, token)
+        else:
+            self._lines[0] = socket.create_connection((os.environ["MASTER_ADDR"], port), timeout=_CONNECT_SECONDS)
+            self._lines[0].sendall(f"{token} {rank}\n".encode())
+        for peer, line in self._lines.items():
+            line.settimeout(None)
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, seconds in _PROBES.items():
+                if hasattr(socket, name):
+                    line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
+            threading.Thread(target=self._watch, args=(peer, line), daemon=True, name=f"watching rank {peer}").start()
+
+    def failing(self, error: BaseException) -> None:
+        """Let the others know why this process ends."""
+        self._send(f"rank {self.rank} ended: {type(error).__name__}: {' '.join(str(error).split())[:500]}")
+        self._ending.set()
+
+    def close(self) -> None:
+        """The run is over for this process, in order."""
+        self._ending.set()
+        self._send(_BYE)
+        for line in self._lines.values():
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_WR)
+
+    def _accept(self, server: socket.socket, world_size: int, token: str) -> None:
+        with server:
+            server.settimeout(_CONNECT_SECONDS)
+            while len(self._lines) < world_size - 1:
+                line, _ = server.accept()
+                line.settimeout(_CONNECT_SECONDS)
+                said, _, peer = line.makefile("r").readline().partition(" ")
+                if said == token:
+                    self._lines[int(peer)] = line
+                else:
+                    line.close()
+
+    def _watch(self, peer: int, line: socket.socket) -> None:
+        text = ""
+        with line, suppress(OSError), line.makefile("r") as said:
+            text = said.readline().strip()
+        if text != _BYE:
+            self._lose(text or f"rank {peer} has died, killed most likely (out of memory?); its own output may tell")
+
+    def _lose(self, reason: str) -> None:
+        with self._lock:
+            if _lost or self._ending.is_set():
+                return
+            _lost.append(reason)
+        _told.set()
+        self._send(reason)
+        if self._ending.wait(self.grace_seconds):
+            threading.Event().wait(_CLEAN_UP_SECONDS)
+        print(f"TrainingError: {_message(reason)}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    def _send(self, text: str) -> None:
+        for line in self._lines.values():
+            with suppress(OSError):
+                line.sendall(f"{text}\n".encode())
+
+
+def explain(error: BaseException) -> TrainingError | None:
+    """What an error of a collective operation means, once another process was lost; None for any other error."""
+    if any(sign in str(error) for sign in _SIGNS) and _told.wait(5):
+        return TrainingError(_message(_lost[0]))
+    return None
+
+
+def _message(reason: str) -> str:
+    return f"{reason}; the same command goes on from the last checkpoint"

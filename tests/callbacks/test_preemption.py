@@ -1,0 +1,131 @@
+"""A run that is asked to stop, stops in order, and goes on as if it had not."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import EMAWeightAveraging
+
+from callbacks.checkpoint import Checkpoint
+from callbacks.preemption import Preemption
+from imagenet_opt.errors import Preempted
+from tests.callbacks.conftest import Plain
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended"),
+]
+
+
+class Kill(Callback):
+    """Sends this process a signal at one call of one hook."""
+
+    def __init__(self, hook: str, call: int = 1, number: int = signal.SIGTERM) -> None:
+        self.left = call
+
+        def send(*_: Any) -> None:
+            self.left -= 1
+            if self.left == 0:
+                signal.raise_signal(number)
+
+        setattr(self, hook, send)
+
+
+class Scored(Plain):
+    """Logs from validation, and has the same batches whether it was resumed or not."""
+
+    def validation_step(self, batch: list[torch.Tensor], batch_idx: int) -> None:
+        self.log("val/acc1", self.net(batch[0]).mean())
+
+
+def alike() -> torch.utils.data.TensorDataset:
+    return torch.utils.data.TensorDataset(torch.ones(40, 3, 8, 8), torch.zeros(40, dtype=torch.int64))
+
+
+def opened(file: Path) -> dict[str, Any]:
+    return torch.load(file, weights_only=True)
+
+
+def fit(project, folder: Path, *more: Callback, **options: Any) -> list[tuple[int, dict[str, float]]]:
+    project.logger.rows.clear()
+    ema = EMAWeightAveraging(decay=0.5)
+    saving = Checkpoint(folder=str(folder))
+    project.fit(ema, *more, Preemption(), saving, module=Scored(), data=alike(), **options)
+    return list(project.logger.rows)
+
+
+HOOKS = [
+    ("on_train_batch_start", 1),
+    ("on_before_optimizer_step", 1),
+    ("on_train_batch_end", 3),
+    ("on_train_batch_end", 10),
+    ("on_validation_start", 1),
+    ("on_validation_batch_end", 1),
+    ("on_validation_batch_end", 2),
+    ("on_validation_epoch_end", 1),
+    ("on_train_epoch_end", 1),
+    ("on_train_epoch_start", 2),
+    ("on_train_batch_start", 11),
+]
+
+
+@pytest.mark.parametrize(("hook", "call"), HOOKS)
+def test_stopped_at_any_hook_it_ends_as_the_whole_run(project, tmp_path: Path, hook: str, call: int) -> None:
+    whole_rows = fit(project, tmp_path / "whole")
+    with pytest.raises(Preempted, match="SIGTERM"):
+        fit(project, tmp_path / "cut", Kill(hook, call))
+    rows = list(project.logger.rows)
+    last = tmp_path / "cut/last.ckpt"
+    reached = opened(last)["global_step"] if last.exists() else 0
+    rows = [row for row in rows if row[0] < reached] + fit(
+        project, tmp_path / "cut", ckpt_path=last if last.exists() else None
+    )
+    whole, cut = opened(tmp_path / "whole/last.ckpt"), opened(last)
+    for key in ("state_dict", "current_model_state", "optimizer_states", "loops", "epoch", "global_step"):
+        torch.testing.assert_close(whole[key], cut[key], rtol=0, atol=0)
+    assert opened(tmp_path / "whole/best.ckpt")["global_step"] == opened(tmp_path / "cut/best.ckpt")["global_step"]
+    assert rows == whole_rows
+
+
+TWO = """
+import json, os, signal, sys
+from lightning.pytorch import Callback, Trainer
+from torch.utils.data import DataLoader
+from callbacks.checkpoint import Checkpoint
+from callbacks.preemption import Preemption
+from imagenet_opt.errors import Preempted
+from tests.callbacks.conftest import Plain, images
+
+class Told(Callback):
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if trainer.global_rank == 1 and batch_idx == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=100, logger=False, enable_progress_bar=False,
+                  enable_model_summary=False, callbacks=[Told(), Preemption(), Checkpoint(folder=sys.argv[1])])
+try:
+    trainer.fit(Plain(), DataLoader(images(), batch_size=4))
+except Preempted as error:
+    with open(os.path.join(sys.argv[1], f"rank{trainer.global_rank}.json"), "w") as file:
+        json.dump([trainer.global_step, str(error)], file)
+"""
+
+
+def test_two_processes_stop_at_the_same_batch_when_one_is_told(tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(TWO)
+    command = [sys.executable, str(tmp_path / "two.py"), str(tmp_path)]
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second
+    assert first[1] == "SIGTERM" and 4 <= first[0] <= 5
+    assert opened(tmp_path / "last.ckpt")["global_step"] == first[0]

@@ -1,0 +1,54 @@
+"""What a SLURM job is called, and how it is queued again."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.cli.overrides import follow_job
+from imagenet_opt.run.slurm import folder_name, requeue
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [
+        ({}, None),
+        ({"SLURM_JOB_ID": "7"}, "slurm_7"),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "slurm_7"),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2"}, "slurm_7_step2"),
+        ({"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}, "slurm_7_3"),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "interactive"}, None),
+    ],
+)
+def test_the_folder_follows_the_job(environment: dict[str, str], name: str | None) -> None:
+    assert folder_name(environment) == name
+
+
+def test_a_given_folder_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_STEP_ID", "SLURM_JOB_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    assert follow_job(["seed=1"]) == ["hydra.run.dir=runs/slurm_7", "seed=1"]
+    assert follow_job(["-m", "seed=1,2"]) == ["-m", "hydra.sweep.dir=runs/slurm_7", "seed=1,2"]
+    assert follow_job(["hydra.run.dir=mine"]) == ["hydra.run.dir=mine"]
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_refused_requeue_is_told(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\necho "not yours" >&2\nexit {status}\n')
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert requeue() == (status == 0)
+    assert (tmp_path / "asked").read_text() == "requeue 7\n"
+    assert ("not yours" in caplog.text) == (status == 1)
+
+
+def test_no_slurm_command_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert not requeue()
+    assert "queue the job again yourself" in caplog.text

@@ -81,6 +81,7 @@ class Checkpoint(LightningCheckpoint):
         self._max_steps: int | None = None
         self._best_before = self.best
         self._row: dict[str, float] = {}
+        self._writer = None
         watch_averaging(trainer)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -128,10 +129,10 @@ class Checkpoint(LightningCheckpoint):
             self._save(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._writer is None:
-            return
-        self._writer.wait()
-        self._collect()
+        if self._writer is not None:
+            self._writer.wait()
+            self._collect()
+        self._durable_step = trainer.strategy.broadcast(self._durable_step)
         if self._durable_step < trainer.global_step:
             raise CheckpointError(f"training is complete, but {self._unsaved(trainer)}")
 

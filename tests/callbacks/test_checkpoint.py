@@ -1,5 +1,6 @@
 """Which files there are, and that a run goes on from them."""
 
+import errno
 import math
 import os
 import threading
@@ -14,7 +15,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from callbacks.checkpoint import Checkpoint
-from imagenet_opt.errors import ConfigError, Preempted
+from imagenet_opt.errors import CheckpointError, ConfigError, Preempted
 from tests.callbacks.conftest import Plain, images
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
@@ -158,6 +159,42 @@ def test_what_a_save_costs_is_logged(project, tmp_path: Path) -> None:
         assert row["checkpoint/stall_seconds"] > 0
         assert row["checkpoint/write_seconds"] > 0
     assert rows[-1]["checkpoint/mb"] * 1e6 == pytest.approx(os.path.getsize(tmp_path / "last.ckpt"), rel=0.01)
+
+
+class BrokenDisk(Unhurried):
+    """Nothing can be made durable in the epochs given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, epochs: set[int]) -> None:
+        self.monkeypatch, self.epochs = monkeypatch, epochs
+
+    def on_train_epoch_start(self, trainer, pl_module) -> None:
+        self.on_train_batch_end()
+        self.monkeypatch.undo()
+        if trainer.current_epoch in self.epochs:
+            self.monkeypatch.setattr(os, "fsync", self.fail)
+
+    def fail(self, *_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_ends_no_training_and_the_next_better_weights_are_the_best(
+    project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint = Checkpoint(folder=str(tmp_path), keep=1)
+    project.fit(Score([0.2, 0.9, 0.5, 0.4]), checkpoint, BrokenDisk(monkeypatch, {1}), max_epochs=4)
+    assert "checkpoint of step 20 could not be written" in caplog.text
+    assert project.trainer.global_step == 40
+    assert step_of(tmp_path / "last.ckpt") == 40
+    assert step_of(tmp_path / "best.ckpt") == 30
+
+
+def test_a_run_whose_last_checkpoint_is_missing_says_so(
+    project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = r"training is complete, but step 20 is not saved: make room in .* it goes on from step 10"
+    with pytest.raises(CheckpointError, match=words):
+        project.fit(Checkpoint(folder=str(tmp_path)), BrokenDisk(monkeypatch, {1}))
+    assert step_of(tmp_path / "last.ckpt") == 10
 
 
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")

@@ -91,7 +91,7 @@ def test_storage_that_fails_is_a_warning_and_the_next_save_tries_again(
     assert failed.error.startswith(os.strerror(code))
     (warning,) = [record.getMessage() for record in caplog.records]
     assert (
-        f"step 2 could not be written to {tmp_path}/checkpoints: {os.strerror(code)}; it takes 0 MB, free: " in warning
+        f"step 2 could not be written to {tmp_path}/checkpoints: {os.strerror(code)}; it needs 17 MB, free: " in warning
     )
     assert "Training goes on and tries again at the next save" in warning
     assert [file.name for file in files.step_files(tmp_path)] == ["step_00000001.ckpt"]
@@ -136,7 +136,7 @@ def test_a_disk_without_room_is_not_even_begun(tmp_path: Path, caplog: pytest.Lo
     write(writer, 1)
     writer.write(2, Huge(), is_best=False)
     writer.wait()
-    assert "the disk is full; it takes 4611686018427 MB, free: " in caplog.text
+    assert "the disk is full; it needs 4611686018444 MB, free: " in caplog.text
     assert names(tmp_path) == ["checkpoints/step_00000001.ckpt", "last.ckpt"]
 
 
@@ -183,7 +183,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_file(tmp_path: Path, child_envi
     )
     assert child.returncode == 0, child.stderr
     reason = os.strerror(errno.EFBIG)
-    assert child.stdout.startswith(f"[(1, None), (2, '{reason}; it takes 4 MB, free: ")
+    assert child.stdout.startswith(f"[(1, None), (2, '{reason}; it needs 21 MB, free: ")
     assert child.stdout.rstrip().endswith("(3, None)]")
     assert f"the checkpoint of step 2 could not be written to {tmp_path}/checkpoints: {reason}" in child.stderr
     assert len(child.stderr.splitlines()) == 1
@@ -199,7 +199,7 @@ def test_killed_in_the_middle_of_a_file(tmp_path: Path, child_environment: dict[
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path), "endless"], env=child_environment)
     deadline = time.monotonic() + 240
     try:
-        while not list(tmp_path.glob("checkpoints/step_0000000[2-9].ckpt.new")):
+        while not [file for file in tmp_path.glob("checkpoints/*.new") if file.name != "step_00000001.ckpt.new"]:
             assert child.poll() is None
             assert time.monotonic() < deadline
     finally:

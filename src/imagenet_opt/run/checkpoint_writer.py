@@ -92,11 +92,8 @@ class CheckpointWriter:
         if shutil.disk_usage(fresh.parent).free < snapshot.num_bytes + _MARGIN_BYTES:
             raise OSError("the disk is full")
         try:
-            _save(
-                snapshot,
-                fresh,
-                newest_ns=max((_mtime_ns(file) for file in files.all_files(self.run_folder)), default=0),
-            )
+            newest_ns = max((file.stat().st_mtime_ns for file in files.all_files(self.run_folder)), default=0)
+            _save(snapshot, fresh, newest_ns=newest_ns)
             files.verify(fresh)
             size = fresh.stat().st_size
             if is_best:  # first: best.ckpt must not lag behind what a checkpoint says of it
@@ -120,7 +117,7 @@ class CheckpointWriter:
             free = f"{shutil.disk_usage(self.run_folder).free / 1e6:.0f} MB"
         except OSError as error:
             free = f"unknown ({error.strerror})"
-        return f"it takes {snapshot.num_bytes / 1e6:.0f} MB, free: {free}"
+        return f"it needs {(snapshot.num_bytes + _MARGIN_BYTES) / 1e6:.0f} MB, free: {free}"
 
 
 def _save(snapshot: Snapshot, path: Path, *, newest_ns: int) -> None:
@@ -142,10 +139,6 @@ def _sync(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _mtime_ns(file: Path) -> int:
-    return file.stat().st_mtime_ns
 
 
 def _reason(problem: BaseException) -> str:

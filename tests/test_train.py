@@ -116,26 +116,6 @@ def test_the_network_opens_in_plain_timm(clean: Path) -> None:
     assert checkpoint["network_config"]["num_classes"] == 3
 
 
-def test_killed_in_the_middle_it_goes_on_bit_for_bit(clean: Path, images_root: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    arguments = command(f"data.root={images_root}", f"hydra.run.dir={folder}", *TINY, "checkpoint.every_n_steps=2")
-    killed = subprocess.Popen(
-        arguments, cwd=tmp_path, env=environment(tmp_path), start_new_session=True, stderr=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 120
-    while not (folder / "checkpoints/step_00000002.ckpt").exists() and time.monotonic() < deadline:
-        assert killed.poll() is None
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.wait()
-    reached = opened(max(folder.glob("checkpoints/step_*.ckpt")))["global_step"]
-    assert 0 < reached < 12
-    done = train(folder, images_root, "checkpoint.every_n_steps=2")
-    assert done.returncode == 0, done.stderr
-    assert f"at step {reached}" in done.stdout
-    assert_same(opened(clean / "last.ckpt"), opened(folder / "last.ckpt"))
-    assert metrics(clean) == metrics(folder)
-
-
 def test_a_slurm_job_that_is_warned_saves_queues_itself_and_goes_on_bit_for_bit(
     clean: Path, images_root: Path, tmp_path: Path
 ) -> None:
@@ -166,12 +146,6 @@ def test_a_slurm_job_that_is_warned_saves_queues_itself_and_goes_on_bit_for_bit(
     assert not (folder / "preempted.json").exists()
     assert_same(opened(clean / "last.ckpt"), opened(folder / "last.ckpt"))
     assert metrics(clean) == metrics(folder)
-
-
-def test_any_number_of_workers_trains_the_same(clean: Path, images_root: Path, tmp_path: Path) -> None:
-    done = train(tmp_path / "run", images_root, "data.num_workers=0")
-    assert done.returncode == 0, done.stderr
-    assert_same(opened(clean / "last.ckpt")["network"], opened(tmp_path / "run/last.ckpt")["network"])
 
 
 def test_max_steps_ends_inside_an_epoch_with_a_last_checkpoint_that_goes_on(images_root: Path, tmp_path: Path) -> None:

@@ -27,16 +27,13 @@ def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) ->
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if hasattr(callback, "summary"):
             found |= callback.summary()
-    return (
-        found
-        | _loader(trainer)
-        | {
-            "steps": trainer.global_step,
-            "memory/peak_gib": peak_gib(trainer.strategy.root_device),
-            "startup/import_seconds": import_seconds,
-            "run_seconds": run_seconds,
-        }
-    )
+    found |= _loader(trainer)
+    return found | {
+        "steps": trainer.global_step,
+        "memory/peak_gib": peak_gib(trainer.strategy.root_device),
+        "startup/import_seconds": import_seconds,
+        "run_seconds": run_seconds,
+    }
 
 
 def _loader(trainer: Trainer) -> dict[str, float]:

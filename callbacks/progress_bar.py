@@ -10,8 +10,8 @@ from imagenet_opt.run.logging_step import is_logging_step
 
 _SHOWN = {
     "train/loss": ("loss", "{:.3f}"),
-    "train/acc1": ("acc1", "{:.3f}"),
-    "val/acc1": ("val", "{:.3f}"),
+    "train/acc1": ("top-1", "{:.1%}"),
+    "val/acc1": ("val top-1", "{:.1%}"),
     "throughput/images_per_second": ("img/s", "{:.0f}"),
     "throughput/data_wait_fraction": ("wait", "{:.0%}"),
 }
@@ -58,4 +58,14 @@ class ProgressBar(RichProgressBar):
 
     def _say(self, trainer: Trainer, where: str) -> None:
         metrics = "  ".join(f"{name} {value}" for name, value in self._found.items())
-        print(f"epoch {trainer.current_epoch} {where}  {metrics}", file=sys.stderr, flush=True)
+        print(f"epoch {_epoch(trainer)} {where}  {metrics}", file=sys.stderr, flush=True)
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        """Lightning's, which has no public name and counts from 0, is as wide as what validation says."""
+        return f"Epoch {_epoch(self.trainer)}".ljust(len(self.validation_description))
+
+
+def _epoch(trainer: Trainer) -> str:
+    """Counted from 1, and of how many where that is known."""
+    last = trainer.max_epochs if trainer.max_epochs is not None and trainer.max_epochs > 0 else None
+    return f"{trainer.current_epoch + 1}{f'/{last}' if last else ''}"

@@ -103,6 +103,9 @@ def test_a_run_leaves_all_that_the_summary_names(clean: Path) -> None:
         "startup/first_step_seconds",
     ):
         assert summary[key] >= 0, key
+    assert (summary["loader/num_workers"], summary["loader/prefetch_factor"]) == (1, 4)
+    log = (clean / "train.log").read_text()
+    assert " INFO acceleration: " in log and "rank_zero" not in log
     assert summary["steps"] == 12  # 39 images make 6 whole batches of 6, twice
     rows = metrics(clean)
     assert [int(row["step"]) for row in rows if row["train/loss"]] == [1, 3, 5, 7, 9, 11]
@@ -219,7 +222,7 @@ def test_two_processes_share_the_samples_and_the_weights(clean: Path, images_roo
 def test_mistakes_end_in_one_line_without_a_traceback(images_root: Path, tmp_path: Path) -> None:
     for override, expected in (
         ("data.bath_size=4", "there is no key data.bath_size; did you mean data.batch_size"),
-        ("hydra.run.dir=/proc/none", "RunFolderError: cannot write the run folder"),
+        ("hydra.run.dir=/proc/none", "RunFolderError: cannot write the run folder: /proc/none: No such file"),
         ("+experiment=agressive", "Available options in 'experiment': aggressive baseline demo"),
         ("model.name=resnet5O", "UnknownModel: timm has no model 'resnet5O' (model.name); near: resnet50"),
     ):

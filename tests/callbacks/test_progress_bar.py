@@ -28,12 +28,12 @@ def test_a_file_gets_a_line_for_each_logging_step_and_validation(project, capsys
     project.fit(ProgressBar(), module=Telling(), enable_progress_bar=True, num_sanity_val_steps=2)
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch")]
     assert lines == [
-        "epoch 0 step 5/10  loss 4.000  wait 25%",
-        "epoch 0 step 10/10  loss 9.000  wait 25%",
-        "epoch 0 validated  loss 9.000  val 0.500  wait 25%",
-        "epoch 1 step 5/10  loss 14.000  val 0.500  wait 25%",
-        "epoch 1 step 10/10  loss 19.000  val 0.500  wait 25%",
-        "epoch 1 validated  loss 19.000  val 0.600  wait 25%",
+        "epoch 1/2 step 5/10  loss 4.000  wait 25%",
+        "epoch 1/2 step 10/10  loss 9.000  wait 25%",
+        "epoch 1/2 validated  loss 9.000  val top-1 50.0%  wait 25%",
+        "epoch 2/2 step 5/10  loss 14.000  val top-1 50.0%  wait 25%",
+        "epoch 2/2 step 10/10  loss 19.000  val top-1 50.0%  wait 25%",
+        "epoch 2/2 validated  loss 19.000  val top-1 60.0%  wait 25%",
     ]
 
 
@@ -44,8 +44,13 @@ def test_a_terminal_gets_a_bar(project, capsys: pytest.CaptureFixture[str], monk
     project.fit(ProgressBar(), module=Telling(), enable_progress_bar=True)
     captured = capsys.readouterr()
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", captured.out)
-    assert re.search(r"Epoch 1/1 .*10/10 .*it/s.*loss: 19.000", shown)
-    assert "epoch 1 step" not in captured.err
+    assert re.search(r"Epoch 2/2 .*10/10 .*it/s.*loss: 19.000", shown)
+    assert "epoch 2" not in captured.err
+
+
+def test_epochs_without_an_end_are_counted_all_the_same(project, capsys: pytest.CaptureFixture[str]) -> None:
+    project.fit(ProgressBar(), module=Telling(), enable_progress_bar=True, max_epochs=-1, max_steps=20)
+    assert "epoch 2 step 10/10  loss 19.000" in capsys.readouterr().err
 
 
 def test_metrics_are_read_at_logging_steps_only(project) -> None:

@@ -12,6 +12,8 @@ from omegaconf import DictConfig
 from imagenet_opt import errors
 from imagenet_opt.cli.build import Run, build_run, precision_of
 from imagenet_opt.cli.overrides import complete, config_folder
+from imagenet_opt.machine import usable_cpus
+from imagenet_opt.run.metrics_csv import MetricsCsv, read_rows
 
 RECIPES = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
 
@@ -88,7 +90,7 @@ def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> Non
         (("data.samples_per_epoch=abc",), errors.ConfigError, ("data.samples_per_epoch=abc",)),
         (("callbacks.acceleration.compile_mode=foo",), errors.ConfigError, ("compile_mode='foo'", "max-autotune")),
         (("callbacks.acceleration.on_failure=stopp",), errors.ConfigError, ("on_failure=stopp", "eager")),
-        (("trainer.precision=17-mixed",), errors.ConfigError, ("trainer", "17-mixed")),
+        (("trainer.precision=17-mixed",), errors.ConfigError, ("trainer.precision=17-mixed", "'mixed'", "'32-true'")),
     ],
 )
 def test_mistakes_name_the_key_and_the_remedy(
@@ -104,6 +106,46 @@ def test_a_run_folder_that_cannot_be_made_is_named(images_root: Path, tmp_path: 
     (tmp_path / "file").touch()
     with pytest.raises(errors.RunFolderError, match=r"hydra\.run\.dir"):
         build_run(tiny(tmp_path, images_root, f"run_folder={tmp_path}/file/run"))
+
+
+def test_a_logger_that_is_not_installed_is_said_with_its_command(
+    images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_TENSORBOARD_AVAILABLE", "_TENSORBOARDX_AVAILABLE"):
+        monkeypatch.setattr(f"lightning.fabric.loggers.tensorboard.{name}", False)
+    with pytest.raises(errors.ConfigError) as caught:
+        build_run(tiny(tmp_path, images_root, "logger=tensorboard"))
+    assert str(caught.value) == (
+        'logger.tensorboard needs a package that is not installed: pip install "imagenet-opt[tensorboard]"'
+    )
+
+
+def test_more_processes_than_cpus_are_told(images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cpus = usable_cpus()
+    with caplog.at_level(logging.INFO):
+        build_run(tiny(tmp_path, images_root, "data.batch_size=1"))
+        assert "usable CPUs" not in caplog.text
+        build_run(tiny(tmp_path, images_root, "data.batch_size=1", f"trainer.devices={cpus + 1}"))
+    assert f"{cpus + 1} processes (trainer.devices) share {cpus} usable CPUs" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint")
+def test_rows_are_dropped_by_the_resume_that_logs_them_again_not_by_one_that_is_refused(
+    images_root: Path, tmp_path: Path
+) -> None:
+    def fit(*overrides: str) -> None:
+        run = build_run(tiny(tmp_path, images_root, *overrides))
+        run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
+
+    fit("trainer.max_steps=2")
+    file = tmp_path / "run/metrics.csv"
+    MetricsCsv(folder=str(file.parent)).log_metrics({"train/loss": 8.0}, 7)  # trained after the last checkpoint
+    before = file.read_bytes()
+    with pytest.raises(errors.CheckpointMismatch):
+        fit("trainer.max_steps=3", "seed=1")
+    assert file.read_bytes() == before
+    fit("trainer.max_steps=3")
+    assert max(step for step, _ in read_rows(file)) == 2
 
 
 def test_a_checkpoint_of_another_network_is_refused_with_its_keys(images_root: Path, tmp_path: Path) -> None:

@@ -46,7 +46,13 @@ def test_a_mistake_inside_a_command_is_one_line_too() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "absent"),
-    [(["--help"], HEAVY), (["--version"], HEAVY), (["export", "--help"], ("torch", "timm", "lightning"))],
+    [
+        (["--help"], HEAVY),
+        (["--version"], HEAVY),
+        (["export", "--help"], ("torch", "timm", "lightning")),
+        (["dashboard", "--help"], ("torch", "timm", "lightning", "wandb")),
+        (["pack", "--help"], ("torch", "timm", "lightning", "numpy")),
+    ],
 )
 def test_help_waits_for_no_heavy_import(arguments: list[str], absent: tuple[str, ...]) -> None:
     code = (

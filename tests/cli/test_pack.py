@@ -20,7 +20,7 @@ from PIL import Image
 
 from imagenet_opt.cli.pack import HELP, KEYS, main, parse
 from imagenet_opt.data.shards import is_packed, open_shards
-from imagenet_opt.errors import ConfigError, PackStopped
+from imagenet_opt.errors import ConfigError, PackStopped, ShardMismatch
 
 
 def jpeg(seed: int, side: int = 64) -> bytes:
@@ -133,6 +133,15 @@ def test_verify_says_what_is_whole_and_what_is_not(tmp_path: Path, capsys: pytes
 def test_there_must_be_a_pack_to_verify(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no pack in .*/train \(out\); expected the out=FOLDER that "):
         main([f"out={tmp_path}", "--verify"])
+
+
+def test_an_unfinished_pack_is_to_be_finished_not_verified(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "plan.json").write_text("{}")
+    with pytest.raises(ShardMismatch, match=r"no finished pack.*pack again with the same words") as caught:
+        main([f"out={tmp_path}", "--verify"])
+    assert f"out={tmp_path} " in str(caught.value) and "--verify" not in str(caught.value)
 
 
 def test_help_tells_every_key_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,6 +260,7 @@ def test_ctrl_c_ends_cleanly_and_it_goes_on(piped: Path, whole: dict[str, bytes]
     code, said, err = finish(process)
     os.close(descriptor)
     assert (code, said) == (130, "") and "Traceback" not in err
+    assert err.splitlines()[-1] == "stopped; what is packed is kept, and the same command again goes on"
     assert not list(out.rglob("*.packing")) and not list(out.glob("val/index.json"))
     assert feed(piped, start(*words(piped, out)))[0] == 0
     assert contents(out) == whole

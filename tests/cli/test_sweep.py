@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.cli.sweep_page import write_page
-from imagenet_opt.cli.sweep_rows import best, collect_rows, print_table, speed, varying
+from imagenet_opt.cli.sweep_rows import best, collect_rows, outcome, print_table, speed, varying, write_csv
 
 HYDRA_CONFIG = Path(__file__).parents[2] / "conf" / "hydra" / "default.yaml"
 
@@ -227,6 +227,34 @@ def test_the_best_job_is_the_fastest_that_ended_well(tmp_path: Path, capsys: pyt
     print_table(rows, tmp_path)
     shown = capsys.readouterr().out
     assert "1,234" in shown and "tiny" in shown and "seed" not in shown
+
+
+def test_a_row_tells_what_was_used_and_a_few_steps_win_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for job, (steps, images_per_second) in enumerate([(200, 100.0), (3, 900.0), (35, 300.0)]):
+        record(tmp_path, job, ["data.num_workers=16"], images_per_second)
+        used = {"throughput/images_per_second": images_per_second, "steps": steps}
+        used |= {"loader/num_workers": 2, "loader/prefetch_factor": 4}
+        (tmp_path / str(job) / "summary.json").write_text(json.dumps(used))
+    record(tmp_path, 3, ["data.num_workers=1"], None, status="failed")
+    rows = collect_rows(tmp_path)
+    assert [outcome(row) for row in rows] == ["ok", *["ok, too few steps to trust"] * 2, "failed"]
+    winner = best(rows)
+    assert winner is not None and winner["job"] == 0
+    winner = best(rows[1:])
+    assert winner is not None and winner["job"] == 1
+
+    print_table(rows, tmp_path)
+    shown = capsys.readouterr().out
+    assert "too few steps to trust: raise trainer.max_steps to 36 at least" in shown
+    (line,) = [line.split() for line in shown.splitlines() if line.split()[:1] == ["0"]]
+    assert line[:2] == ["0", "16"] and line[-3:] == ["2", "4", "ok"]
+    write_csv(rows, tmp_path)
+    with (tmp_path / "sweep.csv").open(newline="") as file:
+        assert [line["loader/num_workers"] for line in csv.DictReader(file)] == ["2", "2", "2", ""]
+    write_page(rows, tmp_path)
+    assert "ok, too few steps to trust" in (tmp_path / "sweep.html").read_text()
 
 
 def test_the_plot_is_over_the_parameter_with_most_values(tmp_path: Path) -> None:

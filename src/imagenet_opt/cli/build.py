@@ -18,6 +18,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from omegaconf import DictConfig, OmegaConf, open_dict
 from pydantic import TypeAdapter, ValidationError
 
+from imagenet_opt import machine
 from imagenet_opt.cli.targets import check_targets
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.errors import ConfigError, ImagenetOptError, RunFolderError
@@ -25,8 +26,14 @@ from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer
 from imagenet_opt.run import checkpoint as checkpoints
+from imagenet_opt.run.rewind import Rewind
 
 log = logging.getLogger(__name__)
+
+_OWN_WORDS = {"trainer.precision": ("'mixed'",)}
+"""What this project takes beside Lightning."""
+_EXTRAS = {"logger.tensorboard": "tensorboard"}
+"""Group -> the extra of this package that brings what it needs."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +66,6 @@ def build_run(config: DictConfig) -> Run:
         checkpoints.check_network(saved, model.net, found)
         done_steps = saved["global_step"]
         log.info(f"resuming from {found} at step {done_steps}")
-    for logger in trainer.loggers:
-        if hasattr(logger, "truncate_after"):
-            logger.truncate_after(done_steps - 1)
     return Run(trainer, model, data, folder, found, done_steps)
 
 
@@ -72,8 +76,13 @@ def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: 
         try:
             TypeAdapter(hints[name], config={"arbitrary_types_allowed": True}).validate_python(options[name])
         except ValidationError as error:
-            reason = error.errors()[0]["msg"].removeprefix("Input should be ")
-            raise ConfigError(f"{prefix}{name}={options[name]} must be {reason}") from error
+            raise ConfigError(f"{prefix}{name}={options[name]} must be {_expected(prefix + name, error)}") from error
+
+
+def _expected(key: str, error: ValidationError) -> str:
+    """Every form that a value may have: a union fails once for each."""
+    found = (f"{detail['msg']}".removeprefix("Input should be ").partition(", unable")[0] for detail in error.errors())
+    return " or ".join([*_OWN_WORDS.get(key, ()), *dict.fromkeys(found)])
 
 
 def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
@@ -120,12 +129,20 @@ def _build_trainer(config: DictConfig) -> Trainer:
             every = max(1, min(every, config.trainer.max_steps))
         trainer: Trainer = make_trainer(
             log_every_n_steps=every,
-            callbacks=list(make(config.callbacks, "callbacks").values()),
+            callbacks=[Rewind(), *make(config.callbacks, "callbacks").values()],
             logger=list(make(config.logger, "logger").values()),
         )
-        return trainer
     except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
         raise ConfigError(f"trainer: {error}") from error
+    _tell_crowding(trainer)
+    return trainer
+
+
+def _tell_crowding(trainer: Trainer) -> None:
+    """Each process computes, and has loader workers beside it."""
+    sharing = machine.sharing_cpus(local_processes=trainer.num_devices, world_size=trainer.world_size)
+    if sharing > (cpus := machine.usable_cpus()):
+        rank_zero_info(f"{sharing} processes (trainer.devices) share {cpus} usable CPUs and slow each other down")
 
 
 def make(node: DictConfig, name: str) -> Any:
@@ -140,8 +157,13 @@ def make(node: DictConfig, name: str) -> Any:
     except HydraException as error:
         if isinstance(error.__cause__, ImagenetOptError):
             raise error.__cause__ from None
+        if isinstance(error.__cause__, ModuleNotFoundError) and name in _EXTRAS:
+            package = f'pip install "imagenet-opt[{_EXTRAS[name]}]"'
+            raise ConfigError(f"{name} needs a package that is not installed: {package}") from error
         if isinstance(error.__cause__, TypeError | ValueError):
             raise ConfigError(f"{name}: {error.__cause__}") from error
+        if error.__cause__ is not None:
+            raise ConfigError(f"{name}: {type(error.__cause__).__name__}: {error.__cause__}") from error
         raise
 
 
@@ -162,5 +184,6 @@ def _writable(folder: Path) -> Path:
         if not os.access(folder, os.W_OK):
             raise PermissionError("permission denied")
     except OSError as error:
-        raise RunFolderError(f"cannot write {folder} ({error}); choose another with hydra.run.dir=FOLDER") from error
+        reason = error.strerror or error
+        raise RunFolderError(f"cannot write {folder} ({reason}); choose another with hydra.run.dir=FOLDER") from error
     return folder.resolve()

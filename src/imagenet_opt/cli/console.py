@@ -26,6 +26,14 @@ def quiet() -> None:
         logger.propagate = True
     for handler in logging.getLogger().handlers:
         handler.addFilter(lambda record: record.levelno > logging.INFO or not record.pathname.startswith(_LIGHTNING))
+        handler.addFilter(_name_origin)
         handler.addFilter(make_printable)
     for message in _KNOWN:
         warnings.filterwarnings("ignore", message)
+
+
+def _name_origin(record: logging.LogRecord) -> bool:
+    """A filter for handlers of logging: what is said through Lightning is said by the module that calls it."""
+    if record.name.startswith("lightning.") and not record.pathname.startswith(_LIGHTNING):
+        record.name = record.module
+    return True

@@ -3,7 +3,6 @@
 import argparse
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.run.wandb_run import BY_EPOCH, STEP
 
 SECTIONS = {
     "Throughput": (
@@ -21,6 +20,8 @@ SECTIONS = {
 
 def axis(metric: str) -> str:
     """What the chart is drawn against. Not W&B's own Step: that counts logged rows, not steps of training."""
+    from imagenet_opt.run.wandb_run import BY_EPOCH, STEP  # imports Lightning, which --help does not wait for
+
     return "epoch" if metric in BY_EPOCH else STEP
 
 

@@ -18,6 +18,8 @@ from imagenet_opt.cli.terminal import printable
 from imagenet_opt.errors import ImagenetOptError, Preempted
 from imagenet_opt.run import slurm
 
+_ANY_MODEL = "for any other network of timm say model.name, such as model.name=resnet101"
+
 
 def config_folder() -> Path:
     """The folder conf/: inside the installed package, or beside src/ in a checkout."""
@@ -74,17 +76,16 @@ def report_mistakes(command: Callable[[], Any]) -> Any:
     except OSError as error:
         if not _while_hydra_makes_the_run_folder(error):
             raise
+        place = f"{error.filename}: {error.strerror}" if error.filename else error
         sys.exit(
-            _say(f"RunFolderError: cannot write the run folder: {error}; choose another with hydra.run.dir=FOLDER")
+            _say(f"RunFolderError: cannot write the run folder: {place}; choose another with hydra.run.dir=FOLDER")
         )
     except KeyboardInterrupt:
         sys.exit(130)
 
 
 def _say(message: str) -> int:
-    lines = message.strip().splitlines()
-    worker = next((line for line in reversed(lines) if "errors." in line), lines[0])
-    print(printable(worker.split("imagenet_opt.errors.")[-1]), file=sys.stderr)
+    print(printable(" ".join(line.strip() for line in message.splitlines() if line.strip())), file=sys.stderr)
     return 2
 
 
@@ -99,7 +100,7 @@ def _explain(error: Exception) -> str:
     key = getattr(cause, "full_key", None)
     text = " ".join(str(error).partition("Config search path")[0].split())
     if not key or "Could not override" not in text:
-        return text
+        return f"{text}; {_ANY_MODEL}" if "Could not find 'model/" in text else text
     near = difflib.get_close_matches(key, list(_keys(_default_config())), n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else "python train.py --cfg job shows every key"
     return f"there is no key {key}; {hint}"

@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from imagenet_opt.cli.terminal import printable
 from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.machine import usable_cpus
+
+if TYPE_CHECKING:
+    from imagenet_opt.data.pack_plan import PackOptions
 
 HELP = """Pack a data set into a few hundred tar files ("shards") with an index.
 
@@ -57,19 +61,18 @@ KEYS = (
     "data.train_folder",
     "data.val_folder",
 )
+_ENDS = {"max_side": (1, 65500), "quality": (1, 95), "seed": (0, 2**63)}
+"""Whole number -> the least and the most that it may be."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """root: None with verify alone. max_side: None to keep all bytes. val_labels: None to look for a list."""
+    """root: None with verify alone. val_labels: None to look for a list."""
 
     root: Path | None
     out: Path
-    max_side: int | None
-    quality: int
-    shard_mb: float
+    options: "PackOptions"
     workers: int
-    seed: int
     val_labels: Path | None
     train_folder: str
     val_folder: str
@@ -81,7 +84,12 @@ def main(argv: list[str]) -> None:
         print(HELP)
         return
     arguments = parse(argv)
-    print(_verify(arguments) if arguments.verify else _pack(arguments))
+    try:
+        print(_verify(arguments) if arguments.verify else _pack(arguments))
+    except KeyboardInterrupt:
+        kept = "" if arguments.verify else "; what is packed is kept, and the same command again goes on"
+        print(f"stopped{kept}", file=sys.stderr)
+        raise
 
 
 def parse(argv: list[str]) -> Arguments:
@@ -95,14 +103,16 @@ def parse(argv: list[str]) -> Arguments:
         if key not in given:
             raise ConfigError(f"{key} is missing; say {key}=FOLDER (imagenet-opt pack --help)")
     root, labels, workers = given.get("data.root"), given.get("val_labels"), given.get("workers", "auto")
+    asked: dict[str, Any] = {key: _whole(given, key, *ends) for key, ends in _ENDS.items() if key in given}
+    if "shard_mb" in given:
+        asked["shard_mb"] = _megabytes(given["shard_mb"])
+    from imagenet_opt.data.pack_plan import PackOptions  # numpy, for which no --help and no mistake waits
+
     return Arguments(
         root=None if root is None else Path(root).expanduser(),
         out=Path(given["out"]).expanduser(),
-        max_side=_whole(given, "max_side", 1, 65500) if "max_side" in given else None,
-        quality=_whole(given, "quality", 1, 95) if "quality" in given else 90,
-        shard_mb=_megabytes(given.get("shard_mb", "256")),
+        options=PackOptions(**asked),
         workers=usable_cpus() if workers == "auto" else _whole(given, "workers", 1, 1024, ", or auto"),
-        seed=_whole(given, "seed", 0, 2**63) if "seed" in given else 0,
         val_labels=None if labels is None else Path(labels).expanduser(),
         train_folder=given.get("data.train_folder", "train"),
         val_folder=given.get("data.val_folder", "val"),
@@ -141,18 +151,14 @@ def _megabytes(value: str) -> float:
 def _pack(arguments: Arguments) -> str:
     """Pack, or go on with it. Returns what there is now, as one line. Raises what data.pack does."""
     from imagenet_opt.data.pack import pack
-    from imagenet_opt.data.pack_plan import PackOptions
 
     assert arguments.root is not None
     began = time.perf_counter()
-    options = PackOptions(
-        max_side=arguments.max_side, quality=arguments.quality, shard_mb=arguments.shard_mb, seed=arguments.seed
-    )
     with _progress("packing") as show:
         packed = pack(
             arguments.root,
             arguments.out,
-            options,
+            arguments.options,
             train_folder=arguments.train_folder,
             val_folder=arguments.val_folder,
             val_labels=arguments.val_labels,

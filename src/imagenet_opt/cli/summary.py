@@ -19,7 +19,7 @@ from imagenet_opt.run import metrics_csv
 
 
 def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) -> dict[str, float]:
-    """Numbers of the whole run: last validation, rates, waits, peak memory and start-up, by metric name.
+    """Numbers of the whole run: last validation, rates, waits, loader, peak memory and start-up, by metric name.
 
     Callbacks add to it what their `summary()` returns.
     """
@@ -27,12 +27,20 @@ def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) ->
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if hasattr(callback, "summary"):
             found |= callback.summary()
+    found |= _loader(trainer)
     return found | {
         "steps": trainer.global_step,
         "memory/peak_gib": peak_gib(trainer.strategy.root_device),
         "startup/import_seconds": import_seconds,
         "run_seconds": run_seconds,
     }
+
+
+def _loader(trainer: Trainer) -> dict[str, float]:
+    """What the training loader was fitted to, which may be less than what was asked for."""
+    loader: Any = getattr(trainer.train_dataloader, "loader", None)
+    names = ("num_workers", "prefetch_factor")
+    return {f"loader/{name}": getattr(loader, name) or 0 for name in names if hasattr(loader, name)}
 
 
 def peak_gib(device: torch.device) -> float:

@@ -9,7 +9,19 @@ from typing import Any
 import plotly.graph_objects as go
 from jinja2 import Environment, FileSystemLoader
 
-from imagenet_opt.cli.sweep_rows import HTML, METRICS, NONE, Row, best, parameters, show, speed, varying, write_whole
+from imagenet_opt.cli.sweep_rows import (
+    HTML,
+    METRICS,
+    NONE,
+    Row,
+    best,
+    outcome,
+    parameters,
+    show,
+    speed,
+    varying,
+    write_whole,
+)
 
 _COLOURS = ["#1b6ca8", "#e07b39", "#3a9d5d", "#8e5ea2", "#c2a83e", "#4bb3c4", "#7f7f7f", "#b5508c"]
 _FAILED = "#c0392b"
@@ -39,6 +51,7 @@ def write_page(rows: list[Row], sweep_dir: Path) -> None:
         metrics=metrics,
         none=NONE,
         show=show,
+        outcome=outcome,
         plot=_plot(rows, names).to_html(**_PLOTLY) if winner else None,
     )
     write_whole(sweep_dir / HTML, text)
@@ -100,5 +113,5 @@ def _order(value: str) -> tuple[bool, float, str]:
 def _hover(row: Row, names: list[str]) -> str:
     given = [f"{name} = {row['parameters'].get(name, NONE)}" for name in names]
     metrics = [f"{title} {show(row, key)}" for key, (title, _) in METRICS.items()] if row["status"] == "ok" else []
-    texts = [f"job {row['job']}: {row['status']}", *given, *metrics, row["error"] or ""]
+    texts = [f"job {row['job']}: {outcome(row)}", *given, *metrics, row["error"] or ""]
     return "<br>".join(_text(text) for text in texts if text)

@@ -23,7 +23,11 @@ SUMMARY = "summary.json"
 CSV = "sweep.csv"
 HTML = "sweep.html"
 IMAGES_PER_SECOND = "throughput/images_per_second"
+WORKERS, PREFETCH = "loader/num_workers", "loader/prefetch_factor"
 NONE = "-"
+FEW_STEPS = "too few steps to trust"
+_LEAST_STEPS = 20
+"""The first ten are not timed."""
 
 METRICS = {
     "throughput/it_per_second": ("it/s", "{:.2f}"),
@@ -31,6 +35,8 @@ METRICS = {
     "throughput/data_wait_fraction": ("data wait", "{:.1%}"),
     "gpu/utilization_percent": ("GPU busy", "{:.0f} %"),
     "memory/peak_gib": ("memory GiB", "{:.1f}"),
+    WORKERS: ("workers used", "{:.0f}"),
+    PREFETCH: ("prefetch used", "{:.0f}"),
 }
 """What every table shows: key of summary.json -> heading, format."""
 
@@ -105,9 +111,22 @@ def speed(row: Row) -> float:
     return math.nan if row["status"] != "ok" or value is None else float(value)
 
 
+def needed_steps(row: Row) -> int:
+    """How many steps a speed takes that is not made by batches which lay ready before the first one."""
+    used = row["summary"]
+    return _LEAST_STEPS + 2 * int(used.get(WORKERS, 0) * used.get(PREFETCH, 0))
+
+
+def outcome(row: Row) -> str:
+    """The status, and a word where the speed is not to be trusted."""
+    steps = row["summary"].get("steps", math.inf)
+    return f"{row['status']}, {FEW_STEPS}" if row["status"] == "ok" and steps < needed_steps(row) else row["status"]
+
+
 def best(rows: list[Row]) -> Row | None:
-    """The job with the most images per second."""
-    return max((row for row in rows if not math.isnan(speed(row))), key=speed, default=None)
+    """The job with the most images per second; one that took too few steps only where all did."""
+    found = [row for row in rows if not math.isnan(speed(row))]
+    return max([row for row in found if outcome(row) == "ok"] or found, key=speed, default=None)
 
 
 def show(row: Row, metric: str) -> str:
@@ -118,9 +137,9 @@ def show(row: Row, metric: str) -> str:
 def write_csv(rows: list[Row], sweep_dir: Path) -> None:
     """sweep.csv: job, parameters, numbers under their keys of summary.json, outcome."""
     metrics = sorted({key for row in rows for key in row["summary"]})
-    outcome = ("status", "seconds", "exit_code", "error")
+    ending = ("status", "seconds", "exit_code", "error")
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, ["job", *parameters(rows), *metrics, *outcome], extrasaction="ignore")
+    writer = csv.DictWriter(text, ["job", *parameters(rows), *metrics, *ending], extrasaction="ignore")
     writer.writeheader()
     writer.writerows({**row, **row["parameters"], **row["summary"]} for row in rows)
     write_whole(sweep_dir / CSV, text.getvalue())
@@ -142,12 +161,14 @@ def print_table(rows: list[Row], sweep_dir: Path) -> None:
     names, winner = varying(rows), best(rows)
     for heading in ("job", *_short(names), *(title for title, _ in METRICS.values())):
         table.add_column(printable(heading).replace(" ", "\n"), justify="right", overflow="fold")
-    table.add_column("status", no_wrap=True)
+    table.add_column("status", min_width=len("interrupted"))
     for row in rows:
         style = "bold green" if row is winner else "red" if row["status"] != "ok" else None
         values = [printable(row["parameters"].get(name, NONE)) for name in names]
-        table.add_row(str(row["job"]), *values, *(show(row, key) for key in METRICS), row["status"], style=style)
+        table.add_row(str(row["job"]), *values, *(show(row, key) for key in METRICS), outcome(row), style=style)
     console.print(table)
+    if few := [row for row in rows if outcome(row).endswith(FEW_STEPS)]:
+        console.print(f"{FEW_STEPS}: raise trainer.max_steps to {max(map(needed_steps, few))} at least", soft_wrap=True)
     for row in rows:
         if row["error"]:
             console.print(f"job {row['job']}: {printable(shorten(row['error'], 200))}", style="red", soft_wrap=True)

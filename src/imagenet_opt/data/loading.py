@@ -1,4 +1,4 @@
-"""How samples become batches: the keys of conf/data/loading.yaml, checked."""
+"""How samples become batches: the keys of conf/loading.yaml, checked."""
 
 import math
 from dataclasses import dataclass

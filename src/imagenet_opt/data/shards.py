@@ -114,7 +114,8 @@ def open_shards(folder: Path) -> ShardIndex:
     sizes = [shard.bytes for shard in read_about(folder).shards]
     if wrong := wrong_shards(folder, dict(enumerate(sizes))):
         more = f" and {len(wrong) - 1} more shards" if len(wrong) > 1 else ""
-        raise mismatch(folder, f"{next(iter(wrong.values()))}{more}")
+        verify = f"imagenet-opt pack out={folder.parent} --verify lists all damage"
+        raise mismatch(folder, f"{next(iter(wrong.values()))}{more}", f"; {verify}")
     return index
 
 
@@ -178,10 +179,10 @@ def wrong_shards(folder: Path, num_bytes: Mapping[int, int]) -> dict[int, str]:
         return {shard: what for shard, what in zip(num_bytes, threads.map(wrong, num_bytes), strict=True) if what}
 
 
-def mismatch(folder: Path, what: str) -> ShardMismatch:
+def mismatch(folder: Path, what: str, more: str = "") -> ShardMismatch:
     return ShardMismatch(
-        f"{what} (data.root). To mend it, pack again with the same words: what is whole is kept; "
-        f"imagenet-opt pack out={folder.parent} --verify lists all damage"
+        f"{what} (data.root, which is the out={folder.parent} of imagenet-opt pack). "
+        f"To mend it, pack again with the same words: what is whole is kept{more}"
     )
 
 

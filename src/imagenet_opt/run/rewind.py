@@ -1,0 +1,15 @@
+"""Where a run goes on, its loggers forget what it will log again."""
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+
+class Rewind(Callback):
+    """Lets loggers that have `truncate_after` drop the rows of steps that are trained again.
+
+    Not before every part has accepted the checkpoint: a resume that is refused changes nothing in the run folder.
+    """
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for logger in trainer.loggers:
+            if hasattr(logger, "truncate_after"):
+                logger.truncate_after(trainer.global_step - 1)

@@ -7,6 +7,7 @@ import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,27 +19,16 @@ from imagenet_opt.data.imagenet import MEAN, STD
 from imagenet_opt.data.loader import Seat, open_index, train_loader
 from imagenet_opt.data.loading import Loading
 from imagenet_opt.data.prefetcher import DevicePrefetcher
+from tests.conftest import loading as loading_at_large
 
 CPU = torch.device("cpu")
 SAMPLE = Path(__file__).parents[3] / "shared/data/imagenet-sample.tar"
 MakeLoader = Callable[..., DevicePrefetcher]
 
 
-def loading(**options) -> Loading:
-    return Loading(
-        **{
-            "batch_size": 6,
-            "image_size": 32,
-            "num_workers": 0,
-            "prefetch_factor": 2,
-            "crop_scale": (0.35, 1.0),
-            "val_image_size": None,
-            "val_crop_ratio": 0.875,
-            "samples_per_epoch": None,
-            "seed": 3,
-        }
-        | options
-    )
+def loading(**options: Any) -> Loading:
+    """With crops that are not too small for small images."""
+    return loading_at_large(**{"crop_scale": (0.35, 1.0)} | options)
 
 
 @pytest.fixture

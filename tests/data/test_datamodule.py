@@ -155,7 +155,7 @@ def test_what_was_skipped_is_known_after_a_restart(
         fit(data(root, **options), resume=saved)
     assert not told(caplog)
     (root / "train/class1/image009.JPEG").write_bytes(b"")
-    with pytest.raises(TooManyBadSamples, match=r"^4 bad samples .*data\.max_bad_fraction=0\.09"):
+    with pytest.raises(TooManyBadSamples, match=r"^4 bad samples, .*data\.max_bad_fraction=0\.09"):
         fit(data(root, **options), resume=saved, max_epochs=4)
 
 

@@ -24,7 +24,7 @@ def test_each_is_told_once_and_counted_once(caplog: pytest.LogCaptureFixture) ->
 def test_as_many_as_allowed_are_no_reason_to_stop() -> None:
     bad = BadSamples(num_samples=300, max_fraction=0.02)
     bad.add(skips(*range(6)), 0)
-    with pytest.raises(TooManyBadSamples, match=r"^7 bad samples, .*=0\.02 allows 6 of the 300 .*; and 4 more\.") as caught:
+    with pytest.raises(TooManyBadSamples, match=r"^7 bad .*=0\.02 allows 6 of the 300 .*; and 4 more\.") as caught:
         bad.add(skips(6), 0)
     assert all(f"/data/n{i}.JPEG is empty" in str(caught.value) for i in (0, 1, 2))
 
@@ -39,7 +39,7 @@ def test_of_a_small_data_set_a_few_are_allowed_all_the_same() -> None:
 def test_with_none_allowed_the_first_stops_the_run() -> None:
     bad = BadSamples(num_samples=1_281_167, max_fraction=0.0)
     bad.add((), 0)
-    with pytest.raises(TooManyBadSamples, match=r"^1 bad sample, .* allows 0 of the 1281167 .*: /data/n9\.JPEG is empty\. Each"):
+    with pytest.raises(TooManyBadSamples, match=r"^1 bad sample, .* allows 0 of .*: /data/n9\.JPEG is empty\. The"):
         bad.add(skips(9), 0)
 
 

@@ -49,8 +49,8 @@ def texts(indices: Indices) -> list[bytes]:
 
 
 @pytest.mark.parametrize("group", [1, 3])
-@pytest.mark.parametrize("reads_in_flight", [1, 5, None])
-def test_samples_come_in_order_with_and_without_a_forecast(reads_in_flight: int | None, group: int) -> None:
+@pytest.mark.parametrize("reads_in_flight", [1, 5, "auto"])
+def test_samples_come_in_order_with_and_without_a_forecast(reads_in_flight: int | str, group: int) -> None:
     reader = Reader(Numbers(group=group), reads_in_flight=reads_in_flight)
     for step in range(20):
         wrong = 100 if step == 7 else 0  # a forecast that does not come true
@@ -191,8 +191,8 @@ def test_a_file_that_fails_while_others_do_not_is_bad_alone(group: int) -> None:
 
 
 @pytest.mark.parametrize("group", [1, 4])
-@pytest.mark.parametrize("reads_in_flight", [1, 5, None])
-def test_storage_that_fails_as_a_whole_ends_the_run_in_one_line(reads_in_flight: int | None, group: int) -> None:
+@pytest.mark.parametrize("reads_in_flight", [1, 5, "auto"])
+def test_storage_that_fails_as_a_whole_ends_the_run_in_one_line(reads_in_flight: int | str, group: int) -> None:
     tries: list[int] = []
 
     def each(index: int) -> None:

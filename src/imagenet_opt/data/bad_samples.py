@@ -32,9 +32,10 @@ class BadSamples:
         met = self.num_samples * min(1.0, (epoch + 1) / self.world_size)
         allowed = max(_ALWAYS_ALLOWED, int(self.max_fraction * met)) if self.max_fraction else 0
         if (num := len(self.reasons)) > allowed:
+            first = "; ".join(list(self.reasons.values())[:_SHOWN])
+            more = f"; and {num - _SHOWN} more" if num > _SHOWN else ""
             raise TooManyBadSamples(
-                f"{num} bad sample{'s' * (num > 1)}, and data.max_bad_fraction={self.max_fraction:g} allows {allowed} of "
-                f"the {met:.0f} that this process has met: {'; '.join(list(self.reasons.values())[:_SHOWN])}"
-                f"{f'; and {num - _SHOWN} more' * (num > _SHOWN)}. Each is in the log as it was skipped (skipped: ...); "
+                f"{num} bad sample{'s' * (num > 1)}, and data.max_bad_fraction={self.max_fraction:g} allows {allowed} "
+                f"of the {met:.0f} that this process has met: {first}{more}. The log names each (skipped: ...); "
                 "mend them, or allow more"
             )

@@ -31,18 +31,9 @@ from imagenet_opt.data.shards import ShardStore, open_shards
 from imagenet_opt.errors import BatchTooLarge, ConfigError, DataError, DatasetNotFound
 from imagenet_opt.measure.interleave import Rounds, TurnFailed
 from imagenet_opt.measure.turn import Turn
+from tests.conftest import loading
 
-HOW = Loading(
-    batch_size=6,
-    image_size=32,
-    num_workers=1,
-    prefetch_factor=2,
-    crop_scale=(0.08, 1.0),
-    val_image_size=None,
-    val_crop_ratio=0.875,
-    samples_per_epoch=None,
-    seed=3,
-)
+HOW = loading(num_workers=1)
 
 
 @pytest.fixture

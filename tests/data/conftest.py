@@ -5,7 +5,7 @@ import io
 import multiprocessing
 import os
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,19 @@ def loading(**options: Any) -> Loading:
 
 
 @pytest.fixture
-def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeLoader:
-    """Makes training loaders on the CPU, as on a machine with eight of them."""
+def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeLoader]:
+    """Makes training loaders on the CPU, as on a machine with eight of them. All end with the test."""
     monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
 
     def make(root: Path, *, rank: int = 0, world_size: int = 1, **options) -> DevicePrefetcher:
         index = open_index(root, "train", tmp_path / "cache")
-        return train_loader(index, loading(**options), Seat(device=CPU, rank=rank, world_size=world_size))
+        made.append(train_loader(index, loading(**options), Seat(device=CPU, rank=rank, world_size=world_size)))
+        return made[-1]
 
-    return make
+    made: list[DevicePrefetcher] = []
+    yield make
+    for each in made:
+        each.close()
 
 
 def batches(made: DevicePrefetcher, epoch: int = 1, first: int = 0) -> list[Batch]:

@@ -22,6 +22,7 @@ from imagenet_opt.data.pack_plan import PackOptions
 from imagenet_opt.data.prefetcher import died
 from imagenet_opt.errors import CheckpointMismatch, TooManyBadSamples, WorkerDied
 from imagenet_opt.run.position import position, rewrite_position
+from tests.conftest import loading_options
 from tests.data.conftest import end_of
 
 pytestmark = pytest.mark.filterwarnings(
@@ -72,18 +73,8 @@ def data(images_root: Path, tmp_path: Path) -> Callable[..., ImageData]:
 
     def make(root: Path = images_root, **options: Any) -> ImageData:
         folders = {"train_folder": "train", "val_folder": "val", "cache_dir": str(tmp_path / "cache")}
-        loading = {
-            "batch_size": 6,
-            "image_size": 16,
-            "num_workers": 0,
-            "prefetch_factor": 2,
-            "crop_scale": [0.35, 1.0],
-            "val_image_size": None,
-            "val_crop_ratio": 0.875,
-            "samples_per_epoch": None,
-            "seed": 3,
-        }
-        return folder_data(root=str(root), **folders, **loading | options)
+        small = {"image_size": 16, "crop_scale": [0.35, 1.0]}
+        return folder_data(root=str(root), **folders, **loading_options(**small | options))
 
     return make
 

@@ -38,8 +38,8 @@ class Reader:
         self,
         store: Store,
         *,
-        reads_in_flight: int | Auto = "auto",
-        timeout_seconds: float = 60.0,
+        reads_in_flight: int | Auto,
+        timeout_seconds: float,
         max_bytes: int = READ_AHEAD_BYTES,
     ) -> None:
         self.store = store

@@ -17,8 +17,8 @@ from imagenet_opt.machine import GIB
 from imagenet_opt.run import checkpoint as checkpoints
 from imagenet_opt.run import metrics_csv
 
-_MOST_READY = 0.05
-"""Share of the measured batches that may have been ready before: the wait is wrong by no more."""
+_MOST_DOUBT = 0.05
+"""By so much of the time a run may have waited less than a longer one would."""
 
 
 def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) -> dict[str, float]:
@@ -90,6 +90,7 @@ def _rows(numbers: dict[str, float], run_folder: Path) -> list[tuple[str, str]]:
 def _doubt(numbers: dict[str, float]) -> str:
     """Empty where the run was long enough: one that lives off batches made while it started waits for none."""
     ready, measured = numbers.get("throughput/ready_batches", 0), numbers.get("throughput/measured_batches", 0)
-    if ready <= _MOST_READY * measured:
+    busy = 1 - numbers.get("throughput/data_wait_fraction", 0)
+    if busy * ready <= _MOST_DOUBT * measured:
         return ""
     return f"; too short to tell: {ready:.0f} of the {measured:.0f} batches measured were ready before"

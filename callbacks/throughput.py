@@ -50,13 +50,17 @@ class FetchClock(Profiler):
 
 @dataclass
 class Window:
-    """What happened since `began`: steps, images of this process, seconds that are not training."""
+    """What happened since `began`: steps, images of this process, seconds that are not training.
+
+    num_ready: batches that were made before.
+    """
 
     began: float = field(default_factory=time.perf_counter)
     num_steps: int = 0
     num_images: int = 0
     wait_seconds: float = 0.0
     pause_seconds: float = 0.0
+    num_ready: int = 0
 
     def rates(self, world_size: int) -> dict[str, float]:
         seconds = max(time.perf_counter() - self.began - self.pause_seconds, 1e-9)
@@ -72,6 +76,9 @@ class Throughput(Callback):
     do when images change their size (compile, that is) do not.
 
     An `it` is one batch, which is one optimizer step unless the loop accumulates.
+
+    Rates of the whole run begin after ten steps, and after as many as there were batches ready at the end of the first:
+    while the network is compiled workers fill their queue, and storage of any slowness then looks quick.
 
     | key | unit |
     |---|---|
@@ -109,8 +116,7 @@ class Throughput(Callback):
                 self._device_clock = CudaClock()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        planned = trainer.estimated_stepping_batches - trainer.global_step
-        self._warmup_left = int(min(_WARMUP_STEPS, planned // 2))
+        self._planned = trainer.estimated_stepping_batches - trainer.global_step
         self._world_size = trainer.world_size
         self._startup = {}
         self._window, self._epoch, self._steady = Window(), Window(), Window()
@@ -144,10 +150,12 @@ class Throughput(Callback):
         self._ended_at = time.perf_counter()
         for window in self._windows():
             window.num_steps += 1
-        self._startup.setdefault("startup/first_step_seconds", time.perf_counter() - self._window.began)
+        if "startup/first_step_seconds" not in self._startup:
+            self._startup["startup/first_step_seconds"] = time.perf_counter() - self._window.began
+            self._warmup_left = int(min(max(_WARMUP_STEPS, 1 + _num_ready(trainer)), self._planned // 2))
         self._warmup_left -= 1
         if self._warmup_left == 0:
-            self._steady = Window()
+            self._steady = Window(num_ready=_num_ready(trainer))
         if is_logging_step(trainer):
             pl_module.log_dict(self._window.rates(trainer.world_size) | self._device_seconds(), rank_zero_only=True)
             loader: Any = trainer.train_dataloader
@@ -158,7 +166,10 @@ class Throughput(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         seconds = time.perf_counter() - self._epoch.began - self._epoch.pause_seconds
         pl_module.log("throughput/epoch_seconds", seconds, rank_zero_only=True)
-        self._rates = self._steady.rates(self._world_size)
+        self._rates = self._steady.rates(self._world_size) | {
+            "throughput/measured_batches": self._steady.num_steps,
+            "throughput/ready_batches": min(self._steady.num_ready, self._steady.num_steps),
+        }
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._paused_at = time.perf_counter()
@@ -174,7 +185,8 @@ class Throughput(Callback):
             self._clock = None
 
     def summary(self) -> dict[str, float]:
-        """Rates of the whole run after its first ten steps, and how long the first batch and step took."""
+        """Rates of the whole run once it is warm, over how many batches, and how many of these were ready before; how
+        long the first batch and step took."""
         return getattr(self, "_rates", {}) | self._startup
 
     def _windows(self) -> tuple[Window, Window, Window]:
@@ -183,3 +195,10 @@ class Throughput(Callback):
     def _device_seconds(self) -> dict[str, float]:
         finished = self._device_clock.finished_seconds() if self._device_clock is not None else []
         return {"throughput/device_step_seconds": fmean(finished)} if finished else {}
+
+
+def _num_ready(trainer: Trainer) -> int:
+    """Batches that are made and not yet asked for; of a loader that does not say, all that it keeps ready."""
+    loader: Any = trainer.train_dataloader
+    workers = getattr(loader, "num_workers", 0)
+    return int(getattr(loader, "num_ready", workers and workers * loader.prefetch_factor))

@@ -1,11 +1,15 @@
 """Small data sets and networks that many tests share."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
+
+from imagenet_opt.data.loading import Loading
 
 torch.set_num_threads(1)
 
@@ -23,6 +27,17 @@ def write_images(root: Path, *, num_classes: int, per_class: int, seed: int = 0)
                 pixels = rng.normal(level, 20, size=(height, width, 3)).clip(0, 255).astype(np.uint8)
                 Image.fromarray(pixels).save(folder / f"image{i:03d}.JPEG", quality=90)
     return root
+
+
+def loading_options(**options: Any) -> dict[str, Any]:
+    """conf/loading.yaml, for small images in batches of six made in this process, with `options`."""
+    defaults = yaml.safe_load((Path(__file__).parents[1] / "conf/loading.yaml").read_text())
+    small = {"batch_size": 6, "image_size": 32, "num_workers": 0, "prefetch_factor": 2, "seed": 3}
+    return {key: value for key, value in (defaults | small | options).items() if key != "cache_dir"}
+
+
+def loading(**options: Any) -> Loading:
+    return Loading(**loading_options(**options))
 
 
 @pytest.fixture(scope="session")

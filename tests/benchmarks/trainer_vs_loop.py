@@ -27,24 +27,15 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from callbacks.throughput import Throughput
 from imagenet_opt.data.datamodule import cache_folder, demo_data
 from imagenet_opt.data.loader import Seat, open_index, train_loader
-from imagenet_opt.data.loading import Loading
 from imagenet_opt.machine import usable_cpus, versions
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.model.schedule import cosine
+from tests.conftest import loading, loading_options
 
 BATCH, SIZE, WARMUP = 50, 64, 5
-LOADING = dict(
-    batch_size=BATCH,
-    image_size=SIZE,
-    prefetch_factor=4,
-    crop_scale=(0.35, 1.0),
-    val_image_size=None,
-    val_crop_ratio=0.875,
-    samples_per_epoch=None,
-    seed=0,
-)
+LOADING = dict(batch_size=BATCH, image_size=SIZE, prefetch_factor=4, crop_scale=(0.35, 1.0), seed=0)
 
 
 def optimizer_of(network: torch.nn.Module, device: torch.device) -> torch.optim.Optimizer:
@@ -68,7 +59,7 @@ class Stopwatch(Callback):
 def with_trainer(num_steps: int, workers: int) -> float:
     """Images per second of Lightning's loop with Classifier, ImageData and the throughput callback."""
     seed_everything(0, verbose=False)
-    data = demo_data(cache_dir=None, num_train=2000, num_val=400, num_workers=workers, **LOADING)
+    data = demo_data(cache_dir=None, num_train=2000, num_val=400, **loading_options(num_workers=workers, **LOADING))
     watch = Stopwatch(num_steps)
     model = Classifier(build_network("resnet10t", num_classes=10), optimizer=optimizer_of, schedule=cosine)
     trainer = Trainer(
@@ -91,7 +82,7 @@ def bare(num_steps: int, workers: int) -> float:
     seed_everything(0, verbose=False)
     device = torch.device("cpu")
     index = open_index(cache_folder(None) / "demo-2000-400", "train", cache_folder(None))
-    batches = train_loader(index, Loading(num_workers=workers, **LOADING), Seat(device=device))
+    batches = train_loader(index, loading(num_workers=workers, **LOADING), Seat(device=device))
     network = build_network("resnet10t", num_classes=10).train()
     optimizer = optimizer_of(network, device)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(cosine, num_steps=num_steps, steps_per_epoch=40))

@@ -14,13 +14,13 @@ from torch import nn
 from callbacks.checkpoint import Checkpoint
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index import open_split
-from imagenet_opt.data.loading import Loading
 from imagenet_opt.errors import Preempted
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.model.schedule import cosine
 from imagenet_opt.run import checkpoint as files
 from imagenet_opt.run.metrics_csv import MetricsCsv
+from tests.conftest import loading
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -75,18 +75,7 @@ def network() -> nn.Module:
 
 def fit(folder: Path, root: Path, *callbacks: Callback, ema: bool, resume: bool = False, **options: Any) -> None:
     """Two epochs of six batches, into `folder`."""
-    loading = Loading(
-        batch_size=6,
-        image_size=16,
-        num_workers=0,
-        prefetch_factor=1,
-        crop_scale=(0.5, 1.0),
-        val_image_size=None,
-        val_crop_ratio=1.0,
-        samples_per_epoch=None,
-        seed=0,
-    )
-    data = ImageData(open_split(root, "train", root), open_split(root, "val", root), loading)
+    data = ImageData(open_split(root, "train", folder), open_split(root, "val", folder), loading(image_size=16))
     module = Classifier(network(), optimizer=OPTIMIZER, schedule=cosine)
     found = files.find("auto" if resume else None, folder)
     logger = MetricsCsv(folder=str(folder))

@@ -1,18 +1,23 @@
 """Rates and waits, told apart by loaders and steps that really take time."""
 
 import time
+from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.profilers import SimpleProfiler
 from torch.utils.data import DataLoader, Dataset
 
 from callbacks.throughput import Throughput
+from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.data.index import open_split
 from tests.callbacks.conftest import Named, Plain, images
+from tests.conftest import loading
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 RATES = {f"throughput/{name}" for name in ("it_per_second", "images_per_second", "data_wait_fraction")}
+COUNTS = {"throughput/measured_batches", "throughput/ready_batches"}
 
 
 def spend(seconds: float) -> None:
@@ -28,6 +33,11 @@ class SlowImages(Dataset):
     def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
         spend(0.01)
         return torch.zeros(3, 8, 8), i % 3
+
+
+class Reading(Plain):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return super().training_step([batch.images, batch.labels], batch_idx)
 
 
 class SlowStep(Callback):
@@ -80,10 +90,6 @@ def test_the_profiler_of_the_user_still_works_and_is_given_back(project) -> None
 
 
 def test_a_batch_with_names_is_counted(project) -> None:
-    class Reading(Plain):
-        def training_step(self, batch: Named, batch_idx: int) -> torch.Tensor:
-            return super().training_step([batch.images, batch.labels], batch_idx)
-
     project.fit(Throughput(), module=Reading(), collate_fn=Named.of)
     row = next(row for _, row in project.logger.rows if row.keys() >= RATES)
     assert row["throughput/images_per_second"] / row["throughput/it_per_second"] == pytest.approx(4)
@@ -101,4 +107,55 @@ def test_start_up_is_told_once(project) -> None:
     summary = throughput.summary()
     assert 0 < summary["startup/first_batch_seconds"] < 60
     assert 0 < summary["startup/first_step_seconds"] < 60
-    assert summary.keys() == RATES | {"startup/first_batch_seconds", "startup/first_step_seconds"}
+    assert summary.keys() == RATES | COUNTS | {"startup/first_batch_seconds", "startup/first_step_seconds"}
+    assert summary["throughput/measured_batches"] == 10
+
+
+class LongFirstStep(Callback):
+    """As a compile: long enough for the loader to fill its queue."""
+
+    def on_before_optimizer_step(self, trainer: Trainer, *_) -> None:
+        until = time.monotonic() + 60
+        while trainer.global_step == 0 and trainer.train_dataloader.num_ready < 12:
+            assert time.monotonic() < until, "the loader does not fill its queue"
+            time.sleep(0.01)
+
+
+def test_what_lies_ready_after_the_first_step_is_not_measured(images_root, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
+    how = loading(batch_size=1, image_size=8, num_workers=2, prefetch_factor=6)
+    splits = [open_split(images_root, split, tmp_path) for split in ("train", "val")]
+    throughput = Throughput()
+    trainer = Trainer(
+        accelerator="cpu",
+        logger=False,
+        callbacks=[throughput, LongFirstStep()],
+        max_epochs=1,
+        limit_val_batches=0,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+    trainer.fit(Reading(), datamodule=ImageData(*splits, how))
+    summary = throughput.summary()
+    assert 39 // 2 <= summary["throughput/measured_batches"] <= 39 - 13
+    assert 0 <= summary["throughput/ready_batches"] <= 16
+
+
+def test_a_loader_that_does_not_tell_is_taken_to_be_full() -> None:
+    throughput = Throughput()
+    loader = DataLoader(images(200), batch_size=4, num_workers=1, prefetch_factor=14)
+    trainer = Trainer(
+        accelerator="cpu",
+        logger=False,
+        callbacks=[throughput],
+        max_epochs=1,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Plain(), loader, DataLoader(images(8), batch_size=4))
+    summary = throughput.summary()
+    assert summary["throughput/measured_batches"] == 50 - 15
+    assert summary["throughput/ready_batches"] == 14

@@ -5,8 +5,9 @@ import io
 import multiprocessing
 import os
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,39 +19,32 @@ from imagenet_opt.data.imagenet import MEAN, STD
 from imagenet_opt.data.loader import Seat, open_index, train_loader
 from imagenet_opt.data.loading import Loading
 from imagenet_opt.data.prefetcher import DevicePrefetcher
+from tests.conftest import loading as loading_at_large
 
 CPU = torch.device("cpu")
 SAMPLE = Path(__file__).parents[3] / "shared/data/imagenet-sample.tar"
 MakeLoader = Callable[..., DevicePrefetcher]
 
 
-def loading(**options) -> Loading:
-    return Loading(
-        **{
-            "batch_size": 6,
-            "image_size": 32,
-            "num_workers": 0,
-            "prefetch_factor": 2,
-            "crop_scale": (0.35, 1.0),
-            "val_image_size": None,
-            "val_crop_ratio": 0.875,
-            "samples_per_epoch": None,
-            "seed": 3,
-        }
-        | options
-    )
+def loading(**options: Any) -> Loading:
+    """With crops that are not too small for small images."""
+    return loading_at_large(**{"crop_scale": (0.35, 1.0)} | options)
 
 
 @pytest.fixture
-def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeLoader:
-    """Makes training loaders on the CPU, as on a machine with eight of them."""
+def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeLoader]:
+    """Makes training loaders on the CPU, as on a machine with eight of them. All end with the test."""
     monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
 
     def make(root: Path, *, rank: int = 0, world_size: int = 1, **options) -> DevicePrefetcher:
         index = open_index(root, "train", tmp_path / "cache")
-        return train_loader(index, loading(**options), Seat(device=CPU, rank=rank, world_size=world_size))
+        made.append(train_loader(index, loading(**options), Seat(device=CPU, rank=rank, world_size=world_size)))
+        return made[-1]
 
-    return make
+    made: list[DevicePrefetcher] = []
+    yield make
+    for each in made:
+        each.close()
 
 
 def batches(made: DevicePrefetcher, epoch: int = 1, first: int = 0) -> list[Batch]:

@@ -22,17 +22,24 @@ def test_each_is_told_once_and_counted_once(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_as_many_as_allowed_are_no_reason_to_stop() -> None:
-    bad = BadSamples(num_samples=100, max_fraction=0.02)
-    bad.add(skips(1, 2), 0)
-    with pytest.raises(TooManyBadSamples, match=r"3 bad samples .*data\.max_bad_fraction=0\.02 ") as caught:
-        bad.add(skips(3), 0)
-    assert all(f"/data/n{i}.JPEG is empty" in str(caught.value) for i in (1, 2, 3))
+    bad = BadSamples(num_samples=300, max_fraction=0.02)
+    bad.add(skips(*range(6)), 0)
+    with pytest.raises(TooManyBadSamples, match=r"^7 bad .*=0\.02 allows 6 of the 300 .*; and 4 more\.") as caught:
+        bad.add(skips(6), 0)
+    assert all(f"/data/n{i}.JPEG is empty" in str(caught.value) for i in (0, 1, 2))
+
+
+def test_of_a_small_data_set_a_few_are_allowed_all_the_same() -> None:
+    bad = BadSamples(num_samples=39, max_fraction=0.001)
+    bad.add(skips(1, 2, 3), 0)
+    with pytest.raises(TooManyBadSamples, match="allows 3 of the 39"):
+        bad.add(skips(4), 0)
 
 
 def test_with_none_allowed_the_first_stops_the_run() -> None:
     bad = BadSamples(num_samples=1_281_167, max_fraction=0.0)
     bad.add((), 0)
-    with pytest.raises(TooManyBadSamples, match="/data/n9"):
+    with pytest.raises(TooManyBadSamples, match=r"^1 bad sample, .* allows 0 of .*: /data/n9\.JPEG is empty\. The"):
         bad.add(skips(9), 0)
 
 
@@ -44,12 +51,12 @@ def test_a_long_list_is_cut_to_one_line() -> None:
 
 @pytest.mark.parametrize("world_size", [1, 4])
 def test_a_process_is_held_to_the_part_of_the_data_set_that_it_has_met(world_size: int) -> None:
-    """Ten allowed in all; each process meets its share in an epoch, and others in the next one."""
-    bad = BadSamples(num_samples=1000, max_fraction=0.01, world_size=world_size)
-    bad.add(skips(*range(2)), 0)
-    bad.add(skips(*range(10)), 3)
-    with pytest.raises(TooManyBadSamples, match="11 bad samples"):
-        bad.add(skips(10), 90)
+    """Twenty allowed in all; each process meets its share in an epoch, and others in the next one."""
+    bad = BadSamples(num_samples=1000, max_fraction=0.02, world_size=world_size)
+    bad.add(skips(*range(5)), 0)
+    bad.add(skips(*range(20)), 3)
+    with pytest.raises(TooManyBadSamples, match="21 bad samples"):
+        bad.add(skips(20), 90)
     if world_size > 1:
-        with pytest.raises(TooManyBadSamples, match=r"3 bad samples .* of the 250 samples"):
-            BadSamples(num_samples=1000, max_fraction=0.01, world_size=world_size).add(skips(1, 2, 3), 0)
+        with pytest.raises(TooManyBadSamples, match=r"6 bad samples, .* allows 5 of the 250 "):
+            BadSamples(num_samples=1000, max_fraction=0.02, world_size=world_size).add(skips(*range(6)), 0)

@@ -3,12 +3,13 @@
 import pytest
 
 from imagenet_opt.data.budget import SPARE_BATCHES, LoaderBudget, fit_loader
+from imagenet_opt.data.loading import Auto
 from imagenet_opt.data.reader import READ_AHEAD_BYTES
 from imagenet_opt.machine import GIB
 
 
 def fit(
-    workers: int | None,
+    workers: int | Auto,
     prefetch: int,
     *,
     batch: int = 60 * 2**20,
@@ -56,10 +57,26 @@ def test_workers_follow_the_cpus_of_each_process() -> None:
     assert fit(32, 2, cpus=4).num_workers == 4
     assert fit(32, 2, cpus=4, n=2).num_workers == 2
     assert fit(32, 2, cpus=4, n=2, sharing=1).num_workers == 4
-    assert fit(None, 2, cpus=6).num_workers == 6
+    assert fit("auto", 2, cpus=6).num_workers == 6
     assert fit(0, 2).num_workers == 0
 
 
 def test_a_batch_larger_than_the_room_still_gets_one_worker() -> None:
     budget = fit(8, 4, batch=10 * GIB, memory=4 * GIB)
     assert (budget.num_workers, budget.prefetch_factor) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "said", "unsaid"),
+    [
+        ({"cpus": 2}, "2 usable CPUs a process", ("GiB", "MiB")),
+        ({"cpus": 1}, "1 usable CPU a process", ("GiB", "MiB")),
+        ({"memory": 4 * GIB, "shared": 64 * GIB}, "1.0 GiB of memory to use, at 60 MiB a batch", ("CPU", "/dev/shm")),
+        ({"shared": GIB}, "0.2 GiB of /dev/shm to use, at 60 MiB a batch", ("CPU", "of memory")),
+        ({"cpus": 8, "shared": GIB}, "8 usable CPUs a process and 0.2 GiB of /dev/shm", ("of memory",)),
+    ],
+)
+def test_only_what_there_was_too_little_of_is_blamed(limits: dict, said: str, unsaid: tuple[str, ...]) -> None:
+    message = fit(16, 4, **limits).message
+    assert said in message
+    assert not any(word in message for word in unsaid)

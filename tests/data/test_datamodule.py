@@ -22,6 +22,7 @@ from imagenet_opt.data.pack_plan import PackOptions
 from imagenet_opt.data.prefetcher import died
 from imagenet_opt.errors import CheckpointMismatch, TooManyBadSamples, WorkerDied
 from imagenet_opt.run.position import position, rewrite_position
+from tests.conftest import loading_options
 from tests.data.conftest import end_of
 
 pytestmark = pytest.mark.filterwarnings(
@@ -72,18 +73,8 @@ def data(images_root: Path, tmp_path: Path) -> Callable[..., ImageData]:
 
     def make(root: Path = images_root, **options: Any) -> ImageData:
         folders = {"train_folder": "train", "val_folder": "val", "cache_dir": str(tmp_path / "cache")}
-        loading = {
-            "batch_size": 6,
-            "image_size": 16,
-            "num_workers": 0,
-            "prefetch_factor": 2,
-            "crop_scale": [0.35, 1.0],
-            "val_image_size": None,
-            "val_crop_ratio": 0.875,
-            "samples_per_epoch": None,
-            "seed": 3,
-        }
-        return folder_data(root=str(root), **folders, **loading | options)
+        small = {"image_size": 16, "crop_scale": [0.35, 1.0]}
+        return folder_data(root=str(root), **folders, **loading_options(**small | options))
 
     return make
 
@@ -145,7 +136,7 @@ def test_what_was_skipped_is_known_after_a_restart(
     assert len(told(caplog)) == 4
     state = torch.load(saved, weights_only=True)["ImageData"]
     assert sorted(state["skipped"]) == ["train", "val"]
-    assert all(type(value) in (int, str) for name, value in state.items() if name != "skipped")
+    assert all(type(value) in (int, str) for name, value in state.items() if name not in ("images", "skipped"))
     assert sorted(state["skipped"]["train"]) == [4, 13 + 4, 26 + 4]
     assert all("is empty (0 bytes)" in reason for reason in state["skipped"]["train"].values())
     assert list(state["skipped"]["val"]) == [13]
@@ -155,7 +146,7 @@ def test_what_was_skipped_is_known_after_a_restart(
         fit(data(root, **options), resume=saved)
     assert not told(caplog)
     (root / "train/class1/image009.JPEG").write_bytes(b"")
-    with pytest.raises(TooManyBadSamples, match=r"^4 bad samples .*data\.max_bad_fraction=0\.09"):
+    with pytest.raises(TooManyBadSamples, match=r"^4 bad samples, .*data\.max_bad_fraction=0\.09"):
         fit(data(root, **options), resume=saved, max_epochs=4)
 
 
@@ -177,6 +168,20 @@ def test_a_run_does_not_go_on_in_another_order(
         fit(data(**change), resume=saved)
     assert "\n" not in str(refused.value)
     assert "data.shuffle" in str(refused.value) and "data.root (packed or not)" in str(refused.value)
+
+
+def test_other_images_of_the_same_samples_are_told_in_one_line(
+    data: Callable[..., ImageData], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved = tmp_path / "one.ckpt"
+    fit(data(), SaveAt(8, saved), max_steps=9)
+    with caplog.at_level(logging.INFO, "imagenet_opt"):
+        fit(data(), resume=saved, max_steps=10)
+        assert "instead of" not in caplog.text
+        fit(data(crop_scale=[0.5, 1.0], image_size=24), resume=saved, max_steps=10)
+    told = [message for message in caplog.messages if "instead of" in message]
+    changes = "data.image_size=24 instead of 16, data.crop_scale=(0.5, 1.0) instead of (0.35, 1.0)"
+    assert told == [f"data: from epoch 1, step 2 on: {changes}"]
 
 
 def test_shards_are_another_order_than_the_files_that_they_were_made_of(

@@ -20,8 +20,12 @@ from tests.data.conftest import encoded, picture
 BOX = (7, 5, 20, 31)
 
 
+def decoding(*, exif_rotation: bool = False, max_crop_pixels: int = 2**22) -> Decoder:
+    return Decoder(exif_rotation=exif_rotation, max_crop_pixels=max_crop_pixels)
+
+
 def crop(data: bytes, box: tuple[int, int, int, int] = BOX, **options) -> np.ndarray:
-    decoder = Decoder(**options)
+    decoder = decoding(**options)
     return decoder.crop(decoder.open(data, "some.JPEG"), box).copy()
 
 
@@ -46,7 +50,7 @@ def some_boxes(num: int, size: tuple[int, int]) -> list[tuple[int, int, int, int
 @pytest.mark.parametrize("size", [(48, 64), (41, 53), (160, 227)])
 def test_ordinary_jpegs_are_decoded_bit_for_bit(subsampling: int, options: dict, size: tuple[int, int]) -> None:
     data = encoded(picture(*size), **{"quality": 85, "subsampling": subsampling} | options)
-    decoder = Decoder()
+    decoder = decoding()
     image = decoder.open(data, "some.JPEG")
     assert (image.height, image.width) == size
     assert image.stream is not None  # that is: no whole decode
@@ -55,7 +59,7 @@ def test_ordinary_jpegs_are_decoded_bit_for_bit(subsampling: int, options: dict,
 
 
 def test_real_images_are_decoded_bit_for_bit(sample_root: Path) -> None:
-    decoder, regions = Decoder(), 0
+    decoder, regions = decoding(), 0
     for path in sorted(sample_root.glob("*/*.JPEG"))[::5]:
         image = decoder.open(path.read_bytes(), str(path))
         expected = whole(image.encoded)
@@ -121,7 +125,7 @@ def test_exif_turns_only_when_asked() -> None:
     exif[0x0112] = 6  # turned a quarter
     data = encoded(picture(48, 64), exif=exif)
     assert np.array_equal(crop(data), part(whole(data)))
-    decoder = Decoder(exif_rotation=True)
+    decoder = decoding(exif_rotation=True)
     image = decoder.open(data, "some.JPEG")
     assert (image.height, image.width) == (64, 48)
     turned = np.rot90(whole(data), k=-1)
@@ -194,7 +198,7 @@ def peak_growth(data: bytes, box: tuple[int, int, int, int]) -> tuple[int, float
     command = (
         "import sys, resource; from imagenet_opt.data.decode import Decoder;"
         "from imagenet_opt.data.region_codec import load_codec; load_codec();"
-        "data = sys.stdin.buffer.read(); decoder = Decoder();"
+        "data = sys.stdin.buffer.read(); decoder = Decoder(exif_rotation=False, max_crop_pixels=2**22);"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
         f"image = decoder.open(data, 'large'); pixels = decoder.crop(image, {box});"
         "print(pixels.size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
@@ -238,7 +242,7 @@ def test_a_jpeg_that_claims_billions_of_pixels_is_refused(options: dict) -> None
 def test_damage_is_told_or_decoded_and_never_worse(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
     """capfd: libraries complain to file descriptor 2."""
     rng = np.random.default_rng(0)
-    sound, decoder = encoded(picture(48, 64), kind), Decoder(max_crop_pixels=40 * 60)
+    sound, decoder = encoded(picture(48, 64), kind), decoding(max_crop_pixels=40 * 60)
     opened = 0
     for _ in range(150):
         data = bytearray(sound)

@@ -96,9 +96,9 @@ def test_a_spoilt_cache_is_made_anew(damage: str, tmp_path: Path) -> None:
         case "labels":
             np.save(folder / "labels.npy", np.array([0, 1, 2], np.int32))
         case "offsets":
-            np.save(folder / "offsets.npy", np.array([0, 2**62, -(2**62), 21]))
+            np.save(folder / "name_offsets.npy", np.array([0, 2**62, -(2**62), 21]))
         case "other type":
-            np.save(folder / "offsets.npy", np.array([0, 7, 14, 21], np.int32))
+            np.save(folder / "name_offsets.npy", np.array([0, 7, 14, 21], np.int32))
         case "pickled":
             np.save(folder / "labels.npy", np.array([None] * 3), allow_pickle=True)
         case "classes":

@@ -3,7 +3,7 @@
 import pytest
 
 from imagenet_opt.errors import ConfigError
-from tests.data.test_dataset import loading
+from tests.data.conftest import loading
 
 
 @pytest.mark.parametrize(

@@ -364,7 +364,7 @@ def test_what_is_packed_is_what_training_opens(encoded: bytes, fits: bool) -> No
         assert prepare(encoded, max_side=None, quality=90)[0] == encoded
 
     def opens() -> None:
-        decoder = Decoder()
+        decoder = Decoder(exif_rotation=False, max_crop_pixels=2**22)
         image = decoder.open(encoded, "some.JPEG")
         assert decoder.crop(image, (0, 0, image.height, image.width)).shape == (48, 64, 3)
 

@@ -40,6 +40,12 @@ class Numbers:
         return f"/proc/sample{index}"
 
 
+def reading(
+    store: Numbers, *, reads_in_flight: int | str = "auto", timeout_seconds: float = 60.0, **options: int
+) -> Reader:
+    return Reader(store, reads_in_flight=reads_in_flight, timeout_seconds=timeout_seconds, **options)
+
+
 def batch(step: int, size: int = 8) -> Indices:
     return np.arange(step * size, (step + 1) * size)[::-1].copy()
 
@@ -49,9 +55,9 @@ def texts(indices: Indices) -> list[bytes]:
 
 
 @pytest.mark.parametrize("group", [1, 3])
-@pytest.mark.parametrize("reads_in_flight", [1, 5, None])
-def test_samples_come_in_order_with_and_without_a_forecast(reads_in_flight: int | None, group: int) -> None:
-    reader = Reader(Numbers(group=group), reads_in_flight=reads_in_flight)
+@pytest.mark.parametrize("reads_in_flight", [1, 5, "auto"])
+def test_samples_come_in_order_with_and_without_a_forecast(reads_in_flight: int | str, group: int) -> None:
+    reader = reading(Numbers(group=group), reads_in_flight=reads_in_flight)
     for step in range(20):
         wrong = 100 if step == 7 else 0  # a forecast that does not come true
         following = [((wrong, s), batch(s + wrong)) for s in range(step + 1, step + 4)]
@@ -61,7 +67,7 @@ def test_samples_come_in_order_with_and_without_a_forecast(reads_in_flight: int 
 
 def test_a_pause_of_training_is_no_pace() -> None:
     """After validation as many reads are in flight as before."""
-    reader, told = Reader(Storage(0.02)), []
+    reader, told = reading(Storage(0.02)), []
     for step in range(8):
         if step == 6:
             time.sleep(0.5)  # what the worker waits while training does something else
@@ -74,7 +80,7 @@ def test_what_was_asked_for_is_kept_when_fewer_reads_are_allowed() -> None:
     """The first answers show that the storage is quick; by then much is on its way."""
     done = threading.Event()
     store = Numbers(lambda index: done.set() if index == 47 else None)
-    reader = Reader(store)
+    reader = reading(store)
     for step in range(10):
         following = [((0, s), batch(s)) for s in range(step + 1, 10)]
         assert reader.read((0, step), batch(step), following).samples == texts(batch(step))
@@ -85,7 +91,7 @@ def test_what_was_asked_for_is_kept_when_fewer_reads_are_allowed() -> None:
 def test_what_comes_next_is_read_before_it_is_asked_for() -> None:
     done = threading.Event()
     store = Numbers(lambda index: done.set() if index == 15 else None)
-    reader = Reader(store, reads_in_flight=4)
+    reader = reading(store, reads_in_flight=4)
     reader.read((0, 0), batch(0), [((0, 1), batch(1))])
     assert done.wait(10)
 
@@ -103,7 +109,7 @@ def test_no_more_requests_than_allowed_run_at_a_time() -> None:
         with lock:
             running -= 1
 
-    reader = Reader(Numbers(each), reads_in_flight=3)
+    reader = reading(Numbers(each), reads_in_flight=3)
     for step in range(4):
         reader.read((0, step), batch(step, 9))
     assert most == 3
@@ -129,7 +135,7 @@ class Storage(Numbers):
 @pytest.mark.parametrize(("seconds", "num_batches"), [(0.03, 6), (0.0, 20)])
 def test_slow_storage_is_asked_for_many_and_quick_storage_for_one_at_a_time(seconds: float, num_batches: int) -> None:
     storage, most, told = Storage(seconds), [], []
-    reader = Reader(storage)
+    reader = reading(storage)
     for step in range(num_batches):
         storage.most = 0
         found = reader.read((0, step), batch(step, 64), [((0, step + 1), batch(step + 1, 64))])
@@ -142,7 +148,7 @@ def test_slow_storage_is_asked_for_many_and_quick_storage_for_one_at_a_time(seco
 
 def test_storage_that_becomes_slow_is_read_at_once_from_then_on() -> None:
     storage = Storage(0.0)
-    reader = Reader(storage)
+    reader = reading(storage)
     for step in range(20):
         reader.read((0, step), batch(step, 64))
     storage.seconds, storage.most = 0.05, 0
@@ -157,7 +163,7 @@ def test_the_bytes_ahead_are_bounded() -> None:
             return [bytes(10_000) for _ in indices]
 
     store = Large()
-    reader = Reader(store, reads_in_flight=500, max_bytes=200_000)
+    reader = reading(store, reads_in_flight=500, max_bytes=200_000)
     most = 0
     for step in range(200):
         following = (((0, s), batch(s)) for s in range(step + 1, 10_000))
@@ -173,7 +179,7 @@ def test_transient_errors_are_tried_again(caplog: pytest.LogCaptureFixture) -> N
         if index == 2 and left:
             raise OSError(left.pop(), "not now")
 
-    assert Reader(Numbers(each), reads_in_flight=2).read((0, 0), np.arange(8)).samples == texts(np.arange(8))
+    assert reading(Numbers(each), reads_in_flight=2).read((0, 0), np.arange(8)).samples == texts(np.arange(8))
     assert "/proc/sample2: not now; trying again" in caplog.text
 
 
@@ -183,7 +189,7 @@ def test_a_file_that_fails_while_others_do_not_is_bad_alone(group: int) -> None:
         if index == 5:
             raise OSError(errno.EIO, "not now")
 
-    found = Reader(Numbers(each, group), reads_in_flight=2, timeout_seconds=1.0).read((0, 0), np.arange(8)).samples
+    found = reading(Numbers(each, group), reads_in_flight=2, timeout_seconds=1.0).read((0, 0), np.arange(8)).samples
     assert isinstance(found[5], BadSample)
     assert "cannot read /proc/sample5: not now" in str(found[5])
     assert "data.root" in str(found[5])
@@ -191,8 +197,8 @@ def test_a_file_that_fails_while_others_do_not_is_bad_alone(group: int) -> None:
 
 
 @pytest.mark.parametrize("group", [1, 4])
-@pytest.mark.parametrize("reads_in_flight", [1, 5, None])
-def test_storage_that_fails_as_a_whole_ends_the_run_in_one_line(reads_in_flight: int | None, group: int) -> None:
+@pytest.mark.parametrize("reads_in_flight", [1, 5, "auto"])
+def test_storage_that_fails_as_a_whole_ends_the_run_in_one_line(reads_in_flight: int | str, group: int) -> None:
     tries: list[int] = []
 
     def each(index: int) -> None:
@@ -200,7 +206,7 @@ def test_storage_that_fails_as_a_whole_ends_the_run_in_one_line(reads_in_flight:
             tries.append(index)
             raise OSError(errno.EIO, "Input/output error")
 
-    reader = Reader(Numbers(each, group), reads_in_flight=reads_in_flight, timeout_seconds=1.0)
+    reader = reading(Numbers(each, group), reads_in_flight=reads_in_flight, timeout_seconds=1.0)
     reader.read((0, 0), batch(0))
     reader.store.each = lambda index: each(index + 8)
     with pytest.raises(
@@ -220,7 +226,7 @@ def test_an_outage_shorter_than_the_patience_is_only_told() -> None:
 
     timer = threading.Timer(0.3, over.set)
     timer.start()
-    assert Reader(Numbers(each), timeout_seconds=60).read((0, 0), batch(0)).samples == texts(batch(0))
+    assert reading(Numbers(each), timeout_seconds=60).read((0, 0), batch(0)).samples == texts(batch(0))
     timer.join()
 
 
@@ -234,7 +240,7 @@ def test_what_is_gone_or_closed_is_bad_at_once_and_alone(group: int, code: int) 
             tries.append(index)
             raise OSError(code, os.strerror(code))
 
-    found = Reader(Numbers(each, group)).read((0, 0), np.arange(8)).samples
+    found = reading(Numbers(each, group)).read((0, 0), np.arange(8)).samples
     assert [isinstance(sample, BadSample) for sample in found] == [i == 6 for i in range(8)]
     assert str(found[6]).startswith(f"cannot read /proc/sample6: {os.strerror(code)}; ")
     assert "data.root" in str(found[6])
@@ -246,7 +252,7 @@ def test_a_request_without_an_answer_is_made_once_more_and_then_told(
     reads_in_flight: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = threading.Event()
-    reader = Reader(
+    reader = reading(
         Numbers(lambda index: answer.wait(30) and None if index == 3 else None),
         reads_in_flight=reads_in_flight,
         timeout_seconds=0.2,
@@ -268,7 +274,7 @@ def test_what_hangs_among_quick_requests_is_called_by_its_own_name(caplog: pytes
         if index == 1011 and calls.count(1011) == 1:
             answer.wait(30)
 
-    reader = Reader(Numbers(each), timeout_seconds=1.0)
+    reader = reading(Numbers(each), timeout_seconds=1.0)
     try:
         while reader.read((0, 0), batch(0)).reads_in_flight > 1:
             pass
@@ -288,7 +294,7 @@ def test_what_keeps_others_from_their_turn_is_called_by_its_own_name(caplog: pyt
             hanging.set()
             answer.wait(30)
 
-    reader = Reader(Numbers(each), reads_in_flight=1, timeout_seconds=1.0)
+    reader = reading(Numbers(each), reads_in_flight=1, timeout_seconds=1.0)
     try:
         reader.read((0, 0), batch(0), [((0, 1), np.array([77]))])
         assert hanging.wait(10)
@@ -307,7 +313,7 @@ def test_the_second_request_may_succeed() -> None:
             answer.wait(30)
 
     try:
-        reader = Reader(Numbers(each), reads_in_flight=4, timeout_seconds=0.2)
+        reader = reading(Numbers(each), reads_in_flight=4, timeout_seconds=0.2)
         assert reader.read((0, 0), np.arange(8)).samples == texts(np.arange(8))
     finally:
         answer.set()
@@ -322,7 +328,7 @@ def test_one_request_that_hangs_holds_up_no_other(caplog: pytest.LogCaptureFixtu
         if index == 3 and calls.count(3) == 1:
             answer.wait(30)
 
-    reader = Reader(Numbers(each), reads_in_flight=1, timeout_seconds=0.3)
+    reader = reading(Numbers(each), reads_in_flight=1, timeout_seconds=0.3)
     try:
         with caplog.at_level(logging.WARNING):
             for step in range(4):
@@ -338,7 +344,7 @@ def test_a_mistake_in_a_store_is_not_taken_for_silence() -> None:
         raise ZeroDivisionError("a mistake")
 
     with pytest.raises(ZeroDivisionError, match="a mistake"):
-        Reader(Numbers(each), timeout_seconds=20).read((0, 0), batch(0))
+        reading(Numbers(each), timeout_seconds=20).read((0, 0), batch(0))
 
 
 def read_in_child(reader: Reader) -> None:
@@ -348,7 +354,7 @@ def read_in_child(reader: Reader) -> None:
 def test_a_forked_process_reads_for_itself() -> None:
     """What the parent has asked for, or is being answered, does not reach its child."""
     answer = threading.Event()
-    reader = Reader(Numbers(lambda index: answer.wait(30) and None if index >= 8 else None), reads_in_flight=2)
+    reader = reading(Numbers(lambda index: answer.wait(30) and None if index >= 8 else None), reads_in_flight=2)
     reader.read((0, 0), batch(0), [((0, 1), batch(1)), ((0, 2), batch(2))])
     context = multiprocessing.get_context("fork")
     reader.store.each = lambda index: None

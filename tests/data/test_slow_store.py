@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from imagenet_opt.data.index import open_split
+from imagenet_opt.data.reader import Reader
 from imagenet_opt.data.slow_store import SlowStore
 from imagenet_opt.data.store import FolderStore
+from imagenet_opt.errors import ReadTimeout
 
 
 @pytest.fixture
@@ -53,3 +55,12 @@ def test_a_fault_is_what_the_storage_answers(folder: FolderStore) -> None:
     assert slow.read_many(np.array([2])) == folder.read_many(np.array([2]))
     with pytest.raises(OSError, match="Stale file handle"):
         slow.read_many(np.array([2, 3]))
+
+
+def test_a_rehearsal_is_named_where_it_is_too_slow_to_wait_for(
+    folder: FolderStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = Reader(SlowStore(folder, latency_seconds=3), reads_in_flight=2, timeout_seconds=0.2)
+    with pytest.raises(ReadTimeout, match=r"data\.added_latency_ms=3000 and data\.max_mb_per_second=null make it slow"):
+        reader.read((0, 0), np.arange(2))
+    assert "asking again (data.added_latency_ms=3000" in caplog.text

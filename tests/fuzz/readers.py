@@ -93,7 +93,7 @@ def _classes(folder: Path) -> Path:
     return folder / "data"
 
 
-_INDEX = tuple(f"cached/{name}" for name in ("about.json", "labels.npy", "names.npy", "offsets.npy"))
+_INDEX = tuple(f"cached/{name}" for name in ("about.json", "labels.npy", "names.npy", "name_offsets.npy"))
 
 
 def _index(folder: Path) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from imagenet_opt.data.loader import Seat, open_index, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
-from tests.data.test_dataset import loading
+from tests.data.conftest import loading
 
 
 def prefetcher(root: Path, cache: Path, device: torch.device, resize_on: str) -> DevicePrefetcher:

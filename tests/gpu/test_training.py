@@ -16,18 +16,9 @@ from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.model.schedule import cosine
+from tests.conftest import loading_options
 
-LOADING = dict(
-    batch_size=8,
-    image_size=64,
-    num_workers=2,
-    prefetch_factor=2,
-    crop_scale=(0.35, 1.0),
-    val_image_size=None,
-    val_crop_ratio=0.875,
-    samples_per_epoch=None,
-    seed=0,
-)
+LOADING = loading_options(batch_size=8, image_size=64, num_workers=2, crop_scale=(0.35, 1.0), seed=0)
 
 
 class Recorder(Callback):

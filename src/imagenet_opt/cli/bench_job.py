@@ -53,7 +53,7 @@ class Job:
 
 def chosen(index: FileIndex, rows: NDArray[np.int64]) -> FileIndex:
     """An index of these rows, in memory; a row may come more than once."""
-    names, offsets = _chosen_names(index.names, index.offsets, rows)
+    names, offsets = _chosen_names(index.names, index.name_offsets, rows)
     return FileIndex(index.folder, index.classes, index.labels[rows], names, offsets)
 
 

@@ -60,8 +60,8 @@ def make_plan(
         raise ConfigError(f"--against needs a folder of image files, but {index.folder} (data.root) is packed")
     TrainOrder(num_samples=len(index), batch_size=how.batch_size, seed=how.seed)  # refuses too large a batch
     budget = fit_loader(
-        num_workers=None if how.num_workers == "auto" else int(how.num_workers),
-        prefetch_factor=None if how.prefetch_factor == "auto" else int(how.prefetch_factor),
+        num_workers=how.num_workers,
+        prefetch_factor=how.prefetch_factor,
         batch_bytes=3 * how.batch_size * how.image_size**2,
     )
     own = _own_rows(how.resize_on, has_gpu=has_gpu, compares=bool(against))

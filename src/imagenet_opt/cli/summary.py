@@ -17,6 +17,9 @@ from imagenet_opt.machine import GIB
 from imagenet_opt.run import checkpoint as checkpoints
 from imagenet_opt.run import metrics_csv
 
+_MOST_DOUBT = 0.05
+"""By so much of the time a run may have waited less than a longer one would."""
+
 
 def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) -> dict[str, float]:
     """Numbers of the whole run: last validation, rates, waits, loader, peak memory and start-up, by metric name.
@@ -81,7 +84,7 @@ def _rows(numbers: dict[str, float], run_folder: Path) -> list[tuple[str, str]]:
             "speed",
             show("{:.2f} it/s, {:.0f} images/s", *(f"throughput/{k}_per_second" for k in ("it", "images"))),
         ),
-        ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction")),
+        ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction") + _doubt(numbers)),
         ("GPU busy", show("{:.0f} %", "gpu/utilization_percent")),
         ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
         ("start-up", ", ".join(startup)),
@@ -90,3 +93,12 @@ def _rows(numbers: dict[str, float], run_folder: Path) -> list[tuple[str, str]]:
         ("checkpoint", str(last) if last.exists() else "none written"),
         ("metrics", str(metrics) if metrics.exists() else "none written"),
     ]
+
+
+def _doubt(numbers: dict[str, float]) -> str:
+    """Empty where the run was long enough: one that lives off batches made while it started waits for none."""
+    ready, measured = numbers.get("throughput/ready_batches", 0), numbers.get("throughput/measured_batches", 0)
+    busy = 1 - numbers.get("throughput/data_wait_fraction", 0)
+    if busy * ready <= _MOST_DOUBT * measured:
+        return ""
+    return f"; too short to tell: {ready:.0f} of the {measured:.0f} batches measured were ready before"

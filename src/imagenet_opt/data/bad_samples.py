@@ -7,6 +7,8 @@ from imagenet_opt.errors import TooManyBadSamples
 log = logging.getLogger(__name__)
 
 _SHOWN = 3
+_ALWAYS_ALLOWED = 3
+"""Of a small data set a fraction is less than one; with a fraction of 0 none is allowed."""
 
 
 class BadSamples:
@@ -28,9 +30,12 @@ class BadSamples:
                 self.reasons[index] = reason
                 log.warning(f"skipped: {reason}")
         met = self.num_samples * min(1.0, (epoch + 1) / self.world_size)
-        if len(self.reasons) > self.max_fraction * met:
+        allowed = max(_ALWAYS_ALLOWED, int(self.max_fraction * met)) if self.max_fraction else 0
+        if (num := len(self.reasons)) > allowed:
+            first = "; ".join(list(self.reasons.values())[:_SHOWN])
+            more = f"; and {num - _SHOWN} more" if num > _SHOWN else ""
             raise TooManyBadSamples(
-                f"{len(self.reasons)} bad samples are more than data.max_bad_fraction={self.max_fraction:g} of the "
-                f"{met:.0f} samples that this process has met; mend them, or allow more. Each was told as it was "
-                f"skipped, such as {'; '.join(list(self.reasons.values())[:_SHOWN])}"
+                f"{num} bad sample{'s' * (num > 1)}, and data.max_bad_fraction={self.max_fraction:g} allows {allowed} "
+                f"of the {met:.0f} that this process has met: {first}{more}. The log names each (skipped: ...); "
+                "mend them, or allow more"
             )

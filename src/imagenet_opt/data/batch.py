@@ -96,8 +96,3 @@ class RaggedBatch(Samples):
     @property
     def data(self) -> Tensor:
         return self.pixels
-
-    def crop(self, i: int) -> Tensor:
-        """Crop i: uint8 (height, width, 3), a view."""
-        height, width, start = int(self.heights[i]), int(self.widths[i]), int(self.offsets[i])
-        return self.pixels[start : start + height * width * 3].view(height, width, 3)

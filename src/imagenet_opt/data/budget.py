@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from imagenet_opt import machine
+from imagenet_opt.data.loading import Auto
 from imagenet_opt.data.reader import READ_AHEAD_BYTES
 from imagenet_opt.machine import GIB
 
@@ -27,8 +28,8 @@ class LoaderBudget:
 
 def fit_loader(
     *,
-    num_workers: int | None,
-    prefetch_factor: int | None,
+    num_workers: int | Auto,
+    prefetch_factor: int | Auto,
     batch_bytes: int,
     processes: int = 1,
     sharing_cpus: int | None = None,
@@ -40,7 +41,7 @@ def fit_loader(
 
     Batches lie in shared memory, which is part of the memory; what is read ahead is in the memory alone.
 
-    num_workers: None asks for one a usable CPU; prefetch_factor: None for 4.
+    num_workers: "auto" asks for one a usable CPU; prefetch_factor: "auto" for 4.
     batch_bytes: one batch as a worker hands it over.
     sharing_cpus: processes that share the usable CPUs; None for all.
     cpus, memory, shared_memory (bytes): None means as found on this machine.
@@ -50,24 +51,35 @@ def fit_loader(
     shared_memory = machine.free_shared_memory() if shared_memory is None else shared_memory
     room, shared_room = (int(size * _MEMORY_SHARE) // (processes * _LOADERS) for size in (memory, shared_memory))
 
-    def fits(workers: int, prefetch: int) -> bool:
+    def short(workers: int, prefetch: int) -> str:
+        """What there is not enough of; empty where all fits."""
         batches = workers * (prefetch + SPARE_BATCHES) * batch_bytes
-        return batches <= shared_room and batches + workers * READ_AHEAD_BYTES <= room
+        size = f"{batch_bytes / _MIB:.0f} MiB a batch ({SPARE_BATCHES} a worker more than ahead)"
+        if batches > shared_room:
+            return f"{shared_room / GIB:.1f} GiB of /dev/shm to use, at {size}"
+        if batches + workers * READ_AHEAD_BYTES > room:
+            ahead = f"{READ_AHEAD_BYTES / _MIB:.0f} MiB a worker of files read ahead"
+            return f"{room / GIB:.1f} GiB of memory to use, at {size} and {ahead}"
+        return ""
 
     most_workers = max(1, cpus // (sharing_cpus or processes))
-    asked = (most_workers if num_workers is None else num_workers, prefetch_factor or _PREFETCH)
+    asked = (
+        most_workers if num_workers == "auto" else num_workers,
+        _PREFETCH if prefetch_factor == "auto" else prefetch_factor,
+    )
     workers, prefetch = min(asked[0], most_workers), asked[1]
-    while prefetch > 1 and workers and not fits(workers, prefetch):
+    too_few_cpus = f"{most_workers} usable CPU{'s' * (most_workers > 1)} a process" if workers < asked[0] else ""
+    too_little_room = short(workers, prefetch)
+    while prefetch > 1 and workers and short(workers, prefetch):
         prefetch -= 1
-    while workers > 1 and not fits(workers, prefetch):
+    while workers > 1 and short(workers, prefetch):
         workers -= 1
     if asked == (workers, prefetch):
         return LoaderBudget(workers, prefetch, None)
     return LoaderBudget(
         workers,
         prefetch,
-        f"loader: {workers} workers x {prefetch} batches ahead instead of data.num_workers={asked[0]} x "
-        f"data.prefetch_factor={asked[1]}: {most_workers} usable CPUs a process; {room / GIB:.1f} GiB of memory and "
-        f"{shared_room / GIB:.1f} GiB of /dev/shm to use, at {batch_bytes / _MIB:.0f} MiB a batch "
-        f"({SPARE_BATCHES} more than ahead) and {READ_AHEAD_BYTES / _MIB:.0f} MiB a worker of files read ahead",
+        f"loader: {workers} worker{'s' * (workers > 1)} x {prefetch} batches ahead instead of "
+        f"data.num_workers={asked[0]} x data.prefetch_factor={asked[1]}: "
+        + " and ".join(filter(None, (too_few_cpus, too_little_room))),
     )

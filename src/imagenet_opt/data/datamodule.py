@@ -1,5 +1,6 @@
 """Lightning's view of the data: loaders for the rank that asks."""
 
+import logging
 import os
 import zlib
 from functools import cached_property
@@ -19,6 +20,10 @@ from imagenet_opt.data.order import block_size_for
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.run.position import Position, position
+
+log = logging.getLogger(__name__)
+
+_OF_IMAGES = ("image_size", "crop_scale", "exif_rotation", "max_crop_pixels", "val_image_size", "val_crop_ratio")
 
 
 class ImageData(LightningDataModule):
@@ -56,10 +61,12 @@ class ImageData(LightningDataModule):
         would ask the loader, but restores it only when no one asked for its length before, as every learning-rate
         schedule does."""
         skipped = {split: dict(reasons) for split, reasons in self._skipped.items()}
-        return position(self._trainer())._asdict() | self._order_facts() | {"skipped": skipped}
+        images = {"images": self._image_facts(), "skipped": skipped}
+        return position(self._trainer())._asdict() | self._order_facts() | images
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Raises CheckpointMismatch where the order of samples would not be the one that the run began with."""
+        """Raises CheckpointMismatch where the order of samples would not be the one that the run began with; how they
+        become images may change, and is told."""
         facts = self._order_facts()
         if changed := [
             f"{name} was {state_dict.get(name)}, is {now}" for name, now in facts.items() if state_dict.get(name) != now
@@ -73,6 +80,10 @@ class ImageData(LightningDataModule):
         if self._trainer().is_global_zero:  # whose they are
             for split, reasons in self._skipped.items():
                 reasons |= state_dict["skipped"][split]
+            now = self._image_facts()
+            before = state_dict.get("images", now)
+            if told := [f"{key}={now[key]} instead of {before.get(key)}" for key in now if now[key] != before.get(key)]:
+                log.info(f"data: from epoch {self._start.epoch}, step {self._start.step} on: {', '.join(told)}")
 
     def _keep(self, loader: DevicePrefetcher, split: str) -> DevicePrefetcher:
         """The loader, which from now on tells what it skips, and ends with the run."""
@@ -92,6 +103,10 @@ class ImageData(LightningDataModule):
             "checksum of their labels in order": self._label_checksum,
             "data.samples_per_epoch": how.samples_per_epoch or 0,
         }
+
+    def _image_facts(self) -> dict[str, str]:
+        """What the images of samples depend on, beside the seed and a callback that makes them grow."""
+        return {f"data.{name}": str(getattr(self.loading, name)) for name in _OF_IMAGES}
 
     @cached_property
     def _label_checksum(self) -> int:

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import interpolate
 from torch.utils.data import Dataset, get_worker_info
 
 from imagenet_opt.data.batch import Batch, Making, RaggedBatch
@@ -20,6 +19,7 @@ from imagenet_opt.data.randomness import key_of, uniform
 from imagenet_opt.data.reader import Place, Reader
 from imagenet_opt.data.region_codec import Pixels
 from imagenet_opt.data.requests import Sample
+from imagenet_opt.data.resize import resize
 from imagenet_opt.data.slots import Slots, Ticket
 from imagenet_opt.data.store import Indices
 from imagenet_opt.errors import BadSample
@@ -152,9 +152,7 @@ class Images:
         """Nothing: the room is there."""
 
     def put(self, row: int, pixels: Pixels, flip: bool) -> None:
-        crop_CHW = torch.from_numpy(pixels).permute(2, 0, 1)
-        resized = interpolate(crop_CHW[None], size=(self.size, self.size), mode="bilinear", antialias=True)[0]
-        self.images[row] = resized.flip(-1) if flip else resized
+        self.images[row] = resize(torch.from_numpy(pixels).permute(2, 0, 1), self.size, flip)
 
     def batch(self, labels: Tensor, indices: Tensor, valid: Tensor, key: BatchKey, making: Making) -> Batch:
         return Batch(labels, indices, valid, key, making, self.ticket, self.images)

@@ -36,7 +36,7 @@ class Decoder:
     max_crop_pixels: larger crops come smaller by a whole factor, averaged.
     """
 
-    def __init__(self, *, exif_rotation: bool = False, max_crop_pixels: int = 2**22) -> None:
+    def __init__(self, *, exif_rotation: bool, max_crop_pixels: int) -> None:
         self.exif_rotation = exif_rotation
         self.max_crop_pixels = max_crop_pixels
 

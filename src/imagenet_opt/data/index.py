@@ -48,23 +48,23 @@ class Split(Protocol):
 
 @dataclass(frozen=True)
 class FileIndex:
-    """Files of one split. labels: int32 (num_samples,); file i is names[offsets[i]:offsets[i + 1]] below folder.
+    """Files of one split. labels: int32 (num_samples,); file i is names[name_offsets[i]:name_offsets[i + 1]].
 
-    names: uint8, all relative paths end to end; offsets: int64 (num_samples + 1,).
+    names: uint8, all paths relative to the folder, end to end; name_offsets: int64 (num_samples + 1,).
     """
 
     folder: Path
     classes: tuple[str, ...]
     labels: NDArray[np.int32]
     names: NDArray[np.uint8]
-    offsets: NDArray[np.int64]
+    name_offsets: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def path(self, i: int) -> str:
         """Full path of sample i. Raises DataError for one outside of the folder, which only a spoilt cache has."""
-        name = os.fsdecode(self.names[self.offsets[i] : self.offsets[i + 1]].tobytes())
+        name = os.fsdecode(self.names[self.name_offsets[i] : self.name_offsets[i + 1]].tobytes())
         if name[:1] == "/" or (".." in name and ".." in name.split("/")):
             raise DataError(f"the index of {self.folder} names {name!r}, outside of it; empty data.cache_dir/index")
         return os.path.join(self.folder, name)
@@ -189,12 +189,13 @@ def _load(cached: Path, folder: Path) -> FileIndex | None:
         classes = tuple(map(str, about["classes"]))
         labels = open_column(cached / "labels.npy", np.int32)
         names = open_column(cached / "names.npy", np.uint8)
-        offsets = open_column(cached / "offsets.npy", np.int64, len(labels) + 1)
+        name_offsets = open_column(cached / "name_offsets.npy", np.int64, len(labels) + 1)
         check_range(cached / "labels.npy", labels, len(classes) - 1)
-        check_ends(cached / "offsets.npy", offsets, len(names))
+        check_ends(cached / "name_offsets.npy", name_offsets, len(names))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return FileIndex(folder, classes, *(np.asarray(column) for column in (labels, names, offsets)))  # quicker items
+    columns = (np.asarray(column) for column in (labels, names, name_offsets))  # quicker items than memory maps'
+    return FileIndex(folder, classes, *columns)
 
 
 def _save(cached: Path, index: FileIndex, folders: list[str]) -> None:
@@ -210,7 +211,7 @@ def _save(cached: Path, index: FileIndex, folders: list[str]) -> None:
         with tempfile.TemporaryDirectory(dir=cached.parent, prefix="new_") as scratch:
             fresh = Path(scratch, "index")
             fresh.mkdir()
-            for name in ("labels", "names", "offsets"):
+            for name in ("labels", "names", "name_offsets"):
                 np.save(fresh / f"{name}.npy", getattr(index, name))
             (fresh / "about.json").write_text(json.dumps(about))
             shutil.rmtree(cached, ignore_errors=True)

@@ -102,14 +102,13 @@ def mean_crop_bytes(dataset: BatchDataset) -> float:
 
 
 def _dataset(index: Split, how: Loading, seat: Seat, order: TrainOrder | EvalOrder) -> BatchDataset:
-    in_flight = None if how.reads_in_flight == "auto" else int(how.reads_in_flight)
     plan = (
         train_crops(seed=how.seed, scale=how.crop_scale)
         if isinstance(order, TrainOrder)
         else eval_crops(crop_ratio=how.val_crop_ratio)
     )
     return BatchDataset(
-        reader=Reader(store_of(index, how), reads_in_flight=in_flight, timeout_seconds=how.read_timeout),
+        reader=Reader(store_of(index, how), reads_in_flight=how.reads_in_flight, timeout_seconds=how.read_timeout),
         decoder=Decoder(exif_rotation=how.exif_rotation, max_crop_pixels=how.max_crop_pixels),
         labels=index.labels,
         order=order,
@@ -148,8 +147,8 @@ def _loader(dataset: BatchDataset, how: Loading, seat: Seat, size_of: Callable[[
 def _budget(dataset: BatchDataset, how: Loading, seat: Seat, image_size: int) -> LoaderBudget:
     crop_bytes = 3.0 * image_size**2 if dataset.resize_here else mean_crop_bytes(dataset)
     return fit_loader(
-        num_workers=None if how.num_workers == "auto" else int(how.num_workers),
-        prefetch_factor=None if how.prefetch_factor == "auto" else int(how.prefetch_factor),
+        num_workers=how.num_workers,
+        prefetch_factor=how.prefetch_factor,
         batch_bytes=int(how.batch_size * crop_bytes),
         processes=seat.local_processes,
         sharing_cpus=seat.sharing_cpus,

@@ -26,7 +26,7 @@ LEAST = {
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """Sizes in pixels; `batch_size` per process.
+    """Sizes in pixels; `batch_size` per process. What they are unless said otherwise is in conf/loading.yaml.
 
     num_workers, prefetch_factor, reads_in_flight (per worker): "auto" for what machine and storage can do.
     crop_scale: share of an image's area that a training crop may take. val_image_size: None for `image_size`.
@@ -45,16 +45,16 @@ class Loading:
     val_image_size: int | None
     val_crop_ratio: float
     samples_per_epoch: int | None
-    shuffle: str = "global"
-    reads_in_flight: int | Auto = "auto"
-    resize_on: str = "auto"
-    max_crop_pixels: int = 2**22
-    exif_rotation: bool = False
-    on_bad_sample: str = "skip"
-    max_bad_fraction: float = 0.001
-    read_timeout: float = 60.0
-    added_latency_ms: float = 0.0
-    max_mb_per_second: float | None = None
+    shuffle: str
+    reads_in_flight: int | Auto
+    resize_on: str
+    max_crop_pixels: int
+    exif_rotation: bool
+    on_bad_sample: str
+    max_bad_fraction: float
+    read_timeout: float
+    added_latency_ms: float
+    max_mb_per_second: float | None
     seed: int
 
     def __post_init__(self) -> None:

@@ -81,7 +81,7 @@ def _about(split: PackSplit) -> dict[str, Any]:
         del options["quality"]
     sizes = split.source.num_bytes(_some(split.order, _NUM_ASKED))
     digest = hashlib.sha256(json.dumps(files.classes).encode())
-    for column in (files.labels, files.names, files.offsets, split.order, sizes):
+    for column in (files.labels, files.names, files.name_offsets, split.order, sizes):
         digest.update(column.tobytes())
     about = {"format": FORMAT, "folder": str(files.folder), "images": len(files), "options": options}
     return about | {"fingerprint": digest.hexdigest()}

@@ -80,7 +80,7 @@ class Source:
         return Source(files, self.nested, *columns)
 
     def _file(self, i: int) -> bytes:
-        return self.files.names[self.files.offsets[i] : self.files.offsets[i + 1]].tobytes()
+        return self.files.names[self.files.name_offsets[i] : self.files.name_offsets[i + 1]].tobytes()
 
     def _archive(self, i: int) -> str:
         return os.path.join(self.files.folder, f"{self.files.classes[self.files.labels[i]]}.tar")

@@ -64,6 +64,7 @@ class DevicePrefetcher:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._copy_clock = CudaClock() if device.type == "cuda" else None
         self._rows: deque[dict[str, float]] = deque(maxlen=_MOST_ROWS)
+        self._delivered = 0  # as `slots.made` counts: of all epochs
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -86,6 +87,11 @@ class DevicePrefetcher:
             iterator._shutdown_workers()  # type: ignore[attr-defined]
             self.loader._iterator = None
 
+    @property
+    def num_ready(self) -> int:
+        """Batches that are made and not yet asked for."""
+        return max(0, int(self.slots.made.sum()) - self._delivered)
+
     def drain(self) -> dict[str, float]:
         """Means over the batches delivered since the last call, by metric name; empty when there were none."""
         rows = list(self._rows)
@@ -98,11 +104,11 @@ class DevicePrefetcher:
 
     def _batches(self) -> Iterator[Batch]:
         batches = iter(self.loader)
-        delivered = int(self.slots.made.sum())
+        self._delivered = int(self.slots.made.sum())
         source = self._sent(batches)
         for batch, copied in ahead(source) if self.loader.num_workers else source:
-            queued = int(self.slots.made.sum()) - delivered
-            delivered += 1
+            queued = self.num_ready
+            self._delivered += 1
             self.bad.add(batch.making.skipped, batch.key.epoch)
             self._note(batch.making, queued)
             if copied is not None:
@@ -137,7 +143,7 @@ class DevicePrefetcher:
                 "decode_seconds": making.decode_seconds,
                 "mb_read": making.num_bytes / 1e6,
                 "reads_in_flight": making.reads_in_flight,
-                "queue_depth": max(0, queued),
+                "queue_depth": queued,
                 "queue_seconds": max(0.0, time.monotonic() - making.made_at),
             }
         )

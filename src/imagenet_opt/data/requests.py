@@ -11,7 +11,9 @@ from functools import partial
 import numpy as np
 
 from imagenet_opt import machine
+from imagenet_opt.data.depth import QUICK_SECONDS
 from imagenet_opt.data.reading import TRANSIENT, retried
+from imagenet_opt.data.slow_store import SlowStore
 from imagenet_opt.data.store import Indices, Store
 from imagenet_opt.data.threads import Threads
 from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed
@@ -22,8 +24,6 @@ Sample = bytes | BadSample
 Run = list[list[Sample]]
 """Samples of each request of a task."""
 
-QUICK_SECONDS = 1e-3
-"""Requests that are answered sooner are made one after the other: threads would cost more than they hide."""
 CONVOY = 16
 """Quick requests that one task makes."""
 _PROBES = 3
@@ -95,7 +95,7 @@ class Requests:
             found = list(task.found)
             name = self.store.name(self._hanging(task).index)
             silence = f"no answer for {self.timeout_seconds:g} s from {machine.mount_of(name)}, reading {name}"
-            log.warning(f"{silence}; asking again")
+            log.warning(f"{silence}; asking again{_rehearsed(self.store)}")
         again = self._start_apart(task, len(found))
         try:
             return found + again.answer(self.timeout_seconds)
@@ -103,7 +103,7 @@ class Requests:
             name = self.store.name(again.index)
             raise ReadTimeout(
                 f"no answer for twice {self.timeout_seconds:g} s, reading {name} on {machine.mount_of(name)}; see that "
-                "the mount answers (ls it), or allow more time with data.read_timeout=SECONDS"
+                f"the mount answers (ls it), or allow more time with data.read_timeout=SECONDS{_rehearsed(self.store)}"
             ) from None
 
     def latency(self) -> float:
@@ -184,3 +184,8 @@ class Requests:
         if time.monotonic() >= self._quiet_until:
             self._quiet_until = time.monotonic() + _QUIET_SECONDS
             log.warning(message)
+
+
+def _rehearsed(store: Store) -> str:
+    """What to add where the storage may be slow because that was asked for."""
+    return f" ({store.settings} make it slow)" if isinstance(store, SlowStore) else ""

@@ -39,6 +39,11 @@ def resize_torch(
     rows = zip(heights.tolist(), widths.tolist(), offsets.tolist(), flips.tolist(), strict=True)
     for image, (height, width, start, flip) in zip(images, rows, strict=True):
         crop_CHW = pixels[start : start + height * width * 3].view(height, width, 3).permute(2, 0, 1).float()
-        resized = interpolate(crop_CHW[None], size=(size, size), mode="bilinear", antialias=True)[0]
-        image.copy_(resized.flip(-1) if flip else resized)
+        image.copy_(resize(crop_CHW, size, flip))
     return normalize(images).to(dtype)
+
+
+def resize(crop_CHW: Tensor, size: int, flip: bool) -> Tensor:
+    """(3, size, size) of the crop's type: uint8 is rounded."""
+    resized = interpolate(crop_CHW[None], size=(size, size), mode="bilinear", antialias=True)[0]
+    return resized.flip(-1) if flip else resized

@@ -49,6 +49,13 @@ class SlowStore:
     def name(self, index: int) -> str:
         return self.store.name(index)
 
+    @property
+    def settings(self) -> str:
+        """The keys that asked for this."""
+        latency = f"data.added_latency_ms={1000 * self.latency_seconds:g}"
+        rate = "null" if self.bytes_per_second is None else f"{self.bytes_per_second / 1e6:g}"
+        return f"{latency} and data.max_mb_per_second={rate}"
+
     def _send(self, ready: float, seconds: float) -> float:
         """When a transfer of so many seconds is over, on a line that takes one after the other."""
         with _LINE:

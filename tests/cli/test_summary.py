@@ -1,0 +1,26 @@
+"""What a run says at its end."""
+
+import pytest
+
+from imagenet_opt.cli.summary import print_summary
+
+
+@pytest.mark.parametrize(
+    ("ready", "waited", "words"),
+    [
+        (11.0, 0.001, "0.1% of the time; too short to tell: 11 of the 184 batches measured were ready before"),
+        (9.0, 0.001, "0.1% of the time"),
+        (11.0, 0.9, "90.0% of the time"),
+    ],
+)
+def test_a_run_that_lived_off_what_was_ready_says_so(tmp_path, capsys, ready: float, waited: float, words: str) -> None:
+    numbers = {"data_wait_fraction": waited, "measured_batches": 184.0, "ready_batches": ready}
+    print_summary({f"throughput/{key}": value for key, value in numbers.items()}, tmp_path)
+    row = next(line for line in capsys.readouterr().out.splitlines() if "waiting for data" in line)
+    assert row.split("│")[2].strip() == words
+
+
+def test_a_run_without_rates_says_that_they_were_not_measured(tmp_path, capsys) -> None:
+    print_summary({}, tmp_path)
+    assert "too short" not in (said := capsys.readouterr().out)
+    assert said.count("not measured") >= 4

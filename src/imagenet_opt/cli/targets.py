@@ -19,10 +19,10 @@ TARGETS = (
     "imagenet_opt.model.schedule.cosine",
     "imagenet_opt.model.schedule.linear",
     "imagenet_opt.run.metrics_csv.MetricsCsv",
+    "imagenet_opt.run.tensorboard.TensorBoard",
     "imagenet_opt.run.wandb_run.build_wandb",
     "lightning.pytorch.Trainer",
     "lightning.pytorch.loggers.CSVLogger",
-    "lightning.pytorch.loggers.TensorBoardLogger",
     "lightning.pytorch.strategies.DDPStrategy",
 )
 """Lightning's other loggers are not among them: to a server that the configuration names, they would send a key."""

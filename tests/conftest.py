@@ -1,5 +1,6 @@
 """Small data sets and networks that many tests share."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from PIL import Image
 from imagenet_opt.data.loading import Loading
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background a shell ignores it, and so would children
 
 
 def write_images(root: Path, *, num_classes: int, per_class: int, seed: int = 0) -> Path:

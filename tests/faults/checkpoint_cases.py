@@ -57,7 +57,7 @@ def _disk_fills(trial: Trial, leave: int) -> str:
         with run.paused():
             disk.fill(leave)
             before = step_files(disk.seen)
-        run.until(lambda: "space" in run.output, "a warning about the space")
+        run.until(lambda: "disk is full" in run.output, "a warning that the disk is full")
         with run.paused():
             kept = [path for path in before if path in step_files(disk.seen)]
             assert kept, "no checkpoint from before is left"

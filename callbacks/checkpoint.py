@@ -2,6 +2,7 @@
 
 import logging
 import math
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,7 @@ class Checkpoint(LightningCheckpoint):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self.folder = Path(trainer.strategy.broadcast(str(self.folder or trainer.default_root_dir)))
         self._saved_step, self._saved_at, self._validated_step = -1, time.monotonic(), -1
+        self._first_step = sys.maxsize  # nothing can be saved before training starts
         self._max_steps: int | None = None
         self._best_before = self.best
         self._row: dict[str, float] = {}
@@ -92,7 +94,7 @@ class Checkpoint(LightningCheckpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert self.folder is not None
-        self._durable_step = trainer.global_step
+        self._first_step = self._durable_step = trainer.global_step
         self._saved_step = -1 if self._validates_first else trainer.global_step
         if self._random is not None:
             self._go_on(trainer, self._random)
@@ -104,7 +106,7 @@ class Checkpoint(LightningCheckpoint):
             self._writer = CheckpointWriter(self.folder, keep=self.keep)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if trainer.global_step > self._saved_step and (self._score(trainer) > self.best or self._due(trainer)):
+        if trainer.global_step > self._saved_step and self._due(trainer):
             self._save(trainer)
 
     def on_train_batch_end(
@@ -129,28 +131,19 @@ class Checkpoint(LightningCheckpoint):
             self._save(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._writer is not None:
-            self._writer.wait()
-            self._collect()
-        self._durable_step = trainer.strategy.broadcast(self._durable_step)
-        if self._durable_step < trainer.global_step:
+        if not self._is_durable(trainer):
             raise CheckpointError(f"training is complete, but {self._unsaved(trainer)}")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        if self._writer is None:
-            return
-        self._writer.wait(None if isinstance(exception, Preempted) else _LAST_WAIT_SECONDS)
-        self._collect()
-        if not isinstance(exception, Preempted) or self._durable_step >= trainer.global_step:
-            return
-        if between_batches(trainer):
-            self._validates_first = trainer.validating
-            restore_training_weights(trainer)
-            self._save(trainer)
-            self._writer.wait()
-            self._collect()
-        if self._durable_step < trainer.global_step:
-            log.error(self._unsaved(trainer))
+        if not isinstance(exception, Preempted):
+            self._settle(_LAST_WAIT_SECONDS)
+        elif trainer.global_step > self._first_step and not self._is_durable(trainer):
+            if between_batches(trainer):
+                self._validates_first = trainer.validating
+                restore_training_weights(trainer)
+                self._save(trainer)
+            if not self._is_durable(trainer) and trainer.is_global_zero:
+                log.error(self._unsaved(trainer))
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._validates_first:
@@ -182,15 +175,16 @@ class Checkpoint(LightningCheckpoint):
             trainer.fit_loop.epoch_loop.restarting = False
 
     def _due(self, trainer: Trainer) -> bool:
+        """Rank 0 decides, as it is the one that writes; all ask at the same steps."""
         step, every = trainer.global_step, trainer.log_every_n_steps or 1  # type: ignore[attr-defined]
         by_steps = bool(self.every_n_steps) and step % (self.every_n_steps or 1) == 0
-        if not by_steps and (not self.every_minutes or step % every):
+        by_minutes = bool(self.every_minutes) and step % every == 0
+        if not (by_steps or by_minutes or step == self._validated_step):
             return False
-        late = bool(self.every_minutes) and time.monotonic() - self._saved_at >= (self.every_minutes or 0) * 60
+        late = by_minutes and time.monotonic() - self._saved_at >= (self.every_minutes or 0) * 60
         busy = self._writer is not None and self._writer.busy
-        return bool(
-            trainer.strategy.broadcast((by_steps or late) and not busy)
-        )  # rank 0 decides: it is the one that writes
+        due = self._score(trainer) > self.best or ((by_steps or late) and not busy)
+        return trainer.strategy.reduce_boolean_decision(due and trainer.is_global_zero, all=False)
 
     def _score(self, trainer: Trainer) -> float:
         """The monitored number of the weights as they are now; nan when it is of earlier ones."""
@@ -206,9 +200,7 @@ class Checkpoint(LightningCheckpoint):
 
     def _save(self, trainer: Trainer) -> None:
         began = time.perf_counter()
-        if self._writer is not None:
-            self._writer.wait()
-            self._collect()
+        self._settle()
         score = self._score(trainer)
         is_best = score > self.best
         if is_best:
@@ -220,7 +212,19 @@ class Checkpoint(LightningCheckpoint):
             self._writer.write(trainer.global_step, snapshot, is_best=is_best)
             if snapshot.foreign:
                 log.warning(f"checkpoints hold {', '.join(snapshot.foreign)}: no run can go on from them safely")
-        self._row = {"checkpoint/stall_seconds": time.perf_counter() - began}
+        self._row |= {"checkpoint/stall_seconds": time.perf_counter() - began}
+
+    def _settle(self, timeout_seconds: float | None = None) -> None:
+        """Wait for the save that is being written."""
+        if self._writer is not None:
+            self._writer.wait(timeout_seconds)
+            self._collect()
+
+    def _is_durable(self, trainer: Trainer) -> bool:
+        """Whether the present step is on the disk. Of several processes all must ask; the first one knows."""
+        self._settle()
+        self._durable_step = trainer.strategy.broadcast(self._durable_step)
+        return self._durable_step >= trainer.global_step
 
     def _collect(self) -> None:
         """Take note of the saves that have ended."""

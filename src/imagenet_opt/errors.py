@@ -22,8 +22,9 @@ ImagenetOptError
 ├── TrainingError
 │   ├── NonFiniteLoss     the loss is NaN or infinite
 │   └── OutOfMemory       a step does not fit into the device's memory
-├── Preempted             a signal or a spot notice stopped the run, which can go on
 └── RunFolderError        the run folder cannot be written
+
+Preempted               a signal or a spot notice stopped the run, which can go on: no error, and not caught as one
 
 The message says what was found, what was expected and what to do, and names the config key.
 The command line prints it as one line, without a traceback, and exits with status 2 (Preempted: 75).
@@ -128,8 +129,11 @@ class OutOfMemory(TrainingError):
     """A step does not fit into the device's memory."""
 
 
-class Preempted(ImagenetOptError):
-    """A signal or a spot notice stopped the run; the same command goes on with it. Exit status 75 (EX_TEMPFAIL)."""
+class Preempted(BaseException):
+    """A signal or a spot notice stopped the run; the same command goes on with it. Exit status 75 (EX_TEMPFAIL).
+
+    As KeyboardInterrupt it passes through `except Exception`: a signal can arrive anywhere.
+    """
 
 
 class RunFolderError(ImagenetOptError):

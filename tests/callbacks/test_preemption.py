@@ -116,10 +116,14 @@ class Told(Callback):
         if trainer.global_rank == 1 and batch_idx == 3:
             signal.raise_signal(signal.SIGTERM)
 
+class Agreeing(Plain):
+    def on_save_checkpoint(self, checkpoint):  # as the classifier does: every process takes part in a save
+        assert self.trainer.strategy.reduce_boolean_decision(True)
+
 trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=100, logger=False, enable_progress_bar=False,
                   enable_model_summary=False, callbacks=[Told(), Preemption(), Checkpoint(folder=sys.argv[1])])
 try:
-    trainer.fit(Plain(), DataLoader(images(), batch_size=4))
+    trainer.fit(Agreeing(), DataLoader(images(), batch_size=4))
 except Preempted as error:
     with open(os.path.join(sys.argv[1], f"rank{trainer.global_rank}.json"), "w") as file:
         json.dump([trainer.global_step, str(error)], file)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from imagenet_opt.errors import ConfigError, NonFiniteLoss
@@ -72,9 +73,9 @@ class NonFinite:
         raise NonFiniteLoss(f"the loss is {self.recent.loss(bad)} at step {bad}; {_REMEDY}{self._write(bad)}")
 
     def stop_if_worthless(self, tensors: Iterable[Tensor], num_steps: int) -> None:
-        """As `stop_if_bad`, also when a weight is not finite, as happens a step before the loss shows it."""
+        """As `stop_if_bad`, also when a weight is not finite, as happens a step before the loss shows it. Two."""
         self.stop_if_bad()
-        if not self._agree(all(bool(tensor.isfinite().all()) for tensor in tensors)):
+        if not self._agree(bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all())):
             raise NonFiniteLoss(f"weights are NaN or infinite after {num_steps} steps, though no loss was; {_REMEDY}")
 
     def state_dict(self) -> dict[str, int]:

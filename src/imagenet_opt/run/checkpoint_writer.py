@@ -107,9 +107,10 @@ class CheckpointWriter:
         try:
             files.link(path, self.run_folder / files.LAST)
             _sync(self.run_folder)
-        finally:  # the new one is durable, whatever becomes of its second name
             for old in files.step_files(self.run_folder)[: -self.keep]:
                 old.unlink()
+        except OSError as error:  # it is durable, whatever becomes of its second name and of the others
+            log.warning(f"{path} is written, but {files.LAST} or older checkpoints are as they were: {error}")
         return size
 
     def _room(self, snapshot: Snapshot) -> str:

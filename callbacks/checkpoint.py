@@ -209,9 +209,12 @@ class Checkpoint(LightningCheckpoint):
         self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
         if self._writer is not None:
             snapshot = Snapshot(state)
-            self._writer.write(trainer.global_step, snapshot, is_best=is_best)
             if snapshot.foreign:
-                log.warning(f"checkpoints hold {', '.join(snapshot.foreign)}: no run can go on from them safely")
+                raise CheckpointError(
+                    f"no checkpoint with {', '.join(snapshot.foreign)} would open safely; "
+                    "a callback's state_dict may hold numbers, strings, tensors, lists and dicts"
+                )
+            self._writer.write(trainer.global_step, snapshot, is_best=is_best)
         self._row |= {"checkpoint/stall_seconds": time.perf_counter() - began}
 
     def _settle(self, timeout_seconds: float | None = None) -> None:
@@ -240,8 +243,8 @@ class Checkpoint(LightningCheckpoint):
 
     def _unsaved(self, trainer: Trainer) -> str:
         return (
-            f"step {trainer.global_step} is not saved: make room in {self.folder}, and start the same command again; "
-            f"it goes on from step {self._durable_step}"
+            f"step {trainer.global_step} is not saved: make room in {self.folder}/{files.FOLDER}, and start the same "
+            f"command again; it goes on from step {self._durable_step}"
         )
 
 

@@ -33,12 +33,20 @@ def folder(tmp_path: Path) -> Path:
     """A run's folder with the steps 10, 20 and 30, which is the last."""
     for step in (10, 20, 30):
         file = save(checkpoint.step_file(tmp_path, step), step)
-        os.utime(file, (step, step))
     checkpoint.link(file, tmp_path / "last.ckpt")
     return tmp_path
 
 
-def test_auto_is_the_last_one(folder: Path) -> None:
+def test_auto_is_the_furthest_however_old_its_file_is(folder: Path) -> None:
+    checkpoint.link(folder / "checkpoints/step_00000010.ckpt", folder / "best.ckpt")
+    os.utime(folder / "best.ckpt")  # as copies of folders are
+    os.utime(folder / "last.ckpt", (1, 1))
+    assert checkpoint.find("auto", folder) == folder / "checkpoints/step_00000030.ckpt"
+
+
+def test_last_is_enough(folder: Path) -> None:
+    for file in (folder / "checkpoints").iterdir():
+        file.unlink()
     assert checkpoint.find("auto", folder) == folder / "last.ckpt"
 
 
@@ -52,12 +60,10 @@ def flip_a_bit(file: Path) -> None:
 def test_auto_passes_over_damaged_files_once_each_and_says_why(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     truncate(folder / "last.ckpt")  # and with it step 30, the same file
     flip_a_bit(folder / "checkpoints/step_00000020.ckpt")
-    os.utime(folder / "last.ckpt", (30, 30))
-    os.utime(folder / "checkpoints/step_00000020.ckpt", (20, 20))
     with caplog.at_level(logging.WARNING):
         assert checkpoint.find("auto", folder) == folder / "checkpoints/step_00000010.ckpt"
     cut, flipped = [record.getMessage() for record in caplog.records]
-    assert cut.startswith(f"passed over: {folder}/last.ckpt cannot be opened as a checkpoint (")
+    assert cut.startswith(f"passed over: {folder}/checkpoints/step_00000030.ckpt cannot be opened as a checkpoint (")
     assert flipped.startswith(f"passed over: {folder}/checkpoints/step_00000020.ckpt is damaged: ")
     assert "does not fit its checksum" in flipped
 
@@ -65,7 +71,6 @@ def test_auto_passes_over_damaged_files_once_each_and_says_why(folder: Path, cap
 def test_auto_takes_a_newer_file_that_last_does_not_name_yet(folder: Path) -> None:
     """As a run leaves them that is killed between the two."""
     newest = save(checkpoint.step_file(folder, 40), 40)
-    os.utime(newest, (40, 40))
     assert checkpoint.find("auto", folder) == newest
 
 
@@ -85,10 +90,11 @@ def test_a_file_of_weights_alone_is_no_checkpoint_to_go_on_from(folder: Path) ->
         checkpoint.find(str(folder / "weights.ckpt"), folder)
 
 
-def test_auto_prefers_what_was_written_last_to_a_larger_step(folder: Path) -> None:
-    os.utime(folder / "checkpoints/step_00000010.ckpt", (99, 99))
-    (folder / "last.ckpt").unlink()
-    assert checkpoint.find("auto", folder) == folder / "checkpoints/step_00000010.ckpt"
+def test_where_none_can_be_used_it_does_not_start_anew_in_silence(folder: Path) -> None:
+    for file in folder.rglob("*.ckpt"):
+        truncate(file)
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be used, of 3: .*resume_from=null"):
+        checkpoint.find("auto", folder)
 
 
 def test_nothing_is_found_where_nothing_is_and_where_null_is_asked_for(folder: Path, tmp_path: Path) -> None:

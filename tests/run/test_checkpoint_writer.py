@@ -60,7 +60,7 @@ def test_what_a_killed_run_left_half_written_is_removed(tmp_path: Path) -> None:
     assert names(tmp_path) == ["checkpoints/step_00000001.ckpt", "last.ckpt", "mine.new"]
 
 
-def test_a_clock_that_goes_back_misleads_neither_the_search_nor_the_removal(tmp_path: Path) -> None:
+def test_ages_of_files_mislead_neither_the_search_nor_the_removal(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, keep=2)
     write(writer, 1, 2)
     tomorrow = time.time() + 86400
@@ -71,6 +71,14 @@ def test_a_clock_that_goes_back_misleads_neither_the_search_nor_the_removal(tmp_
     found = files.find("auto", tmp_path)
     assert found is not None
     assert step_of(found) == 4
+
+
+def test_a_run_that_went_back_leaves_no_later_steps(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, keep=2)
+    write(writer, 10, 20, 30)
+    write(writer, 12)
+    assert [step_of(file) for file in files.step_files(tmp_path)] == [12]
+    assert step_of(tmp_path / "last.ckpt") == 12
 
 
 @pytest.mark.parametrize(("call", "code"), [("fsync", errno.EIO), ("fsync", errno.EDQUOT), ("replace", errno.ESTALE)])

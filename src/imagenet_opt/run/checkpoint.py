@@ -26,18 +26,17 @@ def step_file(run_folder: Path, global_step: int) -> Path:
 
 
 def step_files(run_folder: Path) -> list[Path]:
-    """Checkpoints of single steps, in the order in which they were written: a run may go back to an early one."""
-    return sorted((run_folder / FOLDER).glob("step_*.ckpt"), key=lambda file: (file.stat().st_mtime_ns, file.name))
+    """Checkpoints of single steps, in their order."""
+    return sorted((run_folder / FOLDER).glob("step_*.ckpt"))
 
 
 def all_files(run_folder: Path) -> list[Path]:
-    """Every checkpoint of a run, each under one name, the newest first."""
-    names = [run_folder / LAST, run_folder / BEST, *step_files(run_folder)]
-    aged = [(file.stat(), file) for file in names if file.exists()]
-    aged.sort(key=lambda pair: pair[0].st_mtime_ns, reverse=True)
+    """Every checkpoint of a run, each under one name, the furthest first. By name: a copied folder has other ages."""
     files: dict[tuple[int, int], Path] = {}
-    for status, file in aged:
-        files.setdefault((status.st_dev, status.st_ino), file)
+    for file in (*reversed(step_files(run_folder)), run_folder / LAST, run_folder / BEST):
+        if file.exists():
+            status = file.stat()
+            files.setdefault((status.st_dev, status.st_ino), file)
     return list(files.values())
 
 
@@ -58,7 +57,7 @@ def _link_or_copy(source: Path, name: Path) -> None:
     try:
         os.link(source, name)
     except OSError:
-        shutil.copy2(source, name)  # with its age, by which files are found
+        shutil.copyfile(source, name)
         with name.open("rb") as file:
             os.fsync(file.fileno())
 
@@ -115,7 +114,7 @@ def load(path: Path, key: str = "resume_from") -> dict[str, Any]:
 def find(resume_from: str | None, run_folder: Path) -> Path | None:
     """The checkpoint that `resume_from` means: "auto" is the newest good one of the run folder, None is none.
 
-    Raises CheckpointNotFound, CheckpointError for a path that cannot be used.
+    Raises CheckpointNotFound, CheckpointError for a path that cannot be used, or where none of several can.
     """
     if resume_from is None:
         return None
@@ -124,13 +123,19 @@ def find(resume_from: str | None, run_folder: Path) -> Path | None:
         path = path / LAST if path.is_dir() else path
         _check(path)
         return path
-    for path in all_files(run_folder):
+    found = all_files(run_folder)
+    for path in found:
         try:
             _check(path)
         except CheckpointError as error:
             log.warning(f"passed over: {error}")
             continue
         return path
+    if found:
+        raise CheckpointError(
+            f"no checkpoint in {run_folder} can be used, of {len(found)}: restore one, or start anew with another "
+            "hydra.run.dir, or here with resume_from=null"
+        )
     return None
 
 

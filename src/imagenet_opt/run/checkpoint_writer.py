@@ -19,8 +19,6 @@ log = logging.getLogger(__name__)
 _NEW = ".new"
 _MARGIN_BYTES = 16 * 2**20
 """Room beyond the tensors: their names, the archive's index, and what loggers write meanwhile."""
-_TICK_NS = 10**9
-"""The coarsest time stamps of file systems in use are whole seconds."""
 
 
 class Written(NamedTuple):
@@ -92,8 +90,7 @@ class CheckpointWriter:
         if shutil.disk_usage(fresh.parent).free < snapshot.num_bytes + _MARGIN_BYTES:
             raise OSError("the disk is full")
         try:
-            newest_ns = max((file.stat().st_mtime_ns for file in files.all_files(self.run_folder)), default=0)
-            _save(snapshot, fresh, newest_ns=newest_ns)
+            _save(snapshot, fresh)
             files.verify(fresh)
             size = fresh.stat().st_size
             if is_best:  # first: best.ckpt must not lag behind what a checkpoint says of it
@@ -105,28 +102,28 @@ class CheckpointWriter:
             raise
         _sync(path.parent)
         try:
+            steps = files.step_files(self.run_folder)
+            place = steps.index(path) + 1
+            for old in (*steps[place:], *steps[: max(0, place - self.keep)]):  # a run that went back leaves later ones
+                old.unlink()
             files.link(path, self.run_folder / files.LAST)
             _sync(self.run_folder)
-            for old in files.step_files(self.run_folder)[: -self.keep]:
-                old.unlink()
         except OSError as error:  # it is durable, whatever becomes of its second name and of the others
             log.warning(f"{path} is written, but {files.LAST} or older checkpoints are as they were: {error}")
         return size
 
     def _room(self, snapshot: Snapshot) -> str:
         try:
-            free = f"{shutil.disk_usage(self.run_folder).free / 1e6:.0f} MB"
+            free = f"{shutil.disk_usage(self.run_folder / files.FOLDER).free / 1e6:.0f} MB"
         except OSError as error:
             free = f"unknown ({error.strerror})"
         return f"it needs {(snapshot.num_bytes + _MARGIN_BYTES) / 1e6:.0f} MB, free: {free}"
 
 
-def _save(snapshot: Snapshot, path: Path, *, newest_ns: int) -> None:
+def _save(snapshot: Snapshot, path: Path) -> None:
     with path.open("wb") as file:
         torch.save(snapshot.state, file)
         file.flush()
-        if os.fstat(file.fileno()).st_mtime_ns <= newest_ns:  # the clock went back, but files are found by their age
-            os.utime(path, ns=(newest_ns + _TICK_NS, newest_ns + _TICK_NS))
         os.fsync(file.fileno())
         if hasattr(os, "posix_fadvise"):  # so that what is read back comes from the disk, and not from memory
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,8 +1,12 @@
 """What a run says: its own words, without its libraries' chatter."""
 
 import logging
+import os
+import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lightning
 
@@ -18,8 +22,37 @@ _KNOWN = (
 )
 
 
+class Outliving:
+    """A stream that loses what nobody reads any more: Ctrl-C ends `tee` before `train.py | tee log` has saved."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._or_nowhere(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._or_nowhere(self._stream.flush)
+
+    def _or_nowhere(self, do: Callable[[], Any]) -> None:
+        try:
+            do()
+        except OSError:  # a full disk, a reader or a terminal that is gone: so Python's own flush at its end succeeds
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def quiet() -> None:
-    """Drop what Lightning tells of itself, warnings that are known to be of no use here, and control characters."""
+    """Drop what Lightning tells of itself, warnings that are known to be of no use here, and control characters.
+
+    A terminal or a disk of logs that is gone or full is no reason to end a run.
+    """
+    sys.stdout, sys.stderr = Outliving(sys.stdout), Outliving(sys.stderr)
+    logging.raiseExceptions = False
     for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
         logger = logging.getLogger(name)
         logger.handlers.clear()

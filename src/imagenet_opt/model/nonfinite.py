@@ -1,5 +1,6 @@
 """What happens when the loss is NaN or infinite: the run stops and says where, or the step is left out."""
 
+import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
@@ -9,6 +10,8 @@ from torch import Tensor
 
 from imagenet_opt.errors import ConfigError, NonFiniteLoss
 from imagenet_opt.model.recent_batches import FILE, RecentBatches
+
+log = logging.getLogger(__name__)
 
 _REMEDY = "lower optimizer.lr, or set model.max_grad_norm=1 or trainer.precision=32-true"
 
@@ -56,6 +59,8 @@ class NonFinite:
         self.num_skipped += 1
         self.num_in_a_row += 1
         where = self._write(step) if bad is not None else ""
+        if bad is not None and self.num_skipped.bit_count() == 1:  # 1, 2, 4, 8, ...: a run may have many
+            log.warning(f"the loss is not finite at step {step}, which is left out; so far {self.num_skipped}{where}")
         if self.num_in_a_row > self.max_skipped_steps:
             raise NonFiniteLoss(
                 f"the loss is not finite in {self.num_in_a_row} steps in a row, up to step {step} "

@@ -54,7 +54,7 @@ class MicroBatches:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Goes on with the size that the run had come to, unless another is asked for now than then."""
-        if (self.asked or 0) == state.get("micro_batch_size_asked"):  # older checkpoints have none
+        if (self.asked or 0) == state["micro_batch_size_asked"]:
             self.size = state["micro_batch_size"] or None
 
 

@@ -19,6 +19,7 @@ from imagenet_opt.errors import ConfigError
 
 REPOSITORY = Path(__file__).parents[1]
 WANDB_KEY = "0123456789abcdef" * 2 + "c0ffee12"
+COMMIT = "6ee740e" * 5 + "544b9"
 CANARIES = {
     "WANDB_API_KEY": WANDB_KEY,
     "AWS_ACCESS_KEY_ID": "AKIA" + "Q7CANARY" * 2,
@@ -118,6 +119,8 @@ def test_the_command_refuses_a_key_unseen_and_before_it_is_written(tmp_path: Pat
         "data.root='https://bucket/i?X-Amz-Signature=77'",
         f"+{WANDB_KEY}=1",
         f"+callbacks.x.list=[a,[{WANDB_KEY}]]",
+        f"+callbacks.x.map={{a:{WANDB_KEY}}}",
+        f"+callbacks.x.{WANDB_KEY}=1",
     ],
 )
 def test_what_looks_like_a_key_is_refused_without_repeating_it(override: str) -> None:
@@ -146,6 +149,11 @@ def test_a_key_in_a_recipe_is_refused(tmp_path: Path) -> None:
         "logger.wandb.project=keys-and-tokens",
         "logger.wandb.name=abcdef0123456789",
         "run_folder=/runs/" + "a" * 64,
+        f"data.root=/root/.cache/huggingface/hub/datasets--x/snapshots/{COMMIT}",
+        f"data.root=/data/{COMMIT}/imagenet",
+        f"resume_from=runs/resnet50_{COMMIT}.ckpt",
+        f"logger.wandb.name=resnet50-{COMMIT}",
+        "data.root=/mnt/asiapacificsoutheast/imagenet",
     ],
 )
 def test_what_only_resembles_one_is_not(override: str) -> None:

@@ -135,6 +135,7 @@ def test_a_slurm_job_that_is_warned_saves_queues_itself_and_goes_on_bit_for_bit(
     deadline = time.monotonic() + 120
     while not (folder / "checkpoints/step_00000002.ckpt").exists() and time.monotonic() < deadline:
         assert job.poll() is None
+        time.sleep(0.01)
     job.send_signal(signal.SIGUSR1)
     _, err = job.communicate(timeout=120)
     assert job.returncode == 75, err

@@ -49,6 +49,14 @@ def test_storage_that_becomes_slow_or_wide_later_is_followed() -> None:
     assert settled(depth, 0.329, batches=1500)[-1] >= 165
 
 
+def test_a_pause_of_training_is_no_pace() -> None:
+    """After a minute of validation as many requests are in flight as before, in the batches that follow too."""
+    depth = Depth()
+    before = settled(depth, 0.1)[-1]
+    depth.follow(latency=0.1, pace=60 / 64, most=1200, answers=64)
+    assert [depth.now, *settled(depth, 0.1, batches=20)] == [before] * 21
+
+
 def test_what_is_read_ahead_has_room() -> None:
     depth = Depth()
     for _ in range(50):

@@ -65,17 +65,6 @@ def test_samples_come_in_order_with_and_without_a_forecast(reads_in_flight: int 
     assert reader.read_now(np.array([5, 3])) == [b"5", b"3"]
 
 
-def test_a_pause_of_training_is_no_pace() -> None:
-    """After validation as many reads are in flight as before."""
-    reader, told = reading(Storage(0.02)), []
-    for step in range(8):
-        if step == 6:
-            time.sleep(0.5)  # what the worker waits while training does something else
-        fetched = reader.read((0, step), batch(step, 64), [((0, step + 1), batch(step + 1, 64))])
-        told.append(fetched.reads_in_flight)
-    assert min(told[6:]) > 0.5 * np.median(told[2:6])
-
-
 def test_what_was_asked_for_is_kept_when_fewer_reads_are_allowed() -> None:
     """The first answers show that the storage is quick; by then much is on its way."""
     done = threading.Event()

@@ -65,6 +65,32 @@ def test_running_out_in_the_middle_of_a_batch_counts_nothing_twice() -> None:
         assert torch.equal(tensor, tight.state_dict()[name]), name
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "CUDA error: out of memory",
+    ],
+)
+def test_memory_that_runs_out_below_torch_counts_too(words: str) -> None:
+    def work(part: slice) -> int:
+        if part.stop - part.start > 2:
+            raise RuntimeError(words)
+        return part.start
+
+    assert MicroBatches(None).run(work, 4, take_back=lambda: None) == [0, 2]
+
+
+def test_other_errors_of_a_step_come_through() -> None:
+    def broken(part: slice) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        MicroBatches(None).run(broken, 4, take_back=lambda: None)
+
+
 class SaveAtEnd(Callback):
     def __init__(self, file: Path) -> None:
         self.file = file

@@ -210,6 +210,7 @@ def test_killed_in_the_middle_of_a_file(tmp_path: Path, child_environment: dict[
         while not [file for file in tmp_path.glob("checkpoints/*.new") if file.name != "step_00000001.ckpt.new"]:
             assert child.poll() is None
             assert time.monotonic() < deadline
+            time.sleep(0.01)
     finally:
         os.kill(child.pid, signal.SIGKILL)
         child.wait()

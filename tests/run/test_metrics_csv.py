@@ -69,7 +69,16 @@ def test_a_file_that_was_killed_within_its_header_is_begun_anew(tmp_path: Path) 
     assert rows(tmp_path) == [{"step": "3", "epoch": "1", "lr": "0.5"}]
 
 
-@pytest.mark.parametrize("garbage", ["\0\0\0\0\n", "2,3\n", "x,1,0.5,9\n", '"9\n'])
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        "\0\0\0\0\n",
+        "2,3\n",
+        "x,1,0.5,9\n",
+        '"9\n',
+        pytest.param("9" * 200_000 + ",1,0.5\n", id="a field that is too long for csv"),
+    ],
+)
 def test_garbled_rows_are_left_out_and_the_others_kept(garbage: str, tmp_path: Path) -> None:
     first = MetricsCsv(folder=str(tmp_path))
     first.log_metrics({"train/loss": 1, "epoch": 0}, step=9)

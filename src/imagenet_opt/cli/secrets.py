@@ -14,16 +14,16 @@ from imagenet_opt.errors import ConfigError
 
 _NAME = re.compile(r"(^|[_.-])(api_?key|access_?key(_id)?|private_?key|secret|passw(or)?d|token|credentials?)$", re.I)
 _VALUE = re.compile(
-    r"(?<![0-9a-zA-Z])([0-9a-f]{40}|local-[0-9a-f]{40})(?![0-9a-zA-Z])"  # W&B, and its own servers
-    r"|wandb_v\d_\w{10}"
-    r"|(?<![0-9A-Z])(AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z])"  # AWS
+    r"wandb_v\d_\w{10}"
+    r"|(?<![0-9a-zA-Z])(AKIA|ASIA)[0-9A-Z]{16}(?![0-9a-zA-Z])"  # AWS
     r"|(?<!\w)hf_[0-9a-zA-Z]{20}"  # Hugging Face
     r"|(?<!\w)(gh[pousr]_|github_pat_)\w{20}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY"
     r"|://[^/\s:@]*:[^/\s@]+@"  # user and password in an address
-    r"|X-Amz-(Signature|Credential)=",
-    re.I,
+    r"|(?i:X-Amz-(Signature|Credential)=)"
 )
+_WORDS = re.compile(r"[^\s,=&'\"()\[\]{}]+")
+_HEX = re.compile(r"(?<![\w-])(local-)?[0-9a-fA-F]{40}(?![\w-])")  # W&B, and its own servers
 _VARIABLE = re.compile(r"key|token|secret|passw|credential|auth(?!or)|cookie|netrc|dsn", re.I)
 
 
@@ -33,8 +33,10 @@ def names_secret(name: str) -> bool:
 
 
 def looks_secret(text: str) -> bool:
-    """Whether a text holds a key of a known form, or an address with a password."""
-    return _VALUE.search(text) is not None
+    """Whether a text holds a key of a known form, or an address with a password. A Git commit has the form of a W&B
+    key; as a part of a path (`snapshots/<commit>`) or of a name (`run-<commit>`) it is none."""
+    words = (word for word in _WORDS.findall(text) if "/" not in word)
+    return _VALUE.search(text) is not None or any(_HEX.search(word) for word in words)
 
 
 def check_secrets(config: Any) -> None:

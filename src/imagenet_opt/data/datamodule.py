@@ -81,7 +81,7 @@ class ImageData(LightningDataModule):
             for split, reasons in self._skipped.items():
                 reasons |= state_dict["skipped"][split]
             now = self._image_facts()
-            before = state_dict.get("images", now)
+            before = state_dict["images"]
             if told := [f"{key}={now[key]} instead of {before.get(key)}" for key in now if now[key] != before.get(key)]:
                 log.info(f"data: from epoch {self._start.epoch}, step {self._start.step} on: {', '.join(told)}")
 

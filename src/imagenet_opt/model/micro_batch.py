@@ -1,6 +1,7 @@
 """How many images go through the network at once, when the device's memory does not hold the whole batch."""
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -12,6 +13,8 @@ from imagenet_opt.errors import ConfigError, OutOfMemory
 log = logging.getLogger(__name__)
 
 Part = TypeVar("Part")
+_RAN_OUT = re.compile(r"out of memory|can't allocate memory|(ALLOC|ALLOCATION)_FAILED")
+"""What torch's own errors say, and those of cuBLAS and cuDNN, which allocate beside torch."""
 
 
 class MicroBatches:
@@ -32,7 +35,9 @@ class MicroBatches:
             size = min(self.size or num_images, num_images)
             try:
                 return [work(slice(start, start + size)) for start in range(0, num_images, size)]
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:
+                if not ran_out(error):
+                    raise
                 reason = _first_line(error)
             # Only out here does the error no longer hold the step's activations.
             self.size = _halved(size, reason, may_go_on=take_back is not None)
@@ -49,8 +54,13 @@ class MicroBatches:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Goes on with the size that the run had come to, unless another is asked for now than then."""
-        if (self.asked or 0) == state.get("micro_batch_size_asked"):  # older checkpoints have none
+        if (self.asked or 0) == state["micro_batch_size_asked"]:
             self.size = state["micro_batch_size"] or None
+
+
+def ran_out(error: RuntimeError) -> bool:
+    """Whether the error says that memory ran out, in torch or in a library below it."""
+    return isinstance(error, torch.OutOfMemoryError) or _RAN_OUT.search(str(error)) is not None
 
 
 @contextmanager
@@ -58,7 +68,9 @@ def explained(where: str, remedy: str) -> Iterator[None]:
     """Turns the device's out of memory into OutOfMemory, where the work cannot be done in smaller parts."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not ran_out(error):
+            raise
         raise OutOfMemory(f"the device's memory ran out {where} ({_first_line(error)}); {remedy}") from error
 
 

@@ -87,8 +87,8 @@ class NonFinite:
         return {"skipped_steps": self.num_skipped, "skipped_steps_in_a_row": self.num_in_a_row}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.num_skipped = state.get("skipped_steps", 0)
-        self.num_in_a_row = state.get("skipped_steps_in_a_row", 0)
+        self.num_skipped = state["skipped_steps"]
+        self.num_in_a_row = state["skipped_steps_in_a_row"]
 
     def _write(self, step: int) -> str:
         try:

@@ -140,6 +140,14 @@ def _number(text: str) -> float:
         return float(text)
 
 
+def _cells(line: str) -> list[str]:
+    """Nothing where the line is so garbled that it has no cells, as with a field that is longer than csv takes."""
+    try:
+        return next(csv.reader([line]))
+    except csv.Error:
+        return []
+
+
 def _read(path: Path) -> tuple[list[str], list[dict[str, str]], bool]:
     """Columns, whole rows, and whether that is all of the file; a row that a crash cut short or garbled is left out."""
     if not path.exists():
@@ -150,7 +158,7 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]], bool]:
         raise RunFolderError(
             f"cannot read {path} ({error}); repair it, or choose another folder with hydra.run.dir"
         ) from error
-    cells = [next(csv.reader([line])) for line in lines if line.endswith("\n")]
+    cells = [found for line in lines if line.endswith("\n") and (found := _cells(line))]
     if not cells or "step" not in cells[0]:
         return [], [], not lines
     rows = [dict(zip(cells[0], row, strict=True)) for row in cells[1:] if len(row) == len(cells[0])]

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 HANGING = """
-import json, os, signal, sys
+import json, os, signal, sys, threading
 from imagenet_opt.run.peers import Peers
 rank, kind = int(sys.argv[1]), sys.argv[2]
 os.environ["MASTER_ADDR"] = "127.0.0.1"
@@ -24,6 +24,10 @@ peers = Peers(rank=rank, world_size=2, broadcast=broadcast, grace_seconds=0.05)
 print("together", flush=True)
 if sys.stdin.readline() == "close\\n":
     peers.close()
+elif kind == "writes":
+    threading.Thread(target=lambda: print(sys.stdin.readline()), name="checkpoint writer", daemon=True).start()
+    print("writing", flush=True)
+    threading.Event().wait()
 elif kind == "fails":
     peers.failing(ValueError("no such\\nfile"))
     sys.exit(1)
@@ -71,6 +75,18 @@ def test_a_killed_process_ends_the_other(victim: int) -> None:
     assert other.wait(timeout=120) == 1
     _, err = other.communicate()
     assert f"TrainingError: rank {victim} has died" in err and "goes on from the last checkpoint" in err
+
+
+def test_a_checkpoint_that_is_being_written_is_waited_for() -> None:
+    first, second = pair("writes")
+    say(first, "write")
+    assert line(first) == "writing"
+    second.kill()
+    second.communicate(timeout=60)
+    with pytest.raises(subprocess.TimeoutExpired):  # beyond its grace
+        first.wait(timeout=1)
+    assert first.communicate("done\n", timeout=120)[0] == "done\n\n"
+    assert first.returncode == 1
 
 
 def test_an_error_is_passed_on() -> None:

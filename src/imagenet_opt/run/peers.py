@@ -117,6 +117,9 @@ class Peers:
         self._send(reason)
         if self._ending.wait(self.grace_seconds):
             threading.Event().wait(_CLEAN_UP_SECONDS)
+        for thread in threading.enumerate():
+            if thread.name == "checkpoint writer":
+                thread.join(_CLEAN_UP_SECONDS)  # else what it has begun would be lost
         print(f"TrainingError: {_message(reason)}", file=sys.stderr, flush=True)
         os._exit(1)
 

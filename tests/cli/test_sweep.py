@@ -58,6 +58,8 @@ def main(config):
         speed = run_job(Path(__file__))
         with open("returned.txt", "a") as file:
             file.write(f"{speed}\\n")
+        if config.kind == "asks":
+            os.kill(os.getpid(), signal.SIGUSR1)
         return speed
     job(config, Path(HydraConfig.get().runtime.output_dir))
 
@@ -76,10 +78,12 @@ def app(tmp_path: Path) -> Path:
     return folder
 
 
-def start(app: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(app: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     command = [sys.executable, "app.py", *arguments]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=app, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    pipe, environment = subprocess.PIPE, os.environ | variables
+    return subprocess.Popen(
+        command, cwd=app, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
 
 
 def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
@@ -174,7 +178,22 @@ def test_a_preempted_job_ends_the_sweep_which_goes_on_without_what_is_done(app: 
     assert not (app / "runs/s/0/seen.json").exists()
     process.terminate()  # the sweep alone: it hands it on
     _, err = process.communicate(timeout=60)
-    assert "killed by signal 15" in collect_rows(app / "runs" / "s")[1]["error"], err
+    assert process.returncode == 75, err
+    row = collect_rows(app / "runs" / "s")[1]
+    assert (row["status"], row["exit_code"]) == ("interrupted", -signal.SIGTERM)
+
+
+def test_a_signal_between_two_jobs_ends_the_sweep_which_is_queued_again_once_recorded(app: Path) -> None:
+    scontrol = app / "scontrol"
+    scontrol.write_text('#!/bin/sh\necho "$@" > asked; cp runs/s/sweep.csv as_asked.csv\n')
+    scontrol.chmod(0o755)
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "sweep", "PATH": f"{app}{os.pathsep}{os.environ['PATH']}"}
+    process = start(app, "-m", "kind=asks,waits", "hydra.sweep.dir=runs/s", **job)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 75, err
+    assert "Preempted: the sweep ends before job #1; not run: #1 kind=waits; `python app.py -m" in err
+    assert [row["status"] for row in collect_rows(app / "runs" / "s")] == ["ok"]
+    assert (app / "asked").read_text() == "requeue 7\n" and "asks" in (app / "as_asked.csv").read_text()
 
 
 def test_a_second_ctrl_c_kills_a_job_that_does_not_stop(app: Path) -> None:

@@ -7,8 +7,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +22,7 @@ from imagenet_opt.data.keys import BatchKey, BatchKeys
 from imagenet_opt.data.loader import Seat, open_index, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher, died, finish_batch
 from imagenet_opt.data.slots import Slots
+from imagenet_opt.data.worker_signals import shield
 from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed, WorkerDied
 from tests.conftest import write_images
 from tests.data.conftest import CPU, MakeLoader, batches, end_of, loading
@@ -100,16 +104,46 @@ class Failing(Dataset):
         raise self.error("/data/x.JPEG: what happened\nand a second line")
 
 
-def failing(error: type[Exception]) -> DevicePrefetcher:
+def wrapped(dataset: Dataset, **options: Any) -> DevicePrefetcher:
     keys = BatchKeys(num_batches=3, size_of=lambda epoch: 32)
     return DevicePrefetcher(
-        DataLoader(Failing(error), batch_size=None, sampler=keys, num_workers=1),
+        DataLoader(dataset, batch_size=None, sampler=keys, **options),
         keys,
         device=CPU,
         finish=partial(finish_batch, dtype=torch.float32),
         bad=BadSamples(num_samples=3, max_fraction=0),
         slots=Slots(num_workers=1, depth=2),
     )
+
+
+def failing(error: type[Exception]) -> DevicePrefetcher:
+    return wrapped(Failing(error), num_workers=1)
+
+
+class Hanging(Dataset):
+    """As storage that never answers; a byte to `reached` tells that a worker waits for it."""
+
+    def __init__(self, reached: int) -> None:
+        self.reached = reached
+
+    def __getitem__(self, index: int) -> None:
+        os.write(self.reached, b".")
+        threading.Event().wait()
+
+
+def test_workers_that_wait_for_storage_are_ended_at_once_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 100)  # what torch would wait for each
+    here, there = os.pipe()
+    made = wrapped(Hanging(there), num_workers=2, persistent_workers=True, worker_init_fn=shield)
+    iter(made.loader)
+    assert len(os.read(here, 1) + os.read(here, 1)) == 2
+    workers = made.loader._iterator._workers
+    began = time.monotonic()
+    made.close()
+    assert time.monotonic() - began < 90
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    os.close(here)
+    os.close(there)
 
 
 def test_an_error_of_ours_comes_out_of_a_worker_as_it_was() -> None:

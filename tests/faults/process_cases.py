@@ -38,8 +38,8 @@ def kill_9(trial: Trial) -> str:
     return f"{IDENTICAL}; killed {places}"
 
 
-def _stops_and_goes_on(trial: Trial, number: int, *, to_all: bool) -> str:
-    run = trial.started()
+def _stops_and_goes_on(trial: Trial, number: int, *changes: str, to_all: bool, **environment: str) -> str:
+    run = trial.started(*changes, **environment)
     time.sleep(trial.random.uniform(0, 0.2))
     sent_at = time.monotonic()
     run.send(number, to_all=to_all)
@@ -60,6 +60,11 @@ def sigterm(trial: Trial) -> str:
 @case("SIGTERM to all processes of the job")
 def sigterm_to_all(trial: Trial) -> str:
     return _stops_and_goes_on(trial, signal.SIGTERM, to_all=True)
+
+
+@case("SIGTERM to all processes of the job, W&B's among them")
+def sigterm_to_all_and_wandb(trial: Trial) -> str:
+    return _stops_and_goes_on(trial, signal.SIGTERM, "logger=[csv,wandb]", to_all=True, WANDB_MODE="offline")
 
 
 @case("SIGUSR1 to all processes of the job, as SLURM sends it")

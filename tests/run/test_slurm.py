@@ -1,11 +1,14 @@
 """What a SLURM job is called, and how it is queued again."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from imagenet_opt.cli.overrides import follow_job
+from imagenet_opt.cli.preempted import SWEEP_JOB, leave
+from imagenet_opt.errors import Preempted
 from imagenet_opt.run.slurm import folder_name, requeue
 
 
@@ -33,18 +36,40 @@ def test_a_given_folder_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert follow_job(["hydra.run.dir=mine"]) == ["hydra.run.dir=mine"]
 
 
-@pytest.mark.parametrize("status", [0, 1])
-def test_a_refused_requeue_is_told(
-    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    scontrol = tmp_path / "scontrol"
-    scontrol.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\necho "not yours" >&2\nexit {status}\n')
-    scontrol.chmod(0o755)
+@pytest.fixture
+def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stands in for SLURM's: writes what it is asked to `asked` beside it."""
+    file = tmp_path / "scontrol"
+    file.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\necho "not yours" >&2\nexit ${{STATUS:-0}}\n')
+    file.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.delenv("SLURM_JOB_NAME", raising=False)
+    return file
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_refused_requeue_is_told(
+    status: int, scontrol: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("STATUS", str(status))
     assert requeue() == (status == 0)
-    assert (tmp_path / "asked").read_text() == "requeue 7\n"
+    assert (scontrol.parent / "asked").read_text() == "requeue 7\n"
     assert ("not yours" in caplog.text) == (status == 1)
+
+
+def test_a_run_is_queued_again_after_slurms_warning_but_a_sweeps_job_by_its_sweep(
+    scontrol: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = scontrol.parent / "asked"
+    monkeypatch.setenv(SWEEP_JOB, "1")
+    assert leave(Preempted("SIGUSR1: step 1"), signal.SIGUSR1) == 75
+    assert not asked.exists()
+    monkeypatch.delenv(SWEEP_JOB)
+    leave(Preempted("SIGTERM: step 1"), signal.SIGTERM)
+    assert not asked.exists()
+    leave(Preempted("SIGUSR1: step 1"), signal.SIGUSR1)
+    assert asked.exists()
 
 
 def test_no_slurm_command_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

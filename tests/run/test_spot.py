@@ -16,7 +16,10 @@ SECONDS = 60
 
 
 class Metadata(ThreadingHTTPServer):
-    """Gives `answers` one after the other, the last one for ever; `wants_token` as IMDSv2 does."""
+    """Gives `answers` one after the other, the last one for ever; `wants_token` as IMDSv2 does.
+
+    Status 0: the bytes alone, which need not be HTTP.
+    """
 
     daemon_threads = True
 
@@ -37,7 +40,11 @@ class Answer(BaseHTTPRequestHandler):
         if self.server.wants_token and self.headers.get("X-aws-ec2-metadata-token") != "secret":
             return self.reply(401, b"")
         answers = self.server.answers
-        self.reply(*(answers.pop(0) if len(answers) > 1 else answers[0]))
+        status, body = answers.pop(0) if len(answers) > 1 else answers[0]
+        if status:
+            self.reply(status, body)
+        else:
+            self.wfile.write(body)
         self.server.asked.release()
 
     def reply(self, status: int, body: bytes) -> None:
@@ -82,6 +89,15 @@ def test_a_failing_server_is_warned_of_once_and_asked_on(serve, caplog: pytest.L
     assert told.wait(SECONDS)
     (warning,) = caplog.messages
     assert "no spot notice can be had" in warning and "HTTP status 500" in warning
+
+
+@pytest.mark.parametrize("body", [b"no HTTP\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"])
+def test_an_answer_that_is_not_http_is_asked_for_again(serve, body: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    server = serve((0, body), (200, NOTICE))
+    told = threading.Event()
+    SpotNotice(server.url, every_seconds=0.01, notify=told.set)
+    assert told.wait(SECONDS)
+    assert "no spot notice can be had" in caplog.text
 
 
 def test_no_server_is_no_notice(caplog: pytest.LogCaptureFixture) -> None:

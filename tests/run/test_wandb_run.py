@@ -24,12 +24,28 @@ import wandb
 print("OPEN", wandb.run)
 """
 
+LOSE_ITS_PROCESS = """
+import logging, sys
+import psutil
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+from imagenet_opt.run.wandb_run import build_wandb, finish
+logger = build_wandb(folder=sys.argv[1], project="p")
+services = psutil.Process().children(recursive=True)
+for service in services:
+    service.terminate()
+psutil.wait_procs(services, timeout=60)
+finish(logger, exit_code=75, preempted=True)
+print("ENDED")
+"""
 
-def log_a_run(folder: Path, *, terminal: int = subprocess.DEVNULL, **variables: str) -> list[str]:
+
+def log_a_run(
+    folder: Path, script: str = LOG_A_RUN, *, terminal: int = subprocess.DEVNULL, **variables: str
+) -> list[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
     environment |= {"HOME": str(folder), "NETRC": str(folder / "no_netrc"), "TERM": "xterm"} | variables
     done = subprocess.run(
-        [sys.executable, "-c", LOG_A_RUN, str(folder)],
+        [sys.executable, "-c", script, str(folder)],
         env=environment,
         stdin=terminal,
         stdout=subprocess.PIPE,
@@ -46,6 +62,11 @@ def test_without_a_key_it_is_offline_and_a_restart_keeps_the_id(tmp_path: Path) 
     run_id = (tmp_path / "wandb_id.txt").read_text().strip()
     assert first == second == [f"ID {run_id} True", "OPEN None"]
     assert list((tmp_path / "wandb").glob(f"offline-run-*-{run_id}/run-{run_id}.wandb"))
+
+
+def test_a_preempted_run_whose_wandb_was_stopped_too_ends_with_a_warning(tmp_path: Path) -> None:
+    (warning, ended) = log_a_run(tmp_path, LOSE_ITS_PROCESS, WANDB_MODE="offline")
+    assert warning.startswith("W&B could not end its run") and ended == "ENDED"
 
 
 @pytest.mark.parametrize(

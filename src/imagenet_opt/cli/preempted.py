@@ -13,6 +13,8 @@ from imagenet_opt.run import slurm
 from imagenet_opt.run.signals import stop
 
 FILE = "preempted.json"
+SWEEP_JOB = "IMAGENET_OPT_SWEEP_JOB"
+"""Environment variable of the jobs of a sweep."""
 STATUS = 75
 """EX_TEMPFAIL of sysexits.h: the same command, later, succeeds."""
 
@@ -44,12 +46,17 @@ def command(key: str, folder: Path) -> str:
     return shlex.join(["python", sys.argv[0], *arguments])
 
 
-def leave(error: Preempted) -> int:
-    """Say why the run ends, have SLURM queue it again where its warning was the reason; the exit status."""
+def leave(error: Preempted, why: int | None = None) -> int:
+    """Say why the run ends, have SLURM queue it again where its warning was the reason; the exit status.
+
+    why: the number of the signal, if `stop` did not take it. A sweep's job leaves the queue to its sweep, which has
+    yet to record it: to be queued again ends both.
+    """
     text = str(error)
     if text == stop.reason:  # raised before there was a run
         text += ": training had not begun; the same command starts it"
     print(f"Preempted: {text}", file=sys.stderr, flush=True)
-    if stop.why == signal.SIGUSR1 and slurm.folder_name() is not None:
+    asked = stop.why if why is None else why
+    if asked == signal.SIGUSR1 and SWEEP_JOB not in os.environ and slurm.folder_name() is not None:
         slurm.requeue()
     return STATUS

@@ -8,12 +8,12 @@ import signal
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
 from threading import Thread
-from typing import IO, Any, ClassVar, TextIO
+from typing import IO, Any, ClassVar, NoReturn, TextIO
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.conf import HydraConf
@@ -22,8 +22,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from imagenet_opt.cli.preempted import STATUS, command
+from imagenet_opt.cli.handover import Handover
+from imagenet_opt.cli.preempted import STATUS, SWEEP_JOB, command, leave
 from imagenet_opt.cli.sweep_rows import JOB, SUMMARY, collect_rows, print_table, speed, write_csv, write_whole
+from imagenet_opt.errors import Preempted
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,9 @@ _SWEEP_ONLY = ("hydra.sweep", "hydra.run", "hydra.mode", "hydra.launcher", "hydr
 _STOP_SECONDS = 180
 _TAIL_BYTES = 8192
 _ERROR = re.compile(r"(\[rank\d+\]:\s*)?(\w+\.)*[A-Z]\w*[a-z]\w*(:\s|(?<=Error)$)")
+
+
+handover = Handover()
 
 
 class SweepTable(Callback):
@@ -56,6 +61,7 @@ def run_job(script: Path) -> float:
     A job that has ended well in the same sweep folder is not run again. Raises SystemExit when the job was asked to
     stop, KeyboardInterrupt after Ctrl-C; with the job and all before it recorded, and what is left said.
     """
+    handover.install()
     hydra = HydraConfig.get()
     sweep_dir = Path(hydra.runtime.cwd) / hydra.sweep.dir
     folder = Path(hydra.runtime.output_dir)
@@ -63,10 +69,13 @@ def run_job(script: Path) -> float:
     if _is_done(folder, overrides):
         log.info(f"\t#{hydra.job.num} was done before")
         return _record(sweep_dir, hydra.job.num)
+    if handover.why:
+        print_table(collect_rows(sweep_dir), sweep_dir)
+        _leave(f"the sweep ends before job #{hydra.job.num}", hydra.job.num, sweep_dir)
     for stale in (JOB, SUMMARY):
         (folder / stale).unlink(missing_ok=True)
-    environment = os.environ | {"IMAGENET_OPT_SWEEP": sweep_dir.name, "PYTHONUNBUFFERED": "1"}
-    outcome = _run(_command(script, hydra), folder / "job.log", cwd=hydra.runtime.cwd, env=environment)
+    own = {"IMAGENET_OPT_SWEEP": sweep_dir.name, SWEEP_JOB: "1", "PYTHONUNBUFFERED": "1"}
+    outcome = _run(_command(script, hydra), folder / "job.log", cwd=hydra.runtime.cwd, env=os.environ | own)
     job = {"job": hydra.job.num, "overrides": overrides} | outcome
     write_whole(folder / JOB, json.dumps(job, indent=2) + "\n")
     return _record(sweep_dir, hydra.job.num)
@@ -82,11 +91,9 @@ def _record(sweep_dir: Path, num: int) -> float:
     log.info(f"\t#{num} {row['status']} after {row['seconds']:.0f} s{': ' + row['error'] if row['error'] else ''}")
     if row["status"] == "interrupted":
         print_table(rows, sweep_dir)
-        left = _left(num, sweep_dir)
-        if row["exit_code"] == STATUS:
-            print(f"Preempted: {left}", file=sys.stderr, flush=True)
-            sys.exit(STATUS)  # Hydra would hold an ordinary exception back until all jobs are done
-        log.warning(left)
+        if row["exit_code"] == STATUS or handover.why:
+            _leave(f"the sweep ends inside job #{num}", num + 1, sweep_dir)
+        log.warning(_left(f"the sweep ends inside job #{num}", num + 1, sweep_dir))
         raise KeyboardInterrupt
     return speed(row)
 
@@ -99,11 +106,16 @@ def _is_done(folder: Path, overrides: list[str]) -> bool:
     return False
 
 
-def _left(num: int, sweep_dir: Path) -> str:
-    """What a sweep that ends with job `num` has not run, and how to go on."""
-    later = [f"#{i} {' '.join(job)}" for i, job in enumerate(SweepTable.planned[num + 1 :], num + 1)]
+def _leave(said: str, first: int, sweep_dir: Path) -> NoReturn:
+    """End the sweep, asked to stop; Hydra would hold an ordinary exception back until all jobs are done."""
+    sys.exit(leave(Preempted(_left(said, first, sweep_dir)), handover.why))
+
+
+def _left(said: str, first: int, sweep_dir: Path) -> str:
+    """`said`, and that the jobs from number `first` on were not run, and how to go on."""
+    later = [f"#{i} {' '.join(job)}" for i, job in enumerate(SweepTable.planned[first:], first)]
     not_run = f"; not run: {', '.join(later)}" if later else ""
-    return f"the sweep ends inside job #{num}{not_run}; `{command('hydra.sweep.dir', sweep_dir)}` goes on"
+    return f"{said}{not_run}; `{command('hydra.sweep.dir', sweep_dir)}` goes on"
 
 
 def _command(script: Path, hydra: HydraConf) -> list[str]:
@@ -137,7 +149,7 @@ def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) ->
         reader.start()
     interrupted = False
     try:
-        with _handed_on(process):
+        with handover.to(process):
             process.wait()
     except KeyboardInterrupt:
         interrupted = True
@@ -145,21 +157,11 @@ def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) ->
     for reader in readers:
         reader.join(timeout=5)  # a process that the job left behind may hold the pipe open
     code = process.returncode
-    status = "interrupted" if interrupted or code == STATUS else "failed" if code else "ok"
+    unheard = handover.why and code in (-signal.SIGTERM, -signal.SIGUSR1)  # the job had not yet begun to listen
+    stopped = interrupted or unheard or code == STATUS
+    status = "interrupted" if stopped else "failed" if code else "ok"
     error = _explain(code, stderr_tail.decode(errors="replace")) if status == "failed" else None
     return {"status": status, "error": error, "seconds": time.perf_counter() - began, "exit_code": code}
-
-
-@contextmanager
-def _handed_on(process: Popen[bytes]) -> Iterator[None]:
-    """What asks the sweep to stop, asks its job, which may not have heard of it."""
-    numbers = (signal.SIGTERM, signal.SIGUSR1)
-    before = {number: signal.signal(number, lambda number, _: process.send_signal(number)) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _tee(source: IO[bytes], terminal: TextIO, job_log: Path, tail: bytearray) -> None:

@@ -1,13 +1,17 @@
 """Batches on the device, copied while the device still computes."""
 
 import errno
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import signal_handling
 
 from imagenet_opt import machine
 from imagenet_opt.data.ahead import ahead
@@ -24,6 +28,8 @@ from imagenet_opt.measure.cuda_clock import CudaClock
 Sent = tuple[Batch | RaggedBatch, torch.cuda.Event | None]
 _LOST = (ConnectionError, EOFError)
 """When the memory of a batch is fetched from a worker that has gone meanwhile."""
+_CLOSE_SECONDS = 1.0
+"""For workers to end by themselves. One that waits for storage would not hear of it."""
 _MOST_ROWS = 1000
 """Batches that `drain` looks back on, where nobody drains."""
 
@@ -83,9 +89,20 @@ class DevicePrefetcher:
 
     def close(self) -> None:
         """End the workers. Left to the garbage collector, each is waited for five seconds: its queue is gone first."""
-        if (iterator := self.loader._iterator) is not None:  # of persistent workers; torch has no public name for it
-            iterator._shutdown_workers()  # type: ignore[attr-defined]
-            self.loader._iterator = None
+        iterator: Any = self.loader._iterator  # of persistent workers; torch has no public name for it
+        if iterator is None:
+            return
+        if iterator._worker_pids_set:  # from here on the end of a worker is no error
+            signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
+            iterator._worker_pids_set = False
+        late = threading.Timer(_CLOSE_SECONDS, _terminate, args=(iterator._workers,))
+        late.start()
+        try:
+            iterator._shutdown_workers()
+        finally:
+            late.cancel()
+            late.join()
+        self.loader._iterator = None
 
     @property
     def num_ready(self) -> int:
@@ -147,6 +164,12 @@ class DevicePrefetcher:
                 "queue_seconds": max(0.0, time.monotonic() - making.made_at),
             }
         )
+
+
+def _terminate(workers: Sequence[BaseProcess]) -> None:
+    """All at once: torch waits five seconds for each."""
+    for worker in workers:
+        worker.terminate()
 
 
 def _worker_message(error: ImagenetOptError) -> str | None:

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import IO, Any
 
 from imagenet_opt.errors import TrainingError
 
@@ -20,12 +20,14 @@ log = logging.getLogger(__name__)
 
 _BYE = "bye"
 _CONNECT_SECONDS = 60
+_HELLO_SECONDS = 10
 _CLEAN_UP_SECONDS = 40
 _PROBES = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 _SIGNS = ("peer", "gloo", "NCCL", "ProcessGroup", "store", "socket")
 """What errors of collective operations speak of when a process is gone."""
 _lost: list[str] = []
 _told = threading.Event()
+_watching = threading.Event()
 
 
 class Peers:
@@ -42,13 +44,16 @@ class Peers:
         self._ending = threading.Event()
         self._lock = threading.Lock()
         self._lines: dict[int, socket.socket] = {}
+        self._said: dict[int, IO[str]] = {}  # one reader for each line, as it may hold more than was asked for
         server = socket.create_server(("", 0), backlog=world_size) if rank == 0 else None
         port, token = broadcast((server.getsockname()[1], secrets.token_hex(8)) if server else None)
         if server:
             self._accept(server, world_size, token)
         else:
             self._lines[0] = socket.create_connection((os.environ["MASTER_ADDR"], port), timeout=_CONNECT_SECONDS)
+            self._said[0] = self._lines[0].makefile("r")
             self._lines[0].sendall(f"{token} {rank}\n".encode())
+        _watching.set()
         for peer, line in self._lines.items():
             line.settimeout(None)
             line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -71,20 +76,34 @@ class Peers:
                 line.shutdown(socket.SHUT_WR)
 
     def _accept(self, server: socket.socket, world_size: int, token: str) -> None:
+        """Raises TrainingError when a process does not connect. Whoever else connects is sent away."""
         with server:
             server.settimeout(_CONNECT_SECONDS)
-            while len(self._lines) < world_size - 1:
-                line, _ = server.accept()
-                line.settimeout(_CONNECT_SECONDS)
-                said, _, peer = line.makefile("r").readline().partition(" ")
-                if said == token:
-                    self._lines[int(peer)] = line
-                else:
-                    line.close()
+            while missing := set(range(1, world_size)) - set(self._lines):
+                try:
+                    line, _ = server.accept()
+                except TimeoutError:
+                    ranks = ", ".join(map(str, sorted(missing)))
+                    message = f"rank {ranks} did not connect to rank 0 within {_CONNECT_SECONDS} s"
+                    raise TrainingError(f"{message}; is its port {server.getsockname()[1]} closed?") from None
+                self._greet(line, token)
+
+    def _greet(self, line: socket.socket, token: str) -> None:
+        line.settimeout(_HELLO_SECONDS)
+        said = line.makefile("r")
+        try:
+            word, _, peer = said.readline(100).partition(" ")
+            if word == token:
+                self._lines[int(peer)], self._said[int(peer)] = line, said
+                return
+        except (OSError, ValueError) as error:
+            log.warning(f"a stray connection to the port of rank 0 said nothing of use: {error}")
+        said.close()
+        line.close()
 
     def _watch(self, peer: int, line: socket.socket) -> None:
         text = ""
-        with line, suppress(OSError), line.makefile("r") as said:
+        with line, suppress(OSError), self._said[peer] as said:
             text = said.readline().strip()
         if text != _BYE:
             self._lose(text or f"rank {peer} has died, killed most likely (out of memory?); its own output may tell")
@@ -98,6 +117,9 @@ class Peers:
         self._send(reason)
         if self._ending.wait(self.grace_seconds):
             threading.Event().wait(_CLEAN_UP_SECONDS)
+        for thread in threading.enumerate():
+            if thread.name == "checkpoint writer":
+                thread.join(_CLEAN_UP_SECONDS)  # else what it has begun would be lost
         print(f"TrainingError: {_message(reason)}", file=sys.stderr, flush=True)
         os._exit(1)
 
@@ -109,7 +131,7 @@ class Peers:
 
 def explain(error: BaseException) -> TrainingError | None:
     """What an error of a collective operation means, once another process was lost; None for any other error."""
-    if any(sign in str(error) for sign in _SIGNS) and _told.wait(5):
+    if _watching.is_set() and any(sign in str(error) for sign in _SIGNS) and _told.wait(5):
         return TrainingError(_message(_lost[0]))
     return None
 

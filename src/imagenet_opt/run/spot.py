@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
+from http.client import HTTPException
 from urllib.error import HTTPError
 from urllib.parse import urljoin
 from urllib.request import ProxyHandler, Request, build_opener
@@ -47,7 +48,7 @@ class SpotNotice:
                 if self._announced():
                     self.notify()
                     return
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, HTTPException) as error:
                 if not self._warned:
                     log.warning(f"no spot notice can be had from {self.url} ({error}); asking on")
                 self._warned = True

@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import threading
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +19,8 @@ log = logging.getLogger(__name__)
 
 _INIT_SECONDS = 30
 _FINISH_SECONDS = 120
+_PREEMPTED_SECONDS = 20
+"""For the same in a run that must leave its machine."""
 _RUN_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 STEP = "trainer/global_step"  # Lightning's name
 # Whole names: which of two patterns wins, such as * and val/*, W&B leaves open.
@@ -64,19 +67,32 @@ def has_key() -> bool:
 def finish(logger: Any, *, exit_code: int, preempted: bool = False) -> None:
     """End the run of a W&B logger, so that the next job of a sweep starts its own; other loggers are left alone.
 
-    preempted: W&B shows the run as such, not as failed.
+    preempted: W&B shows the run as such, not as failed, and has less time.
     """
     run = getattr(logger, "_experiment", None)
-    if run is not None and type(run).__module__.startswith("wandb."):
+    if run is None or not type(run).__module__.startswith("wandb."):
+        return
+    ending = threading.Thread(target=_end, args=(run, exit_code, preempted), daemon=True, name="ending W&B")
+    ending.start()
+    ending.join(_PREEMPTED_SECONDS if preempted else None)  # W&B's own time-out is fixed when its run begins
+    if ending.is_alive():
+        log.warning(_sent_later(run, _PREEMPTED_SECONDS))
+
+
+def _end(run: Any, exit_code: int, preempted: bool) -> None:
+    try:
         if preempted:
             run.mark_preempting()
-        try:
-            run.finish(exit_code=exit_code)
-        except TimeoutError:
-            command = f"wandb sync --include-online {Path(run.dir).parent}"
-            log.warning(f"W&B did not answer for {_FINISH_SECONDS} s; `{command}` sends the rest later")
-        except Exception as error:  # a finished training is not undone by its log
-            log.warning(f"W&B could not end its run ({type(error).__name__}: {error})")
+        run.finish(exit_code=exit_code)
+    except TimeoutError:
+        log.warning(_sent_later(run, _FINISH_SECONDS))
+    except Exception as error:  # a finished training is not undone by its log
+        log.warning(f"W&B could not end its run ({type(error).__name__}: {error})")
+
+
+def _sent_later(run: Any, seconds: float) -> str:
+    command = f"wandb sync --include-online {Path(run.dir).parent}"
+    return f"W&B did not answer for {seconds} s; `{command}` sends the rest later"
 
 
 def _usable(mode: str) -> str:

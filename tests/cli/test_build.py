@@ -155,10 +155,12 @@ def test_rows_are_dropped_by_the_resume_that_logs_them_again_not_by_one_that_is_
 
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint")
 def test_another_optimizer_or_fewer_epochs_than_are_done_are_refused(images_root: Path, tmp_path: Path) -> None:
-    first = build_run(tiny(tmp_path, images_root, "trainer.max_epochs=2", "schedule.warmup_epochs=0"))
+    first = build_run(tiny(tmp_path, images_root, "trainer.max_epochs=2", "trainer.log_every_n_steps=2"))
     first.trainer.fit(first.model, datamodule=first.data)
     for name in ("adamw", "lamb"):
-        other = build_run(tiny(tmp_path, images_root, "trainer.max_epochs=3", f"optimizer={name}"))
+        other = build_run(
+            tiny(tmp_path, images_root, "trainer.max_epochs=3", "trainer.log_every_n_steps=2", f"optimizer={name}")
+        )
         with pytest.raises(errors.CheckpointMismatch, match=r"begun with, which had .*momentum.*resume_from=null"):
             other.trainer.fit(other.model, datamodule=other.data, ckpt_path=other.checkpoint, weights_only=True)
     with pytest.raises(errors.ConfigError, match=r"the run has done 2 epochs, trainer\.max_epochs=1; raise it"):

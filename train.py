@@ -22,6 +22,7 @@ def train(config: DictConfig) -> None:
     process_began = psutil.Process().create_time()
     from lightning.pytorch.utilities import rank_zero_info
 
+    from imagenet_opt.cli.alone import keep_others_out
     from imagenet_opt.cli.build import build_run
     from imagenet_opt.cli.console import quiet
     from imagenet_opt.cli.preempted import STATUS, clear, record
@@ -33,6 +34,7 @@ def train(config: DictConfig) -> None:
 
     import_seconds = time.time() - process_began
     quiet()
+    keep_others_out(Path(config.run_folder).resolve())
     run = build_run(config)
     clear(run.folder)
     exit_code = 1

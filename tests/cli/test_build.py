@@ -80,6 +80,11 @@ def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> Non
         (("optimizer.lr=fast",), errors.ConfigError, ("optimizer.lr=fast",)),
         (("seed=abc",), errors.ConfigError, ("seed=abc",)),
         (("trainer.max_steps=1.5",), errors.ConfigError, ("trainer.max_steps=1.5",)),
+        (
+            ("allow_targets=[tests]", "+callbacks.mine._target_=tests.conftest.nope"),
+            errors.ConfigError,
+            ("callbacks.mine._target_=tests.conftest.nope cannot be found", "No module named 'tests.conftest.nope'"),
+        ),
         (("trainer.accelerator=gpu",), errors.ConfigError, ("trainer", "gpu")),
         (("checkpoint.keep=two",), errors.ConfigError, ("keep=two",)),
         (("model.micro_batch_size=abc",), errors.ConfigError, ("model.micro_batch_size=abc",)),
@@ -146,6 +151,21 @@ def test_rows_are_dropped_by_the_resume_that_logs_them_again_not_by_one_that_is_
     assert file.read_bytes() == before
     fit("trainer.max_steps=3")
     assert max(step for step, _ in read_rows(file)) == 2
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint")
+def test_another_optimizer_or_fewer_epochs_than_are_done_are_refused(images_root: Path, tmp_path: Path) -> None:
+    first = build_run(tiny(tmp_path, images_root, "trainer.max_epochs=2", "trainer.log_every_n_steps=2"))
+    first.trainer.fit(first.model, datamodule=first.data)
+    for name in ("adamw", "lamb"):
+        other = build_run(
+            tiny(tmp_path, images_root, "trainer.max_epochs=3", "trainer.log_every_n_steps=2", f"optimizer={name}")
+        )
+        with pytest.raises(errors.CheckpointMismatch, match=r"begun with, which had .*momentum.*resume_from=null"):
+            other.trainer.fit(other.model, datamodule=other.data, ckpt_path=other.checkpoint, weights_only=True)
+    with pytest.raises(errors.ConfigError, match=r"the run has done 2 epochs, trainer\.max_epochs=1; raise it"):
+        build_run(tiny(tmp_path, images_root, "trainer.max_epochs=1"))
+    assert build_run(tiny(tmp_path, images_root, "trainer.max_epochs=2")).done_steps == 12
 
 
 def test_a_checkpoint_of_another_network_is_refused_with_its_keys(images_root: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from hydra.errors import HydraException
-from hydra.utils import get_object, instantiate
+from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.utilities import rank_zero_info
@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from pydantic import TypeAdapter, ValidationError
 
 from imagenet_opt import machine
-from imagenet_opt.cli.targets import check_targets
+from imagenet_opt.cli.targets import check_targets, find
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.errors import ConfigError, ImagenetOptError, RunFolderError
 from imagenet_opt.model.classifier import Classifier
@@ -64,9 +64,17 @@ def build_run(config: DictConfig) -> Run:
     if found is not None:
         saved = checkpoints.read(found)
         checkpoints.check_network(saved, model.net, found)
+        _check_epochs(saved, trainer.max_epochs)
         done_steps = saved["global_step"]
         log.info(f"resuming from {found} at step {done_steps}")
     return Run(trainer, model, data, folder, found, done_steps)
+
+
+def _check_epochs(saved: dict[str, Any], max_epochs: int | None) -> None:
+    """As Lightning does later, in its own words."""
+    done = saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    if max_epochs not in (None, -1) and done > max_epochs:
+        raise ConfigError(f"the run has done {done} epochs, trainer.max_epochs={max_epochs}; raise it")
 
 
 def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: str) -> None:
@@ -149,7 +157,7 @@ def make(node: DictConfig, name: str) -> Any:
     """Instantiate `node`; a wrong or unknown key of it becomes a ConfigError that names the group."""
     options: Any = OmegaConf.to_container(node, resolve=True)
     if "_target_" in options:
-        check_types(get_object(options["_target_"]), options, f"{name}.")
+        check_types(find(options["_target_"], f"{name}._target_"), options, f"{name}.")
     else:
         return {str(key): make(child, f"{name}.{key!s}") for key, child in node.items()}
     try:

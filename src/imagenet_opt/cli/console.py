@@ -61,6 +61,7 @@ def quiet() -> None:
         handler.addFilter(lambda record: record.levelno > logging.INFO or not record.pathname.startswith(_LIGHTNING))
         handler.addFilter(_name_origin)
         handler.addFilter(make_printable)
+    logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what it tells it raises as well
     for message in _KNOWN:
         warnings.filterwarnings("ignore", message)
 

@@ -73,16 +73,21 @@ def refused(place: str, target: Any, reason: str) -> ConfigError:
     )
 
 
+def find(target: str, place: str) -> Any:
+    """The class or function that `target` names. Raises ConfigError where there is none."""
+    try:
+        return get_object(target)
+    except Exception as error:  # importing runs a module, which may raise anything
+        reason = " ".join(str(error.__cause__ or error).split()) or type(error).__name__
+        raise ConfigError(f"{place}={target} cannot be found: {reason}") from error
+
+
 def _check(target: Any, place: str) -> None:
     if target in TARGETS:
         return
     package = next((name for name in KINDS if is_within(target, [name])), None)
     if package is None:
         raise refused(place, target, "a configuration may not build this, only what the project lists")
-    try:
-        found, base = get_object(target), get_object(KINDS[package])
-    except Exception as error:  # importing runs a module, which may raise anything
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ConfigError(f"{place}={target} cannot be found: {reason}; expected a class of {package}") from error
+    found, base = find(target, place), get_object(KINDS[package])
     if not (isinstance(found, type) and issubclass(found, base) and is_within(found.__module__, [package])):
         raise refused(place, target, f"from {package}, only a {base.__name__} that is defined there may be built")

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.model.micro_batch import MicroBatches, explained
 from imagenet_opt.model.nonfinite import NonFinite
 from imagenet_opt.model.recent_batches import FILE as RECENT_FILE
@@ -23,6 +23,9 @@ from imagenet_opt.model.schedule import Schedule
 from imagenet_opt.model.snapshot import Snapshot
 from imagenet_opt.model.tally import Tally
 from imagenet_opt.run.logging_step import is_logging_step
+
+_NO_OPTIONS = {"params", "initial_lr", "step"}
+"""What a saved group of parameters holds beside the optimizer's options: from torch, the schedule, and timm's Lamb."""
 
 
 class Classifier(LightningModule):
@@ -73,6 +76,7 @@ class Classifier(LightningModule):
         self.network_config = network_config or {}
         self.nonfinite = NonFinite(on_nonfinite, max_skipped_steps)
         self._restored_sums: Tensor | None = None
+        self._restored_options: set[str] | None = None
 
     @property
     def micro_batch_size(self) -> int | None:
@@ -81,6 +85,7 @@ class Classifier(LightningModule):
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer(self.net, device=self.trainer.strategy.root_device)
         self._asked = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
+        self._check_optimizer(set(self._asked[0]))
         self.trainer.fit_loop.setup_data()  # else the number of batches may not be known yet
         num_steps = self.trainer.estimated_stepping_batches
         if num_steps == float("inf"):
@@ -92,6 +97,15 @@ class Classifier(LightningModule):
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},
         }
+
+    def _check_optimizer(self, options: set[str]) -> None:
+        """Raises CheckpointMismatch unless one set of options contains the other: an upgrade of torch may add some."""
+        saved = self._restored_options
+        if saved is not None and not (saved <= options or options <= saved):
+            raise CheckpointMismatch(
+                f"another optimizer than the run was begun with, which had {', '.join(sorted(saved - options))}; "
+                "use the former (optimizer=...), or start anew with resume_from=null and another hydra.run.dir"
+            )
 
     def on_fit_start(self) -> None:
         self.train_tally = Tally(self.device)
@@ -207,7 +221,10 @@ class Classifier(LightningModule):
         checkpoint |= self.micro_batches.state_dict() | self.nonfinite.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Called before configure_optimizers, and that before the optimizer's state is restored."""
         self._restored_sums = checkpoint["train_sums"]
+        group = checkpoint["optimizer_states"][0]["param_groups"][0]
+        self._restored_options = set(group) - _NO_OPTIONS
         self.micro_batches.load_state_dict(checkpoint)
         self.nonfinite.load_state_dict(checkpoint)
 

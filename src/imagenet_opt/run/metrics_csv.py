@@ -75,7 +75,8 @@ class MetricsCsv(Logger):
         """Drop the rows of later steps, which a resumed run logs again."""
         kept = [row for row in self._rows if int(row["step"]) <= step]
         if dropped := len(self._rows) - len(kept):
-            log.info(f"metrics.csv: {dropped} rows after step {step} are dropped, to be logged again")
+            rows = "the row" if dropped == 1 else f"the {dropped} rows"
+            log.info(f"metrics.csv: {rows} after step {step}, where the run goes on, will be logged again")
             self._rows = kept
             self._write(None)
 

@@ -6,7 +6,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 class Rewind(Callback):
     """Lets loggers that have `truncate_after` drop the rows of steps that are trained again.
 
-    Not before every part has accepted the checkpoint: a resume that is refused changes nothing in the run folder.
+    Not before every part has accepted the checkpoint: a resume that is refused changes no metrics.
     """
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from imagenet_opt.cli.composition import check_all
 from imagenet_opt.cli.overrides import complete, config_folder, follow_job, report_mistakes
-from imagenet_opt.errors import Preempted
+from imagenet_opt.errors import Preempted, WorkerDied
 from imagenet_opt.run.signals import stop
 
 
@@ -41,8 +41,11 @@ def train(config: DictConfig) -> None:
     try:
         try:
             run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
-        except RuntimeError as error:
-            if (death := died(error) or explain(error)) is None:
+        except (RuntimeError, WorkerDied) as error:
+            death = error if isinstance(error, WorkerDied) else died(error) or explain(error)
+            if stop.why and isinstance(death, WorkerDied):  # by the same signal, sent to all
+                raise Preempted(stop.reason) from error
+            if death is None or death is error:
                 raise
             raise death from error
         if run.checkpoint is not None and run.trainer.global_step == run.done_steps:

@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from imagenet_opt.errors import Preempted
@@ -28,9 +29,10 @@ def record(folder: Path, *, global_step: int, newest: Path | None) -> Preempted:
         "step": global_step,
         "checkpoint": checkpoint,
     }
-    (folder / FILE).write_text(json.dumps(found, indent=2) + "\n")
+    with suppress(OSError):  # a full disk must not change how the run ends
+        (folder / FILE).write_text(json.dumps(found, indent=2) + "\n")
     where = f"step {global_step}, checkpoint {newest}" if newest else "no step done, nothing to save"
-    return Preempted(f"{stop.reason}: {where}; `{command('hydra.run.dir', folder)}` goes on")
+    return Preempted(f"{stop.reason}: {where}; to go on:\n{command('hydra.run.dir', folder)}")
 
 
 def clear(folder: Path) -> None:
@@ -39,8 +41,11 @@ def clear(folder: Path) -> None:
 
 
 def command(key: str, folder: Path) -> str:
-    """What was typed, with the folder that it went to. key: hydra.run.dir or hydra.sweep.dir."""
-    arguments = sys.argv[1:]
+    """What was typed, with the folder that it went to, whose newest checkpoint now counts.
+
+    key: hydra.run.dir or hydra.sweep.dir.
+    """
+    arguments = [argument for argument in sys.argv[1:] if not argument.startswith("resume_from=")]
     if not any(argument.startswith(f"{key}=") for argument in arguments):
         arguments = [*arguments, f"{key}={os.path.relpath(folder)}"]
     return shlex.join(["python", sys.argv[0], *arguments])

@@ -8,6 +8,8 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -21,6 +23,7 @@ REASONS = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGUSR1: "SIGUSR1",
     signal.SIGTERM: "SIGTERM",
+    signal.SIGHUP: "SIGHUP",
     SPOT: "spot notice",
 }
 _SAME_PRESS_SECONDS = 0.5
@@ -28,7 +31,7 @@ _SAME_PRESS_SECONDS = 0.5
 
 
 class Stop:
-    """Takes SIGTERM, SIGUSR1 and Ctrl-C: the first one asks for a stop, a second Ctrl-C ends the process on the spot.
+    """Takes SIGTERM, SIGHUP, SIGUSR1, Ctrl-C: the first one asks for a stop, a second Ctrl-C ends the process at once.
 
     at_once: nothing is lost, or half done, when the process stops wherever it is: before the first step, and while
     it waits for data. Then the signal raises Preempted; else it is left to `check`, between two batches.
@@ -45,6 +48,7 @@ class Stop:
         self.why, self.asked_at = 0, 0.0
         self._pressed_at: float | None = None
         self._pid = os.getpid()
+        self.forking = False  # what is raised then is lost, and may leave a lock that others wait for
 
     @property
     def reason(self) -> str:
@@ -58,6 +62,8 @@ class Stop:
         if self._depth == 1:
             self._reset()
             signals = [number for number in REASONS if number != SPOT]
+            if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+                signals.remove(signal.SIGHUP)  # by nohup
             self._before = {number: signal.signal(number, self._receive) for number in signals}
 
     def restore(self) -> None:
@@ -87,7 +93,7 @@ class Stop:
         if number == signal.SIGINT:
             self._press()
         self._note(number)
-        if self.at_once and not self.over:
+        if self.at_once and not self.over and not self.forking:
             self.check()
 
     def _note(self, why: int) -> None:
@@ -113,7 +119,15 @@ class Stop:
 def _say(text: str) -> None:
     """Past sys.stderr, whose buffer the signal may have interrupted; one process speaks for all of a machine."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        os.write(2, f"{text}\n".encode())
+        with suppress(OSError):  # of a terminal that is gone
+            os.write(2, f"{text}\n".encode())
 
 
 stop = Stop()
+
+
+def _fork(begins: bool) -> None:
+    stop.forking = begins
+
+
+os.register_at_fork(before=partial(_fork, True), after_in_parent=partial(_fork, False))

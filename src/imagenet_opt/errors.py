@@ -18,11 +18,11 @@ ImagenetOptError
 │   └── UnknownModel      timm has no model of that name
 ├── CheckpointError
 │   ├── CheckpointNotFound
-│   └── CheckpointMismatch  of another architecture, number of classes, or order of samples
+│   └── CheckpointMismatch  of another architecture, number of classes, optimizer, or order of samples
 ├── TrainingError
 │   ├── NonFiniteLoss     the loss is NaN or infinite
 │   └── OutOfMemory       a step does not fit into the device's memory
-└── RunFolderError        the run folder cannot be written
+└── RunFolderError        the run folder cannot be written, or another process trains in it
 
 Preempted               a signal or a spot notice stopped the run, which can go on: no error, and not caught as one
 
@@ -114,7 +114,7 @@ class CheckpointNotFound(CheckpointError):
 
 
 class CheckpointMismatch(CheckpointError):
-    """The checkpoint is of another architecture, number of classes, or order of samples."""
+    """The checkpoint is of another architecture, number of classes, optimizer, or order of samples."""
 
 
 class TrainingError(ImagenetOptError):
@@ -137,4 +137,4 @@ class Preempted(BaseException):
 
 
 class RunFolderError(ImagenetOptError):
-    """The run folder cannot be written."""
+    """The run folder cannot be written, or another process trains in it."""

@@ -34,7 +34,6 @@ _STOP_SECONDS = 180
 _TAIL_BYTES = 8192
 _ERROR = re.compile(r"(\[rank\d+\]:\s*)?(\w+\.)*[A-Z]\w*[a-z]\w*(:\s|(?<=Error)$)")
 
-
 handover = Handover()
 
 

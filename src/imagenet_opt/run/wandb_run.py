@@ -72,22 +72,25 @@ def finish(logger: Any, *, exit_code: int, preempted: bool = False) -> None:
     run = getattr(logger, "_experiment", None)
     if run is None or not type(run).__module__.startswith("wandb."):
         return
-    ending = threading.Thread(target=_end, args=(run, exit_code, preempted), daemon=True, name="ending W&B")
+    said: list[str | None] = []
+    ending = threading.Thread(target=lambda: said.append(_end(run, exit_code, preempted)), daemon=True)
     ending.start()
     ending.join(_PREEMPTED_SECONDS if preempted else None)  # W&B's own time-out is fixed when its run begins
-    if ending.is_alive():
-        log.warning(_sent_later(run, _PREEMPTED_SECONDS))
+    if warning := said[0] if said else _sent_later(run, _PREEMPTED_SECONDS):
+        log.warning(warning)
 
 
-def _end(run: Any, exit_code: int, preempted: bool) -> None:
+def _end(run: Any, exit_code: int, preempted: bool) -> str | None:
+    """What went wrong."""
     try:
         if preempted:
             run.mark_preempting()
         run.finish(exit_code=exit_code)
     except TimeoutError:
-        log.warning(_sent_later(run, _FINISH_SECONDS))
+        return _sent_later(run, _FINISH_SECONDS)
     except Exception as error:  # a finished training is not undone by its log
-        log.warning(f"W&B could not end its run ({type(error).__name__}: {error})")
+        return f"W&B could not end its run ({type(error).__name__}: {error})"
+    return None
 
 
 def _sent_later(run: Any, seconds: float) -> str:

@@ -1,6 +1,7 @@
 """Small data sets and networks that many tests share."""
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,13 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.utils import setup_globals
+from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 
+from imagenet_opt.cli import composition
+from imagenet_opt.cli.overrides import config_folder
 from imagenet_opt.data.loading import Loading
 
 torch.set_num_threads(1)
@@ -40,6 +46,22 @@ def loading_options(**options: Any) -> dict[str, Any]:
 
 def loading(**options: Any) -> Loading:
     return Loading(**loading_options(**options))
+
+
+@pytest.fixture
+def checked() -> Iterator[None]:
+    """Hydra composes as train.py lets it, for one test."""
+    usual = composition.hydra_internal.ConfigLoaderImpl
+    composition.check_all()
+    yield
+    composition.hydra_internal.ConfigLoaderImpl = usual
+    OmegaConf.clear_resolvers()  # back to its own
+    setup_globals()
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return compose("train", list(overrides))
 
 
 @pytest.fixture(scope="session")

@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_opt.cli import composition
 from imagenet_opt.cli.build import build_run, make
 from imagenet_opt.cli.overrides import config_folder, report_mistakes
 from imagenet_opt.cli.summary import print_summary
@@ -24,6 +21,7 @@ from imagenet_opt.cli.sweep_rows import Row, print_table
 from imagenet_opt.cli.targets import check_targets, leaves
 from imagenet_opt.cli.terminal import make_printable, printable
 from imagenet_opt.errors import ConfigError, ImagenetOptError
+from tests.conftest import composed
 
 REPOSITORY = Path(__file__).parents[1]
 SOURCES = sorted(
@@ -31,20 +29,7 @@ SOURCES = sorted(
 )
 
 
-@pytest.fixture(autouse=True)
-def checked() -> Iterator[None]:
-    """Hydra composes as train.py lets it, for one test."""
-    usual = composition.hydra_internal.ConfigLoaderImpl
-    composition.check_all()
-    yield
-    composition.hydra_internal.ConfigLoaderImpl = usual
-    OmegaConf.clear_resolvers()  # back to its own
-    setup_globals()
-
-
-def composed(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return compose("train", list(overrides))
+pytestmark = pytest.mark.usefixtures("checked")
 
 
 def recipe(tmp_path: Path, text: str, *overrides: str) -> DictConfig:

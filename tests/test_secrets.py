@@ -3,19 +3,15 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.utils import setup_globals
-from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_opt.cli import composition
 from imagenet_opt.cli.overrides import config_folder
 from imagenet_opt.cli.secrets import looks_secret, names_secret
 from imagenet_opt.errors import ConfigError
+from tests.conftest import composed
 
 REPOSITORY = Path(__file__).parents[1]
 WANDB_KEY = "0123456789abcdef" * 2 + "c0ffee12"
@@ -29,20 +25,7 @@ CANARIES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def checked() -> Iterator[None]:
-    """Hydra composes as train.py lets it, for one test."""
-    usual = composition.hydra_internal.ConfigLoaderImpl
-    composition.check_all()
-    yield
-    composition.hydra_internal.ConfigLoaderImpl = usual
-    OmegaConf.clear_resolvers()  # back to its own
-    setup_globals()
-
-
-def composed(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return compose("train", list(overrides))
+pytestmark = pytest.mark.usefixtures("checked")
 
 
 def command(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:

@@ -6,46 +6,13 @@ from statistics import fmean
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.utilities.data import extract_batch_size
 
 from imagenet_opt.measure.cuda_clock import CudaClock
+from imagenet_opt.run.action_clock import FETCH, ActionClock, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step
 
-_FETCH = "[_TrainingEpochLoop].train_dataloader_next"
 _WARMUP_STEPS = 10
-
-
-class FetchClock(Profiler):
-    """Times Lightning's `next(loader)` and hands everything on to the profiler that the user chose."""
-
-    def __init__(self, inner: Profiler) -> None:
-        super().__init__()
-        self.inner = inner
-        self.wait_seconds = 0.0
-        self._began = 0.0
-
-    def start(self, action_name: str) -> None:
-        self.inner.start(action_name)
-        if action_name == _FETCH:
-            self._began = time.perf_counter()
-
-    def stop(self, action_name: str) -> None:
-        if action_name == _FETCH:
-            self.wait_seconds += time.perf_counter() - self._began
-        self.inner.stop(action_name)
-
-    def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
-        self.inner.setup(stage, local_rank, log_dir)
-
-    def summary(self) -> str:
-        return self.inner.summary()
-
-    def describe(self) -> None:
-        self.inner.describe()
-
-    def teardown(self, stage: str | None) -> None:
-        self.inner.teardown(stage)
 
 
 @dataclass
@@ -101,7 +68,7 @@ class Throughput(Callback):
     """
 
     def __init__(self) -> None:
-        self._clock: FetchClock | None = None
+        self._clock: ActionClock | None = None
         self._device_clock: CudaClock | None = None
         self._paused_at: float | None = None
         self._startup: dict[str, float] = {}
@@ -110,8 +77,8 @@ class Throughput(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            self._clock = FetchClock(trainer.profiler)  # type: ignore[attr-defined]
-            trainer.profiler = self._clock  # type: ignore[attr-defined]
+            self._clock = watch(trainer)
+            self._waited = self._clock.seconds[FETCH]
             if trainer.strategy.root_device.type == "cuda":
                 self._device_clock = CudaClock()
 
@@ -126,7 +93,7 @@ class Throughput(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         assert self._clock is not None
-        waited, self._clock.wait_seconds = self._clock.wait_seconds, 0.0
+        waited, self._waited = self._clock.seconds[FETCH] - self._waited, self._clock.seconds[FETCH]
         if not self._startup:
             self._startup["startup/first_batch_seconds"] = waited
             self._window, self._epoch, self._steady = Window(), Window(), Window()  # start-up is no training
@@ -181,7 +148,7 @@ class Throughput(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._clock is not None:
-            trainer.profiler = self._clock.inner  # type: ignore[attr-defined]
+            unwatch(trainer)
             self._clock = None
 
     def summary(self) -> dict[str, float]:

@@ -1,14 +1,14 @@
 """What one turn of a benchmark is to do: handed to the process that does it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from imagenet_opt.data.index import FileIndex
 from imagenet_opt.data.loading import Loading
 from imagenet_opt.data.shards import ShardIndex
+from imagenet_opt.data.subset import subset
 
 WORKER, REGION, CEILING = "worker resize", "region decode", "nvImageCodec alone"
 OWN = (WORKER, REGION)
@@ -48,33 +48,4 @@ class Job:
         if self.passes == 1:
             return self.index
         rows = np.tile(np.arange(self.num_files), self.passes)
-        return chosen(self.index, rows) if isinstance(self.index, FileIndex) else _chosen_of_shards(self.index, rows)
-
-
-def chosen(index: FileIndex, rows: NDArray[np.int64]) -> FileIndex:
-    """An index of these rows, in memory; a row may come more than once."""
-    names, offsets = _chosen_names(index.names, index.name_offsets, rows)
-    return FileIndex(index.folder, index.classes, index.labels[rows], names, offsets)
-
-
-def _chosen_of_shards(index: ShardIndex, rows: NDArray[np.int64]) -> ShardIndex:
-    names, offsets = _chosen_names(index.names, index.name_offsets, rows)
-    return replace(
-        index,
-        labels=index.labels[rows],
-        shard_ids=index.shard_ids[rows],
-        offsets=index.offsets[rows],
-        sizes=index.sizes[rows],
-        checksums=index.checksums[rows],
-        names=names,
-        name_offsets=offsets,
-    )
-
-
-def _chosen_names(
-    names: NDArray[np.uint8], offsets: NDArray[np.int64], rows: NDArray[np.int64]
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    lengths = np.diff(offsets)[rows]
-    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    places = np.arange(ends[-1]) + np.repeat(offsets[rows] - ends[:-1], lengths)
-    return np.asarray(names[places]), ends
+        return subset(self.index, rows)

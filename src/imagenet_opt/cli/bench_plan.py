@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from imagenet_opt.cli.bench_job import CEILING, OWN, REGION, WORKER, Job, chosen
+from imagenet_opt.cli.bench_job import CEILING, OWN, REGION, WORKER, Job
 from imagenet_opt.cli.bench_peers import PEERS
 from imagenet_opt.cli.bench_turn import run_turn, write_packed
 from imagenet_opt.data.budget import fit_loader
@@ -22,6 +22,7 @@ from imagenet_opt.data.index import FileIndex
 from imagenet_opt.data.loading import Loading
 from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.data.shards import ShardIndex
+from imagenet_opt.data.subset import subset
 from imagenet_opt.errors import ConfigError, DataError
 from imagenet_opt.measure.interleave import Rounds, TurnFailed, interleave
 from imagenet_opt.measure.turn import Turn
@@ -174,7 +175,7 @@ def _part(index: FileIndex | ShardIndex, seed: int) -> FileIndex | ShardIndex:
     if isinstance(index, ShardIndex) or len(index) <= MOST_PACKED:
         return index
     rows = np.random.default_rng(seed).choice(len(index), MOST_PACKED, replace=False)
-    return chosen(index, np.sort(rows))
+    return subset(index, np.sort(rows))
 
 
 def _whole_rounds(num_batches: int, num_workers: int) -> int:

@@ -1,0 +1,165 @@
+"""What the doctor found: ceilings, rules with their evidence, and a verdict; and the JSON file that keeps it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.statistics import Estimate, median_interval
+
+FILE = "doctor.json"
+FORMAT = 1
+STAGES = {
+    "gpu": "GPU, batch resident",
+    "gpu_beside_loader": "GPU, while the loader runs",
+    "loader_warm": "loader, files in memory",
+    "loader_cold": "loader, files on storage",
+    "decode_one": "decode from memory, 1 worker",
+    "decode_all": "decode from memory, all workers",
+    "storage_cached": "read, files in memory",
+    "storage_cold": "read, files on storage",
+    "copy": "copy to the GPU",
+    "copy_overlapped": "copy to the GPU while it computes",
+    "full_warm": "full run, files in memory",
+    "full_cold": "full run, files on storage",
+}
+"""Key of each experiment -> what it is called."""
+CAUSES = {
+    "healthy": "the GPU is the limit",
+    "slow_gpu": "the GPU is slower than its kind",
+    "storage_latency": "storage answers late",
+    "storage_bandwidth": "storage gives too few MB/s",
+    "lazy_mount": "files come from behind the mount at first touch",
+    "few_workers": "fewer loader workers than CPUs",
+    "few_cpus": "the job may use only some of the CPUs",
+    "slow_decode": "decoding takes the CPUs",
+    "busy_neighbour": "other processes take the CPUs",
+    "small_prefetch": "too few batches ahead",
+    "host_sync": "the host waits for the GPU in each step",
+    "slow_logging": "logging holds up the step",
+    "checkpoint_stall": "checkpoints hold up the step",
+    "slow_callback": "a callback holds up the step",
+    "slow_copy": "the copy to the GPU is the limit",
+    "unexplained": "no single experiment explains it",
+}
+"""Key of each verdict -> what it means."""
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """One stage alone. windows: images per second in each of several stretches; facts: what else was seen there."""
+
+    windows: tuple[float, ...]
+    facts: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def estimate(self) -> Estimate:
+        return median_interval(self.windows)
+
+    @property
+    def images_per_second(self) -> float:
+        return self.estimate.median
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One rule and what it saw.
+
+    fired: None where it could not be looked at, which `evidence` then explains. evidence: a sentence with the numbers.
+    remedy: what to do, in words. overrides: the same as overrides of the configuration, as far as that is possible;
+    commands: to be typed, by the user or an administrator. gain: predicted images per second over those measured;
+    None where nothing can be predicted. environment: it needed no experiment.
+    """
+
+    rule: str
+    fired: bool | None
+    evidence: str
+    remedy: str = ""
+    overrides: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    gain: float | None = None
+    environment: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """A part of the time of one step in seconds; negative where it is made up for."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All of it. Rates in images per second of one process.
+
+    cause: a key of CAUSES. simulated: the profile's name, None on real hardware. expected: the least ceiling of the
+    state in which the run was measured. efficiency: measured / expected. next_stage, next_gain: which ceiling is the
+    next one after the cause is mended, and how many times as fast the run then is; None where nothing is to be gained.
+    waterfall: of one step, from the GPU alone to the full run; its parts add up to the last step exactly.
+    step_seconds: of each step of the full run. curves: points (x, y) by name: "workers" (workers, images/s decoded from
+    memory), "reads_in_flight" (requests in flight, images/s read cold), "cached_share" (share of the data in the page
+    cache, images/s read). phases: seconds of a step of the full run, by what the main process did.
+    facts: other numbers by name. config: the whole configuration, without secrets.
+    """
+
+    sentence: str
+    cause: str
+    simulated: str | None
+    batch_size: int
+    ceilings: Mapping[str, Ceiling]
+    expected: float
+    measured: float
+    next_stage: str | None
+    next_gain: float | None
+    waterfall: tuple[Step, ...]
+    findings: tuple[Finding, ...]
+    step_seconds: tuple[float, ...] = ()
+    curves: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    phases: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, float] = field(default_factory=dict)
+    machine: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    command: str = ""
+    date: str = ""
+
+    @property
+    def efficiency(self) -> float:
+        return self.measured / self.expected
+
+
+def write_diagnosis(found: Diagnosis, file: Path) -> None:
+    """As JSON. Raises OSError."""
+    about = {"format": FORMAT, "meaning": CAUSES[found.cause], "efficiency": found.efficiency}
+    rates = {
+        name: {"images_per_second": ceiling.images_per_second} | ceiling.estimate._asdict() | asdict(ceiling)
+        for name, ceiling in found.ceilings.items()
+    }
+    file.write_text(json.dumps(about | asdict(found) | {"ceilings": rates}, indent=1) + "\n")
+
+
+def read_diagnosis(file: Path) -> Diagnosis:
+    """Raises ConfigError for a file that is not there or not the doctor's."""
+    try:
+        plain = json.loads(file.read_text())
+        if plain["format"] != FORMAT:
+            raise ConfigError(f"{file} has format {plain['format']}, expected {FORMAT}; run imagenet-opt doctor again")
+        plain["ceilings"] = {
+            name: Ceiling(tuple(rates["windows"]), rates["facts"]) for name, rates in plain["ceilings"].items()
+        }
+        plain["waterfall"] = tuple(Step(**step) for step in plain["waterfall"])
+        plain["findings"] = tuple(
+            Finding(**finding | {name: tuple(finding[name]) for name in ("overrides", "commands")})
+            for finding in plain["findings"]
+        )
+        plain["step_seconds"] = tuple(plain["step_seconds"])
+        plain["curves"] = {name: tuple((x, y) for x, y in points) for name, points in plain["curves"].items()}
+        known = Diagnosis.__dataclass_fields__
+        return Diagnosis(**{name: value for name, value in plain.items() if name in known})
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}; imagenet-opt doctor writes it") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{file} is not a file of imagenet-opt doctor ({error})") from error

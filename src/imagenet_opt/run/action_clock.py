@@ -1,0 +1,99 @@
+"""How long each of Lightning's actions takes: fetching a batch, every hook of every callback, each logger."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.profilers import Profiler
+
+FETCH = "[_TrainingEpochLoop].train_dataloader_next"
+SAVE = "save_checkpoint"
+_LOG = "[Logger]{}.log_metrics"
+
+
+class ActionClock(Profiler):
+    """Times actions in a Trainer and hands everything on to the profiler that the user chose.
+
+    seconds: by action, so far, what it calls included; own_seconds: that left out. Actions have Lightning's names,
+    such as "[Callback]Checkpoint.on_train_batch_end" or FETCH, and "[Logger]MetricsCsv.log_metrics".
+    started, stopped: called with the action, and with (action, began, ended) on the clock `time.perf_counter`.
+    """
+
+    def __init__(self, inner: Profiler) -> None:
+        super().__init__()
+        self.inner = inner
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.own_seconds: defaultdict[str, float] = defaultdict(float)
+        self.started: list[Callable[[str], None]] = []
+        self.stopped: list[Callable[[str, float, float], None]] = []
+        self.num_users = 0
+        self._running: list[tuple[str, float]] = []
+        self._inside = [0.0]  # seconds of the actions within each running one, and at last within none
+
+    def start(self, action_name: str) -> None:
+        self.inner.start(action_name)
+        for listener in self.started:
+            listener(action_name)
+        self._inside.append(0.0)
+        self._running.append((action_name, time.perf_counter()))
+
+    def stop(self, action_name: str) -> None:
+        ended = time.perf_counter()
+        action, began = self._running.pop()
+        assert action == action_name, f"{action_name} ends within {action}"
+        inside = self._inside.pop()
+        self._inside[-1] += ended - began
+        self.seconds[action] += ended - began
+        self.own_seconds[action] += ended - began - inside
+        for listener in self.stopped:
+            listener(action, began, ended)
+        self.inner.stop(action_name)
+
+    def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
+        self.inner.setup(stage, local_rank, log_dir)
+
+    def summary(self) -> str:
+        return self.inner.summary()
+
+    def describe(self) -> None:
+        self.inner.describe()
+
+    def teardown(self, stage: str | None) -> None:
+        self.inner.teardown(stage)
+
+
+def watch(trainer: Trainer) -> ActionClock:
+    """The trainer's clock, which all who ask share. Ask in `setup`, and call `unwatch` in `teardown`."""
+    owner: Any = trainer
+    if not isinstance(owner.profiler, ActionClock):
+        owner.profiler = ActionClock(owner.profiler)
+        for logger in trainer.loggers:
+            _time(logger, owner.profiler)
+    clock: ActionClock = owner.profiler
+    clock.num_users += 1
+    return clock
+
+
+def unwatch(trainer: Trainer) -> None:
+    """The last one who asked gives the trainer its own profiler back."""
+    owner: Any = trainer
+    clock = owner.profiler
+    if isinstance(clock, ActionClock):
+        clock.num_users -= 1
+        if clock.num_users == 0:
+            owner.profiler = clock.inner
+            for logger in trainer.loggers:
+                vars(logger).pop("log_metrics", None)
+
+
+def _time(logger: Logger, clock: ActionClock) -> None:
+    log_metrics, action = logger.log_metrics, _LOG.format(type(logger).__name__)
+
+    def timed(*args: Any, **options: Any) -> None:
+        with clock.profile(action):
+            log_metrics(*args, **options)
+
+    vars(logger)["log_metrics"] = timed

@@ -56,9 +56,9 @@ def build_run(config: DictConfig) -> Run:
     seed_everything(config.seed, verbose=False)
     data = make(config.data, "data")
     with open_dict(config):
-        config.model.num_classes = _num_classes(config.model.num_classes, data)
+        config.model.num_classes = num_classes_of(config.model.num_classes, data)
     found = checkpoints.find(config.resume_from, folder)
-    trainer = _build_trainer(config)
+    trainer = build_trainer(config)
     model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
     done_steps = 0
     if found is not None:
@@ -123,7 +123,7 @@ def precision_of(precision: Any, device: torch.device) -> Any:
     return "bf16-mixed" if fast_on_cpu else "32-true"
 
 
-def _build_trainer(config: DictConfig) -> Trainer:
+def build_trainer(config: DictConfig) -> Trainer:
     if config.trainer.accelerator == "auto":
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     else:
@@ -175,7 +175,7 @@ def make(node: DictConfig, name: str) -> Any:
         raise
 
 
-def _num_classes(asked: int | None, data: ImageData) -> int:
+def num_classes_of(asked: int | None, data: ImageData) -> int:
     if asked is None:
         return data.num_classes
     if asked < data.num_classes:

@@ -48,8 +48,11 @@ class Seat:
     sharing_cpus: int = 1
 
 
-def train_loader(index: Split, how: Loading, seat: Seat) -> DevicePrefetcher:
-    """Batches of shuffled random crops, without end of epochs: `sampler.set_epoch` chooses one."""
+def train_loader(index: Split, how: Loading, seat: Seat, store: Store | None = None) -> DevicePrefetcher:
+    """Batches of shuffled random crops, without end of epochs: `sampler.set_epoch` chooses one.
+
+    store: of the samples' bytes; None for that of the index.
+    """
     order = TrainOrder(
         num_samples=len(index),
         batch_size=how.batch_size,
@@ -61,14 +64,15 @@ def train_loader(index: Split, how: Loading, seat: Seat) -> DevicePrefetcher:
     )
     if order.num_dropped and seat.rank == 0:
         log.info(f"data: {order.num_dropped} of {order.num_samples} images of each epoch fill no whole batch")
-    dataset = _dataset(index, how, seat, order)
+    dataset = _dataset(index, how, seat, order, store or store_of(index, how))
     return _loader(dataset, how, seat, lambda epoch: how.image_size)
 
 
 def eval_loader(index: Split, how: Loading, seat: Seat) -> DevicePrefetcher:
     """Batches of centred crops of every sample, in order, the last one padded."""
     order = EvalOrder(num_samples=len(index), batch_size=how.batch_size, rank=seat.rank, world_size=seat.world_size)
-    return _loader(_dataset(index, how, seat, order), how, seat, lambda epoch: how.val_image_size or how.image_size)
+    dataset = _dataset(index, how, seat, order, store_of(index, how))
+    return _loader(dataset, how, seat, lambda epoch: how.val_image_size or how.image_size)
 
 
 def open_index(root: Path | None, split: str, cache_dir: Path) -> FileIndex | ShardIndex:
@@ -101,14 +105,14 @@ def mean_crop_bytes(dataset: BatchDataset) -> float:
     return 3 * float(np.minimum(crops.heights * crops.widths, dataset.decoder.max_crop_pixels).mean())
 
 
-def _dataset(index: Split, how: Loading, seat: Seat, order: TrainOrder | EvalOrder) -> BatchDataset:
+def _dataset(index: Split, how: Loading, seat: Seat, order: TrainOrder | EvalOrder, store: Store) -> BatchDataset:
     plan = (
         train_crops(seed=how.seed, scale=how.crop_scale)
         if isinstance(order, TrainOrder)
         else eval_crops(crop_ratio=how.val_crop_ratio)
     )
     return BatchDataset(
-        reader=Reader(store_of(index, how), reads_in_flight=how.reads_in_flight, timeout_seconds=how.read_timeout),
+        reader=Reader(store, reads_in_flight=how.reads_in_flight, timeout_seconds=how.read_timeout),
         decoder=Decoder(exif_rotation=how.exif_rotation, max_crop_pixels=how.max_crop_pixels),
         labels=index.labels,
         order=order,

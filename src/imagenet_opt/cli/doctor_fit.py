@@ -1,0 +1,208 @@
+"""Training for a stretch of time, watched: the real trainer, on a batch that stays or on what the loader gives."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from imagenet_opt.data.batch import Batch, RaggedBatch
+from imagenet_opt.data.prefetcher import DevicePrefetcher
+from imagenet_opt.measure.cuda_clock import CudaClock
+from imagenet_opt.run.action_clock import FETCH, SAVE, ActionClock, unwatch, watch
+from imagenet_opt.run.logging_step import is_logging_step
+
+_LEAST_STEPS = 8
+_NO_END = 1_000_000
+
+
+@dataclass
+class Watched:
+    """stamps: seconds at the end of each step, and before the first; num_images: of each, 0 for the first stamp.
+
+    phases: seconds of a step that the main process spent, by what it did. device_seconds: of a step, that the device
+    computed. waits: where the host waited for the device in ordinary steps, and how often in each of these.
+    num_ready: batches that lay ready when the measurement began.
+    """
+
+    stamps: list[float] = field(default_factory=list)
+    num_images: list[int] = field(default_factory=list)
+    phases: dict[str, float] = field(default_factory=dict)
+    device_seconds: float = 0.0
+    waits: Counter[str] = field(default_factory=Counter)
+    num_ordinary: int = 0
+    num_ready: int = 0
+
+    @property
+    def step_seconds(self) -> list[float]:
+        return [end - begin for begin, end in zip(self.stamps, self.stamps[1:], strict=False)]
+
+
+class Watch(Callback):
+    """Lets a fit warm up, measures `seconds` of it or as many as a few steps take, and ends it.
+
+    multiple: workers bring so many batches at about the same time. limit_seconds: the end, whatever was seen till then.
+    """
+
+    def __init__(self, *, seconds: float, limit_seconds: float, multiple: int) -> None:
+        self.seconds = seconds
+        self.limit_seconds = limit_seconds
+        self.least_steps = max(_LEAST_STEPS, 3 * multiple)
+        self.seen = Watched()
+        self._began = 0.0
+        self._warmup_left: int | None = None
+        self._own: dict[str, float] = {}
+        self._device_clock: CudaClock | None = None
+        self._found: Counter[Any] = Counter()
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._clock: ActionClock = watch(trainer)
+        simulated = [callback for callback in trainer.callbacks if hasattr(callback, "timeline")]  # type: ignore[attr-defined]
+        self._simulated: Any = simulated[0] if simulated else None
+        if trainer.strategy.root_device.type == "cuda":
+            self._device_clock = CudaClock()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        unwatch(trainer)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._began = time.perf_counter()
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if self._device_clock is not None:
+            self._device_clock.start()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        now = time.perf_counter()
+        if self._device_clock is not None:
+            self._device_clock.stop()
+        if self._warmup_left is None:
+            self._warmup_left = 2 + min(_ready(trainer), 200)
+        if self._warmup_left > 0 and now - self._began < self.limit_seconds / 2:
+            self._warmup_left -= 1
+            return
+        if not self.seen.stamps:
+            self.seen.num_ready = _ready(trainer)
+            self._begin(now)
+            return
+        self.seen.stamps.append(now)
+        self.seen.num_images.append(len(batch))
+        self._note_waits(trainer)
+        measured = now - self.seen.stamps[0]
+        enough = measured >= self.seconds and len(self.seen.stamps) > self.least_steps
+        if (enough or now - self._began >= self.limit_seconds) and len(self.seen.stamps) > 2:
+            self._end()
+            trainer.should_stop = True
+
+    def _begin(self, now: float) -> None:
+        self.seen.stamps.append(now)
+        self.seen.num_images.append(0)
+        self._own = dict(self._clock.own_seconds)
+        self._busy = self._busy_seconds()
+        self._note_waits(None)
+
+    def _end(self) -> None:
+        num_steps = len(self.seen.stamps) - 1
+        phases: Counter[str] = Counter()
+        for action, seconds in self._clock.own_seconds.items():
+            phases[_phase(action)] += (seconds - self._own.get(action, 0.0)) / num_steps  # type: ignore[assignment]
+        self.seen.phases = dict(phases)
+        self.seen.device_seconds = (self._busy_seconds() - self._busy) / num_steps
+
+    def _busy_seconds(self) -> float:
+        """Of the device, so far; without one what the host computed."""
+        if self._simulated is not None:
+            return float(self._simulated.timeline.busy_seconds)
+        if self._device_clock is not None:
+            torch.cuda.synchronize()
+            self._device_total = getattr(self, "_device_total", 0.0) + sum(self._device_clock.finished_seconds())
+            return self._device_total
+        return self._clock.seconds["run_training_batch"]
+
+    def _note_waits(self, trainer: Trainer | None) -> None:
+        """Waits since the last call, unless the step read its metrics, as logging steps do."""
+        if self._simulated is None:
+            return
+        found = Counter({f"{wait.operation} at {wait.place}": num for wait, num in self._simulated.waits.found.items()})
+        if trainer is not None and not is_logging_step(trainer):
+            self.seen.waits += found - self._found
+            self.seen.num_ordinary += 1
+        self._found = found
+
+
+class ResidentLoader:
+    """One batch on the device, given again and again; `beside`, if any, makes its own meanwhile, to be thrown away.
+
+    beside: is asked for one batch a step, as training would ask.
+    """
+
+    def __init__(self, source: DevicePrefetcher, beside: DevicePrefetcher | None = None) -> None:
+        self.sampler = source.sampler
+        self.batch_sampler = None
+        self.finish = source.finish
+        self.num_ready = 0
+        self.beside = beside
+        self.batch = take_one(source)
+        self._wanted = threading.Semaphore(0)
+        self._closed = False
+
+    def __len__(self) -> int:
+        return _NO_END
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self.beside is not None:
+            threading.Thread(target=self._throw_away, args=(self.beside,), daemon=True).start()
+        try:
+            while True:
+                self._wanted.release()
+                yield self.finish(copy(self.batch))
+        finally:
+            self._closed = True
+            self._wanted.release()
+
+    def _throw_away(self, loader: DevicePrefetcher) -> None:
+        loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]
+        for _ in loader:
+            self._wanted.acquire()
+            if self._closed:
+                return
+
+
+def take_one(loader: DevicePrefetcher) -> Batch | RaggedBatch:
+    """A batch as it comes to the device, in memory of its own."""
+    finish, loader.finish = loader.finish, lambda batch: batch  # type: ignore[assignment,return-value]
+    batches = iter(loader)
+    batch = next(batches)
+    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    own: dict[str, Any] = {name: value.clone() for name, value in values.items() if isinstance(value, Tensor)}
+    kept = replace(batch, ticket=None, **own)
+    batches.close()  # type: ignore[attr-defined]
+    loader.finish = finish
+    return kept
+
+
+def _ready(trainer: Trainer) -> int:
+    return int(getattr(trainer.train_dataloader, "num_ready", 0))
+
+
+def _phase(action: str) -> str:
+    """What the main process does in one of Lightning's actions."""
+    if action == FETCH:
+        return "fetch"
+    if action == SAVE or "Checkpoint" in action or "checkpoint" in action:
+        return "checkpoint"
+    if action.startswith("[Logger]"):
+        return "logging"
+    if action.startswith("[Callback]Rehearsal") or action.startswith("[Callback]Watch"):
+        return "device"
+    if action.startswith("[Callback]"):
+        return f"callback {action.removeprefix('[Callback]').partition('{')[0].partition('.')[0]}"
+    return "step"

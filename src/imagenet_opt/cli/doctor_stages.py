@@ -1,0 +1,255 @@
+"""The doctor's experiments: each stage of the pipeline alone, and all together, made from a configuration."""
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from imagenet_opt.cli.build import build_model, build_trainer, make, num_classes_of
+from imagenet_opt.cli.doctor_fit import ResidentLoader, Watch, Watched
+from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.data.index import FileIndex
+from imagenet_opt.data.loader import Seat, store_of, train_loader
+from imagenet_opt.data.memory_store import MemoryStore
+from imagenet_opt.data.prefetcher import DevicePrefetcher
+from imagenet_opt.data.shards import ShardIndex
+from imagenet_opt.data.store import Store
+from imagenet_opt.data.subset import subset
+from imagenet_opt.errors import BadSample
+from imagenet_opt.measure.diagnosis import Ceiling
+from imagenet_opt.measure.rate import rate_windows
+
+Rows = NDArray[np.int64]
+Index = FileIndex | ShardIndex
+
+_ALONE = ("acceleration", "mixing", "rehearsal")
+"""Callbacks that belong to the GPU's own work."""
+_IN_MEMORY = 512
+"""Files that are decoded from memory: more than a CPU's caches hold."""
+_LISTED = 100_000
+"""Samples of an index, at least, so that no epoch ends within an experiment."""
+_WARMING = 64
+"""Requests in flight to bring files into memory."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Seconds of one experiment, and when it ends at the latest."""
+
+    seconds: float
+
+    @property
+    def limit(self) -> float:
+        return 4 * self.seconds
+
+
+class Patient:
+    """What a configuration trains on, and with; ready for experiments.
+
+    Raises ImagenetOptError for what the user can mend.
+    """
+
+    def __init__(self, config: DictConfig) -> None:
+        self.config = config
+        self.data: ImageData = make(config.data, "data")
+        with open_dict(config):
+            config.model.num_classes = num_classes_of(config.model.num_classes, self.data)
+        self.index: Index = self.data.train  # type: ignore[assignment]
+        self.how = self.data.loading
+        self.rows = np.random.default_rng(config.seed).permutation(len(self.index))
+        self._taken = 0
+        self.warm_rows: Rows = self.rows[:0]
+        self.encoded: list[bytes] = []
+
+    @cached_property
+    def device(self) -> torch.device:
+        on_gpu = torch.cuda.is_available() and self.config.trainer.accelerator in ("auto", "gpu", "cuda")
+        return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+    @cached_property
+    def seat(self) -> Seat:
+        return Seat(device=self.device)
+
+    @cached_property
+    def store(self) -> Store:
+        return store_of(self.index, self.how)
+
+    @property
+    def simulated(self) -> Any:
+        """The configuration of the simulated accelerator, if any."""
+        return self.config.callbacks.get("rehearsal")
+
+    def take(self, num: int) -> Rows:
+        """Samples that no experiment has touched, fewer where they run out; the least recently touched then."""
+        rows = np.take(self.rows, np.arange(self._taken, self._taken + min(num, len(self.rows))), mode="wrap")
+        self._taken += len(rows)
+        return rows
+
+    def paths(self, rows: Rows) -> list[tuple[str, int, int]]:
+        """(file, first byte, number of bytes; 0 for all) of samples."""
+        if isinstance(self.index, FileIndex):
+            return [(self.index.path(i), 0, 0) for i in rows.tolist()]
+        index = self.index
+        return [
+            (os.path.join(index.folder, index.shards[index.shard_ids[i]]), int(index.offsets[i]), int(index.sizes[i]))
+            for i in rows.tolist()
+        ]
+
+    def warm(self, seconds: float) -> None:
+        """Bring files into memory for so long, or as many as two batches take."""
+        least = min(2 * self.how.batch_size, len(self.index))
+        rows, kept, began = self.take(max(4096, least)), [], time.perf_counter()
+
+        def read(row: int) -> bytes | None:
+            if time.perf_counter() - began > seconds and len(kept) >= least:
+                return None
+            try:
+                encoded: bytes = self.store.read_many(np.array([row]))[0]
+            except (OSError, BadSample):
+                return None
+            kept.append(row)
+            return encoded
+
+        with ThreadPoolExecutor(_WARMING) as threads:
+            found = list(threads.map(read, rows.tolist()))
+        self.warm_rows = np.array([row for row, one in zip(rows.tolist(), found, strict=True) if one is not None])
+        self.encoded = [one for one in found if one is not None][:_IN_MEMORY]
+
+    def listed(self, rows: Rows) -> Index:
+        """An index of these samples, again and again."""
+        return subset(self.index, np.tile(rows, -(-_LISTED // len(rows))))
+
+    def loader(self, rows: Rows, *, num_workers: int | None = None, store: Store | None = None) -> DevicePrefetcher:
+        how = replace(self.how, samples_per_epoch=None)
+        if num_workers is not None:
+            how = replace(how, num_workers=num_workers)
+        return train_loader(self.listed(rows), how, self.seat, store)
+
+    def decode(self, span: Span, num_workers: int | None = None) -> Ceiling:
+        """D: files from memory to batches on the device."""
+        store = MemoryStore(self.encoded, _LISTED + len(self.warm_rows))
+        return drain(self.loader(self.warm_rows[: len(self.encoded)], num_workers=num_workers, store=store), span)
+
+    def load(self, rows: Rows, span: Span) -> Ceiling:
+        """B and C: the loader alone."""
+        return drain(self.loader(rows), span)
+
+    def compute(self, span: Span, *, beside: bool) -> Watched:
+        """A and A': the device alone, or while the loader runs."""
+        store = MemoryStore(self.encoded, _LISTED + len(self.warm_rows))
+        rows = self.warm_rows[: len(self.encoded)]
+        source = self.loader(rows, num_workers=0, store=store)
+        other = self.loader(self.warm_rows) if beside else None
+        try:
+            config = _only(self.config, callbacks=_ALONE)
+            return self._fit(config, ResidentLoader(source, other), span)
+        finally:
+            if other is not None:
+                other.close()
+
+    def train(self, rows: Rows, span: Span) -> Watched:
+        """G: everything together."""
+        how = replace(self.how, samples_per_epoch=None)
+        return self._fit(self.config, ImageData(self.listed(rows), self.data.val, how), span)
+
+    def _fit(self, config: DictConfig, data: Any, span: Span) -> Watched:
+        watch = Watch(seconds=span.seconds, limit_seconds=span.limit, multiple=self.num_workers)
+        with run_folder(config) as config, offline():
+            trainer = build_trainer(config)
+            trainer.callbacks.append(watch)  # type: ignore[attr-defined]
+            model = build_model(config, global_batch=self.how.batch_size * trainer.world_size)
+            loaders = {"datamodule": data} if isinstance(data, ImageData) else {"train_dataloaders": data}
+            trainer.fit(model, **loaders)
+        return watch.seen
+
+    @cached_property
+    def num_workers(self) -> int:
+        """After the loader has fitted them to the machine."""
+        loader = self.loader(self.warm_rows[: len(self.encoded)])
+        return int(loader.loader.num_workers)
+
+
+def drain(loader: DevicePrefetcher, span: Span) -> Ceiling:
+    """What a loader gives to one who does nothing else; it is closed then."""
+    workers = max(1, loader.loader.num_workers)
+    loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]
+    stamps: list[float] = []
+    sizes: list[int] = []
+    began = time.perf_counter()
+    try:
+        for number, batch in enumerate(loader):
+            if number < workers:
+                loader.drain()
+                continue
+            stamps.append(now := time.perf_counter())
+            sizes.append(len(batch))
+            enough = now - stamps[0] >= span.seconds and len(stamps) > 3 * workers
+            if (enough or now - began > span.limit) and len(stamps) > 2:
+                break
+        facts = {name.removeprefix("loader/"): value for name, value in loader.drain().items()}
+    finally:
+        loader.close()
+    gaps = np.diff(stamps)
+    facts |= {"num_workers": float(loader.loader.num_workers), "longest_gap_seconds": float(gaps.max())}
+    return Ceiling(rate_windows(stamps, sizes, multiple=workers), facts)
+
+
+def watched_ceiling(seen: Watched, multiple: int) -> Ceiling:
+    facts = {"device_seconds": seen.device_seconds, "num_steps": float(len(seen.step_seconds))}
+    return Ceiling(rate_windows(seen.stamps, seen.num_images, multiple=multiple), facts)
+
+
+def _only(config: DictConfig, *, callbacks: tuple[str, ...]) -> DictConfig:
+    """Without loggers, and with these callbacks only."""
+    config = config.copy()
+    with open_dict(config):
+        config.logger = {}
+        config.callbacks = {name: config.callbacks[name] for name in callbacks if name in config.callbacks}
+    return config
+
+
+@contextlib.contextmanager
+def run_folder(config: DictConfig) -> Iterator[DictConfig]:
+    """The configuration of a run that leaves nothing behind, on the disk where runs are written."""
+    runs = Path("runs")
+    runs.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".doctor_", dir=runs) as folder:
+        changed: Any = config.copy()
+        with open_dict(changed):
+            changed.run_folder = folder
+            changed.resume_from = None
+            changed.trainer.limit_val_batches = 0
+            changed.trainer.max_epochs = 1
+            changed.trainer.max_steps = -1
+            changed.trainer.enable_progress_bar = False
+            changed.callbacks.pop("progress_bar", None)
+        OmegaConf.resolve(changed.callbacks)
+        yield changed
+
+
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """W&B writes to the run folder only."""
+    before = os.environ.get("WANDB_MODE")
+    os.environ["WANDB_MODE"] = "disabled" if before == "disabled" else "offline"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["WANDB_MODE"]
+        else:
+            os.environ["WANDB_MODE"] = before
+
+
+Stage = Callable[[], Any]

@@ -1,0 +1,28 @@
+"""Images per second of something that gives whole batches, in several stretches of time."""
+
+from collections.abc import Sequence
+
+NUM_WINDOWS = 3
+
+
+def rate_windows(
+    stamps: Sequence[float], num_images: Sequence[int], *, multiple: int = 1, num_windows: int = NUM_WINDOWS
+) -> tuple[float, ...]:
+    """Images per second in `num_windows` stretches of equally many batches, or in one where there are too few.
+
+    stamps: seconds, when each batch was there; num_images: of each. The first batch begins the measurement and does
+    not count. multiple: of so many batches is each stretch, as workers bring theirs at about the same time. Batches
+    that fill no stretch are left out at the beginning. Raises ValueError for fewer than two batches.
+    """
+    num_batches = len(stamps) - 1
+    if num_batches < 1:
+        raise ValueError(f"{len(stamps)} batches, no rate")
+    multiple = max(1, min(multiple, num_batches))
+    if num_batches < num_windows * multiple:
+        num_windows = 1
+    size = num_batches // (num_windows * multiple) * multiple
+    edges = [num_batches - size * i for i in range(num_windows, -1, -1)]
+    return tuple(
+        sum(num_images[begin + 1 : end + 1]) / (stamps[end] - stamps[begin])
+        for begin, end in zip(edges, edges[1:], strict=False)
+    )

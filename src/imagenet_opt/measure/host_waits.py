@@ -91,6 +91,7 @@ def cuda_sync_warnings() -> Iterator[Counter[Wait]]:
 
     with warnings.catch_warnings():
         warnings.filterwarnings("always", message=".*synchronizing CUDA operation")
+        warnings.filterwarnings("ignore", message=".*prototype feature")
         warnings.showwarning = collect
         torch.cuda.set_sync_debug_mode("warn")
         try:
@@ -102,7 +103,7 @@ def cuda_sync_warnings() -> Iterator[Counter[Wait]]:
 def _caller() -> tuple[str, str] | None:
     """Place and code of the innermost line of a user; None in an optimizer of torch."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename == __file__ and frame.f_back:
+    while frame.f_code.co_filename in (__file__, warnings.__file__) and frame.f_back:
         frame = frame.f_back
     if frame.f_code.co_filename.startswith(_OPTIMIZERS):
         return None

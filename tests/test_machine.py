@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -15,6 +16,7 @@ def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "_OWN_CGROUPS", tmp_path / "own")
     return tmp_path
 
 
@@ -98,3 +100,42 @@ def test_page_cache_is_room_under_either_kind_of_cgroup(cgroup: Path) -> None:
     for name, text in (("max", "2000\n"), ("current", "1500\n"), ("stat", "file 1\ninactive_file 250\n")):
         (cgroup / f"memory.{name}").write_text(text)
     assert machine.available_memory() == 750
+
+
+def test_limits_of_the_groups_above_hold_too(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    (cgroup / "own").write_text("4:cpu,cpuacct:/jobs/7\n0::/slice/job\n")
+    (cgroup / "slice/job").mkdir(parents=True)
+    write(cgroup / "slice", cpu__max="600000 100000")
+    write(cgroup / "slice/job", cpu__max="max 100000", memory__max="max", memory__current="1", memory__stat="file 1")
+    write(cgroup / "slice", memory__max="3000", memory__current="1000", memory__stat="file 1\ninactive_file 7")
+    assert machine.cpu_limits() == {"affinity": 64, "cgroup quota": 6}
+    assert machine.available_memory() == 2007
+    (cgroup / "cpu/jobs/7").mkdir(parents=True)
+    write(cgroup / "cpu/jobs/7", cpu__cfs_quota_us="400000", cpu__cfs_period_us="100000")
+    assert machine.usable_cpus() == 4
+
+
+def test_of_two_mounts_at_one_place_the_later_holds_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mount(device: str, mountpoint: str, kind: str) -> SimpleNamespace:
+        return SimpleNamespace(device=device, mountpoint=mountpoint, fstype=kind, opts="rw,noatime")
+
+    mounts = [
+        mount("/dev/vda", "/", "ext4"),
+        mount("/dev/vdb", "/fsx", "xfs"),
+        mount("10.0.0.1@tcp:/a", "/fsx", "lustre"),
+    ]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
+    found = machine.Mount("/fsx", "lustre", "10.0.0.1@tcp:/a", ("rw", "noatime"))
+    assert machine.find_mount("/fsx/imagenet") == found
+    assert machine.mount_of("/fsx-other") == "/ (ext4)"
+
+
+def test_a_partition_is_of_the_model_of_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_BLOCK", tmp_path / "class")
+    (tmp_path / "class").mkdir()
+    (tmp_path / "nvme0n1/nvme0n1p1").mkdir(parents=True)
+    (tmp_path / "class/nvme0n1p1").symlink_to(tmp_path / "nvme0n1/nvme0n1p1")
+    assert machine.disk_model("/dev/nvme0n1p1") == ""
+    write(tmp_path / "nvme0n1/device", model="Amazon Elastic Block Store              ")
+    assert machine.disk_model("/dev/nvme0n1p1") == "Amazon Elastic Block Store"

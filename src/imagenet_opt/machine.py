@@ -3,6 +3,8 @@
 import os
 import platform
 import shutil
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -10,6 +12,18 @@ import psutil
 
 GIB = 2**30
 _CGROUP = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+_BLOCK = Path("/sys/class/block")
+
+
+@dataclass(frozen=True)
+class Mount:
+    """kind: of file system, such as "lustre". options: as the kernel lists them."""
+
+    mountpoint: str
+    kind: str
+    device: str
+    options: tuple[str, ...]
 
 
 def usable_cpus() -> int:
@@ -17,12 +31,17 @@ def usable_cpus() -> int:
 
     `os.cpu_count()` counts the machine's; a batch job is often bound to far fewer.
     """
-    limits = [len(os.sched_getaffinity(0))]
+    return min(cpu_limits().values())
+
+
+def cpu_limits() -> dict[str, int]:
+    """CPUs that each limit allows, by its name: "affinity", "cgroup quota", "SLURM_CPUS_PER_TASK"; only those set."""
+    limits = {"affinity": len(os.sched_getaffinity(0))}
     if (quota := _cgroup_cpu_quota()) is not None:
-        limits.append(max(1, int(quota)))
+        limits["cgroup quota"] = max(1, int(quota))
     if (slurm := os.environ.get("SLURM_CPUS_PER_TASK", "")).isdigit():
-        limits.append(max(1, int(slurm)))
-    return min(limits)
+        limits["SLURM_CPUS_PER_TASK"] = max(1, int(slurm))
+    return limits
 
 
 def sharing_cpus(*, local_processes: int, world_size: int) -> int:
@@ -38,32 +57,56 @@ def sharing_cpus(*, local_processes: int, world_size: int) -> int:
 
 
 def _cgroup_cpu_quota() -> float | None:
-    """CPUs allowed by cgroup v2 `cpu.max`, or v1 `cfs_quota_us`; None when unlimited."""
-    try:
-        quota, period = (_CGROUP / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            quota = (_CGROUP / "cpu/cpu.cfs_quota_us").read_text().strip()
-            period = (_CGROUP / "cpu/cpu.cfs_period_us").read_text().strip()
-        except OSError:
-            return None
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+    """CPUs allowed by cgroup v2 `cpu.max`, or v1 `cfs_quota_us`, of this group or one above; None when unlimited."""
+    quotas = []
+    for controller, quota_name, period_name in (
+        ("", "cpu.max", "cpu.max"),
+        ("cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us"),
+    ):
+        for group in _cgroups(controller):
+            try:
+                quota = (group / quota_name).read_text().split()[0]
+                period = (group / period_name).read_text().split()[-1]
+            except (OSError, IndexError):
+                continue
+            if quota.isdigit() and period.isdigit():
+                quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
 
 
 def available_memory() -> int:
-    """Bytes of RAM that new allocations may take: what is free or mere page cache now, within the cgroup's limit."""
+    """Bytes of RAM that new allocations may take: what is free or mere page cache now, within the cgroups' limits."""
     free: int = psutil.virtual_memory().available
-    for folder, limit, used, cached in (
-        (_CGROUP, "memory.max", "memory.current", "inactive_file"),
-        (_CGROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    for controller, limit, used, cached in (
+        ("", "memory.max", "memory.current", "inactive_file"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        try:
-            room = int((folder / limit).read_text()) - int((folder / used).read_text())
-            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        except (OSError, ValueError):  # another version of cgroups, or "max"
-            continue
-        return min(free, max(0, room + int(stat.get(cached, 0))))
+        rooms = []
+        for group in _cgroups(controller):
+            try:
+                room = int((group / limit).read_text()) - int((group / used).read_text())
+                stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            except (OSError, ValueError):  # another version of cgroups, or "max"
+                continue
+            rooms.append(max(0, room + int(stat.get(cached, 0))))
+        if rooms:
+            return min(free, *rooms)
     return free
+
+
+def _cgroups(controller: str) -> list[Path]:
+    """Folders of this process's group and all above it, whose limits hold too. controller: of v1; "" for v2.
+
+    In a container with a view of its own only the highest exists, and that is the container's.
+    """
+    highest = _CGROUP / controller
+    try:
+        lines = [line.split(":", 2) for line in _OWN_CGROUPS.read_text().splitlines()]
+    except OSError:
+        return [highest]
+    own = next((path for _, names, path in lines if controller in names.split(",")), "/")
+    group = highest / own.lstrip("/")
+    return [group, *group.parents[: len(group.parts) - len(highest.parts)]]
 
 
 def free_shared_memory() -> int:
@@ -76,9 +119,24 @@ def free_shared_memory() -> int:
 
 def mount_of(path: str) -> str:
     """Mount point that holds `path` and its file system, such as "/fsx (lustre)"."""
+    found = find_mount(path)
+    return "an unknown mount" if found is None else f"{found.mountpoint} ({found.kind})"
+
+
+def find_mount(path: str) -> Mount | None:
+    """The mount that holds `path`, which is taken as it stands: no link is followed, no storage is asked."""
     mounts = [m for m in psutil.disk_partitions(all=True) if f"{path}/".startswith(m.mountpoint.rstrip("/") + "/")]
-    found = max(mounts, key=lambda mount: len(mount.mountpoint), default=None)
-    return "an unknown mount" if found is None else f"{found.mountpoint} ({found.fstype})"
+    found = max(reversed(mounts), key=lambda mount: len(mount.mountpoint), default=None)  # a later one hides others
+    return found and Mount(found.mountpoint, found.fstype, found.device, tuple(found.opts.split(",")))
+
+
+def disk_model(device: str) -> str:
+    """What a disk such as /dev/nvme0n1p1 calls itself, as "Amazon Elastic Block Store"; empty where it says nothing."""
+    disk = (_BLOCK / Path(device).name).resolve()
+    for folder in (disk, disk.parent):  # a partition lies below its disk
+        with suppress(OSError):
+            return (folder / "device/model").read_text().strip()
+    return ""
 
 
 def versions() -> dict[str, str]:

@@ -25,10 +25,18 @@ STATS = ("st_atime", "st_ctime", "st_gid", "st_mode", "st_mtime", "st_nlink", "s
 @contextmanager
 def flaky_folder(source: Path, mount: Path) -> Iterator[Path]:
     """`source` at `mount`; gives the file that says what goes wrong. Raises NotTried without FUSE."""
+    with mounted(__name__, source, mount) as control:
+        yield control
+
+
+@contextmanager
+def mounted(server: str, source: Path, mount: Path, *settings: str) -> Iterator[Path]:
+    """The module `server` serving `source` at `mount`; gives the file that tells it what to do. Raises NotTried."""
     if importlib.util.find_spec("mfusepy") is None or not os.access("/dev/fuse", os.R_OK | os.W_OK):
         raise NotTried("no FUSE: needs /dev/fuse, libfuse and pip install mfusepy")
     mount.mkdir()
-    daemon = subprocess.Popen([sys.executable, "-m", __name__, str(source), str(mount)], stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-m", server, str(source), str(mount), *settings]
+    daemon = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         while not os.path.ismount(mount):
             if daemon.poll() is not None:

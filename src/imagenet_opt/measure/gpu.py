@@ -38,7 +38,7 @@ def _readings(properties: Any) -> Readings:
 
     pynvml.nvmlInit()
     try:
-        device = _find_device(pynvml, properties)
+        device = find_device(pynvml, properties)
         while True:
             yield {
                 "utilization_percent": supported(lambda: float(pynvml.nvmlDeviceGetUtilizationRates(device).gpu)),
@@ -49,7 +49,7 @@ def _readings(properties: Any) -> Readings:
         pynvml.nvmlShutdown()
 
 
-def _find_device(pynvml: Any, properties: Any) -> Any:
+def find_device(pynvml: Any, properties: Any) -> Any:
     """NVML's handle, by UUID: CUDA_VISIBLE_DEVICES renumbers CUDA's devices but not NVML's.
 
     A MIG slice has a UUID that NVML does not know as a GPU's; the PCI bus id then finds the whole board.

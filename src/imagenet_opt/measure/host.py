@@ -24,7 +24,7 @@ def host_readings() -> Readings:
     """
     num_cpus = usable_cpus()
     whole = num_cpus == len(os.sched_getaffinity(0))
-    busy_seconds = _busy_seconds_of_affinity if whole else _busy_seconds_of_descendants
+    busy_seconds = _busy_seconds_of_affinity if whole else busy_seconds_of_descendants
     busy, now = busy_seconds(), monotonic()
     yield {"cpu_percent": None, "memory_used_gib": _memory_used_gib()}
     while True:
@@ -40,7 +40,7 @@ def _busy_seconds_of_affinity() -> float:
     return sum(cpu.user + cpu.nice + cpu.system + cpu.irq + cpu.softirq + cpu.steal for cpu in times)
 
 
-def _busy_seconds_of_descendants() -> float:
+def busy_seconds_of_descendants() -> float:
     """CPU time of this process and its descendants, dead ones included."""
     this = psutil.Process()
     seconds = 0.0

@@ -1,0 +1,182 @@
+"""Whether files are in memory or on storage: the kernel's page cache, seen and emptied without root.
+
+Local, NFS, Lustre and FUSE files all have their pages in this one cache. What lies behind it does not show here: a
+server's memory, a FUSE daemon's, a disk's. A file evicted here may still be answered from there.
+"""
+
+import ctypes
+import errno
+import mmap
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+COLD_SHARE = 0.01
+"""Of evicted files at most this much may be left in memory to call them cold: others read them too."""
+_CACHESTAT = 451
+"""Linux 6.5 and later, the same on x86-64 and arm64: include/uapi/asm-generic/unistd.h."""
+_THREADS = 32
+"""Opening a file on network storage takes a round trip, or several."""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Extent(NamedTuple):
+    """Bytes of a file; `size` None for all that follow `start`."""
+
+    path: str
+    start: int = 0
+    size: int | None = None
+
+
+class Residency(NamedTuple):
+    """Share in the page cache, 0 to 1; None where no call may tell. method: the call that told, or why none did."""
+
+    share: float | None
+    method: str
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """What is left in memory of files that were to leave it."""
+
+    left: Residency
+    num_files: int
+
+    @property
+    def verified(self) -> bool:
+        """Whether they may be called cold."""
+        return self.left.share is not None and self.left.share <= COLD_SHARE
+
+    @property
+    def evidence(self) -> str:
+        if self.left.share is None:
+            return f"unverified: {self.left.method}"
+        word = "verified" if self.verified else "unverified"
+        return f"{word}: {self.left.share:.1%} of {self.num_files} files is still in memory ({self.left.method})"
+
+
+def residency(path: str, start: int = 0, size: int | None = None) -> Residency:
+    """Of the pages that hold these bytes; a file's end and an empty file count as nothing. Reads none of them.
+
+    cachestat(2), or mincore(2) before Linux 6.5 and where a sandbox forbids the other. Both speak only of files that
+    one owns or may write: for others cachestat is refused (Linux 6.5 to 6.12 tells them too), and mincore says since
+    Linux 5.2 that all is in memory (can_do_mincore in mm/mincore.c), so it is not asked. preadv2 with RWF_NOWAIT,
+    which needs no such right, is no way out: it fetches the page that it misses. Raises OSError.
+    """
+    file = os.open(path, os.O_RDONLY)
+    try:
+        status = os.fstat(file)
+        first = start - start % mmap.PAGESIZE
+        end = status.st_size if size is None else min(start + size, status.st_size)
+        if end <= first:
+            return Residency(0.0, "no bytes")
+        num_pages = -(-(end - first) // mmap.PAGESIZE)
+        num_cached, method = _cachestat(file, first, end - first), "cachestat"
+        if num_cached is None and _may_ask(path, status.st_uid):
+            num_cached, method = _mincore(file, first, end - first), "mincore"
+        if num_cached is None:
+            return Residency(None, "the kernel tells only of files that one owns or may write")
+        return Residency(min(1.0, num_cached / num_pages), method)
+    finally:
+        os.close(file)
+
+
+def evict(path: str, *, write_out: bool = False) -> None:
+    """Drops a file's pages from the page cache, as far as nobody maps them; anyone who may read it may do so.
+
+    write_out: fsync first, since pages not yet written stay. On tmpfs nothing happens. Raises OSError.
+    """
+    file = os.open(path, os.O_RDONLY)
+    try:
+        if write_out:
+            os.fsync(file)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(file)
+
+
+def evicted(paths: Iterable[str]) -> Eviction:
+    """Evicts files, whole ones, and looks what is left of them. Raises OSError."""
+    unique = list(dict.fromkeys(paths))
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return Eviction(_mean(list(threads.map(_emptied, unique))), len(unique))
+
+
+def sampled_residency(
+    extent: Callable[[int], Extent], num_samples: int, *, num: int = 1000, seed: int = 0
+) -> Residency:
+    """Mean over `num` of the samples drawn at random. extent: where sample i lies. Raises OSError."""
+    chosen = np.random.default_rng(seed).choice(num_samples, min(num, num_samples), replace=False).tolist()
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return _mean(list(threads.map(lambda i: residency(*extent(i)), chosen)))
+
+
+def _emptied(path: str) -> Residency:
+    """What is left. Only a file that stays is worth an fsync."""
+    evict(path)
+    left = residency(path)
+    if left.share == 0:
+        return left
+    evict(path, write_out=True)
+    return residency(path)
+
+
+def _mean(found: Sequence[Residency]) -> Residency:
+    """None as soon as one of them is not known."""
+    unknown = next((one for one in found if one.share is None), None)
+    if unknown is not None or not found:
+        return unknown or Residency(None, "no files")
+    return Residency(float(np.mean([one.share for one in found])), " and ".join(sorted({one.method for one in found})))
+
+
+def _may_ask(path: str, owner: int) -> bool:
+    return os.geteuid() == owner or os.access(path, os.W_OK, effective_ids=True)
+
+
+class _Range(ctypes.Structure):
+    """struct cachestat_range of include/uapi/linux/mman.h."""
+
+    _fields_ = (("off", ctypes.c_uint64), ("len", ctypes.c_uint64))
+
+
+class _Cachestat(ctypes.Structure):
+    """struct cachestat of include/uapi/linux/mman.h: numbers of pages."""
+
+    _fields_ = tuple(
+        (f"nr_{name}", ctypes.c_uint64) for name in ("cache", "dirty", "writeback", "evicted", "recently_evicted")
+    )
+
+
+def _cachestat(file: int, start: int, size: int) -> int | None:
+    """Pages in the cache; None where the call is absent, forbidden or not made for the file system."""
+    found = _Cachestat()
+    part = _Range(start, size)
+    failed = _libc.syscall(
+        ctypes.c_long(_CACHESTAT), ctypes.c_uint(file), ctypes.byref(part), ctypes.byref(found), ctypes.c_uint(0)
+    )
+    return None if failed else int(found.nr_cache)
+
+
+def _mincore(file: int, start: int, size: int) -> int | None:
+    """Pages in the cache; None where files cannot be mapped. The lowest bit of a page's byte tells."""
+    try:
+        mapped = mmap.mmap(file, size, access=mmap.ACCESS_READ, offset=start)
+    except OSError as error:
+        if error.errno in (errno.ENODEV, errno.EPERM, errno.EACCES):
+            return None
+        raise
+    pages = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
+    with mapped:
+        failed = _mincore_of(np.frombuffer(mapped, np.uint8), pages)
+    return None if failed else int((pages & 1).sum())
+
+
+def _mincore_of(content: NDArray[np.uint8], pages: NDArray[np.uint8]) -> bool:
+    """A function of its own, since a mapping cannot be closed while an array of it lives."""
+    address, size = ctypes.c_void_p(content.ctypes.data), ctypes.c_size_t(content.size)
+    return bool(_libc.mincore(address, size, ctypes.c_void_p(pages.ctypes.data)))

@@ -38,6 +38,8 @@ CAUSES = {
     "busy_neighbour": "other processes take the CPUs",
     "small_prefetch": "too few batches ahead",
     "host_sync": "the host waits for the GPU in each step",
+    "launch_bound": "the host cannot launch work as fast as the GPU does it",
+    "contention": "the loader takes CPU time that the training process needs",
     "slow_logging": "logging holds up the step",
     "checkpoint_stall": "checkpoints hold up the step",
     "slow_callback": "a callback holds up the step",
@@ -102,7 +104,7 @@ class Diagnosis:
     step_seconds: of each step of the full run. curves: points (x, y) by name: "workers" (workers, images/s decoded from
     memory), "reads_in_flight" (requests in flight, images/s read cold), "cached_share" (share of the data in the page
     cache, images/s read). phases: seconds of a step of the full run, by what the main process did.
-    facts: other numbers by name. config: the whole configuration, without secrets.
+    facts, texts: what else was seen, by name. config: the whole configuration, without secrets.
     """
 
     sentence: str
@@ -120,6 +122,7 @@ class Diagnosis:
     curves: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     phases: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, float] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)

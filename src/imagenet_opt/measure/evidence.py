@@ -1,0 +1,114 @@
+"""What the doctor measured, before anything is concluded from it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from imagenet_opt.measure.diagnosis import Ceiling, Diagnosis, Finding
+
+BUSY_ENOUGH = 0.9
+"""Share of the time that the accelerator computes: what MLPerf Storage asks for with ResNet-50."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Everything that the rules look at. Rates in images per second, times in seconds, per step where a step has them.
+
+    simulated: name of the simulated accelerator, or None. ceilings: keys of STAGES. phases: seconds of a step that the
+    main process spent in "fetch", "logging", "checkpoint", "step", "callback NAME", ... facts: see docs/doctor.md.
+    texts: what is no number. environment: findings that needed no experiment.
+    """
+
+    batch_size: int
+    simulated: str | None
+    ceilings: Mapping[str, Ceiling]
+    phases: Mapping[str, float]
+    facts: Mapping[str, float]
+    texts: Mapping[str, str] = field(default_factory=dict)
+    curves: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    step_seconds: tuple[float, ...] = ()
+    environment: tuple[Finding, ...] = ()
+    machine: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    command: str = ""
+    date: str = ""
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether most of the data is not in the page cache now; what cannot be known counts as not."""
+        return self.facts.get("cached_share", 0.0) < 0.5
+
+    @property
+    def state(self) -> str:
+        return "cold" if self.is_cold else "warm"
+
+    @property
+    def gpu(self) -> float:
+        return self.ceilings["gpu"].images_per_second
+
+    @property
+    def gpu_beside_loader(self) -> float:
+        return self.ceilings["gpu_beside_loader"].images_per_second
+
+    @property
+    def loader(self) -> float:
+        """The loader's ceiling with as much of the data in memory as there is now."""
+        cached = self.facts.get("cached_share", 0.0)
+        warm, cold = (self.ceilings[f"loader_{state}"].images_per_second for state in ("warm", "cold"))
+        return 1 / (cached / warm + (1 - cached) / cold)
+
+    @property
+    def decode(self) -> float:
+        return self.ceilings["decode_all"].images_per_second
+
+    @property
+    def storage(self) -> float:
+        return self.ceilings[f"storage_{'cold' if self.is_cold else 'cached'}"].images_per_second
+
+    @property
+    def copy(self) -> float:
+        """Images per second of the copy to the device; without end where there is none, as it is no limit then."""
+        return self.ceilings["copy"].images_per_second if "copy" in self.ceilings else float("inf")
+
+    @property
+    def full(self) -> Ceiling:
+        return self.ceilings[f"full_{self.state}"]
+
+    @property
+    def measured(self) -> float:
+        return self.full.images_per_second
+
+    @property
+    def expected(self) -> float:
+        return min(self.gpu_beside_loader, self.loader, self.copy)
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step of the full run."""
+        return self.batch_size / self.measured
+
+    @property
+    def busy(self) -> float:
+        """Share of the full run in which the accelerator computed."""
+        return min(1.0, self.full.facts["device_seconds"] / self.step)
+
+    @property
+    def idle(self) -> float:
+        """Seconds of a step in which it did not."""
+        return max(0.0, self.step - self.full.facts["device_seconds"])
+
+    @property
+    def busy_alone(self) -> float:
+        """The same with a batch that stays on the device."""
+        return min(1.0, self.ceilings["gpu"].facts["device_seconds"] * self.gpu / self.batch_size)
+
+    def fact(self, name: str) -> float:
+        return self.facts.get(name, 0.0)
+
+
+def evidence_of(found: Diagnosis) -> Evidence:
+    """What a diagnosis was made from, so that it can be made again."""
+    names = {field.name for field in fields(Evidence)} - {"environment"}
+    environment = tuple(finding for finding in found.findings if finding.environment)
+    return Evidence(environment=environment, **{name: getattr(found, name) for name in names})

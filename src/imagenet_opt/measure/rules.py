@@ -1,0 +1,300 @@
+"""One rule for each cause of a waiting GPU: when it fires, on what evidence, and what to do."""
+
+from collections.abc import Callable
+
+from imagenet_opt.measure.diagnosis import Finding
+from imagenet_opt.measure.evidence import BUSY_ENOUGH, Evidence
+
+Rule = Callable[[Evidence], Finding]
+
+SLOWER = 0.8
+"""A stage that gives less than this share of another one is slower; what is nearer than that is within their noise."""
+AMPLE = 1.1
+"""So many times what the GPU takes a loader must give on average to be ample."""
+MAIN_SHARE = 0.4
+"""Of the GPU's idle time that one occupation of the main process must fill to be its cause."""
+OTHERS_SHARE = 0.2
+"""Of the usable CPUs that processes of others must take to be told from a system's usual work."""
+LAZY_RATIO, LAZY_SECONDS = 3.0, 0.02
+"""First touch against second: a disk's own cache explains neither."""
+ORDINARY_WAITS = 0.5
+"""Waits for the GPU in each step; fewer are those of now and then."""
+
+
+def fetch_share(seen: Evidence) -> float:
+    """Share of the idle time in which the main process waited for a batch."""
+    return _share(seen, "fetch")
+
+
+def is_starved(seen: Evidence) -> bool:
+    """Whether batches that are not there explain the idle GPU."""
+    busiest = max((name for name in seen.phases if name not in ("step", "device")), key=lambda name: seen.phases[name])
+    return seen.busy < BUSY_ENOUGH and busiest == "fetch" and fetch_share(seen) >= MAIN_SHARE
+
+
+def is_slow_reading(seen: Evidence) -> bool:
+    """Whether the loader gives clearly less than it does with files from memory."""
+    return is_starved(seen) and not is_ample(seen) and seen.loader < SLOWER * seen.decode
+
+
+def is_slow_decoding(seen: Evidence) -> bool:
+    return is_starved(seen) and not is_ample(seen) and not seen.loader < SLOWER * seen.decode
+
+
+def is_ample(seen: Evidence) -> bool:
+    return seen.loader >= AMPLE * seen.gpu_beside_loader
+
+
+def slow_gpu(seen: Evidence) -> Finding:
+    rated = seen.fact("rated_images_per_second")
+    if not rated:
+        return Finding("slow_gpu", None, "how fast a GPU of this kind should be is not known here", _RECORD)
+    fired = seen.gpu < SLOWER * rated and seen.busy_alone >= BUSY_ENOUGH
+    return Finding(
+        "slow_gpu",
+        fired,
+        f"alone it trains {seen.gpu:.0f} of the {rated:.0f} img/s that its kind does",
+        "look for throttled clocks, other processes on the GPU, float32 instead of mixed precision",
+        overrides=("trainer.precision=mixed",),
+        commands=("nvidia-smi -q -d PERFORMANCE,CLOCK",),
+        gain=rated / seen.gpu if fired else None,
+    )
+
+
+def host_sync(seen: Evidence) -> Finding:
+    per_step = seen.fact("waits_per_step")
+    where = seen.texts.get("waits", "nowhere")
+    fired = per_step >= ORDINARY_WAITS and seen.busy < BUSY_ENOUGH and not is_starved(seen) and not _stalls(seen)
+    return Finding(
+        "host_sync",
+        fired,
+        f"{per_step:.1f} waits for the GPU in an ordinary step: {where}",
+        "keep the value on the GPU (tensor.detach()) and read it at logging steps only",
+        gain=_until(seen) if fired else None,
+    )
+
+
+def launch_bound(seen: Evidence) -> Finding:
+    fired = seen.busy_alone < BUSY_ENOUGH and seen.fact("waits_per_step") < ORDINARY_WAITS
+    return Finding(
+        "launch_bound",
+        fired,
+        f"with its batch resident the GPU computes {seen.busy_alone:.0%} of the time",
+        "launch less often: compile, CUDA graphs, a larger batch",
+        overrides=("callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=reduce-overhead"),
+        gain=1 / seen.busy_alone if fired else None,
+    )
+
+
+def slow_logging(seen: Evidence) -> Finding:
+    return _stall(
+        seen,
+        "slow_logging",
+        "logging",
+        "log less often, or to a faster place",
+        (f"trainer.log_every_n_steps={10 * int(seen.facts.get('log_every_n_steps', 20))}",),
+    )
+
+
+def checkpoint_stall(seen: Evidence) -> Finding:
+    remedy = "write checkpoints by the clock, to a faster disk"
+    overrides = ("checkpoint.every_n_steps=null", "checkpoint.every_minutes=15")
+    return _stall(seen, "checkpoint_stall", "checkpoint", remedy, overrides)
+
+
+def slow_callback(seen: Evidence) -> Finding:
+    callbacks = {name: seconds for name, seconds in seen.phases.items() if name.startswith("callback ")}
+    slowest = max(callbacks, key=lambda name: callbacks[name], default="callback")
+    name = slowest.removeprefix("callback ")
+    return _stall(seen, "slow_callback", slowest, f"call {name} less often, or leave it out", ())
+
+
+def storage_latency(seen: Evidence) -> Finding:
+    late, deep = seen.fact("storage_latency_seconds"), seen.fact("storage_depth")
+    fired = is_slow_reading(seen) and not _lazy(seen) and seen.texts.get("storage_bound") != "bandwidth"
+    return Finding(
+        "storage_latency",
+        fired,
+        f"files arrive {1000 * late:.0f} ms after they are asked for; {seen.storage:.0f} img/s with {deep:.0f} in flight",
+        "ask for more at a time, or pack the data into shards on a faster disk",
+        overrides=_deeper(seen),
+        commands=(_PACK,),
+        gain=_mended(seen, seen.decode) if fired else None,
+    )
+
+
+def storage_bandwidth(seen: Evidence) -> Finding:
+    rate = seen.storage * seen.fact("mb_per_image")
+    fired = is_slow_reading(seen) and not _lazy(seen) and seen.texts.get("storage_bound") == "bandwidth"
+    return Finding(
+        "storage_bandwidth",
+        fired,
+        f"storage gives {rate:.0f} MB/s however many files are asked for at a time: {seen.storage:.0f} img/s",
+        "pack the images smaller (max_side), or onto a local disk",
+        commands=(f"{_PACK} max_side=400",),
+        gain=_mended(seen, seen.decode) if fired else None,
+    )
+
+
+def lazy_mount(seen: Evidence) -> Finding:
+    first, second = seen.fact("first_touch_seconds"), seen.fact("second_touch_seconds")
+    fired = is_slow_reading(seen) and _lazy(seen)
+    return Finding(
+        "lazy_mount",
+        fired,
+        f"a file takes {1000 * first:.0f} ms the first time and {1000 * second:.0f} ms the second, from storage both times",
+        "fetch every file once before training, or pack the data onto a local disk",
+        commands=("imagenet-opt hydrate data.root=...", _PACK),
+        gain=_mended(seen, seen.decode) if fired else None,
+    )
+
+
+def busy_neighbour(seen: Evidence) -> Finding:
+    usable, others = seen.facts["usable_cpus"], seen.fact("others_cpus")
+    crowded = others >= OTHERS_SHARE * usable
+    fired = crowded and (is_slow_decoding(seen) or _is_crowded(seen))
+    return Finding(
+        "busy_neighbour",
+        fired,
+        f"other processes take {others:.1f} of {usable:.0f} usable CPUs: {seen.texts.get('others', 'none that shows')}",
+        "end or move them, or ask for CPUs of your own",
+        gain=_mended(seen, seen.decode * usable / max(0.1, usable - others)) if fired else None,
+    )
+
+
+def few_workers(seen: Evidence) -> Finding:
+    workers, usable = seen.facts["num_workers"], seen.facts["usable_cpus"]
+    most = max((rate for count, rate in seen.curves.get("workers", ()) if count > workers), default=0.0)
+    fired = is_slow_decoding(seen) and workers < usable and most * SLOWER > seen.decode
+    return Finding(
+        "few_workers",
+        fired,
+        f"{workers:.0f} loader workers decode {seen.decode:.0f} img/s; {usable:.0f} CPUs are usable"
+        + (f" and decode {most:.0f}" if most else ""),
+        "one worker a usable CPU",
+        overrides=(f"data.num_workers={usable:.0f}",),
+        gain=_mended(seen, most) if fired else None,
+    )
+
+
+def few_cpus(seen: Evidence) -> Finding:
+    usable, there = seen.facts["usable_cpus"], seen.facts["machine_cpus"]
+    fired = is_slow_decoding(seen) and usable < there and not few_workers(seen).fired
+    return Finding(
+        "few_cpus",
+        fired,
+        f"the job may use {usable:.0f} of the machine's {there:.0f} CPUs ({seen.texts.get('cpu_limit', 'no limit')})",
+        "ask for all of them, such as srun --cpus-per-task, docker --cpus, taskset",
+        gain=_mended(seen, seen.decode * there / usable) if fired else None,
+    )
+
+
+def slow_decode(seen: Evidence) -> Finding:
+    pixels = seen.fact("megapixels")
+    others = (busy_neighbour, few_workers, few_cpus)
+    fired = is_slow_decoding(seen) and not any(rule(seen).fired for rule in others)
+    return Finding(
+        "slow_decode",
+        fired,
+        f"all {seen.facts['num_workers']:.0f} workers decode {seen.decode:.0f} img/s from memory, images of {pixels:.1f} MP",
+        "pack the images smaller (max_side), let the GPU resize (data.resize_on=device), or take more CPUs",
+        overrides=("data.resize_on=device",) if seen.texts.get("resize_on") == "worker" else (),
+        commands=(f"{_PACK} max_side=500",),
+        gain=_until(seen) if fired else None,
+    )
+
+
+def small_prefetch(seen: Evidence) -> Finding:
+    ahead = seen.facts["prefetch_factor"]
+    gap = seen.ceilings[f"loader_{seen.state}"].facts.get("longest_gap_seconds", 0.0)
+    fired = is_starved(seen) and is_ample(seen)
+    return Finding(
+        "small_prefetch",
+        fired,
+        f"the loader gives {seen.loader:.0f} img/s on average, with pauses of up to {1000 * gap:.0f} ms; "
+        f"{ahead:.0f} batches a worker are made ahead",
+        "more batches ahead",
+        overrides=(f"data.prefetch_factor={max(4, 4 * int(ahead))}",),
+        gain=_until(seen) if fired else None,
+    )
+
+
+def slow_copy(seen: Evidence) -> Finding:
+    fired = seen.copy < SLOWER * seen.gpu and seen.busy < BUSY_ENOUGH
+    return Finding(
+        "slow_copy",
+        fired,
+        "there is no copy" if seen.copy == float("inf") else f"the copy to the GPU takes {seen.copy:.0f} img/s",
+        "look at the PCIe link; send uint8 crops, not float images",
+        overrides=("data.resize_on=device",),
+        gain=_until(seen) if fired else None,
+    )
+
+
+def contention(seen: Evidence) -> Finding:
+    fired = _is_crowded(seen) and not busy_neighbour(seen).fired
+    return Finding(
+        "contention",
+        fired,
+        f"beside the loader the GPU trains {seen.gpu_beside_loader:.0f} img/s, alone {seen.gpu:.0f}",
+        "leave the training process a CPU",
+        overrides=(f"data.num_workers={max(1, int(seen.facts['num_workers']) - 1)}",),
+        gain=_until(seen) if fired else None,
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    *(slow_gpu, checkpoint_stall, slow_logging, slow_callback, host_sync),
+    *(lazy_mount, storage_bandwidth, storage_latency, small_prefetch, slow_copy),
+    *(busy_neighbour, few_workers, few_cpus, slow_decode, launch_bound, contention),
+)
+"""The first that fires is the cause."""
+
+_PACK = "imagenet-opt pack data.root=... out=/nvme/imagenet"
+_RECORD = "imagenet-opt doctor --record-profile keeps what a GPU does when all is well"
+
+
+def _share(seen: Evidence, phase: str) -> float:
+    return seen.phases.get(phase, 0.0) / seen.idle if seen.idle else 0.0
+
+
+def _stall(seen: Evidence, rule: str, phase: str, remedy: str, overrides: tuple[str, ...]) -> Finding:
+    seconds = seen.phases.get(phase, 0.0)
+    rivals = [other for name, other in seen.phases.items() if name not in (phase, "step", "device")]
+    fired = seen.busy < BUSY_ENOUGH and _share(seen, phase) >= MAIN_SHARE and seconds > max(rivals, default=0.0)
+    says = f"{phase} takes {1000 * seconds:.1f} ms of a step of {1000 * seen.step:.0f} ms, the GPU idles {1000 * seen.idle:.0f}"
+    return Finding(rule, fired, says, remedy, overrides, gain=_until(seen) if fired else None)
+
+
+def _stalls(seen: Evidence) -> bool:
+    return any(rule(seen).fired for rule in (slow_logging, checkpoint_stall, slow_callback))
+
+
+def _lazy(seen: Evidence) -> bool:
+    first, second = seen.fact("first_touch_seconds"), seen.fact("second_touch_seconds")
+    return first >= LAZY_SECONDS and first >= LAZY_RATIO * second
+
+
+def _is_crowded(seen: Evidence) -> bool:
+    """Whether the training process itself comes short of CPU time."""
+    return seen.gpu_beside_loader < SLOWER * seen.gpu and seen.busy < BUSY_ENOUGH and is_ample(seen)
+
+
+def _deeper(seen: Evidence) -> tuple[str, ...]:
+    """More requests in flight, where the curve of the storage says that they pay."""
+    points = seen.curves.get("reads_in_flight", ())
+    if not points or seen.texts.get("reads_in_flight") == "auto":
+        return ()
+    deep, rate = max(points, key=lambda point: point[1])
+    per_worker = max(1, round(deep / max(1.0, seen.facts["num_workers"])))
+    return (f"data.reads_in_flight={per_worker}",) if rate * SLOWER > seen.loader else ()
+
+
+def _mended(seen: Evidence, rate: float) -> float:
+    """Gain when the stage that is the limit gives `rate`."""
+    return max(1.0, min(rate, seen.gpu_beside_loader, seen.copy) / seen.measured)
+
+
+def _until(seen: Evidence) -> float:
+    """Gain when what stands between the ceilings and the run is gone."""
+    return max(1.0, min(seen.gpu_beside_loader, seen.copy) / seen.measured)

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.faults.flaky_folder import STATS, mounted
+from tests.faults.flaky_folder import STATS, mounted, tell
 
 COPIES = 16
 
@@ -28,14 +28,17 @@ COPIES = 16
 def slow_mount(source: Path, mount: Path, copies: int = COPIES) -> Iterator[Path]:
     """`source` at `mount`, each file as `copies` files NAME_00.JPEG, NAME_01.JPEG, ... Raises NotTried without FUSE.
 
-    Gives the file that says how slow it is, for `tests.faults.flaky_folder.tell`, which is followed within 0.1 s.
+    Gives the file that says how slow it is, for `tests.faults.flaky_folder.tell`.
     """
+    tell(mount.with_suffix(".json"))
     with mounted(__name__, source, mount, str(copies)) as control:
         yield control
 
 
 def serve(source: str, mount: str, copies: int) -> None:
     import mfusepy
+
+    control = Path(mount).with_suffix(".json")
 
     class Slow(mfusepy.Operations):  # type: ignore[misc]
         """Each callback costs the daemon's one interpreter, so there are few: no open and no release."""
@@ -44,13 +47,11 @@ def serve(source: str, mount: str, copies: int) -> None:
 
         def __init__(self) -> None:
             self.settings: dict[str, float] = {}
+            self.seen = (0, 0)
             self.ready: dict[str, float] = {}
             self.readings = itertools.count(1)
             self.line = threading.Lock()
             self.line_free_at = 0.0
-
-        def init(self, path: str) -> None:
-            threading.Thread(target=self.follow, daemon=True).start()
 
         def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
             try:
@@ -75,12 +76,13 @@ def serve(source: str, mount: str, copies: int) -> None:
                 content = os.pread(file, size, offset)
             finally:
                 os.close(file)
-            time.sleep(max(0.0, self.done(path, offset, began, len(content)) - time.monotonic()))
+            if (wait := self.done(path, offset, began, len(content)) - time.monotonic()) > 0:
+                time.sleep(wait)
             return content
 
         def done(self, path: str, offset: int, began: float, size: int) -> float:
             """When a request is answered."""
-            settings = self.settings
+            settings = self.follow()
             ready = self.ready.setdefault(path, began + settings.get("first_touch", 0))
             done = max(began, ready) + settings.get("latency", 0)
             if offset == 0 and "every" in settings and next(self.readings) % settings["every"] == 0:
@@ -90,12 +92,11 @@ def serve(source: str, mount: str, copies: int) -> None:
                     done = self.line_free_at = max(self.line_free_at, done) + size / settings["bytes_per_second"]
             return done
 
-        def follow(self) -> None:
-            control, seen = Path(mount).with_suffix(".json"), 0
-            while True:
-                if control.exists() and (changed := control.stat().st_mtime_ns) != seen:
-                    self.settings, seen = json.loads(control.read_text()), changed
-                time.sleep(0.05)
+        def follow(self) -> dict[str, float]:
+            status = os.stat(control)
+            if (now := (status.st_ino, status.st_mtime_ns)) != self.seen:
+                self.settings, self.seen = json.loads(control.read_text()), now
+            return self.settings
 
     @functools.cache
     def attributes(path: str) -> dict[str, Any]:

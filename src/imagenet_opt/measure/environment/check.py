@@ -1,0 +1,41 @@
+"""All checks of the environment, in the order in which a batch travels."""
+
+import os
+
+from imagenet_opt import machine
+from imagenet_opt.measure.diagnosis import Finding
+from imagenet_opt.measure.environment.cpus import check_cpus
+from imagenet_opt.measure.environment.gpu import check_gpu
+from imagenet_opt.measure.environment.gpu_state import read_gpu
+from imagenet_opt.measure.environment.hsm import check_released, read_hsm_states
+from imagenet_opt.measure.environment.lustre import check_limits, read_limits
+from imagenet_opt.measure.environment.memory import check_memory, check_page_cache, check_shared_memory
+from imagenet_opt.measure.environment.mount import check_mount, check_options
+from imagenet_opt.measure.environment.setup import Setup
+from imagenet_opt.measure.environment.shapes import check_channels_last, check_multiples
+
+
+def check_environment(setup: Setup) -> list[Finding]:
+    """Every rule that needs no experiment, fired or not; none raises for what this machine lacks.
+
+    What is seen best while something runs has functions of its own: `gpu.check_gpu`, `precision.check_precision`,
+    `neighbours.Neighbours`.
+    """
+    path = os.path.realpath(setup.data_root)
+    mount = machine.find_mount(path)
+    kind = "" if mount is None else mount.kind
+    released = check_released(read_hsm_states(setup.files) if kind == "lustre" else None, setup.data_root, kind)
+    limits = check_limits(read_limits() if kind == "lustre" else None, kind, num_cpus=os.cpu_count() or 1)
+    return [
+        check_cpus(machine.cpu_limits(), installed=os.cpu_count() or 1, slurm=os.environ),
+        check_shared_memory(setup, free=machine.free_shared_memory()),
+        check_memory(setup, available=machine.available_memory()),
+        check_page_cache(setup, available=machine.available_memory()),
+        check_mount(mount, model="" if mount is None else machine.disk_model(mount.device)),
+        check_options(mount),
+        released,
+        limits,
+        check_multiples(setup),
+        check_channels_last(setup),
+        *check_gpu(None if setup.cuda_index is None else read_gpu(setup.cuda_index)),
+    ]

@@ -1,0 +1,93 @@
+"""How much a Lustre client lets be in flight."""
+
+import shutil
+import subprocess
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from imagenet_opt.measure.diagnosis import Finding
+
+_PARAMETERS = (
+    "osc.*.max_rpcs_in_flight",
+    "osc.*.max_pages_per_rpc",
+    "mdc.*.max_rpcs_in_flight",
+    "llite.*.max_read_ahead_mb",
+)
+_ROOTS = (Path("/sys/fs/lustre"), Path("/proc/fs/lustre"), Path("/sys/kernel/debug/lustre"))
+_MANY_CPUS = 64
+_BETTER = {"osc.*.max_rpcs_in_flight": 32, "mdc.*.max_rpcs_in_flight": 64}
+"""For clients of more than 64 CPUs. Source: Amazon FSx for Lustre User Guide, Performance tips, recommended client
+instance tuning."""
+_LEAST = {
+    "osc.*.max_rpcs_in_flight": 8,
+    "osc.*.max_pages_per_rpc": 256,
+    "mdc.*.max_rpcs_in_flight": 8,
+    "llite.*.max_read_ahead_mb": 64,
+}
+"""The defaults of old: requests at a time to each OST and to each MDT, pages of 4 KiB in one, MiB read ahead. Source:
+Lustre Operations Manual, Client I/O RPC Stream Tunables and Tuning File Readahead."""
+
+
+def read_limits(roots: Sequence[Path] = _ROOTS) -> dict[str, float]:
+    """Full name, as "osc.fs-OST0000-osc-ffff.max_rpcs_in_flight" -> value; by the files, then by lctl; {} for none."""
+    found = {}
+    for root in roots:
+        for pattern in _PARAMETERS:
+            try:
+                for file in root.glob(pattern.replace(".*.", "/*/")):
+                    found[".".join(file.relative_to(root).parts)] = file.read_text()
+            except OSError:  # debugfs is root's
+                continue
+    lines = "\n".join(f"{name}={value}" for name, value in found.items())
+    return parse_parameters(lines or _lctl())
+
+
+def _lctl() -> str:
+    if (lctl := shutil.which("lctl")) is None:
+        return ""
+    try:
+        done = subprocess.run([lctl, "get_param", *_PARAMETERS], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout
+
+
+def parse_parameters(text: str) -> dict[str, float]:
+    """Of lines "name=number", as `lctl get_param` has them; others, as tables and errors, are left out."""
+    found = {}
+    for line in text.splitlines():
+        name, _, value = line.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            continue
+    return found
+
+
+def check_limits(limits: Mapping[str, float] | None, kind: str, *, num_cpus: int) -> Finding:
+    """The least of each limit. Fires below Lustre's own defaults, and below AWS's advice where that holds."""
+    if kind != "lustre":
+        return Finding("lustre_limits", None, f"the data is not on Lustre but on {kind}", environment=True)
+    if not limits:
+        return Finding(
+            "lustre_limits", None, "the Lustre client's limits cannot be read; try as root", environment=True
+        )
+    least: dict[str, float] = defaultdict(lambda: float("inf"))
+    for name, value in limits.items():
+        subsystem, *_, parameter = name.split(".")
+        least[f"{subsystem}.*.{parameter}"] = min(least[f"{subsystem}.*.{parameter}"], value)
+    expected = _LEAST | (_BETTER if num_cpus > _MANY_CPUS else {})
+    low = {name: want for name, want in expected.items() if least.get(name, want) < want}
+    evidence = ", ".join(f"{name}={value:g}" for name, value in least.items())
+    if not low:
+        return Finding("lustre_limits", False, evidence, environment=True)
+    return Finding(
+        "lustre_limits",
+        True,
+        f"{evidence}; less than {' and '.join(f'{name}={want}' for name, want in low.items())}"
+        + (f", advised for more than {_MANY_CPUS} CPUs" if set(low) & set(_BETTER) and num_cpus > _MANY_CPUS else ""),
+        remedy="let an administrator raise them on this machine; they do not survive a reboot",
+        commands=tuple(f"sudo lctl set_param {name}={want}" for name, want in low.items()),
+        environment=True,
+    )

@@ -1,0 +1,107 @@
+"""What kind of storage the data is on, and how it is mounted."""
+
+import re
+import shlex
+
+from imagenet_opt.errors import printable
+from imagenet_opt.machine import Mount
+from imagenet_opt.measure.diagnosis import Finding
+
+_NETWORK, _OBJECTS, _LOCAL, _PLAIN = "network", "object storage", "local", ""
+_KINDS = (
+    ("mountpoint-s3|s3fs|goofys|geesefs|gcsfuse|blobfuse|juicefs|s3ql|rclone", _OBJECTS),
+    ("lustre|nfs|cifs|smb3|ceph|beegfs|gpfs|wekafs|glusterfs|sshfs|9p|virtiofs|grpcfuse|drvfs|vboxsf", _NETWORK),
+    ("^fuse", _NETWORK),
+    ("overlay|aufs", "layers of a container"),
+    ("tmpfs|ramfs", "memory"),
+    ("ext[234]|xfs|btrfs|zfs|f2fs|bcachefs", _LOCAL),
+)
+"""Pattern in "kind device" of a mount -> what it is; the first that fits. Mountpoint for Amazon S3 and goofys mount as
+plain "fuse" and are known by their device alone."""
+_MEANINGS = {
+    _OBJECTS: "each file is a request or two to object storage, tens of milliseconds each",
+    _NETWORK: "each open and read asks a server, so many must be in flight at a time",
+    "layers of a container": "the data is part of a container's own file system, which goes with the container",
+    "memory": "the data is in memory and takes room from everything else",
+    _LOCAL: "a disk of this machine",
+    _PLAIN: "of a kind that is not known here",
+}
+_HIRED = "Amazon Elastic Block Store"
+"""How an EBS volume calls itself; it looks like a local NVMe disk. gp3 gives 125 MB/s and 3000 requests a second unless
+more is paid for (Amazon EBS User Guide, General Purpose SSD volumes)."""
+_FULL_RSIZE = 1 << 20
+"""The largest that Linux takes and asks for by itself, nfs(5)."""
+
+
+def check_mount(mount: Mount | None, *, model: str = "") -> Finding:
+    """model: of the disk, as it calls itself. Fires where another place for the data is the remedy."""
+    if mount is None:
+        return Finding("slow_mount", None, "no mount holds the data's folder", environment=True)
+    kind = _kind(mount)
+    where = printable(f"the data is on {mount.mountpoint} ({mount.kind}, {mount.device})")
+    evidence = f"{where}: {_MEANINGS[kind]}"
+    if model == _HIRED:
+        evidence = f"{where}: an EBS volume, over the network; gp3 gives 125 MB/s unless more is paid for"
+    elif model:
+        evidence += f", {printable(model)}"
+    if kind != _OBJECTS:
+        return Finding("slow_mount", False, evidence, environment=True)
+    return Finding(
+        "slow_mount",
+        True,
+        evidence,
+        remedy="pack the data onto a local disk, or copy it there; shards are read in long stretches",
+        commands=("imagenet-opt pack data.root=... out=/local/disk/packed",),
+        environment=True,
+    )
+
+
+def _kind(mount: Mount) -> str:
+    text = f"{mount.kind} {mount.device}".lower()
+    return next((kind for pattern, kind in _KINDS if re.search(pattern, text)), _PLAIN)
+
+
+def check_options(mount: Mount | None) -> Finding:
+    """Options of the mount that make reading slower. Source: nfs(5), mount(8)."""
+    if mount is None:
+        return Finding("mount_options", None, "no mount holds the data's folder", environment=True)
+    faults = _nfs_faults(mount.options) if mount.kind.startswith("nfs") else _other_faults(mount)
+    if not faults:
+        return Finding("mount_options", False, f"nothing slow in {','.join(mount.options)}", environment=True)
+    better = ",".join(option for _, option in faults)
+    return Finding(
+        "mount_options",
+        True,
+        printable(f"{mount.mountpoint} ({mount.kind}) is mounted with {', '.join(fault for fault, _ in faults)}"),
+        remedy="mount it anew with the options below"
+        + ("; nconnect where the server takes it (Amazon EFS does not)" if "nconnect" in better else ""),
+        commands=(
+            f"sudo umount {shlex.quote(printable(mount.mountpoint))} && sudo mount -t {mount.kind} -o {better} ...",
+        ),
+        environment=True,
+    )
+
+
+def _nfs_faults(options: tuple[str, ...]) -> list[tuple[str, str]]:
+    """What is wrong, and the option that mends it. atime says nothing: an NFS server keeps the times, nfs(5)."""
+    values = dict(option.split("=", 1) for option in options if "=" in option)
+    rsize = int(values.get("rsize", _FULL_RSIZE))
+    found = [(f"rsize={rsize}, requests of less than 1 MiB", f"rsize={_FULL_RSIZE}")] if rsize < _FULL_RSIZE else []
+    if "nconnect" not in values and not values.get("proto", "tcp").startswith("rdma"):
+        found.append(("one connection to the server (no nconnect)", "nconnect=16"))
+    if "sync" in options:
+        found.append(("sync, which writes each change at once", "async"))
+    if "noac" in options or values.get("actimeo") == "0":
+        found.append(("noac, which asks the server for each file's attributes each time", "ac"))
+    if values.get("lookupcache") == "none":
+        found.append(("lookupcache=none, which asks the server for each name each time", "lookupcache=all"))
+    return found
+
+
+def _other_faults(mount: Mount) -> list[tuple[str, str]]:
+    found = []
+    if "sync" in mount.options:
+        found.append(("sync, which writes each change at once", "async"))
+    if _kind(mount) in (_NETWORK, _LOCAL) and not {"ro", "noatime", "relatime"} & set(mount.options):
+        found.append(("strict atime, a write for each file read", "noatime"))
+    return found

@@ -1,0 +1,32 @@
+"""What the checks are told of a run: plain values, so that they need neither its data nor its network."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A run on this machine.
+
+    data_root: as configured. files: some of the training files, in no order of their folders. data_bytes: of the whole
+    training set. num_workers, prefetch_factor: asked for (what auto comes to); fitted_workers, fitted_prefetch: what
+    the loader's budget made of them. batch_bytes: of a batch as a worker hands it over, on the mean.
+    local_processes: training processes on this machine. precision: trainer.precision as Lightning understands it, such
+    as "bf16-mixed" or "32-true". widths: channels in and out of the network's convolutions and linear layers, the
+    image's own left out. cuda_index: torch's; None on a CPU.
+    """
+
+    data_root: str
+    files: tuple[str, ...]
+    data_bytes: int
+    num_workers: int
+    fitted_workers: int
+    prefetch_factor: int
+    fitted_prefetch: int
+    batch_bytes: float
+    batch_size: int
+    precision: str
+    widths: tuple[int, ...]
+    num_classes: int
+    channels_last: bool
+    cuda_index: int | None = None
+    local_processes: int = 1

@@ -4,7 +4,7 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,9 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf, open_dict
+from torch import nn
 
 from imagenet_opt.cli.build import build_model, build_trainer, make, num_classes_of
-from imagenet_opt.cli.doctor_fit import ResidentLoader, Watch, Watched
+from imagenet_opt.cli.doctor_fit import ResidentLoader, Watch, Watched, take_one
+from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index import FileIndex
 from imagenet_opt.data.loader import Seat, store_of, train_loader
@@ -29,12 +31,14 @@ from imagenet_opt.data.subset import subset
 from imagenet_opt.errors import BadSample
 from imagenet_opt.measure.diagnosis import Ceiling
 from imagenet_opt.measure.rate import rate_windows
+from imagenet_opt.model.network import build_network
 
 Rows = NDArray[np.int64]
 Index = FileIndex | ShardIndex
 
 _ALONE = ("acceleration", "mixing", "rehearsal")
 """Callbacks that belong to the GPU's own work."""
+_NETWORK = ("name", "num_classes", "blurpool", "small_stem")
 _IN_MEMORY = 512
 """Files that are decoded from memory: more than a CPU's caches hold."""
 _LISTED = 100_000
@@ -109,7 +113,8 @@ class Patient:
     def warm(self, seconds: float) -> None:
         """Bring files into memory for so long, or as many as two batches take."""
         least = min(2 * self.how.batch_size, len(self.index))
-        rows, kept, began = self.take(max(4096, least)), [], time.perf_counter()
+        rows, began = self.take(max(4096, least)), time.perf_counter()
+        kept: list[int] = []
 
         def read(row: int) -> bytes | None:
             if time.perf_counter() - began > seconds and len(kept) >= least:
@@ -173,11 +178,49 @@ class Patient:
             trainer.fit(model, **loaders)
         return watch.seen
 
+    def copy(self, span: Span) -> Ceiling | None:
+        """F: a batch as workers make it, pinned and sent to the GPU; None without one."""
+        if self.simulated is not None:
+            seconds = self._sample.data.nbytes / (self.simulated.copy_gb_per_second * 1e9)
+            return Ceiling((self.how.batch_size / seconds,), {"batch_mb": self._sample.data.nbytes / 1e6})
+        if self.device.type != "cuda":
+            return None
+        return timed_copy(self._sample, self.device, span)
+
     @cached_property
+    def _sample(self) -> Batch | RaggedBatch:
+        """One batch as it comes from a worker."""
+        store = MemoryStore(self.encoded, _LISTED + len(self.warm_rows))
+        seat = replace(self.seat, device=torch.device("cpu"))
+        on_device = self.how.resize_on == "device" or (self.how.resize_on == "auto" and self.device.type == "cuda")
+        how = replace(self.how, samples_per_epoch=None, num_workers=0, resize_on="device" if on_device else "worker")
+        return take_one(train_loader(self.listed(self.warm_rows[: len(self.encoded)]), how, seat, store))
+
+    @property
+    def batch_bytes(self) -> float:
+        """As a worker hands it over."""
+        return float(self._sample.data.nbytes)
+
+    @property
     def num_workers(self) -> int:
         """After the loader has fitted them to the machine."""
-        loader = self.loader(self.warm_rows[: len(self.encoded)])
-        return int(loader.loader.num_workers)
+        return int(self._fitted.num_workers)
+
+    @property
+    def prefetch_factor(self) -> int:
+        return int(self._fitted.prefetch_factor or 0)
+
+    @cached_property
+    def _fitted(self) -> Any:
+        return self.loader(self.warm_rows[: len(self.encoded)]).loader
+
+    @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """Channels of the network's convolutions and linear layers, without the image's own."""
+        with torch.device("meta"):
+            net = build_network(**{name: self.config.model[name] for name in _NETWORK})
+        layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+        return tuple(size for layer in layers for size in tuple(layer.weight.shape[:2]) if size != 3)
 
 
 def drain(loader: DevicePrefetcher, span: Span) -> Ceiling:
@@ -203,6 +246,18 @@ def drain(loader: DevicePrefetcher, span: Span) -> Ceiling:
     gaps = np.diff(stamps)
     facts |= {"num_workers": float(loader.loader.num_workers), "longest_gap_seconds": float(gaps.max())}
     return Ceiling(rate_windows(stamps, sizes, multiple=workers), facts)
+
+
+def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> Ceiling:
+    """Copies from pinned memory, one after the other."""
+    pinned, stamps = batch.pin_memory(), [0.0]
+    torch.cuda.synchronize(device)
+    began = time.perf_counter()
+    while stamps[-1] < span.seconds:
+        pinned.to(device, non_blocking=True)
+        torch.cuda.synchronize(device)
+        stamps.append(time.perf_counter() - began)
+    return Ceiling(rate_windows(stamps, [len(batch)] * len(stamps)), {"batch_mb": batch.data.nbytes / 1e6})
 
 
 def watched_ceiling(seen: Watched, multiple: int) -> Ceiling:
@@ -251,5 +306,3 @@ def offline() -> Iterator[None]:
         else:
             os.environ["WANDB_MODE"] = before
 
-
-Stage = Callable[[], Any]

@@ -1,0 +1,149 @@
+"""`imagenet-opt doctor`: finds by experiment why the GPU waits, and says what to do."""
+
+import argparse
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from imagenet_opt.errors import ConfigError
+
+if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
+    from omegaconf import DictConfig
+
+    from imagenet_opt.measure.diagnosis import Diagnosis
+
+HELP = """Why does the GPU wait? Each stage is measured alone, then all together; the answer is one sentence, with proof.
+
+imagenet-opt doctor data.root=/fsx/imagenet                          any override of train.py may be added
+imagenet-opt doctor data.root=/fsx/imagenet +experiment=aggressive   as that experiment would train
+imagenet-opt doctor data.root=/fsx/imagenet rehearse=a10g            on a machine without that GPU: a simulated one
+imagenet-opt doctor data.root=/fsx/imagenet --apply                  tries the cure, and keeps it if it helps
+
+  --budget TIME  of all experiments together, such as 60s or 5m (default 90s); slow storage takes longer
+  --json FILE    write everything that was measured; imagenet-opt report FILE makes a page of it
+  --apply        measure again with the overrides that the verdict asks for, say what they brought beside what was
+                 predicted, and write them to conf/experiment/tuned_<host>_doctor.yaml
+  --record-profile  measure this GPU alone and write it to conf/rehearse/<name>.yaml, for rehearse=<name> elsewhere
+
+Measured, in images a second: the GPU with a batch that stays on it, alone and while the loader runs; the loader with
+files in memory and on storage; decoding from memory with one worker and all; reading with 1 to 256 requests in
+flight; the copy to the GPU; the real trainer, with your callbacks and loggers. What a run should give is the least of
+these; where it gives less, the reason is looked for in the training process. Checks of the machine need no experiment.
+
+The data set is only read. No checkpoint, log or W&B run is left behind. Root is not needed: files are dropped from the
+page cache one by one."""
+
+_BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|m|)")
+_LEAST_SECONDS, _MOST_SECONDS = 10, 3600
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says. json: None for no file."""
+
+    overrides: tuple[str, ...] = ()
+    budget_seconds: float = 90.0
+    json: Path | None = None
+    apply: bool = False
+    record_profile: bool = False
+
+
+def main(argv: list[str]) -> None:
+    if {"--help", "-h"} & set(argv):
+        print(HELP)
+        return
+    options = parse(argv)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as train.py: threads that spin starve the workers
+    config = composed(options.overrides)
+    command = shlex.join(["imagenet-opt", "doctor", *argv])
+    if options.record_profile:
+        from imagenet_opt.cli.doctor_profile import record_profile
+
+        record_profile(config, seconds=options.budget_seconds)
+        return
+    found = examine(config, options.budget_seconds, command)
+    if options.json is not None:
+        from imagenet_opt.measure.diagnosis import write_diagnosis
+
+        write_diagnosis(found, options.json)
+    if options.apply:
+        from imagenet_opt.cli.doctor_apply import apply
+
+        apply(found, options)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (imagenet-opt doctor --help)")
+
+
+def parse(argv: list[str]) -> Options:
+    """Raises ConfigError for what is unknown or does not fit."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--budget", default=f"{Options.budget_seconds:g}s")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--apply", action="store_true")
+    parser.add_argument("--record-profile", action="store_true")
+    found = parser.parse_intermixed_args(argv)
+    if found.json is not None:
+        _check_writable(found.json)
+    seconds = _seconds(found.budget)
+    return Options(tuple(found.overrides), seconds, found.json, found.apply, found.record_profile)
+
+
+def _seconds(text: str) -> float:
+    match = _BUDGET.fullmatch(text)
+    seconds = float(match[1]) * (60 if match[2] == "m" else 1) if match else 0.0
+    if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
+        raise ConfigError(f"--budget {text} must be a time from {_LEAST_SECONDS}s to 60m, such as 90s or 5m")
+    return seconds
+
+
+def _check_writable(file: Path) -> None:
+    """Before the measurement, not after it."""
+    folder = file.absolute().parent
+    if file.is_dir() or not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
+        raise ConfigError(f"--json {file} cannot be written; choose a file in a folder that exists")
+
+
+def composed(overrides: tuple[str, ...]) -> "DictConfig":
+    """The configuration of train.py with these overrides. Raises ImagenetOptError."""
+    from hydra import compose, initialize_config_dir
+
+    from imagenet_opt.cli.composition import check_all
+    from imagenet_opt.cli.overrides import complete, config_folder
+    from imagenet_opt.cli.targets import check_targets
+
+    check_all()
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        config = compose("train", complete(list(overrides)), return_hydra_config=False)
+    from omegaconf import open_dict
+
+    with open_dict(config):
+        config.run_folder = "."  # Hydra knows it in train.py only
+    check_targets(config, allowed=config.allow_targets)
+    return config
+
+
+def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagnosis":
+    """All experiments, with a progress bar; prints the verdict. Raises ImagenetOptError."""
+    from lightning.pytorch import seed_everything
+
+    from imagenet_opt.cli.console import plain_console, quiet
+    from imagenet_opt.cli.doctor_examination import NUM_EXPERIMENTS, Examination
+    from imagenet_opt.cli.doctor_stages import Patient
+    from imagenet_opt.cli.doctor_table import print_diagnosis
+    from imagenet_opt.cli.progress import announced
+    from imagenet_opt.measure.verdict import judge
+
+    quiet()
+    seed_everything(config.seed, verbose=False)
+    with announced(NUM_EXPERIMENTS) as announce:
+        examination = Examination(Patient(config), budget_seconds=budget_seconds, announce=announce)
+        found = judge(examination.evidence(command=command))
+    print_diagnosis(found, plain_console())
+    return found

@@ -1,0 +1,258 @@
+"""All experiments in order, and what they have shown as evidence."""
+
+import contextlib
+import datetime
+import itertools
+import os
+import platform
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+
+from imagenet_opt import machine
+from imagenet_opt.cli.bench_report import cpu_name
+from imagenet_opt.cli.doctor_fit import Watched
+from imagenet_opt.cli.doctor_stages import Patient, Rows, Span, watched_ceiling
+from imagenet_opt.data.image_file import REFUSED, open_image
+from imagenet_opt.measure.diagnosis import Ceiling, Finding
+from imagenet_opt.measure.environment.check import check_environment
+from imagenet_opt.measure.environment.neighbours import Neighbours, Occupancy, check_neighbours, check_swapping
+from imagenet_opt.measure.environment.setup import Setup
+from imagenet_opt.measure.evidence import Evidence
+from imagenet_opt.measure.first_touch import FirstTouch, touch_twice
+from imagenet_opt.measure.page_cache import Eviction, Extent, evicted, sampled_residency
+from imagenet_opt.measure.reads import DEPTHS, DepthReads, read_at_depths
+from imagenet_opt.measure.storage_limit import mixed_rate, storage_limit
+
+Announce = Callable[[str], None]
+"""Told what is measured next."""
+
+NUM_EXPERIMENTS = 11
+_UNITS = 30
+"""Stretches of time that all experiments take together."""
+_LOOKED_AT = 200
+"""Files whose place and size tell those of the data set."""
+
+
+class Examination:
+    """budget_seconds: for all experiments, start-up left out; slow storage takes more."""
+
+    def __init__(self, patient: Patient, *, budget_seconds: float, announce: Announce) -> None:
+        self.patient = patient
+        self.unit = budget_seconds / _UNITS
+        self.announce = announce
+        self.ceilings: dict[str, Ceiling] = {}
+        self.curves: dict[str, tuple[tuple[float, float], ...]] = {}
+        self.facts: dict[str, float] = {}
+        self.texts: dict[str, str] = {}
+        self.full: Watched | None = None
+
+    def evidence(self, *, command: str) -> Evidence:
+        """Measures everything."""
+        self._look_at_files()
+        neighbours = Neighbours()
+        self._read()
+        neighbours.start()
+        self._decode()
+        self._load()
+        self._compute()
+        occupancy = neighbours.stop()
+        self._train()
+        self._note(occupancy)
+        return self._evidence(occupancy, command)
+
+    def _span(self, units: float) -> Span:
+        return Span(units * self.unit)
+
+    def _look_at_files(self) -> None:
+        patient, how = self.patient, self.patient.how
+        cached = sampled_residency(lambda i: _extent(patient, i), len(patient.index), num=_LOOKED_AT)
+        if cached.share is not None:
+            self.facts["cached_share"] = cached.share
+        self.texts["cached_share"] = cached.method
+        self.facts |= {
+            "usable_cpus": machine.usable_cpus(),
+            "machine_cpus": os.cpu_count() or 1,
+            "num_samples": len(patient.index),
+            "log_every_n_steps": patient.config.trainer.log_every_n_steps,
+            "has_gpu": float(patient.device.type == "cuda"),
+        }
+        limits = machine.cpu_limits()
+        self.texts["cpu_limit"] = min(limits, key=lambda name: limits[name], default="no limit")
+        self.texts["resize_on"] = "worker" if how.resize_on == "auto" and patient.device.type == "cpu" else how.resize_on
+        self.texts["reads_in_flight"] = str(how.reads_in_flight)
+
+    def _read(self) -> None:
+        patient, seconds = self.patient, self.unit
+        self.announce("first touch of files, and second")
+        touch = touch_twice(self._store_read, self._evict, self._groups(patient.take(40)), seconds=2 * seconds)
+        self._note_touch(touch)
+        self.announce("reading from storage, 1 to 256 requests in flight")
+        num = min(max(64, len(patient.index) // 3), 20_000)
+        rows = patient.take(num)
+        self.texts["cold"] = self._evict(rows[:2000]).evidence
+        curve = read_at_depths(patient.store.read_many, self._groups(rows), DEPTHS, seconds=seconds / 2)
+        self._note_curve(curve)
+        self.announce("bringing files into memory")
+        patient.warm(2 * seconds)
+        cached = itertools.cycle(self._groups(patient.warm_rows))
+        self.announce("reading from memory")
+        self.ceilings["storage_cached"] = read_at_depths(patient.store.read_many, cached, (16,), seconds=seconds)[0].ceiling
+
+    def _decode(self) -> None:
+        patient = self.patient
+        self.announce("decoding from memory")
+        workers, usable = patient.num_workers, machine.usable_cpus()
+        self.ceilings["decode_one"] = patient.decode(self._span(1.5), 1)
+        self.ceilings["decode_all"] = self.ceilings["decode_one"] if workers == 1 else patient.decode(self._span(2))
+        rates = {1: self.ceilings["decode_one"], workers: self.ceilings["decode_all"]}
+        if workers < usable:
+            rates[usable] = patient.decode(self._span(1.5), usable)
+        self.curves["workers"] = tuple((float(num), rates[num].images_per_second) for num in sorted(rates))
+        self.facts |= {"num_workers": workers, "prefetch_factor": patient.prefetch_factor}
+        self.facts["mb_per_image"] = float(np.mean([len(one) for one in patient.encoded])) / 1e6
+        self.facts["megapixels"] = _megapixels(patient.encoded)
+
+    def _load(self) -> None:
+        patient = self.patient
+        self.announce("the loader, files in memory")
+        self.ceilings["loader_warm"] = patient.load(patient.warm_rows, self._span(2))
+        self.announce("the loader, files on storage")
+        self.ceilings["loader_cold"] = patient.load(self._cold_rows(), self._span(3))
+
+    def _compute(self) -> None:
+        patient = self.patient
+        self.announce("the GPU alone" if patient.device.type == "cuda" else "the device alone")
+        self.ceilings["gpu"] = watched_ceiling(patient.compute(self._span(2), beside=False), 1)
+        self.announce("the device while the loader runs")
+        self.ceilings["gpu_beside_loader"] = watched_ceiling(patient.compute(self._span(3), beside=True), 1)
+        if (copy := patient.copy(self._span(1))) is not None:
+            self.ceilings["copy"] = copy
+
+    def _train(self) -> None:
+        patient = self.patient
+        found: dict[str, Watched] = {}
+        for state, rows in (("warm", lambda: patient.warm_rows), ("cold", self._cold_rows)):
+            self.announce(f"the full run, files {'in memory' if state == 'warm' else 'on storage'}")
+            found[state] = patient.train(rows(), self._span(3.5))
+            self.ceilings[f"full_{state}"] = watched_ceiling(found[state], patient.num_workers)
+        self.full = found["cold" if self.facts.get("cached_share", 0.0) < 0.5 else "warm"]
+        self.facts["waits_per_step"] = sum(self.full.waits.values()) / max(1, self.full.num_ordinary)
+        self.facts["ready_batches"] = self.full.num_ready
+        if self.full.waits:
+            self.texts["waits"] = ", ".join(place for place, _ in self.full.waits.most_common(3))
+
+    def _cold_rows(self) -> Rows:
+        rows = self.patient.take(min(len(self.patient.index), 12_000))
+        self._evict(rows)
+        return rows
+
+    def _evict(self, rows: Rows) -> Eviction:
+        return evicted({path for path, _, _ in self.patient.paths(rows)})
+
+    def _store_read(self, rows: Rows) -> list[bytes]:
+        return self.patient.store.read_many(rows)
+
+    def _groups(self, rows: Rows) -> Iterator[Rows]:
+        """What one request brings, batch by batch."""
+        size = self.patient.how.batch_size
+        for start in range(0, len(rows), size):
+            batch = rows[start : start + size]
+            for group in self.patient.store.groups(batch):
+                yield batch[group]
+
+    def _note_touch(self, touch: FirstTouch) -> None:
+        self.facts["first_touch_seconds"] = float(np.median(touch.first_seconds))
+        self.facts["second_touch_seconds"] = float(np.median(touch.second_seconds))
+        self.texts["first_touch"] = touch.evidence
+        self.facts["lazy"] = float(bool(touch.lazy))
+
+    def _note_curve(self, curve: tuple[DepthReads, ...]) -> None:
+        best = max(curve, key=lambda reads: reads.images_per_second)
+        self.ceilings["storage_cold"] = best.ceiling
+        self.curves["reads_in_flight"] = tuple((float(one.depth), one.images_per_second) for one in curve)
+        self.facts["storage_depth"] = best.depth
+        self.facts["storage_latency_seconds"] = curve[0].latency_median
+        if len(curve) > 1:
+            limit = storage_limit(curve)
+            self.texts["storage_bound"], self.texts["storage"] = limit.kind, limit.evidence
+
+    def _note(self, occupancy: Occupancy) -> None:
+        usable = self.facts["usable_cpus"]
+        self.facts["others_cpus"] = occupancy.others_cpu_percent / 100 * usable
+        self.facts["steal_cpus"] = occupancy.steal_percent / 100 * usable
+        if occupancy.top:
+            self.texts["others"] = ", ".join(f"{who.name} (pid {who.pid})" for who in occupancy.top)
+        cached, cold = (self.ceilings[f"storage_{state}"].images_per_second for state in ("cached", "cold"))
+        shares = np.linspace(0, 1, 11).tolist()
+        self.curves["cached_share"] = tuple((share, mixed_rate(share, cached, cold)) for share in shares)
+
+    def _evidence(self, occupancy: Occupancy, command: str) -> Evidence:
+        patient, full = self.patient, self.full
+        assert full is not None
+        rehearsal = patient.simulated
+        if rehearsal is not None:
+            rated = rehearsal.get("rated_images_per_second") or rehearsal.images_per_second
+            self.facts["rated_images_per_second"] = rated * (224 / patient.how.image_size) ** 2
+        return Evidence(
+            batch_size=patient.how.batch_size,
+            simulated=None if rehearsal is None else rehearsal.name,
+            ceilings=self.ceilings,
+            phases=full.phases,
+            facts=self.facts,
+            texts=self.texts,
+            curves=self.curves,
+            step_seconds=tuple(full.step_seconds),
+            environment=(*self._environment(), check_neighbours(occupancy), check_swapping(occupancy)),
+            machine={
+                "cpu": cpu_name(),
+                "gpu": torch.cuda.get_device_name() if patient.device.type == "cuda" else "none",
+                "system": platform.platform(),
+                "usable CPUs": str(machine.usable_cpus()),
+            },
+            versions=machine.versions(),
+            config=OmegaConf.to_container(patient.config, resolve=False),  # type: ignore[arg-type]
+            command=command,
+            date=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        )
+
+    def _environment(self) -> list[Finding]:
+        patient, config = self.patient, self.patient.config
+        how = patient.how
+        files = tuple(path for path, _, _ in patient.paths(patient.rows[:_LOOKED_AT]))
+        asked = {"num_workers": patient.num_workers, "prefetch_factor": patient.prefetch_factor}
+        asked |= {name: getattr(how, name) for name in asked if getattr(how, name) != "auto"}
+        return check_environment(
+            Setup(
+                data_root=str(patient.index.folder),
+                files=files,
+                data_bytes=int(self.facts["mb_per_image"] * 1e6 * len(patient.index)),
+                **asked,
+                fitted_workers=patient.num_workers,
+                fitted_prefetch=patient.prefetch_factor,
+                batch_bytes=patient.batch_bytes,
+                batch_size=how.batch_size,
+                precision=str(config.trainer.precision),
+                widths=patient.widths,
+                num_classes=config.model.num_classes,
+                channels_last=bool(config.callbacks.get("acceleration", {}).get("channels_last", False)),
+                cuda_index=patient.device.index,
+            )
+        )
+
+
+def _extent(patient: Patient, i: int) -> Extent:
+    path, start, size = patient.paths(np.array([i]))[0]
+    return Extent(path, start, size or None)
+
+
+def _megapixels(encoded: list[bytes]) -> float:
+    """Mean of some images; those that cannot be opened do not count."""
+    sizes = []
+    for one in encoded[:_LOOKED_AT]:
+        with contextlib.suppress(*REFUSED):
+            width, height = open_image(one).size
+            sizes.append(width * height / 1e6)
+    return float(np.mean(sizes or [0.0]))

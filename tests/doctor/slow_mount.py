@@ -76,27 +76,29 @@ def serve(source: str, mount: str, copies: int) -> None:
                 content = os.pread(file, size, offset)
             finally:
                 os.close(file)
-            if (wait := self.done(path, offset, began, len(content)) - time.monotonic()) > 0:
-                time.sleep(wait)
+            self.wait(path, offset, began, len(content))
             return content
 
-        def done(self, path: str, offset: int, began: float, size: int) -> float:
-            """When a request is answered."""
+        def wait(self, path: str, offset: int, began: float, size: int) -> None:
             settings = self.follow()
             ready = self.ready.setdefault(path, began + settings.get("first_touch", 0))
-            done = max(began, ready) + settings.get("latency", 0)
-            if offset == 0 and "every" in settings and next(self.readings) % settings["every"] == 0:
-                done += settings["late"]
+            late = "every" in settings and offset == 0 and next(self.readings) % settings["every"] == 0
+            sleep_until(max(began, ready) + settings.get("latency", 0) + (settings["late"] if late else 0))
             if "bytes_per_second" in settings:
-                with self.line:
-                    done = self.line_free_at = max(self.line_free_at, done) + size / settings["bytes_per_second"]
-            return done
+                with self.line:  # taken when the bytes are there: a late request holds up no other
+                    start = max(self.line_free_at, time.monotonic())
+                    done = self.line_free_at = start + size / settings["bytes_per_second"]
+                sleep_until(done)
 
         def follow(self) -> dict[str, float]:
             status = os.stat(control)
             if (now := (status.st_ino, status.st_mtime_ns)) != self.seen:
                 self.settings, self.seen = json.loads(control.read_text()), now
             return self.settings
+
+    def sleep_until(moment: float) -> None:
+        if (seconds := moment - time.monotonic()) > 0:
+            time.sleep(seconds)
 
     @functools.cache
     def attributes(path: str) -> dict[str, Any]:

@@ -29,7 +29,11 @@ def config_folder() -> Path:
 
 
 def complete(overrides: list[str]) -> list[str]:
-    """Add what the given overrides imply: a `data.root` means data=folder; demo data alone means the demo recipe."""
+    """Add what the given overrides imply: a `data.root` means data=folder; demo data alone means the demo recipe.
+
+    A rehearsal comes last, so that no recipe changes what it needs.
+    """
+    overrides = _rehearsal_last(overrides)
 
     def given(*starts: str) -> bool:
         return any(override.startswith(starts) for override in overrides)
@@ -44,6 +48,21 @@ def complete(overrides: list[str]) -> list[str]:
     return overrides
 
 
+def _rehearsal_last(overrides: list[str]) -> list[str]:
+    """`rehearse=NAME` as a group that is added behind all others, which Hydra composes in this order."""
+    groups = [word for word in overrides if word.startswith(("rehearse=", "+rehearse="))]
+    if not groups:
+        return overrides
+    others = [word for word in overrides if word not in groups]
+    place = max((i + 1 for i, word in enumerate(others) if _is_override(word)), default=len(others))
+    added = [f"+{word.lstrip('+')}" for word in groups if not word.endswith("=null")]
+    return [*others[:place], *added, *others[place:]]
+
+
+def _is_override(word: str) -> bool:
+    return "=" in word and not word.startswith("-")
+
+
 def follow_job(overrides: list[str]) -> list[str]:
     """In a SLURM job, the folder that a job queued again finds, of a run or a multirun, unless one is given."""
     job = slurm.folder_name()
@@ -55,7 +74,7 @@ def follow_job(overrides: list[str]) -> list[str]:
 
 def _beside(arguments: list[str], override: str) -> list[str]:
     """With `override` before the first one given: argparse takes no second group of them behind a flag."""
-    places = [i for i, word in enumerate(arguments) if "=" in word and not word.startswith("-")]
+    places = [i for i, word in enumerate(arguments) if _is_override(word)]
     place = places[0] if places else len(arguments)
     return [*arguments[:place], override, *arguments[place:]]
 

@@ -125,14 +125,15 @@ def _read_at_depth(read: Read, groups: Iterator[Indices], depth: int, seconds: f
     readers.stop(patience=seconds)
     if readers.error is not None:
         raise readers.error
-    if not readers.requests:
+    requests = list(readers.requests)  # a late answer may still come in
+    if not requests:
         if not readers.num_running:
             return None
         raise ReadTimeout(f"the storage answered none of {depth} reads within {3 * seconds:g} s (data.root)")
     if end.wall - start.wall < seconds / NUM_WINDOWS:  # nothing left to read: the ramp-up is all there is
         start, end = began, _now()
     cpus = (end.cpu - start.cpu) / (end.wall - start.wall)
-    return summary(readers.requests, depth, start.wall, end.wall, num_unanswered=readers.num_running, cpus=cpus)
+    return summary(requests, depth, start.wall, end.wall, num_unanswered=readers.num_running, cpus=cpus)
 
 
 class _Moment(NamedTuple):
@@ -188,5 +189,6 @@ class _Readers:
     def _next(self) -> Indices | None:
         with self._turn:
             group = None if self._stopped else next(self._groups, None)
-            self._stopped = group is None
+            if group is None:
+                self._stopped = True
             return group

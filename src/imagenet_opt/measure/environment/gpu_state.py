@@ -16,9 +16,9 @@ T = TypeVar("T")
 class GpuState:
     """What NVML says of one GPU; None where this GPU or driver does not say it.
 
-    index: NVML's, which nvidia-smi takes. clock_reasons: bits of nvmlClocksEventReasons. others: pid, name and MiB of each other
-    process that computes on it. link, most_link: PCIe generation and lanes, now and at most; the generation falls while
-    the GPU is idle.
+    index: NVML's, which nvidia-smi takes. clock_reasons: bits of nvmlClocksEventReasons. others: pid, name and MiB of
+    each other process that computes on it. link, most_link: PCIe generation and lanes, now and at most; the generation
+    falls while the GPU is idle. compute_mode: nvmlComputeMode_t.
     """
 
     index: int

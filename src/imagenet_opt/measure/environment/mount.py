@@ -7,24 +7,25 @@ from imagenet_opt.errors import printable
 from imagenet_opt.machine import Mount
 from imagenet_opt.measure.diagnosis import Finding
 
-_NETWORK, _OBJECTS, _LOCAL, _PLAIN = "network", "object storage", "local", ""
+_NETWORK, _OBJECTS, _PROGRAM, _LOCAL, _UNKNOWN = "network", "object storage", "program", "local", "unknown"
 _KINDS = (
     ("mountpoint-s3|s3fs|goofys|geesefs|gcsfuse|blobfuse|juicefs|s3ql|rclone", _OBJECTS),
     ("lustre|nfs|cifs|smb3|ceph|beegfs|gpfs|wekafs|glusterfs|sshfs|9p|virtiofs|grpcfuse|drvfs|vboxsf", _NETWORK),
-    ("^fuse", _NETWORK),
+    ("^fuse", _PROGRAM),
     ("overlay|aufs", "layers of a container"),
     ("tmpfs|ramfs", "memory"),
     ("ext[234]|xfs|btrfs|zfs|f2fs|bcachefs", _LOCAL),
 )
-"""Pattern in "kind device" of a mount -> what it is; the first that fits. Mountpoint for Amazon S3 and goofys mount as
-plain "fuse" and are known by their device alone."""
+"""Pattern in a mount's kind -> what it is; the first that fits. In that of FUSE its device is looked at too, since
+Mountpoint for Amazon S3 is a "fuse" of the device "mountpoint-s3"."""
 _MEANINGS = {
     _OBJECTS: "each file is a request or two to object storage, tens of milliseconds each",
     _NETWORK: "each open and read asks a server, so many must be in flight at a time",
+    _PROGRAM: "a program, not the kernel, answers each request (FUSE), perhaps from far away",
     "layers of a container": "the data is part of a container's own file system, which goes with the container",
     "memory": "the data is in memory and takes room from everything else",
     _LOCAL: "a disk of this machine",
-    _PLAIN: "of a kind that is not known here",
+    _UNKNOWN: "of a kind that is not known here",
 }
 _HIRED = "Amazon Elastic Block Store"
 """How an EBS volume calls itself; it looks like a local NVMe disk. gp3 gives 125 MB/s and 3000 requests a second unless
@@ -57,8 +58,8 @@ def check_mount(mount: Mount | None, *, model: str = "") -> Finding:
 
 
 def _kind(mount: Mount) -> str:
-    text = f"{mount.kind} {mount.device}".lower()
-    return next((kind for pattern, kind in _KINDS if re.search(pattern, text)), _PLAIN)
+    text = f"{mount.kind} {mount.device}" if mount.kind.startswith("fuse") else mount.kind
+    return next((kind for pattern, kind in _KINDS if re.search(pattern, text.lower())), _UNKNOWN)
 
 
 def check_options(mount: Mount | None) -> Finding:

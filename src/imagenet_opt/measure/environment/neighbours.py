@@ -70,12 +70,12 @@ class Neighbours:
             steal_percent=min(100.0, (now.steal - before.steal) * share),
             waiting_percent=None if waited is None else min(100.0, 100 * waited / seconds),
             swapped_mb=(now.swapped - before.swapped) / 1e6,
-            top=tuple(Occupant(name, pid, cpu * share) for (pid, name, _), cpu in top if cpu > 0),
+            top=tuple(Occupant(now.names[who], who[0], cpu * share) for who, cpu in top if cpu > 0),
         )
 
 
 class _Reading:
-    """Counters of now, in CPU seconds since each began; swapped: bytes."""
+    """Counters of now: CPU seconds, of processes by pid and the time of their start; swapped: bytes."""
 
     def __init__(self) -> None:
         self.moment = monotonic()
@@ -87,15 +87,17 @@ class _Reading:
         self.waited = _waited_seconds()
         swap = psutil.swap_memory()
         self.swapped = swap.sin + swap.sout
-        self.processes: dict[tuple[int, str, float], float] = {}
+        self.processes: dict[tuple[int, float], float] = {}
+        self.names: dict[tuple[int, float], str] = {}
         self.ours = set()
         this = psutil.Process()
         ours = {this.pid, *(child.pid for child in this.children(recursive=True))}
-        for process in psutil.process_iter(["pid", "name", "create_time", "cpu_times"]):
+        for process in psutil.process_iter(["name", "create_time", "cpu_times"]):
             if (times := process.info["cpu_times"]) is None:
                 continue
-            who = process.info["pid"], process.info["name"], process.info["create_time"]
+            who = process.pid, process.info["create_time"]
             self.processes[who] = times.user + times.system
+            self.names[who] = process.info["name"]
             if process.pid in ours:
                 self.ours.add(who)
 

@@ -1,0 +1,254 @@
+"""Trains without the accelerator: its computation is a timeline, everything else is real."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from imagenet_opt.data.batch import Batch, RaggedBatch
+from imagenet_opt.errors import CheckpointMismatch, ConfigError
+from imagenet_opt.measure.accelerator import Accelerator
+from imagenet_opt.measure.device_timeline import DeviceTimeline, share
+from imagenet_opt.measure.host_waits import HostWaits
+from imagenet_opt.measure.stand_in import StandIn, burn
+from imagenet_opt.run.action_clock import FETCH, unwatch, watch
+from imagenet_opt.run.logging_step import is_logging_step
+
+PASS = 0.9
+"""Accelerator utilisation that MLPerf Storage asks for with ResNet-50: https://github.com/mlcommons/storage"""
+
+_FETCHES = (FETCH, "[_EvaluationLoop].val_next")
+
+
+class Rehearsal(Callback):
+    """Replaces the forward and backward of the network at `network` (an attribute of the module) by a simulated device.
+
+    Loader, callbacks, loggers and checkpoints run as they are; the network's weights stay, and learn nothing. A loader
+    that has `finish` (data/prefetcher.py) gives images that nobody has resized, others give theirs.
+    A step burns `launch_seconds` of the host's CPU and is queued on `timeline`; at each operation that would wait for
+    the device (measure/host_waits.py), the host does.
+
+    name, images_per_second, ..., estimate: of the accelerator, see measure/accelerator.py.
+    rated_images_per_second: of a healthy one of its kind; None for images_per_second. steps_ahead: see DeviceTimeline.
+    seed: of the jitter.
+
+    | key | unit |
+    |---|---|
+    | `rehearsal/accelerator_utilization` | share of the time in which the simulated device computed, 0 to 1 |
+
+    since the last logging step. `summary()` has it of the whole run, without the first step and validation, as MLPerf
+    Storage defines it; `rehearsal/busy_seconds` and `rehearsal/idle_seconds` of the device; and how many
+    `rehearsal/host_waits` there were.
+
+    Raises ConfigError, and CheckpointMismatch at a checkpoint of a run that was none of these.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        images_per_second: float,
+        launch_seconds: float,
+        copy_gb_per_second: float,
+        pageable_gb_per_second: float,
+        jitter: float = 0.0,
+        source: str = "",
+        estimate: bool = True,
+        rated_images_per_second: float | None = None,
+        steps_ahead: int = 2,
+        seed: int = 0,
+        network: str = "net",
+    ) -> None:
+        self.accelerator = Accelerator(
+            name=name,
+            images_per_second=images_per_second,
+            launch_seconds=launch_seconds,
+            copy_gb_per_second=copy_gb_per_second,
+            pageable_gb_per_second=pageable_gb_per_second,
+            jitter=jitter,
+            source=source,
+            estimate=estimate,
+        )
+        if steps_ahead < 1:
+            raise ConfigError(f"callbacks.rehearsal.steps_ahead={steps_ahead} must be at least 1")
+        self.rated_images_per_second = rated_images_per_second or images_per_second
+        self.network = network
+        self._steps_ahead, self._seed = steps_ahead, seed
+        self._restore: list[Callable[[], None]] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self.timeline = self._device = DeviceTimeline(steps_ahead=self._steps_ahead)
+        self.waits = HostWaits(self._wait)
+        self._random = np.random.default_rng(self._seed)
+        self._unsent_bytes = 0
+        self._is_watching = self._has_stepped = False
+        self._logged = (0.0, 0.0)
+
+    @property
+    def simulated(self) -> str:
+        """What the accelerator is called in all that is said."""
+        return f"simulated {self.accelerator.name}"
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if trainer.world_size > 1:
+            raise ConfigError("a rehearsal simulates one accelerator; set trainer.devices=1 and trainer.num_nodes=1")
+        if trainer.strategy.root_device.type != "cpu":
+            raise ConfigError("a rehearsal runs on the CPU; set trainer.accelerator=cpu")
+        if not isinstance(getattr(pl_module, self.network, None), nn.Module):
+            raise ConfigError(
+                f"callbacks.rehearsal.network={self.network!r} is no network of {type(pl_module).__name__}"
+            )
+        clock = watch(trainer)
+        clock.started.append(self._fetch_begins)
+        clock.stopped.append(self._fetch_ends)
+        self._restore = [
+            partial(clock.started.remove, self._fetch_begins),
+            partial(clock.stopped.remove, self._fetch_ends),
+            partial(unwatch, trainer),
+        ]
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if self.state_key not in checkpoint.get("callbacks", {}):
+            raise CheckpointMismatch(
+                "the checkpoint is of a run on real hardware, which a rehearsal would spoil; "
+                "choose another hydra.run.dir, or resume_from=null"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"simulated": self.accelerator.name}
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._begin()
+        net: nn.Module = getattr(pl_module, self.network)
+        self._replace(net, "forward", StandIn(net, self.launch))
+        one = self.accelerator
+        rank_zero_info(
+            f"{one}: {one.images_per_second:g} images/s, {one.launch_seconds * 1000:g} ms of a CPU to launch a step, "
+            f"copies at {one.copy_gb_per_second:g} GB/s. {one.source}"
+        )
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._take_over(trainer.train_dataloader)
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        """Once, so that the optimizer has its state and checkpoints have their size; later steps find no gradients."""
+        if not self._has_stepped:
+            self._has_stepped = True
+            for parameter in getattr(pl_module, self.network).parameters():
+                parameter.grad = torch.zeros_like(parameter)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if is_logging_step(trainer):
+            now = self.timeline.busy_seconds, self.timeline.idle_seconds
+            utilization = share(*(new - old for new, old in zip(now, self._logged, strict=True)))
+            self._logged = now
+            if utilization is not None:
+                pl_module.log("rehearsal/accelerator_utilization", utilization, rank_zero_only=True)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.timeline.pause()
+        self._device = DeviceTimeline(steps_ahead=self._steps_ahead)
+        loaders = trainer.val_dataloaders
+        for loader in loaders if isinstance(loaders, list) else [loaders]:
+            self._take_over(loader)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._device.synchronize()
+        self._device = self.timeline
+        self.timeline.resume()
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        utilization = self.timeline.utilization
+        if utilization is not None:
+            verdict = "pass" if utilization >= PASS else "fail"
+            asked = f"(MLPerf Storage asks for {PASS:.0%})".replace("%", " %")
+            rank_zero_info(f"{self.simulated}: accelerator utilisation {100 * utilization:.1f} % {asked}: {verdict}")
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._give_back()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._give_back()
+
+    def summary(self) -> dict[str, float]:
+        numbers = {
+            "accelerator_utilization": self.timeline.utilization,
+            "busy_seconds": self.timeline.busy_seconds,
+            "idle_seconds": self.timeline.idle_seconds,
+            "host_waits": float(sum(self.waits.found.values())),
+        }
+        return {f"rehearsal/{name}": value for name, value in numbers.items() if value is not None}
+
+    def launch(self, images: Tensor, *, training: bool) -> None:
+        """Queue what the network does with images (N, 3, H, W), after the copy of the batch if that is yet to come."""
+        one, num_bytes = self.accelerator, self._unsent_bytes
+        self._unsent_bytes = 0
+        compute_seconds = one.step_seconds(len(images), (images.shape[-2] * images.shape[-1]) ** 0.5, training=training)
+        if one.jitter:
+            compute_seconds *= max(0.0, 1 + one.jitter * self._random.standard_normal())
+        self._device.submit(compute_seconds, one.copy_seconds(num_bytes))
+        burn(one.step_launch_seconds(training=training))
+
+    def _wait(self, num_bytes: int) -> None:
+        self._device.synchronize(self.accelerator.read_back_seconds(num_bytes))
+
+    def _fetch_begins(self, action: str) -> None:
+        if action in _FETCHES:
+            self._stop_watching()
+
+    def _fetch_ends(self, action: str, began: float, ended: float) -> None:
+        if action in _FETCHES:
+            self._is_watching = True
+            self.waits.__enter__()
+
+    def _stop_watching(self) -> None:
+        if self._is_watching:
+            self._is_watching = False
+            self.waits.__exit__(None, None, None)
+
+    def _take_over(self, loader: Any) -> None:
+        if hasattr(loader, "finish") and loader.finish != self._finish:
+            self._replace(loader, "finish", self._finish)
+
+    def _finish(self, batch: Batch | RaggedBatch) -> Batch:
+        """The batch, with images that hold nothing."""
+        tensors = [value for field in fields(batch) if isinstance(value := getattr(batch, field.name), Tensor)]
+        self._unsent_bytes = sum(tensor.nbytes for tensor in tensors)
+        return Batch(
+            labels=batch.labels.clone(),
+            indices=batch.indices.clone(),
+            valid=batch.valid.clone(),
+            key=batch.key,
+            making=batch.making,
+            ticket=None,
+            images=_no_images(len(batch), batch.key.image_size),
+        )
+
+    def _replace(self, owner: Any, name: str, new: Any) -> None:
+        """An attribute of the object alone, until `_give_back`."""
+        if name in vars(owner):
+            self._restore.append(partial(setattr, owner, name, vars(owner)[name]))
+        else:
+            self._restore.append(partial(delattr, owner, name))
+        setattr(owner, name, new)
+
+    def _give_back(self) -> None:
+        self._stop_watching()
+        while self._restore:
+            self._restore.pop()()
+
+
+@cache
+def _no_images(num_images: int, size: int) -> Tensor:
+    """Zeros (N, 3, size, size) whose memory is never touched, and so takes none."""
+    return torch.zeros(num_images, 3, size, size)

@@ -1,0 +1,93 @@
+"""What an accelerator does in a second, as far as a rehearsal without it must know; and the files that keep it."""
+
+import datetime
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from imagenet_opt.errors import ConfigError, printable
+
+_IMAGE_SIZE = 224
+_FORWARD_SHARE = 1 / 3
+"""Of a training step: the backward pass takes about twice as many operations as the forward pass."""
+_POSITIVE = ("images_per_second", "copy_gb_per_second", "pageable_gb_per_second")
+_HEADER = """\
+# @package _global_
+# A simulated {name}: python train.py rehearse={stem} data.root=/fsx/imagenet
+# {provenance}
+# Source: {source}
+defaults: [/rehearsed]
+callbacks:
+  rehearsal:
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerator:
+    """One kind of device, training ResNet-50 on images of 224 pixels in mixed precision.
+
+    launch_seconds: CPU time of the host for launching the kernels of one training step. copy_gb_per_second: from
+    pinned memory to the device; pageable_gb_per_second: from the device to ordinary memory. jitter: standard deviation
+    of a step's time over its mean. source: where the numbers come from; estimate: not measured on such a device.
+
+    Raises ConfigError.
+    """
+
+    name: str
+    images_per_second: float
+    launch_seconds: float
+    copy_gb_per_second: float
+    pageable_gb_per_second: float
+    jitter: float = 0.0
+    source: str = ""
+    estimate: bool = True
+
+    def __post_init__(self) -> None:
+        for key in _POSITIVE:
+            if not 0 < (value := getattr(self, key)) < math.inf:
+                raise ConfigError(f"callbacks.rehearsal.{key}={value} must be above 0")
+        if not 0 <= self.launch_seconds < math.inf:
+            raise ConfigError(f"callbacks.rehearsal.launch_seconds={self.launch_seconds} must be at least 0")
+        if not 0 <= self.jitter < 1:
+            raise ConfigError(f"callbacks.rehearsal.jitter={self.jitter} must be at least 0 and below 1")
+
+    def __str__(self) -> str:
+        return f"simulated {printable(self.name)}{' (estimate)' if self.estimate else ''}"
+
+    def step_seconds(self, num_images: int, image_size: float, *, training: bool = True) -> float:
+        """Of computation, without jitter. It grows with the images' area."""
+        seconds = num_images / self.images_per_second * (image_size / _IMAGE_SIZE) ** 2
+        return seconds if training else seconds * _FORWARD_SHARE
+
+    def step_launch_seconds(self, *, training: bool = True) -> float:
+        return self.launch_seconds if training else self.launch_seconds * _FORWARD_SHARE
+
+    def copy_seconds(self, num_bytes: int) -> float:
+        """To the device."""
+        return num_bytes / (self.copy_gb_per_second * 1e9)
+
+    def read_back_seconds(self, num_bytes: int) -> float:
+        """Into the host's ordinary memory."""
+        return num_bytes / (self.pageable_gb_per_second * 1e9)
+
+
+def write_profile(file: Path, accelerator: Accelerator, *, machine: str) -> None:
+    """Keep it as an option of the group conf/rehearse, with what it was measured on. Raises ConfigError."""
+    words = "Estimated on" if accelerator.estimate else "Measured on"
+    text = _HEADER.format(
+        name=printable(accelerator.name),
+        stem=file.stem,
+        provenance=f"{words} {printable(machine)}, {datetime.date.today().isoformat()}",
+        source=printable(accelerator.source),
+    )
+    text += "".join(f"    {key}: {_yaml(value)}\n" for key, value in asdict(accelerator).items())
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise ConfigError(f"cannot write {printable(str(file))}: {error.strerror}; choose another file") from error
+
+
+def _yaml(value: str | float) -> str:
+    """As JSON, which YAML contains; with a dollar an interpolation would begin."""
+    return json.dumps(value.replace("${", "\\${") if isinstance(value, str) else value)

@@ -1,0 +1,47 @@
+"""How every figure looks: colours by stage, fonts, grid; readable on light and on dark paper."""
+
+from functools import partial
+from html import escape
+from typing import Any
+
+COLOURS = {
+    "gpu": "#2f9e5b",
+    "loader": "#2b6cb0",
+    "decode": "#dd7a2b",
+    "storage": "#8053a8",
+    "copy": "#159aa8",
+    "full": "#64748b",
+    "contention": "#c2a83e",
+    "wait": "#d64545",
+}
+"""Of stages, by the first word of their keys, and of what holds a step up."""
+SIMULATED = "simulated"
+_GRID = "rgba(127, 135, 150, 0.25)"
+_AXIS = {"showgrid": True, "gridcolor": _GRID, "zeroline": False, "linecolor": _GRID, "tickcolor": _GRID}
+
+text = partial(escape, quote=False)
+"""For all that comes from files: plotly reads texts as HTML, but does not know &quot;."""
+
+
+def layout(*, height: int, title: str = "", simulated: bool = False, **more: Any) -> dict[str, Any]:
+    """What `Figure.update_layout` takes. simulated: the title says so."""
+    words = [title, f"<i>({SIMULATED})</i>" if simulated else ""]
+    return {
+        "template": "simple_white",
+        "height": height,
+        "title": {"text": " ".join(filter(None, words)), "x": 0, "xref": "container", "font": {"size": 14}},
+        "font": {"family": "system-ui, sans-serif", "size": 13},
+        "paper_bgcolor": "rgba(0, 0, 0, 0)",
+        "plot_bgcolor": "rgba(0, 0, 0, 0)",
+        "margin": {"l": 10, "r": 20, "t": 34 if any(words) else 12, "b": 44},
+        "xaxis": _AXIS | {"automargin": True},
+        "yaxis": _AXIS | {"automargin": True},
+        "hoverlabel": {"bgcolor": "#1f2733", "font": {"color": "#fff"}},
+        "bargap": 0.3,
+        "showlegend": False,
+    } | more
+
+
+def colour(stage: str) -> str:
+    """Of a key of STAGES."""
+    return COLOURS[stage.partition("_")[0]]

@@ -1,0 +1,124 @@
+"""The report as one page that needs no network."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from imagenet_opt.measure.confidence import confidence
+from imagenet_opt.measure.diagnosis import CAUSES, STAGES, Diagnosis, Finding
+from imagenet_opt.measure.report import FOLDER, charts
+from imagenet_opt.measure.report.difference import ceiling_rows, config_rows, leaves, metric_rows, show
+from imagenet_opt.measure.report.record import Record
+from imagenet_opt.measure.report.tiles import tiles
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+PARTS = {
+    "ceilings": "What each stage can do",
+    "step": "Where a step goes",
+    "timeline": "Timeline",
+    "steps": "Length of steps",
+    "curves": "What more of it would bring",
+    "rules": "Rules",
+    "baseline": "Against a baseline",
+    "about": "Machine, versions, configuration",
+}
+"""Anchor -> heading."""
+EMPTY = "the doctor measured nothing for this part"
+
+
+def render(record: Record, baseline: Record | None = None, *, price_per_hour: float | None = None) -> str:
+    """The whole page. price_per_hour: of the machine, in dollars.
+
+    Texts are escaped by jinja2, those in figures where they are made; plotly writes data without < and >.
+    """
+    from jinja2 import Environment, FileSystemLoader
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    found = record.diagnosis
+    drawn = figures(record, baseline)
+    page = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return page.get_template("page.html").render(
+        title=_title(record),
+        record=record,
+        baseline=baseline,
+        found=found,
+        cause=CAUSES.get(found.cause, found.cause) if found else None,
+        next_stage=STAGES.get(found.next_stage, found.next_stage) if found and found.next_stage else None,
+        sure=confidence(found) if found else None,
+        simulated=record.simulated,
+        tiles=tiles(record, price_per_hour),
+        parts=PARTS,
+        empty=EMPTY,
+        figures={name: Markup(_html(name, figure)) for name, figure in drawn.items()},
+        curves=[name for name in charts.CURVES if name in drawn],
+        findings=_by_outcome(found) if found else {},
+        rows=_differences(record, baseline) if baseline else {},
+        about=_about(record),
+        plotly=Markup(get_plotlyjs()),
+        zoom=record.timeline is not None,
+    )
+
+
+def figures(record: Record, baseline: Record | None = None) -> dict[str, "go.Figure"]:
+    """Those for which there are data, by their place in page.html."""
+    found = record.diagnosis
+    drawn: dict[str, go.Figure] = {}
+    if found is not None:
+        drawn = _of_diagnosis(found)
+    if len(record.metrics) > 1:
+        drawn["metrics"] = charts.rates(record.metrics)
+    if record.step_seconds:
+        drawn["histogram"] = charts.histogram({record.name: record.step_seconds}, simulated=bool(record.simulated))
+        if baseline is not None and baseline.step_seconds:
+            runs = {record.name: record.step_seconds, f"{baseline.name} (baseline)": baseline.step_seconds}
+            simulated = bool(record.simulated or baseline.simulated)
+            drawn["overlay"] = charts.histogram(runs, simulated=simulated)
+    return drawn
+
+
+def _of_diagnosis(found: Diagnosis) -> dict[str, "go.Figure"]:
+    drawn = {"ceilings": charts.ceilings(found)} if found.ceilings else {}
+    if found.waterfall:
+        drawn["waterfall"] = charts.waterfall(found)
+    if found.phases:
+        drawn["phases"] = charts.phases(found)
+    return drawn | {name: charts.curve(found, name) for name in charts.CURVES if found.curves.get(name)}
+
+
+def _html(name: str, figure: "go.Figure") -> str:
+    bar = {"displayModeBar": name == "timeline", "displaylogo": False, "responsive": True}
+    text: str = figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"plot-{name}", config=bar)
+    return text
+
+
+def _title(record: Record) -> str:
+    return f"{record.name} (simulated)" if record.simulated else record.name
+
+
+def _by_outcome(found: Diagnosis) -> dict[str, list[Finding]]:
+    """Those that fired by what they promise."""
+    groups: dict[str, list[Finding]] = {"fired": [], "quiet": [], "blind": []}
+    for finding in found.findings:
+        groups["blind" if finding.fired is None else "fired" if finding.fired else "quiet"].append(finding)
+    groups["fired"].sort(key=lambda finding: -(finding.gain or 0))
+    return groups
+
+
+def _differences(record: Record, baseline: Record) -> dict[str, list[tuple[str, ...]]]:
+    return {
+        "ceilings": [tuple(row) for row in ceiling_rows(record, baseline)],
+        "config": [row[:3] for row in config_rows(record, baseline)],
+        "metrics": [tuple(row) for row in metric_rows(record, baseline)],
+    }
+
+
+def _about(record: Record) -> Mapping[str, list[tuple[str, str]]]:
+    found = record.diagnosis
+    known: dict[str, Mapping[str, Any]] = {}
+    if found is not None:
+        known = {"Machine": found.machine, "Versions": found.versions, "Measured beside": found.facts}
+    known["Summary of the run"] = record.summary
+    tables = {name: [(key, show(value)) for key, value in facts.items()] for name, facts in known.items()}
+    return tables | {"Configuration": list(leaves(record.config))}

@@ -1,0 +1,40 @@
+"""What is known of a run when its report is written."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from imagenet_opt.measure.diagnosis import Diagnosis
+
+IMAGENET_IMAGES = 1_281_167
+"""Training images of ILSVRC 2012. Source: Russakovsky et al., ImageNet Large Scale Visual Recognition Challenge, 2015."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run's files as far as they are there.
+
+    summary, metrics: summary.json, and the rows of metrics.csv with their steps. config: plain containers.
+    texts: files to be shown as they are, by name. absent: for each part that is not there, by the name of its field, a
+    sentence that says what would make it. command: that made this record.
+    """
+
+    name: str
+    diagnosis: Diagnosis | None = None
+    timeline: Any = None
+    summary: Mapping[str, float] = field(default_factory=dict)
+    metrics: Sequence[tuple[int, Mapping[str, float]]] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""
+
+    @property
+    def simulated(self) -> str | None:
+        """The profile of an accelerator that was not there."""
+        return self.diagnosis.simulated if self.diagnosis else None
+
+    @property
+    def step_seconds(self) -> tuple[float, ...]:
+        """Of each step of the doctor's full run."""
+        return self.diagnosis.step_seconds if self.diagnosis else ()

@@ -1,0 +1,54 @@
+"""The few numbers that the report begins with."""
+
+from typing import NamedTuple
+
+from imagenet_opt.measure.report.record import IMAGENET_IMAGES, Record
+
+
+class Tile(NamedTuple):
+    """A number, what it is, and what stands below it."""
+
+    label: str
+    value: str
+    notes: tuple[str, ...] = ()
+
+
+def tiles(record: Record, price_per_hour: float | None = None) -> list[Tile]:
+    """Rates now, expected and if the cause is mended; of a run without a diagnosis, what its summary says."""
+    found = record.diagnosis
+    if found is None:
+        return _of_summary(record)
+    rates = {"now": found.measured, "expected": found.expected}
+    if found.next_gain is not None:
+        rates["if fixed"] = found.measured * found.next_gain
+    made = [
+        Tile(label, f"{rate / found.batch_size:.2f} it/s", _notes(rate, record, price_per_hour))
+        for label, rate in rates.items()
+    ]
+    return [*made, Tile("efficiency", f"{found.efficiency:.0%}", ("measured / expected",))]
+
+
+def _notes(rate: float, record: Record, price_per_hour: float | None) -> tuple[str, ...]:
+    assert record.diagnosis is not None
+    images = record.diagnosis.facts.get("num_images", IMAGENET_IMAGES)
+    hours = images / rate / 3600
+    price = "" if price_per_hour is None else f", ${price_per_hour * hours:,.2f}"
+    return f"{rate:,.0f} images/s", f"{_duration(hours)}{price} an epoch of {images:,.0f}"
+
+
+def _duration(hours: float) -> str:
+    return f"{hours:,.1f} h" if hours >= 1 else f"{hours * 60:.1f} min"
+
+
+_SUMMARY = {
+    "throughput/it_per_second": ("it/s", "{:.2f}"),
+    "throughput/images_per_second": ("images/s", "{:,.0f}"),
+    "throughput/data_wait_fraction": ("data wait", "{:.1%}"),
+    "gpu/utilization_percent": ("GPU busy", "{:.0f} %"),
+    "val/acc1": ("top-1 on validation", "{:.1%}"),
+}
+
+
+def _of_summary(record: Record) -> list[Tile]:
+    known = ((label, shape, record.summary.get(key)) for key, (label, shape) in _SUMMARY.items())
+    return [Tile(label, shape.format(value)) for label, shape, value in known if value is not None]

@@ -1,0 +1,137 @@
+"""What was recorded while a run trained: samples at a fixed pace and events, in a folder of .npz files."""
+
+import logging
+import os
+import re
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from time import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagenet_opt.errors import ConfigError, printable
+
+_log = logging.getLogger(__name__)
+
+FOLDER = "timeline"
+"""In the run folder."""
+KINDS = ("other", "fetch", "step", "validation", "checkpoint", "logging", "epoch")
+"""Of events, and of phases, by the number that stands for them. No event is "other", no phase is "epoch"."""
+_CHUNK_SECONDS = 600.0
+_CORE = re.compile(r"cpu\d+_percent")
+
+Column = NDArray[Any]
+Table = dict[str, Column]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Tables of columns by name, units last; all columns of a table are equally long, in order of time.
+
+    Times are `unix_seconds`, float64, as `time.time()`; NaN stands for what could not be read. A table that has never
+    been written has no columns. Where a run was interrupted there is a gap in `unix_seconds`.
+
+    samples: every 100 ms; see docs/timeline.md for the columns. gpu_utilization, gpu_power: at the driver's own times.
+    events: `begin_unix_seconds`, `end_unix_seconds`, `kind` (index of KINDS) and `step`, in order of their ends.
+    """
+
+    samples: Table
+    events: Table
+    gpu_utilization: Table
+    gpu_power: Table
+
+    def spans(self, kind: str) -> Column:
+        """(N, 2): begin and end in unix seconds of all events of a kind, one of KINDS."""
+        if not self.events:
+            return np.zeros((0, 2))
+        chosen = self.events["kind"] == KINDS.index(kind)
+        return np.stack([self.events[f"{end}_unix_seconds"][chosen] for end in ("begin", "end")], axis=1)
+
+    def cores_percent(self) -> Column:
+        """(N, CPUs): percent of each usable CPU at each sample; NaN where a run went on with fewer."""
+        names = sorted(filter(_CORE.fullmatch, self.samples), key=lambda name: (len(name), name))
+        return np.stack([self.samples[name] for name in names], axis=1) if names else np.zeros((0, 0))
+
+
+class ChunkWriter:
+    """Writes tables into files that hold ten minutes each; the last is written anew with every `flush`.
+
+    Files are named by the unix milliseconds of their beginning and appear whole or not at all, so readers need not
+    wait for the end and a run that goes on adds further ones. Raises OSError where the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._columns: defaultdict[str, list[Column]] = defaultdict(list)
+        self._begin()
+
+    def add(self, table: str, columns: Mapping[str, Column]) -> None:
+        """Rows for one of Timeline's tables. Their columns must be those of earlier calls."""
+        for name, values in columns.items():
+            self._columns[f"{table}/{name}"].append(values)
+
+    def flush(self) -> None:
+        whole = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+        if not whole:
+            return
+        done = time() >= self._began + _CHUNK_SECONDS
+        unfinished = self._file.with_suffix(".unfinished")
+        try:
+            with unfinished.open("wb") as file:
+                (np.savez_compressed if done else np.savez)(file, **whole)  # type: ignore[arg-type]
+            os.replace(unfinished, self._file)
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
+        self._columns.clear()
+        if done:
+            self._begin()
+        else:
+            self._columns.update({name: [column] for name, column in whole.items()})
+
+    def _begin(self) -> None:
+        self._began = time()
+        self._file = self._folder / f"{int(self._began * 1000)}.npz"
+
+
+def read_timeline(folder: Path) -> Timeline:
+    """All that is recorded in a run's `timeline` folder so far, also while it is being written.
+
+    A file that is damaged is left out with a warning. Raises ConfigError where there is none.
+    """
+    files = sorted(folder.glob("*.npz"), key=lambda file: (len(file.name), file.name))
+    chunks = [chunk for file in files if (chunk := _read(file)) is not None]
+    if not chunks:
+        raise ConfigError(
+            f"no timeline in {printable(str(folder))}; expected .npz files, which a run with +callbacks=timeline writes"
+        )
+    return Timeline(**{table.name: _joined(chunks, f"{table.name}/") for table in fields(Timeline)})
+
+
+def _read(file: Path) -> Table | None:
+    try:
+        with file.open("rb") as opened, np.load(opened) as chunk:
+            return dict(chunk)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        _log.warning("%s is left out of the timeline: %s", printable(str(file)), error)
+        return None
+
+
+def _joined(chunks: Iterable[Table], prefix: str) -> Table:
+    """One table of all chunks; NaN where a chunk has the table but not the column."""
+    parts = [{n.removeprefix(prefix): c for n, c in chunk.items() if n.startswith(prefix)} for chunk in chunks]
+    parts = [part for part in parts if part]
+    names = dict.fromkeys(name for part in parts for name in part)
+    lengths = [len(next(iter(part.values()))) for part in parts]
+    return {
+        name: np.concatenate(
+            [part.get(name, np.full(n, np.nan, np.float32)) for part, n in zip(parts, lengths, strict=True)]
+        )
+        for name in names
+    }

@@ -64,6 +64,12 @@ STORIES: dict[str, tuple[dict[str, Any], dict[str, float], str, str]] = {
         "main_process",
         "high",
     ),
+    "storage stalls now and then, and the few batches that were ready had waited for long": (
+        dict(device_seconds=7, fetch_wait_seconds=3, read_seconds=0.3, num_workers=8, queue_depth=0.4, queue_seconds=2),
+        dict(busy=0.7, read=0.3),
+        "read",
+        "high",
+    ),
     "a checkpoint of 3 s": (
         dict(device_seconds=7, checkpoint_seconds=3),
         dict(busy=0.7, checkpoint=0.3),

@@ -86,7 +86,7 @@ class Rehearsal(Callback):
 
     def _begin(self) -> None:
         self.timeline = self._device = DeviceTimeline(steps_ahead=self._steps_ahead)
-        self.waits = HostWaits(self._wait)
+        self.waits = HostWaits(self._wait, on_device=_is_own)
         self._random = np.random.default_rng(self._seed)
         self._unsent_bytes = 0
         self._is_watching = self._has_stepped = False
@@ -246,6 +246,11 @@ class Rehearsal(Callback):
         self._stop_watching()
         while self._restore:
             self._restore.pop()()
+
+
+def _is_own(tensor: Tensor) -> bool:
+    """What lies in shared memory is the loader's."""
+    return not tensor.is_shared()
 
 
 @cache

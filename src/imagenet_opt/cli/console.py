@@ -18,6 +18,7 @@ _KNOWN = (
     ".*LeafSpec.* is deprecated",  # Lightning 2.6 with torch 2.15
     "The image decoding and encoding capabilities of TorchVision are deprecated",
     "It is recommended to use .*sync_dist=True",  # what is logged for the epoch is rank 0's own or already reduced
+    "You defined a `validation_step` but have no `val_dataloader`",
     "The number of training batches .* is smaller than the logging interval",
 )
 

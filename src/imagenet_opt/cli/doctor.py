@@ -4,6 +4,9 @@ import argparse
 import os
 import re
 import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -15,7 +18,7 @@ if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are 
 
     from imagenet_opt.measure.diagnosis import Diagnosis
 
-HELP = """Why does the GPU wait? Each stage is measured alone, then all together; the answer is one sentence, with proof.
+HELP = """Why does the GPU wait? Each stage is measured alone, then all together; the answer is a sentence, with its proof.
 
 imagenet-opt doctor data.root=/fsx/imagenet                          any override of train.py may be added
 imagenet-opt doctor data.root=/fsx/imagenet +experiment=aggressive   as that experiment would train
@@ -72,7 +75,7 @@ def main(argv: list[str]) -> None:
     if options.apply:
         from imagenet_opt.cli.doctor_apply import apply
 
-        apply(found, options)
+        apply(found, options.overrides)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -132,12 +135,12 @@ def composed(overrides: tuple[str, ...]) -> "DictConfig":
 def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagnosis":
     """All experiments, with a progress bar; prints the verdict. Raises ImagenetOptError."""
     from lightning.pytorch import seed_everything
+    from rich.console import Console
 
-    from imagenet_opt.cli.console import plain_console, quiet
+    from imagenet_opt.cli.console import quiet
     from imagenet_opt.cli.doctor_examination import NUM_EXPERIMENTS, Examination
     from imagenet_opt.cli.doctor_stages import Patient
     from imagenet_opt.cli.doctor_table import print_diagnosis
-    from imagenet_opt.cli.progress import announced
     from imagenet_opt.measure.verdict import judge
 
     quiet()
@@ -145,5 +148,24 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
     with announced(NUM_EXPERIMENTS) as announce:
         examination = Examination(Patient(config), budget_seconds=budget_seconds, announce=announce)
         found = judge(examination.evidence(command=command))
-    print_diagnosis(found, plain_console())
+    print_diagnosis(found, Console(markup=False, highlight=False, width=None if Console().is_terminal else 110))
     return found
+
+
+@contextmanager
+def announced(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on a terminal, a line for each experiment elsewhere. What it yields is told what is measured next."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:52}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    terminal = sys.stderr.isatty()
+    with Progress(*columns, console=Console(stderr=True), disable=not terminal, transient=True) as bar:
+        task = bar.add_task("", total=total, completed=-1)
+
+        def announce(what: str) -> None:
+            if not terminal:
+                print(f"measuring: {what}", file=sys.stderr, flush=True)
+            bar.update(task, description=what, advance=1)
+
+        yield announce

@@ -20,9 +20,9 @@ from imagenet_opt.measure.diagnosis import Ceiling, Finding
 from imagenet_opt.measure.environment.check import check_environment
 from imagenet_opt.measure.environment.neighbours import Neighbours, Occupancy, check_neighbours, check_swapping
 from imagenet_opt.measure.environment.setup import Setup
-from imagenet_opt.measure.evidence import Evidence
+from imagenet_opt.measure.evidence import MOSTLY, Evidence
 from imagenet_opt.measure.first_touch import FirstTouch, touch_twice
-from imagenet_opt.measure.page_cache import Eviction, Extent, evicted, sampled_residency
+from imagenet_opt.measure.page_cache import Extent, sampled_residency
 from imagenet_opt.measure.reads import DEPTHS, DepthReads, read_at_depths
 from imagenet_opt.measure.storage_limit import mixed_rate, storage_limit
 
@@ -81,25 +81,31 @@ class Examination:
         }
         limits = machine.cpu_limits()
         self.texts["cpu_limit"] = min(limits, key=lambda name: limits[name], default="no limit")
-        self.texts["resize_on"] = "worker" if how.resize_on == "auto" and patient.device.type == "cpu" else how.resize_on
+        self.texts["resize_on"] = (
+            "worker" if how.resize_on == "auto" and patient.device.type == "cpu" else how.resize_on
+        )
         self.texts["reads_in_flight"] = str(how.reads_in_flight)
 
     def _read(self) -> None:
         patient, seconds = self.patient, self.unit
         self.announce("first touch of files, and second")
-        touch = touch_twice(self._store_read, self._evict, self._groups(patient.take(40)), seconds=2 * seconds)
+        touch = touch_twice(
+            patient.store.read_many, self.patient.evict, self._groups(patient.take(40)), seconds=2 * seconds
+        )
         self._note_touch(touch)
         self.announce("reading from storage, 1 to 256 requests in flight")
         num = min(max(64, len(patient.index) // 3), 20_000)
         rows = patient.take(num)
-        self.texts["cold"] = self._evict(rows[:2000]).evidence
+        self.texts["cold"] = self.patient.evict(rows[:2000]).evidence
         curve = read_at_depths(patient.store.read_many, self._groups(rows), DEPTHS, seconds=seconds / 2)
         self._note_curve(curve)
         self.announce("bringing files into memory")
         patient.warm(2 * seconds)
         cached = itertools.cycle(self._groups(patient.warm_rows))
         self.announce("reading from memory")
-        self.ceilings["storage_cached"] = read_at_depths(patient.store.read_many, cached, (16,), seconds=seconds)[0].ceiling
+        self.ceilings["storage_cached"] = read_at_depths(patient.store.read_many, cached, (16,), seconds=seconds)[
+            0
+        ].ceiling
 
     def _decode(self) -> None:
         patient = self.patient
@@ -120,7 +126,7 @@ class Examination:
         self.announce("the loader, files in memory")
         self.ceilings["loader_warm"] = patient.load(patient.warm_rows, self._span(2))
         self.announce("the loader, files on storage")
-        self.ceilings["loader_cold"] = patient.load(self._cold_rows(), self._span(3))
+        self.ceilings["loader_cold"] = patient.load(self.patient.cold_rows(), self._span(3))
 
     def _compute(self) -> None:
         patient = self.patient
@@ -134,26 +140,15 @@ class Examination:
     def _train(self) -> None:
         patient = self.patient
         found: dict[str, Watched] = {}
-        for state, rows in (("warm", lambda: patient.warm_rows), ("cold", self._cold_rows)):
+        for state, rows in (("warm", lambda: patient.warm_rows), ("cold", patient.cold_rows)):
             self.announce(f"the full run, files {'in memory' if state == 'warm' else 'on storage'}")
             found[state] = patient.train(rows(), self._span(3.5))
             self.ceilings[f"full_{state}"] = watched_ceiling(found[state], patient.num_workers)
-        self.full = found["cold" if self.facts.get("cached_share", 0.0) < 0.5 else "warm"]
+        self.full = found["cold" if self.facts.get("cached_share", 0.0) < MOSTLY else "warm"]
         self.facts["waits_per_step"] = sum(self.full.waits.values()) / max(1, self.full.num_ordinary)
         self.facts["ready_batches"] = self.full.num_ready
         if self.full.waits:
             self.texts["waits"] = ", ".join(place for place, _ in self.full.waits.most_common(3))
-
-    def _cold_rows(self) -> Rows:
-        rows = self.patient.take(min(len(self.patient.index), 12_000))
-        self._evict(rows)
-        return rows
-
-    def _evict(self, rows: Rows) -> Eviction:
-        return evicted({path for path, _, _ in self.patient.paths(rows)})
-
-    def _store_read(self, rows: Rows) -> list[bytes]:
-        return self.patient.store.read_many(rows)
 
     def _groups(self, rows: Rows) -> Iterator[Rows]:
         """What one request brings, batch by batch."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ class Watched:
 
     phases: seconds of a step that the main process spent, by what it did. device_seconds: of a step, that the device
     computed. waits: where the host waited for the device in ordinary steps, and how often in each of these.
-    num_ready: batches that lay ready when the measurement began.
+    num_ready: batches that lay ready when the measurement began. cpu_seconds: of a step, of this process.
     """
 
     stamps: list[float] = field(default_factory=list)
@@ -38,10 +39,11 @@ class Watched:
     waits: Counter[str] = field(default_factory=Counter)
     num_ordinary: int = 0
     num_ready: int = 0
+    cpu_seconds: float = 0.0
 
     @property
     def step_seconds(self) -> list[float]:
-        return [end - begin for begin, end in zip(self.stamps, self.stamps[1:], strict=False)]
+        return [end - begin for begin, end in pairwise(self.stamps)]
 
 
 class Watch(Callback):
@@ -59,7 +61,8 @@ class Watch(Callback):
         self._warmup_left: int | None = None
         self._own: dict[str, float] = {}
         self._device_clock: CudaClock | None = None
-        self._found: Counter[Any] = Counter()
+        self._found: Counter[str] = Counter()
+        self._is_ordinary = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._clock: ActionClock = watch(trainer)
@@ -75,6 +78,7 @@ class Watch(Callback):
         self._began = time.perf_counter()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self._note_waits()
         if self._device_clock is not None:
             self._device_clock.start()
 
@@ -95,7 +99,7 @@ class Watch(Callback):
             return
         self.seen.stamps.append(now)
         self.seen.num_images.append(len(batch))
-        self._note_waits(trainer)
+        self._is_ordinary = not is_logging_step(trainer)
         measured = now - self.seen.stamps[0]
         enough = measured >= self.seconds and len(self.seen.stamps) > self.least_steps
         if (enough or now - self._began >= self.limit_seconds) and len(self.seen.stamps) > 2:
@@ -106,8 +110,7 @@ class Watch(Callback):
         self.seen.stamps.append(now)
         self.seen.num_images.append(0)
         self._own = dict(self._clock.own_seconds)
-        self._busy = self._busy_seconds()
-        self._note_waits(None)
+        self._busy, self._cpu = self._busy_seconds(), time.process_time()
 
     def _end(self) -> None:
         num_steps = len(self.seen.stamps) - 1
@@ -115,6 +118,7 @@ class Watch(Callback):
         for action, seconds in self._clock.own_seconds.items():
             phases[_phase(action)] += (seconds - self._own.get(action, 0.0)) / num_steps  # type: ignore[assignment]
         self.seen.phases = dict(phases)
+        self.seen.cpu_seconds = (time.process_time() - self._cpu) / num_steps
         self.seen.device_seconds = (self._busy_seconds() - self._busy) / num_steps
 
     def _busy_seconds(self) -> float:
@@ -127,15 +131,15 @@ class Watch(Callback):
             return self._device_total
         return self._clock.seconds["run_training_batch"]
 
-    def _note_waits(self, trainer: Trainer | None) -> None:
-        """Waits since the last call, unless the step read its metrics, as logging steps do."""
+    def _note_waits(self) -> None:
+        """Waits since the last step began, unless that one read its metrics, as logging steps do."""
         if self._simulated is None:
             return
         found = Counter({f"{wait.operation} at {wait.place}": num for wait, num in self._simulated.waits.found.items()})
-        if trainer is not None and not is_logging_step(trainer):
+        if self._is_ordinary:
             self.seen.waits += found - self._found
             self.seen.num_ordinary += 1
-        self._found = found
+        self._found, self._is_ordinary = found, False
 
 
 class ResidentLoader:
@@ -201,7 +205,7 @@ def _phase(action: str) -> str:
         return "checkpoint"
     if action.startswith("[Logger]"):
         return "logging"
-    if action.startswith("[Callback]Rehearsal") or action.startswith("[Callback]Watch"):
+    if action.startswith(("[Callback]Rehearsal", "[Callback]Watch")):
         return "device"
     if action.startswith("[Callback]"):
         return f"callback {action.removeprefix('[Callback]').partition('{')[0].partition('.')[0]}"

@@ -30,8 +30,10 @@ from imagenet_opt.data.store import Store
 from imagenet_opt.data.subset import subset
 from imagenet_opt.errors import BadSample
 from imagenet_opt.measure.diagnosis import Ceiling
+from imagenet_opt.measure.page_cache import Eviction, evicted
 from imagenet_opt.measure.rate import rate_windows
 from imagenet_opt.model.network import build_network
+from imagenet_opt.run.wandb_run import finish
 
 Rows = NDArray[np.int64]
 Index = FileIndex | ShardIndex
@@ -41,6 +43,8 @@ _ALONE = ("acceleration", "mixing", "rehearsal")
 _NETWORK = ("name", "num_classes", "blurpool", "small_stem")
 _IN_MEMORY = 512
 """Files that are decoded from memory: more than a CPU's caches hold."""
+_COLD = 12_000
+"""Files of one experiment on storage, at most."""
 _LISTED = 100_000
 """Samples of an index, at least, so that no epoch ends within an experiment."""
 _WARMING = 64
@@ -69,7 +73,7 @@ class Patient:
         self.data: ImageData = make(config.data, "data")
         with open_dict(config):
             config.model.num_classes = num_classes_of(config.model.num_classes, self.data)
-        self.index: Index = self.data.train  # type: ignore[assignment]
+        self.index: Any = self.data.train
         self.how = self.data.loading
         self.rows = np.random.default_rng(config.seed).permutation(len(self.index))
         self._taken = 0
@@ -131,6 +135,16 @@ class Patient:
         self.warm_rows = np.array([row for row, one in zip(rows.tolist(), found, strict=True) if one is not None])
         self.encoded = [one for one in found if one is not None][:_IN_MEMORY]
 
+    def evict(self, rows: Rows) -> Eviction:
+        """Drop the samples' files from the page cache."""
+        return evicted({path for path, _, _ in self.paths(rows)})
+
+    def cold_rows(self) -> Rows:
+        """Samples that were not read since they left the page cache."""
+        rows = self.take(min(len(self.index), _COLD))
+        self.evict(rows)
+        return rows
+
     def listed(self, rows: Rows) -> Index:
         """An index of these samples, again and again."""
         return subset(self.index, np.tile(rows, -(-_LISTED // len(rows))))
@@ -168,14 +182,25 @@ class Patient:
         how = replace(self.how, samples_per_epoch=None)
         return self._fit(self.config, ImageData(self.listed(rows), self.data.val, how), span)
 
+    def full_rate(self, seconds: float, *, cold: bool) -> float:
+        """Images per second of the full run, once."""
+        if not cold and not len(self.warm_rows):
+            self.warm(seconds)
+        seen = self.train(self.cold_rows() if cold else self.warm_rows, Span(seconds))
+        return watched_ceiling(seen, self.num_workers).images_per_second
+
     def _fit(self, config: DictConfig, data: Any, span: Span) -> Watched:
         watch = Watch(seconds=span.seconds, limit_seconds=span.limit, multiple=self.num_workers)
         with run_folder(config) as config, offline():
             trainer = build_trainer(config)
             trainer.callbacks.append(watch)  # type: ignore[attr-defined]
             model = build_model(config, global_batch=self.how.batch_size * trainer.world_size)
-            loaders = {"datamodule": data} if isinstance(data, ImageData) else {"train_dataloaders": data}
-            trainer.fit(model, **loaders)
+            try:
+                loaders = {"datamodule": data} if isinstance(data, ImageData) else {"train_dataloaders": data}
+                trainer.fit(model, **loaders)
+            finally:
+                for logger in trainer.loggers:
+                    finish(logger, exit_code=0)
         return watch.seen
 
     def copy(self, span: Span) -> Ceiling | None:
@@ -212,7 +237,7 @@ class Patient:
 
     @cached_property
     def _fitted(self) -> Any:
-        return self.loader(self.warm_rows[: len(self.encoded)]).loader
+        return self.loader(self.rows[: self.how.batch_size]).loader
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
@@ -305,4 +330,3 @@ def offline() -> Iterator[None]:
             del os.environ["WANDB_MODE"]
         else:
             os.environ["WANDB_MODE"] = before
-

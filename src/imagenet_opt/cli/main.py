@@ -9,6 +9,7 @@ from imagenet_opt import __version__
 from imagenet_opt.errors import ConfigError
 
 COMMANDS = {
+    "doctor": ("imagenet_opt.cli.doctor", "find by experiment why the GPU waits, and say what to do"),
     "pack": ("imagenet_opt.cli.pack", "write a data set as tar shards, which read fast from any storage"),
     "bench": ("imagenet_opt.cli.bench", "measure the input pipeline alone, beside other loaders"),
     "export": ("imagenet_opt.cli.export", "write a trained network as safetensors or ONNX, and check the file"),

@@ -1,6 +1,7 @@
 """Images per second of something that gives whole batches, in several stretches of time."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 NUM_WINDOWS = 3
 
@@ -22,7 +23,4 @@ def rate_windows(
         num_windows = 1
     size = num_batches // (num_windows * multiple) * multiple
     edges = [num_batches - size * i for i in range(num_windows, -1, -1)]
-    return tuple(
-        sum(num_images[begin + 1 : end + 1]) / (stamps[end] - stamps[begin])
-        for begin, end in zip(edges, edges[1:], strict=False)
-    )
+    return tuple(sum(num_images[begin + 1 : end + 1]) / (stamps[end] - stamps[begin]) for begin, end in pairwise(edges))

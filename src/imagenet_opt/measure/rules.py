@@ -115,7 +115,7 @@ def storage_latency(seen: Evidence) -> Finding:
     return Finding(
         "storage_latency",
         fired,
-        f"files arrive {1000 * late:.0f} ms after they are asked for; {seen.storage:.0f} img/s with {deep:.0f} in flight",
+        f"files arrive {1000 * late:.0f} ms after they are asked for, {seen.storage:.0f} img/s with {deep:.0f} in flight",
         "ask for more at a time, or pack the data into shards on a faster disk",
         overrides=_deeper(seen),
         commands=(_PACK,),
@@ -142,7 +142,7 @@ def lazy_mount(seen: Evidence) -> Finding:
     return Finding(
         "lazy_mount",
         fired,
-        f"a file takes {1000 * first:.0f} ms the first time and {1000 * second:.0f} ms the second, from storage both times",
+        f"a file takes {1000 * first:.0f} ms at its first touch and {1000 * second:.0f} ms at its second, out of memory",
         "fetch every file once before training, or pack the data onto a local disk",
         commands=("imagenet-opt hydrate data.root=...", _PACK),
         gain=_mended(seen, seen.decode) if fired else None,
@@ -196,7 +196,7 @@ def slow_decode(seen: Evidence) -> Finding:
     return Finding(
         "slow_decode",
         fired,
-        f"all {seen.facts['num_workers']:.0f} workers decode {seen.decode:.0f} img/s from memory, images of {pixels:.1f} MP",
+        f"{seen.facts['num_workers']:.0f} workers, one a CPU, decode {seen.decode:.0f} images/s of {pixels:.1f} MP",
         "pack the images smaller (max_side), let the GPU resize (data.resize_on=device), or take more CPUs",
         overrides=("data.resize_on=device",) if seen.texts.get("resize_on") == "worker" else (),
         commands=(f"{_PACK} max_side=500",),
@@ -262,7 +262,8 @@ def _stall(seen: Evidence, rule: str, phase: str, remedy: str, overrides: tuple[
     seconds = seen.phases.get(phase, 0.0)
     rivals = [other for name, other in seen.phases.items() if name not in (phase, "step", "device")]
     fired = seen.busy < BUSY_ENOUGH and _share(seen, phase) >= MAIN_SHARE and seconds > max(rivals, default=0.0)
-    says = f"{phase} takes {1000 * seconds:.1f} ms of a step of {1000 * seen.step:.0f} ms, the GPU idles {1000 * seen.idle:.0f}"
+    step, idle = 1000 * seen.step, 1000 * seen.idle
+    says = f"{phase} takes {1000 * seconds:.1f} ms of a step of {step:.0f} ms, in which the GPU idles for {idle:.0f}"
     return Finding(rule, fired, says, remedy, overrides, gain=_until(seen) if fired else None)
 
 

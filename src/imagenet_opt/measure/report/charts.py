@@ -90,7 +90,11 @@ def waterfall(found: Diagnosis) -> "go.Figure":
             hoverinfo="text",
         )
     figure.update_layout(
-        layout(height=110 + 34 * (len(parts) + 1), title="One step, by what it is made of", simulated=found.simulated is not None)
+        layout(
+            height=110 + 34 * (len(parts) + 1),
+            title="One step, by what it is made of",
+            simulated=found.simulated is not None,
+        )
     )
     end = max([whole.seconds, *(start + max(0.0, part.seconds) for start, part in zip(starts, parts, strict=True))])
     figure.update_xaxes(title="ms", range=[0, end * 1e3 * 1.12])

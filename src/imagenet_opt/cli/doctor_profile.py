@@ -1,0 +1,67 @@
+"""What this GPU does when all is well, kept for rehearsals on machines that have none."""
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from imagenet_opt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+_COPIED_MB = 64
+_WARM_SECONDS = 2.0
+
+
+def record_profile(config: "DictConfig", *, seconds: float) -> None:
+    """Measure ResNet-50's step, its launches and copies here, and write conf/rehearse/<GPU>.yaml.
+
+    Raises ConfigError without a GPU, and for another network or size than the ones that profiles are of.
+    """
+    from imagenet_opt.cli.doctor_stages import Patient, Span, watched_ceiling
+    from imagenet_opt.cli.overrides import config_folder
+    from imagenet_opt.machine import versions
+    from imagenet_opt.measure.accelerator import Accelerator, write_profile
+
+    patient = Patient(config)
+    if patient.device.type != "cuda":
+        raise ConfigError("--record-profile measures a GPU, and there is none here")
+    if (config.model.name, config.data.image_size) != ("resnet50", 224):
+        raise ConfigError("--record-profile is of model.name=resnet50 at data.image_size=224; leave these as they are")
+    patient.warm(_WARM_SECONDS)
+    seen = patient.compute(Span(seconds / 2), beside=False)
+    rate = watched_ceiling(seen, 1)
+    steps = torch.tensor(seen.step_seconds)
+    name = torch.cuda.get_device_name()
+    found = versions()
+    profile = Accelerator(
+        name=name,
+        images_per_second=round(rate.images_per_second, 1),
+        launch_seconds=round(seen.cpu_seconds, 5),
+        copy_gb_per_second=round(copy_rate(patient.device, pinned=True), 2),
+        pageable_gb_per_second=round(copy_rate(patient.device, pinned=False), 2),
+        jitter=round(float(steps.std() / steps.mean()), 4),
+        source=f"imagenet-opt doctor --record-profile, {config.trainer.precision}, batch {config.data.batch_size}, "
+        f"torch {found['torch']}",
+        estimate=False,
+    )
+    file = config_folder() / "rehearse" / f"{re.sub(r'[^a-z0-9]+', '_', name.lower()).strip('_')}.yaml"
+    write_profile(file, profile, machine=f"{name}, torch {found['torch']}")
+    print(f"{name}: {rate.images_per_second:.0f} images/s; written to {file}, for rehearse={file.stem}")
+
+
+def copy_rate(device: torch.device, *, pinned: bool) -> float:
+    """GB/s from pinned memory to the device, or from the device to ordinary memory."""
+    host = torch.empty(_COPIED_MB * 1_000_000, dtype=torch.uint8, pin_memory=pinned)
+    there = torch.empty_like(host, device=device)
+    ends = (there, host) if pinned else (host, there)
+    rates = []
+    for _ in range(10):
+        torch.cuda.synchronize(device)
+        began = time.perf_counter()
+        ends[0].copy_(ends[1], non_blocking=pinned)
+        torch.cuda.synchronize(device)
+        rates.append(host.nbytes / 1e9 / (time.perf_counter() - began))
+    return sorted(rates)[len(rates) // 2]

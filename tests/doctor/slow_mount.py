@@ -1,9 +1,9 @@
 """A folder seen through FUSE as slow storage: `python -m tests.doctor.slow_mount SOURCE MOUNT COPIES`.
 
-How slow is told in the file MOUNT.json, at any time: {"latency": 0.1} seconds of each request (of 128 KiB at most),
-{"bytes_per_second": 20e6} of all requests together, one after the other, {"first_touch": 0.3} seconds more of a file's
-first read since it was mounted, {"every": 50, "late": 2.0} seconds more of every 50th reading of a file.
-Files read once stay in the kernel's page cache until they are evicted.
+How slow is told in the file MOUNT.json, at any time: {"latency": 0.1} seconds of each request, which brings 128 KiB at
+most (longer files take several, one after the other), {"bytes_per_second": 20e6} of all requests together,
+{"first_touch": 0.3} seconds more of a file's first read since it was mounted, {"every": 50, "late": 2.0} seconds more
+of every 50th reading of a file. Files read once stay in the kernel's page cache until they are evicted.
 """
 
 import errno

@@ -12,7 +12,7 @@ from imagenet_opt.measure.page_cache import Eviction, evicted, residency
 from imagenet_opt.measure.reads import Indices
 from tests.doctor.slow_mount import slow_mount
 from tests.faults.flaky_folder import tell
-from tests.faults.runs import NotTried
+from tests.faults.not_tried import NotTried
 
 HOUR = 3600.0
 

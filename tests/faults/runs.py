@@ -44,10 +44,6 @@ TINY = (
 )
 
 
-class NotTried(Exception):
-    """This machine does not allow the fault."""
-
-
 class Run:
     """One process of train.py. Its output is in `folder`/N.out and N.err; `seen` is the run folder."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.faults.runs import NotTried
+from tests.faults.not_tried import NotTried
 
 
 class SmallDisk:

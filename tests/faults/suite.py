@@ -17,8 +17,9 @@ from pathlib import Path
 from statistics import median
 
 from tests.faults import checkpoint_cases, data_cases, process_cases, storage_cases, training_cases  # noqa: F401
+from tests.faults.not_tried import NotTried
 from tests.faults.registry import CASES, Case
-from tests.faults.runs import Lab, NotTried, Trial
+from tests.faults.runs import Lab, Trial
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -56,16 +56,8 @@ class DepthReads:
 
     @property
     def ceiling(self) -> Ceiling:
-        facts = (
-            "depth",
-            "megabytes_per_second",
-            "latency_median",
-            "latency_p95",
-            "latency_p99",
-            "num_requests",
-            "cpus",
-        )
-        return Ceiling(self.windows, {name: float(getattr(self, name)) for name in facts})
+        facts = {name: float(value) for name, value in asdict(self).items() if name != "windows"}
+        return Ceiling(self.windows, facts)
 
 
 def read_at_depths(

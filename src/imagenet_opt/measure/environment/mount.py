@@ -69,16 +69,17 @@ def check_options(mount: Mount | None) -> Finding:
     faults = _nfs_faults(mount.options) if mount.kind.startswith("nfs") else _other_faults(mount)
     if not faults:
         return Finding("mount_options", False, f"nothing slow in {','.join(mount.options)}", environment=True)
-    better = ",".join(option for _, option in faults)
+    better, point = ",".join(option for _, option in faults), shlex.quote(printable(mount.mountpoint))
+    anew = (
+        f"sudo umount {point} && sudo mount -t {mount.kind} -o {better} SERVER:/PATH {point}"  # NFS remounts but a few
+    )
     return Finding(
         "mount_options",
         True,
         printable(f"{mount.mountpoint} ({mount.kind}) is mounted with {', '.join(fault for fault, _ in faults)}"),
-        remedy="mount it anew with the options below"
+        remedy="mount it with better options"
         + ("; nconnect where the server takes it (Amazon EFS does not)" if "nconnect" in better else ""),
-        commands=(
-            f"sudo umount {shlex.quote(printable(mount.mountpoint))} && sudo mount -t {mount.kind} -o {better} ...",
-        ),
+        commands=(anew if mount.kind.startswith("nfs") else f"sudo mount -o remount,{better} {point}",),
         environment=True,
     )
 

@@ -78,7 +78,7 @@ def check_options(mount: Mount | None) -> Finding:
         True,
         printable(f"{mount.mountpoint} ({mount.kind}) is mounted with {', '.join(fault for fault, _ in faults)}"),
         remedy="mount it with better options"
-        + ("; nconnect where the server takes it (Amazon EFS does not)" if "nconnect" in better else ""),
+        + ("; nconnect where the server takes it, which not all do" if "nconnect" in better else ""),
         commands=(anew if mount.kind.startswith("nfs") else f"sudo mount -o remount,{better} {point}",),
         environment=True,
     )

@@ -9,6 +9,8 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from callbacks.gpu_utilization import GpuUtilization
+from imagenet_opt.measure.environment.gpu_state import read_gpu
+from imagenet_opt.measure.environment.precision import precision_of_convolutions
 from imagenet_opt.measure.gpu import gpu_readings
 
 pytestmark = [
@@ -44,6 +46,24 @@ def test_the_reading_is_of_the_device_that_torch_uses() -> None:
     readings.close()
     with pytest.raises(pynvml.NVMLError_Uninitialized):
         pynvml.nvmlDeviceGetCount()
+
+
+def test_the_state_of_the_device_is_read_while_it_works() -> None:
+    work(1.0)
+    state = read_gpu(0)
+    assert state is not None and state.name in torch.cuda.get_device_name(0)
+    assert state.clock_reasons is not None and state.persistent is not None and state.compute_mode is not None
+    assert state.others is not None
+
+
+def test_backward_on_the_device_is_seen_too() -> None:
+    def step() -> None:
+        net = torch.nn.Conv2d(3, 8, 3).cuda()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = net(torch.rand(2, 3, 8, 8, device="cuda")).float().sum()
+        loss.backward()
+
+    assert precision_of_convolutions(step) == {"convolution float16": 2}
 
 
 class Rows(DummyLogger):

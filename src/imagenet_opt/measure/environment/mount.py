@@ -68,17 +68,18 @@ def check_options(mount: Mount | None) -> Finding:
         return Finding("mount_options", None, "no mount holds the data's folder", environment=True)
     faults = _nfs_faults(mount.options) if mount.kind.startswith("nfs") else _other_faults(mount)
     if not faults:
-        return Finding("mount_options", False, f"nothing slow in {','.join(mount.options)}", environment=True)
-    better = ",".join(option for _, option in faults)
+        seen = ",".join(option for option in mount.options if "=" not in option)
+        return Finding("mount_options", False, f"nothing slow in {seen} and the rest", environment=True)
+    better, point = ",".join(option for _, option in faults), shlex.quote(printable(mount.mountpoint))
+    # An NFS mount takes but a few options by remounting, nfs(5).
+    anew = f"sudo umount {point} && sudo mount -t {mount.kind} -o {better} SERVER:/PATH {point}"
     return Finding(
         "mount_options",
         True,
         printable(f"{mount.mountpoint} ({mount.kind}) is mounted with {', '.join(fault for fault, _ in faults)}"),
-        remedy="mount it anew with the options below"
-        + ("; nconnect where the server takes it (Amazon EFS does not)" if "nconnect" in better else ""),
-        commands=(
-            f"sudo umount {shlex.quote(printable(mount.mountpoint))} && sudo mount -t {mount.kind} -o {better} ...",
-        ),
+        remedy="mount it with better options"
+        + ("; nconnect where the server takes it, which not all do" if "nconnect" in better else ""),
+        commands=(anew if mount.kind.startswith("nfs") else f"sudo mount -o remount,{better} {point}",),
         environment=True,
     )
 

@@ -26,7 +26,7 @@ def train(config: DictConfig) -> None:
     from imagenet_opt.cli.build import build_run
     from imagenet_opt.cli.console import quiet
     from imagenet_opt.cli.preempted import STATUS, clear, record
-    from imagenet_opt.cli.summary import print_summary, summarize, write_summary
+    from imagenet_opt.cli.summary import print_summary, simulated, summarize, write_summary
     from imagenet_opt.data.prefetcher import died
     from imagenet_opt.run.checkpoint import step_files
     from imagenet_opt.run.peers import explain
@@ -53,7 +53,7 @@ def train(config: DictConfig) -> None:
         elif run.trainer.is_global_zero:
             numbers = summarize(run.trainer, import_seconds=import_seconds, run_seconds=time.time() - process_began)
             write_summary(numbers, run.folder)
-            print_summary(numbers, run.folder)
+            print_summary(numbers, run.folder, device=simulated(run.trainer))
         exit_code = 0
     except Preempted:
         exit_code = STATUS

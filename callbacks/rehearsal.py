@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from imagenet_opt.data.batch import Batch, RaggedBatch
-from imagenet_opt.errors import CheckpointMismatch, ConfigError
+from imagenet_opt.errors import CheckpointMismatch, ConfigError, printable
 from imagenet_opt.measure.accelerator import Accelerator
 from imagenet_opt.measure.device_timeline import DeviceTimeline, share
 from imagenet_opt.measure.host_waits import HostWaits
@@ -59,7 +59,7 @@ class Rehearsal(Callback):
         copy_gb_per_second: float,
         pageable_gb_per_second: float,
         jitter: float = 0.0,
-        source: str = "",
+        source: str = "unknown",
         estimate: bool = True,
         rated_images_per_second: float | None = None,
         steps_ahead: int = 2,
@@ -95,7 +95,7 @@ class Rehearsal(Callback):
     @property
     def simulated(self) -> str:
         """What the accelerator is called in all that is said."""
-        return f"simulated {self.accelerator.name}"
+        return f"simulated {printable(self.accelerator.name)}"
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if trainer.world_size > 1:
@@ -132,7 +132,7 @@ class Rehearsal(Callback):
         one = self.accelerator
         rank_zero_info(
             f"{one}: {one.images_per_second:g} images/s, {one.launch_seconds * 1000:g} ms of a CPU to launch a step, "
-            f"copies at {one.copy_gb_per_second:g} GB/s. {one.source}"
+            f"copies at {one.copy_gb_per_second:g} GB/s; source: {printable(one.source)}"
         )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

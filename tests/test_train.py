@@ -231,3 +231,16 @@ def test_mistakes_end_in_one_line_without_a_traceback(images_root: Path, tmp_pat
         assert done.returncode == 2
         assert expected in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def test_a_run_is_rehearsed_without_the_accelerator(tmp_path: Path, images_root: Path) -> None:
+    run = train(tmp_path / "run", images_root, "rehearse=a10g", "+experiment=aggressive", "data.prefetch_factor=2")
+    assert run.returncode == 0, run.stderr
+    said = run.stdout + run.stderr
+    assert "simulated a10g (estimate): 900 images/s" in said
+    assert "simulated a10g: accelerator utilisation" in said and "of a simulated a10g" in said
+    numbers = json.loads((tmp_path / "run/summary.json").read_text())
+    assert numbers["steps"] == 12
+    assert 0 < numbers["rehearsal/accelerator_utilization"] <= 1
+    saved = opened(tmp_path / "run/last.ckpt")
+    assert saved["network"].keys() == timm.create_model("test_resnet", num_classes=3).state_dict().keys()

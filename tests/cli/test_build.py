@@ -237,6 +237,12 @@ def test_mixed_precision_follows_the_device() -> None:
         (["data=demo", "+experiment=baseline"], ["data=demo", "+experiment=baseline"]),
         (["--cfg", "job", "data=demo"], ["--cfg", "job", "+experiment=demo", "data=demo"]),
         (["--help"], ["--help"]),
+        (["rehearse=a10g"], ["+experiment=demo", "+rehearse=a10g"]),
+        (
+            ["rehearse=a10g", "data.root=/d", "+experiment=baseline", "--cfg", "job"],
+            ["data.root=/d", "+experiment=baseline", "+rehearse=a10g", "--cfg", "job"],
+        ),
+        (["rehearse=null", "+experiment=baseline"], ["+experiment=baseline"]),
     ],
 )
 def test_what_the_command_line_implies(given: list[str], meant: list[str]) -> None:

@@ -24,3 +24,10 @@ def test_a_run_without_rates_says_that_they_were_not_measured(tmp_path, capsys) 
     print_summary({}, tmp_path)
     assert "too short" not in (said := capsys.readouterr().out)
     assert said.count("not measured") >= 4
+
+
+def test_a_simulated_accelerator_is_called_so(tmp_path, capsys) -> None:
+    numbers = {"rehearsal/accelerator_utilization": 0.931}
+    print_summary(numbers, tmp_path, device="simulated a10g")
+    row = next(line for line in capsys.readouterr().out.splitlines() if "GPU busy" in line)
+    assert row.split("│")[2].strip() == "93% of a simulated a10g"

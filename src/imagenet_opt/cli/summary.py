@@ -57,16 +57,23 @@ def write_summary(numbers: dict[str, float], run_folder: Path) -> None:
     (run_folder / SUMMARY).write_text(json.dumps(numbers, indent=2) + "\n")
 
 
-def print_summary(numbers: dict[str, float], run_folder: Path) -> None:
+def simulated(trainer: Trainer) -> str | None:
+    """What accelerator a callback put in the place of a real one."""
+    names = (getattr(callback, "simulated", None) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+    return next((name for name in names if name is not None), None)
+
+
+def print_summary(numbers: dict[str, float], run_folder: Path, *, device: str | None = None) -> None:
+    """device: the accelerator, where it was simulated."""
     table = Table(box=box.ROUNDED, show_header=False, title="run finished", title_justify="left")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, text in _rows(numbers, run_folder):
+    for name, text in _rows(numbers, run_folder, device):
         table.add_row(name, printable(text))
     Console(markup=False, highlight=False, width=None if Console().is_terminal else 110).print(table)
 
 
-def _rows(numbers: dict[str, float], run_folder: Path) -> list[tuple[str, str]]:
+def _rows(numbers: dict[str, float], run_folder: Path, device: str | None) -> list[tuple[str, str]]:
     def show(shape: str, *keys: str) -> str:
         values: list[Any] = [numbers.get(key) for key in keys]
         return "not measured" if None in values else shape.format(*values)
@@ -77,6 +84,9 @@ def _rows(numbers: dict[str, float], run_folder: Path) -> list[tuple[str, str]]:
         show("compile {:.1f} s", "startup/compile_seconds") if "startup/compile_seconds" in numbers else "no compile",
         show("first step {:.1f} s", "startup/first_step_seconds"),
     ]
+    busy = show("{:.0f} %", "gpu/utilization_percent")
+    if device is not None:
+        busy = f"{show('{:.0%}', 'rehearsal/accelerator_utilization')} of a {device}"
     last, metrics = run_folder / checkpoints.LAST, run_folder / metrics_csv.FILE
     return [
         ("accuracy", show("top-1 {:.1%}, top-5 {:.1%} on validation", "val/acc1", "val/acc5")),
@@ -85,7 +95,7 @@ def _rows(numbers: dict[str, float], run_folder: Path) -> list[tuple[str, str]]:
             show("{:.2f} it/s, {:.0f} images/s", *(f"throughput/{k}_per_second" for k in ("it", "images"))),
         ),
         ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction") + _doubt(numbers)),
-        ("GPU busy", show("{:.0f} %", "gpu/utilization_percent")),
+        ("GPU busy", busy),
         ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
         ("start-up", ", ".join(startup)),
         ("whole run", show("{:.0f} s, {:.0f} steps", "run_seconds", "steps")),

@@ -40,7 +40,7 @@ class Accelerator:
     copy_gb_per_second: float
     pageable_gb_per_second: float
     jitter: float = 0.0
-    source: str = ""
+    source: str = "unknown"
     estimate: bool = True
 
     def __post_init__(self) -> None:
@@ -81,13 +81,8 @@ def write_profile(file: Path, accelerator: Accelerator, *, machine: str) -> None
         provenance=f"{words} {printable(machine)}, {datetime.date.today().isoformat()}",
         source=printable(accelerator.source),
     )
-    text += "".join(f"    {key}: {_yaml(value)}\n" for key, value in asdict(accelerator).items())
+    text += "".join(f"    {key}: {json.dumps(value)}\n" for key, value in asdict(accelerator).items())  # JSON is YAML
     try:
         file.write_text(text)
     except OSError as error:
         raise ConfigError(f"cannot write {printable(str(file))}: {error.strerror}; choose another file") from error
-
-
-def _yaml(value: str | float) -> str:
-    """As JSON, which YAML contains; with a dollar an interpolation would begin."""
-    return json.dumps(value.replace("${", "\\${") if isinstance(value, str) else value)

@@ -1,0 +1,141 @@
+"""Fits without the accelerator; what the device did is read off its timeline, never off a clock."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from torch import nn
+
+from callbacks.checkpoint import Checkpoint
+from callbacks.rehearsal import Rehearsal
+from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.data.index import open_split
+from imagenet_opt.data.prefetcher import finish_batch
+from imagenet_opt.errors import CheckpointMismatch, ConfigError
+from tests.callbacks.conftest import Plain
+from tests.conftest import loading
+
+QUIET = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
+
+
+def rehearsal(**options) -> Rehearsal:
+    usual = {"images_per_second": 1e4, "launch_seconds": 0.0, "copy_gb_per_second": 10.0, "pageable_gb_per_second": 5.0}
+    return Rehearsal(**({"name": "x"} | usual | options))
+
+
+class Validating(Plain):
+    def validation_step(self, batch, batch_idx) -> None:
+        self.log("val/loss", nn.functional.cross_entropy(self.net(batch[0]), batch[1]))
+
+
+class Reading(Plain):
+    """Waits for the device in each step."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.last = loss.item()
+        return loss
+
+
+class Named(Plain):
+    def training_step(self, batch, batch_idx):
+        self.batches = [*getattr(self, "batches", []), batch]
+        return nn.functional.cross_entropy(self.net(batch.images), batch.labels)
+
+
+def test_the_network_computes_nothing_and_is_itself_again_afterwards(project) -> None:
+    module = Validating()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    callback = rehearsal()
+    project.fit(callback, module=module)
+    assert "forward" not in vars(module.net)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+    assert project.trainer.callback_metrics["val/loss"] == pytest.approx(torch.log(torch.tensor(3.0)).item())
+    assert len(callback.timeline.steps) == 20  # of training; validation is left out
+    assert module.net(torch.zeros(1, 3, 8, 8)).abs().sum() > 0
+
+
+def test_each_step_takes_what_the_profile_says(project) -> None:
+    callback = rehearsal(images_per_second=100.0)
+    project.fit(callback, max_epochs=1)
+    seconds = [step.ended - step.began for step in callback.timeline.steps]
+    assert seconds == pytest.approx([4 / 100 * (8 / 224) ** 2] * 10)
+    timeline, numbers = callback.timeline, callback.summary()
+    assert numbers["rehearsal/busy_seconds"] == pytest.approx(sum(seconds[1:]))
+    total = timeline.steps[-1].ended - timeline.steps[0].ended
+    assert numbers["rehearsal/busy_seconds"] + numbers["rehearsal/idle_seconds"] == pytest.approx(total, abs=0.02)
+    assert all("rehearsal/accelerator_utilization" in row for _, row in project.logger.rows if "epoch" not in row)
+
+
+def test_a_slow_device_is_busy_and_a_quick_one_is_starved(project) -> None:
+    slow, quick = rehearsal(images_per_second=0.1), rehearsal(images_per_second=1e9)
+    project.fit(slow, max_epochs=1, log_every_n_steps=10)  # 50 ms a step
+    project.fit(quick, max_epochs=1, log_every_n_steps=10)
+    assert slow.timeline.utilization > 0.5 > quick.timeline.utilization
+
+
+def test_jitter_is_the_same_for_a_seed(project) -> None:
+    lengths = []
+    for seed in (1, 1, 2):
+        callback = rehearsal(jitter=0.1, seed=seed)
+        project.fit(callback, max_epochs=1)
+        lengths.append([round(step.ended - step.began, 10) for step in callback.timeline.steps])
+    assert lengths[0] == lengths[1] != lengths[2]
+
+
+def test_what_waits_for_the_device_is_found_with_its_line(project) -> None:
+    callback = rehearsal()
+    project.fit(callback, module=Reading(), max_epochs=1, log_every_n_steps=10)
+    waits = {wait.code: number for wait, number in callback.waits.found.items() if wait.operation == "item"}
+    assert waits["self.last = loss.item()"] == 10
+
+
+def test_batches_of_the_loader_come_unresized_and_without_cost(project, images_root, tmp_path) -> None:
+    indexes = [open_split(images_root, split, tmp_path) for split in ("train", "val")]
+    data = ImageData(*indexes, loading(resize_on="device"))
+    module, callback = Named(), rehearsal(copy_gb_per_second=1e-3)
+    module.net.num_classes = 3  # as networks of timm say; it takes no images of this size
+    trainer = Trainer(max_epochs=1, callbacks=[callback], accelerator="cpu", logger=False, **QUIET)
+    trainer.fit(module, datamodule=data)
+    assert all(batch.images.shape == (6, 3, 32, 32) for batch in module.batches)
+    for batch in module.batches:
+        assert batch.labels.tolist() == indexes[0].labels[batch.indices].tolist()
+    began = [step.began for step in callback.timeline.steps]
+    assert min(after - before for before, after in pairwise(began)) > 0.001  # several kB at 1 MB/s
+    assert trainer.train_dataloader.finish.func is trainer.val_dataloaders.finish.func is finish_batch
+
+
+def test_checkpoints_have_their_keys_and_their_size(project, tmp_path) -> None:
+    saved = []
+    for name, callbacks in (("real", []), ("rehearsed", [rehearsal()])):
+        checkpoint = Checkpoint(folder=str(tmp_path / name), every_n_steps=None, every_minutes=None, keep=1)
+        project.fit(*callbacks, checkpoint, max_epochs=1, default_root_dir=tmp_path / name)
+        saved.append(torch.load(tmp_path / name / "last.ckpt", weights_only=True))
+    real, rehearsed = saved
+    assert real["state_dict"].keys() == rehearsed["state_dict"].keys()
+    shapes = [
+        {number: state["momentum_buffer"].shape for number, state in one["optimizer_states"][0]["state"].items()}
+        for one in saved
+    ]
+    assert shapes[0] == shapes[1] and shapes[0]
+    with pytest.raises(CheckpointMismatch, match="real hardware"):
+        project.fit(rehearsal(), checkpoint, max_epochs=2, ckpt_path=tmp_path / "real/last.ckpt")
+
+
+def test_an_error_leaves_nothing_behind(project) -> None:
+    class Failing(Plain):
+        def training_step(self, batch, batch_idx):
+            raise ValueError("mine")
+
+    module = Failing()
+    with pytest.raises(ValueError, match="mine"):
+        project.fit(rehearsal(), module=module)
+    assert "forward" not in vars(module.net)
+    assert not torch.overrides._get_current_function_mode_stack()
+
+
+def test_a_network_that_is_not_there_is_refused(project) -> None:
+    with pytest.raises(ConfigError, match=r"callbacks.rehearsal.network='model' is no network of Plain"):
+        project.fit(rehearsal(network="model"))

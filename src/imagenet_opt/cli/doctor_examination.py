@@ -24,7 +24,7 @@ from imagenet_opt.measure.evidence import MOSTLY, Evidence
 from imagenet_opt.measure.first_touch import FirstTouch, touch_twice
 from imagenet_opt.measure.page_cache import Extent, sampled_residency
 from imagenet_opt.measure.reads import DEPTHS, DepthReads, read_at_depths
-from imagenet_opt.measure.storage_limit import mixed_rate, storage_limit
+from imagenet_opt.measure.storage_limit import StorageLimit, mixed_rate, storage_limit
 
 Announce = Callable[[str], None]
 """Told what is measured next."""
@@ -48,6 +48,7 @@ class Examination:
         self.facts: dict[str, float] = {}
         self.texts: dict[str, str] = {}
         self.full: Watched | None = None
+        self.storage_limit: StorageLimit | None = None
 
     def evidence(self, *, command: str) -> Evidence:
         """Measures everything."""
@@ -171,8 +172,8 @@ class Examination:
         self.facts["storage_depth"] = best.depth
         self.facts["storage_latency_seconds"] = curve[0].latency_median
         if len(curve) > 1:
-            limit = storage_limit(curve)
-            self.texts["storage_bound"], self.texts["storage"] = limit.kind, limit.evidence
+            self.storage_limit = storage_limit(curve)
+            self.texts["storage"] = self.storage_limit.evidence
 
     def _note(self, occupancy: Occupancy) -> None:
         usable = self.facts["usable_cpus"]

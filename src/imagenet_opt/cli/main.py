@@ -10,6 +10,8 @@ from imagenet_opt.errors import ConfigError
 
 COMMANDS = {
     "doctor": ("imagenet_opt.cli.doctor", "find by experiment why the GPU waits, and say what to do"),
+    "check": ("imagenet_opt.cli.check", "look over a data set before training: counts, bad files, duplicates, labels"),
+    "hydrate": ("imagenet_opt.cli.hydrate", "touch every file of a lazy mount once, so that training finds them there"),
     "pack": ("imagenet_opt.cli.pack", "write a data set as tar shards, which read fast from any storage"),
     "bench": ("imagenet_opt.cli.bench", "measure the input pipeline alone, beside other loaders"),
     "export": ("imagenet_opt.cli.export", "write a trained network as safetensors or ONNX, and check the file"),

@@ -3,12 +3,11 @@
 import difflib
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from imagenet_opt.cli.progress import progress, size
 from imagenet_opt.cli.terminal import printable
 from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.machine import usable_cpus
@@ -154,7 +153,7 @@ def _pack(arguments: Arguments) -> str:
 
     assert arguments.root is not None
     began = time.perf_counter()
-    with _progress("packing") as show:
+    with progress("packing", "images") as show:
         packed = pack(
             arguments.root,
             arguments.out,
@@ -168,7 +167,7 @@ def _pack(arguments: Arguments) -> str:
     seconds = time.perf_counter() - began
     what = (
         f"{packed.images} images, {packed.rejected} rejected{' (rejected.csv says why)' * (packed.rejected > 0)}, "
-        f"{_size(packed.bytes_in)} in, {_size(packed.bytes_out)} out"
+        f"{size(packed.bytes_in)} in, {size(packed.bytes_out)} out"
     )
     if not packed.images_seen:
         return f"{arguments.out} is packed already: {what}; nothing to do"
@@ -189,7 +188,7 @@ def _verify(arguments: Arguments) -> str:
             raise ConfigError(f"no pack in {folder} (out); expected the out=FOLDER that imagenet-opt pack was given")
     total, done = sum(len(load_index(folder)) for folder in folders), 0
 
-    with _progress("verifying") as show:
+    with progress("verifying", "images") as show:
 
         def advance(samples: int) -> None:
             nonlocal done
@@ -205,30 +204,3 @@ def _verify(arguments: Arguments) -> str:
             "where an .npy is damaged, and pack again with the same words: what is missing is made"
         )
     return f"{arguments.out} is whole: all {total} images are as they were packed"
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """On stderr: a bar with rate and time left on a terminal, else a line at each tenth."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    began, terminal, told = time.perf_counter(), sys.stderr.isatty(), 0
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]:.0f} images/s"), TimeRemainingColumn())
-    bar = Progress(what, *columns, console=Console(stderr=True), disable=not terminal)
-    task = bar.add_task("", total=None, rate=0.0)
-
-    def show(done: int, total: int) -> None:
-        nonlocal told
-        rate = done / (time.perf_counter() - began)
-        bar.update(task, completed=done, total=total, rate=rate)
-        if not terminal and (tenth := 10 * done // total) > told:
-            told = tenth
-            print(f"{what}: {done} of {total} images, {rate:.0f} images/s", file=sys.stderr, flush=True)
-
-    with bar:
-        yield show
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.2f} MB"

@@ -1,5 +1,6 @@
 """One rule for each cause of a waiting GPU: when it fires, on what evidence, and what to do."""
 
+import math
 from collections.abc import Callable
 
 from imagenet_opt.measure.diagnosis import Finding
@@ -37,8 +38,14 @@ def is_slow_reading(seen: Evidence) -> bool:
     return is_starved(seen) and not is_ample(seen) and seen.loader < SLOWER * seen.decode
 
 
-def is_slow_decoding(seen: Evidence) -> bool:
-    return is_starved(seen) and not is_ample(seen) and not seen.loader < SLOWER * seen.decode
+def is_short_of_cpu(seen: Evidence) -> bool:
+    """Whether decoding takes longer than the GPU, or the training process itself comes short of CPU time."""
+    slow_decoding = is_starved(seen) and not is_ample(seen) and not is_slow_reading(seen)
+    return slow_decoding or is_crowded(seen)
+
+
+def is_crowded(seen: Evidence) -> bool:
+    return seen.gpu_beside_loader < SLOWER * seen.gpu and seen.busy < BUSY_ENOUGH and not is_slow_reading(seen)
 
 
 def is_ample(seen: Evidence) -> bool:
@@ -110,14 +117,14 @@ def slow_callback(seen: Evidence) -> Finding:
 
 
 def storage_latency(seen: Evidence) -> Finding:
-    late, deep = seen.fact("storage_latency_seconds"), seen.fact("storage_depth")
+    late, deep = seen.fact("storage_latency_seconds"), seen.fact("depth")
     fired = is_slow_reading(seen) and not _lazy(seen) and seen.texts.get("storage_bound") != "bandwidth"
     return Finding(
         "storage_latency",
         fired,
-        f"files arrive {1000 * late:.0f} ms after they are asked for, {seen.storage:.0f} img/s with {deep:.0f} in flight",
+        f"files arrive {1000 * late:.0f} ms after they are asked for, {deep:.0f} in flight: {seen.loader:.0f} img/s",
         "ask for more at a time, or pack the data into shards on a faster disk",
-        overrides=_deeper(seen),
+        overrides=() if seen.texts.get("reads_in_flight") == "auto" else ("data.reads_in_flight=auto",),
         commands=(_PACK,),
         gain=_mended(seen, seen.decode) if fired else None,
     )
@@ -142,7 +149,7 @@ def lazy_mount(seen: Evidence) -> Finding:
     return Finding(
         "lazy_mount",
         fired,
-        f"a file takes {1000 * first:.0f} ms at its first touch and {1000 * second:.0f} ms at its second, out of memory",
+        f"files take {1000 * first:.0f} ms at their first touch, {1000 * second:.0f} ms at their second, out of memory",
         "fetch every file once before training, or pack the data onto a local disk",
         commands=("imagenet-opt hydrate data.root=...", _PACK),
         gain=_mended(seen, seen.decode) if fired else None,
@@ -152,7 +159,7 @@ def lazy_mount(seen: Evidence) -> Finding:
 def busy_neighbour(seen: Evidence) -> Finding:
     usable, others = seen.facts["usable_cpus"], seen.fact("others_cpus")
     crowded = others >= OTHERS_SHARE * usable
-    fired = crowded and (is_slow_decoding(seen) or _is_crowded(seen))
+    fired = crowded and is_short_of_cpu(seen)
     return Finding(
         "busy_neighbour",
         fired,
@@ -165,7 +172,7 @@ def busy_neighbour(seen: Evidence) -> Finding:
 def few_workers(seen: Evidence) -> Finding:
     workers, usable = seen.facts["num_workers"], seen.facts["usable_cpus"]
     most = max((rate for count, rate in seen.curves.get("workers", ()) if count > workers), default=0.0)
-    fired = is_slow_decoding(seen) and workers < usable and most * SLOWER > seen.decode
+    fired = is_short_of_cpu(seen) and not is_crowded(seen) and workers < usable and most * SLOWER > seen.decode
     return Finding(
         "few_workers",
         fired,
@@ -179,7 +186,7 @@ def few_workers(seen: Evidence) -> Finding:
 
 def few_cpus(seen: Evidence) -> Finding:
     usable, there = seen.facts["usable_cpus"], seen.facts["machine_cpus"]
-    fired = is_slow_decoding(seen) and usable < there and not few_workers(seen).fired
+    fired = is_short_of_cpu(seen) and usable < there and not few_workers(seen).fired
     return Finding(
         "few_cpus",
         fired,
@@ -192,7 +199,7 @@ def few_cpus(seen: Evidence) -> Finding:
 def slow_decode(seen: Evidence) -> Finding:
     pixels = seen.fact("megapixels")
     others = (busy_neighbour, few_workers, few_cpus)
-    fired = is_slow_decoding(seen) and not any(rule(seen).fired for rule in others)
+    fired = is_short_of_cpu(seen) and not any(rule(seen).fired for rule in others)
     return Finding(
         "slow_decode",
         fired,
@@ -205,16 +212,16 @@ def slow_decode(seen: Evidence) -> Finding:
 
 
 def small_prefetch(seen: Evidence) -> Finding:
-    ahead = seen.facts["prefetch_factor"]
+    ahead, workers = seen.facts["prefetch_factor"], max(1.0, seen.facts["num_workers"])
     gap = seen.ceilings[f"loader_{seen.state}"].facts.get("longest_gap_seconds", 0.0)
-    fired = is_starved(seen) and is_ample(seen)
+    fired = is_starved(seen) and is_ample(seen) and not is_crowded(seen)
     return Finding(
         "small_prefetch",
         fired,
         f"the loader gives {seen.loader:.0f} img/s on average, with pauses of up to {1000 * gap:.0f} ms; "
         f"{ahead:.0f} batches a worker are made ahead",
         "more batches ahead",
-        overrides=(f"data.prefetch_factor={max(4, 4 * int(ahead))}",),
+        overrides=(f"data.prefetch_factor={max(4 * int(ahead), math.ceil(1.5 * gap / seen.step / workers))}",),
         gain=_until(seen) if fired else None,
     )
 
@@ -232,7 +239,8 @@ def slow_copy(seen: Evidence) -> Finding:
 
 
 def contention(seen: Evidence) -> Finding:
-    fired = _is_crowded(seen) and not busy_neighbour(seen).fired
+    others = (busy_neighbour, few_cpus)
+    fired = is_crowded(seen) and not is_starved(seen) and not any(rule(seen).fired for rule in others)
     return Finding(
         "contention",
         fired,
@@ -274,21 +282,6 @@ def _stalls(seen: Evidence) -> bool:
 def _lazy(seen: Evidence) -> bool:
     first, second = seen.fact("first_touch_seconds"), seen.fact("second_touch_seconds")
     return first >= LAZY_SECONDS and first >= LAZY_RATIO * second
-
-
-def _is_crowded(seen: Evidence) -> bool:
-    """Whether the training process itself comes short of CPU time."""
-    return seen.gpu_beside_loader < SLOWER * seen.gpu and seen.busy < BUSY_ENOUGH and is_ample(seen)
-
-
-def _deeper(seen: Evidence) -> tuple[str, ...]:
-    """More requests in flight, where the curve of the storage says that they pay."""
-    points = seen.curves.get("reads_in_flight", ())
-    if not points or seen.texts.get("reads_in_flight") == "auto":
-        return ()
-    deep, rate = max(points, key=lambda point: point[1])
-    per_worker = max(1, round(deep / max(1.0, seen.facts["num_workers"])))
-    return (f"data.reads_in_flight={per_worker}",) if rate * SLOWER > seen.loader else ()
 
 
 def _mended(seen: Evidence, rate: float) -> float:

@@ -1,0 +1,184 @@
+"""`imagenet-opt hydrate`: touch every file of a lazy mount once, with hundreds of requests in flight."""
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from imagenet_opt.cli.progress import duration, progress, size
+from imagenet_opt.cli.terminal import printable
+from imagenet_opt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from imagenet_opt.data.hydrate import Part, Tally
+
+HELP = """Touch every file of a lazy mount once, with hundreds of requests in flight.
+
+FSx for Lustre linked to S3, and mounts of S3 itself, show files that they do not hold yet: the first read of each one
+fetches it, in a tenth of a second to a second. A loader with 16 reads in flight spends its first epoch on that.
+
+imagenet-opt hydrate data.root=/fsx/imagenet                     then train
+imagenet-opt hydrate data.root=/fsx/imagenet --splits val --in-flight 512
+
+  --in-flight N      files asked for at a time, 1 to 900 (default 256)
+  --splits A,B       train, val or both (default train,val)
+  --verify           Lustre only: count afterwards the files whose data it does not hold, and forget that they were done
+  --again            also the files that earlier calls have done
+
+Any override of train.py may be added, such as data.train_folder, data.val_folder, data.cache_dir or data.read_timeout.
+Of packed data the shards are touched. On Lustre, where the program lfs exists, files are brought back by
+`lfs hsm_restore`, without sending them here; where that does not work (it often needs root), and anywhere else, each
+file is read to its end and thrown away.
+
+First it measures a handful of files, one after another, and says how long all of them may take. Stopped at any moment,
+by Ctrl-C, kill -9 or storage that is away for long, it goes on with what is left when the same is said again: a journal
+in data.cache_dir knows what is done, until the data set has other files. Files that cannot be read are listed at the
+end, and tried again next time; the status is 1 then.
+
+Files do not stay for ever: a file system that fills up, or releases what was not read for long, drops them again by its
+own policy, and the first read is slow again. --verify tells on Lustre; elsewhere only --again helps. To have them for
+good, copy or pack them onto a local disk: imagenet-opt pack --help."""
+
+SPLITS = ("train", "val")
+MOST_IN_FLIGHT = 900
+"""Fits the usual limit of 1024 open files."""
+_LISTED = 100
+"""Bad files that are told by name."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says."""
+
+    overrides: tuple[str, ...] = ()
+    in_flight: int = 256
+    splits: tuple[str, ...] = SPLITS
+    verify: bool = False
+    again: bool = False
+
+
+def main(argv: list[str]) -> None:
+    """Exits with status 1 where files could not be read."""
+    if {"--help", "-h"} & set(argv):
+        print(HELP)
+        return
+    if run(parse(argv)).bad:
+        sys.exit(1)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (imagenet-opt hydrate --help)")
+
+
+def parse(argv: list[str]) -> Options:
+    """Raises ConfigError for what is unknown or does not fit."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--in-flight", type=int, default=Options.in_flight)
+    parser.add_argument("--splits", default=",".join(SPLITS))
+    parser.add_argument("--verify", action="store_true")
+    parser.add_argument("--again", action="store_true")
+    found = parser.parse_intermixed_args(argv)
+    if not 1 <= found.in_flight <= MOST_IN_FLIGHT:
+        raise ConfigError(f"--in-flight {found.in_flight} must be from 1 to {MOST_IN_FLIGHT}")
+    splits = tuple(dict.fromkeys(found.splits.split(",")))
+    if not set(splits) <= set(SPLITS):
+        raise ConfigError(f"--splits {found.splits} must be train, val or train,val")
+    return Options(tuple(found.overrides), found.in_flight, splits, found.verify, found.again)
+
+
+def run(options: Options) -> "Tally":
+    """Touch all files that are left, and say how that went. Raises ImagenetOptError."""
+    from imagenet_opt.cli.data_set import compose_data
+    from imagenet_opt.data.files import files_of
+    from imagenet_opt.data.hydrate import Part, Tally
+    from imagenet_opt.data.journal import Journal
+    from imagenet_opt.data.lustre import is_lustre
+    from imagenet_opt.machine import mount_of
+
+    data = compose_data(list(options.overrides))
+    found = [files_of(data.open(split)) for split in options.splits]
+    files = list({one.folder: one for one in found}.values())  # both may be the same folder
+    for one in files:
+        if options.verify and not is_lustre(one.folder):
+            raise ConfigError(f"--verify needs Lustre; {mount_of(str(one.folder))} does not tell which files it holds")
+    parts = [Part(one, Journal(data.cache / "hydrate", one)) for one in files]
+    if options.again:
+        for part in parts:
+            part.journal.done[:] = 0
+    tally = Tally()
+    try:
+        _touch(parts, tally, options.in_flight, data.loading.read_timeout / 2)
+        if options.verify:
+            _verify(parts)
+    except KeyboardInterrupt:
+        left = sum(len(part.journal.left) for part in parts)
+        print(f"stopped with {left} files left; the same command again goes on with them", file=sys.stderr)
+        raise
+    return tally
+
+
+def _touch(parts: "list[Part]", tally: "Tally", in_flight: int, patience: float) -> None:
+    from imagenet_opt.data.hydrate import hydrate, probe
+
+    total, left = sum(part.files.num for part in parts), sum(len(part.journal.left) for part in parts)
+    _tell_journal(parts, total, left)
+    if not left:
+        return
+    began = time.perf_counter()
+    found = probe(parts, tally, patience=patience)
+    rest = left - tally.num_tried
+    print(
+        f"first touch takes {1e3 * found.latency_seconds:.1f} ms (median of {found.num_files} files, one at a time); "
+        f"{rest} files with {in_flight} in flight: {duration(found.predict_seconds(rest, in_flight))} "
+        "if the storage keeps pace",
+        flush=True,
+    )
+    with progress("hydrating", "files") as show:
+        hydrate(
+            parts,
+            tally,
+            in_flight=in_flight,
+            patience=patience,
+            on_progress=lambda tally: show(tally.num_tried, left, tally.num_bytes),
+        )
+    _tell(tally, time.perf_counter() - began, in_flight)
+
+
+def _tell_journal(parts: "list[Part]", total: int, left: int) -> None:
+    for part in parts:
+        if part.journal.outdated:
+            print(printable(f"{part.files.folder} has other files than at an earlier call; its journal begins anew"))
+    if not left:
+        print(f"nothing to do: earlier calls have touched all {total} files (--again touches them again)")
+    elif left < total:
+        print(f"{total - left} of {total} files were done by earlier calls; {left} are left")
+
+
+def _tell(tally: "Tally", seconds: float, in_flight: int) -> None:
+    for path, reason in list(tally.bad.items())[:_LISTED]:
+        print(printable(f"{path}: {reason}"))
+    if len(tally.bad) > _LISTED:
+        print(f"and {len(tally.bad) - _LISTED} more")
+    print(
+        f"hydrated {tally.num_files} files, {size(tally.num_bytes)}, in {duration(seconds)}: "
+        f"{tally.num_files / seconds:.0f} files/s, {tally.num_bytes / 1e6 / seconds:.1f} MB/s, {in_flight} in flight; "
+        f"{f'{len(tally.bad)} could not be read (above)' if tally.bad else 'none failed'}"
+    )
+
+
+def _verify(parts: "list[Part]") -> None:
+    """Those that are released are to do again."""
+    from imagenet_opt.data.files import status_of
+
+    for part in parts:
+        with progress("verifying", "files") as show:
+            released = status_of(part.files, show).released
+        part.journal.done[released] = 0
+        num = int(released.sum())
+        remedy = "; the same command again brings them back" if num else ""
+        print(
+            printable(f"{part.files.folder}: Lustre does not hold the data of {num} of {part.files.num} files{remedy}")
+        )

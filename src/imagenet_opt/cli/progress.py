@@ -1,0 +1,50 @@
+"""How far a command is, on stderr."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+
+class Show(Protocol):
+    """Say that `done` of `total` are done, num_bytes in all where that counts."""
+
+    def __call__(self, done: int, total: int, num_bytes: int | None = None) -> None: ...
+
+
+@contextmanager
+def progress(what: str, unit: str) -> Iterator[Show]:
+    """A bar with rates and time left on a terminal, else a line at each tenth. unit: of what is counted, plural."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    began, terminal, told = time.perf_counter(), sys.stderr.isatty(), 0
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+    bar = Progress(what, *columns, console=Console(stderr=True), disable=not terminal)
+    task = bar.add_task("", total=None, rate="")
+
+    def show(done: int, total: int, num_bytes: int | None = None) -> None:
+        nonlocal told
+        seconds = time.perf_counter() - began
+        rate = f"{done / seconds:.0f} {unit}/s"
+        if num_bytes is not None:
+            rate += f", {num_bytes / 1e6 / seconds:.1f} MB/s"
+        bar.update(task, completed=done, total=total, rate=rate)
+        if not terminal and total and (tenth := 10 * done // total) > told:
+            told = tenth
+            print(f"{what}: {done} of {total} {unit}, {rate}", file=sys.stderr, flush=True)
+
+    with bar:
+        yield show
+
+
+def size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.2f} MB"
+
+
+def duration(seconds: float) -> str:
+    """In the unit that a person would choose."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

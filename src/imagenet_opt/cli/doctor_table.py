@@ -66,7 +66,9 @@ def _facts(found: Diagnosis) -> list[tuple[str, str]]:
 
 def _ceilings(found: Diagnosis, console: Console) -> Table:
     width = max(1, min(_BAR, console.width - _BESIDE))
-    table = Table(box=box.SIMPLE_HEAD, title="what each stage can do, alone", title_justify="left", padding=(0, 1, 0, 0))
+    table = Table(
+        box=box.SIMPLE_HEAD, title="what each stage can do, alone", title_justify="left", padding=(0, 1, 0, 0)
+    )
     table.add_column(no_wrap=True)
     table.add_column("images/s", justify="right", no_wrap=True)
     table.add_column("interval", justify="right", no_wrap=True)

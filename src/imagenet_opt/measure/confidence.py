@@ -22,9 +22,7 @@ class Confidence(NamedTuple):
 def confidence(found: Diagnosis) -> Confidence:
     doubts = []
     if not EXPLAINED <= found.efficiency <= 1 / EXPLAINED:
-        doubts.append(
-            f"measured and expected differ by {abs(1 - found.efficiency):.0%}, which no experiment explains"
-        )
+        doubts.append(f"measured and expected differ by {abs(1 - found.efficiency):.0%}, which no experiment explains")
     estimates = {name: ceiling.estimate for name, ceiling in found.ceilings.items()}
     if few := sorted({estimate.num for estimate in estimates.values() if estimate.coverage < LEAST_COVERAGE}):
         doubts.append(f"some rates come from {few[0]} windows only, too few for an interval")

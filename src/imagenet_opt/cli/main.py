@@ -14,6 +14,7 @@ COMMANDS = {
     "hydrate": ("imagenet_opt.cli.hydrate", "touch every file of a lazy mount once, so that training finds them there"),
     "pack": ("imagenet_opt.cli.pack", "write a data set as tar shards, which read fast from any storage"),
     "bench": ("imagenet_opt.cli.bench", "measure the input pipeline alone, beside other loaders"),
+    "report": ("imagenet_opt.cli.report", "write one page that shows where the time of a run goes"),
     "export": ("imagenet_opt.cli.export", "write a trained network as safetensors or ONNX, and check the file"),
     "dashboard": ("imagenet_opt.cli.dashboard", "lay out the charts of a project in Weights & Biases"),
 }

@@ -76,7 +76,7 @@ def collect_rows(sweep_dir: Path) -> list[Row]:
         except ValidationError as error:
             log.warning(f"{file} is damaged, so its job has no row: {error.errors()[0]['msg']}")
             continue
-        parameters, summary = dict(map(_parameter, job.overrides)), _read_summary(file.parent)
+        parameters, summary = dict(map(_parameter, job.overrides)), read_summary(file.parent)
         row: Any = job.model_dump(exclude={"overrides"}) | {"parameters": parameters, "summary": summary}
         rows.append(row)
     return sorted(rows, key=lambda row: row["job"])
@@ -87,7 +87,7 @@ def _parameter(override: str) -> tuple[str, str]:
     return name.lstrip("+"), value
 
 
-def _read_summary(folder: Path) -> dict[str, float]:
+def read_summary(folder: Path) -> dict[str, float]:
     """Empty where the job wrote none, or died while it wrote."""
     try:
         return _NUMBERS.validate_json((folder / SUMMARY).read_bytes())

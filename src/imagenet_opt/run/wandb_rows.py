@@ -31,14 +31,14 @@ class WandbRows(WandbLogger):
     def __init__(self, *, folder: str, logged_until: int | None, experiment: Any, **options: Any) -> None:
         super().__init__(save_dir=folder, experiment=experiment, **options)
         self._folder = Path(folder)
-        self._logged_until = logged_until
+        self.logged_until = logged_until
         self._step, self._row = -1, dict[str, float]()
         self._works = True
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         step = self._step if step is None else step
-        if self._logged_until is not None and step <= self._logged_until:
+        if self.logged_until is not None and step <= self.logged_until:
             return
         if step != self._step:
             self._hand_over()
@@ -48,8 +48,8 @@ class WandbRows(WandbLogger):
     @rank_zero_only
     def truncate_after(self, step: int) -> None:
         """The run goes on after `step`: rows up to it that W&B lost in a crash are filled in from metrics.csv."""
-        if self._logged_until is None:
-            self._logged_until = step
+        if self.logged_until is None:
+            self.logged_until = step
         for row_step, row in read_rows(self._folder / FILE):
             if row_step <= step:
                 self.log_metrics(row, row_step)

@@ -21,6 +21,8 @@ _INIT_SECONDS = 30
 _FINISH_SECONDS = 120
 _PREEMPTED_SECONDS = 20
 """For the same in a run that must leave its machine."""
+ID_FILE = "wandb_id.txt"
+"""In the run folder: the run's id."""
 _RUN_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 STEP = "trainer/global_step"  # Lightning's name
 # Whole names: which of two patterns wins, such as * and val/*, W&B leaves open.
@@ -156,7 +158,7 @@ def _reason(error: Exception) -> str:
 
 
 def _run_id(folder: Path) -> str:
-    file = folder / "wandb_id.txt"
+    file = folder / ID_FILE
     if file.exists():
         found = file.read_text(errors="replace").strip()
         if _RUN_ID.fullmatch(found):

@@ -7,7 +7,7 @@ import numpy as np
 
 from imagenet_opt.measure.diagnosis import STAGES, Ceiling, Diagnosis
 from imagenet_opt.measure.report.downsample import min_max
-from imagenet_opt.measure.report.look import COLOURS, SIMULATED, colour, layout, text
+from imagenet_opt.measure.report.look import AXIS, COLOURS, SIMULATED, colour, layout, text
 
 if TYPE_CHECKING:  # plotly takes a second to import
     import plotly.graph_objects as go
@@ -43,7 +43,7 @@ def ceilings(found: Diagnosis) -> "go.Figure":
         )
     look = layout(height=120 + 30 * len(stages), title="Images per second", simulated=found.simulated is not None)
     figure.update_layout(look, margin_t=60)
-    figure.update_xaxes(title="images/s", range=[0, limit * 1.12])
+    figure.update_xaxes(title_text="images/s", range=[0, limit * 1.12])
     return figure.update_yaxes(autorange="reversed", showgrid=False)
 
 
@@ -97,7 +97,7 @@ def waterfall(found: Diagnosis) -> "go.Figure":
         )
     )
     end = max([whole.seconds, *(start + max(0.0, part.seconds) for start, part in zip(starts, parts, strict=True))])
-    figure.update_xaxes(title="ms", range=[0, end * 1e3 * 1.12])
+    figure.update_xaxes(title_text="ms", range=[0, end * 1e3 * 1.12])
     return figure.update_yaxes(autorange="reversed", showgrid=False)
 
 
@@ -128,7 +128,7 @@ def phases(found: Diagnosis) -> "go.Figure":
     look = layout(height=180, title="The main process in one step of the full run", simulated=simulated)
     legend = {"orientation": "h", "y": -0.7, "traceorder": "normal"}
     figure.update_layout(look, barmode="stack", showlegend=True, legend=legend)
-    return figure.update_xaxes(title={"text": "ms", "standoff": 0})
+    return figure.update_xaxes(title_text="ms", title_standoff=0)
 
 
 def histogram(steps: Mapping[str, Sequence[float]], *, simulated: bool = False) -> "go.Figure":
@@ -138,7 +138,8 @@ def histogram(steps: Mapping[str, Sequence[float]], *, simulated: bool = False) 
     everything = np.concatenate([np.asarray(seconds) for seconds in steps.values()]) * 1e3
     edges = np.histogram_bin_edges(everything, bins=NUM_BINS)
     figure = go.Figure()
-    for (name, seconds), tint in zip(steps.items(), (COLOURS["loader"], COLOURS["decode"]), strict=False):
+    for number, (name, seconds) in enumerate(steps.items()):
+        tint = COLOURS["decode" if number else "loader"]
         counts, _ = np.histogram(np.asarray(seconds) * 1e3, edges)
         shares = counts / counts.sum()
         figure.add_bar(
@@ -149,15 +150,15 @@ def histogram(steps: Mapping[str, Sequence[float]], *, simulated: bool = False) 
             place = float(np.percentile(seconds, share)) * 1e3
             figure.add_vline(place, line={"color": tint, "width": 1.5, "dash": "dot"})
             figure.add_annotation(
-                x=place, y=1 - 0.09 * (level + 2 * (tint != COLOURS["loader"])), yref="paper", xanchor="left", showarrow=False,
+                x=place, y=1 - 0.09 * (level + 2 * number), yref="paper", xanchor="left", showarrow=False,
                 text=f" p{share} {place:,.1f} ms{f', {text(name)}' if len(steps) > 1 else ''}",
             )  # fmt: skip
     figure.update_layout(
         layout(height=300, title="How long steps take", simulated=simulated, barmode="overlay", bargap=0)
     )
     figure.update_layout(showlegend=len(steps) > 1, legend={"orientation": "h", "y": -0.25})
-    figure.update_yaxes(title="share of steps", tickformat=".0%", rangemode="tozero")
-    return figure.update_xaxes(title="ms")
+    figure.update_yaxes(title_text="share of steps", tickformat=".0%", rangemode="tozero")
+    return figure.update_xaxes(title_text="ms")
 
 
 def curve(found: Diagnosis, name: str) -> "go.Figure":
@@ -178,19 +179,18 @@ def curve(found: Diagnosis, name: str) -> "go.Figure":
             x=shares, y=1 / (shares / cached + (1 - shares) / cold), mode="lines",
             line={"color": COLOURS["full"], "width": 1, "dash": "dot"}, hoverinfo="skip",
         )  # fmt: skip
-    if gpu := found.ceilings.get("gpu_beside_loader", found.ceilings.get("gpu")):
-        needed = gpu.images_per_second
+    gpu = found.ceilings.get("gpu_beside_loader", found.ceilings.get("gpu"))
+    needed = gpu.images_per_second if gpu else max(ys)
+    if gpu:
         figure.add_hline(needed, line={"color": COLOURS["gpu"], "width": 1.5, "dash": "dash"})
         words = "what the GPU takes" + (f" ({SIMULATED})" if found.simulated else "")
         figure.add_annotation(
             x=0, xref="paper", xanchor="left", y=needed, yanchor="bottom", text=words, showarrow=False, font_size=12
         )
     figure.update_layout(layout(height=280, title=title))
-    figure.update_xaxes(title=what, **({"tickformat": ".0%"} if name == "cached_share" else {}))
-    top = max([*ys, gpu.images_per_second if gpu else 0]) if name != "cached_share" else None
-    if name == "cached_share":
-        top = 2 * gpu.images_per_second if gpu else max(ys)
-    return figure.update_yaxes(title="images/s", range=[0, top * 1.12] if top else None)
+    figure.update_xaxes(title_text=what, **({"tickformat": ".0%"} if name == "cached_share" else {}))
+    top = 2 * needed if name == "cached_share" else max([*ys, needed])  # memory is faster than anyone needs
+    return figure.update_yaxes(title_text="images/s", range=[0, 1.12 * top])
 
 
 RATES = {
@@ -212,7 +212,8 @@ def rates(rows: Sequence[tuple[int, Mapping[str, float]]]) -> "go.Figure":
         steps, values = zip(*((step, row[name]) for step, row in rows if name in row), strict=True)
         xs, ys = min_max(steps, values, most=2000)
         figure.add_scatter(x=xs, y=ys, mode="lines", line={"color": COLOURS[kind], "width": 1.5}, row=place, col=1)
-        figure.update_yaxes(title=label, rangemode="tozero", row=place, col=1)
+        figure.update_yaxes(title_text=label, rangemode="tozero", row=place, col=1)
     figure.update_traces(hovertemplate="step %{x}: %{y:.4g}<extra></extra>")
     figure.update_layout(layout(height=90 + 130 * len(known), title="Over the whole run"))
-    return figure.update_xaxes(title="step", row=max(1, len(known)), col=1)
+    figure.update_xaxes(AXIS).update_yaxes(AXIS)
+    return figure.update_xaxes(title_text="step", row=max(1, len(known)), col=1)

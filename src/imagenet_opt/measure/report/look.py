@@ -17,7 +17,16 @@ COLOURS = {
 """Of stages, by the first word of their keys, and of what holds a step up."""
 SIMULATED = "simulated"
 _GRID = "rgba(127, 135, 150, 0.25)"
-_AXIS = {"showgrid": True, "gridcolor": _GRID, "zeroline": False, "linecolor": _GRID, "tickcolor": _GRID}
+AXIS = {
+    "showgrid": True,
+    "gridcolor": _GRID,
+    "zeroline": False,
+    "linecolor": _GRID,
+    "tickcolor": _GRID,
+    "automargin": True,
+    "title_font_size": 12,
+}
+"""Of every axis, also of those that `layout` does not reach: the further rows of a figure."""
 
 text = partial(escape, quote=False)
 """For all that comes from files: plotly reads texts as HTML, but does not know &quot;."""
@@ -34,8 +43,9 @@ def layout(*, height: int, title: str = "", simulated: bool = False, **more: Any
         "paper_bgcolor": "rgba(0, 0, 0, 0)",
         "plot_bgcolor": "rgba(0, 0, 0, 0)",
         "margin": {"l": 10, "r": 20, "t": 34 if any(words) else 12, "b": 44},
-        "xaxis": _AXIS | {"automargin": True},
-        "yaxis": _AXIS | {"automargin": True},
+        **{f"{axis}_{name}": value for axis in ("xaxis", "yaxis") for name, value in AXIS.items()},
+        "shapedefaults_opacity": 1,
+        "modebar": {"bgcolor": "rgba(0, 0, 0, 0)", "color": "#98a2b3", "activecolor": COLOURS["loader"]},
         "hoverlabel": {"bgcolor": "#1f2733", "font": {"color": "#fff"}},
         "bargap": 0.3,
         "showlegend": False,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from imagenet_opt.measure.confidence import confidence
 from imagenet_opt.measure.diagnosis import CAUSES, STAGES, Diagnosis, Finding
-from imagenet_opt.measure.report import FOLDER, charts
+from imagenet_opt.measure.report import FOLDER, charts, timeline_chart
 from imagenet_opt.measure.report.difference import ceiling_rows, config_rows, leaves, metric_rows, show
 from imagenet_opt.measure.report.record import Record
 from imagenet_opt.measure.report.tiles import tiles
@@ -57,7 +57,6 @@ def render(record: Record, baseline: Record | None = None, *, price_per_hour: fl
         rows=_differences(record, baseline) if baseline else {},
         about=_about(record),
         plotly=Markup(get_plotlyjs()),
-        zoom=record.timeline is not None,
     )
 
 
@@ -67,13 +66,17 @@ def figures(record: Record, baseline: Record | None = None) -> dict[str, "go.Fig
     drawn: dict[str, go.Figure] = {}
     if found is not None:
         drawn = _of_diagnosis(found)
+    if record.timeline is not None:
+        drawn["timeline"] = timeline_chart.timeline(record.timeline, simulated=record.simulated is not None)
     if len(record.metrics) > 1:
         drawn["metrics"] = charts.rates(record.metrics)
     if record.step_seconds:
-        drawn["histogram"] = charts.histogram({record.name: record.step_seconds}, simulated=bool(record.simulated))
+        drawn["histogram"] = charts.histogram(
+            {record.name: record.step_seconds}, simulated=record.simulated is not None
+        )
         if baseline is not None and baseline.step_seconds:
             runs = {record.name: record.step_seconds, f"{baseline.name} (baseline)": baseline.step_seconds}
-            simulated = bool(record.simulated or baseline.simulated)
+            simulated = any(run.simulated is not None for run in (record, baseline))
             drawn["overlay"] = charts.histogram(runs, simulated=simulated)
     return drawn
 

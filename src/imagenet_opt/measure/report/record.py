@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from imagenet_opt.measure.diagnosis import Diagnosis
+from imagenet_opt.measure.timeline import Timeline
 
 IMAGENET_IMAGES = 1_281_167
-"""Training images of ILSVRC 2012. Source: Russakovsky et al., ImageNet Large Scale Visual Recognition Challenge, 2015."""
+"""For training. Source: Russakovsky et al., ImageNet Large Scale Visual Recognition Challenge, IJCV 2015."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Record:
 
     name: str
     diagnosis: Diagnosis | None = None
-    timeline: Any = None
+    timeline: Timeline | None = None
     summary: Mapping[str, float] = field(default_factory=dict)
     metrics: Sequence[tuple[int, Mapping[str, float]]] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -36,5 +39,12 @@ class Record:
 
     @property
     def step_seconds(self) -> tuple[float, ...]:
-        """Of each step of the doctor's full run."""
-        return self.diagnosis.step_seconds if self.diagnosis else ()
+        """Of each step of the doctor's full run, else from end to end of the timeline's steps, what interrupts training
+        left out."""
+        if self.diagnosis and self.diagnosis.step_seconds:
+            return self.diagnosis.step_seconds
+        if self.timeline is None:
+            return ()
+        ends = self.timeline.spans("step")[:, 1]
+        breaks = np.concatenate([self.timeline.spans(kind)[:, 0] for kind in ("validation", "epoch")])
+        return tuple(np.delete(np.diff(ends), np.searchsorted(ends[1:-1], breaks)).tolist()) if len(ends) > 1 else ()

@@ -1,0 +1,104 @@
+"""`imagenet-opt report`: where the time of a run goes, as one HTML file that needs no network."""
+
+import argparse
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from imagenet_opt.cli.terminal import printable
+from imagenet_opt.errors import ConfigError
+
+HELP = """Write one HTML file that says why the GPU waits. It opens anywhere, without a network.
+
+imagenet-opt report runs/mine                              runs/mine/report.html
+imagenet-opt report runs/mine --baseline runs/before       and what is not the same as in another run
+imagenet-opt report doctor.json --out why.html             of what imagenet-opt doctor found
+
+  RUN                   a folder that train.py wrote, or a doctor.json, or a folder with one
+  --baseline RUN2       another one to compare with
+  --out FILE            default: report.html beside what is reported
+  --price-per-hour X    of the machine, in dollars: adds what an epoch costs
+  --wandb               show the page in the run's Weights & Biases too; offline where there is no key
+
+Every part whose data is there is shown; for the others a line says what makes them:
+
+  doctor.json    the verdict, what each stage can do, rules: imagenet-opt doctor ... --json RUN/doctor.json
+  timeline/      the machine every 100 ms: python train.py +callbacks=timeline ...
+  metrics.csv, summary.json, .hydra/config.yaml are in every run folder
+
+docs/report.md says how to read it."""
+
+FILE = "report.html"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says. price_per_hour: None to leave costs out."""
+
+    run: Path
+    out: Path
+    baseline: Path | None = None
+    price_per_hour: float | None = None
+    wandb: bool = False
+
+
+def main(argv: list[str]) -> None:
+    if {"--help", "-h"} & set(argv):
+        print(HELP)
+        return
+    options = parse(argv)
+    from imagenet_opt.cli.report_files import read_record
+    from imagenet_opt.cli.sweep_rows import write_whole
+    from imagenet_opt.measure.report.page import render
+
+    record = read_record(options.run)
+    baseline = read_record(options.baseline) if options.baseline else None
+    page = render(record, baseline, price_per_hour=options.price_per_hour)
+    page = page.encode(errors="backslashreplace").decode()  # names of files may hold what no encoding takes
+    try:
+        write_whole(options.out, page)
+    except OSError as error:
+        raise ConfigError(f"cannot write {options.out} ({error.strerror}); choose another file with --out") from error
+    print(printable(f"wrote {options.out} ({len(page) / 1e6:.1f} MB)"))
+    if options.wandb:
+        from imagenet_opt.run.wandb_report import log_report
+
+        print(printable(log_report(options.run, options.out, project=_project(record.config))))
+
+
+def _project(config: Mapping[str, Any]) -> str:
+    """Of W&B, as the run was configured."""
+    try:
+        return str(config["logger"]["wandb"]["project"])
+    except (KeyError, TypeError):
+        return "imagenet-opt"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (imagenet-opt report --help)")
+
+
+def parse(argv: list[str]) -> Options:
+    """Raises ConfigError for what is unknown or does not fit."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("run", metavar="RUN", type=Path)
+    parser.add_argument("--baseline", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--price-per-hour", type=float)
+    parser.add_argument("--wandb", action="store_true")
+    found = parser.parse_args(argv)
+    for flag, place in (("RUN", found.run), ("--baseline", found.baseline)):
+        if place is not None and not place.exists():
+            raise ConfigError(
+                f"{flag} {place}: there is no such folder or file; expected a run folder or a doctor.json"
+            )
+    price = found.price_per_hour
+    if price is not None and not (price >= 0 and math.isfinite(price)):
+        raise ConfigError(f"--price-per-hour {price} is no price; expected dollars, such as 1.21")
+    if found.wandb and not found.run.is_dir():
+        raise ConfigError(f"--wandb needs a run folder, whose wandb_id.txt names the run; {found.run} is a file")
+    folder = found.run if found.run.is_dir() else found.run.parent
+    return Options(found.run, found.out or folder / FILE, found.baseline, price, found.wandb)

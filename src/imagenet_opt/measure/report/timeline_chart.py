@@ -1,0 +1,177 @@
+"""What the machine did while a run trained, in rows that share one time axis."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagenet_opt.measure.report.downsample import min_max
+from imagenet_opt.measure.report.look import AXIS, COLOURS, layout
+from imagenet_opt.measure.timeline import Timeline
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+MOST_POINTS = 4000
+"""Of a line, and of the events of a kind: about two points for each pixel of a wide screen."""
+MOST_BANDS = 300
+"""Waits that are shaded through all rows: the longest."""
+MOST_TIMES = 1500
+"""Of the cores' picture; in each stretch of time a core shows its greatest value."""
+LANES = {"step": "gpu", "fetch": "wait", "validation": "decode", "checkpoint": "storage", "logging": "contention"}
+"""Kind of event, from the top -> whose colour it has."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A column of one of the timeline's tables, whose name is the table's with a unit, or of its samples."""
+
+    column: str
+    label: str
+    colour: str
+    table: str = "samples"
+
+
+ROWS = {
+    "GPU, %": (Line("gpu_utilization_percent", "busy", "gpu", "gpu_utilization"),),
+    "GPU, W": (Line("gpu_power_watts", "power", "gpu", "gpu_power"),),
+    "CPU, %": (Line("workers_cpu_percent", "workers", "loader"), Line("trainer_cpu_percent", "main process", "gpu")),
+    "stalled, %": (
+        Line("io_pressure_percent", "on storage", "storage"),
+        Line("cpu_pressure_percent", "on CPUs", "decode"),
+        Line("memory_pressure_percent", "on memory", "contention"),
+    ),
+    "GiB": (Line("page_cache_gib", "page cache", "storage"), Line("memory_used_gib", "memory used", "full")),
+    "disk, MB/s": (
+        Line("disk_read_mb_per_second", "read", "storage"),
+        Line("disk_write_mb_per_second", "written", "decode"),
+    ),
+    "network, MB/s": (
+        Line("network_received_mb_per_second", "received", "copy"),
+        Line("network_sent_mb_per_second", "sent", "decode"),
+    ),
+    "batches ready": (Line("queue_depth", "queue", "loader"),),
+}
+"""Row and its unit -> its lines. "stalled": share of the time in which some process waited (/proc/pressure)."""
+CORES = "each core, %"
+
+
+def timeline(found: Timeline, *, simulated: bool = False) -> "go.Figure":
+    """Rows for which there is data, below the events of the main process."""
+    from plotly.subplots import make_subplots
+
+    rows = {title: known for title, lines in ROWS.items() if (known := [line for line in lines if _has(found, line)])}
+    titles = [_EVENTS, *([CORES] if found.cores_percent().size else []), *rows]
+    start = _start(found)
+    figure = make_subplots(rows=len(titles), cols=1, shared_xaxes=True, vertical_spacing=0.12 / len(titles))
+    _add_events(figure, found, start)
+    if CORES in titles:
+        _add_cores(figure, found, start, titles.index(CORES) + 1)
+    for title, lines in rows.items():
+        for line in lines:
+            _add_line(figure, found, line, start, titles.index(title) + 1)
+    _mark(figure, found, start)
+    figure.update_layout(
+        layout(height=90 + 110 * len(titles), title="Every 100 ms", simulated=simulated, hovermode="x")
+    )
+    figure.update_xaxes(AXIS).update_yaxes(AXIS | {"title_font_size": 11})
+    for place, title in enumerate(titles, 1):
+        figure.update_yaxes(title_text=_heading(title, rows.get(title, [])), row=place, col=1)
+    return figure.update_xaxes(title_text="seconds since the first sample", row=len(titles), col=1)
+
+
+_EVENTS = "main process"
+
+
+def _heading(title: str, lines: Sequence[Line]) -> str:
+    """With the names of several lines, in their colours."""
+    names = [f'<span style="color: {COLOURS[line.colour]}">{line.label}</span>' for line in lines]
+    return "<br>".join([title, " ".join(names)] if len(names) > 1 else [title])
+
+
+def _start(found: Timeline) -> float:
+    first = [table["unix_seconds"][0] for table in (found.samples, found.gpu_utilization) if table]
+    return float(min(first, default=0.0)) if first or not found.events else float(found.events["begin_unix_seconds"][0])
+
+
+def _has(found: Timeline, line: Line) -> bool:
+    values = getattr(found, line.table).get(line.column)
+    return values is not None and bool(np.isfinite(values).any())
+
+
+def _add_line(figure: "go.Figure", found: Timeline, line: Line, start: float, row: int) -> None:
+    table = getattr(found, line.table)
+    xs, ys = min_max(*_with_gaps(table["unix_seconds"] - start, table[line.column]), most=MOST_POINTS)
+    figure.add_scatter(
+        x=np.round(xs, 2), y=ys.astype(np.float32), mode="lines", name=line.label, row=row, col=1,
+        line={"color": COLOURS[line.colour], "width": 1.2, "shape": "hv"},
+        hovertemplate=f"{line.label} %{{y:,.4g}}<extra></extra>",
+    )  # fmt: skip
+    figure.update_yaxes(rangemode="tozero", row=row, col=1)
+
+
+def _with_gaps(
+    times: NDArray[np.float64], values: NDArray[np.float32]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A nan where the recording paused for far longer than its pace, so that no line is drawn through it."""
+    steps = np.diff(times)
+    if not steps.size:
+        return times, values.astype(np.float64)
+    places = np.flatnonzero(steps > 20 * max(float(np.median(steps)), 0.1)) + 1
+    return np.insert(times, places, times[places - 1] + 0.01), np.insert(values.astype(np.float64), places, np.nan)
+
+
+def _add_cores(figure: "go.Figure", found: Timeline, start: float, row: int) -> None:
+    cores, times = found.cores_percent(), found.samples["unix_seconds"] - start
+    stride = -(-len(times) // MOST_TIMES)
+    edges = np.arange(0, len(times), stride)
+    figure.add_heatmap(
+        x=np.round(times[edges], 2), z=np.fmax.reduceat(cores, edges).T.clip(0, 100).round().astype(np.float32),
+        zmin=0, zmax=100, colorscale=[[0, "rgba(221, 122, 43, 0)"], [1, COLOURS["decode"]]], showscale=False,
+        hovertemplate="core %{y}: %{z:.0f} %<extra></extra>", row=row, col=1,
+    )  # fmt: skip
+    figure.update_yaxes(showgrid=False, dtick=max(1, cores.shape[1] // 4), row=row, col=1)
+
+
+def _add_events(figure: "go.Figure", found: Timeline, start: float) -> None:
+    """A thick line for each event, a lane for each kind; of very many the longest."""
+    shown = [kind for kind in LANES if len(found.spans(kind))]
+    for lane, kind in enumerate(shown):
+        spans = longest(found.spans(kind), MOST_POINTS) - start
+        xs = np.column_stack([spans, np.full(len(spans), np.nan)]).ravel()
+        figure.add_scatter(
+            x=np.round(xs, 3), y=np.full(len(xs), -lane, np.float32), mode="lines", name=kind, row=1, col=1,
+            line={"color": COLOURS[LANES[kind]], "width": 9, "simplify": False},
+            hovertemplate=f"{kind} %{{x:.2f}}<extra></extra>",
+        )  # fmt: skip
+    lanes = {"tickvals": [-lane for lane in range(len(shown))], "ticktext": shown}
+    figure.update_yaxes(**lanes, range=[0.6 - max(1, len(shown)), 0.6], showgrid=False, row=1, col=1)
+
+
+def longest(spans: NDArray[np.float64], most: int) -> NDArray[np.float64]:
+    """In their order."""
+    if len(spans) <= most:
+        return spans
+    return spans[np.sort(np.argsort(spans[:, 0] - spans[:, 1], kind="stable")[:most])]
+
+
+def _mark(figure: "go.Figure", found: Timeline, start: float) -> None:
+    """Through all rows: the longest waits as bands, lines where epochs, validations and checkpoints begin."""
+    across = {"xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
+    bands = [
+        across
+        | {"type": "rect", "x0": begin, "x1": end, "fillcolor": COLOURS["wait"], "opacity": 0.12, "line_width": 0}
+        for begin, end in np.round(longest(found.spans("fetch"), MOST_BANDS) - start, 3).tolist()
+    ]
+    marks = [
+        across | {"type": "line", "x0": begin, "x1": begin, "line": {"color": tint, "width": 1, "dash": dash}}
+        for kind, tint, dash in (
+            ("epoch", COLOURS["full"], "dash"),
+            ("validation", COLOURS["decode"], "dot"),
+            ("checkpoint", COLOURS["storage"], "dot"),
+        )
+        for begin in np.round(longest(found.spans(kind), MOST_BANDS // 3)[:, 0] - start, 3).tolist()
+    ]
+    figure.update_layout(shapes=bands + marks)

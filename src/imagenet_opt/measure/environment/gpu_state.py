@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import psutil
 import torch
 
-from imagenet_opt.measure.gpu import find_device
+from imagenet_opt.measure.gpu import device_names, find_device
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ def read_gpu(cuda_index: int) -> GpuState | None:
     except pynvml.NVMLError:
         return None
     try:
-        return _state(pynvml, find_device(pynvml, torch.cuda.get_device_properties(cuda_index)))
+        return _state(pynvml, find_device(pynvml, *device_names(cuda_index)))
     except pynvml.NVMLError:
         return None
     finally:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psutil
-import torch
 
 from imagenet_opt.measure.gpu import device_names, find_device
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are 
 
     from imagenet_opt.measure.diagnosis import Diagnosis
 
-HELP = """Why does the GPU wait? Each stage is measured alone, then all together; the answer is a sentence, with its proof.
+HELP = """Why does the GPU wait? Each stage is measured alone, then all together; the answer is a sentence, with proof.
 
 imagenet-opt doctor data.root=/fsx/imagenet                          any override of train.py may be added
 imagenet-opt doctor data.root=/fsx/imagenet +experiment=aggressive   as that experiment would train

@@ -47,7 +47,7 @@ class Watched:
 
 
 class Watch(Callback):
-    """Lets a fit warm up, measures `seconds` of it or as many as a few steps take, and ends it.
+    """Lets a fit use up what was made ahead, measures `seconds` of it and as many images again, and ends it.
 
     multiple: workers bring so many batches at about the same time. limit_seconds: the end, whatever was seen till then.
     """
@@ -58,7 +58,7 @@ class Watch(Callback):
         self.least_steps = max(_LEAST_STEPS, 3 * multiple)
         self.seen = Watched()
         self._began = 0.0
-        self._warmup_left: int | None = None
+        self._num_warm = 0
         self._own: dict[str, float] = {}
         self._device_clock: CudaClock | None = None
         self._found: Counter[str] = Counter()
@@ -88,20 +88,18 @@ class Watch(Callback):
         now = time.perf_counter()
         if self._device_clock is not None:
             self._device_clock.stop()
-        if self._warmup_left is None:
-            self._warmup_left = 2 + min(_ready(trainer), 200)
-        if self._warmup_left > 0 and now - self._began < self.limit_seconds / 2:
-            self._warmup_left -= 1
-            return
+        ahead = images_ahead(batch, trainer.train_dataloader)
         if not self.seen.stamps:
-            self.seen.num_ready = _ready(trainer)
-            self._begin(now)
+            self._num_warm += len(batch)
+            if self._num_warm > 2 * len(batch) + ahead or now - self._began > self.limit_seconds / 2:
+                self.seen.num_ready = _ready(trainer)
+                self._begin(now)
             return
         self.seen.stamps.append(now)
         self.seen.num_images.append(len(batch))
         self._is_ordinary = not is_logging_step(trainer)
-        measured = now - self.seen.stamps[0]
-        enough = measured >= self.seconds and len(self.seen.stamps) > self.least_steps
+        enough = now - self.seen.stamps[0] >= self.seconds and len(self.seen.stamps) > self.least_steps
+        enough = enough and sum(self.seen.num_images) >= 2 * ahead
         if (enough or now - self._began >= self.limit_seconds) and len(self.seen.stamps) > 2:
             self._end()
             trainer.should_stop = True
@@ -191,6 +189,16 @@ def take_one(loader: DevicePrefetcher) -> Batch | RaggedBatch:
     batches.close()  # type: ignore[attr-defined]
     loader.finish = finish
     return kept
+
+
+def images_ahead(batch: Batch, loader: Any) -> int:
+    """Images that may be on their way when one is delivered: in batches made ahead, and in files read ahead. Of slow
+    storage these come in bursts, which a measurement must outlast."""
+    workers: Any = getattr(loader, "loader", None)
+    if workers is None:
+        return 0
+    num_workers = max(1, workers.num_workers)
+    return num_workers * ((workers.prefetch_factor or 0) * len(batch) + 2 * batch.making.reads_in_flight)
 
 
 def _ready(trainer: Trainer) -> int:

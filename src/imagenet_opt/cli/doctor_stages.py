@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
 from imagenet_opt.cli.build import build_model, build_trainer, make, num_classes_of
-from imagenet_opt.cli.doctor_fit import ResidentLoader, Watch, Watched, take_one
+from imagenet_opt.cli.doctor_fit import ResidentLoader, Watch, Watched, images_ahead, take_one
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index import FileIndex
@@ -262,15 +262,15 @@ def drain(loader: DevicePrefetcher, span: Span) -> Ceiling:
                 continue
             stamps.append(now := time.perf_counter())
             sizes.append(len(batch))
-            enough = now - stamps[0] >= span.seconds and len(stamps) > 3 * workers
+            least = max(3 * workers * len(batch), 3 * images_ahead(batch, loader))
+            enough = now - stamps[0] >= span.seconds and sum(sizes[1:]) >= least
             if (enough or now - began > span.limit) and len(stamps) > 2:
                 break
         facts = {name.removeprefix("loader/"): value for name, value in loader.drain().items()}
     finally:
         loader.close()
-    gaps = np.diff(stamps)
-    facts |= {"num_workers": float(loader.loader.num_workers), "longest_gap_seconds": float(gaps.max())}
-    return Ceiling(rate_windows(stamps, sizes, multiple=workers), facts)
+    facts |= {"num_workers": float(loader.loader.num_workers), "longest_gap_seconds": float(np.diff(stamps).max())}
+    return Ceiling(rate_windows(stamps, sizes, multiple=workers), facts, in_bursts=True)
 
 
 def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> Ceiling:
@@ -287,7 +287,7 @@ def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> 
 
 def watched_ceiling(seen: Watched, multiple: int) -> Ceiling:
     facts = {"device_seconds": seen.device_seconds, "num_steps": float(len(seen.step_seconds))}
-    return Ceiling(rate_windows(seen.stamps, seen.num_images, multiple=multiple), facts)
+    return Ceiling(rate_windows(seen.stamps, seen.num_images, multiple=multiple), facts, in_bursts=True)
 
 
 def _only(config: DictConfig, *, callbacks: tuple[str, ...]) -> DictConfig:

@@ -107,7 +107,7 @@ class DevicePrefetcher:
     @property
     def num_ready(self) -> int:
         """Batches that are made and not yet asked for."""
-        return max(0, int(self.slots.made.sum()) - self._delivered)
+        return max(0, self.slots.num_made - self._delivered)
 
     def drain(self) -> dict[str, float]:
         """Means over the batches delivered since the last call, by metric name; empty when there were none."""
@@ -121,7 +121,7 @@ class DevicePrefetcher:
 
     def _batches(self) -> Iterator[Batch]:
         batches = iter(self.loader)
-        self._delivered = int(self.slots.made.sum())
+        self._delivered = self.slots.num_made
         source = self._sent(batches)
         for batch, copied in ahead(source) if self.loader.num_workers else source:
             queued = self.num_ready

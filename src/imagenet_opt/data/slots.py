@@ -64,6 +64,11 @@ class Slots:
         """Called in a worker when a batch is made."""
         self.made[_worker()] += 1
 
+    @property
+    def num_made(self) -> int:
+        """Batches that all workers have made."""
+        return int(self.made.numpy().sum())
+
     def receive(self, ticket: Ticket | None, pixels: Tensor) -> None:
         """Keep the memory mapped here, so that the next batch in that slot need not map it again."""
         if ticket is not None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import harmonic_mean
 from typing import Any
 
 from imagenet_opt.errors import ConfigError
@@ -51,10 +52,15 @@ CAUSES = {
 
 @dataclass(frozen=True)
 class Ceiling:
-    """One stage alone. windows: images per second in each of several stretches; facts: what else was seen there."""
+    """One stage alone. windows: images per second in each of several stretches; facts: what else was seen there.
+
+    in_bursts: batches come several at a time, so that only all stretches together (of equally many images) tell the
+    rate: it is then their harmonic mean, not their median.
+    """
 
     windows: tuple[float, ...]
     facts: Mapping[str, float] = field(default_factory=dict)
+    in_bursts: bool = False
 
     @property
     def estimate(self) -> Estimate:
@@ -62,7 +68,7 @@ class Ceiling:
 
     @property
     def images_per_second(self) -> float:
-        return self.estimate.median
+        return harmonic_mean(self.windows) if self.in_bursts else self.estimate.median
 
 
 @dataclass(frozen=True)
@@ -151,7 +157,8 @@ def read_diagnosis(file: Path) -> Diagnosis:
         if plain["format"] != FORMAT:
             raise ConfigError(f"{file} has format {plain['format']}, expected {FORMAT}; run imagenet-opt doctor again")
         plain["ceilings"] = {
-            name: Ceiling(tuple(rates["windows"]), rates["facts"]) for name, rates in plain["ceilings"].items()
+            name: Ceiling(tuple(rates["windows"]), rates["facts"], rates["in_bursts"])
+            for name, rates in plain["ceilings"].items()
         }
         plain["waterfall"] = tuple(Step(**step) for step in plain["waterfall"])
         plain["findings"] = tuple(

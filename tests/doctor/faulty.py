@@ -1,0 +1,32 @@
+"""What a user may have added to a run, and what then holds it up; named by configurations with allow_targets."""
+
+import time
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from imagenet_opt.run.metrics_csv import MetricsCsv
+
+
+class HiddenSync(Callback):
+    """Looks at a value of each step, to keep the last few."""
+
+    def __init__(self) -> None:
+        self.labels: list[float] = []
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self.labels = [*self.labels[-9:], batch.labels.sum().item()]
+
+
+class SlowLogger(MetricsCsv):
+    """Writes each row to a place that takes its time."""
+
+    def __init__(self, *, seconds: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.seconds = seconds
+
+    def log_metrics(self, *args: Any, **options: Any) -> None:
+        super().log_metrics(*args, **options)
+        time.sleep(self.seconds)

@@ -1,0 +1,98 @@
+"""The doctor on runs whose trouble is known: `python -m tests.doctor.suite SAMPLE OUT --rounds 20`.
+
+Each round examines every case once, in a process of its own. OUT gets one JSON file for each examination, and a
+confusion table; examinations that are there already are not made again.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.doctor.cases import CASES, arranged
+from tests.faults.not_tried import NotTried
+
+_LIMIT_SECONDS = 240
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sample", type=Path, help="a folder with a folder of JPEGs for each class")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--budget", default="15s", help="of an examination")
+    parser.add_argument("--only", default="", help="NAME,... of cases")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    preload()
+    names = [name for name in CASES if not options.only or name in options.only.split(",")]
+    for number in range(options.rounds):
+        for name in names:
+            file = options.out / f"{name.replace(' ', '_')}-{number:02}.json"
+            if not file.exists():
+                began = time.monotonic()
+                status = forked(name, options.sample.resolve(), file.resolve(), options.budget)
+                cause = json.loads(file.read_text())["cause"] if file.exists() else f"status {status}"
+                print(f"{number} {name}: {cause} ({time.monotonic() - began:.0f} s)", flush=True)
+    print(table(options.out))
+
+
+def preload() -> None:
+    """What takes seconds to import; each examination is forked from here."""
+    import imagenet_opt.cli.doctor_apply
+    import imagenet_opt.cli.doctor_examination
+    import imagenet_opt.cli.doctor_table  # noqa: F401
+
+
+def forked(name: str, sample: Path, file: Path, budget: str) -> int:
+    """Exit status of an examination in a process of its own."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(examine(name, sample, file, budget))
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def examine(name: str, sample: Path, file: Path, budget: str) -> int:
+    from imagenet_opt.cli.doctor import main as doctor
+
+    with tempfile.TemporaryDirectory() as scratch, Path(file).with_suffix(".log").open("w") as log:
+        try:
+            with arranged(CASES[name], sample, Path(scratch)) as overrides:
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
+                os.chdir(scratch)
+                doctor([*overrides, f"data.cache_dir={scratch}/cache", "--budget", budget, "--json", str(file)])
+        except NotTried as reason:
+            print(f"{name}: {reason}")
+            return 3
+    return 0
+
+
+def confusion(out: Path) -> dict[str, Counter[str]]:
+    """By case, how often each cause was named."""
+    found: dict[str, Counter[str]] = {name: Counter() for name in CASES}
+    for file in sorted(out.glob("*.json")):
+        found[file.stem.rpartition("-")[0].replace("_", " ")][json.loads(file.read_text())["cause"]] += 1
+    return found
+
+
+def table(out: Path) -> str:
+    """Markdown: what was done, what must be said, and what was."""
+    rows = ["| what was done | cause | named | other verdicts |", "|---|---|---|---|"]
+    for name, causes in confusion(out).items():
+        right, total = causes[CASES[name].cause], causes.total()
+        wrong = ", ".join(f"{cause} {num}" for cause, num in causes.most_common() if cause != CASES[name].cause)
+        rows.append(f"| {name} | {CASES[name].cause} | {right} of {total} | {wrong or 'none'} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -24,3 +24,18 @@ def test_a_run_without_rates_says_that_they_were_not_measured(tmp_path, capsys) 
     print_summary({}, tmp_path)
     assert "too short" not in (said := capsys.readouterr().out)
     assert said.count("not measured") >= 4
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        ({"busy": 0.2, "read": 0.7, "decode": 0.1}, "waiting for storage, 70 % of the time; the device is busy 20 %"),
+        ({"busy": 0.95, "validation": 0.05}, "none, the device is busy 95 % of the time"),
+    ],
+)
+def test_the_cause_of_idleness_is_a_row(tmp_path, capsys, shares: dict[str, float], words: str) -> None:
+    rest = ("main_process", "logging", "checkpoint", "validation", "copy", "unexplained", "read", "decode")
+    print_summary(
+        {f"bottleneck/{cause}": share for cause, share in (dict.fromkeys(rest, 0.0) | shares).items()}, tmp_path
+    )
+    assert words in capsys.readouterr().out

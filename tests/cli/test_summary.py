@@ -31,3 +31,18 @@ def test_a_simulated_accelerator_is_called_so(tmp_path, capsys) -> None:
     print_summary(numbers, tmp_path, device="simulated a10g")
     row = next(line for line in capsys.readouterr().out.splitlines() if "GPU busy" in line)
     assert row.split("│")[2].strip() == "93% of a simulated a10g"
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        ({"busy": 0.2, "read": 0.7, "decode": 0.1}, "waiting for storage, 70 % of the time; the device is busy 20 %"),
+        ({"busy": 0.95, "validation": 0.05}, "none, the device is busy 95 % of the time"),
+    ],
+)
+def test_the_cause_of_idleness_is_a_row(tmp_path, capsys, shares: dict[str, float], words: str) -> None:
+    rest = ("main_process", "logging", "checkpoint", "validation", "copy", "unexplained", "read", "decode")
+    print_summary(
+        {f"bottleneck/{cause}": share for cause, share in (dict.fromkeys(rest, 0.0) | shares).items()}, tmp_path
+    )
+    assert words in capsys.readouterr().out

@@ -8,9 +8,13 @@ _SIZE = (4000, 3000)
 _NUM_CLASSES = 60
 
 
+def huge_folder(sample: Path) -> Path:
+    return sample.with_name(f"{sample.name}-huge")
+
+
 def huge_images(sample: Path, scratch: Path) -> Path:
     """Some of the sample's images at 12 megapixels, made once beside it."""
-    folder = sample.with_name(f"{sample.name}-huge")
+    folder = huge_folder(sample)
     for source in sorted(path for path in sample.iterdir() if path.is_dir())[:_NUM_CLASSES]:
         target = folder / source.name
         for file in sorted(source.iterdir())[:2]:

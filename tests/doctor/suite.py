@@ -13,7 +13,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from imagenet_opt.measure.page_cache import evicted
 from tests.doctor.cases import CASES, arranged
+from tests.doctor.huge_images import huge_folder
 from tests.faults.not_tried import NotTried
 
 _LIMIT_SECONDS = 240
@@ -65,6 +67,7 @@ def examine(name: str, sample: Path, file: Path, budget: str) -> int:
 
     with tempfile.TemporaryDirectory() as scratch, Path(file).with_suffix(".log").open("w") as log:
         try:
+            evicted(str(image) for folder in (sample, huge_folder(sample)) for image in folder.rglob("*.*"))
             with arranged(CASES[name], sample, Path(scratch)) as overrides:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)

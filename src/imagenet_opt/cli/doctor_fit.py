@@ -16,6 +16,7 @@ from torch import Tensor
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.measure.cuda_clock import CudaClock
+from imagenet_opt.measure.rate import has_few_pauses
 from imagenet_opt.run.action_clock import FETCH, SAVE, ActionClock, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step
 
@@ -99,7 +100,7 @@ class Watch(Callback):
         self.seen.num_images.append(len(batch))
         self._is_ordinary = not is_logging_step(trainer)
         enough = now - self.seen.stamps[0] >= self.seconds and len(self.seen.stamps) > self.least_steps
-        enough = enough and sum(self.seen.num_images) >= 2 * ahead
+        enough = enough and sum(self.seen.num_images) >= 2 * ahead and not has_few_pauses(self.seen.stamps)
         if (enough or now - self._began >= self.limit_seconds) and len(self.seen.stamps) > 2:
             self._end()
             trainer.should_stop = True
@@ -198,7 +199,8 @@ def images_ahead(batch: Batch, loader: Any) -> int:
     if workers is None:
         return 0
     num_workers = max(1, workers.num_workers)
-    return num_workers * ((workers.prefetch_factor or 0) * len(batch) + 2 * batch.making.reads_in_flight)
+    ahead: int = (workers.prefetch_factor or 0) * len(batch) + 2 * batch.making.reads_in_flight
+    return int(num_workers * ahead)
 
 
 def _ready(trainer: Trainer) -> int:

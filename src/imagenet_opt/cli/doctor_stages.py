@@ -31,7 +31,7 @@ from imagenet_opt.data.subset import subset
 from imagenet_opt.errors import BadSample
 from imagenet_opt.measure.diagnosis import Ceiling
 from imagenet_opt.measure.page_cache import Eviction, evicted
-from imagenet_opt.measure.rate import rate_windows
+from imagenet_opt.measure.rate import has_few_pauses, rate_windows
 from imagenet_opt.model.network import build_network
 from imagenet_opt.run.wandb_run import finish
 
@@ -263,7 +263,7 @@ def drain(loader: DevicePrefetcher, span: Span) -> Ceiling:
             stamps.append(now := time.perf_counter())
             sizes.append(len(batch))
             least = max(3 * workers * len(batch), 3 * images_ahead(batch, loader))
-            enough = now - stamps[0] >= span.seconds and sum(sizes[1:]) >= least
+            enough = now - stamps[0] >= span.seconds and sum(sizes[1:]) >= least and not has_few_pauses(stamps)
             if (enough or now - began > span.limit) and len(stamps) > 2:
                 break
         facts = {name.removeprefix("loader/"): value for name, value in loader.drain().items()}

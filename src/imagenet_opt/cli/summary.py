@@ -14,6 +14,7 @@ from rich.table import Table
 from imagenet_opt.cli.sweep_rows import SUMMARY
 from imagenet_opt.cli.terminal import printable
 from imagenet_opt.machine import GIB
+from imagenet_opt.measure.bottleneck import sentence
 from imagenet_opt.run import checkpoint as checkpoints
 from imagenet_opt.run import metrics_csv
 
@@ -95,6 +96,7 @@ def _rows(numbers: dict[str, float], run_folder: Path, device: str | None) -> li
             show("{:.2f} it/s, {:.0f} images/s", *(f"throughput/{k}_per_second" for k in ("it", "images"))),
         ),
         ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction") + _doubt(numbers)),
+        ("bottleneck", _bottleneck(numbers)),
         ("GPU busy", busy),
         ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
         ("start-up", ", ".join(startup)),
@@ -103,6 +105,12 @@ def _rows(numbers: dict[str, float], run_folder: Path, device: str | None) -> li
         ("checkpoint", str(last) if last.exists() else "none written"),
         ("metrics", str(metrics) if metrics.exists() else "none written"),
     ]
+
+
+def _bottleneck(numbers: dict[str, float]) -> str:
+    begin = "bottleneck/"
+    shares = {name.removeprefix(begin): share for name, share in numbers.items() if name.startswith(begin)}
+    return sentence(shares) if shares else "not measured"
 
 
 def _doubt(numbers: dict[str, float]) -> str:

@@ -3,7 +3,7 @@
 import errno
 import threading
 import time
-from collections import deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
@@ -30,8 +30,6 @@ _LOST = (ConnectionError, EOFError)
 """When the memory of a batch is fetched from a worker that has gone meanwhile."""
 _CLOSE_SECONDS = 1.0
 """For workers to end by themselves. One that waits for storage would not hear of it."""
-_MOST_ROWS = 1000
-"""Batches that `drain` looks back on, where nobody drains."""
 
 
 def finish_batch(batch: Batch | RaggedBatch, dtype: torch.dtype) -> Batch:
@@ -69,7 +67,8 @@ class DevicePrefetcher:
         self.slots = slots
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._copy_clock = CudaClock() if device.type == "cuda" else None
-        self._rows: deque[dict[str, float]] = deque(maxlen=_MOST_ROWS)
+        self._totals: defaultdict[str, float] = defaultdict(float)
+        self._drained: dict[str, float] = {}
         self._delivered = 0  # as `slots.made` counts: of all epochs
 
     def __len__(self) -> int:
@@ -109,15 +108,26 @@ class DevicePrefetcher:
         """Batches that are made and not yet asked for."""
         return max(0, self.slots.num_made - self._delivered)
 
+    def totals(self) -> dict[str, float]:
+        """Sums over all `batches` delivered so far, and `copy_seconds` of so many `copies` that the device has made."""
+        copies = self._copy_clock.finished_seconds() if self._copy_clock is not None else []
+        self._add(copies=len(copies), copy_seconds=sum(copies))
+        return dict(self._totals)
+
     def drain(self) -> dict[str, float]:
         """Means over the batches delivered since the last call, by metric name; empty when there were none."""
-        rows = list(self._rows)
-        self._rows.clear()
-        means = {f"loader/{name}": sum(row[name] for row in rows) / len(rows) for name in (rows[0] if rows else ())}
-        copies = self._copy_clock.finished_seconds() if self._copy_clock is not None else []
-        if copies:
-            means["loader/copy_seconds"] = sum(copies) / len(copies)
-        return means | {"loader/skipped": float(len(self.bad.reasons))} if rows else {}
+        totals = self.totals()
+        new = {name: total - self._drained.get(name, 0.0) for name, total in totals.items()}
+        batches, copies = new.pop("batches", 0.0), new.pop("copies")
+        if not batches:
+            return {}
+        self._drained = totals
+        if not copies:
+            del new["copy_seconds"]
+        means = {
+            f"loader/{name}": value / (copies if name == "copy_seconds" else batches) for name, value in new.items()
+        }
+        return means | {"loader/skipped": float(len(self.bad.reasons))}
 
     def _batches(self) -> Iterator[Batch]:
         batches = iter(self.loader)
@@ -154,16 +164,19 @@ class DevicePrefetcher:
         return replace(sent, ticket=None), copied
 
     def _note(self, making: Making, queued: int) -> None:
-        self._rows.append(
-            {
-                "read_seconds": making.read_seconds,
-                "decode_seconds": making.decode_seconds,
-                "mb_read": making.num_bytes / 1e6,
-                "reads_in_flight": making.reads_in_flight,
-                "queue_depth": queued,
-                "queue_seconds": max(0.0, time.monotonic() - making.made_at),
-            }
+        self._add(
+            batches=1,
+            read_seconds=making.read_seconds,
+            decode_seconds=making.decode_seconds,
+            mb_read=making.num_bytes / 1e6,
+            reads_in_flight=making.reads_in_flight,
+            queue_depth=queued,
+            queue_seconds=max(0.0, time.monotonic() - making.made_at),
         )
+
+    def _add(self, **values: float) -> None:
+        for name, value in values.items():
+            self._totals[name] += value
 
 
 def _terminate(workers: Sequence[BaseProcess]) -> None:

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 NUM_WINDOWS = 3
+LATE = 4.0
+"""A batch is late that takes so many times what the median takes."""
+MANY_PAUSES = 4
 
 
 def rate_windows(
@@ -24,3 +27,10 @@ def rate_windows(
     size = num_batches // (num_windows * multiple) * multiple
     edges = [num_batches - size * i for i in range(num_windows, -1, -1)]
     return tuple(sum(num_images[begin + 1 : end + 1]) / (stamps[end] - stamps[begin]) for begin, end in pairwise(edges))
+
+
+def has_few_pauses(stamps: Sequence[float]) -> bool:
+    """Whether some batches came late, but so few that their share of the time cannot be told yet."""
+    gaps = sorted(end - begin for begin, end in pairwise(stamps))
+    late = sum(gap > LATE * gaps[len(gaps) // 2] for gap in gaps)
+    return 0 < late < MANY_PAUSES

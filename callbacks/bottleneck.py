@@ -1,0 +1,184 @@
+"""Why the device is idle, said while it trains."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info
+
+from imagenet_opt.measure.attribution import MIN_STEPS, Attribution, Window, attribute
+from imagenet_opt.measure.bottleneck import sentence
+from imagenet_opt.measure.cuda_clock import CudaClock
+from imagenet_opt.run.action_clock import FETCH, SAVE, ActionClock, unwatch, watch
+from imagenet_opt.run.logging_step import is_logging_step
+
+_STEP = "run_training_batch"
+_CALLBACK, _LOGGER = "[Callback]", "[Logger]"
+
+Sums = dict[str, float]
+
+
+class Bottleneck(Callback):
+    """Divides the time since the last such row by what the device was doing or waiting for; `imagenet_opt.measure.
+    attribution` has the rules. The shares add up to 1.
+
+    | key | share of the time, 0 to 1 |
+    |---|---|
+    | `bottleneck/busy` | the device computes: by CUDA events, or as simulated; on a CPU the host's time in the step |
+    | `bottleneck/read`, `bottleneck/decode` | it waits for a batch, whose worker reads or decodes |
+    | `bottleneck/main_process` | it waits for callbacks, or for the thread that hands out batches |
+    | `bottleneck/logging`, `bottleneck/checkpoint`, `bottleneck/validation` | it waits for these |
+    | `bottleneck/copy` | it waits for the copy of a batch |
+    | `bottleneck/unexplained` | none of these; with a loader that has no `totals()`, any wait for a batch |
+
+    Rows come at logging steps, 20 steps apart or more. The first step is start-up and left out. Once the largest cause
+    is another one in two rows on end, it is said in the terminal. Of several processes, rank 0 is looked at.
+    """
+
+    def __init__(self) -> None:
+        self._clock: ActionClock | None = None
+        self._shares: Mapping[str, float] = {}
+        self._first: Sums | None = None
+        self._last: Sums | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            self._clock = watch(trainer)
+            self._device_clock = CudaClock() if trainer.strategy.root_device.type == "cuda" else None
+            self._first = self._last = None
+            self._num_steps, self._device_seconds, self._validation_seconds = 0, 0.0, 0.0
+            self._within_validation: Sums = {}
+            self._said = self._verdict_before = "healthy"
+            self._shares = {}
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if self._device_clock is not None:
+            self._device_clock.start()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._device_clock is not None:
+            self._device_clock.stop()
+        self._num_steps += 1
+        if self._last is None:
+            self._first = self._last = self._sums(trainer)
+        elif is_logging_step(trainer) and self._num_steps - self._last["steps"] >= MIN_STEPS:
+            before, self._last = self._last, self._sums(trainer)
+            found = attribute(_window(_difference(before, self._last), _num_workers(trainer)))
+            pl_module.log_dict(_row(found.shares), rank_zero_only=True)
+            self._tell(found)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._clock is not None:
+            self._validation_began, self._before_validation = time.perf_counter(), self._actions()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """What callbacks and loggers did meanwhile is validation's."""
+        if self._clock is not None:
+            self._validation_seconds += time.perf_counter() - self._validation_began
+            within = _difference(self._before_validation, self._actions())
+            self._within_validation = {name: self._within_validation.get(name, 0.0) + within[name] for name in within}
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._first is not None and self._num_steps - self._first["steps"] >= MIN_STEPS:
+            whole = _difference(self._first, self._sums(trainer))
+            self._shares = attribute(_window(whole, _num_workers(trainer))).shares
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._clock is not None:
+            unwatch(trainer)
+            self._clock = None
+
+    def summary(self) -> dict[str, float]:
+        """Shares of the whole run, under the logged keys; empty where it was too short to tell."""
+        return _row(self._shares)
+
+    def _tell(self, found: Attribution) -> None:
+        """Once, when it is the second of its kind on end and not what was said last. That all is well goes unsaid."""
+        if found.verdict == self._verdict_before != self._said:
+            self._said = found.verdict
+            rank_zero_info(f"bottleneck: {sentence(found.shares)}")
+        self._verdict_before = found.verdict
+
+    def _sums(self, trainer: Trainer) -> Sums:
+        """Seconds and counts since the beginning."""
+        assert self._clock is not None
+        actions = self._actions()
+        for name, seconds in self._within_validation.items():
+            actions[name] -= seconds
+        totals = getattr(trainer.train_dataloader, "totals", dict)
+        return (
+            actions
+            | {f"loader/{name}": total for name, total in totals().items()}
+            | {
+                "seconds": time.perf_counter(),
+                "steps": self._num_steps,
+                "step": self._clock.seconds[_STEP],
+                "fetch_wait": self._clock.seconds[FETCH],
+                "validation": self._validation_seconds,
+            }
+            | self._device(trainer)
+        )
+
+    def _device(self, trainer: Trainer) -> Sums:
+        """Seconds of the device at work, by a callback that simulates one, or by CUDA; else not known."""
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if (busy_seconds := getattr(getattr(callback, "timeline", None), "busy_seconds", None)) is not None:
+                return {"device": busy_seconds}
+        if self._device_clock is None:
+            return {}
+        self._device_seconds += sum(self._device_clock.finished_seconds())
+        return {"device": self._device_seconds}
+
+    def _actions(self) -> dict[str, float]:
+        """Own seconds of all callbacks, loggers and saves so far."""
+        assert self._clock is not None
+        sums = dict.fromkeys(("callbacks", "checkpoint", "logging"), 0.0)
+        for action, seconds in self._clock.own_seconds.items():
+            if (kind := _kind(action)) is not None:
+                sums[kind] += seconds
+        return sums
+
+
+def _kind(action: str) -> str | None:
+    if action.startswith(_CALLBACK):  # whose key is its class's name, or begins with it
+        return "checkpoint" if "Checkpoint" in action.partition("{")[0] else "callbacks"
+    return "checkpoint" if action == SAVE else "logging" if action.startswith(_LOGGER) else None
+
+
+def _difference(before: Sums, after: Sums) -> Sums:
+    return {name: value - before.get(name, 0.0) for name, value in after.items()}
+
+
+def _window(sums: Sums, num_workers: int) -> Window:
+    def mean(name: str) -> float:
+        return sums.get(f"loader/{name}", 0.0) / max(1.0, sums.get("loader/batches", 0.0))
+
+    return Window(
+        seconds=sums["seconds"],
+        num_steps=int(sums["steps"]),
+        step_seconds=sums["step"],
+        device_seconds=sums.get("device"),
+        fetch_wait_seconds=sums["fetch_wait"],
+        validation_seconds=sums["validation"],
+        checkpoint_seconds=sums["checkpoint"],
+        logging_seconds=sums["logging"],
+        callback_seconds={"all": sums["callbacks"]},
+        copy_seconds=sums.get("loader/copy_seconds", 0.0),
+        read_seconds=mean("read_seconds"),
+        decode_seconds=mean("decode_seconds"),
+        num_workers=num_workers,
+        queue_depth=mean("queue_depth"),
+        queue_seconds=mean("queue_seconds"),
+    )
+
+
+def _num_workers(trainer: Trainer) -> int:
+    loader: Any = trainer.train_dataloader
+    return int(getattr(getattr(loader, "loader", loader), "num_workers", 0))
+
+
+def _row(shares: Mapping[str, float]) -> dict[str, float]:
+    return {f"bottleneck/{cause}": share for cause, share in shares.items()}

@@ -1,0 +1,155 @@
+"""Trainings with a cause that is known are told it; the shares are all of the time."""
+
+import logging
+import time
+from typing import Any
+
+import pytest
+from lightning.pytorch import Callback, Trainer
+from torch.utils.data import DataLoader
+
+from callbacks.bottleneck import Bottleneck
+from callbacks.throughput import Throughput
+from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.data.index import open_split
+from tests.callbacks.conftest import Memory, Plain, images
+from tests.callbacks.test_throughput import Reading, SlowImages, spend
+from tests.conftest import loading
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
+CAUSES = {"busy", "read", "decode", "main_process", "logging", "checkpoint", "validation", "copy", "unexplained"}
+
+
+def rows(project) -> list[dict[str, float]]:
+    """Shares by cause, in order."""
+    found = [{k: v for k, v in row.items() if k.startswith("bottleneck/")} for _, row in project.logger.rows]
+    return [{name.removeprefix("bottleneck/"): share for name, share in row.items()} for row in found if row]
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [text for record in caplog.records if (text := record.getMessage()).startswith("bottleneck: ")]
+
+
+class Slow(Callback):
+    def __init__(self, **hooks: float) -> None:
+        for hook, seconds in hooks.items():
+            setattr(self, hook, lambda *_, seconds=seconds: spend(seconds))
+
+
+class SlowCheckpoint(Slow):
+    pass
+
+
+class SlowLogger(Memory):
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        spend(0.1)
+        super().log_metrics(metrics, step)
+
+
+def test_rows_are_twenty_steps_apart_and_add_up(project) -> None:
+    bottleneck = Bottleneck()
+    project.fit(bottleneck, data=images(400), max_epochs=1, log_every_n_steps=5)
+    found = rows(project)
+    assert len(found) == 3  # of 100 steps: behind the first one, 25, 45, 65 and 85 at the earliest
+    for row in found:
+        assert row.keys() == CAUSES
+        assert sum(row.values()) == pytest.approx(1, abs=1e-5)
+    assert sum(bottleneck.summary().values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "kind", "cause"),
+    [
+        ({"on_train_batch_end": 0.02}, Slow, "main_process"),
+        ({"on_train_batch_start": 0.02}, SlowCheckpoint, "checkpoint"),
+        ({"on_validation_batch_start": 0.3, "on_validation_start": 0.3}, Slow, "validation"),
+    ],
+)
+def test_what_holds_up_the_step_is_found(project, hooks: dict[str, float], kind: type[Slow], cause: str) -> None:
+    bottleneck = Bottleneck()
+    project.fit(bottleneck, kind(**hooks), data=images(160), max_epochs=2)
+    shares = {name.removeprefix("bottleneck/"): share for name, share in bottleneck.summary().items()}
+    assert max(CAUSES - {"busy"}, key=lambda name: shares[name]) == cause
+    assert shares[cause] > 0.3
+
+
+def test_a_slow_logger_is_logging(project) -> None:
+    project.logger, bottleneck = SlowLogger(), Bottleneck()
+    project.fit(bottleneck, data=images(160), log_every_n_steps=1)
+    assert bottleneck.summary()["bottleneck/logging"] > 0.5
+
+
+def test_a_change_is_said_once_and_with_what_to_do(project, caplog: pytest.LogCaptureFixture) -> None:
+    class SlowAfter(Callback):
+        def on_train_batch_start(self, trainer: Trainer, *_) -> None:
+            if trainer.global_step >= 60:
+                spend(0.03)
+
+    with caplog.at_level(logging.INFO):
+        project.fit(
+            Bottleneck(), SlowAfter(), data=images(800), max_epochs=1, log_every_n_steps=20, limit_val_batches=0
+        )
+    told = [text for text in said(caplog) if "the main process" in text]
+    assert len(told) == 1
+    assert "% of the time" in told[0] and "imagenet-opt doctor" in told[0]
+
+
+def test_waiting_for_a_loader_that_tells_nothing_is_unexplained(project) -> None:
+    bottleneck = Bottleneck()
+    project.fit(bottleneck, data=SlowImages(), max_epochs=3)
+    assert bottleneck.summary()["bottleneck/unexplained"] > 0.5
+
+
+def test_a_short_run_says_nothing(project, caplog: pytest.LogCaptureFixture) -> None:
+    bottleneck = Bottleneck()
+    with caplog.at_level(logging.INFO):
+        project.fit(bottleneck, data=SlowImages(), max_epochs=1)
+    assert (rows(project), said(caplog), bottleneck.summary()) == ([], [], {})
+
+
+def test_a_simulated_device_is_believed(project) -> None:
+    class Device:
+        busy_seconds = 0.0
+
+    class Simulation(Callback):
+        timeline = Device()
+
+        def on_train_batch_start(self, *_) -> None:
+            began = time.perf_counter()
+            spend(0.02)
+            self.timeline.busy_seconds += 0.5 * (time.perf_counter() - began)
+
+    bottleneck = Bottleneck()
+    project.fit(Simulation(), bottleneck, data=images(160), max_epochs=1, limit_val_batches=0)
+    assert 0.25 < bottleneck.summary()["bottleneck/busy"] <= 0.5
+
+
+class SlowReads(Plain):
+    pass
+
+
+def test_slow_storage_is_told_and_throughput_still_has_its_rows(images_root, tmp_path, project) -> None:
+    how = loading(batch_size=1, image_size=8, num_workers=1, prefetch_factor=2, added_latency_ms=40, reads_in_flight=1)
+    splits = [open_split(images_root, split, tmp_path) for split in ("train", "val")]
+    bottleneck = Bottleneck()
+    trainer = Trainer(
+        accelerator="cpu",
+        logger=project.logger,
+        callbacks=[Throughput(), bottleneck],
+        max_epochs=2,
+        log_every_n_steps=5,
+        limit_val_batches=0,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+    trainer.fit(Reading(), datamodule=ImageData(*splits, how))
+    assert bottleneck.summary()["bottleneck/read"] > 0.4
+    assert any("loader/read_seconds" in row for _, row in project.logger.rows)
+
+
+def test_validating_alone_is_no_mistake(project) -> None:
+    project.fit(max_steps=1)
+    project.trainer.callbacks.append(Bottleneck())
+    project.trainer.validate(Plain(), DataLoader(images(8), batch_size=4), verbose=False)

@@ -7,7 +7,7 @@ import numpy as np
 
 from imagenet_opt.measure.diagnosis import STAGES, Ceiling, Diagnosis
 from imagenet_opt.measure.report.downsample import min_max
-from imagenet_opt.measure.report.look import AXIS, COLOURS, SIMULATED, colour, layout, text
+from imagenet_opt.measure.report.look import AXIS, COLOURS, SIMULATED, colour, escaped, layout
 
 if TYPE_CHECKING:  # plotly takes a second to import
     import plotly.graph_objects as go
@@ -78,7 +78,7 @@ def waterfall(found: Diagnosis) -> "go.Figure":
         sign = "+" if start and step.seconds >= 0 else ""
         figure.add_bar(
             x=[step.seconds * 1e3],
-            y=[text(step.name)],
+            y=[escaped(step.name)],
             base=[start * 1e3],
             orientation="h",
             marker_color=COLOURS["full"] if step is whole else part_colour(step.name),
@@ -86,7 +86,7 @@ def waterfall(found: Diagnosis) -> "go.Figure":
             text=[f" {sign}{step.seconds * 1e3:,.1f} ms"],
             textposition="outside" if step.seconds >= 0 else "inside",
             cliponaxis=False,
-            hovertext=[f"{text(step.name)}: {step.seconds * 1e3:,.2f} ms"],
+            hovertext=[f"{escaped(step.name)}: {step.seconds * 1e3:,.2f} ms"],
             hoverinfo="text",
         )
     figure.update_layout(
@@ -120,9 +120,9 @@ def phases(found: Diagnosis) -> "go.Figure":
     figure = go.Figure()
     for name, seconds in found.phases.items():
         figure.add_bar(
-            x=[seconds * 1e3], y=[""], orientation="h", name=f"{text(name)} {seconds * 1e3:,.1f} ms",
+            x=[seconds * 1e3], y=[""], orientation="h", name=f"{escaped(name)} {seconds * 1e3:,.1f} ms",
             marker={"color": part_colour(name), "line": {"width": 1, "color": "#fff"}},
-            hovertemplate=f"{text(name)}: %{{x:.2f}} ms<extra></extra>",
+            hovertemplate=f"{escaped(name)}: %{{x:.2f}} ms<extra></extra>",
         )  # fmt: skip
     simulated = found.simulated is not None
     look = layout(height=180, title="The main process in one step of the full run", simulated=simulated)
@@ -143,7 +143,7 @@ def histogram(steps: Mapping[str, Sequence[float]], *, simulated: bool = False) 
         counts, _ = np.histogram(np.asarray(seconds) * 1e3, edges)
         shares = counts / counts.sum()
         figure.add_bar(
-            x=(edges[:-1] + edges[1:]) / 2, y=shares, width=np.diff(edges), name=text(name), marker_color=tint,
+            x=(edges[:-1] + edges[1:]) / 2, y=shares, width=np.diff(edges), name=escaped(name), marker_color=tint,
             opacity=0.85 if len(steps) == 1 else 0.6, hovertemplate="%{x:.1f} ms: %{y:.1%}",
         )  # fmt: skip
         for level, share in enumerate((50, 99)):
@@ -151,7 +151,7 @@ def histogram(steps: Mapping[str, Sequence[float]], *, simulated: bool = False) 
             figure.add_vline(place, line={"color": tint, "width": 1.5, "dash": "dot"})
             figure.add_annotation(
                 x=place, y=1 - 0.09 * (level + 2 * number), yref="paper", xanchor="left", showarrow=False,
-                text=f" p{share} {place:,.1f} ms{f', {text(name)}' if len(steps) > 1 else ''}",
+                text=f" p{share} {place:,.1f} ms{f', {escaped(name)}' if len(steps) > 1 else ''}",
             )  # fmt: skip
     figure.update_layout(
         layout(height=300, title="How long steps take", simulated=simulated, barmode="overlay", bargap=0)

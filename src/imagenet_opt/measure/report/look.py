@@ -28,7 +28,7 @@ AXIS = {
 }
 """Of every axis, also of those that `layout` does not reach: the further rows of a figure."""
 
-text = partial(escape, quote=False)
+escaped = partial(escape, quote=False)
 """For all that comes from files: plotly reads texts as HTML, but does not know &quot;."""
 
 

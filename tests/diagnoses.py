@@ -34,8 +34,7 @@ READS, PACK, ENVIRONMENT, QUIET, BLIND = (
     Finding(
         "reads in flight",
         True,
-        "A read takes 31 ms and 16 are in flight in each of 8 workers; with 512 in flight the storage gave 3.4 times as "
-        "much.",
+        "A read takes 31 ms and 16 are in flight in each of 8 workers; 512 in flight gave 3.4 times as much.",
         "Let more reads be in flight.",
         ("data.reads_in_flight=64",),
         gain=3.1,

@@ -1,5 +1,7 @@
 """Figures show the numbers of the diagnosis, and say when an accelerator was simulated."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -23,7 +25,7 @@ def test_a_bar_for_each_stage_as_long_as_its_rate() -> None:
 def test_the_waterfall_ends_where_the_last_bar_ends() -> None:
     found = make_diagnosis()
     *parts, whole = charts.waterfall(found).data
-    for before, after in zip(parts, parts[1:], strict=False):
+    for before, after in pairwise(parts):
         assert after.base[0] == pytest.approx(before.base[0] + before.x[0])
     assert parts[-1].base[0] + parts[-1].x[0] == pytest.approx(whole.x[0])
     assert whole.x[0] == pytest.approx(256 / RATES["full_cold"] * 1e3)

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from imagenet_opt.machine import GIB
 from imagenet_opt.measure.sampler import Readings
 
@@ -24,10 +22,30 @@ def gpu_readings(cuda_index: int) -> Readings:
     Raises pynvml.NVMLError at a reading, NVMLError_LibraryNotFound where there is no NVIDIA driver.
     Source: nvmlUtilization_t, nvmlDeviceGetPowerUsage in NVIDIA's NVML API reference.
     """
-    return _readings(torch.cuda.get_device_properties(cuda_index))
+    return _readings(*device_names(cuda_index))
 
 
-def _readings(properties: Any) -> Readings:
+def device_names(cuda_index: int) -> tuple[str, str]:
+    """UUID and PCI bus id of the device that torch calls `cuda:<cuda_index>`, in NVML's way of writing them."""
+    import torch
+
+    properties: Any = torch.cuda.get_device_properties(cuda_index)
+    domain, bus, slot = properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id
+    return f"GPU-{properties.uuid}", f"{domain:08x}:{bus:02x}:{slot:02x}.0"
+
+
+def find_device(pynvml: Any, uuid: str, bus_id: str) -> Any:
+    """NVML's handle, by UUID: CUDA_VISIBLE_DEVICES renumbers CUDA's devices but not NVML's.
+
+    A MIG slice has a UUID that NVML does not know as a GPU's; the PCI bus id then finds the whole board.
+    """
+    try:
+        return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    except pynvml.NVMLError:
+        return pynvml.nvmlDeviceGetHandleByPciBusId(bus_id)
+
+
+def _readings(uuid: str, bus_id: str) -> Readings:
     import pynvml
 
     def supported(value: Callable[[], float]) -> float | None:
@@ -38,7 +56,7 @@ def _readings(properties: Any) -> Readings:
 
     pynvml.nvmlInit()
     try:
-        device = _find_device(pynvml, properties)
+        device = find_device(pynvml, uuid, bus_id)
         while True:
             yield {
                 "utilization_percent": supported(lambda: float(pynvml.nvmlDeviceGetUtilizationRates(device).gpu)),
@@ -47,15 +65,3 @@ def _readings(properties: Any) -> Readings:
             }
     finally:
         pynvml.nvmlShutdown()
-
-
-def _find_device(pynvml: Any, properties: Any) -> Any:
-    """NVML's handle, by UUID: CUDA_VISIBLE_DEVICES renumbers CUDA's devices but not NVML's.
-
-    A MIG slice has a UUID that NVML does not know as a GPU's; the PCI bus id then finds the whole board.
-    """
-    try:
-        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")
-    except pynvml.NVMLError:
-        domain, bus, slot = properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id
-        return pynvml.nvmlDeviceGetHandleByPciBusId(f"{domain:08x}:{bus:02x}:{slot:02x}.0")

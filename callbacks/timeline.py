@@ -1,0 +1,128 @@
+"""What the machine and the training did, moment by moment."""
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from imagenet_opt.errors import printable
+from imagenet_opt.measure.gpu import device_names
+from imagenet_opt.measure.recording import Recording
+from imagenet_opt.measure.timeline import FOLDER, KINDS
+from imagenet_opt.run.action_clock import FETCH, SAVE, unwatch, watch
+from imagenet_opt.run.logging_step import is_logging_step
+
+log = logging.getLogger(__name__)
+
+_ACTIONS = {FETCH: "fetch", "run_training_batch": "step", SAVE: "checkpoint"}
+_LOGGER = "[Logger]"
+
+
+class Timeline(Callback):
+    """Records in the folder `timeline` of `folder`, from a process of its own, ten times a second: CPUs, memory, disk,
+    network, the GPU, batches ready, step and phase; and when each fetch, step, validation, checkpoint, log and epoch
+    began and ended. `imagenet_opt.measure.timeline.read_timeline` reads it, docs/timeline.md describes it.
+
+    | key | unit |
+    |---|---|
+    | `timeline/cpu_percent` | % of one CPU that the recorder has taken since the last logged row |
+
+    Of several processes, rank 0 and its machine are recorded. Batches ready: of a loader that has `num_ready`, as of
+    the last step. A recorder that cannot go on, on a full disk for instance, costs one warning; training goes on.
+    """
+
+    def __init__(self, *, folder: str | Path) -> None:
+        self._folder = Path(folder) / FOLDER
+        self._recording: Recording | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit" and trainer.is_global_zero:
+            device = trainer.strategy.root_device
+            self._recording = Recording(self._folder, device_names(device.index) if device.type == "cuda" else None)
+            self._trainer, self._gauges = trainer, self._recording.gauges
+            self._warned = False
+            self._phases = [KINDS.index("other")]
+            self._recorder_seconds = self._recorder_cpu_seconds = 0.0
+            self._clock = watch(trainer)
+            self._clock.started.append(self._action_started)
+            self._clock.stopped.append(self._action_stopped)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._epoch_began = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._recording is not None:
+            self._add("epoch", self._epoch_began, time.perf_counter())
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._recording is not None:
+            self._validation_began = time.perf_counter()
+            self._enter("validation")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._recording is not None:
+            self._leave("validation", self._validation_began, time.perf_counter())
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._recording is not None and is_logging_step(trainer):
+            if not self._warned and self._recording.is_lost():
+                log.warning("timeline: no longer recorded, training goes on: %s", printable(f"{self._recording.error}"))
+                self._warned = True
+            pl_module.log_dict(self._cost(), on_step=True, on_epoch=False, rank_zero_only=True)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._stop()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._recording is not None:
+            self._clock.started.remove(self._action_started)
+            self._clock.stopped.remove(self._action_stopped)
+            unwatch(self._trainer)
+            self._recording.stop()
+            self._recording = None
+
+    def _cost(self) -> dict[str, float]:
+        """Empty where the recorder has told nothing new."""
+        cpu_seconds, seconds = self._gauges["recorder_cpu_seconds"], self._gauges["recorder_seconds"]
+        cpu_before, before = self._recorder_cpu_seconds, self._recorder_seconds
+        if seconds <= before:
+            return {}
+        self._recorder_cpu_seconds, self._recorder_seconds = cpu_seconds, seconds
+        return {"timeline/cpu_percent": 100 * (cpu_seconds - cpu_before) / (seconds - before)}
+
+    def _action_started(self, action: str) -> None:
+        if (kind := _kind(action)) is not None:
+            self._enter(kind)
+
+    def _action_stopped(self, action: str, began: float, ended: float) -> None:
+        if (kind := _kind(action)) is not None:
+            if kind == "fetch":
+                self._gauges["step"] = self._trainer.global_step
+            if kind in ("fetch", "step"):
+                self._gauges["queue_depth"] = getattr(self._trainer.train_dataloader, "num_ready", float("nan"))
+            self._leave(kind, began, ended)
+
+    def _enter(self, kind: str) -> None:
+        self._phases.append(KINDS.index(kind))
+        self._gauges["phase"] = self._phases[-1]
+
+    def _leave(self, kind: str, began: float, ended: float) -> None:
+        self._phases.pop()
+        self._gauges["phase"] = self._phases[-1]
+        self._add(kind, began, ended)
+
+    def _add(self, kind: str, began: float, ended: float) -> None:
+        """Times are of `time.perf_counter`."""
+        since = time.time() - time.perf_counter()
+        self._gauges.add_event(KINDS.index(kind), since + began, since + ended)
+
+
+def _kind(action: str) -> str | None:
+    return "logging" if action.startswith(_LOGGER) else _ACTIONS.get(action)

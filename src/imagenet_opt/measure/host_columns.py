@@ -1,0 +1,157 @@
+"""What the machine does and what a training process takes of it, as columns of a timeline.
+
+Files of /proc are opened once: that is a quarter of psutil's time, ten times a second beside a training.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+
+import psutil
+
+_WORKER = "pt_data_worker"
+"""What torch calls the processes of a DataLoader (2.6 and later)."""
+_FIND_SECONDS = 1.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+_SECTOR_BYTES = 512  # in /proc/diskstats, whatever the disk's own are
+_UPON_OTHERS = ("loop", "ram", "zram", "dm-", "md")
+"""Block devices whose bytes are counted at the disks below."""
+_MEMORY = ("MemTotal", "MemAvailable", "Cached")
+_PRESSURES = ("cpu", "io", "memory")
+_NAN = float("nan")
+
+Row = dict[str, float]
+
+
+class ProcFile:
+    """A file of /proc that stays open; what cannot be read, or belongs to a process that has ended, is empty."""
+
+    def __init__(self, path: str) -> None:
+        self._file: int | None = None
+        with suppress(OSError):
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self) -> str:
+        with suppress(OSError):
+            return "" if self._file is None else os.pread(self._file, 2**20, 0).decode(errors="replace")
+        return ""
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+
+class Machine:
+    """Counters and levels of the whole machine; those that it does not tell are NaN. Source: man 5 proc."""
+
+    def __init__(self) -> None:
+        self._cpus = {f"cpu{cpu}" for cpu in os.sched_getaffinity(0)}
+        self._disks = {disk.name for disk in Path("/sys/block").glob("*") if not disk.name.startswith(_UPON_OTHERS)}
+        names = ("stat", "meminfo", "diskstats", "net/dev", *(f"pressure/{name}" for name in _PRESSURES))
+        self._files = {name: ProcFile(f"/proc/{name}") for name in names}
+
+    def counts(self) -> Row:
+        """Counters, in units that make their rates those of the columns."""
+        disks = [line for line in self._lines("diskstats") if line[2] in self._disks]
+        links = [line for line in self._lines("net/dev") if line[0].endswith(":") and line[0] != "lo:"]
+        return self._cpu_percent() | {
+            "disk_read_mb_per_second": _sum(disks, 5) * _SECTOR_BYTES / 1e6,
+            "disk_write_mb_per_second": _sum(disks, 9) * _SECTOR_BYTES / 1e6,
+            "network_received_mb_per_second": _sum(links, 1) / 1e6,
+            "network_sent_mb_per_second": _sum(links, 9) / 1e6,
+            **{f"{name}_pressure_percent": self._stalled_seconds(name) * 100 for name in _PRESSURES},
+        }
+
+    def levels(self) -> Row:
+        kib = {line[0].rstrip(":"): int(line[1]) for line in self._lines("meminfo")}
+        total, available, cached = (kib.get(name, _NAN) / 2**20 for name in _MEMORY)
+        return {"memory_used_gib": total - available, "page_cache_gib": cached}
+
+    def _lines(self, name: str) -> list[list[str]]:
+        return [line.split() for line in self._files[name].read().splitlines()]
+
+    def _cpu_percent(self) -> Row:
+        """Busy is user, nice, system, irq, softirq and steal."""
+        cpus = [line for line in self._lines("stat") if line[0] in self._cpus]
+        return {f"{cpu[0]}_percent": 100 / _TICKS * sum(map(int, cpu[1:4] + cpu[6:9])) for cpu in cpus}
+
+    def _stalled_seconds(self, resource: str) -> float:
+        """In which at least one task waited for it. Source: accounting/psi in Linux's documentation."""
+        some = next(iter(self._lines(f"pressure/{resource}")), None)
+        return _NAN if some is None else int(some[-1].removeprefix("total=")) / 1e6
+
+
+class Training:
+    """A training process and its loader's workers, which are looked for once a second."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._stat = pid, ProcFile(f"/proc/{pid}/stat")
+        self._workers: dict[int, ProcFile] = {}
+        self._found_at = -_FIND_SECONDS
+        self._seen: dict[int, float] = {}
+        self._workers_seconds = 0.0
+
+    def counts(self) -> Row:
+        """CPU seconds x 100. Those of a worker count from when it was first seen, so that they only ever grow."""
+        if monotonic() >= self._found_at + _FIND_SECONDS:
+            self._find()
+        seen = {pid: seconds for pid, stat in self._workers.items() if (seconds := _cpu_seconds(stat)) is not None}
+        self._workers_seconds += sum(seconds - self._seen[pid] for pid, seconds in seen.items() if pid in self._seen)
+        self._seen = seen
+        own = _cpu_seconds(self._stat)
+        return {
+            "trainer_cpu_percent": _NAN if own is None else 100 * own,
+            "workers_cpu_percent": 100 * self._workers_seconds,
+        }
+
+    def levels(self) -> Row:
+        return {"num_workers": float(len(self._seen))}
+
+    def _find(self) -> None:
+        self._found_at = monotonic()
+        pids = [pid for pid in self._children() if pid in self._workers or _is_worker(pid)]
+        self._workers = {pid: self._workers.get(pid) or ProcFile(f"/proc/{pid}/stat") for pid in pids}
+
+    def _children(self) -> list[int]:
+        """As the kernel lists them, with CONFIG_PROC_CHILDREN; psutil reads of all processes whose child they are."""
+        files = list(Path(f"/proc/{self._pid}/task").glob("*/children"))
+        with suppress(psutil.Error, OSError):
+            if not files:
+                return [child.pid for child in psutil.Process(self._pid).children()]
+            return [int(pid) for file in files for pid in file.read_text().split()]
+        return list(self._workers)
+
+
+def host_rows(trainer_pid: int) -> Iterator[Row]:
+    """Endless rows of this machine and the process `trainer_pid`; docs/timeline.md lists the columns.
+
+    Rates are of the time since the row before, NaN in the first one. The kernel counts CPU time in hundredths of a
+    second: in rows 0.1 s apart it comes in steps of 10 %.
+    """
+    machine, training = Machine(), Training(trainer_pid)
+    counts, now = machine.counts() | training.counts(), monotonic()
+    yield dict.fromkeys(counts, _NAN) | machine.levels() | training.levels()
+    while True:
+        counted, before = counts, now
+        counts, now = machine.counts() | training.counts(), monotonic()
+        rates = {name: max(counts.get(name, _NAN) - count, 0.0) / (now - before) for name, count in counted.items()}
+        yield rates | machine.levels() | training.levels()  # max() of NaN and 0.0, in this order, is NaN
+        counts = counted | counts  # a CPU that is switched off keeps its column
+
+
+def _sum(lines: list[list[str]], field: int) -> float:
+    return float(sum(int(line[field]) for line in lines)) if lines else _NAN
+
+
+def _is_worker(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n") == _WORKER
+    return False
+
+
+def _cpu_seconds(stat: ProcFile) -> float | None:
+    """Of user and system, of all threads; None of a process that has ended."""
+    fields = stat.read().rpartition(")")[2].split()  # behind the name, which may hold anything
+    return (int(fields[11]) + int(fields[12])) / _TICKS if fields else None

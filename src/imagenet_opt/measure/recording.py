@@ -1,0 +1,62 @@
+"""A recorder as the process that trains sees it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from imagenet_opt.measure.gauges import Gauges
+
+_END_SECONDS = 5.0
+_SOURCES = Path(__file__).parents[2]
+
+
+class Recording:
+    """Starts the recorder of this process, which writes into `folder` until `stop`. Nothing is ever raised here.
+
+    gauges: what the recorder is told. gpu_names: as `device_names` of measure/gpu.py gives them, None without a GPU.
+    error: why there is no recorder any more; None while there is one, and after `stop`. Ask `is_lost` first.
+    """
+
+    def __init__(self, folder: Path, gpu_names: tuple[str, str] | None) -> None:
+        self.gauges = Gauges()
+        self.error: str | None = None
+        self._process: subprocess.Popen[str] | None = None
+        try:
+            self._process = self._start(str(self.gauges.file), str(os.getpid()), str(folder), *(gpu_names or ()))
+        except OSError as error:
+            self.error = str(error)
+
+    def is_lost(self) -> bool:
+        """Whether the recorder has ended by itself."""
+        if self._process is not None and (status := self._process.poll()) is not None:
+            _, said = self._process.communicate()
+            self.error = next(reversed(said.splitlines()), f"ended with status {status}")
+            self._process = None
+        return self.error is not None
+
+    def stop(self) -> None:
+        """Let the recorder write what it has and end; one whose disk hangs is killed."""
+        self.gauges["done"] = 1
+        if not self.is_lost() and self._process is not None:
+            try:
+                self._process.communicate(timeout=_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.communicate()
+            self._process = None
+        self.gauges.close()
+
+    def _start(self, *arguments: str) -> "subprocess.Popen[str]":
+        path = os.pathsep.join([str(_SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])])
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "imagenet_opt.measure.recorder", *arguments],
+            env=os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},  # numpy would start idle threads
+            pass_fds=[self.gauges.file],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )

@@ -121,6 +121,14 @@ def test_a_simulated_accelerator_is_said_in_the_title_and_in_its_figures(tmp_pat
         assert "simulated" in figure, name
 
 
+def test_a_rehearsed_run_is_simulated_too(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "mine")
+    (folder / "doctor.json").unlink()
+    (folder / ".hydra/config.yaml").write_text("callbacks:\n  rehearsal:\n    name: a10g\n")
+    page = report(folder)
+    assert "mine (simulated)" in page.text and "simulated: a10g" in page.text
+
+
 def test_an_hour_of_samples_stays_below_ten_megabytes(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "mine")
     shutil.rmtree(folder / "timeline")

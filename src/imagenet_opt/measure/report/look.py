@@ -44,7 +44,6 @@ def layout(*, height: int, title: str = "", simulated: bool = False, **more: Any
         "plot_bgcolor": "rgba(0, 0, 0, 0)",
         "margin": {"l": 10, "r": 20, "t": 34 if any(words) else 12, "b": 44},
         **{f"{axis}_{name}": value for axis in ("xaxis", "yaxis") for name, value in AXIS.items()},
-        "shapedefaults_opacity": 1,
         "modebar": {"bgcolor": "rgba(0, 0, 0, 0)", "color": "#98a2b3", "activecolor": COLOURS["loader"]},
         "hoverlabel": {"bgcolor": "#1f2733", "font": {"color": "#fff"}},
         "bargap": 0.3,

@@ -171,7 +171,8 @@ def _mark(figure: "go.Figure", found: Timeline, start: float) -> None:
         for begin, end in np.round(longest(found.spans("fetch"), MOST_BANDS) - start, 3).tolist()
     ]
     marks = [
-        across | {"type": "line", "x0": begin, "x1": begin, "line": {"color": tint, "width": 1, "dash": dash}}
+        across
+        | {"type": "line", "opacity": 1, "x0": begin, "x1": begin, "line": {"color": tint, "width": 1, "dash": dash}}
         for kind, tint, dash in (
             ("epoch", COLOURS["full"], "dash"),
             ("validation", COLOURS["decode"], "dot"),

@@ -1,8 +1,6 @@
 """sweep.html: the sweep as one file that needs no network, a plot of images per second and the table."""
 
 from collections import defaultdict
-from functools import partial
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +20,25 @@ from imagenet_opt.cli.sweep_rows import (
     varying,
     write_whole,
 )
+from imagenet_opt.measure.report import FOLDER
+from imagenet_opt.measure.report.look import COLOURS, escaped, layout
 
-_COLOURS = ["#1b6ca8", "#e07b39", "#3a9d5d", "#8e5ea2", "#c2a83e", "#4bb3c4", "#7f7f7f", "#b5508c"]
-_FAILED = "#c0392b"
+_FAILED = COLOURS["wait"]
+_LINES = [colour for colour in COLOURS.values() if colour != _FAILED]
 _PLOTLY: dict[str, Any] = {
     "full_html": False,
     "include_plotlyjs": True,
     "config": {"displayModeBar": False, "responsive": True},
-    "default_height": "420px",
 }
-_text = partial(escape, quote=False)  # plotly does not know &quot;
 
 
 def write_page(rows: list[Row], sweep_dir: Path) -> None:
     """Texts are escaped by jinja2 in the table, here in the plot, which reads them as HTML."""
     names, winner = varying(rows), best(rows)
     metrics = sorted({key for row in rows for key in row["summary"]} - set(METRICS))
+    folders = [Path(__file__).parent, FOLDER]
     page = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(folders), autoescape=True, trim_blocks=True, lstrip_blocks=True
     ).get_template("sweep_page.html")
     text = page.render(
         title=sweep_dir.name,
@@ -68,17 +67,17 @@ def _plot(rows: list[Row], names: list[str]) -> go.Figure:
             lines[", ".join(row["parameters"].get(name, NONE) for name in others)].append(row)
     figure = go.Figure()
     for label, line in lines.items():
-        figure.add_scatter(**_points(line, axis, names), name=_text(label), mode="lines+markers", marker_size=9)
+        figure.add_scatter(**_points(line, axis, names), name=escaped(label), mode="lines+markers", marker_size=9)
     if bad := [row for row in rows if row["status"] != "ok"]:
         marker = {"symbol": "x", "size": 11, "color": _FAILED}
         points = _points(bad, axis, names) | {"y": [0.0] * len(bad)}
         figure.add_scatter(**points, name="failed or interrupted", mode="markers", marker=marker, cliponaxis=False)
-    return _dress(figure, axis, others, [_text(place) for place in places])
+    return _dress(figure, axis, others, [escaped(place) for place in places])
 
 
 def _points(rows: list[Row], axis: str, names: list[str]) -> dict[str, Any]:
     return {
-        "x": [_text(_place(row, axis)) for row in rows],
+        "x": [escaped(_place(row, axis)) for row in rows],
         "y": [speed(row) for row in rows],
         "text": [_hover(row, names) for row in rows],
         "hoverinfo": "text",
@@ -86,16 +85,10 @@ def _points(rows: list[Row], axis: str, names: list[str]) -> dict[str, Any]:
 
 
 def _dress(figure: go.Figure, axis: str, others: list[str], values: list[str]) -> go.Figure:
-    return figure.update_layout(
-        template="simple_white",
-        colorway=_COLOURS,
-        font={"family": "system-ui, sans-serif", "size": 13},
-        margin={"l": 70, "r": 20, "t": 20, "b": 60},
-        xaxis={"title": _text(axis), "type": "category", "categoryorder": "array", "categoryarray": values},
-        yaxis={"title": "images/s", "rangemode": "tozero", "showgrid": True, "gridcolor": "#eee"},
-        legend_title_text=_text(", ".join(others)),
-        showlegend=len(figure.data) > 1,
-    )
+    figure.update_layout(layout(height=420), colorway=_LINES, margin_b=60, legend_title_text=escaped(", ".join(others)))
+    figure.update_xaxes(title_text=escaped(axis), type="category", categoryorder="array", categoryarray=values)
+    figure.update_yaxes(title_text="images/s", rangemode="tozero")
+    return figure.update_layout(showlegend=len(figure.data) > 1)
 
 
 def _place(row: Row, axis: str) -> str:
@@ -114,4 +107,4 @@ def _hover(row: Row, names: list[str]) -> str:
     given = [f"{name} = {row['parameters'].get(name, NONE)}" for name in names]
     metrics = [f"{title} {show(row, key)}" for key, (title, _) in METRICS.items()] if row["status"] == "ok" else []
     texts = [f"job {row['job']}: {outcome(row)}", *given, *metrics, row["error"] or ""]
-    return "<br>".join(_text(text) for text in texts if text)
+    return "<br>".join(escaped(text) for text in texts if text)

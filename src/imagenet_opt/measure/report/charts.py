@@ -7,7 +7,7 @@ import numpy as np
 
 from imagenet_opt.measure.diagnosis import STAGES, Ceiling, Diagnosis
 from imagenet_opt.measure.report.downsample import min_max
-from imagenet_opt.measure.report.look import AXIS, COLOURS, SIMULATED, colour, layout, text
+from imagenet_opt.measure.report.look import AXIS, COLOURS, SIMULATED, colour, escaped, layout
 
 if TYPE_CHECKING:  # plotly takes a second to import
     import plotly.graph_objects as go
@@ -37,7 +37,7 @@ def ceilings(found: Diagnosis) -> "go.Figure":
         _add_ceiling(figure, name, found.ceilings[name], limit, found.simulated is not None)
     lines = sorted([(found.measured, "measured", "solid"), (found.expected, "expected", "dash")])
     for (rate, label, dash), side in zip(lines, ("right", "left"), strict=True):
-        figure.add_vline(rate, line={"color": COLOURS["wait"], "width": 2, "dash": dash})
+        figure.add_vline(rate, opacity=1, line={"color": COLOURS["wait"], "width": 2, "dash": dash})
         figure.add_annotation(
             x=rate, y=1, yref="paper", yanchor="bottom", xanchor=side, text=f" {label} {rate:,.0f} ", showarrow=False
         )
@@ -78,7 +78,7 @@ def waterfall(found: Diagnosis) -> "go.Figure":
         sign = "+" if start and step.seconds >= 0 else ""
         figure.add_bar(
             x=[step.seconds * 1e3],
-            y=[text(step.name)],
+            y=[escaped(step.name)],
             base=[start * 1e3],
             orientation="h",
             marker_color=COLOURS["full"] if step is whole else part_colour(step.name),
@@ -86,7 +86,7 @@ def waterfall(found: Diagnosis) -> "go.Figure":
             text=[f" {sign}{step.seconds * 1e3:,.1f} ms"],
             textposition="outside" if step.seconds >= 0 else "inside",
             cliponaxis=False,
-            hovertext=[f"{text(step.name)}: {step.seconds * 1e3:,.2f} ms"],
+            hovertext=[f"{escaped(step.name)}: {step.seconds * 1e3:,.2f} ms"],
             hoverinfo="text",
         )
     figure.update_layout(
@@ -102,7 +102,7 @@ def waterfall(found: Diagnosis) -> "go.Figure":
 
 
 _WORDS = {
-    "wait": "wait", "fetch": "storage", "stor": "storage", "read": "storage", "conten": "contention",
+    "wait": "wait", "fetch": "wait", "stor": "storage", "read": "storage", "conten": "contention",
     "beside": "contention", "prepar": "loader", "decode": "decode", "loop": "loader", "copy": "copy",
     "forward": "gpu", "gpu": "gpu", "check": "storage", "valid": "decode", "log": "contention", "callback": "full",
 }  # fmt: skip
@@ -120,9 +120,9 @@ def phases(found: Diagnosis) -> "go.Figure":
     figure = go.Figure()
     for name, seconds in found.phases.items():
         figure.add_bar(
-            x=[seconds * 1e3], y=[""], orientation="h", name=f"{text(name)} {seconds * 1e3:,.1f} ms",
+            x=[seconds * 1e3], y=[""], orientation="h", name=f"{escaped(name)} {seconds * 1e3:,.1f} ms",
             marker={"color": part_colour(name), "line": {"width": 1, "color": "#fff"}},
-            hovertemplate=f"{text(name)}: %{{x:.2f}} ms<extra></extra>",
+            hovertemplate=f"{escaped(name)}: %{{x:.2f}} ms<extra></extra>",
         )  # fmt: skip
     simulated = found.simulated is not None
     look = layout(height=180, title="The main process in one step of the full run", simulated=simulated)
@@ -143,15 +143,15 @@ def histogram(steps: Mapping[str, Sequence[float]], *, simulated: bool = False) 
         counts, _ = np.histogram(np.asarray(seconds) * 1e3, edges)
         shares = counts / counts.sum()
         figure.add_bar(
-            x=(edges[:-1] + edges[1:]) / 2, y=shares, width=np.diff(edges), name=text(name), marker_color=tint,
+            x=(edges[:-1] + edges[1:]) / 2, y=shares, width=np.diff(edges), name=escaped(name), marker_color=tint,
             opacity=0.85 if len(steps) == 1 else 0.6, hovertemplate="%{x:.1f} ms: %{y:.1%}",
         )  # fmt: skip
         for level, share in enumerate((50, 99)):
             place = float(np.percentile(seconds, share)) * 1e3
-            figure.add_vline(place, line={"color": tint, "width": 1.5, "dash": "dot"})
+            figure.add_vline(place, opacity=1, line={"color": tint, "width": 1.5, "dash": "dot"})
             figure.add_annotation(
                 x=place, y=1 - 0.09 * (level + 2 * number), yref="paper", xanchor="left", showarrow=False,
-                text=f" p{share} {place:,.1f} ms{f', {text(name)}' if len(steps) > 1 else ''}",
+                text=f" p{share} {place:,.1f} ms{f', {escaped(name)}' if len(steps) > 1 else ''}",
             )  # fmt: skip
     figure.update_layout(
         layout(height=300, title="How long steps take", simulated=simulated, barmode="overlay", bargap=0)
@@ -182,7 +182,7 @@ def curve(found: Diagnosis, name: str) -> "go.Figure":
     gpu = found.ceilings.get("gpu_beside_loader", found.ceilings.get("gpu"))
     needed = gpu.images_per_second if gpu else max(ys)
     if gpu:
-        figure.add_hline(needed, line={"color": COLOURS["gpu"], "width": 1.5, "dash": "dash"})
+        figure.add_hline(needed, opacity=1, line={"color": COLOURS["gpu"], "width": 1.5, "dash": "dash"})
         words = "what the GPU takes" + (f" ({SIMULATED})" if found.simulated else "")
         figure.add_annotation(
             x=0, xref="paper", xanchor="left", y=needed, yanchor="bottom", text=words, showarrow=False, font_size=12
@@ -197,11 +197,12 @@ RATES = {
     "throughput/images_per_second": ("images/s", "full"),
     "throughput/data_wait_fraction": ("share of waiting", "wait"),
     "gpu/utilization_percent": ("GPU busy, %", "gpu"),
+    "rehearsal/accelerator_utilization": ("accelerator busy", "gpu"),
 }
 """Column of metrics.csv -> what it is, whose colour it has."""
 
 
-def rates(rows: Sequence[tuple[int, Mapping[str, float]]]) -> "go.Figure":
+def rates(rows: Sequence[tuple[int, Mapping[str, float]]], *, simulated: bool = False) -> "go.Figure":
     """What metrics.csv says of speed, over the steps."""
     from plotly.subplots import make_subplots
 
@@ -214,6 +215,6 @@ def rates(rows: Sequence[tuple[int, Mapping[str, float]]]) -> "go.Figure":
         figure.add_scatter(x=xs, y=ys, mode="lines", line={"color": COLOURS[kind], "width": 1.5}, row=place, col=1)
         figure.update_yaxes(title_text=label, rangemode="tozero", row=place, col=1)
     figure.update_traces(hovertemplate="step %{x}: %{y:.4g}<extra></extra>")
-    figure.update_layout(layout(height=90 + 130 * len(known), title="Over the whole run"))
+    figure.update_layout(layout(height=90 + 130 * len(known), title="Over the whole run", simulated=simulated))
     figure.update_xaxes(AXIS).update_yaxes(AXIS)
     return figure.update_xaxes(title_text="step", row=max(1, len(known)), col=1)

@@ -1,10 +1,9 @@
 """What is not the same in two runs."""
 
-from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from imagenet_opt.measure.diagnosis import STAGES, Ceiling
-from imagenet_opt.measure.report.record import Record
+from imagenet_opt.measure.report.record import Record, leaves
 
 
 class Row(NamedTuple):
@@ -64,13 +63,3 @@ def config_rows(ours: Record, theirs: Record) -> list[Row]:
     mine, other = dict(leaves(ours.config)), dict(leaves(theirs.config))
     names = [name for name in dict.fromkeys([*mine, *other]) if mine.get(name) != other.get(name)]
     return [Row(name, mine.get(name, "(absent)"), other.get(name, "(absent)")) for name in names]
-
-
-def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted name and value of all that is no mapping."""
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, f"{name}.")
-        else:
-            yield name, str(value)

@@ -28,7 +28,7 @@ AXIS = {
 }
 """Of every axis, also of those that `layout` does not reach: the further rows of a figure."""
 
-text = partial(escape, quote=False)
+escaped = partial(escape, quote=False)
 """For all that comes from files: plotly reads texts as HTML, but does not know &quot;."""
 
 
@@ -44,7 +44,6 @@ def layout(*, height: int, title: str = "", simulated: bool = False, **more: Any
         "plot_bgcolor": "rgba(0, 0, 0, 0)",
         "margin": {"l": 10, "r": 20, "t": 34 if any(words) else 12, "b": 44},
         **{f"{axis}_{name}": value for axis in ("xaxis", "yaxis") for name, value in AXIS.items()},
-        "shapedefaults_opacity": 1,
         "modebar": {"bgcolor": "rgba(0, 0, 0, 0)", "color": "#98a2b3", "activecolor": COLOURS["loader"]},
         "hoverlabel": {"bgcolor": "#1f2733", "font": {"color": "#fff"}},
         "bargap": 0.3,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from imagenet_opt.measure.confidence import confidence
 from imagenet_opt.measure.diagnosis import CAUSES, STAGES, Diagnosis, Finding
 from imagenet_opt.measure.report import FOLDER, charts, timeline_chart
-from imagenet_opt.measure.report.difference import ceiling_rows, config_rows, leaves, metric_rows, show
-from imagenet_opt.measure.report.record import Record
+from imagenet_opt.measure.report.difference import ceiling_rows, config_rows, metric_rows, show
+from imagenet_opt.measure.report.record import Record, leaves
 from imagenet_opt.measure.report.tiles import tiles
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def figures(record: Record, baseline: Record | None = None) -> dict[str, "go.Fig
     if record.timeline is not None:
         drawn["timeline"] = timeline_chart.timeline(record.timeline, simulated=record.simulated is not None)
     if len(record.metrics) > 1:
-        drawn["metrics"] = charts.rates(record.metrics)
+        drawn["metrics"] = charts.rates(record.metrics, simulated=record.simulated is not None)
     if record.step_seconds:
         drawn["histogram"] = charts.histogram(
             {record.name: record.step_seconds}, simulated=record.simulated is not None

@@ -1,6 +1,6 @@
 """What is known of a run when its report is written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,8 +34,11 @@ class Record:
 
     @property
     def simulated(self) -> str | None:
-        """The profile of an accelerator that was not there."""
-        return self.diagnosis.simulated if self.diagnosis else None
+        """Name of an accelerator that was not there, when the doctor measured or while the run trained."""
+        if self.diagnosis and self.diagnosis.simulated:
+            return self.diagnosis.simulated
+        name = dict(leaves(self.config)).get("callbacks.rehearsal.name")
+        return None if name is None else str(name)
 
     @property
     def step_seconds(self) -> tuple[float, ...]:
@@ -48,3 +51,13 @@ class Record:
         ends = self.timeline.spans("step")[:, 1]
         breaks = np.concatenate([self.timeline.spans(kind)[:, 0] for kind in ("validation", "epoch")])
         return tuple(np.delete(np.diff(ends), np.searchsorted(ends[1:-1], breaks)).tolist()) if len(ends) > 1 else ()
+
+
+def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted name and value of all that is no mapping."""
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{name}.")
+        else:
+            yield name, str(value)

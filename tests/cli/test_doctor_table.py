@@ -1,0 +1,62 @@
+"""A diagnosis on terminals of several widths, and where there is none."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from imagenet_opt.cli.doctor_table import print_diagnosis
+from imagenet_opt.measure.diagnosis import STAGES
+from tests.diagnoses import QUIET, make_diagnosis
+
+
+def printed(width: int, encoding: str = "utf-8", **changes: object) -> str:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    print_diagnosis(make_diagnosis(**changes), Console(file=file, width=width, markup=False, highlight=False))
+    file.seek(0)
+    return file.read()
+
+
+@pytest.mark.parametrize("width", [80, 110])
+def test_everything_fits(width: int) -> None:
+    text = printed(width)
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "…" not in text
+    assert all(name in text for name in STAGES.values())
+    assert "imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet" in text
+    assert "\x1b" not in text
+
+
+def test_what_matters_comes_first() -> None:
+    text = printed(100)
+    remedies = ("* files one by one", "* reads in flight", "* read-ahead")
+    order = ("The GPU waits for storage", "what each stage", *remedies, "not looked at: neighbours")
+    places = [text.index(words) for words in order]
+    assert places == sorted(places), "remedies by what they promise"
+    assert "0.83 it/s, 212 images/s" in text
+    assert "the run reaches 96% of it" in text
+    assert "3.65 times as fast" in text
+
+
+def test_bars_are_as_long_as_the_rates() -> None:
+    lines = {name: line.count("█") for line in printed(110).splitlines() for name in STAGES.values() if name in line}
+    assert lines[STAGES["gpu"]] == pytest.approx(12, abs=1)
+    assert lines[STAGES["full_cold"]] == pytest.approx(3, abs=1)
+
+
+def test_a_healthy_run_has_nothing_to_mend() -> None:
+    text = printed(
+        80, cause="healthy", sentence="The GPU is the limit.", next_stage=None, next_gain=None, findings=(QUIET,)
+    )
+    assert "if mended" not in text
+    assert "0 rules fired, 1 did not" in text
+
+
+def test_a_simulation_says_so_and_control_characters_are_shown() -> None:
+    assert "simulated: a10g" in printed(80, simulated="a10g")
+    assert "\\x1b[31m" in printed(80, sentence="\x1b[31mred")
+
+
+def test_a_terminal_without_unicode_gets_plain_signs() -> None:
+    text = printed(80, encoding="ascii")
+    assert "####" in text and "0.83 it/s" in text

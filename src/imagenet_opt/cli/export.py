@@ -103,18 +103,9 @@ def export(arguments: Arguments) -> str:
     """
     import torch
 
-    from imagenet_opt.model.network import build_network
-    from imagenet_opt.run import checkpoint as checkpoints
-
     out, (write, reopen) = arguments.out, FORMATS[arguments.format]
     _require_packages(arguments.format)
-    saved = checkpoints.read(arguments.ckpt, "ckpt")
-    config = _network_config(saved, arguments.ckpt)
-    build = partial(build_network, **{key: config[key] for key in RECIPE})
-    network = build().eval()
-    checkpoints.check_network(saved, network, arguments.ckpt)
-    network.load_state_dict(saved["network"])
-
+    network, config, build = open_network(arguments.ckpt)
     size = arguments.image_size or config["image_size"]
     images = torch.randn(NUM_IMAGES, 3, size, size, generator=torch.Generator().manual_seed(0))
     metadata = _metadata(config | {"image_size": size})
@@ -127,6 +118,23 @@ def export(arguments: Arguments) -> str:
             outcome = compare(logits, reopen(file, build, images), out)
         os.replace(file, out)
     return f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB); {outcome}"
+
+
+def open_network(ckpt: Path) -> "tuple[nn.Module, dict[str, Any], Callable[[], nn.Module]]":
+    """The network of a checkpoint, to be used as it is; its network_config; and what builds one like it, untrained.
+
+    Raises CheckpointError.
+    """
+    from imagenet_opt.model.network import build_network
+    from imagenet_opt.run import checkpoint as checkpoints
+
+    saved = checkpoints.read(ckpt, "ckpt")
+    config = _network_config(saved, ckpt)
+    build = partial(build_network, **{key: config[key] for key in RECIPE})
+    network = build().eval()
+    checkpoints.check_network(saved, network, ckpt)
+    network.load_state_dict(saved["network"])
+    return network, config, build
 
 
 def compare(logits: "Tensor", exported: "Tensor", out: Path) -> str:

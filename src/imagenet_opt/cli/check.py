@@ -1,0 +1,217 @@
+"""`imagenet-opt check`: what is wrong with a data set, before a training run finds out."""
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from imagenet_opt.cli.progress import progress
+from imagenet_opt.errors import ConfigError, EmptyClass, printable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from imagenet_opt.cli.data_set import DataSet
+    from imagenet_opt.data.index import FileIndex
+    from imagenet_opt.data.shards import ShardIndex
+    from imagenet_opt.data.verdict import Verdict
+
+    Index = FileIndex | ShardIndex
+    Rows = NDArray[np.int64]
+
+HELP = """Look over a data set before hours of training do: classes, counts, bad files, duplicates, wrong labels.
+
+imagenet-opt check data.root=/fsx/imagenet
+imagenet-opt check data.root=/fsx/imagenet ckpt=RUN_FOLDER           does a trained network agree with val's folders?
+imagenet-opt check data.root=/fsx/imagenet --all --json check.json
+
+  ckpt=PATH     a checkpoint that train.py wrote with these classes, or a run's folder, of which it takes last.ckpt
+  --sample N    samples of each split that are decoded, compared and shown to the network, of all classes alike
+                (default 2000)
+  --all         all of them
+  --json FILE   write everything that was found
+
+Any override of train.py may be added, such as data.val_folder=valid or data.num_workers=8.
+
+What is looked at:
+  classes      the same folders in train and val; which are empty
+  counts       images a class. 1000 classes, or names as n01440764, are judged as ImageNet: 1,281,167 and 50,000 images,
+               732 to 1300 and 50 a class; others by tiny classes and imbalance
+  files        empty ones, of all (not of shards, whose index knows); on Lustre those whose data is still in S3
+  decoding     bad files, files that are cut short, and which are not RGB
+  duplicates   validation images, byte for byte, that train has too, or val in another class
+  labels       with ckpt: accuracy on train and on val, both by centre crops. A network that knows train and is near
+               chance on val, but gives all images of a folder the same answer, has met folders with wrong names. Single
+               wrong folders show with five images a class and more: --sample 5000
+
+For all files their size is asked, which takes minutes where storage is slow. Status: 0 without errors, though there may
+be warnings; 1 with errors; 2 where it could not look at all."""
+
+_SHOWN = 5
+"""Details of a warning or an error that are printed; a file gets all."""
+_COLOURS = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "bold red"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says. sample: None for all."""
+
+    overrides: tuple[str, ...] = ()
+    ckpt: Path | None = None
+    sample: int | None = 2000
+    json: Path | None = None
+
+
+def main(argv: list[str]) -> None:
+    """Exits with status 1 where anything is an error."""
+    if {"--help", "-h"} & set(argv):
+        print(HELP)
+        return
+    options = parse(argv)
+    verdicts, labels = check(options)
+    show(verdicts)
+    if options.json is not None:
+        found = {"command": ["imagenet-opt", "check", *argv], "verdicts": list(map(asdict, verdicts)), "labels": labels}
+        options.json.write_text(json.dumps(found, indent=1))
+    if any(verdict.level == "error" for verdict in verdicts):
+        sys.exit(1)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (imagenet-opt check --help)")
+
+
+def parse(argv: list[str]) -> Options:
+    """Raises ConfigError for what is unknown or does not fit."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--sample", type=int)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--json", type=Path)
+    found = parser.parse_intermixed_args(argv)
+    if found.sample is not None and (found.all or found.sample < 1):
+        raise ConfigError(f"--sample {found.sample} must be at least 1, and is not said together with --all")
+    if found.json is not None:
+        _check_writable(found.json)
+    given = [word for word in found.overrides if word.startswith("ckpt=")]
+    ckpt = Path(given[-1].removeprefix("ckpt=")).expanduser() if given else None
+    if ckpt == Path():
+        raise ConfigError("ckpt has no value; expected ckpt=RUN_FOLDER or ckpt=FILE")
+    return Options(
+        overrides=tuple(word for word in found.overrides if word not in given),
+        ckpt=ckpt / "last.ckpt" if ckpt is not None and ckpt.is_dir() else ckpt,
+        sample=None if found.all else found.sample or Options.sample,
+        json=found.json,
+    )
+
+
+def _check_writable(file: Path) -> None:
+    """Before the work, not after it."""
+    folder = file.absolute().parent
+    if file.is_dir() or not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
+        raise ConfigError(f"--json {file} cannot be written; choose a file in a folder that exists")
+
+
+def check(options: Options) -> "tuple[list[Verdict], dict[str, Any] | None]":
+    """All verdicts, and with ckpt accuracies. Raises ImagenetOptError where nothing can be looked at."""
+    from imagenet_opt.cli.data_set import compose_data
+    from imagenet_opt.data.preflight_classes import judge_classes
+    from imagenet_opt.data.sampling import spread_over_classes
+    from imagenet_opt.data.verdict import Verdict
+
+    data = compose_data(list(options.overrides))
+    opened, verdicts = [], []
+    for split in ("train", "val"):
+        try:
+            opened.append(data.open(split))
+        except EmptyClass as error:
+            verdicts.append(Verdict(f"classes, {split}", "error", f"{error}; nothing else was looked at"))
+    if verdicts:
+        return verdicts, None
+    train, val = opened
+    rows = [spread_over_classes(index.labels, options.sample or len(index)) for index in (train, val)]
+    verdicts += judge_classes(train, val)
+    verdicts += _files(data, train, val, rows)
+    if options.ckpt is None:
+        return verdicts, None
+    if train.classes != val.classes:
+        return [*verdicts, Verdict("labels", "warning", "not looked at, as the classes differ")], None
+    from imagenet_opt.cli.check_labels import Asked, check_labels
+
+    with progress("labels", "images") as show:
+        verdict, facts = check_labels(options.ckpt, Asked(train, rows[0]), Asked(val, rows[1]), data.loading, show)
+    return [*verdicts, verdict], facts
+
+
+def _files(data: "DataSet", train: "Index", val: "Index", rows: "list[Rows]") -> "list[Verdict]":
+    """What needs the files themselves. Packed, all of val is compared: the checksums are in the index."""
+    import numpy as np
+
+    from imagenet_opt.data.duplicates import find_twins
+    from imagenet_opt.data.preflight import judge_twins
+    from imagenet_opt.data.shards import ShardIndex
+
+    named = {"train": train, "val": val}
+    sizes, verdicts = zip(*(_sizes(name, index) for name, index in named.items()), strict=True)
+    found = [verdict for some in verdicts for verdict in some]
+    for (name, index), some in zip(named.items(), rows, strict=True):
+        found += _decoding(name, index, some, data.loading.read_timeout)
+    compared = np.arange(len(val)) if isinstance(val, ShardIndex) and isinstance(train, ShardIndex) else rows[1]
+    with progress("duplicates", "files") as show:
+        twins = find_twins((train, val), sizes, compared, show)
+    return [*found, *judge_twins(train, val, compared, twins)]
+
+
+def _sizes(name: str, index: "Index") -> "tuple[NDArray[np.int64], list[Verdict]]":
+    """Bytes of each sample; of shards the index knows them."""
+    from imagenet_opt.data.files import files_of, status_of
+    from imagenet_opt.data.lustre import is_lustre
+    from imagenet_opt.data.preflight import judge_status
+    from imagenet_opt.data.shards import ShardIndex
+
+    if isinstance(index, ShardIndex):
+        return index.sizes, []
+    with progress(f"sizes, {name}", "files") as show:
+        status = status_of(files_of(index), show)
+    return status.sizes, list(judge_status(name, index, status, on_lustre=is_lustre(index.folder)))
+
+
+def _decoding(name: str, index: "Index", rows: "Rows", timeout_seconds: float) -> "list[Verdict]":
+    from imagenet_opt.data.examine import examine
+    from imagenet_opt.data.preflight import judge_examined
+    from imagenet_opt.machine import usable_cpus
+
+    with progress(f"decoding, {name}", "images") as show:
+        found = examine(index, rows, workers=usable_cpus(), timeout_seconds=timeout_seconds, on_progress=show)
+    return list(judge_examined(name, len(rows), found))
+
+
+def show(verdicts: "list[Verdict]") -> None:
+    """As a table, and below it the files and classes that it speaks of."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(width=None if Console().is_terminal else 120, highlight=False, markup=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("check", "", "found"):
+        table.add_column(name, overflow="fold", no_wrap=name == "")
+    for verdict in verdicts:
+        level = Text(verdict.level, style=_COLOURS[verdict.level])
+        table.add_row(printable(verdict.check), level, printable(verdict.text))
+    console.print(table)
+    for verdict in verdicts:
+        if verdict.details and verdict.level != "info":
+            console.print(f"{verdict.check}:")
+            for line in verdict.details[:_SHOWN]:
+                console.print(f"  {printable(line)}", soft_wrap=True)
+            if more := verdict.details[_SHOWN:]:
+                console.print(f"  and {len(more)} more (--json FILE has all)")
+    worst = {level: sum(verdict.level == level for verdict in verdicts) for level in ("error", "warning")}
+    console.print(f"{worst['error']} errors, {worst['warning']} warnings")

@@ -1,0 +1,96 @@
+"""Reading and decoding samples to their end, in processes, to know which cannot be."""
+
+import multiprocessing
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagenet_opt.data.decode import Decoder
+from imagenet_opt.data.image_file import REFUSED, is_jpeg, is_whole_jpeg, open_image
+from imagenet_opt.data.index import FileIndex
+from imagenet_opt.data.reader import Reader
+from imagenet_opt.data.shards import ShardIndex, ShardStore
+from imagenet_opt.data.store import FolderStore
+from imagenet_opt.errors import BadSample
+
+_CHUNK = 64
+_READS_IN_FLIGHT = 32
+"""Of each process; chunks are not read ahead."""
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A sample. reason: why it cannot be used; empty where it can. mode: Pillow's, such as RGB, L or CMYK.
+
+    cut_short: a JPEG without an end, of which decoders make up the rest.
+    """
+
+    row: int
+    name: str
+    reason: str
+    mode: str
+    cut_short: bool
+
+
+def examine(
+    index: FileIndex | ShardIndex,
+    rows: NDArray[np.int64],
+    *,
+    workers: int,
+    timeout_seconds: float,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Examined]:
+    """Samples with something to tell: those that cannot be used, are cut short, or are not in RGB.
+
+    on_progress: of (samples done, all). Raises StorageFailed, ReadTimeout.
+    """
+    chunks = [rows[i : i + _CHUNK] for i in range(0, len(rows), _CHUNK)]
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(max(1, min(workers, len(chunks))), spawn, _begin, (index, timeout_seconds))
+    found: list[Examined] = []
+    done = 0
+    try:
+        for chunk, some in zip(chunks, pool.map(_examine, chunks), strict=True):
+            found += some
+            on_progress(done := done + len(chunk), len(rows))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return found
+
+
+_reader: Reader
+
+
+def _begin(index: FileIndex | ShardIndex, timeout_seconds: float) -> None:
+    global _reader
+    warnings.simplefilter("ignore")  # of Pillow, about metadata
+    store = ShardStore(index) if isinstance(index, ShardIndex) else FolderStore(index)
+    _reader = Reader(store, reads_in_flight=_READS_IN_FLIGHT, timeout_seconds=timeout_seconds)
+
+
+def _examine(rows: NDArray[np.int64]) -> list[Examined]:
+    decoder = Decoder(exif_rotation=False, max_crop_pixels=2**62)
+    samples = _reader.read_now(rows)
+    names = map(_reader.store.name, rows.tolist())
+    found = [_judge(decoder, *sample) for sample in zip(rows.tolist(), names, samples, strict=True)]
+    return [one for one in found if one.reason or one.cut_short or one.mode != "RGB"]
+
+
+def _judge(decoder: Decoder, row: int, name: str, sample: bytes | BadSample) -> Examined:
+    if isinstance(sample, BadSample):
+        return Examined(row, name, str(sample), "", False)
+    cut_short = is_jpeg(sample) and not is_whole_jpeg(sample)
+    try:
+        opened = decoder.open(sample, name)
+        decoder.crop(opened, (0, 0, opened.height, opened.width))
+    except BadSample as error:
+        return Examined(row, name, str(error), "", cut_short)
+    try:
+        mode = open_image(sample).mode
+    except REFUSED:  # by Pillow alone
+        mode = "RGB"
+    return Examined(row, name, "", mode, cut_short)

@@ -1,0 +1,250 @@
+"""Data sets with one thing wrong each, and what the command says of it."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch.nn.functional import cross_entropy
+
+from imagenet_opt.cli import pack
+from imagenet_opt.cli.check import HELP, main, parse
+from imagenet_opt.data.index import scan_split
+from imagenet_opt.data.loader import Seat, train_loader
+from imagenet_opt.errors import CheckpointMismatch, CheckpointNotFound, ConfigError
+from imagenet_opt.model.network import build_network
+from tests.conftest import loading, write_images
+
+Check = Callable[..., tuple[int, dict[str, dict[str, object]], str]]
+SIZE = 32
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return write_images(tmp_path / "data", num_classes=3, per_class=12)
+
+
+@pytest.fixture
+def check(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Check:
+    """Runs the command; gives its status, its verdicts by name, and what it printed."""
+
+    def run(*words: str) -> tuple[int, dict[str, dict[str, object]], str]:
+        file = tmp_path / "check.json"
+        given = [f"data.root={root}", *words]  # a later data.root counts
+        status = 0
+        try:
+            main([*given, f"data.cache_dir={tmp_path}/cache", "data.num_workers=0", f"--json={file}"])
+        except SystemExit as end:
+            status = int(str(end.code))
+        found = json.loads(file.read_text())
+        return status, {verdict["check"]: verdict for verdict in found["verdicts"]}, capsys.readouterr().out
+
+    return run
+
+
+def copies(source: Path, *targets: Path) -> None:
+    for target in targets:
+        shutil.copy(source, target)
+
+
+def test_a_sound_data_set_has_no_errors(check: Check) -> None:
+    status, found, said = check()
+    assert status == 0
+    assert {verdict["level"] for verdict in found.values()} == {"ok"}
+    assert found["training images"]["text"] == "36, 12 to 12 a class"
+    assert said.endswith("0 errors, 0 warnings\n")
+
+
+def test_bad_files_are_found_and_named(check: Check, root: Path) -> None:
+    (root / "train/class0/image001.JPEG").write_bytes(b"")
+    (root / "val/class1/image002.JPEG").write_bytes(b"no image at all")
+    cut = root / "val/class2/image003.JPEG"
+    cut.write_bytes(cut.read_bytes()[:-200])
+    Image.new("L", (40, 40)).save(root / "train/class1/image004.JPEG")
+    Image.new("CMYK", (40, 40)).save(root / "train/class1/image005.JPEG")
+    status, found, said = check()
+    assert status == 1
+    assert found["empty files, train"]["level"] == found["decoding, val"]["level"] == "error"
+    assert found["empty files, train"]["details"] == [f"{root}/train/class0/image001.JPEG"]
+    assert re.fullmatch(rf"cannot decode {root}/val/class1/image002\.JPEG: .*", found["decoding, val"]["details"][0])
+    told = {name: verdict["details"] for name, verdict in found.items() if name.endswith(", val")}
+    assert any(str(cut) in str(line) for name in ("decoding, val", "cut short, val") for line in told.get(name, []))
+    assert re.match(r"1 L, 1 CMYK of 36|1 CMYK, 1 L of 36", str(found["colours, train"]["text"]))
+    assert f"{root}/train/class0/image001.JPEG" in said
+
+
+def test_duplicates_are_found_between_and_within_splits(check: Check, root: Path) -> None:
+    copies(root / "train/class0/image000.JPEG", root / "val/class0/image007.JPEG")
+    copies(root / "val/class1/image003.JPEG", root / "val/class2/image004.JPEG", root / "val/class1/again.JPEG")
+    status, found, _ = check()
+    assert status == 1  # more than one in a hundred
+    assert found["val in train"]["details"] == [f"{root}/val/class0/image007.JPEG = {root}/train/class0/image000.JPEG"]
+    pairs = [line.replace(f"{root}/val/", "") for line in found["twice in val"]["details"]]
+    assert sorted(pairs) == [
+        "class1/again.JPEG = class2/image004.JPEG",
+        "class1/image003.JPEG = class2/image004.JPEG",
+        "class2/image004.JPEG = class1/again.JPEG",
+        "class2/image004.JPEG = class1/image003.JPEG",
+    ]
+
+
+def test_shards_are_looked_over_by_their_index(
+    check: Check, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copies(root / "train/class0/image000.JPEG", root / "val/class0/image007.JPEG")
+    pack.main([f"data.root={root}", f"out={tmp_path}/packed"])
+    status, found, _ = check(f"data.root={tmp_path}/packed", "--sample", "5")
+    (line,) = found["val in train"]["details"]
+    assert status == 1 and "class0/image007.JPEG = " in line and line.endswith("class0/image000.JPEG")
+    assert found["val in train"]["text"].startswith("1 of 36 ")
+    assert found["decoding, train"]["text"] == "all 5 that were tried"
+    assert "empty files, train" not in found
+
+
+def test_folders_and_shards_are_compared_too(check: Check, root: Path, tmp_path: Path) -> None:
+    pack.main([f"data.root={root}", f"out={tmp_path}/packed"])
+    shutil.rmtree(tmp_path / "packed/val")
+    shutil.copytree(root / "val", tmp_path / "packed/val")
+    image = tmp_path / "packed/val/class2/image002.JPEG"
+    copies(root / "train/class1/image001.JPEG", image)
+    _, found, _ = check(f"data.root={tmp_path}/packed")
+    (line,) = found["val in train"]["details"]
+    assert line.startswith(f"{image} = ") and line.endswith("class1/image001.JPEG")
+
+
+def test_classes_that_differ_are_told_and_the_rest_is_looked_at(check: Check, root: Path) -> None:
+    (root / "val/class2").rename(root / "val/other")
+    status, found, _ = check()
+    assert status == 1
+    assert found["classes"]["details"] == [f"only in {root}/train: class2", f"only in {root}/val: other"]
+    assert found["decoding, val"]["level"] == "ok"
+
+
+def test_an_empty_class_is_an_error(check: Check, root: Path) -> None:
+    shutil.rmtree(root / "train/class1")
+    (root / "train/class1").mkdir()
+    status, found, _ = check()
+    assert status == 1 and list(found) == ["classes, train"]
+    assert found["classes, train"]["text"].startswith(f"no images in {root}/train/class1;")
+
+
+def test_tiny_classes_and_imbalance_are_warnings(check: Check, root: Path) -> None:
+    for image in sorted((root / "train/class1").iterdir())[3:]:
+        image.unlink()
+    status, found, said = check()
+    assert status == 0 and found["training images"]["level"] == "warning"
+    assert found["training images"]["details"] == ["class1: 3 images"]
+    assert "0 errors, 1 warnings" in said
+
+
+def test_names_of_wordnet_are_judged_as_imagenet(check: Check, root: Path) -> None:
+    for split in ("train", "val"):
+        for i in range(3):
+            (root / split / f"class{i}").rename(root / split / f"n0144076{i}")
+    _, found, _ = check()
+    assert found["ImageNet's classes"]["text"].startswith("3, not 1000")
+    assert "ImageNet's 732 to 1,300" in str(found["training images"]["text"])
+    assert found["validation images"]["details"][0] == "n01440760: 12 images"
+
+
+# Labels, by a network that was trained on brightness
+
+
+@pytest.fixture(scope="module")
+def ckpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    root = write_images(folder / "data", num_classes=3, per_class=12, seed=9)
+    torch.manual_seed(0)
+    network = build_network("test_resnet", num_classes=3)
+    optimizer = torch.optim.AdamW(network.parameters(), 2e-3)
+    loader = train_loader(scan_split(root, "train"), loading(batch_size=12), Seat(device=torch.device("cpu")))
+    for epoch in range(12):
+        loader.sampler.set_epoch(epoch)
+        for batch in loader:
+            optimizer.zero_grad()
+            cross_entropy(network(batch.images), batch.labels).backward()
+            optimizer.step()
+    loader.close()
+    recipe = {"name": "test_resnet", "num_classes": 3, "blurpool": False, "small_stem": False, "image_size": SIZE}
+    torch.save({"network": network.state_dict(), "network_config": recipe, "global_step": 1}, folder / "last.ckpt")
+    return folder / "last.ckpt"
+
+
+def test_a_network_that_agrees_with_both_splits_finds_nothing(check: Check, ckpt: Path) -> None:
+    status, found, _ = check(f"ckpt={ckpt.parent}")
+    assert status == 0 and found["labels"]["level"] == "ok"
+    assert re.fullmatch(
+        r"the network is right on (9\d|100)\.\d % of train and (9\d|100)\.\d % of val", str(found["labels"]["text"])
+    )
+
+
+def test_folders_of_val_that_hold_other_classes_are_named(check: Check, ckpt: Path, root: Path) -> None:
+    for old, new in (("class0", "moved"), ("class1", "class0"), ("class2", "class1"), ("moved", "class2")):
+        (root / "val" / old).rename(root / "val" / new)
+    status, found, _ = check(f"ckpt={ckpt}")
+    assert status == 1 and found["labels"]["level"] == "error"
+    assert "the folders hold other classes than their names say" in str(found["labels"]["text"])
+    assert sorted(found["labels"]["details"]) == [
+        f"{root}/val/class0 seems to hold class1",
+        f"{root}/val/class1 seems to hold class2",
+        f"{root}/val/class2 seems to hold class0",
+    ]
+
+
+def test_a_single_wrong_folder_is_a_warning(check: Check, ckpt: Path, root: Path) -> None:
+    shutil.rmtree(root / "val/class2")
+    shutil.copytree(root / "train/class0", root / "val/class2")
+    _, found, _ = check(f"ckpt={ckpt}")
+    assert found["labels"]["level"] == "warning"
+    assert found["labels"]["details"] == [f"{root}/val/class2 seems to hold class0"]
+
+
+def test_a_network_that_knows_nothing_says_nothing(check: Check, ckpt: Path, tmp_path: Path) -> None:
+    saved = torch.load(ckpt)
+    saved["network"]["fc.weight"].zero_()
+    saved["network"]["fc.bias"].copy_(torch.tensor([0.0, 0.0, 1.0]))
+    torch.save(saved, tmp_path / "idle.ckpt")
+    for folder in ("class0", "class1"):  # so that one answer is right for few
+        for i in range(8):
+            copies(tmp_path / f"data/train/{folder}/image000.JPEG", tmp_path / f"data/train/{folder}/more{i}.JPEG")
+    _, found, _ = check(f"ckpt={tmp_path}/idle.ckpt")
+    assert found["labels"]["level"] == "info"
+    assert "it knows too little to tell" in str(found["labels"]["text"])
+
+
+def test_a_network_of_fewer_classes_is_refused(ckpt: Path, tmp_path: Path) -> None:
+    more = write_images(tmp_path / "more", num_classes=4, per_class=1)
+    with pytest.raises(CheckpointMismatch, match=r"tells 3 classes, the data has 4; choose another ckpt="):
+        main([f"data.root={more}", f"data.cache_dir={tmp_path}/cache", f"ckpt={ckpt}"])
+
+
+# The command line
+
+
+def test_help_says_what_the_status_means(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    assert capsys.readouterr().out == HELP + "\n" and "1 with errors" in HELP
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--sample", "0"], "--sample 0 must be at least 1"),
+        (["--sample", "9", "--all"], "is not said together with --all"),
+        (["--json", "/no/such/folder/a.json"], "--json /no/such/folder/a.json cannot be written"),
+        (["ckpt="], "ckpt has no value"),
+        (["--sampel", "3"], "(imagenet-opt check --help)"),
+    ],
+)
+def test_what_is_wrong_with_the_arguments_is_said(argv: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parse(argv)
+
+
+def test_a_checkpoint_that_is_not_there_is_named(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointNotFound, match=r"no checkpoint at .*gone\.ckpt \(ckpt\)"):
+        main([f"data.root={root}", f"data.cache_dir={tmp_path}/cache", f"ckpt={tmp_path}/gone.ckpt"])

@@ -2,7 +2,6 @@
 
 import logging
 import time
-from typing import Any
 
 import pytest
 from lightning.pytorch import Callback, Trainer

@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from imagenet_opt.measure.page_cache import evicted
-from tests.doctor.cases import CASES, arranged
+from tests.doctor.cases import CASES, Case, arranged
 from tests.doctor.huge_images import huge_folder
 from tests.faults.not_tried import NotTried
 
@@ -37,7 +37,7 @@ def main() -> None:
             file = options.out / f"{name.replace(' ', '_')}-{number:02}.json"
             if not file.exists():
                 began = time.monotonic()
-                status = forked(name, options.sample.resolve(), file.resolve(), options.budget)
+                status = forked(CASES[name], options.sample.resolve(), file.resolve(), options.budget)
                 cause = json.loads(file.read_text())["cause"] if file.exists() else f"status {status}"
                 print(f"{number} {name}: {cause} ({time.monotonic() - began:.0f} s)", flush=True)
     print(table(options.out))
@@ -50,31 +50,31 @@ def preload() -> None:
     import imagenet_opt.cli.doctor_table  # noqa: F401
 
 
-def forked(name: str, sample: Path, file: Path, budget: str) -> int:
+def forked(case: Case, sample: Path, file: Path, budget: str) -> int:
     """Exit status of an examination in a process of its own."""
     child = os.fork()
     if child == 0:
         try:
-            os._exit(examine(name, sample, file, budget))
+            os._exit(examine(case, sample, file, budget))
         except BaseException:
             sys.excepthook(*sys.exc_info())
             os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def examine(name: str, sample: Path, file: Path, budget: str) -> int:
+def examine(case: Case, sample: Path, file: Path, budget: str) -> int:
     from imagenet_opt.cli.doctor import main as doctor
 
     with tempfile.TemporaryDirectory() as scratch, Path(file).with_suffix(".log").open("w") as log:
         try:
             evicted(str(image) for folder in (sample, huge_folder(sample)) for image in folder.rglob("*.*"))
-            with arranged(CASES[name], sample, Path(scratch)) as overrides:
+            with arranged(case, sample, Path(scratch)) as overrides:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
                 os.chdir(scratch)
                 doctor([*overrides, f"data.cache_dir={scratch}/cache", "--budget", budget, "--json", str(file)])
         except NotTried as reason:
-            print(f"{name}: {reason}")
+            print(reason)
             return 3
     return 0
 

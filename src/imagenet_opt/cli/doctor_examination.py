@@ -132,7 +132,9 @@ class Examination:
     def _compute(self) -> None:
         patient = self.patient
         self.announce("the GPU alone" if patient.device.type == "cuda" else "the device alone")
-        self.ceilings["gpu"] = watched_ceiling(patient.compute(self._span(2), beside=False), 1)
+        alone = patient.compute(self._span(2), beside=False)
+        self.ceilings["gpu"] = watched_ceiling(alone, 1)
+        self.facts["main_cpu_seconds"] = alone.cpu_seconds
         self.announce("the device while the loader runs")
         self.ceilings["gpu_beside_loader"] = watched_ceiling(patient.compute(self._span(3), beside=True), 1)
         if (copy := patient.copy(self._span(1))) is not None:

@@ -82,8 +82,20 @@ class Evidence:
         return self.full.images_per_second
 
     @property
+    def cpu_budget(self) -> float:
+        """Images per second at which loader and training process together take all usable CPUs."""
+        workers = min(max(1.0, self.facts["num_workers"]), self.facts["usable_cpus"])
+        cpu_seconds = self.fact("main_cpu_seconds") / self.batch_size + workers / self.decode
+        return self.facts["usable_cpus"] / cpu_seconds
+
+    @property
+    def supply(self) -> float:
+        """Images per second that can come while the training process does its part."""
+        return min(self.loader, self.cpu_budget)
+
+    @property
     def expected(self) -> float:
-        return min(self.gpu_beside_loader, self.loader, self.copy)
+        return min(self.gpu_beside_loader, self.supply, self.copy)
 
     @property
     def step(self) -> float:

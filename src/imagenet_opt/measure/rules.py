@@ -49,7 +49,7 @@ def is_crowded(seen: Evidence) -> bool:
 
 
 def is_ample(seen: Evidence) -> bool:
-    return seen.loader >= AMPLE * seen.gpu_beside_loader
+    return seen.supply >= AMPLE * seen.gpu_beside_loader
 
 
 def slow_gpu(seen: Evidence) -> Finding:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-NUM_WINDOWS = 3
+NUM_WINDOWS = 6
+"""The fewest whose median has an interval of 95 %: `statistics.median_interval`."""
 LATE = 4.0
 """A batch is late that takes so many times what the median takes."""
 MANY_PAUSES = 4
@@ -12,7 +13,7 @@ MANY_PAUSES = 4
 def rate_windows(
     stamps: Sequence[float], num_images: Sequence[int], *, multiple: int = 1, num_windows: int = NUM_WINDOWS
 ) -> tuple[float, ...]:
-    """Images per second in `num_windows` stretches of equally many batches, or in one where there are too few.
+    """Images per second in `num_windows` stretches of equally many batches, or in fewer where batches are few.
 
     stamps: seconds, when each batch was there; num_images: of each. The first batch begins the measurement and does
     not count. multiple: of so many batches is each stretch, as workers bring theirs at about the same time. Batches
@@ -22,8 +23,7 @@ def rate_windows(
     if num_batches < 1:
         raise ValueError(f"{len(stamps)} batches, no rate")
     multiple = max(1, min(multiple, num_batches))
-    if num_batches < num_windows * multiple:
-        num_windows = 1
+    num_windows = min(num_windows, num_batches // multiple)
     size = num_batches // (num_windows * multiple) * multiple
     edges = [num_batches - size * i for i in range(num_windows, -1, -1)]
     return tuple(sum(num_images[begin + 1 : end + 1]) / (stamps[end] - stamps[begin]) for begin, end in pairwise(edges))

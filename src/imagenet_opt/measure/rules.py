@@ -199,7 +199,7 @@ def few_cpus(seen: Evidence) -> Finding:
 def slow_decode(seen: Evidence) -> Finding:
     pixels = seen.fact("megapixels")
     others = (busy_neighbour, few_workers, few_cpus)
-    fired = is_short_of_cpu(seen) and not any(rule(seen).fired for rule in others)
+    fired = is_starved(seen) and is_short_of_cpu(seen) and not any(rule(seen).fired for rule in others)
     return Finding(
         "slow_decode",
         fired,

@@ -1,0 +1,157 @@
+"""The verdict on hand-made measurements; on those of real runs, see test_recorded.py."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from imagenet_opt.measure.diagnosis import CAUSES, Ceiling
+from imagenet_opt.measure.evidence import Evidence, evidence_of
+from imagenet_opt.measure.rules import RULES
+from imagenet_opt.measure.verdict import HEADS, judge
+
+DEVICE_SECONDS = 0.1
+"""Of a batch of 32: 320 images per second."""
+
+
+def seen(rates: dict[str, float] | None = None, phases: dict[str, float] | None = None, **facts: Any) -> Evidence:
+    """A machine with 4 CPUs whose GPU is the limit, but for what is said."""
+    all_rates = {
+        "gpu": 320.0,
+        "gpu_beside_loader": 318.0,
+        "loader_warm": 1500.0,
+        "loader_cold": 1400.0,
+        "decode_one": 400.0,
+        "decode_all": 1500.0,
+        "storage_cached": 30_000.0,
+        "storage_cold": 5000.0,
+        "copy": 40_000.0,
+        "full_warm": 318.0,
+        "full_cold": 316.0,
+    }
+    texts = {name: facts.pop(name) for name in list(facts) if isinstance(facts[name], str)}
+    curves = facts.pop("curves", {})
+    numbers = {
+        "usable_cpus": 4.0,
+        "machine_cpus": 4.0,
+        "num_workers": 4.0,
+        "prefetch_factor": 4.0,
+        "rated_images_per_second": 320.0,
+        "main_cpu_seconds": 0.01,
+        "mb_per_image": 0.11,
+    }
+    return Evidence(
+        batch_size=32,
+        simulated="a10g",
+        ceilings={
+            name: Ceiling((rate,), {"device_seconds": DEVICE_SECONDS})
+            for name, rate in (all_rates | (rates or {})).items()
+        },
+        phases={"fetch": 0.001, "step": 0.08, "device": 0.0} | (phases or {}),
+        facts=numbers | facts,
+        texts=texts,
+        curves=curves,
+    )
+
+
+SLOW_STORAGE = {"loader_cold": 60.0, "storage_cold": 65.0, "full_cold": 58.0}
+SLOW_DECODE = {"loader_warm": 150.0, "loader_cold": 148.0, "decode_all": 152.0, "full_warm": 140.0, "full_cold": 139.0}
+STARVED = {"fetch": 0.13}
+
+STORIES = {
+    "healthy": seen(),
+    "slow_gpu": replace(
+        seen({name: 120.0 for name in ("gpu", "gpu_beside_loader", "full_warm", "full_cold")}),
+        ceilings={
+            name: Ceiling((120.0 if name.startswith(("gpu", "full")) else 1500.0,), {"device_seconds": 32 / 120})
+            for name in seen().ceilings
+        },
+    ),
+    "storage_latency": seen(
+        SLOW_STORAGE, {"fetch": 0.45}, storage_bound="latency", storage_latency_seconds=0.3, depth=16.0
+    ),
+    "storage_bandwidth": seen(SLOW_STORAGE, {"fetch": 0.45}, storage_bound="bandwidth"),
+    "lazy_mount": seen(
+        SLOW_STORAGE, {"fetch": 0.45}, storage_bound="latency", first_touch_seconds=0.4, second_touch_seconds=0.005
+    ),
+    "few_workers": seen(
+        SLOW_DECODE | {"decode_one": 152.0}, STARVED, num_workers=1.0, curves={"workers": ((1.0, 152.0), (4.0, 600.0))}
+    ),
+    "few_cpus": seen(SLOW_DECODE, STARVED, usable_cpus=1.0, num_workers=1.0, cpu_limit="affinity"),
+    "slow_decode": seen(SLOW_DECODE, STARVED, megapixels=12.0),
+    "busy_neighbour": seen(SLOW_DECODE, STARVED, others_cpus=2.0, others="stress (pid 7)"),
+    "small_prefetch": seen({"full_warm": 230.0, "full_cold": 228.0}, {"fetch": 0.04}, prefetch_factor=1.0),
+    "host_sync": seen({"full_warm": 240.0, "full_cold": 240.0}, waits_per_step=1.0, waits="item at mine.py:7"),
+    "launch_bound": seen({name: 200.0 for name in ("gpu", "gpu_beside_loader", "full_warm", "full_cold")}),
+    "slow_logging": seen({"full_warm": 200.0, "full_cold": 200.0}, {"logging": 0.15}),
+    "checkpoint_stall": seen({"full_warm": 200.0, "full_cold": 200.0}, {"checkpoint": 0.15}),
+    "slow_callback": seen({"full_warm": 200.0, "full_cold": 200.0}, {"callback Mine": 0.15}),
+    "slow_copy": seen({"copy": 150.0, "full_warm": 145.0, "full_cold": 145.0}),
+    "contention": seen({"gpu_beside_loader": 200.0, "full_warm": 195.0, "full_cold": 195.0}),
+    "unexplained": seen({"full_warm": 200.0, "full_cold": 200.0}),
+}
+
+
+@pytest.mark.parametrize("cause", STORIES)
+def test_each_story_has_its_cause_and_no_other(cause: str) -> None:
+    found = judge(STORIES[cause])
+    assert found.cause == cause
+    fired = [finding.rule for finding in found.findings if finding.fired]
+    assert fired == ([] if cause in ("healthy", "unexplained") else [cause])
+
+
+def test_every_cause_has_a_story_and_a_rule() -> None:
+    assert STORIES.keys() == CAUSES.keys() == HEADS.keys()
+    rules = {rule.__name__ for rule in RULES}
+    assert rules == CAUSES.keys() - {"healthy", "unexplained"}
+
+
+@pytest.mark.parametrize("cause", STORIES)
+def test_parts_of_a_step_add_up_to_the_full_run(cause: str) -> None:
+    *parts, whole = judge(STORIES[cause]).waterfall
+    assert sum(part.seconds for part in parts) == pytest.approx(whole.seconds)
+    assert whole.seconds == pytest.approx(32 / STORIES[cause].measured)
+
+
+@pytest.mark.parametrize("cause", STORIES)
+def test_a_diagnosis_can_be_made_again_from_itself(cause: str) -> None:
+    found = judge(STORIES[cause])
+    assert judge(evidence_of(found)) == found
+
+
+def test_the_gain_is_what_the_next_limit_allows() -> None:
+    found = judge(STORIES["storage_latency"])
+    assert found.next_gain == pytest.approx(318 / 58)
+    assert found.next_stage == "gpu_beside_loader"
+    assert "58 of a possible 318 img/s" in found.sentence
+
+
+def test_a_cure_beyond_the_next_bottleneck_is_not_promised() -> None:
+    decodes_little = STORIES["storage_bandwidth"].ceilings | {"decode_all": Ceiling((200.0,), {})}
+    found = judge(replace(STORIES["storage_bandwidth"], ceilings=decodes_little))
+    assert found.next_gain == pytest.approx(200 / 58)
+    assert found.next_stage == "decode_all"
+
+
+def test_data_in_memory_is_judged_by_the_run_from_memory() -> None:
+    found = judge(seen(SLOW_STORAGE, cached_share=1.0))
+    assert (found.cause, found.measured) == ("healthy", 318.0)
+
+
+def test_half_the_data_in_memory_loads_at_the_rate_between() -> None:
+    half = seen(SLOW_STORAGE, cached_share=0.5)
+    assert half.loader == pytest.approx(2 / (1 / 1500 + 1 / 60))
+
+
+def test_training_and_loading_share_the_cpus() -> None:
+    """4 CPUs; a step of 32 images takes 0.16 s of one, an image 4/400 s: 1/200 + 1/100 s together."""
+    assert seen({"decode_all": 400.0}, main_cpu_seconds=0.16).cpu_budget == pytest.approx(4 / (1 / 200 + 1 / 100))
+
+
+def test_sync_is_named_with_its_line() -> None:
+    assert "item at mine.py:7" in judge(STORIES["host_sync"]).sentence
+
+
+def test_what_is_not_known_of_a_gpu_is_not_looked_at() -> None:
+    rule = next(finding for finding in judge(seen(rated_images_per_second=0.0)).findings if finding.rule == "slow_gpu")
+    assert rule.fired is None

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -13,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from imagenet_opt.cli import pack
 from imagenet_opt.cli.check import HELP, main, parse
+from imagenet_opt.data.examine import examine
 from imagenet_opt.data.index import scan_split
 from imagenet_opt.data.loader import Seat, train_loader
 from imagenet_opt.errors import CheckpointMismatch, CheckpointNotFound, ConfigError
@@ -149,6 +151,19 @@ def test_names_of_wordnet_are_judged_as_imagenet(check: Check, root: Path) -> No
     assert found["ImageNet's classes"]["text"].startswith("3, not 1000")
     assert "ImageNet's 732 to 1,300" in str(found["training images"]["text"])
     assert found["validation images"]["details"][0] == "n01440760: 12 images"
+
+
+def test_processes_find_what_one_finds(root: Path) -> None:
+    for i in (2, 9):
+        Image.new("CMYK", (40, 40)).save(root / f"train/class1/image00{i}.JPEG")
+    index, rows = scan_split(root, "train"), np.tile(np.arange(36), 4)
+    seen: list[tuple[int, int]] = []
+    found = [
+        examine(index, rows, workers=workers, timeout_seconds=20, on_progress=lambda *place: seen.append(place))
+        for workers in (1, 2)
+    ]
+    assert found[0] == found[1] and [one.row for one in found[0]] == [14, 21] * 4
+    assert seen == [(64, 144), (128, 144), (144, 144)] * 2
 
 
 # Labels, by a network that was trained on brightness

@@ -25,6 +25,8 @@ from imagenet_opt.data.index import scan_split
 from imagenet_opt.data.journal import Journal
 from imagenet_opt.errors import ConfigError, StorageFailed
 from tests.conftest import write_images
+from tests.faults.flaky_folder import flaky_folder, tell
+from tests.faults.runs import NotTried
 
 
 @pytest.fixture
@@ -195,6 +197,21 @@ def part_of(folder: Path, num: int, size: int = 10) -> Part:
     for i in range(num):
         Path(files.path(i)).write_bytes(bytes(size))
     return Part(files, Journal(folder / "journal", files))
+
+
+def test_one_file_that_fails_on_a_fuse_mount_is_listed(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mount = tmp_path / "mount"
+    try:
+        with flaky_folder(root, mount) as control:
+            tell(control, errno=5, name="val/class1/image002")
+            with pytest.raises(SystemExit):
+                main([f"data.root={mount}", f"data.cache_dir={tmp_path}/cache", "data.read_timeout=0.4"])
+    except NotTried as error:
+        pytest.skip(str(error))
+    said = capsys.readouterr().out
+    assert f"{mount}/val/class1/image002.JPEG: Input/output error\n" in said and "hydrated 23 files" in said
 
 
 # Lustre: answers of `lfs` as recorded, given by a stand-in

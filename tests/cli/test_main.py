@@ -52,6 +52,8 @@ def test_a_mistake_inside_a_command_is_one_line_too() -> None:
         (["export", "--help"], ("torch", "timm", "lightning")),
         (["dashboard", "--help"], ("torch", "timm", "lightning", "wandb")),
         (["pack", "--help"], ("torch", "timm", "lightning", "numpy")),
+        (["hydrate", "--help"], ("torch", "timm", "lightning", "numpy")),
+        (["check", "--help"], ("torch", "timm", "lightning", "numpy")),
     ],
 )
 def test_help_waits_for_no_heavy_import(arguments: list[str], absent: tuple[str, ...]) -> None:

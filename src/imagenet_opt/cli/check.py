@@ -53,6 +53,8 @@ be warnings; 1 with errors; 2 where it could not look at all."""
 
 _SHOWN = 5
 """Details of a warning or an error that are printed; a file gets all."""
+_FEW = 256
+"""Images that are decoded sooner than other processes have started."""
 _COLOURS = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "bold red"}
 
 
@@ -187,7 +189,8 @@ def _decoding(name: str, index: "Index", rows: "Rows", timeout_seconds: float) -
     from imagenet_opt.machine import usable_cpus
 
     with progress(f"decoding, {name}", "images") as show:
-        found = examine(index, rows, workers=usable_cpus(), timeout_seconds=timeout_seconds, on_progress=show)
+        workers = usable_cpus() if len(rows) > _FEW else 1
+        found = examine(index, rows, workers=workers, timeout_seconds=timeout_seconds, on_progress=show)
     return list(judge_examined(name, len(rows), found))
 
 

@@ -2,9 +2,11 @@
 
 import multiprocessing
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,8 @@ from imagenet_opt.data.reader import Reader
 from imagenet_opt.data.shards import ShardIndex, ShardStore
 from imagenet_opt.data.store import FolderStore
 from imagenet_opt.errors import BadSample
+
+Rows = NDArray[np.int64]
 
 _CHUNK = 64
 _READS_IN_FLIGHT = 32
@@ -38,7 +42,7 @@ class Examined:
 
 def examine(
     index: FileIndex | ShardIndex,
-    rows: NDArray[np.int64],
+    rows: Rows,
     *,
     workers: int,
     timeout_seconds: float,
@@ -46,38 +50,59 @@ def examine(
 ) -> list[Examined]:
     """Samples with something to tell: those that cannot be used, are cut short, or are not in RGB.
 
-    on_progress: of (samples done, all). Raises StorageFailed, ReadTimeout.
+    workers: processes; 1 for this one. on_progress: of (samples done, all). Raises StorageFailed, ReadTimeout.
     """
     chunks = [rows[i : i + _CHUNK] for i in range(0, len(rows), _CHUNK)]
-    spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(max(1, min(workers, len(chunks))), spawn, _begin, (index, timeout_seconds))
     found: list[Examined] = []
     done = 0
-    try:
-        for chunk, some in zip(chunks, pool.map(_examine, chunks), strict=True):
+    with _examiners(min(workers, len(chunks)), index, timeout_seconds) as examined:
+        for chunk, some in zip(chunks, examined(chunks), strict=True):
             found += some
             on_progress(done := done + len(chunk), len(rows))
-    finally:
-        pool.shutdown(cancel_futures=True)
     return found
 
 
-_reader: Reader
+@contextmanager
+def _examiners(workers: int, *about: Any) -> Iterator[Callable[[list[Rows]], Iterator[list[Examined]]]]:
+    if workers <= 1:
+        examiner = _Examiner(*about)
+        yield lambda chunks: map(examiner.examine, chunks)
+        return
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin, about)
+    try:
+        yield lambda chunks: pool.map(_examine, chunks)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _begin(index: FileIndex | ShardIndex, timeout_seconds: float) -> None:
-    global _reader
-    warnings.simplefilter("ignore")  # of Pillow, about metadata
-    store = ShardStore(index) if isinstance(index, ShardIndex) else FolderStore(index)
-    _reader = Reader(store, reads_in_flight=_READS_IN_FLIGHT, timeout_seconds=timeout_seconds)
+_examiner: "_Examiner"
+"""Of this process."""
 
 
-def _examine(rows: NDArray[np.int64]) -> list[Examined]:
-    decoder = Decoder(exif_rotation=False, max_crop_pixels=2**62)
-    samples = _reader.read_now(rows)
-    names = map(_reader.store.name, rows.tolist())
-    found = [_judge(decoder, *sample) for sample in zip(rows.tolist(), names, samples, strict=True)]
-    return [one for one in found if one.reason or one.cut_short or one.mode != "RGB"]
+def _begin(*about: Any) -> None:
+    global _examiner
+    _examiner = _Examiner(*about)
+
+
+def _examine(rows: Rows) -> list[Examined]:
+    return _examiner.examine(rows)
+
+
+class _Examiner:
+    """Reads and decodes samples of an index."""
+
+    def __init__(self, index: FileIndex | ShardIndex, timeout_seconds: float) -> None:
+        store = ShardStore(index) if isinstance(index, ShardIndex) else FolderStore(index)
+        self.reader = Reader(store, reads_in_flight=_READS_IN_FLIGHT, timeout_seconds=timeout_seconds)
+        self.decoder = Decoder(exif_rotation=False, max_crop_pixels=2**62)
+
+    def examine(self, rows: Rows) -> list[Examined]:
+        samples = self.reader.read_now(rows)
+        names = map(self.reader.store.name, rows.tolist())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Pillow, about metadata
+            found = [_judge(self.decoder, *sample) for sample in zip(rows.tolist(), names, samples, strict=True)]
+        return [one for one in found if one.reason or one.cut_short or one.mode != "RGB"]
 
 
 def _judge(decoder: Decoder, row: int, name: str, sample: bytes | BadSample) -> Examined:

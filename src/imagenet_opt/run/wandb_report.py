@@ -22,8 +22,10 @@ def log_report(folder: Path, html: Path, *, project: str) -> str:
         )
     logger = build_wandb(folder=str(folder), project=project)
     run = logger.experiment
-    page = wandb.Html(html.read_text(), inject=False, data_is_not_path=True)
+    page = wandb.Html(html.read_text(encoding="utf-8"), inject=False, data_is_not_path=True)
     run.log({KEY: page}, step=max(run.step, (logger.logged_until or 0) + 1))
     finish(logger, exit_code=0)
+    if run.disabled:
+        return "W&B is disabled, so nothing was logged"
     later = f"; wandb sync {Path(run.dir).parent} sends it" if run.offline else ""
     return f"logged as {KEY} in W&B's run {run.id}{later}"

@@ -9,6 +9,8 @@ import numpy as np
 from imagenet_opt.measure.diagnosis import Diagnosis
 from imagenet_opt.measure.timeline import Timeline
 
+PAUSE_SECONDS = 2.0
+"""Without a sample: the run was interrupted, or the machine was."""
 IMAGENET_IMAGES = 1_281_167
 """For training. Source: Russakovsky et al., ImageNet Large Scale Visual Recognition Challenge, IJCV 2015."""
 
@@ -42,15 +44,20 @@ class Record:
 
     @property
     def step_seconds(self) -> tuple[float, ...]:
-        """Of each step of the doctor's full run, else from end to end of the timeline's steps, what interrupts training
-        left out."""
+        """Of each step of the doctor's full run, else of the timeline."""
         if self.diagnosis and self.diagnosis.step_seconds:
             return self.diagnosis.step_seconds
-        if self.timeline is None:
-            return ()
-        ends = self.timeline.spans("step")[:, 1]
-        breaks = np.concatenate([self.timeline.spans(kind)[:, 0] for kind in ("validation", "epoch")])
-        return tuple(np.delete(np.diff(ends), np.searchsorted(ends[1:-1], breaks)).tolist()) if len(ends) > 1 else ()
+        return () if self.timeline is None else step_seconds(self.timeline)
+
+
+def step_seconds(found: Timeline) -> tuple[float, ...]:
+    """From the end of each step to that of the next one, without those between which a validation, an epoch or a pause
+    in the recording began."""
+    ends, times = found.spans("step")[:, 1], found.samples.get("unix_seconds", np.zeros(0))
+    pauses = times[:-1][np.diff(times) > PAUSE_SECONDS]
+    breaks = np.concatenate([found.spans("validation")[:, 0], found.spans("epoch")[:, 0], pauses])
+    broken = np.searchsorted(ends, breaks) - 1
+    return tuple(np.delete(np.diff(ends), broken[(broken >= 0) & (broken < len(ends) - 1)]).tolist())
 
 
 def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

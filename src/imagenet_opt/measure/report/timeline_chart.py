@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from imagenet_opt.measure.report.downsample import min_max
 from imagenet_opt.measure.report.look import AXIS, COLOURS, layout
+from imagenet_opt.measure.report.record import PAUSE_SECONDS
 from imagenet_opt.measure.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -120,11 +121,8 @@ def _add_line(figure: "go.Figure", found: Timeline, line: Line, start: float, ro
 def _with_gaps(
     times: NDArray[np.float64], values: NDArray[np.float32]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A nan where the recording paused for far longer than its pace, so that no line is drawn through it."""
-    steps = np.diff(times)
-    if not steps.size:
-        return times, values.astype(np.float64)
-    places = np.flatnonzero(steps > 20 * max(float(np.median(steps)), 0.1)) + 1
+    """A nan where the recording paused, so that no line is drawn through it."""
+    places = np.flatnonzero(np.diff(times) > PAUSE_SECONDS) + 1
     return np.insert(times, places, times[places - 1] + 0.01), np.insert(values.astype(np.float64), places, np.nan)
 
 

@@ -1,0 +1,40 @@
+"""How long steps took, of a timeline."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imagenet_opt.measure.report.record import Record
+from imagenet_opt.measure.timeline import KINDS, ChunkWriter, Timeline, read_timeline
+from tests.diagnoses import make_diagnosis
+
+
+def recorded(folder: Path, times: np.ndarray, events: list[tuple[float, float, str]]) -> Timeline:
+    writer = ChunkWriter(folder)
+    writer.add("samples", {"unix_seconds": times})
+    kinds = np.array([KINDS.index(kind) for *_, kind in events], np.uint8)
+    begin, end = (np.array([event[i] for event in events], float) for i in (0, 1))
+    writer.add("events", {"begin_unix_seconds": begin, "end_unix_seconds": end, "kind": kinds})
+    writer.flush()
+    return read_timeline(folder)
+
+
+def test_steps_are_timed_end_to_end_without_what_interrupts_them(tmp_path: Path) -> None:
+    steps = [(end - 0.5, end, "step") for end in (1.0, 2.0, 3.5, 14.0, 15.0, 815.0, 816.0)]
+    others = [(0.0, 3.5, "epoch"), (4.0, 13.0, "validation")]
+    times = np.concatenate([np.arange(0, 15.5, 0.1), np.arange(814, 816, 0.1)])
+    found = Record("run", timeline=recorded(tmp_path, times, [*steps, *others]))
+    assert found.step_seconds == pytest.approx((1, 1.5, 1, 1))
+
+
+@pytest.mark.parametrize("num", [0, 1])
+def test_too_few_steps_have_no_length(tmp_path: Path, num: int) -> None:
+    events = [(0.0, 2.0, "epoch")] + [(0.5, 1.0, "step")] * num
+    assert Record("run", timeline=recorded(tmp_path, np.arange(0, 2, 0.1), events)).step_seconds == ()
+
+
+def test_the_doctors_steps_come_first(tmp_path: Path) -> None:
+    steps = [(end - 0.5, end, "step") for end in (1.0, 2.0)]
+    found = Record("run", make_diagnosis(step_seconds=(7.0,)), recorded(tmp_path, np.arange(0, 2, 0.1), steps))
+    assert found.step_seconds == (7.0,)

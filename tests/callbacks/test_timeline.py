@@ -131,9 +131,10 @@ def test_an_error_in_training_ends_the_recorder_with_all_that_was(project, tmp_p
     assert type(project.trainer.profiler).__name__ == "PassThroughProfiler"
 
 
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_a_run_that_goes_on_adds_to_it(project, tmp_path: Path) -> None:
     project.fit(Timeline(folder=tmp_path), Checkpoints(dirpath=tmp_path, save_last=True), max_epochs=1)
-    project.fit(Timeline(folder=tmp_path), Checkpoints(dirpath=tmp_path / "more"), ckpt_path=tmp_path / "last.ckpt")
+    project.fit(Timeline(folder=tmp_path), Checkpoints(dirpath=tmp_path), ckpt_path=tmp_path / "last.ckpt")
     found = read_timeline(tmp_path / "timeline")
     steps = found.events["step"][found.events["kind"] == KINDS.index("step")]
     assert steps.tolist() == list(range(20))

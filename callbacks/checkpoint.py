@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
 
 from imagenet_opt.errors import CheckpointError, ConfigError, Preempted
 from imagenet_opt.run import checkpoint as files
+from imagenet_opt.run.action_clock import SAVE
 from imagenet_opt.run.averaging import restore_training_weights, watch_averaging
 from imagenet_opt.run.checkpoint_writer import CheckpointWriter, Written
 from imagenet_opt.run.logging_step import is_logging_step
@@ -199,6 +200,10 @@ class Checkpoint(LightningCheckpoint):
             return -math.inf
 
     def _save(self, trainer: Trainer) -> None:
+        with trainer.profiler.profile(SAVE):  # type: ignore[attr-defined]  # as Lightning's own saves are
+            self._take_and_write(trainer)
+
+    def _take_and_write(self, trainer: Trainer) -> None:
         began = time.perf_counter()
         self._settle()
         score = self._score(trainer)

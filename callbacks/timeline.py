@@ -69,9 +69,7 @@ class Timeline(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self._recording is not None and is_logging_step(trainer):
-            if not self._warned and self._recording.is_lost():
-                log.warning("timeline: no longer recorded, training goes on: %s", printable(f"{self._recording.error}"))
-                self._warned = True
+            self._warn(self._recording)
             pl_module.log_dict(self._cost(), on_step=True, on_epoch=False, rank_zero_only=True)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -86,7 +84,14 @@ class Timeline(Callback):
             self._clock.stopped.remove(self._action_stopped)
             unwatch(self._trainer)
             self._recording.stop()
+            self._warn(self._recording)
             self._recording = None
+
+    def _warn(self, recording: Recording) -> None:
+        """Once."""
+        if recording.is_lost() and not self._warned:
+            self._warned = True
+            log.warning("timeline: no longer recorded, training goes on (%s)", printable(f"{recording.error}"))
 
     def _cost(self) -> dict[str, float]:
         """Empty where the recorder has told nothing new."""

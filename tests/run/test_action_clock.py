@@ -64,11 +64,11 @@ def test_users_share_a_clock_and_the_last_gives_all_back() -> None:
 
 def test_a_fit_is_timed_action_by_action(project: Project) -> None:
     class Watching(Callback):
-        def setup(self, trainer, *_) -> None:
+        def setup(self, trainer, *_, **__) -> None:
             self.clock, self.stops = watch(trainer), []
             self.clock.stopped.append(lambda action, began, ended: self.stops.append((action, began, ended)))
 
-        def teardown(self, trainer, *_) -> None:
+        def teardown(self, trainer, *_, **__) -> None:
             unwatch(trainer)
 
     watching = Watching()

@@ -5,7 +5,6 @@ once and returns; `lfs hsm_state` says what is still released (manual pages lfs-
 """
 
 import logging
-import re
 import shutil
 import subprocess
 import time
@@ -16,12 +15,10 @@ from pathlib import Path
 from imagenet_opt import machine
 from imagenet_opt.data.files import SplitFiles
 from imagenet_opt.errors import printable
+from imagenet_opt.measure.environment.hsm import RELEASED, parse_hsm_states
 
 log = logging.getLogger(__name__)
 
-_RELEASED = 0x4
-"""HS_RELEASED, of the flags that hsm_state prints."""
-_STATE = re.compile(r"^(?P<path>.*): \(0x(?P<flags>[0-9a-fA-F]+)\)")
 _SECONDS_BETWEEN_LOOKS = 0.5
 _PATIENCE = 120.0
 """Seconds in which no file comes back at all, after which they are read instead."""
@@ -77,19 +74,13 @@ def restore(
 def _still_released(files: dict[str, int], on_done: Callable[[int], None]) -> dict[str, int]:
     if not files:
         return {}
-    released = parse_states(_run("hsm_state", list(files)))
-    if absent := files.keys() - released.keys():
+    states = parse_hsm_states(_run("hsm_state", list(files)))
+    if absent := files.keys() - states.keys():
         raise LfsFailed(f"lfs hsm_state says nothing of {next(iter(absent))}")
     for path, number in files.items():
-        if not released[path]:
+        if not states[path] & RELEASED:
             on_done(number)
-    return {path: number for path, number in files.items() if released[path]}
-
-
-def parse_states(output: str) -> dict[str, bool]:
-    """Path -> whether it is released, from `PATH: (0x0000000d) released exists archived, archive_id:1`."""
-    found = (_STATE.match(line) for line in output.split("\n"))
-    return {match["path"]: bool(int(match["flags"], 16) & _RELEASED) for match in found if match}
+    return {path: number for path, number in files.items() if states[path] & RELEASED}
 
 
 def _run(action: str, paths: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ class Recording:
     """Starts the recorder of this process, which writes into `folder` until `stop`. Nothing is ever raised here.
 
     gauges: what the recorder is told. gpu_names: as `device_names` of measure/gpu.py gives them, None without a GPU.
-    error: why there is no recorder any more; None while there is one, and after `stop`. Ask `is_lost` first.
+    error: why it records no more, or could not write the rest at the end; else None. `is_lost` brings it up to date.
     """
 
     def __init__(self, folder: Path, gpu_names: tuple[str, str] | None) -> None:
@@ -29,23 +29,26 @@ class Recording:
 
     def is_lost(self) -> bool:
         """Whether the recorder has ended by itself."""
-        if self._process is not None and (status := self._process.poll()) is not None:
-            _, said = self._process.communicate()
-            self.error = next(reversed(said.splitlines()), f"ended with status {status}")
-            self._process = None
+        if self._process is not None and self._process.poll() is not None:
+            self._end(self._process)
         return self.error is not None
 
     def stop(self) -> None:
         """Let the recorder write what it has and end; one whose disk hangs is killed."""
         self.gauges["done"] = 1
-        if not self.is_lost() and self._process is not None:
-            try:
-                self._process.communicate(timeout=_END_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.communicate()
-            self._process = None
+        if self._process is not None:
+            self._end(self._process)
         self.gauges.close()
+
+    def _end(self, process: "subprocess.Popen[str]") -> None:
+        self._process = None
+        try:
+            _, said = process.communicate(timeout=_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            _, said = process.communicate()
+        if process.returncode or not self.gauges["done"]:
+            self.error = next(reversed(said.splitlines()), f"ended with status {process.returncode}")
 
     def _start(self, *arguments: str) -> "subprocess.Popen[str]":
         path = os.pathsep.join([str(_SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])])

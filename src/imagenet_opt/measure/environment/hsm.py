@@ -14,7 +14,7 @@ from imagenet_opt.measure.diagnosis import Finding
 RELEASED = 0x4
 """HS_RELEASED: no content in Lustre. Source: enum hsm_states, llapi_hsm_state_get(3)."""
 _LOST = 0x40
-_LINE = re.compile(r"^(?P<file>.*): \((?P<bits>0x[0-9a-f]+)\)[^()]*$")
+_LINE = re.compile(r"^(?P<file>.*): \((?P<bits>0x[0-9a-fA-F]+)\)[^()]*$")
 _TIMEOUT_SECONDS = 20
 
 
@@ -34,7 +34,7 @@ def read_hsm_states(files: Sequence[str]) -> dict[str, int] | None:
 
 def parse_hsm_states(text: str) -> dict[str, int]:
     """Of lines such as "/fsx/a.JPEG: (0x0000000d) released exists archived, archive_id:1"."""
-    found = (_LINE.match(line) for line in text.splitlines())
+    found = (_LINE.match(line) for line in text.split("\n"))
     return {match["file"]: int(match["bits"], 16) for match in found if match}
 
 

@@ -1,0 +1,141 @@
+"""A fit leaves a timeline whose events and samples are the fit's own, and is never disturbed by it."""
+
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader
+
+from callbacks.timeline import Timeline
+from imagenet_opt.measure.timeline import KINDS, read_timeline
+from tests.callbacks.conftest import Plain, images
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
+
+
+class Lasting(Callback):
+    """Waits at a step until the recorder has taken samples of it."""
+
+    def __init__(self, timeline: Timeline, step: int = 3) -> None:
+        self.timeline, self.step = timeline, step
+
+    def on_before_backward(self, trainer: Trainer, *_) -> None:
+        gauges = self.timeline._gauges
+        if trainer.global_step == self.step:
+            until, seen = time.monotonic() + 60, gauges["recorder_seconds"]
+            while gauges["recorder_seconds"] < seen + 0.3:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+
+
+class Checkpoints(ModelCheckpoint):
+    """Named so that the fixture lets checkpoints be."""
+
+
+def test_events_are_those_of_the_fit(project, tmp_path: Path) -> None:
+    timeline = Timeline(folder=tmp_path)
+    began = time.time()
+    project.fit(timeline, Checkpoints(dirpath=tmp_path))
+    found = read_timeline(tmp_path / "timeline")
+    counts = {kind: len(found.spans(kind)) for kind in KINDS}
+    rows = len(project.logger.rows)
+    expected = {"other": 0, "fetch": 20, "step": 20, "validation": 2, "checkpoint": 2, "logging": rows, "epoch": 2}
+    assert counts == expected
+    steps = found.events["step"][found.events["kind"] == KINDS.index("step")]
+    assert steps.tolist() == list(range(20))
+    for kind in KINDS:
+        begin, end = found.spans(kind).T
+        assert np.all(begin >= began) and np.all(begin <= end) and np.all(end <= time.time())
+    epochs = found.spans("epoch")
+    assert np.all((found.spans("step")[:10] >= epochs[0, 0]) & (found.spans("step")[:10] <= epochs[0, 1]))
+    assert not [child for child in psutil.Process().children() if "recorder" in " ".join(child.cmdline())]
+
+
+def test_samples_show_step_phase_and_no_queue(project, tmp_path: Path) -> None:
+    timeline = Timeline(folder=tmp_path)
+    project.fit(timeline, Lasting(timeline))
+    samples = read_timeline(tmp_path / "timeline").samples
+    during = (samples["step"] == 3) & (samples["phase"] == KINDS.index("step"))
+    assert during.sum() >= 2
+    assert np.isnan(samples["queue_depth"]).all()
+    rows = [row for _, row in project.logger.rows if "timeline/cpu_percent" in row]
+    assert rows and all(0 < row["timeline/cpu_percent"] < 200 for row in rows)
+
+
+def test_batches_ready_are_those_that_the_loader_tells(project, tmp_path: Path) -> None:
+    class Telling(DataLoader):
+        num_ready = 7
+
+    timeline = Timeline(folder=tmp_path)
+    trainer = Trainer(
+        accelerator="cpu",
+        max_steps=5,
+        limit_val_batches=0,
+        callbacks=[timeline, Lasting(timeline)],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Plain(), Telling(images(), batch_size=4), DataLoader(images(8), batch_size=4))
+    samples = read_timeline(tmp_path / "timeline").samples
+    assert set(samples["queue_depth"][samples["step"] == 3].tolist()) == {7}
+
+
+def test_a_lost_recorder_is_one_warning(project, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Killing(Callback):
+        def on_train_batch_start(
+            self, trainer: Trainer, module: LightningModule, batch: object, batch_idx: int
+        ) -> None:
+            recording = timeline._recording
+            if trainer.global_step == 3:
+                os.kill(recording._process.pid, signal.SIGKILL)
+                os.waitid(os.P_PID, recording._process.pid, os.WEXITED | os.WNOWAIT)
+
+    timeline = Timeline(folder=tmp_path)
+    with caplog.at_level(logging.WARNING):
+        project.fit(timeline, Killing())
+    told = [text for record in caplog.records if "timeline" in (text := record.getMessage())]
+    assert told == ["timeline: no longer recorded, training goes on (ended with status -9)"]
+    assert project.trainer.global_step == 20
+
+
+def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(project, tmp_path: Path) -> None:
+    (tmp_path / "timeline").touch()
+    project.fit(Timeline(folder=tmp_path))
+    assert project.trainer.global_step == 20
+
+
+def test_an_error_in_training_ends_the_recorder_with_all_that_was(project, tmp_path: Path) -> None:
+    class Failing(Callback):
+        def on_train_batch_start(self, trainer: Trainer, *_) -> None:
+            if trainer.global_step == 7:
+                raise ZeroDivisionError
+
+    profilers = []
+
+    class Noting(Callback):
+        def on_exception(self, trainer: Trainer, *_) -> None:
+            profilers.append(trainer.profiler)
+
+    with pytest.raises(ZeroDivisionError):
+        project.fit(Timeline(folder=tmp_path), Failing(), Noting())
+    assert len(read_timeline(tmp_path / "timeline").spans("step")) == 7
+    assert type(project.trainer.profiler).__name__ == "PassThroughProfiler"
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_a_run_that_goes_on_adds_to_it(project, tmp_path: Path) -> None:
+    project.fit(Timeline(folder=tmp_path), Checkpoints(dirpath=tmp_path, save_last=True), max_epochs=1)
+    project.fit(Timeline(folder=tmp_path), Checkpoints(dirpath=tmp_path), ckpt_path=tmp_path / "last.ckpt")
+    found = read_timeline(tmp_path / "timeline")
+    steps = found.events["step"][found.events["kind"] == KINDS.index("step")]
+    assert steps.tolist() == list(range(20))
+    assert np.all(np.diff(found.samples["unix_seconds"]) > 0)

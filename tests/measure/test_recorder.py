@@ -1,0 +1,165 @@
+"""The recorder as a process: what it writes, when it ends, and that it cannot disturb."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.gauges import Gauges
+from imagenet_opt.measure.recording import Recording
+from imagenet_opt.measure.timeline import KINDS, Timeline, read_timeline
+from tests.faults.runs import NotTried
+from tests.faults.small_disk import small_disk
+
+TIMEOUT = 60
+
+
+def wait(until: Callable[[], object]) -> None:
+    end = time.monotonic() + TIMEOUT
+    while not until():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def samples_seconds(recording: Recording, seconds: float) -> None:
+    wait(lambda: recording.gauges["recorder_seconds"] >= seconds)
+
+
+def read(folder: Path) -> Timeline:
+    return read_timeline(folder)
+
+
+def test_gauges_and_events_are_recorded(tmp_path: Path) -> None:
+    began = time.time()
+    recording = Recording(tmp_path, None)
+    gauges = recording.gauges
+    gauges["queue_depth"], gauges["step"], gauges["phase"] = 5, 42, KINDS.index("validation")
+    samples_seconds(recording, 0.5)
+    gauges.add_event(KINDS.index("fetch"), 1000.25, 1000.5)
+    recording.stop()
+    assert recording.error is None
+    timeline = read(tmp_path)
+    assert timeline.spans("fetch").tolist() == [[1000.25, 1000.5]]
+    assert timeline.events["step"].tolist() == [42]
+    last = {name: column[-1] for name, column in timeline.samples.items()}
+    assert (last["queue_depth"], last["step"], last["phase"]) == (5, 42, KINDS.index("validation"))
+    times = timeline.samples["unix_seconds"]
+    assert began <= times[0] < times[-1] <= time.time()
+    assert np.all(np.diff(times) > 0)
+    assert timeline.cores_percent().shape == (len(times), len(os.sched_getaffinity(0)))
+    assert "gpu_memory_used_gib" not in timeline.samples
+    used = psutil.virtual_memory()
+    assert last["memory_used_gib"] == pytest.approx((used.total - used.available) / 2**30, abs=1)
+
+
+def test_a_second_recording_goes_on_in_the_folder(tmp_path: Path) -> None:
+    for step in (1, 2):
+        recording = Recording(tmp_path, None)
+        recording.gauges["step"] = step
+        samples_seconds(recording, 0.1)
+        recording.stop()
+    assert len(list(tmp_path.iterdir())) == 2
+    assert {1, 2} <= set(read(tmp_path).samples["step"].tolist())
+
+
+def test_it_outlives_a_killed_parent_to_write_and_ends(tmp_path: Path) -> None:
+    parent = f"""
+import time
+from pathlib import Path
+from imagenet_opt.measure.recording import Recording
+recording = Recording(Path({str(tmp_path)!r}), None)
+while not recording.gauges["recorder_seconds"] > 0.3:
+    time.sleep(0.01)
+recording.gauges.add_event(1, 3.0, 4.0)
+print(recording._process.pid, flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        recorder = psutil.Process(int(process.stdout.readline()))
+        process.kill()
+        psutil.wait_procs([recorder], TIMEOUT)
+        wait(lambda: not recorder.is_running() or recorder.status() == psutil.STATUS_ZOMBIE)
+    timeline = read(tmp_path)
+    assert timeline.spans("fetch").tolist() == [[3.0, 4.0]]
+    assert len(timeline.samples["unix_seconds"]) >= 3
+
+
+def test_signals_to_the_whole_job_do_not_end_it_first(tmp_path: Path) -> None:
+    recording = Recording(tmp_path, None)
+    samples_seconds(recording, 0.1)
+    assert recording._process is not None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        os.kill(recording._process.pid, number)
+    samples_seconds(recording, recording.gauges["recorder_seconds"] + 0.2)
+    assert not recording.is_lost()
+    recording.stop()
+
+
+def test_one_that_is_killed_is_noticed(tmp_path: Path) -> None:
+    recording = Recording(tmp_path, None)
+    samples_seconds(recording, 0.1)
+    assert recording._process is not None
+    os.kill(recording._process.pid, signal.SIGKILL)
+    wait(recording.is_lost)
+    assert recording.error == "ended with status -9"
+    recording.gauges.add_event(1, 0.0, 1.0)
+    recording.stop()
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    recording = Recording(tmp_path / "file" / "timeline", None)
+    wait(recording.is_lost)
+    assert recording.error is not None and "NotADirectoryError" in recording.error
+    recording.stop()
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+    program = f"""
+import time
+from pathlib import Path
+from imagenet_opt.measure.recording import Recording
+recording = Recording(Path({str(tmp_path / "small")!r}), None)
+while not recording.gauges["recorder_seconds"] > 0.3:
+    time.sleep(0.01)
+recording.stop()
+print(recording.error)
+"""
+    try:
+        with small_disk(tmp_path / "small", 2**20) as disk:
+            disk.fill()
+            done = subprocess.run([*disk.prefix, sys.executable, "-c", program], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            assert "No space left" in done.stdout
+            assert [file.name for file in disk.seen.iterdir()] == ["filler"]
+            with pytest.raises(ConfigError, match="no timeline"):
+                read(disk.seen)
+    except NotTried as reason:
+        pytest.skip(str(reason))
+
+
+def test_it_needs_neither_torch_nor_lightning() -> None:
+    program = "import sys, imagenet_opt.measure.recorder; print({'torch', 'lightning', 'PIL'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_events_that_nobody_reads_are_lost_oldest_first() -> None:
+    gauges = Gauges()
+    for number in range(5000):
+        gauges.add_event(2, number, number + 1)
+    events = gauges.drain_events()
+    assert events["begin_unix_seconds"].tolist() == list(range(5000 - 4096, 5000))
+    assert gauges.drain_events() == {}
+    gauges.add_event(3, 1.0, 2.0)
+    assert gauges.drain_events()["kind"].tolist() == [3]
+    gauges.close()

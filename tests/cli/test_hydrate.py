@@ -289,21 +289,6 @@ def test_files_that_do_not_come_back_are_given_up(tmp_path: Path, bin_folder: Pa
         lustre.restore(part.files, [0], in_flight=4, on_done=lambda i: None, wait_seconds=0, patience=0)
 
 
-def test_states_are_read_as_lfs_prints_them() -> None:
-    output = (
-        "/fsx/a b.JPEG: (0x0000000d) released exists archived, archive_id:1\n"
-        "/fsx/x: (0x1): (0x00000009) exists archived, archive_id:1\n"
-        "/fsx/new: (0x00000000)\n"
-        "/fsx/dirty: (0x0000000b) exists dirty archived, archive_id:1\n"
-    )
-    assert lustre.parse_states(output) == {
-        "/fsx/a b.JPEG": True,
-        "/fsx/x: (0x1)": False,
-        "/fsx/new": False,
-        "/fsx/dirty": False,
-    }
-
-
 def test_verify_counts_what_lustre_released_and_forgets_it(
     root: Path, words: list[str], bin_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,7 +26,7 @@ from imagenet_opt.data.journal import Journal
 from imagenet_opt.errors import ConfigError, StorageFailed
 from tests.conftest import write_images
 from tests.faults.flaky_folder import flaky_folder, tell
-from tests.faults.runs import NotTried
+from tests.faults.not_tried import NotTried
 
 
 @pytest.fixture

@@ -66,19 +66,3 @@ def test_lfs_is_asked_where_it_exists(tmp_path: Path, monkeypatch: pytest.Monkey
     lfs.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert read_hsm_states(["/fsx/a b.JPEG", "/fsx/c.JPEG"]) == {"/fsx/a b.JPEG": 13, "/fsx/c.JPEG": 13}
-
-
-def test_states_are_read_as_lfs_prints_them() -> None:
-    output = (
-        "/fsx/a b.JPEG: (0x0000000d) released exists archived, archive_id:1\n"
-        "/fsx/x: (0x1): (0x00000009) exists archived, archive_id:1\n"
-        "/fsx/new: (0x00000000)\n"
-        "/fsx/dirty: (0x0000000b) exists dirty archived, archive_id:1\n"
-    )
-    states = parse_hsm_states(output)
-    assert {file: bool(bits & RELEASED) for file, bits in states.items()} == {
-        "/fsx/a b.JPEG": True,
-        "/fsx/x: (0x1)": False,
-        "/fsx/new": False,
-        "/fsx/dirty": False,
-    }

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from imagenet_opt import machine
 from imagenet_opt.cli.targets import check_targets, find
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.errors import ConfigError, ImagenetOptError, RunFolderError
+from imagenet_opt.errors import CheckpointMismatch, ConfigError, ImagenetOptError, RunFolderError
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer
@@ -65,6 +65,7 @@ def build_run(config: DictConfig) -> Run:
         saved = checkpoints.read(found)
         checkpoints.check_network(saved, model.net, found)
         _check_epochs(saved, trainer.max_epochs)
+        _check_real(saved, config)
         done_steps = saved["global_step"]
         log.info(f"resuming from {found} at step {done_steps}")
     return Run(trainer, model, data, folder, found, done_steps)
@@ -75,6 +76,14 @@ def _check_epochs(saved: dict[str, Any], max_epochs: int | None) -> None:
     done = saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
     if max_epochs not in (None, -1) and done > max_epochs:
         raise ConfigError(f"the run has done {done} epochs, trainer.max_epochs={max_epochs}; raise it")
+
+
+def _check_real(saved: dict[str, Any], config: DictConfig) -> None:
+    """A rehearsal's weights are those it began with; the other way round the callback itself refuses."""
+    if "Rehearsal" in saved["callbacks"] and "rehearsal" not in config.callbacks:
+        raise CheckpointMismatch(
+            "the run folder holds a rehearsal, which learns nothing; choose another hydra.run.dir, or resume_from=null"
+        )
 
 
 def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: str) -> None:

@@ -136,7 +136,10 @@ class Examination:
         self.ceilings["gpu"] = watched_ceiling(alone, 1)
         self.facts["main_cpu_seconds"] = alone.cpu_seconds
         self.announce("the device while the loader runs")
-        self.ceilings["gpu_beside_loader"] = watched_ceiling(patient.compute(self._span(3), beside=True), 1)
+        beside = patient.compute(self._span(3), beside=True)
+        self.ceilings["gpu_beside_loader"] = watched_ceiling(beside, 1)
+        if beside.copy_seconds:
+            self.ceilings["copy_overlapped"] = Ceiling((patient.how.batch_size / beside.copy_seconds,))
         if (copy := patient.copy(self._span(1))) is not None:
             self.ceilings["copy"] = copy
 
@@ -203,7 +206,12 @@ class Examination:
             texts=self.texts,
             curves=self.curves,
             step_seconds=tuple(full.step_seconds),
-            environment=(*self._environment(), check_neighbours(occupancy), check_swapping(occupancy)),
+            environment=(
+                *self._environment(),
+                patient.precision(),
+                check_neighbours(occupancy),
+                check_swapping(occupancy),
+            ),
             machine={
                 "cpu": cpu_name(),
                 "gpu": torch.cuda.get_device_name() if patient.device.type == "cuda" else "none",

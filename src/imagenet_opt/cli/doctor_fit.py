@@ -16,6 +16,7 @@ from torch import Tensor
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.measure.cuda_clock import CudaClock
+from imagenet_opt.measure.host_waits import HostWaits
 from imagenet_opt.measure.rate import has_few_pauses
 from imagenet_opt.run.action_clock import FETCH, SAVE, ActionClock, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step
@@ -31,6 +32,7 @@ class Watched:
     phases: seconds of a step that the main process spent, by what it did. device_seconds: of a step, that the device
     computed. waits: where the host waited for the device in ordinary steps, and how often in each of these.
     num_ready: batches that lay ready when the measurement began. cpu_seconds: of a step, of this process.
+    copy_seconds: of a batch of a loader beside, to the GPU; None where nothing is copied.
     """
 
     stamps: list[float] = field(default_factory=list)
@@ -41,6 +43,7 @@ class Watched:
     num_ordinary: int = 0
     num_ready: int = 0
     cpu_seconds: float = 0.0
+    copy_seconds: float | None = None
 
     @property
     def step_seconds(self) -> list[float]:
@@ -64,15 +67,21 @@ class Watch(Callback):
         self._device_clock: CudaClock | None = None
         self._found: Counter[str] = Counter()
         self._is_ordinary = False
+        self._is_counting = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._clock: ActionClock = watch(trainer)
         simulated = [callback for callback in trainer.callbacks if hasattr(callback, "timeline")]  # type: ignore[attr-defined]
         self._simulated: Any = simulated[0] if simulated else None
+        self._waits: HostWaits | None = getattr(self._simulated, "waits", None)
         if trainer.strategy.root_device.type == "cuda":
             self._device_clock = CudaClock()
+            self._waits = HostWaits()
+            self._clock.started.append(self._fetch_begins)
+            self._clock.stopped.append(self._fetch_ends)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._stop_counting_waits()
         unwatch(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -132,13 +141,27 @@ class Watch(Callback):
 
     def _note_waits(self) -> None:
         """Waits since the last step began, unless that one read its metrics, as logging steps do."""
-        if self._simulated is None:
+        if self._waits is None:
             return
-        found = Counter({f"{wait.operation} at {wait.place}": num for wait, num in self._simulated.waits.found.items()})
+        found = Counter({f"{wait.operation} at {wait.place}": num for wait, num in self._waits.found.items()})
         if self._is_ordinary:
             self.seen.waits += found - self._found
             self.seen.num_ordinary += 1
         self._found, self._is_ordinary = found, False
+
+    def _fetch_begins(self, action: str) -> None:
+        if action == FETCH:
+            self._stop_counting_waits()
+
+    def _fetch_ends(self, action: str, began: float, ended: float) -> None:
+        if action == FETCH and self._waits is not None:
+            self._is_counting = True
+            self._waits.__enter__()
+
+    def _stop_counting_waits(self) -> None:
+        if self._is_counting and self._waits is not None:
+            self._is_counting = False
+            self._waits.__exit__(None, None, None)
 
 
 class ResidentLoader:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -29,7 +30,8 @@ from imagenet_opt.data.shards import ShardIndex
 from imagenet_opt.data.store import Store
 from imagenet_opt.data.subset import subset
 from imagenet_opt.errors import BadSample
-from imagenet_opt.measure.diagnosis import Ceiling
+from imagenet_opt.measure.diagnosis import Ceiling, Finding
+from imagenet_opt.measure.environment.precision import check_precision, precision_of_convolutions
 from imagenet_opt.measure.page_cache import Eviction, evicted
 from imagenet_opt.measure.rate import has_few_pauses, rate_windows
 from imagenet_opt.model.network import build_network
@@ -171,8 +173,9 @@ class Patient:
         source = self.loader(rows, num_workers=0, store=store)
         other = self.loader(self.warm_rows) if beside else None
         try:
-            config = _only(self.config, callbacks=_ALONE)
-            return self._fit(config, ResidentLoader(source, other), span)
+            seen = self._fit(_only(self.config, callbacks=_ALONE), ResidentLoader(source, other), span)
+            seen.copy_seconds = None if other is None else other.drain().get("loader/copy_seconds")
+            return seen
         finally:
             if other is not None:
                 other.close()
@@ -238,6 +241,24 @@ class Patient:
     @cached_property
     def _fitted(self) -> Any:
         return self.loader(self.rows[: self.how.batch_size]).loader
+
+    def precision(self) -> Finding:
+        """Which types convolutions run in, in one step of a few images."""
+        capability = torch.cuda.get_device_capability(self.device) if self.device.type == "cuda" else None
+        words, dtypes = str(self.config.trainer.precision), Counter[str]()
+        if capability is not None:
+            trainer = build_trainer(_only(self.config, callbacks=()))
+            words = str(trainer.precision)
+            net = build_network(**{name: self.config.model[name] for name in _NETWORK}).to(self.device)
+            images = torch.randn(8, 3, self.how.image_size, self.how.image_size, device=self.device)
+
+            def step() -> None:
+                with trainer.precision_plugin.forward_context():
+                    net(images).float().sum().backward()
+
+            dtypes = precision_of_convolutions(step)
+        tf32 = bool(self.config.callbacks.get("acceleration", {}).get("tf32", False))
+        return check_precision(dtypes, precision=words, capability=capability, conv_tf32=tf32)
 
     @cached_property
     def widths(self) -> tuple[int, ...]:

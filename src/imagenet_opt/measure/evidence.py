@@ -71,7 +71,8 @@ class Evidence:
     @property
     def copy(self) -> float:
         """Images per second of the copy to the device; without end where there is none, as it is no limit then."""
-        return self.ceilings["copy"].images_per_second if "copy" in self.ceilings else float("inf")
+        copies = (self.ceilings.get(name) for name in ("copy_overlapped", "copy"))
+        return next((copy.images_per_second for copy in copies if copy is not None), float("inf"))
 
     @property
     def full(self) -> Ceiling:

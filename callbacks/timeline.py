@@ -49,6 +49,9 @@ class Timeline(Callback):
             self._clock.started.append(self._action_started)
             self._clock.stopped.append(self._action_stopped)
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._epoch_began = time.perf_counter()  # of an epoch that goes on, Lightning tells no start
+
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._epoch_began = time.perf_counter()
 

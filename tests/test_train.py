@@ -75,7 +75,7 @@ def assert_same(first: object, second: object, place: str = "") -> None:
 
 def metrics(folder: Path) -> list[dict[str, str]]:
     """Rows of metrics.csv, without what depends on the clock."""
-    timed = ("throughput/", "host/", "gpu/", "loader/", "checkpoint/")
+    timed = ("throughput/", "host/", "gpu/", "loader/", "checkpoint/", "timeline/", "bottleneck/")
     with (folder / "metrics.csv").open() as file:
         return [{k: v for k, v in row.items() if not k.startswith(timed)} for row in csv.DictReader(file)]
 

@@ -79,7 +79,7 @@ def test_a_damaged_file_is_named_and_left_out(tmp_path: Path, caplog: pytest.Log
 
 
 def test_a_folder_without_one_says_what_writes_it(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no timeline in .*nowhere; .*callbacks=timeline"):
+    with pytest.raises(ConfigError, match=r"no timeline in .*nowhere; .*callbacks.timeline"):
         read_timeline(tmp_path / "nowhere")
     ChunkWriter(tmp_path / "empty").flush()
     with pytest.raises(ConfigError, match="no timeline"):

@@ -109,7 +109,7 @@ def read_timeline(folder: Path) -> Timeline:
     chunks = [chunk for file in files if (chunk := _read(file)) is not None]
     if not chunks:
         raise ConfigError(
-            f"no timeline in {printable(str(folder))}; expected .npz files, which a run with +callbacks=timeline writes"
+            f"no timeline in {printable(str(folder))}; expected .npz files, which a run writes with callbacks.timeline"
         )
     return Timeline(**{table.name: _joined(chunks, f"{table.name}/") for table in fields(Timeline)})
 

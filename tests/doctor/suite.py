@@ -5,6 +5,7 @@ confusion table; examinations that are there already are not made again.
 """
 
 import argparse
+import gzip
 import json
 import os
 import sys
@@ -28,6 +29,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--budget", default="15s", help="of an examination")
     parser.add_argument("--only", default="", help="NAME,... of cases")
+    parser.add_argument("--record", type=Path, help="write what was measured for tests/measure/test_recorded.py")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     preload()
@@ -41,6 +43,8 @@ def main() -> None:
                 cause = json.loads(file.read_text())["cause"] if file.exists() else f"status {status}"
                 print(f"{number} {name}: {cause} ({time.monotonic() - began:.0f} s)", flush=True)
     print(table(options.out))
+    if options.record is not None:
+        record(options.out, options.record)
 
 
 def preload() -> None:
@@ -77,6 +81,22 @@ def examine(case: Case, sample: Path, file: Path, budget: str) -> int:
             print(reason)
             return 3
     return 0
+
+
+_KEPT = ("batch_size", "simulated", "ceilings", "phases", "facts", "curves", "expected", "measured", "waterfall")
+_TEXTS = ("storage_bound", "reads_in_flight", "resize_on", "cpu_limit", "waits")
+
+
+def record(out: Path, file: Path) -> None:
+    """What the rules look at, of all examinations, for the tests of the rules: a JSON object a line."""
+    rows = []
+    for one in sorted(out.glob("*.json")):
+        found = json.loads(one.read_text())
+        texts = {name: text for name, text in found["texts"].items() if name in _TEXTS}
+        fresh = {"sentence": "", "cause": "", "next_stage": None, "next_gain": None, "findings": [], "texts": texts}
+        kept = {name: found[name] for name in _KEPT}
+        rows.append(json.dumps({"case": one.stem.rpartition("-")[0].replace("_", " ")} | kept | fresh))
+    file.write_bytes(gzip.compress("\n".join(rows).encode(), mtime=0))
 
 
 def confusion(out: Path) -> dict[str, Counter[str]]:

@@ -1,7 +1,7 @@
 """What the doctor found: ceilings, rules with their evidence, and a verdict; and the JSON file that keeps it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import harmonic_mean
@@ -156,20 +156,25 @@ def read_diagnosis(file: Path) -> Diagnosis:
         plain = json.loads(file.read_text())
         if plain["format"] != FORMAT:
             raise ConfigError(f"{file} has format {plain['format']}, expected {FORMAT}; run imagenet-opt doctor again")
-        plain["ceilings"] = {
-            name: Ceiling(tuple(rates["windows"]), rates["facts"], rates["in_bursts"])
-            for name, rates in plain["ceilings"].items()
-        }
-        plain["waterfall"] = tuple(Step(**step) for step in plain["waterfall"])
-        plain["findings"] = tuple(
-            Finding(**finding | {name: tuple(finding[name]) for name in ("overrides", "commands")})
-            for finding in plain["findings"]
-        )
-        plain["step_seconds"] = tuple(plain["step_seconds"])
-        plain["curves"] = {name: tuple((x, y) for x, y in points) for name, points in plain["curves"].items()}
-        known = Diagnosis.__dataclass_fields__
-        return Diagnosis(**{name: value for name, value in plain.items() if name in known})
+        return diagnosis_of(plain)
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}; imagenet-opt doctor writes it") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{file} is not a file of imagenet-opt doctor ({error})") from error
+
+
+def diagnosis_of(plain: Mapping[str, Any]) -> Diagnosis:
+    """From what `write_diagnosis` writes. Raises ValueError, KeyError, TypeError, AttributeError for anything else."""
+    read: dict[str, Callable[[Any], Any]] = {
+        "ceilings": lambda found: {
+            name: Ceiling(tuple(rates["windows"]), rates["facts"], rates["in_bursts"]) for name, rates in found.items()
+        },
+        "waterfall": lambda found: tuple(Step(**step) for step in found),
+        "findings": lambda found: tuple(
+            Finding(**finding | {name: tuple(finding[name]) for name in ("overrides", "commands")}) for finding in found
+        ),
+        "step_seconds": tuple,
+        "curves": lambda found: {name: tuple((x, y) for x, y in points) for name, points in found.items()},
+    }
+    known = Diagnosis.__dataclass_fields__.keys() & plain.keys()
+    return Diagnosis(**{name: read.get(name, lambda value: value)(plain[name]) for name in known})

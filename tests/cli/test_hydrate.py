@@ -245,7 +245,7 @@ def bin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
-    mount = SimpleNamespace(mountpoint=str(tmp_path), fstype="lustre")
+    mount = SimpleNamespace(mountpoint=str(tmp_path), fstype="lustre", device="fsx", opts="")
     monkeypatch.setattr(psutil, "disk_partitions", lambda all: [mount])
     yield folder
 

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from imagenet_opt.measure.page_cache import evicted
+from imagenet_opt.measure.page_cache import Extent, evicted
 from tests.doctor.cases import CASES, Case, arranged
 from tests.doctor.huge_images import huge_folder
 from tests.faults.not_tried import NotTried
@@ -71,7 +71,7 @@ def examine(case: Case, sample: Path, file: Path, budget: str) -> int:
 
     with tempfile.TemporaryDirectory() as scratch, Path(file).with_suffix(".log").open("w") as log:
         try:
-            evicted(str(image) for folder in (sample, huge_folder(sample)) for image in folder.rglob("*.*"))
+            evicted(Extent(str(image)) for folder in (sample, huge_folder(sample)) for image in folder.rglob("*.*"))
             with arranged(case, sample, Path(scratch)) as overrides:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)

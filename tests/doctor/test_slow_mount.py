@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from imagenet_opt.measure.first_touch import touch_twice
-from imagenet_opt.measure.page_cache import Eviction, evicted, residency
+from imagenet_opt.measure.page_cache import Eviction, Extent, evicted, residency
 from imagenet_opt.measure.reads import Indices
 from tests.doctor.slow_mount import slow_mount
 from tests.faults.flaky_folder import tell
@@ -58,7 +58,7 @@ def test_files_once_read_come_from_memory_until_evicted(control: Path, folder: P
     assert residency(str(path)).share == 1
     tell(control, latency=HOUR)
     assert path.read_bytes() == content  # a request would not come back
-    found = evicted([str(path)])
+    found = evicted([Extent(str(path))])
     assert found.verified, found.evidence
     assert residency(str(path)).share == 0
     tell(control)
@@ -72,7 +72,7 @@ def test_first_touch_is_found(control: Path, folder: Path) -> None:
         return [Path(paths[i]).read_bytes() for i in indices.tolist()]
 
     def evict(indices: Indices) -> Eviction:
-        return evicted(paths[i] for i in indices.tolist())
+        return evicted(Extent(paths[i]) for i in indices.tolist())
 
     groups = list(np.arange(len(paths))[:, None])
     tell(control, first_touch=0.3)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-TIMED = ("throughput/", "loader/", "gpu/", "host/", "checkpoint/")
+TIMED = ("throughput/", "loader/", "gpu/", "host/", "checkpoint/", "timeline/", "bottleneck/")
 """Columns of metrics.csv that depend on the clock."""
 
 

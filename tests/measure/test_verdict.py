@@ -1,10 +1,12 @@
 """The verdict on hand-made measurements; on those of real runs, see test_recorded.py."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from imagenet_opt.cli import doctor_examination
 from imagenet_opt.measure.diagnosis import CAUSES, Ceiling
 from imagenet_opt.measure.evidence import Evidence, evidence_of
 from imagenet_opt.measure.rules import RULES
@@ -72,7 +74,12 @@ STORIES = {
     ),
     "storage_bandwidth": seen(SLOW_STORAGE, {"fetch": 0.45}, storage_bound="bandwidth"),
     "lazy_mount": seen(
-        SLOW_STORAGE, {"fetch": 0.45}, storage_bound="latency", first_touch_seconds=0.4, second_touch_seconds=0.005
+        SLOW_STORAGE,
+        {"fetch": 0.45},
+        storage_bound="latency",
+        lazy=1.0,
+        first_touch_seconds=0.4,
+        second_touch_seconds=0.005,
     ),
     "few_workers": seen(
         SLOW_DECODE | {"decode_one": 152.0}, STARVED, num_workers=1.0, curves={"workers": ((1.0, 152.0), (4.0, 600.0))}
@@ -138,9 +145,30 @@ def test_data_in_memory_is_judged_by_the_run_from_memory() -> None:
     assert (found.cause, found.measured) == ("healthy", 318.0)
 
 
-def test_half_the_data_in_memory_loads_at_the_rate_between() -> None:
-    half = seen(SLOW_STORAGE, cached_share=0.5)
-    assert half.loader == pytest.approx(2 / (1 / 1500 + 1 / 60))
+def test_data_that_is_partly_in_memory_is_judged_by_the_run_from_storage() -> None:
+    assert judge(seen(SLOW_STORAGE, {"fetch": 0.45}, cached_share=0.6, storage_bound="latency")).measured == 58.0
+
+
+def test_without_workers_training_waits_for_each_batch() -> None:
+    """320 images/s of the GPU and 100 of one process, one after the other."""
+    rates = {"loader_warm": 100.0, "loader_cold": 100.0, "decode_all": 100.0, "full_warm": 76.0, "full_cold": 76.0}
+    alone = seen(
+        rates, {"fetch": 0.32}, num_workers=0.0, prefetch_factor=0.0, curves={"workers": ((0.0, 100.0), (4.0, 390.0))}
+    )
+    assert alone.expected == pytest.approx(1 / (1 / 320 + 1 / 100))
+    found = judge(alone)
+    assert found.cause == "few_workers"
+    assert found.findings[[finding.rule for finding in found.findings].index("few_workers")].overrides == (
+        "data.num_workers=4",
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["storage_bound", "depth", "lazy", "others_cpus", "waits_per_step", "main_cpu_seconds"]
+)
+def test_what_the_rules_read_is_measured(name: str) -> None:
+    """By cli/doctor_examination.py, which alone makes evidence."""
+    assert f'["{name}"] = ' in Path(doctor_examination.__file__).read_text()
 
 
 def test_training_and_loading_share_the_cpus() -> None:

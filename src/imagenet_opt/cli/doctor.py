@@ -1,16 +1,17 @@
 """`imagenet-opt doctor`: finds by experiment why the GPU waits, and says what to do."""
 
-import argparse
 import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from imagenet_opt.cli.arguments import Parser, check_writable
 from imagenet_opt.errors import ConfigError
 
 if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
@@ -25,7 +26,8 @@ imagenet-opt doctor data.root=/fsx/imagenet +experiment=aggressive   as that exp
 imagenet-opt doctor data.root=/fsx/imagenet rehearse=a10g            on a machine without that GPU: a simulated one
 imagenet-opt doctor data.root=/fsx/imagenet --apply                  tries the cure, and keeps it if it helps
 
-  --budget TIME  of all experiments together, such as 60s or 5m (default 90s); slow storage takes longer
+  --budget TIME  of all experiments together, such as 60s or 5m (default 90s); slow storage, large
+                 batches and a network on the CPU take longer, as each experiment sees a few batches
   --json FILE    write everything that was measured; imagenet-opt report FILE makes a page of it
   --apply        measure again with the overrides that the verdict asks for, say what they brought beside what was
                  predicted, and write them to conf/experiment/tuned_<host>_doctor.yaml
@@ -37,7 +39,7 @@ flight; the copy to the GPU; the real trainer, with your callbacks and loggers. 
 these; where it gives less, the reason is looked for in the training process. Checks of the machine need no experiment.
 
 The data set is only read. No checkpoint, log or W&B run is left behind. Root is not needed: files are dropped from the
-page cache one by one."""
+page cache one by one, so other runs on the same files read them from storage again."""
 
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|m|)")
 _LEAST_SECONDS, _MOST_SECONDS = 10, 3600
@@ -78,14 +80,9 @@ def main(argv: list[str]) -> None:
         apply(found, options.overrides)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} (imagenet-opt doctor --help)")
-
-
 def parse(argv: list[str]) -> Options:
     """Raises ConfigError for what is unknown or does not fit."""
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = Parser("doctor")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--budget", default=f"{Options.budget_seconds:g}s")
     parser.add_argument("--json", type=Path)
@@ -93,7 +90,7 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--record-profile", action="store_true")
     found = parser.parse_intermixed_args(argv)
     if found.json is not None:
-        _check_writable(found.json)
+        check_writable(found.json)
     seconds = _seconds(found.budget)
     return Options(tuple(found.overrides), seconds, found.json, found.apply, found.record_profile)
 
@@ -104,13 +101,6 @@ def _seconds(text: str) -> float:
     if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
         raise ConfigError(f"--budget {text} must be a time from {_LEAST_SECONDS}s to 60m, such as 90s or 5m")
     return seconds
-
-
-def _check_writable(file: Path) -> None:
-    """Before the measurement, not after it."""
-    folder = file.absolute().parent
-    if file.is_dir() or not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
-        raise ConfigError(f"--json {file} cannot be written; choose a file in a folder that exists")
 
 
 def composed(overrides: tuple[str, ...]) -> "DictConfig":
@@ -134,6 +124,7 @@ def composed(overrides: tuple[str, ...]) -> "DictConfig":
 
 def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagnosis":
     """All experiments, with a progress bar; prints the verdict. Raises ImagenetOptError."""
+    import torch
     from lightning.pytorch import seed_everything
     from rich.console import Console
 
@@ -144,6 +135,9 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
     from imagenet_opt.measure.verdict import judge
 
     quiet()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that nothing is left behind
+    if not torch.cuda.is_available() and "rehearsal" not in config.callbacks:
+        print("no GPU here: the network runs on the CPU; rehearse=a10g simulates one instead", file=sys.stderr)
     seed_everything(config.seed, verbose=False)
     with announced(NUM_EXPERIMENTS) as announce:
         examination = Examination(Patient(config), budget_seconds=budget_seconds, announce=announce)

@@ -50,18 +50,20 @@ def apply(found: Diagnosis, overrides: tuple[str, ...]) -> None:
     print(f"{' '.join(cure.overrides)}: {trial}")
     if trial.helps:
         file = write_experiment(found, cure, trial)
-        print(f"written to {file}; train with +experiment={file.stem}", file=sys.stderr)
+        given = [word.partition("=")[2].strip("[]") for word in overrides if word.lstrip("+").startswith("experiment=")]
+        names = ",".join([*given, file.stem])
+        print(f"written to {file}; train with +experiment={f'[{names}]' if given else names}", file=sys.stderr)
 
 
 def cure_of(found: Diagnosis) -> Finding:
-    """Raises ConfigError where there is nothing to set."""
-    fired = next((finding for finding in found.findings if finding.rule == found.cause and finding.fired), None)
-    if fired is None:
+    """The first rule that fired and has a key to set. Raises ConfigError where there is none."""
+    fired = [finding for finding in found.findings if finding.fired and not finding.environment]
+    if not fired:
         raise ConfigError(f"--apply: the verdict is {found.cause}, there is nothing to apply")
-    if not fired.overrides:
-        commands = "; ".join(fired.commands) or fired.remedy
+    if (curable := next((finding for finding in fired if finding.overrides), None)) is None:
+        commands = "; ".join(fired[0].commands) or fired[0].remedy
         raise ConfigError(f"--apply: no key of the configuration mends this; {commands}")
-    return fired
+    return curable
 
 
 def try_out(overrides: tuple[str, ...], cure: tuple[str, ...], *, predicted: float | None, cold: bool) -> Trial:
@@ -71,9 +73,10 @@ def try_out(overrides: tuple[str, ...], cure: tuple[str, ...], *, predicted: flo
 
     patients = [Patient(composed(overrides)), Patient(composed((*overrides, *cure)))]
     rates: tuple[list[float], list[float]] = ([], [])
-    for _ in range(_ROUNDS):
-        for patient, found in zip(patients, rates, strict=True):
-            found.append(patient.full_rate(_SECONDS, cold=cold))
+    patients[1].rows = patients[0].rows[::-1]  # files that the other has not brought into some server's memory
+    for number in range(_ROUNDS):
+        for which in (0, 1) if number % 2 == 0 else (1, 0):
+            rates[which].append(patients[which].full_rate(_SECONDS, cold=cold))
     return Trial(tuple(rates[0]), tuple(rates[1]), predicted)
 
 

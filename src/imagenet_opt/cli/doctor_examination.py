@@ -14,15 +14,16 @@ from omegaconf import OmegaConf
 from imagenet_opt import machine
 from imagenet_opt.cli.bench_report import cpu_name
 from imagenet_opt.cli.doctor_fit import Watched
-from imagenet_opt.cli.doctor_stages import Patient, Rows, Span, watched_ceiling
+from imagenet_opt.cli.doctor_stages import Index, Patient, Rows, Span, watched_ceiling
 from imagenet_opt.data.image_file import REFUSED, open_image
 from imagenet_opt.measure.diagnosis import Ceiling, Finding
 from imagenet_opt.measure.environment.check import check_environment
-from imagenet_opt.measure.environment.neighbours import Neighbours, Occupancy, check_neighbours, check_swapping
+from imagenet_opt.measure.environment.gpu_state import GpuState
+from imagenet_opt.measure.environment.neighbours import Neighbours, Occupancy, check_swapping
 from imagenet_opt.measure.environment.setup import Setup
 from imagenet_opt.measure.evidence import MOSTLY, Evidence
 from imagenet_opt.measure.first_touch import FirstTouch, touch_twice
-from imagenet_opt.measure.page_cache import Extent, sampled_residency
+from imagenet_opt.measure.page_cache import sampled_residency
 from imagenet_opt.measure.reads import DEPTHS, DepthReads, read_at_depths
 from imagenet_opt.measure.storage_limit import StorageLimit, mixed_rate, storage_limit
 
@@ -48,28 +49,36 @@ class Examination:
         self.facts: dict[str, float] = {}
         self.texts: dict[str, str] = {}
         self.full: Watched | None = None
+        self.kernel_seconds: float | None = None
+        self.gpu_state: GpuState | None = None
         self.storage_limit: StorageLimit | None = None
 
     def evidence(self, *, command: str) -> Evidence:
-        """Measures everything."""
+        """Measures everything: what is read from memory before what empties the page cache."""
+        patient = self.patient
         self._look_at_files()
-        neighbours = Neighbours()
         self._read()
+        neighbours = Neighbours()
         neighbours.start()
         self._decode()
-        self._load()
+        self.announce("the loader, files in memory")
+        self.ceilings["loader_warm"] = patient.load(patient.listed(patient.warm_rows), self._span(2))
         self._compute()
-        occupancy = neighbours.stop()
-        self._train()
-        self._note(occupancy)
-        return self._evidence(occupancy, command)
+        warm = self._train("warm", patient.listed(patient.warm_rows))
+        self.announce("the loader, files on storage")
+        self.ceilings["loader_cold"] = patient.load(patient.once(patient.cold_rows()), self._span(3))
+        self._note_depth()
+        cold = self._train("cold", patient.once(patient.cold_rows()))
+        self._note(neighbours.stop())
+        self._note_full(cold if self.facts.get("cached_share", 0.0) < MOSTLY else warm)
+        return self._evidence(command)
 
     def _span(self, units: float) -> Span:
         return Span(units * self.unit)
 
     def _look_at_files(self) -> None:
         patient, how = self.patient, self.patient.how
-        cached = sampled_residency(lambda i: _extent(patient, i), len(patient.index), num=_LOOKED_AT)
+        cached = sampled_residency(lambda i: patient.extents(np.array([i]))[0], len(patient.index), num=_LOOKED_AT)
         if cached.share is not None:
             self.facts["cached_share"] = cached.share
         self.texts["cached_share"] = cached.method
@@ -86,27 +95,24 @@ class Examination:
             "worker" if how.resize_on == "auto" and patient.device.type == "cpu" else how.resize_on
         )
         self.texts["reads_in_flight"] = str(how.reads_in_flight)
+        self.texts["precision"] = str(patient.config.trainer.precision)
 
     def _read(self) -> None:
         patient, seconds = self.patient, self.unit
         self.announce("first touch of files, and second")
-        touch = touch_twice(
-            patient.store.read_many, self.patient.evict, self._groups(patient.take(40)), seconds=2 * seconds
-        )
+        touch = touch_twice(patient.read, self.patient.evict, self._groups(patient.take(40)), seconds=2 * seconds)
         self._note_touch(touch)
         self.announce("reading from storage, 1 to 256 requests in flight")
         num = min(max(64, len(patient.index) // 3), 20_000)
         rows = patient.take(num)
-        self.texts["cold"] = self.patient.evict(rows[:2000]).evidence
-        curve = read_at_depths(patient.store.read_many, self._groups(rows), DEPTHS, seconds=seconds / 2)
+        self.texts["cold"] = patient.evict(rows).evidence
+        curve = read_at_depths(patient.read, self._groups(rows), DEPTHS, seconds=seconds / 2)
         self._note_curve(curve)
         self.announce("bringing files into memory")
         patient.warm(2 * seconds)
         cached = itertools.cycle(self._groups(patient.warm_rows))
         self.announce("reading from memory")
-        self.ceilings["storage_cached"] = read_at_depths(patient.store.read_many, cached, (16,), seconds=seconds)[
-            0
-        ].ceiling
+        self.ceilings["storage_cached"] = read_at_depths(patient.read, cached, (16,), seconds=seconds)[0].ceiling
 
     def _decode(self) -> None:
         patient = self.patient
@@ -122,39 +128,44 @@ class Examination:
         self.facts["mb_per_image"] = float(np.mean([len(one) for one in patient.encoded])) / 1e6
         self.facts["megapixels"] = _megapixels(patient.encoded)
 
-    def _load(self) -> None:
-        patient = self.patient
-        self.announce("the loader, files in memory")
-        self.ceilings["loader_warm"] = patient.load(patient.warm_rows, self._span(2))
-        self.announce("the loader, files on storage")
-        self.ceilings["loader_cold"] = patient.load(self.patient.cold_rows(), self._span(3))
-
     def _compute(self) -> None:
         patient = self.patient
         self.announce("the GPU alone" if patient.device.type == "cuda" else "the device alone")
         alone = patient.compute(self._span(2), beside=False)
+        self.kernel_seconds = alone.kernel_seconds
+        if alone.kernel_seconds is not None:
+            alone.device_seconds = alone.kernel_seconds
         self.ceilings["gpu"] = watched_ceiling(alone, 1)
         self.facts["main_cpu_seconds"] = alone.cpu_seconds
         self.announce("the device while the loader runs")
         beside = patient.compute(self._span(3), beside=True)
         self.ceilings["gpu_beside_loader"] = watched_ceiling(beside, 1)
+        self.gpu_state = beside.gpu_state
         if beside.copy_seconds:
             self.ceilings["copy_overlapped"] = Ceiling((patient.how.batch_size / beside.copy_seconds,))
         if (copy := patient.copy(self._span(1))) is not None:
             self.ceilings["copy"] = copy
 
-    def _train(self) -> None:
-        patient = self.patient
-        found: dict[str, Watched] = {}
-        for state, rows in (("warm", lambda: patient.warm_rows), ("cold", patient.cold_rows)):
-            self.announce(f"the full run, files {'in memory' if state == 'warm' else 'on storage'}")
-            found[state] = patient.train(rows(), self._span(3.5))
-            self.ceilings[f"full_{state}"] = watched_ceiling(found[state], patient.num_workers)
-        self.full = found["cold" if self.facts.get("cached_share", 0.0) < MOSTLY else "warm"]
-        self.facts["waits_per_step"] = sum(self.full.waits.values()) / max(1, self.full.num_ordinary)
-        self.facts["ready_batches"] = self.full.num_ready
-        if self.full.waits:
-            self.texts["waits"] = ", ".join(place for place, _ in self.full.waits.most_common(3))
+    def _train(self, state: str, index: Index) -> Watched:
+        self.announce(f"the full run, files {'in memory' if state == 'warm' else 'on storage'}")
+        seen = self.patient.train(index, self._span(3.5))
+        if self.kernel_seconds is not None:
+            seen.device_seconds = self.kernel_seconds
+        self.ceilings[f"full_{state}"] = watched_ceiling(seen, self.patient.num_workers)
+        return seen
+
+    def _note_full(self, seen: Watched) -> None:
+        self.full = seen
+        self.facts["waits_per_step"] = sum(seen.waits.values()) / max(1, seen.num_ordinary)
+        if seen.waits:
+            self.texts["waits"] = ", ".join(place for place, _ in seen.waits.most_common(3))
+
+    def _note_depth(self) -> None:
+        """What bounds the storage with as many requests as the loader had in flight."""
+        cold = self.ceilings["loader_cold"].facts
+        self.facts["depth"] = cold["reads_in_flight"] * max(1.0, cold["num_workers"])
+        if self.storage_limit is not None:
+            self.texts["storage_bound"] = self.storage_limit.at(self.facts["depth"])
 
     def _groups(self, rows: Rows) -> Iterator[Rows]:
         """What one request brings, batch by batch."""
@@ -174,29 +185,27 @@ class Examination:
         best = max(curve, key=lambda reads: reads.images_per_second)
         self.ceilings["storage_cold"] = best.ceiling
         self.curves["reads_in_flight"] = tuple((float(one.depth), one.images_per_second) for one in curve)
-        self.facts["storage_depth"] = best.depth
         self.facts["storage_latency_seconds"] = curve[0].latency_median
         if len(curve) > 1:
             self.storage_limit = storage_limit(curve)
             self.texts["storage"] = self.storage_limit.evidence
 
     def _note(self, occupancy: Occupancy) -> None:
+        self.occupancy = occupancy
         usable = self.facts["usable_cpus"]
         self.facts["others_cpus"] = occupancy.others_cpu_percent / 100 * usable
-        self.facts["steal_cpus"] = occupancy.steal_percent / 100 * usable
         if occupancy.top:
             self.texts["others"] = ", ".join(f"{who.name} (pid {who.pid})" for who in occupancy.top)
         cached, cold = (self.ceilings[f"storage_{state}"].images_per_second for state in ("cached", "cold"))
         shares = np.linspace(0, 1, 11).tolist()
         self.curves["cached_share"] = tuple((share, mixed_rate(share, cached, cold)) for share in shares)
 
-    def _evidence(self, occupancy: Occupancy, command: str) -> Evidence:
+    def _evidence(self, command: str) -> Evidence:
         patient, full = self.patient, self.full
         assert full is not None
         rehearsal = patient.simulated
-        if rehearsal is not None:
-            rated = rehearsal.get("rated_images_per_second") or rehearsal.images_per_second
-            self.facts["rated_images_per_second"] = rated * (224 / patient.how.image_size) ** 2
+        if (rated := patient.rated) is not None:
+            self.facts["rated_images_per_second"] = rated
         return Evidence(
             batch_size=patient.how.batch_size,
             simulated=None if rehearsal is None else rehearsal.name,
@@ -209,8 +218,7 @@ class Examination:
             environment=(
                 *self._environment(),
                 patient.precision(),
-                check_neighbours(occupancy),
-                check_swapping(occupancy),
+                check_swapping(self.occupancy),
             ),
             machine={
                 "cpu": cpu_name(),
@@ -227,7 +235,7 @@ class Examination:
     def _environment(self) -> list[Finding]:
         patient, config = self.patient, self.patient.config
         how = patient.how
-        files = tuple(path for path, _, _ in patient.paths(patient.rows[:_LOOKED_AT]))
+        files = tuple(extent.path for extent in patient.extents(patient.rows[:_LOOKED_AT]))
         asked = {"num_workers": patient.num_workers, "prefetch_factor": patient.prefetch_factor}
         asked |= {name: getattr(how, name) for name in asked if getattr(how, name) != "auto"}
         return check_environment(
@@ -245,13 +253,9 @@ class Examination:
                 num_classes=config.model.num_classes,
                 channels_last=bool(config.callbacks.get("acceleration", {}).get("channels_last", False)),
                 cuda_index=patient.device.index,
-            )
+            ),
+            self.gpu_state,
         )
-
-
-def _extent(patient: Patient, i: int) -> Extent:
-    path, start, size = patient.paths(np.array([i]))[0]
-    return Extent(path, start, size or None)
 
 
 def _megapixels(encoded: list[bytes]) -> float:

@@ -16,12 +16,15 @@ from torch import Tensor
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.measure.cuda_clock import CudaClock
+from imagenet_opt.measure.environment.gpu_state import GpuState, read_gpu
 from imagenet_opt.measure.host_waits import HostWaits
 from imagenet_opt.measure.rate import has_few_pauses
 from imagenet_opt.run.action_clock import FETCH, SAVE, ActionClock, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step
 
 _LEAST_STEPS = 8
+_CLOSE_SECONDS = 10.0
+_PROFILED_STEPS = 5
 _NO_END = 1_000_000
 
 
@@ -32,7 +35,9 @@ class Watched:
     phases: seconds of a step that the main process spent, by what it did. device_seconds: of a step, that the device
     computed. waits: where the host waited for the device in ordinary steps, and how often in each of these.
     num_ready: batches that lay ready when the measurement began. cpu_seconds: of a step, of this process.
-    copy_seconds: of a batch of a loader beside, to the GPU; None where nothing is copied.
+    copy_seconds: of a batch of a loader beside, to the GPU; None where nothing is copied. gpu_state: while it computed.
+    kernel_seconds: of a step, that kernels ran; None where it was not asked for, and without a GPU. launch_seconds: of
+    this process's CPUs in each step of the warm-up, in which no launch waits for the GPU.
     """
 
     stamps: list[float] = field(default_factory=list)
@@ -44,6 +49,9 @@ class Watched:
     num_ready: int = 0
     cpu_seconds: float = 0.0
     copy_seconds: float | None = None
+    gpu_state: GpuState | None = None
+    kernel_seconds: float | None = None
+    launch_seconds: list[float] = field(default_factory=list)
 
     @property
     def step_seconds(self) -> list[float]:
@@ -53,10 +61,13 @@ class Watched:
 class Watch(Callback):
     """Lets a fit use up what was made ahead, measures `seconds` of it and as many images again, and ends it.
 
-    multiple: workers bring so many batches at about the same time. limit_seconds: the end, whatever was seen till then.
+    multiple: workers bring so many batches at about the same time. sees_kernels: a few steps more are profiled on a
+    GPU, as the time between two events on its stream counts the gaps between kernels as well. limit_seconds: the end,
+    whatever was seen till then.
     """
 
-    def __init__(self, *, seconds: float, limit_seconds: float, multiple: int) -> None:
+    def __init__(self, *, seconds: float, limit_seconds: float, multiple: int, sees_kernels: bool) -> None:
+        self.sees_kernels = sees_kernels
         self.seconds = seconds
         self.limit_seconds = limit_seconds
         self.least_steps = max(_LEAST_STEPS, 3 * multiple)
@@ -68,6 +79,9 @@ class Watch(Callback):
         self._found: Counter[str] = Counter()
         self._is_ordinary = False
         self._is_counting = False
+        self._profiler: torch.profiler.profile | None = None
+        self._num_profiled = 0
+        self._device_total = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._clock: ActionClock = watch(trainer)
@@ -90,7 +104,10 @@ class Watch(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._note_waits()
         if self._device_clock is not None:
+            if not self.seen.stamps:
+                torch.cuda.synchronize()
             self._device_clock.start()
+        self._launching_since = time.process_time()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -98,8 +115,12 @@ class Watch(Callback):
         now = time.perf_counter()
         if self._device_clock is not None:
             self._device_clock.stop()
+        if self.seen.phases:
+            self._profile(trainer)
+            return
         ahead = images_ahead(batch, trainer.train_dataloader)
         if not self.seen.stamps:
+            self.seen.launch_seconds.append(time.process_time() - self._launching_since)
             self._num_warm += len(batch)
             if self._num_warm > 2 * len(batch) + ahead or now - self._began > self.limit_seconds / 2:
                 self.seen.num_ready = _ready(trainer)
@@ -110,9 +131,30 @@ class Watch(Callback):
         self._is_ordinary = not is_logging_step(trainer)
         enough = now - self.seen.stamps[0] >= self.seconds and len(self.seen.stamps) > self.least_steps
         enough = enough and sum(self.seen.num_images) >= 2 * ahead and not has_few_pauses(self.seen.stamps)
-        if (enough or now - self._began >= self.limit_seconds) and len(self.seen.stamps) > 2:
-            self._end()
+        if enough or now - self._began >= self.limit_seconds:
+            self._end(trainer)
+            self._profile(trainer)
+
+    def _profile(self, trainer: Trainer) -> None:
+        """Called after the last measured step and those that are profiled."""
+        if not self.sees_kernels or trainer.strategy.root_device.type != "cuda":
             trainer.should_stop = True
+        elif self._profiler is None:
+            self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            self._profiler.start()
+        else:
+            self._num_profiled += 1
+            if self._num_profiled == _PROFILED_STEPS:
+                torch.cuda.synchronize()
+                self._profiler.stop()
+                microseconds = sum(event.self_device_time_total for event in self._profiler.key_averages())
+                self.seen.kernel_seconds = microseconds / 1e6 / _PROFILED_STEPS
+                trainer.should_stop = True
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """An epoch may be over before enough was seen."""
+        if len(self.seen.stamps) > 1 and not self.seen.phases:
+            self._end(trainer)
 
     def _begin(self, now: float) -> None:
         self.seen.stamps.append(now)
@@ -120,7 +162,7 @@ class Watch(Callback):
         self._own = dict(self._clock.own_seconds)
         self._busy, self._cpu = self._busy_seconds(), time.process_time()
 
-    def _end(self) -> None:
+    def _end(self, trainer: Trainer) -> None:
         num_steps = len(self.seen.stamps) - 1
         phases: Counter[str] = Counter()
         for action, seconds in self._clock.own_seconds.items():
@@ -128,6 +170,8 @@ class Watch(Callback):
         self.seen.phases = dict(phases)
         self.seen.cpu_seconds = (time.process_time() - self._cpu) / num_steps
         self.seen.device_seconds = (self._busy_seconds() - self._busy) / num_steps
+        device = trainer.strategy.root_device
+        self.seen.gpu_state = read_gpu(device.index) if device.type == "cuda" else None
 
     def _busy_seconds(self) -> float:
         """Of the device, so far; without one what the host computed."""
@@ -135,7 +179,7 @@ class Watch(Callback):
             return float(self._simulated.timeline.busy_seconds)
         if self._device_clock is not None:
             torch.cuda.synchronize()
-            self._device_total = getattr(self, "_device_total", 0.0) + sum(self._device_clock.finished_seconds())
+            self._device_total += sum(self._device_clock.finished_seconds())
             return self._device_total
         return self._clock.seconds["run_training_batch"]
 
@@ -179,20 +223,25 @@ class ResidentLoader:
         self.batch = take_one(source)
         self._wanted = threading.Semaphore(0)
         self._closed = False
+        self._beside: threading.Thread | None = None
 
     def __len__(self) -> int:
         return _NO_END
 
     def __iter__(self) -> Iterator[Batch]:
         if self.beside is not None:
-            threading.Thread(target=self._throw_away, args=(self.beside,), daemon=True).start()
-        try:
-            while True:
-                self._wanted.release()
-                yield self.finish(copy(self.batch))
-        finally:
-            self._closed = True
+            self._beside = threading.Thread(target=self._throw_away, args=(self.beside,), daemon=True)
+            self._beside.start()
+        while not self._closed:
             self._wanted.release()
+            yield self.finish(copy(self.batch))
+
+    def close(self) -> None:
+        """No more batches, of `beside` neither, which may then be closed."""
+        self._closed = True
+        self._wanted.release()
+        if self._beside is not None:
+            self._beside.join(_CLOSE_SECONDS)
 
     def _throw_away(self, loader: DevicePrefetcher) -> None:
         loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]

@@ -32,6 +32,7 @@ def record_profile(config: "DictConfig", *, seconds: float) -> None:
         raise ConfigError("--record-profile is of model.name=resnet50 at data.image_size=224; leave these as they are")
     patient.warm(_WARM_SECONDS)
     seen = patient.compute(Span(seconds / 2), beside=False)
+    launch_seconds = min(seen.launch_seconds)
     rate = watched_ceiling(seen, 1)
     steps = torch.tensor(seen.step_seconds)
     name = torch.cuda.get_device_name()
@@ -39,7 +40,7 @@ def record_profile(config: "DictConfig", *, seconds: float) -> None:
     profile = Accelerator(
         name=name,
         images_per_second=round(rate.images_per_second, 1),
-        launch_seconds=round(seen.cpu_seconds, 5),
+        launch_seconds=round(launch_seconds, 5),
         copy_gb_per_second=round(copy_rate(patient.device, pinned=True), 2),
         pageable_gb_per_second=round(copy_rate(patient.device, pinned=False), 2),
         jitter=round(float(steps.std() / steps.mean()), 4),

@@ -18,21 +18,22 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
-from imagenet_opt.cli.build import build_model, build_trainer, make, num_classes_of
+from imagenet_opt.cli.build import build_model, build_trainer, make, num_classes_of, precision_of
 from imagenet_opt.cli.doctor_fit import ResidentLoader, Watch, Watched, images_ahead, take_one
+from imagenet_opt.cli.overrides import config_folder
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index import FileIndex
-from imagenet_opt.data.loader import Seat, store_of, train_loader
+from imagenet_opt.data.loader import Seat, image_dtype, store_of, train_loader
 from imagenet_opt.data.memory_store import MemoryStore
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shards import ShardIndex
 from imagenet_opt.data.store import Store
 from imagenet_opt.data.subset import subset
-from imagenet_opt.errors import BadSample
+from imagenet_opt.errors import BadSample, ConfigError, DataError
 from imagenet_opt.measure.diagnosis import Ceiling, Finding
 from imagenet_opt.measure.environment.precision import check_precision, precision_of_convolutions
-from imagenet_opt.measure.page_cache import Eviction, evicted
+from imagenet_opt.measure.page_cache import Eviction, Extent, evicted
 from imagenet_opt.measure.rate import has_few_pauses, rate_windows
 from imagenet_opt.model.network import build_network
 from imagenet_opt.run.wandb_run import finish
@@ -45,7 +46,9 @@ _ALONE = ("acceleration", "mixing", "rehearsal")
 _NETWORK = ("name", "num_classes", "blurpool", "small_stem")
 _IN_MEMORY = 512
 """Files that are decoded from memory: more than a CPU's caches hold."""
-_COLD = 12_000
+_LEAST_BATCHES = 24
+_LEAST_IMAGES = 64
+_COLD = 30_000
 """Files of one experiment on storage, at most."""
 _LISTED = 100_000
 """Samples of an index, at least, so that no epoch ends within an experiment."""
@@ -76,8 +79,12 @@ class Patient:
         with open_dict(config):
             config.model.num_classes = num_classes_of(config.model.num_classes, self.data)
         self.index: Any = self.data.train
+        if len(self.index) < _LEAST_IMAGES:
+            raise ConfigError(
+                f"{len(self.index)} training images are too few to measure; expected {_LEAST_IMAGES} or more"
+            )
         self.how = self.data.loading
-        self.rows = np.random.default_rng(config.seed).permutation(len(self.index))
+        self.rows = np.random.default_rng().permutation(len(self.index))  # others than the last time
         self._taken = 0
         self.warm_rows: Rows = self.rows[:0]
         self.encoded: list[bytes] = []
@@ -89,7 +96,8 @@ class Patient:
 
     @cached_property
     def seat(self) -> Seat:
-        return Seat(device=self.device)
+        precision = precision_of(self.config.trainer.precision, self.device)
+        return Seat(device=self.device, dtype=image_dtype(precision, self.device))
 
     @cached_property
     def store(self) -> Store:
@@ -100,21 +108,41 @@ class Patient:
         """The configuration of the simulated accelerator, if any."""
         return self.config.callbacks.get("rehearsal")
 
+    @property
+    def rated(self) -> float | None:
+        """Images per second of a healthy device of its kind with this network and size, where that is known."""
+        if (rehearsal := self.simulated) is not None:
+            known = rehearsal.get("rated_images_per_second") or rehearsal.images_per_second
+        elif self.device.type == "cuda" and self.config.model.name == "resnet50":
+            known = recorded_rate(torch.cuda.get_device_name(self.device))
+        else:
+            known = None
+        return None if known is None else float(known) * (224 / self.how.image_size) ** 2
+
     def take(self, num: int) -> Rows:
         """Samples that no experiment has touched, fewer where they run out; the least recently touched then."""
         rows = np.take(self.rows, np.arange(self._taken, self._taken + min(num, len(self.rows))), mode="wrap")
         self._taken += len(rows)
         return rows
 
-    def paths(self, rows: Rows) -> list[tuple[str, int, int]]:
-        """(file, first byte, number of bytes; 0 for all) of samples."""
-        if isinstance(self.index, FileIndex):
-            return [(self.index.path(i), 0, 0) for i in rows.tolist()]
+    def extents(self, rows: Rows) -> list[Extent]:
+        """Where samples lie."""
         index = self.index
+        if isinstance(index, FileIndex):
+            return [Extent(index.path(i)) for i in rows.tolist()]
         return [
-            (os.path.join(index.folder, index.shards[index.shard_ids[i]]), int(index.offsets[i]), int(index.sizes[i]))
+            Extent(
+                os.fsdecode(index.folder / index.shards[index.shard_ids[i]]), int(index.offsets[i]), int(index.sizes[i])
+            )
             for i in rows.tolist()
         ]
+
+    def read(self, rows: Rows) -> list[bytes]:
+        """What training would skip is empty."""
+        try:
+            return self.store.read_many(rows)
+        except (OSError, BadSample):
+            return [b""] * len(rows)
 
     def warm(self, seconds: float) -> None:
         """Bring files into memory for so long, or as many as two batches take."""
@@ -125,21 +153,21 @@ class Patient:
         def read(row: int) -> bytes | None:
             if time.perf_counter() - began > seconds and len(kept) >= least:
                 return None
-            try:
-                encoded: bytes = self.store.read_many(np.array([row]))[0]
-            except (OSError, BadSample):
+            if not (encoded := self.read(np.array([row]))[0]):
                 return None
             kept.append(row)
-            return encoded
+            return encoded if len(kept) <= _IN_MEMORY else b""
 
         with ThreadPoolExecutor(_WARMING) as threads:
             found = list(threads.map(read, rows.tolist()))
         self.warm_rows = np.array([row for row, one in zip(rows.tolist(), found, strict=True) if one is not None])
-        self.encoded = [one for one in found if one is not None][:_IN_MEMORY]
+        self.encoded = [one for one in found if one]
+        if not self.encoded:
+            raise DataError(f"none of {len(rows)} files under {self.index.folder} can be read (data.root)")
 
     def evict(self, rows: Rows) -> Eviction:
-        """Drop the samples' files from the page cache."""
-        return evicted({path for path, _, _ in self.paths(rows)})
+        """Drop the samples from the page cache."""
+        return evicted(self.extents(rows))
 
     def cold_rows(self) -> Rows:
         """Samples that were not read since they left the page cache."""
@@ -147,63 +175,81 @@ class Patient:
         self.evict(rows)
         return rows
 
-    def listed(self, rows: Rows) -> Index:
-        """An index of these samples, again and again."""
-        return subset(self.index, np.tile(rows, -(-_LISTED // len(rows))))
+    def listed(self, rows: Rows, num: int = _LISTED) -> Index:
+        """An index of these samples, again and again until there are `num` at least."""
+        return subset(self.index, np.tile(rows, -(-num // len(rows))))
 
-    def loader(self, rows: Rows, *, num_workers: int | None = None, store: Store | None = None) -> DevicePrefetcher:
+    def once(self, rows: Rows) -> Index:
+        """An index of samples on storage, each once unless they are too few for any measurement."""
+        return self.listed(rows, max(len(rows), _LEAST_BATCHES * self.how.batch_size))
+
+    def loader(self, index: Index, *, num_workers: int | None = None, store: Store | None = None) -> DevicePrefetcher:
         how = replace(self.how, samples_per_epoch=None)
         if num_workers is not None:
             how = replace(how, num_workers=num_workers)
-        return train_loader(self.listed(rows), how, self.seat, store)
+        return train_loader(index, how, self.seat, store)
+
+    def from_memory(self, num_workers: int | None = None) -> DevicePrefetcher:
+        """A loader that reads nothing."""
+        index = self.listed(self.warm_rows[: len(self.encoded)])
+        return self.loader(index, num_workers=num_workers, store=MemoryStore(self.encoded, len(index)))
 
     def decode(self, span: Span, num_workers: int | None = None) -> Ceiling:
         """D: files from memory to batches on the device."""
-        store = MemoryStore(self.encoded, _LISTED + len(self.warm_rows))
-        return drain(self.loader(self.warm_rows[: len(self.encoded)], num_workers=num_workers, store=store), span)
+        return drain(self.from_memory(num_workers), span)
 
-    def load(self, rows: Rows, span: Span) -> Ceiling:
+    def load(self, index: Index, span: Span) -> Ceiling:
         """B and C: the loader alone."""
-        return drain(self.loader(rows), span)
+        return drain(self.loader(index), span)
 
     def compute(self, span: Span, *, beside: bool) -> Watched:
         """A and A': the device alone, or while the loader runs."""
-        store = MemoryStore(self.encoded, _LISTED + len(self.warm_rows))
-        rows = self.warm_rows[: len(self.encoded)]
-        source = self.loader(rows, num_workers=0, store=store)
-        other = self.loader(self.warm_rows) if beside else None
+        other = self.loader(self.listed(self.warm_rows)) if beside else None
+        resident = ResidentLoader(self.from_memory(0), other)
         try:
-            seen = self._fit(_only(self.config, callbacks=_ALONE), ResidentLoader(source, other), span)
+            seen = self._fit(_only(self.config, callbacks=_ALONE), resident, span)
             seen.copy_seconds = None if other is None else other.drain().get("loader/copy_seconds")
             return seen
         finally:
+            resident.close()
             if other is not None:
                 other.close()
 
-    def train(self, rows: Rows, span: Span) -> Watched:
+    def train(self, index: Index, span: Span) -> Watched:
         """G: everything together."""
         how = replace(self.how, samples_per_epoch=None)
-        return self._fit(self.config, ImageData(self.listed(rows), self.data.val, how), span)
+        return self._fit(self.config, ImageData(index, self.data.val, how), span)
 
     def full_rate(self, seconds: float, *, cold: bool) -> float:
         """Images per second of the full run, once."""
         if not cold and not len(self.warm_rows):
             self.warm(seconds)
-        seen = self.train(self.cold_rows() if cold else self.warm_rows, Span(seconds))
+        index = self.once(self.cold_rows()) if cold else self.listed(self.warm_rows)
+        seen = self.train(index, Span(seconds))
         return watched_ceiling(seen, self.num_workers).images_per_second
 
     def _fit(self, config: DictConfig, data: Any, span: Span) -> Watched:
-        watch = Watch(seconds=span.seconds, limit_seconds=span.limit, multiple=self.num_workers)
+        watch = Watch(
+            seconds=span.seconds,
+            limit_seconds=span.limit,
+            multiple=self.num_workers,
+            sees_kernels=isinstance(data, ResidentLoader),
+        )
         with run_folder(config) as config, offline():
             trainer = build_trainer(config)
             trainer.callbacks.append(watch)  # type: ignore[attr-defined]
             model = build_model(config, global_batch=self.how.batch_size * trainer.world_size)
             try:
                 loaders = {"datamodule": data} if isinstance(data, ImageData) else {"train_dataloaders": data}
-                trainer.fit(model, **loaders)
+                trainer.fit(model, weights_only=True, **loaders)
             finally:
                 for logger in trainer.loggers:
                     finish(logger, exit_code=0)
+        if not watch.seen.phases:
+            raise ConfigError(
+                f"{len(self.index)} images are too few to measure in batches of {self.how.batch_size}; "
+                "lower data.batch_size, or examine a larger data.root"
+            )
         return watch.seen
 
     def copy(self, span: Span) -> Ceiling | None:
@@ -218,11 +264,11 @@ class Patient:
     @cached_property
     def _sample(self) -> Batch | RaggedBatch:
         """One batch as it comes from a worker."""
-        store = MemoryStore(self.encoded, _LISTED + len(self.warm_rows))
         seat = replace(self.seat, device=torch.device("cpu"))
         on_device = self.how.resize_on == "device" or (self.how.resize_on == "auto" and self.device.type == "cuda")
         how = replace(self.how, samples_per_epoch=None, num_workers=0, resize_on="device" if on_device else "worker")
-        return take_one(train_loader(self.listed(self.warm_rows[: len(self.encoded)]), how, seat, store))
+        index = self.listed(self.warm_rows[: len(self.encoded)])
+        return take_one(train_loader(index, how, seat, MemoryStore(self.encoded, len(index))))
 
     @property
     def batch_bytes(self) -> float:
@@ -240,14 +286,15 @@ class Patient:
 
     @cached_property
     def _fitted(self) -> Any:
-        return self.loader(self.rows[: self.how.batch_size]).loader
+        return self.loader(self.listed(self.rows[: self.how.batch_size])).loader
 
     def precision(self) -> Finding:
         """Which types convolutions run in, in one step of a few images."""
         capability = torch.cuda.get_device_capability(self.device) if self.device.type == "cuda" else None
         words, dtypes = str(self.config.trainer.precision), Counter[str]()
         if capability is not None:
-            trainer = build_trainer(_only(self.config, callbacks=()))
+            with run_folder(_only(self.config, callbacks=())) as alone:
+                trainer = build_trainer(alone)
             words = str(trainer.precision)
             net = build_network(**{name: self.config.model[name] for name in _NETWORK}).to(self.device)
             images = torch.randn(8, 3, self.how.image_size, self.how.image_size, device=self.device)
@@ -269,6 +316,15 @@ class Patient:
         return tuple(size for layer in layers for size in tuple(layer.weight.shape[:2]) if size != 3)
 
 
+def recorded_rate(gpu: str) -> float | None:
+    """What `imagenet-opt doctor --record-profile` has measured on a GPU of that name."""
+    for file in (config_folder() / "rehearse").glob("*.yaml"):
+        profile = OmegaConf.load(file).callbacks.rehearsal
+        if profile.name == gpu and not profile.estimate:
+            return float(profile.images_per_second)
+    return None
+
+
 def drain(loader: DevicePrefetcher, span: Span) -> Ceiling:
     """What a loader gives to one who does nothing else; it is closed then."""
     workers = max(1, loader.loader.num_workers)
@@ -285,8 +341,10 @@ def drain(loader: DevicePrefetcher, span: Span) -> Ceiling:
             sizes.append(len(batch))
             least = max(3 * workers * len(batch), 3 * images_ahead(batch, loader))
             enough = now - stamps[0] >= span.seconds and sum(sizes[1:]) >= least and not has_few_pauses(stamps)
-            if (enough or now - began > span.limit) and len(stamps) > 2:
+            if (enough or now - began > span.limit) and len(stamps) > 1:
                 break
+        if len(stamps) < 2:
+            raise ConfigError(f"{len(stamps) + workers} batches are too few to measure; lower data.batch_size")
         facts = {name.removeprefix("loader/"): value for name, value in loader.drain().items()}
     finally:
         loader.close()
@@ -323,18 +381,19 @@ def _only(config: DictConfig, *, callbacks: tuple[str, ...]) -> DictConfig:
 @contextlib.contextmanager
 def run_folder(config: DictConfig) -> Iterator[DictConfig]:
     """The configuration of a run that leaves nothing behind, on the disk where runs are written."""
-    runs = Path("runs")
-    runs.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".doctor_", dir=runs) as folder:
+    runs = "runs" if Path("runs").is_dir() else "."
+    with tempfile.TemporaryDirectory(prefix=".doctor_", dir=runs, ignore_cleanup_errors=True) as folder:
         changed: Any = config.copy()
         with open_dict(changed):
             changed.run_folder = folder
             changed.resume_from = None
+            changed.trainer |= {"devices": 1, "num_nodes": 1, "strategy": "auto", "limit_train_batches": 1.0}
             changed.trainer.limit_val_batches = 0
             changed.trainer.max_epochs = 1
             changed.trainer.max_steps = -1
             changed.trainer.enable_progress_bar = False
-            changed.callbacks.pop("progress_bar", None)
+            for name in ("progress_bar", "preemption"):
+                changed.callbacks.pop(name, None)
         OmegaConf.resolve(changed.callbacks)
         yield changed
 

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from lightning.pytorch import LightningDataModule
 
 from imagenet_opt import machine
 from imagenet_opt.data.demo import ensure_demo
 from imagenet_opt.data.index import Split, check_same_classes
-from imagenet_opt.data.loader import Seat, eval_loader, open_index, train_loader
+from imagenet_opt.data.loader import Seat, eval_loader, image_dtype, open_index, train_loader
 from imagenet_opt.data.loading import Loading
 from imagenet_opt.data.order import block_size_for
 from imagenet_opt.data.prefetcher import DevicePrefetcher
@@ -115,11 +114,10 @@ class ImageData(LightningDataModule):
     def _seat(self) -> Seat:
         trainer = self._trainer()
         device = trainer.strategy.root_device
-        half = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16} if device.type == "cuda" else {}
         local = int(os.environ.get("LOCAL_WORLD_SIZE", trainer.num_devices))
         return Seat(
             device=device,
-            dtype=half.get(trainer.precision, torch.float32),
+            dtype=image_dtype(trainer.precision, device),
             rank=trainer.global_rank,
             world_size=trainer.world_size,
             local_processes=local,

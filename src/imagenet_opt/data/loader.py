@@ -48,6 +48,12 @@ class Seat:
     sharing_cpus: int = 1
 
 
+def image_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """What images come as on the device. precision: Lightning's name."""
+    half = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16} if device.type == "cuda" else {}
+    return half.get(precision, torch.float32)
+
+
 def train_loader(index: Split, how: Loading, seat: Seat, store: Store | None = None) -> DevicePrefetcher:
     """Batches of shuffled random crops, without end of epochs: `sampler.set_epoch` chooses one.
 

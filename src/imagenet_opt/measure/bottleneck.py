@@ -25,9 +25,8 @@ def sentence(shares: Mapping[str, float]) -> str:
         return f"none, the device is busy {_percent(busy)} of the time"
     cause = max(CAUSES, key=lambda name: shares[name])
     name, remedy = CAUSES[cause]
-    return (
-        f"{name}, {_percent(shares[cause])} of the time; the device is busy {_percent(busy)}. Next: {remedy}; {PROOF}"
-    )
+    proof = "" if cause == "validation" else f"; {PROOF}"  # which the doctor leaves out
+    return f"{name}, {_percent(shares[cause])} of the time; the device is busy {_percent(busy)}. Next: {remedy}{proof}"
 
 
 def _percent(share: float) -> str:

@@ -86,8 +86,8 @@ def residency(path: str, start: int = 0, size: int | None = None) -> Residency:
         os.close(file)
 
 
-def evict(path: str, *, write_out: bool = False) -> None:
-    """Drops a file's pages from the page cache, as far as nobody maps them; anyone who may read it may do so.
+def evict(path: str, start: int = 0, size: int | None = None, *, write_out: bool = False) -> None:
+    """Drops these bytes' pages from the page cache, as far as nobody maps them; anyone who may read them may do so.
 
     write_out: fsync first, since pages not yet written stay. On tmpfs nothing happens. Raises OSError.
     """
@@ -95,35 +95,47 @@ def evict(path: str, *, write_out: bool = False) -> None:
     try:
         if write_out:
             os.fsync(file)
-        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(file, start, size or 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(file)
 
 
-def evicted(paths: Iterable[str]) -> Eviction:
-    """Evicts files, whole ones, and looks what is left of them. Raises OSError."""
-    unique = list(dict.fromkeys(paths))
+def evicted(extents: Iterable[Extent]) -> Eviction:
+    """Evicts these, and looks what is left of them; files that cannot be opened are left out."""
+    unique = list(dict.fromkeys(extents))
     with ThreadPoolExecutor(_THREADS) as threads:
-        return Eviction(_mean(list(threads.map(_emptied, unique))), len(unique))
+        found = [left for left in threads.map(_emptied, unique) if left is not None]
+    return Eviction(_mean(found), len(unique))
 
 
 def sampled_residency(
     extent: Callable[[int], Extent], num_samples: int, *, num: int = 1000, seed: int = 0
 ) -> Residency:
-    """Mean over `num` of the samples drawn at random. extent: where sample i lies. Raises OSError."""
+    """Mean over `num` samples drawn at random; files that do not open do not count. extent: where sample i lies."""
     chosen = np.random.default_rng(seed).choice(num_samples, min(num, num_samples), replace=False).tolist()
     with ThreadPoolExecutor(_THREADS) as threads:
-        return _mean(list(threads.map(lambda i: residency(*extent(i)), chosen)))
+        return _mean([one for one in threads.map(lambda i: _seen(extent(i)), chosen) if one is not None])
 
 
-def _emptied(path: str) -> Residency:
-    """What is left. Only a file that stays is worth an fsync."""
-    evict(path)
-    left = residency(path)
-    if left.share == 0:
-        return left
-    evict(path, write_out=True)
-    return residency(path)
+def _seen(extent: Extent) -> Residency | None:
+    """None for a file that cannot be opened."""
+    try:
+        return residency(*extent)
+    except OSError:
+        return None
+
+
+def _emptied(extent: Extent) -> Residency | None:
+    """What is left. Only what stays is worth an fsync. None for a file that cannot be opened."""
+    try:
+        evict(*extent)
+        left = residency(*extent)
+        if left.share == 0:
+            return left
+        evict(*extent, write_out=True)
+        return residency(*extent)
+    except OSError:
+        return None
 
 
 def _mean(found: Sequence[Residency]) -> Residency:

@@ -10,32 +10,29 @@ Rule = Callable[[Evidence], Finding]
 
 SLOWER = 0.8
 """A stage that gives less than this share of another one is slower; what is nearer than that is within their noise."""
+NEAR = 1.5
+"""A storage that gives less than so many times what the loader gives holds it up: both are measured in bursts."""
 AMPLE = 1.1
 """So many times what the GPU takes a loader must give on average to be ample."""
 MAIN_SHARE = 0.4
 """Of the GPU's idle time that one occupation of the main process must fill to be its cause."""
 OTHERS_SHARE = 0.2
 """Of the usable CPUs that processes of others must take to be told from a system's usual work."""
-LAZY_RATIO, LAZY_SECONDS = 3.0, 0.02
-"""First touch against second: a disk's own cache explains neither."""
 ORDINARY_WAITS = 0.5
 """Waits for the GPU in each step; fewer are those of now and then."""
 
 
-def fetch_share(seen: Evidence) -> float:
-    """Share of the idle time in which the main process waited for a batch."""
-    return _share(seen, "fetch")
-
-
 def is_starved(seen: Evidence) -> bool:
     """Whether batches that are not there explain the idle GPU."""
-    busiest = max((name for name in seen.phases if name not in ("step", "device")), key=lambda name: seen.phases[name])
-    return seen.busy < BUSY_ENOUGH and busiest == "fetch" and fetch_share(seen) >= MAIN_SHARE
+    rivals = [seconds for name, seconds in seen.phases.items() if name not in ("fetch", "step", "device")]
+    most = seen.phases.get("fetch", 0.0) > max(rivals, default=0.0)
+    return seen.busy < BUSY_ENOUGH and most and _share(seen, "fetch") >= MAIN_SHARE
 
 
 def is_slow_reading(seen: Evidence) -> bool:
-    """Whether the loader gives clearly less than it does with files from memory."""
-    return is_starved(seen) and not is_ample(seen) and seen.loader < SLOWER * seen.decode
+    """Whether the storage gives hardly more than the loader, and decoding does."""
+    is_limit = seen.storage_at_depth < NEAR * seen.loader and seen.loader < SLOWER * seen.decode
+    return is_starved(seen) and not is_ample(seen) and is_limit
 
 
 def is_short_of_cpu(seen: Evidence) -> bool:
@@ -49,7 +46,8 @@ def is_crowded(seen: Evidence) -> bool:
 
 
 def is_ample(seen: Evidence) -> bool:
-    return seen.supply >= AMPLE * seen.gpu_beside_loader
+    """Whether the loader gives enough on average; without workers it never does, as training waits for it then."""
+    return bool(seen.facts["num_workers"]) and seen.supply >= AMPLE * seen.gpu_beside_loader
 
 
 def slow_gpu(seen: Evidence) -> Finding:
@@ -62,9 +60,9 @@ def slow_gpu(seen: Evidence) -> Finding:
         fired,
         f"alone it trains {seen.gpu:.0f} of the {rated:.0f} img/s that its kind does",
         "look for throttled clocks, other processes on the GPU, float32 instead of mixed precision",
-        overrides=("trainer.precision=mixed",),
+        overrides=("trainer.precision=mixed",) if seen.texts.get("precision") == "32-true" else (),
         commands=("nvidia-smi -q -d PERFORMANCE,CLOCK",),
-        gain=rated / seen.gpu if fired else None,
+        gain=_gain(seen, rated) if fired else None,
     )
 
 
@@ -89,7 +87,7 @@ def launch_bound(seen: Evidence) -> Finding:
         f"with its batch resident the GPU computes {seen.busy_alone:.0%} of the time",
         "launch less often: compile, CUDA graphs, a larger batch",
         overrides=("callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=reduce-overhead"),
-        gain=1 / seen.busy_alone if fired else None,
+        gain=_gain(seen, seen.gpu / seen.busy_alone) if fired else None,
     )
 
 
@@ -165,22 +163,22 @@ def busy_neighbour(seen: Evidence) -> Finding:
         fired,
         f"other processes take {others:.1f} of {usable:.0f} usable CPUs: {seen.texts.get('others', 'none that shows')}",
         "end or move them, or ask for CPUs of your own",
-        gain=_mended(seen, seen.decode * usable / max(0.1, usable - others)) if fired else None,
+        gain=min(usable / max(0.1, usable - others), _most(seen)) if fired else None,
     )
 
 
 def few_workers(seen: Evidence) -> Finding:
-    workers, usable = seen.facts["num_workers"], seen.facts["usable_cpus"]
+    workers, usable = seen.facts["num_workers"], max(1.0, seen.facts["usable_cpus"])
     most = max((rate for count, rate in seen.curves.get("workers", ()) if count > workers), default=0.0)
     fired = is_short_of_cpu(seen) and not is_crowded(seen) and workers < usable and most * SLOWER > seen.decode
     return Finding(
         "few_workers",
         fired,
-        f"{workers:.0f} loader workers decode {seen.decode:.0f} img/s; {usable:.0f} CPUs are usable"
+        f"{workers:.0f} loader worker{'s' * (workers != 1)} decode {seen.decode:.0f} img/s; {usable:.0f} CPUs are usable"
         + (f" and decode {most:.0f}" if most else ""),
         "one worker a usable CPU",
         overrides=(f"data.num_workers={usable:.0f}",),
-        gain=_mended(seen, most) if fired else None,
+        gain=max(1.0, min(most / seen.decode, _most(seen))) if fired else None,
     )
 
 
@@ -192,22 +190,27 @@ def few_cpus(seen: Evidence) -> Finding:
         fired,
         f"the job may use {usable:.0f} of the machine's {there:.0f} CPUs ({seen.texts.get('cpu_limit', 'no limit')})",
         "ask for all of them, such as srun --cpus-per-task, docker --cpus, taskset",
-        gain=_mended(seen, seen.decode * there / usable) if fired else None,
+        gain=min(there / usable, _most(seen)) if fired else None,
     )
 
 
 def slow_decode(seen: Evidence) -> Finding:
     pixels = seen.fact("megapixels")
     others = (busy_neighbour, few_workers, few_cpus)
-    fired = is_starved(seen) and is_short_of_cpu(seen) and not any(rule(seen).fired for rule in others)
+    fired = (
+        is_starved(seen)
+        and is_short_of_cpu(seen)
+        and not is_ample(seen)
+        and not any(rule(seen).fired for rule in others)
+    )
     return Finding(
         "slow_decode",
         fired,
-        f"{seen.facts['num_workers']:.0f} workers, one a CPU, decode {seen.decode:.0f} images/s of {pixels:.1f} MP",
+        f"workers on all {seen.facts['usable_cpus']:.0f} usable CPUs decode {seen.decode:.0f} images/s of {pixels:.1f} MP",
         "pack the images smaller (max_side), let the GPU resize (data.resize_on=device), or take more CPUs",
         overrides=("data.resize_on=device",) if seen.texts.get("resize_on") == "worker" else (),
         commands=(f"{_PACK} max_side=500",),
-        gain=_until(seen) if fired else None,
+        gain=max(1.0, min(seen.gpu_beside_loader, seen.copy) / seen.measured) if fired else None,
     )
 
 
@@ -227,20 +230,21 @@ def small_prefetch(seen: Evidence) -> Finding:
 
 
 def slow_copy(seen: Evidence) -> Finding:
-    fired = seen.copy < SLOWER * seen.gpu and seen.busy < BUSY_ENOUGH
+    computes = seen.batch_size / seen.ceilings["gpu"].facts["device_seconds"]
+    fired = seen.copy < SLOWER * computes and seen.busy < BUSY_ENOUGH and not is_starved(seen)
     return Finding(
         "slow_copy",
         fired,
-        "there is no copy" if seen.copy == float("inf") else f"the copy to the GPU takes {seen.copy:.0f} img/s",
+        "there is no copy" if seen.copy == float("inf") else f"the copy to the GPU manages {seen.copy:.0f} img/s",
         "look at the PCIe link; send uint8 crops, not float images",
-        overrides=("data.resize_on=device",),
-        gain=_until(seen) if fired else None,
+        overrides=("data.resize_on=device",) if seen.texts.get("resize_on") == "worker" else (),
+        gain=_gain(seen, computes) if fired else None,
     )
 
 
 def contention(seen: Evidence) -> Finding:
-    others = (busy_neighbour, few_cpus)
-    fired = is_crowded(seen) and not is_starved(seen) and not any(rule(seen).fired for rule in others)
+    others = (busy_neighbour, few_cpus, slow_decode)
+    fired = is_crowded(seen) and not any(rule(seen).fired for rule in others)
     return Finding(
         "contention",
         fired,
@@ -280,15 +284,24 @@ def _stalls(seen: Evidence) -> bool:
 
 
 def _lazy(seen: Evidence) -> bool:
-    first, second = seen.fact("first_touch_seconds"), seen.fact("second_touch_seconds")
-    return first >= LAZY_SECONDS and first >= LAZY_RATIO * second
+    return bool(seen.fact("lazy"))
 
 
 def _mended(seen: Evidence, rate: float) -> float:
-    """Gain when the stage that is the limit gives `rate`."""
-    return max(1.0, min(rate, seen.gpu_beside_loader, seen.copy) / seen.measured)
+    """Gain when the loader gives `rate`, as far as CPUs and the other stages allow."""
+    return max(1.0, min(rate, seen.cpu_budget, seen.gpu_beside_loader, seen.copy) / seen.measured)
 
 
 def _until(seen: Evidence) -> float:
     """Gain when what stands between the ceilings and the run is gone."""
-    return max(1.0, min(seen.gpu_beside_loader, seen.copy) / seen.measured)
+    return _gain(seen, seen.gpu_beside_loader)
+
+
+def _most(seen: Evidence) -> float:
+    """Gain up to the GPU alone, with CPUs in plenty."""
+    return max(1.0, min(seen.gpu, seen.copy) / seen.measured)
+
+
+def _gain(seen: Evidence, rate: float) -> float:
+    """Gain when the GPU takes `rate`, as far as the loader and the copy allow."""
+    return max(1.0, min(rate, seen.supply, seen.copy) / seen.measured)

@@ -70,7 +70,7 @@ def _waterfall(seen: Evidence) -> tuple[Step, ...]:
 def _next_stage(seen: Evidence, gain: float) -> str:
     """What is the limit at `gain` times the present rate: the lowest ceiling that is not below it."""
     rates = {name: ceiling.images_per_second for name, ceiling in seen.ceilings.items()}
-    limits = ("gpu_beside_loader", "copy", "decode_all", "loader_warm")
+    limits = ("gpu", "gpu_beside_loader", "copy", "decode_all", "loader_warm")
     above = {name: rates[name] for name in limits if name in rates and rates[name] >= 0.97 * gain * seen.measured}
     return min(above, key=lambda name: above[name], default="decode_all")
 
@@ -87,5 +87,5 @@ def _sentence(seen: Evidence, cause: str, fired: Finding | None, gain: float | N
     )
     do = "; or ".join([fired.remedy, *(f"`{command}`" for command in fired.commands)])
     options = f" ({' '.join(fired.overrides)})" if fired.overrides else ""
-    after = f" After that {STAGES[next_stage]} is the limit." if next_stage else ""
+    after = f" The next limit: {STAGES[next_stage]}." if next_stage else ""
     return f"{says}. {do[:1].upper()}{do[1:]}{options}.{after}"

@@ -22,7 +22,7 @@ def test_the_states_of_lfs() -> None:
 
 def test_released_files_are_fetched_by_hydrate() -> None:
     found = check_released(parse_hsm_states(OUTPUT), "/fsx", "lustre")
-    assert found.rule == "lazy_mount" and found.fired and "1 of 4" in found.evidence and "25%" in found.evidence
+    assert found.rule == "released_files" and found.fired and "1 of 4" in found.evidence and "25%" in found.evidence
     assert found.commands == ("imagenet-opt hydrate data.root=/fsx",)
     assert check_released({"a": 9, "b": 0}, "/fsx", "lustre").fired is False
     lost = check_released({"a": 0x49}, "/fsx", "lustre")

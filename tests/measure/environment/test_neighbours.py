@@ -16,7 +16,6 @@ from imagenet_opt.measure.environment.neighbours import (
     Neighbours,
     Occupancy,
     Occupant,
-    check_neighbours,
     check_swapping,
 )
 
@@ -79,18 +78,7 @@ def test_steal_waiting_and_swapping_are_the_growth_of_their_counters(monkeypatch
     occupancy = found.stop()
     assert occupancy.steal_percent == pytest.approx(10.0)  # 1 s on each of 2 CPUs in 10 s
     assert occupancy.waiting_percent == pytest.approx(25.0)
-    assert check_neighbours(occupancy).fired
     assert occupancy.swapped_mb == pytest.approx(35.0) and check_swapping(occupancy).fired
-
-
-def test_the_rule_names_who_it_was() -> None:
-    assert check_neighbours(CALM).fired is False
-    busy = replace(CALM, others_cpu_percent=50.0, top=(Occupant("ffm\npeg", 812, 45.0), Occupant("cron", 7, 5.0)))
-    found = check_neighbours(busy)
-    assert found.rule == "busy_neighbour" and found.fired
-    assert "ffm\\npeg (pid 812, 45 %), cron (pid 7, 5 %)" in found.evidence
-    unseen = check_neighbours(replace(busy, top=()))
-    assert unseen.fired and "none of them can be seen" in unseen.evidence
 
 
 def test_a_little_swapping_is_none() -> None:

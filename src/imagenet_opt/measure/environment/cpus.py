@@ -10,11 +10,11 @@ def check_cpus(limits: Mapping[str, int], *, installed: int, slurm: Mapping[str,
     usable = min(limits.values())
     binding = [name for name, cpus in limits.items() if cpus == usable]
     if usable >= installed:
-        return Finding("few_cpus", False, f"all {installed} CPUs may be used", environment=True)
+        return Finding("cpu_limits", False, f"all {installed} CPUs may be used", environment=True)
     others = "".join(f", {name} allows {cpus}" for name, cpus in limits.items() if usable < cpus < installed)
     remedies = [_remedy(name, slurm) for name in binding]
     return Finding(
-        "few_cpus",
+        "cpu_limits",
         True,
         f"this job may use {usable} of {installed} CPUs, because of {' and '.join(binding)}{others}",
         remedy="; ".join(dict.fromkeys(words for words, _ in remedies)),

@@ -60,9 +60,11 @@ def looks_released(*, size: int, num_blocks: int) -> bool:
 def check_released(states: Mapping[str, int] | None, data_root: str, kind: str) -> Finding:
     """kind: of file system; only on Lustre is there a state to be had."""
     if kind != "lustre":
-        return Finding("lazy_mount", None, f"only Lustre tells of archived files; this is {kind}", environment=True)
+        return Finding("released_files", None, f"only Lustre tells of archived files; this is {kind}", environment=True)
     if not states:
-        return Finding("lazy_mount", None, "none of the files looked at has a state that can be read", environment=True)
+        return Finding(
+            "released_files", None, "none of the files looked at has a state that can be read", environment=True
+        )
     count = Counter("lost" if bits & _LOST else "released" if bits & RELEASED else "there" for bits in states.values())
     evidence = (
         f"{count['released']} of {len(states)} files looked at ({count['released'] / len(states):.0%}) are released"
@@ -70,9 +72,9 @@ def check_released(states: Mapping[str, int] | None, data_root: str, kind: str) 
     if count["lost"]:
         evidence += f", {count['lost']} more are lost in the archive"
     if not count["released"]:
-        return Finding("lazy_mount", bool(count["lost"]), evidence, environment=True)
+        return Finding("released_files", bool(count["lost"]), evidence, environment=True)
     return Finding(
-        "lazy_mount",
+        "released_files",
         True,
         f"{evidence}: their content is in the archive behind the mount and comes at the first touch",
         remedy="fetch all files before training, many at a time",

@@ -7,7 +7,6 @@ from time import monotonic
 
 import psutil
 
-from imagenet_opt.errors import printable
 from imagenet_opt.machine import usable_cpus
 from imagenet_opt.measure.diagnosis import Finding
 from imagenet_opt.measure.host import busy_seconds_of_descendants
@@ -109,28 +108,6 @@ def _waited_seconds() -> float | None:
         return int(line.rpartition("total=")[2]) / 1e6
     except (OSError, ValueError, IndexError):
         return None
-
-
-def check_neighbours(found: Occupancy) -> Finding:
-    """Fires where others and the hypervisor took a tenth of our CPUs."""
-    taken = found.others_cpu_percent + found.steal_percent
-    evidence = f"others took {found.others_cpu_percent:.0f} % of the usable CPUs over {found.seconds:.1f} s"
-    if found.steal_percent >= 1:
-        evidence += f", the hypervisor {found.steal_percent:.0f} %"
-    if found.waiting_percent is not None:
-        evidence += f"; some task waited for a CPU {found.waiting_percent:.0f} % of the time"
-    if taken < _MANY_PERCENT:
-        return Finding("busy_neighbour", False, evidence, environment=True)
-    names = ", ".join(f"{printable(who.name)} (pid {who.pid}, {who.percent:.0f} %)" for who in found.top)
-    return Finding(
-        "busy_neighbour",
-        True,
-        f"{evidence}: {names}" if names else f"{evidence}; none of them can be seen from here",
-        remedy="end them, move them to another machine, or bind them to other CPUs"
-        + ("; take a machine whose CPUs are not shared" if found.steal_percent >= 1 else ""),
-        commands=("sbatch --exclusive ...",) if "SLURM_JOB_ID" in os.environ else (),
-        environment=True,
-    )
 
 
 def check_swapping(found: Occupancy) -> Finding:

@@ -165,7 +165,7 @@ def _window(sums: Sums, num_workers: int) -> Window:
         validation_seconds=sums["validation"],
         checkpoint_seconds=sums["checkpoint"],
         logging_seconds=sums["logging"],
-        callback_seconds={"all": sums["callbacks"]},
+        callback_seconds=sums["callbacks"],
         copy_seconds=sums.get("loader/copy_seconds", 0.0),
         read_seconds=mean("read_seconds"),
         decode_seconds=mean("decode_seconds"),

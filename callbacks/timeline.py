@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from imagenet_opt.errors import printable
@@ -30,7 +31,8 @@ class Timeline(Callback):
     | `timeline/cpu_percent` | % of one CPU that the recorder has taken since the last logged row |
 
     Of several processes, rank 0 and its machine are recorded. Batches ready: of a loader that has `num_ready`, as of
-    the last step. A recorder that cannot go on, on a full disk for instance, costs one warning; training goes on.
+    the last step. A recorder that cannot start or go on, on a full disk for instance, costs one warning; training goes
+    on.
     """
 
     def __init__(self, *, folder: str | Path) -> None:
@@ -39,8 +41,11 @@ class Timeline(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit" and trainer.is_global_zero:
-            device = trainer.strategy.root_device
-            self._recording = Recording(self._folder, device_names(device.index) if device.type == "cuda" else None)
+            try:
+                self._recording = _start(self._folder, trainer.strategy.root_device)
+            except Exception as error:  # of the system, of CUDA: none is worth a training
+                log.warning("timeline: not recorded, training goes on (%s)", printable(f"{error}"))
+                return
             self._trainer, self._gauges = trainer, self._recording.gauges
             self._warned = False
             self._phases = [KINDS.index("other")]
@@ -130,6 +135,10 @@ class Timeline(Callback):
         """Times are of `time.perf_counter`."""
         since = time.time() - time.perf_counter()
         self._gauges.add_event(KINDS.index(kind), since + began, since + ended)
+
+
+def _start(folder: Path, device: torch.device) -> Recording:
+    return Recording(folder, device_names(device.index) if device.type == "cuda" else None)
 
 
 def _kind(action: str) -> str | None:

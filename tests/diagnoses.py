@@ -86,7 +86,7 @@ def make_diagnosis(**changes: Any) -> Diagnosis:
             "cached_share": ((0, 224.0), (0.25, 297.0), (0.5, 441.0), (0.75, 860.0), (1, 21400.0)),
         },
         "phases": {"fetch": 0.87, "copy": 0.004, "forward and backward": 0.31, "callbacks": 0.006, "logging": 0.002},
-        "facts": {"read_seconds": 0.031},
+        "facts": {"read_seconds": 0.031, "cached_share": 0.0},
         "machine": {"CPU": "AMD EPYC 7R32", "usable CPUs": "8", "GPU": "NVIDIA A10G", "storage": "/fsx (lustre)"},
         "versions": {"python": "3.11.9", "torch": "2.14.0", "lightning": "2.6.1"},
         "config": {"data": {"root": "/fsx/imagenet", "batch_size": BATCH_SIZE, "num_workers": 8}},

@@ -1,5 +1,6 @@
 """A fit leaves a timeline whose events and samples are the fit's own, and is never disturbed by it."""
 
+import errno
 import logging
 import os
 import signal
@@ -110,6 +111,20 @@ def test_a_lost_recorder_is_one_warning(project, tmp_path: Path, caplog: pytest.
 def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(project, tmp_path: Path) -> None:
     (tmp_path / "timeline").touch()
     project.fit(Timeline(folder=tmp_path))
+    assert project.trainer.global_step == 20
+
+
+def test_a_recorder_that_cannot_start_is_one_warning(
+    project, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    with caplog.at_level(logging.WARNING):
+        project.fit(Timeline(folder=tmp_path))
+    told = [text for record in caplog.records if "timeline" in (text := record.getMessage())]
+    assert told == ["timeline: not recorded, training goes on ([Errno 24] Too many open files)"]
     assert project.trainer.global_step == 20
 
 

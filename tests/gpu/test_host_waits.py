@@ -1,8 +1,12 @@
 """What the host waits for on a real GPU, by the calls that are seen and by CUDA's own account."""
 
+import warnings
+from collections import Counter
+from pathlib import Path
+
 import torch
 
-from imagenet_opt.measure.host_waits import HostWaits, cuda_sync_warnings
+from imagenet_opt.measure.host_waits import HostWaits
 
 
 def test_only_tensors_on_the_device_wait() -> None:
@@ -26,14 +30,24 @@ def test_only_tensors_on_the_device_wait() -> None:
 
 def test_cuda_names_the_same_lines() -> None:
     on_device = torch.arange(6.0, device="cuda")
-    mode = torch.cuda.get_sync_debug_mode()
-    with HostWaits() as seen, cuda_sync_warnings() as warned:
-        for _ in range(3):
-            on_device.sum().item()
-        on_device.cpu()
-        on_device[on_device > 3]
-        on_device + 1
-    assert {wait.place: count for wait, count in warned.items()} == {w.place: count for w, count in seen.found.items()}
-    assert {wait.operation for wait in warned} == {"synchronize"}
-    assert sorted(warned.values()) == [1, 1, 3]
-    assert torch.cuda.get_sync_debug_mode() == mode
+    with HostWaits() as seen:
+        wait(on_device)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            wait(on_device)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    told = [one for one in warned if "synchronizing CUDA operation" in str(one.message)]
+    lines = Counter(f"{Path(one.filename).name}:{one.lineno}" for one in told)
+    assert lines == {wait.place: count for wait, count in seen.found.items()}
+    assert sorted(lines.values()) == [1, 1, 3]
+
+
+def wait(on_device: torch.Tensor) -> None:
+    for _ in range(3):
+        on_device.sum().item()
+    on_device.cpu()
+    on_device[on_device > 3]
+    on_device + 1

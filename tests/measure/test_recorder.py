@@ -115,6 +115,28 @@ def test_one_that_is_killed_is_noticed(tmp_path: Path) -> None:
     recording.stop()
 
 
+def test_one_that_no_signal_ends_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = Recording(tmp_path, None)
+    samples_seconds(recording, 0.1)
+    process = recording._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "kill", lambda self: None)  # as of one within a read of a hanging disk
+        recording.stop()
+    assert recording.error == "its disk hangs: it could not even be killed"
+    process.kill()
+    process.communicate()
+
+
+def test_without_processes_it_raises_and_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="absent"):
+        Recording(tmp_path, None)
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     recording = Recording(tmp_path / "file" / "timeline", None)

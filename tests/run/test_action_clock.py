@@ -47,6 +47,30 @@ def test_an_action_that_fails_has_ended() -> None:
     assert clock.seconds.keys() == {"outer", "inner", "next"}
 
 
+def test_a_stop_without_its_start_is_no_error_and_times_nothing() -> None:
+    clock = ActionClock(PassThroughProfiler())
+    clock.stop("never started")
+    with clock.profile("outer"):
+        clock.stop("never started")
+    assert clock.seconds.keys() == {"outer"}
+
+
+def test_what_nobody_stopped_ends_with_what_is_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 1.0, 3.0, 10.0, 14.0, 20.0, 21.0])  # outer, left and inner begin; outer ends; inner does; next
+    monkeypatch.setattr(action_clock.time, "perf_counter", lambda: next(times))
+    clock = ActionClock(PassThroughProfiler())
+    seen = []
+    clock.stopped.append(lambda *stop: seen.append(stop))
+    for action in ("outer", "left", "inner"):
+        clock.start(action)
+    clock.stop("outer")
+    clock.stop("inner")
+    with clock.profile("next"):
+        pass
+    assert seen == [("inner", 3.0, 10.0), ("left", 1.0, 10.0), ("outer", 0.0, 10.0), ("next", 20.0, 21.0)]
+    assert clock.own_seconds == {"inner": 7.0, "left": 2.0, "outer": 1.0, "next": 1.0}
+
+
 def test_users_share_a_clock_and_the_last_gives_all_back() -> None:
     logger = Memory()
     one = trainer(logger=logger)

@@ -1,12 +1,11 @@
 """`imagenet-opt bench`: the loader alone on this machine, beside other loaders and the decoder's own limit."""
 
-import argparse
 import difflib
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from imagenet_opt.cli.arguments import Parser, check_writable
 from imagenet_opt.cli.bench_peers import PEERS
 from imagenet_opt.errors import ConfigError
 
@@ -66,14 +65,9 @@ def main(argv: list[str]) -> None:
         write_json(report, options.json, command=["imagenet-opt", "bench", *argv])
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} (imagenet-opt bench --help)")
-
-
 def parse(argv: list[str]) -> Options:
     """Raises ConfigError for what is unknown or does not fit."""
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = Parser("bench")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--batches", type=int, default=Options.batches)
     parser.add_argument("--repeats", type=int, default=Options.repeats)
@@ -84,7 +78,7 @@ def parse(argv: list[str]) -> Options:
         if not 1 <= getattr(found, name) <= most:
             raise ConfigError(f"--{name} {getattr(found, name)} must be from 1 to {most}")
     if found.json is not None:
-        _check_writable(found.json)
+        check_writable(found.json)
     return Options(tuple(found.overrides), found.batches, found.repeats, _peers(found.against), found.json)
 
 
@@ -96,13 +90,6 @@ def _peers(words: str) -> tuple[str, ...]:
             hint = f"did you mean {' or '.join(near)}?" if near else f"expected {', '.join(PEERS)}, or all"
             raise ConfigError(f"--against {name}: there is no such loader; {hint}")
     return tuple(PEERS) if "all" in names else tuple(dict.fromkeys(names))
-
-
-def _check_writable(file: Path) -> None:
-    """Before the measurement, not after it."""
-    folder = file.absolute().parent
-    if file.is_dir() or not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
-        raise ConfigError(f"--json {file} cannot be written; choose a file in a folder that exists")
 
 
 def bench(options: Options) -> "Report":

@@ -1,13 +1,12 @@
 """`imagenet-opt check`: what is wrong with a data set, before a training run finds out."""
 
-import argparse
 import json
-import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from imagenet_opt.cli.arguments import Parser, check_writable
 from imagenet_opt.cli.progress import progress
 from imagenet_opt.errors import ConfigError, EmptyClass, printable
 
@@ -83,14 +82,9 @@ def main(argv: list[str]) -> None:
         sys.exit(1)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} (imagenet-opt check --help)")
-
-
 def parse(argv: list[str]) -> Options:
     """Raises ConfigError for what is unknown or does not fit."""
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = Parser("check")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--sample", type=int)
     parser.add_argument("--all", action="store_true")
@@ -99,7 +93,7 @@ def parse(argv: list[str]) -> Options:
     if found.sample is not None and (found.all or found.sample < 1):
         raise ConfigError(f"--sample {found.sample} must be at least 1, and is not said together with --all")
     if found.json is not None:
-        _check_writable(found.json)
+        check_writable(found.json)
     given = [word for word in found.overrides if word.startswith("ckpt=")]
     ckpt = Path(given[-1].removeprefix("ckpt=")).expanduser() if given else None
     if ckpt == Path():
@@ -110,13 +104,6 @@ def parse(argv: list[str]) -> Options:
         sample=None if found.all else found.sample or Options.sample,
         json=found.json,
     )
-
-
-def _check_writable(file: Path) -> None:
-    """Before the work, not after it."""
-    folder = file.absolute().parent
-    if file.is_dir() or not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
-        raise ConfigError(f"--json {file} cannot be written; choose a file in a folder that exists")
 
 
 def check(options: Options) -> "tuple[list[Verdict], dict[str, Any] | None]":

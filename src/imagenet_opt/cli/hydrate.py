@@ -1,11 +1,11 @@
 """`imagenet-opt hydrate`: touch every file of a lazy mount once, with hundreds of requests in flight."""
 
-import argparse
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from imagenet_opt.cli.arguments import Parser
 from imagenet_opt.cli.progress import duration, progress, size
 from imagenet_opt.cli.terminal import printable
 from imagenet_opt.errors import ConfigError
@@ -67,14 +67,9 @@ def main(argv: list[str]) -> None:
         sys.exit(1)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} (imagenet-opt hydrate --help)")
-
-
 def parse(argv: list[str]) -> Options:
     """Raises ConfigError for what is unknown or does not fit."""
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = Parser("hydrate")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--in-flight", type=int, default=Options.in_flight)
     parser.add_argument("--splits", default=",".join(SPLITS))

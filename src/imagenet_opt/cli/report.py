@@ -1,12 +1,12 @@
 """`imagenet-opt report`: where the time of a run goes, as one HTML file that needs no network."""
 
-import argparse
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from imagenet_opt.cli.arguments import Parser
 from imagenet_opt.cli.terminal import printable
 from imagenet_opt.errors import ConfigError
 
@@ -25,7 +25,7 @@ imagenet-opt report doctor.json --out why.html             of what imagenet-opt 
 Every part whose data is there is shown; for the others a line says what makes them:
 
   doctor.json    the verdict, what each stage can do, rules: imagenet-opt doctor ... --json RUN/doctor.json
-  timeline/      the machine every 100 ms: python train.py +callbacks=timeline ...
+  timeline/      the machine every 100 ms: every run writes it, unless told '~callbacks.timeline'
   metrics.csv, summary.json, .hydra/config.yaml are in every run folder
 
 docs/report.md says how to read it."""
@@ -76,14 +76,9 @@ def _project(config: Mapping[str, Any]) -> str:
         return "imagenet-opt"
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} (imagenet-opt report --help)")
-
-
 def parse(argv: list[str]) -> Options:
     """Raises ConfigError for what is unknown or does not fit."""
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = Parser("report")
     parser.add_argument("run", metavar="RUN", type=Path)
     parser.add_argument("--baseline", type=Path)
     parser.add_argument("--out", type=Path)

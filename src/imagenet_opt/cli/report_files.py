@@ -14,6 +14,7 @@ from imagenet_opt.run import metrics_csv
 
 CONFIG = Path(".hydra/config.yaml")
 OVERRIDES = Path(".hydra/overrides.yaml")
+_TIMELINE = "train.py records one, unless told '~callbacks.timeline'"
 
 
 def read_record(place: Path) -> Record:
@@ -46,7 +47,7 @@ def read_record(place: Path) -> Record:
 
 def _record(name: str, folder: Path, parts: dict[str, Any], doctor: Path) -> Record:
     found = parts.get("diagnosis")
-    absent = {"timeline": "no timeline/: python train.py +callbacks=timeline ... records one"} | parts.get("absent", {})
+    absent = {"timeline": f"no {timeline.FOLDER}/: {_TIMELINE}"} | parts.get("absent", {})
     config = parts.get("config") or (found.config if found else {})
     files = {diagnosis.FILE: doctor, SUMMARY: folder / SUMMARY, str(CONFIG): folder / CONFIG}
     texts = {title: file.read_text(errors="replace") for title, file in files.items() if file.is_file()}
@@ -92,7 +93,7 @@ _READERS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "diagnosis": (
         diagnosis.FILE, diagnosis.read_diagnosis, "imagenet-opt doctor ... --json {run}/doctor.json writes it"
     ),
-    "timeline": (f"{timeline.FOLDER}", timeline.read_timeline, "python train.py +callbacks=timeline ... records one"),
+    "timeline": (timeline.FOLDER, timeline.read_timeline, _TIMELINE),
     "summary": (SUMMARY, _summary, "train.py writes it when a run ends"),
     "metrics": (metrics_csv.FILE, metrics_csv.read_rows, "train.py writes it with logger=csv or wandb"),
     "config": (str(CONFIG), _config, "train.py writes it"),

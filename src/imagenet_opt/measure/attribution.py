@@ -1,15 +1,13 @@
 """Where the time of the accelerator went in one window of training, by cause."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import floor
 
 HEALTHY_BUSY = 0.9
 """Share of time, MLPerf Storage's limit for ResNet-50."""
 MIN_STEPS = 20
 """Below, nothing is said; TraceML's rule."""
-MODERATE_IDLE, HIGH_IDLE = 0.05, 0.2
-"""Shares of time, those of TensorFlow's Profiler for waiting for input."""
 _GRID = 2**40  # shares are multiples of 1 / _GRID, so that floats add up exactly
 
 
@@ -19,8 +17,8 @@ class Window:
 
     seconds: wall. device_seconds: of the accelerator at work on steps; None when unknown, then step_seconds counts, the
     host's time in the training step. fetch_wait_seconds: host blocked in `next(loader)`. callback_seconds: own time of
-    each callback, without what is in checkpoint_seconds, logging_seconds and validation_seconds. copy_seconds: of
-    copies to the device. host_wait_seconds: host blocked by operations that wait for the device, 0 when unknown.
+    all callbacks, without what is in checkpoint_seconds, logging_seconds and validation_seconds. copy_seconds: of
+    copies to the device.
 
     read_seconds, decode_seconds: of a worker, blocked in reading and decoding; both 0 when unknown. queue_depth:
     batches ready when one was asked for. queue_seconds: how long it had been ready by then.
@@ -34,9 +32,8 @@ class Window:
     validation_seconds: float = 0.0
     checkpoint_seconds: float = 0.0
     logging_seconds: float = 0.0
-    callback_seconds: Mapping[str, float] = field(default_factory=dict)
+    callback_seconds: float = 0.0
     copy_seconds: float = 0.0
-    host_wait_seconds: float = 0.0
     read_seconds: float = 0.0
     decode_seconds: float = 0.0
     num_workers: int = 0
@@ -48,17 +45,11 @@ class Window:
 class Attribution:
     """shares: of the window by cause, "busy" first; none is negative and their sum is exactly 1.
 
-    verdict: the largest cause of idleness, "healthy" or "undecided". severity: "ok", "moderate" or "high", of all that
-    is idle; it may be "moderate" in a healthy window.
+    verdict: the largest cause of idleness, "healthy" or "undecided".
     """
 
     shares: Mapping[str, float]
     verdict: str
-    severity: str
-
-    @property
-    def idle(self) -> float:
-        return 1 - self.shares["busy"]
 
 
 def attribute(window: Window) -> Attribution:
@@ -70,9 +61,8 @@ def attribute(window: Window) -> Attribution:
     1. What kept the host from the next step (waiting for a batch, validation, checkpoints, logging, callbacks) gets
        the idle time in proportion to its seconds, and never more than these.
     2. What is left may be due to copies, up to their seconds: the device makes them while the host goes on.
-    3. What is left then may be due to the main process, up to the seconds that it waited for the device: afterwards
-       nothing is queued, and the device is idle until the next launch.
-    4. The rest is unexplained.
+    3. The rest is unexplained, such as a host that waits for the device: afterwards nothing is queued, and the device
+       is idle until the next launch.
 
     Waiting for a batch is the main process's (order of batches, its thread, the copy into pinned memory) where batches
     were ready as long as it waited and workers had time to spare. Otherwise it is divided as a worker's time is into
@@ -84,15 +74,15 @@ def attribute(window: Window) -> Attribution:
         raise ValueError(f"a window of {window.seconds} s")
     left = max(0.0, window.seconds - _busy_seconds(window))
     seconds: dict[str, float] = {}
-    for causes in (_on_the_host(window), {"copy": window.copy_seconds}, {"main_process": window.host_wait_seconds}):
+    for causes in (_on_the_host(window), {"copy": window.copy_seconds}):
         given = _divide(left, causes)
         left = max(0.0, left - sum(given.values()))
-        seconds |= {cause: seconds.get(cause, 0.0) + share for cause, share in given.items()}
+        seconds |= given
     idle = {
         cause: floor(part / window.seconds * _GRID) / _GRID for cause, part in (seconds | {"unexplained": left}).items()
     }
     busy = 1 - sum(idle.values())
-    return Attribution({"busy": busy} | idle, _verdict(window, busy, idle), _severity(1 - busy))
+    return Attribution({"busy": busy} | idle, _verdict(window, busy, idle))
 
 
 def _busy_seconds(window: Window) -> float:
@@ -104,7 +94,7 @@ def _on_the_host(window: Window) -> dict[str, float]:
     return {
         "read": read,
         "decode": decode,
-        "main_process": main_process + sum(window.callback_seconds.values()),
+        "main_process": main_process + window.callback_seconds,
         "logging": window.logging_seconds,
         "checkpoint": window.checkpoint_seconds,
         "validation": window.validation_seconds,
@@ -140,7 +130,3 @@ def _verdict(window: Window, busy: float, idle: Mapping[str, float]) -> str:
     if window.num_steps < MIN_STEPS:
         return "undecided"
     return "healthy" if busy >= HEALTHY_BUSY else max(idle, key=lambda cause: idle[cause])
-
-
-def _severity(idle: float) -> str:
-    return "ok" if idle < MODERATE_IDLE else "moderate" if idle < HIGH_IDLE else "high"

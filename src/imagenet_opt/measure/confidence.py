@@ -9,6 +9,7 @@ EXPLAINED = 0.9
 """A run within that share of what is expected is explained, either way."""
 WIDE = 0.2
 """Width of an interval, as a share of its median, from which a rate is said to scatter."""
+_UNKNOWN_CACHE = "whether files are in memory is not known: the kernel tells it of files that you own or may write"
 _LEVELS = ("high", "medium", "low")
 
 
@@ -26,9 +27,13 @@ def confidence(found: Diagnosis) -> Confidence:
     elif found.efficiency > 1 / EXPLAINED:
         doubts.append(f"the run gives {found.efficiency:.0%} of what is expected: something changed meanwhile")
     estimates = {name: ceiling.estimate for name, ceiling in found.ceilings.items()}
+    if found.simulated is not None:
+        estimates.pop("copy", None)  # calculated from the profile: one value, and exact
     if few := sorted({estimate.num for estimate in estimates.values() if estimate.coverage < LEAST_COVERAGE}):
         doubts.append(f"some rates come from {few[0]} windows only, too few for an interval")
     full = [estimate for name, estimate in estimates.items() if name.startswith("full")]
     if any(estimate.high - estimate.low > WIDE * estimate.median for estimate in full):
         doubts.append("the full run itself scatters")
+    if "cached_share" not in found.facts:
+        doubts.append(_UNKNOWN_CACHE)
     return Confidence(_LEVELS[min(len(doubts), 2)], tuple(doubts))

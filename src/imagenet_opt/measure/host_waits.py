@@ -4,10 +4,8 @@ import linecache
 import os
 import sys
 import sysconfig
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,41 +67,10 @@ class HostWaits(TorchFunctionMode):
             self._wait(num_bytes)
 
 
-@contextmanager
-def cuda_sync_warnings() -> Iterator[Counter[Wait]]:
-    """CUDA's own account of what waits, C++ included, with operation "synchronize"; empty on other devices.
-
-    It is `torch.cuda.set_sync_debug_mode("warn")`, which does not see every way to wait:
-    https://docs.pytorch.org/docs/stable/generated/torch.cuda.set_sync_debug_mode.html
-    Threads share the mode and Python's warnings, so what other threads wait for is found too.
-    """
-    found: Counter[Wait] = Counter()
-    if not torch.cuda.is_available():
-        yield found
-        return
-    show, mode = warnings.showwarning, torch.cuda.get_sync_debug_mode()
-
-    def collect(message: Warning | str, *about: Any, **options: Any) -> None:
-        if "synchronizing CUDA operation" not in str(message):
-            show(message, *about, **options)
-        elif place := _caller():
-            found[Wait("synchronize", *place)] += 1
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("always", message=".*synchronizing CUDA operation")
-        warnings.filterwarnings("ignore", message=".*prototype feature")
-        warnings.showwarning = collect
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            yield found
-        finally:
-            torch.cuda.set_sync_debug_mode(mode)
-
-
 def _caller() -> tuple[str, str] | None:
     """Place and code of the innermost line of a user; None in an optimizer of torch."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename in (__file__, warnings.__file__) and frame.f_back:
+    while frame.f_code.co_filename == __file__ and frame.f_back:
         frame = frame.f_back
     if frame.f_code.co_filename.startswith(_OPTIMIZERS):
         return None

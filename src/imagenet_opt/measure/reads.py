@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 
 from imagenet_opt.errors import ReadTimeout
 from imagenet_opt.measure.diagnosis import Ceiling
+from imagenet_opt.measure.rate import NUM_WINDOWS
 
 Indices = NDArray[np.int64]
 Read = Callable[[Indices], Sequence[bytes]]
 """Bytes of samples that one request brings, such as read_many of a store for one of its groups; for many threads."""
 
 DEPTHS = (1, 4, 16, 64, 256)
-NUM_WINDOWS = 6
-"""The fewest whose median has an interval of 95 %: `statistics.median_interval`."""
 _LOOK_SECONDS = 0.005
 
 

@@ -8,14 +8,16 @@ from pathlib import Path
 from imagenet_opt.measure.gauges import Gauges
 
 _END_SECONDS = 5.0
+_KILL_SECONDS = 1.0
 _SOURCES = Path(__file__).parents[2]
 
 
 class Recording:
-    """Starts the recorder of this process, which writes into `folder` until `stop`. Nothing is ever raised here.
+    """Starts the recorder of this process, which writes into `folder` until `stop`.
 
     gauges: what the recorder is told. gpu_names: as `device_names` of measure/gpu.py gives them, None without a GPU.
     error: why it records no more, or could not write the rest at the end; else None. `is_lost` brings it up to date.
+    Raises OSError where there is no memory or no process to be had; afterwards nothing is raised.
     """
 
     def __init__(self, folder: Path, gpu_names: tuple[str, str] | None) -> None:
@@ -24,8 +26,9 @@ class Recording:
         self._process: subprocess.Popen[str] | None = None
         try:
             self._process = self._start(str(self.gauges.file), str(os.getpid()), str(folder), *(gpu_names or ()))
-        except OSError as error:
-            self.error = str(error)
+        except OSError:
+            self.gauges.close()
+            raise
 
     def is_lost(self) -> bool:
         """Whether the recorder has ended by itself."""
@@ -34,7 +37,7 @@ class Recording:
         return self.error is not None
 
     def stop(self) -> None:
-        """Let the recorder write what it has and end; one whose disk hangs is killed."""
+        """Let the recorder write what it has and end; one whose disk hangs is killed, or left where that is no use."""
         self.gauges["done"] = 1
         if self._process is not None:
             self._end(self._process)
@@ -43,10 +46,10 @@ class Recording:
     def _end(self, process: "subprocess.Popen[str]") -> None:
         self._process = None
         try:
-            _, said = process.communicate(timeout=_END_SECONDS)
+            said = _last_words(process)
         except subprocess.TimeoutExpired:
-            process.kill()
-            _, said = process.communicate()
+            self.error = "its disk hangs: it could not even be killed"
+            return
         if process.returncode or not self.gauges["done"]:
             self.error = next(reversed(said.splitlines()), f"ended with status {process.returncode}")
 
@@ -63,3 +66,12 @@ class Recording:
             errors="replace",
             start_new_session=True,
         )
+
+
+def _last_words(process: "subprocess.Popen[str]") -> str:
+    """Its stderr. Raises TimeoutExpired for one that the kernel does not let die, as on a network disk that hangs."""
+    try:
+        return process.communicate(timeout=_END_SECONDS)[1]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate(timeout=_KILL_SECONDS)[1]

@@ -41,16 +41,23 @@ class ActionClock(Profiler):
         self._running.append((action_name, time.perf_counter()))
 
     def stop(self, action_name: str) -> None:
+        """What nobody stopped within the action ends with it; of one that was not started, nothing is timed."""
         ended = time.perf_counter()
+        if any(action == action_name for action, _ in self._running):
+            while self._end(ended) != action_name:
+                pass
+        self.inner.stop(action_name)
+
+    def _end(self, ended: float) -> str:
+        """Of the innermost action, whose name it gives."""
         action, began = self._running.pop()
-        assert action == action_name, f"{action_name} ends within {action}"
         inside = self._inside.pop()
         self._inside[-1] += ended - began
         self.seconds[action] += ended - began
         self.own_seconds[action] += ended - began - inside
         for listener in self.stopped:
             listener(action, began, ended)
-        self.inner.stop(action_name)
+        return action
 
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
         self.inner.setup(stage, local_rank, log_dir)

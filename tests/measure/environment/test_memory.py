@@ -29,10 +29,10 @@ def test_it_fires_where_the_loader_has_to_do_with_less(setup: Callable[..., Setu
         assert f"data.num_workers={budget.num_workers}" in found.overrides
 
 
-def test_memory_is_shared_by_the_processes_of_the_machine(setup: Callable[..., Setup]) -> None:
-    assert check_memory(setup(), available=20 * GIB).fired is False
-    found = check_memory(setup(local_processes=4), available=20 * GIB)
-    assert found.fired and "28.00 GiB" in found.evidence and found.commands == ("sbatch --mem=57G ...",)
+def test_batches_take_half_of_the_memory_at_most(setup: Callable[..., Setup]) -> None:
+    assert check_memory(setup(), available=15 * GIB).fired is False
+    found = check_memory(setup(), available=13 * GIB)
+    assert found.fired and "7.00 GiB" in found.evidence and found.commands == ("sbatch --mem=15G ...",)
 
 
 def test_the_share_of_the_data_that_stays_in_memory(setup: Callable[..., Setup]) -> None:

@@ -43,7 +43,7 @@ def check_memory(setup: Setup, *, available: int) -> Finding:
 def _check_room(
     setup: Setup, rule: str, of_what: str, free: int, remedy: str, commands: tuple[str, str] | tuple[str]
 ) -> Finding:
-    batches = setup.num_workers * (setup.prefetch_factor + _SPARE_BATCHES) * _LOADERS * setup.local_processes
+    batches = setup.num_workers * (setup.prefetch_factor + _SPARE_BATCHES) * _LOADERS
     need = batches * setup.batch_bytes
     evidence = (
         f"{setup.num_workers} workers x {setup.prefetch_factor} batches ahead take up to {need / GIB:.2f} GiB "
@@ -70,7 +70,7 @@ def check_page_cache(setup: Setup, *, available: int) -> Finding:
     A shuffled epoch hits less often than that share: a page is often thrown out before its turn comes again (with room
     for 35 % of the data, 15 % were found there; Mohan et al., VLDB 2021).
     """
-    batches = setup.fitted_workers * (setup.fitted_prefetch + _SPARE_BATCHES) * setup.local_processes
+    batches = setup.fitted_workers * (setup.fitted_prefetch + _SPARE_BATCHES)
     room = max(0.0, available - batches * setup.batch_bytes)
     share = min(1.0, room / max(1, setup.data_bytes))
     sizes = f"{setup.data_bytes / GIB:.1f} GiB of training data, {room / GIB:.1f} GiB of memory to keep it in"

@@ -10,7 +10,7 @@ class Setup:
     data_root: as configured. files: some of the training files, in no order of their folders. data_bytes: of the whole
     training set. num_workers, prefetch_factor: asked for (what auto comes to); fitted_workers, fitted_prefetch: what
     the loader's budget made of them. batch_bytes: of a batch as a worker hands it over, on the mean.
-    local_processes: training processes on this machine. precision: trainer.precision as Lightning understands it, such
+    precision: trainer.precision as Lightning understands it, such
     as "bf16-mixed" or "32-true". widths: channels in and out of the network's convolutions and linear layers, the
     image's own left out. cuda_index: torch's; None on a CPU.
     """
@@ -29,4 +29,3 @@ class Setup:
     num_classes: int
     channels_last: bool
     cuda_index: int | None = None
-    local_processes: int = 1

@@ -34,7 +34,8 @@ def _rate(ceiling: Ceiling) -> str:
 def _ratio(ours: Ceiling, theirs: Ceiling) -> str:
     """With the widest that both intervals allow: the windows of two runs do not belong to each other."""
     mine, other = ours.estimate, theirs.estimate
-    return f"{mine.median / other.median:.2f} ({mine.low / other.high:.2f} to {mine.high / other.low:.2f})"
+    ratio = ours.images_per_second / theirs.images_per_second
+    return f"{ratio:.2f} ({mine.low / other.high:.2f} to {mine.high / other.low:.2f})"
 
 
 def metric_rows(ours: Record, theirs: Record) -> list[Row]:

@@ -30,7 +30,7 @@ def tiles(record: Record, price_per_hour: float | None = None) -> list[Tile]:
 
 def _notes(rate: float, record: Record, price_per_hour: float | None) -> tuple[str, ...]:
     assert record.diagnosis is not None
-    images = record.diagnosis.facts.get("num_images", IMAGENET_IMAGES)
+    images = record.diagnosis.facts.get("num_samples", IMAGENET_IMAGES)
     hours = images / rate / 3600
     price = "" if price_per_hour is None else f", ${price_per_hour * hours:,.2f}"
     return f"{rate:,.0f} images/s", f"{_duration(hours)}{price} an epoch of {images:,.0f}"

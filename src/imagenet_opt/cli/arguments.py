@@ -1,0 +1,25 @@
+"""What the command lines of imagenet-opt's commands have in common."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import NoReturn
+
+from imagenet_opt.errors import ConfigError
+
+
+class Parser(argparse.ArgumentParser):
+    """Of `imagenet-opt <command>`: its mistakes are ConfigErrors that name the command's own help."""
+
+    def __init__(self, command: str) -> None:
+        super().__init__(f"imagenet-opt {command}", add_help=False, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} ({self.prog} --help)")
+
+
+def check_writable(file: Path) -> None:
+    """Of --json, before the work and not after it. Raises ConfigError."""
+    folder = file.absolute().parent
+    if file.is_dir() or not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
+        raise ConfigError(f"--json {file} cannot be written; choose a file in a folder that exists")

@@ -1,0 +1,17 @@
+"""The numbers at the top of a report."""
+
+from imagenet_opt.measure.report.record import Record
+from imagenet_opt.measure.report.tiles import tiles
+from tests.diagnoses import make_diagnosis
+
+
+def test_an_epoch_has_the_images_that_the_doctor_counted() -> None:
+    found = make_diagnosis(measured=100.0, facts={"num_samples": 360_000})
+    assert tiles(Record("run", found), price_per_hour=2)[0].notes == (
+        "100 images/s",
+        "1.0 h, $2.00 an epoch of 360,000",
+    )
+
+
+def test_or_those_of_imagenet() -> None:
+    assert "an epoch of 1,281,167" in tiles(Record("run", make_diagnosis(facts={})))[0].notes[1]

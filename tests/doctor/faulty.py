@@ -5,19 +5,19 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from imagenet_opt.measure.stand_in import burn
 from imagenet_opt.run.metrics_csv import MetricsCsv
 
 
 class HiddenSync(Callback):
-    """Looks at a value of each step, to keep the last few."""
-
-    def __init__(self) -> None:
-        self.labels: list[float] = []
+    """Reads a value of each sample in each step, and does a little with it. As the GPU would be busy meanwhile, that
+    cost nothing, if reading did not wait until it is not."""
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self.labels = [*self.labels[-9:], batch.labels.sum().item()]
+        for label in batch.labels:
+            burn(0.0015 + 0 * label.item())
 
 
 class SlowLogger(MetricsCsv):

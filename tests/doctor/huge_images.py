@@ -5,7 +5,7 @@ from pathlib import Path
 from PIL import Image
 
 _SIZE = (4000, 3000)
-_NUM_CLASSES = 60
+_NUM_CLASSES = 80
 
 
 def huge_folder(sample: Path) -> Path:

@@ -33,6 +33,8 @@ Announce = Callable[[str], None]
 NUM_EXPERIMENTS = 11
 _UNITS = 30
 """Stretches of time that all experiments take together."""
+_TOUCHING = 3.0
+"""Seconds of first touches, at least: files behind a lazy mount take a third of a second each."""
 _LOOKED_AT = 200
 """Files whose place and size tell those of the data set."""
 
@@ -100,10 +102,11 @@ class Examination:
     def _read(self) -> None:
         patient, seconds = self.patient, self.unit
         self.announce("first touch of files, and second")
-        touch = touch_twice(patient.read, self.patient.evict, self._groups(patient.take(40)), seconds=2 * seconds)
+        few = self._groups(patient.take(40))
+        touch = touch_twice(patient.read, patient.evict, few, seconds=max(_TOUCHING, 2 * seconds))
         self._note_touch(touch)
         self.announce("reading from storage, 1 to 256 requests in flight")
-        num = min(max(64, len(patient.index) // 3), 20_000)
+        num = min(max(64, len(patient.index) // 4), 20_000)
         rows = patient.take(num)
         self.texts["cold"] = patient.evict(rows).evidence
         curve = read_at_depths(patient.read, self._groups(rows), DEPTHS, seconds=seconds / 2)
@@ -135,11 +138,11 @@ class Examination:
         self.kernel_seconds = alone.kernel_seconds
         if alone.kernel_seconds is not None:
             alone.device_seconds = alone.kernel_seconds
-        self.ceilings["gpu"] = watched_ceiling(alone, 1)
+        self.ceilings["gpu"] = watched_ceiling(alone)
         self.facts["main_cpu_seconds"] = alone.cpu_seconds
         self.announce("the device while the loader runs")
         beside = patient.compute(self._span(3), beside=True)
-        self.ceilings["gpu_beside_loader"] = watched_ceiling(beside, 1)
+        self.ceilings["gpu_beside_loader"] = watched_ceiling(beside)
         self.gpu_state = beside.gpu_state
         if beside.copy_seconds:
             self.ceilings["copy_overlapped"] = Ceiling((patient.how.batch_size / beside.copy_seconds,))
@@ -151,7 +154,7 @@ class Examination:
         seen = self.patient.train(index, self._span(3.5))
         if self.kernel_seconds is not None:
             seen.device_seconds = self.kernel_seconds
-        self.ceilings[f"full_{state}"] = watched_ceiling(seen, self.patient.num_workers)
+        self.ceilings[f"full_{state}"] = watched_ceiling(seen, multiple=self.patient.num_workers, in_bursts=True)
         return seen
 
     def _note_full(self, seen: Watched) -> None:

@@ -87,7 +87,7 @@ class Watch(Callback):
         self._clock: ActionClock = watch(trainer)
         simulated = [callback for callback in trainer.callbacks if hasattr(callback, "timeline")]  # type: ignore[attr-defined]
         self._simulated: Any = simulated[0] if simulated else None
-        self._waits: HostWaits | None = getattr(self._simulated, "waits", None)
+        self._waits: HostWaits | None = None
         if trainer.strategy.root_device.type == "cuda":
             self._device_clock = CudaClock()
             self._waits = HostWaits()
@@ -185,9 +185,10 @@ class Watch(Callback):
 
     def _note_waits(self) -> None:
         """Waits since the last step began, unless that one read its metrics, as logging steps do."""
-        if self._waits is None:
+        waits = self._waits if self._simulated is None else self._simulated.waits
+        if waits is None:
             return
-        found = Counter({f"{wait.operation} at {wait.place}": num for wait, num in self._waits.found.items()})
+        found = Counter({f"{wait.operation} at {wait.place}": num for wait, num in waits.found.items()})
         if self._is_ordinary:
             self.seen.waits += found - self._found
             self.seen.num_ordinary += 1

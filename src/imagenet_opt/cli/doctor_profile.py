@@ -33,7 +33,7 @@ def record_profile(config: "DictConfig", *, seconds: float) -> None:
     patient.warm(_WARM_SECONDS)
     seen = patient.compute(Span(seconds / 2), beside=False)
     launch_seconds = min(seen.launch_seconds)
-    rate = watched_ceiling(seen, 1)
+    rate = watched_ceiling(seen)
     steps = torch.tensor(seen.step_seconds)
     name = torch.cuda.get_device_name()
     found = versions()

@@ -147,7 +147,7 @@ class Patient:
     def warm(self, seconds: float) -> None:
         """Bring files into memory for so long, or as many as two batches take."""
         least = min(2 * self.how.batch_size, len(self.index))
-        rows, began = self.take(max(4096, least)), time.perf_counter()
+        rows, began = self.take(max(min(4096, len(self.index) // 4), least)), time.perf_counter()
         kept: list[int] = []
 
         def read(row: int) -> bytes | None:
@@ -171,7 +171,7 @@ class Patient:
 
     def cold_rows(self) -> Rows:
         """Samples that were not read since they left the page cache."""
-        rows = self.take(min(len(self.index), _COLD))
+        rows = self.take(min(max(self.how.batch_size, len(self.index) // 4), _COLD))
         self.evict(rows)
         return rows
 
@@ -226,7 +226,7 @@ class Patient:
             self.warm(seconds)
         index = self.once(self.cold_rows()) if cold else self.listed(self.warm_rows)
         seen = self.train(index, Span(seconds))
-        return watched_ceiling(seen, self.num_workers).images_per_second
+        return watched_ceiling(seen, multiple=self.num_workers, in_bursts=True).images_per_second
 
     def _fit(self, config: DictConfig, data: Any, span: Span) -> Watched:
         watch = Watch(
@@ -364,9 +364,9 @@ def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> 
     return Ceiling(rate_windows(stamps, [len(batch)] * len(stamps)), {"batch_mb": batch.data.nbytes / 1e6})
 
 
-def watched_ceiling(seen: Watched, multiple: int) -> Ceiling:
+def watched_ceiling(seen: Watched, *, multiple: int = 1, in_bursts: bool = False) -> Ceiling:
     facts = {"device_seconds": seen.device_seconds, "num_steps": float(len(seen.step_seconds))}
-    return Ceiling(rate_windows(seen.stamps, seen.num_images, multiple=multiple), facts, in_bursts=True)
+    return Ceiling(rate_windows(seen.stamps, seen.num_images, multiple=multiple), facts, in_bursts)
 
 
 def _only(config: DictConfig, *, callbacks: tuple[str, ...]) -> DictConfig:
@@ -387,7 +387,7 @@ def run_folder(config: DictConfig) -> Iterator[DictConfig]:
         with open_dict(changed):
             changed.run_folder = folder
             changed.resume_from = None
-            changed.trainer |= {"devices": 1, "num_nodes": 1, "strategy": "auto", "limit_train_batches": 1.0}
+            changed.trainer.update({"devices": 1, "num_nodes": 1, "strategy": "auto", "limit_train_batches": 1.0})
             changed.trainer.limit_val_batches = 0
             changed.trainer.max_epochs = 1
             changed.trainer.max_steps = -1

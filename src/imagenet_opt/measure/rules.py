@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from imagenet_opt.measure.diagnosis import Finding
 from imagenet_opt.measure.evidence import BUSY_ENOUGH, Evidence
@@ -69,7 +70,8 @@ def slow_gpu(seen: Evidence) -> Finding:
 def host_sync(seen: Evidence) -> Finding:
     per_step = seen.fact("waits_per_step")
     where = seen.texts.get("waits", "nowhere")
-    fired = per_step >= ORDINARY_WAITS and seen.busy < BUSY_ENOUGH and not is_starved(seen) and not _stalls(seen)
+    stalls = slow_logging(seen).fired or checkpoint_stall(seen).fired
+    fired = per_step >= ORDINARY_WAITS and seen.busy < BUSY_ENOUGH and not is_starved(seen) and not stalls
     return Finding(
         "host_sync",
         fired,
@@ -111,7 +113,8 @@ def slow_callback(seen: Evidence) -> Finding:
     callbacks = {name: seconds for name, seconds in seen.phases.items() if name.startswith("callback ")}
     slowest = max(callbacks, key=lambda name: callbacks[name], default="callback")
     name = slowest.removeprefix("callback ")
-    return _stall(seen, "slow_callback", slowest, f"call {name} less often, or leave it out", ())
+    found = _stall(seen, "slow_callback", slowest, f"call {name} less often, or leave it out", ())
+    return replace(found, fired=False, gain=None) if host_sync(seen).fired else found  # it waits for the GPU
 
 
 def storage_latency(seen: Evidence) -> Finding:
@@ -157,7 +160,8 @@ def lazy_mount(seen: Evidence) -> Finding:
 def busy_neighbour(seen: Evidence) -> Finding:
     usable, others = seen.facts["usable_cpus"], seen.fact("others_cpus")
     crowded = others >= OTHERS_SHARE * usable
-    fired = crowded and is_short_of_cpu(seen)
+    other = is_slow_reading(seen) or _stalls(seen) or host_sync(seen).fired or small_prefetch(seen).fired
+    fired = crowded and seen.busy < BUSY_ENOUGH and not other
     return Finding(
         "busy_neighbour",
         fired,
@@ -170,12 +174,18 @@ def busy_neighbour(seen: Evidence) -> Finding:
 def few_workers(seen: Evidence) -> Finding:
     workers, usable = seen.facts["num_workers"], max(1.0, seen.facts["usable_cpus"])
     most = max((rate for count, rate in seen.curves.get("workers", ()) if count > workers), default=0.0)
-    fired = is_short_of_cpu(seen) and not is_crowded(seen) and workers < usable and most * SLOWER > seen.decode
+    fired = (
+        is_short_of_cpu(seen)
+        and not is_crowded(seen)
+        and not busy_neighbour(seen).fired
+        and workers < usable
+        and most * SLOWER > seen.decode
+    )
     return Finding(
         "few_workers",
         fired,
-        f"{workers:.0f} loader worker{'s' * (workers != 1)} decode {seen.decode:.0f} img/s; {usable:.0f} CPUs are usable"
-        + (f" and decode {most:.0f}" if most else ""),
+        f"{workers:.0f} loader worker{'s' * (workers != 1)} decode {seen.decode:.0f} img/s; {usable:.0f} usable CPUs"
+        + (f" would decode {most:.0f}" if most else ""),
         "one worker a usable CPU",
         overrides=(f"data.num_workers={usable:.0f}",),
         gain=max(1.0, min(most / seen.decode, _most(seen))) if fired else None,
@@ -184,7 +194,8 @@ def few_workers(seen: Evidence) -> Finding:
 
 def few_cpus(seen: Evidence) -> Finding:
     usable, there = seen.facts["usable_cpus"], seen.facts["machine_cpus"]
-    fired = is_short_of_cpu(seen) and usable < there and not few_workers(seen).fired
+    others = busy_neighbour(seen).fired or few_workers(seen).fired
+    fired = is_short_of_cpu(seen) and usable < there and not others
     return Finding(
         "few_cpus",
         fired,
@@ -206,7 +217,7 @@ def slow_decode(seen: Evidence) -> Finding:
     return Finding(
         "slow_decode",
         fired,
-        f"workers on all {seen.facts['usable_cpus']:.0f} usable CPUs decode {seen.decode:.0f} images/s of {pixels:.1f} MP",
+        f"workers on all {seen.facts['usable_cpus']:.0f} usable CPUs decode {seen.decode:.0f} img/s of {pixels:.1f} MP",
         "pack the images smaller (max_side), let the GPU resize (data.resize_on=device), or take more CPUs",
         overrides=("data.resize_on=device",) if seen.texts.get("resize_on") == "worker" else (),
         commands=(f"{_PACK} max_side=500",),
@@ -280,7 +291,7 @@ def _stall(seen: Evidence, rule: str, phase: str, remedy: str, overrides: tuple[
 
 
 def _stalls(seen: Evidence) -> bool:
-    return any(rule(seen).fired for rule in (slow_logging, checkpoint_stall, slow_callback))
+    return bool(slow_logging(seen).fired or checkpoint_stall(seen).fired or slow_callback(seen).fired)
 
 
 def _lazy(seen: Evidence) -> bool:

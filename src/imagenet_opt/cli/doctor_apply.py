@@ -73,7 +73,8 @@ def try_out(overrides: tuple[str, ...], cure: tuple[str, ...], *, predicted: flo
 
     patients = [Patient(composed(overrides)), Patient(composed((*overrides, *cure)))]
     rates: tuple[list[float], list[float]] = ([], [])
-    patients[1].rows = patients[0].rows[::-1]  # files that the other has not brought into some server's memory
+    # Files that the other has not brought into some server's memory.
+    patients[1].samples.rows = patients[0].samples.rows[::-1]
     for number in range(_ROUNDS):
         for which in (0, 1) if number % 2 == 0 else (1, 0):
             rates[which].append(patients[which].full_rate(_SECONDS, cold=cold))

@@ -14,7 +14,8 @@ from omegaconf import OmegaConf
 from imagenet_opt import machine
 from imagenet_opt.cli.bench_report import cpu_name
 from imagenet_opt.cli.doctor_fit import Watched
-from imagenet_opt.cli.doctor_stages import Index, Patient, Rows, Span, watched_ceiling
+from imagenet_opt.cli.doctor_samples import Index, Rows
+from imagenet_opt.cli.doctor_stages import Patient, Span, watched_ceiling
 from imagenet_opt.data.image_file import REFUSED, open_image
 from imagenet_opt.measure.diagnosis import Ceiling, Finding
 from imagenet_opt.measure.environment.check import check_environment
@@ -43,7 +44,7 @@ class Examination:
     """budget_seconds: for all experiments, start-up left out; slow storage takes more."""
 
     def __init__(self, patient: Patient, *, budget_seconds: float, announce: Announce) -> None:
-        self.patient = patient
+        self.patient, self.samples = patient, patient.samples
         self.unit = budget_seconds / _UNITS
         self.announce = announce
         self.ceilings: dict[str, Ceiling] = {}
@@ -64,13 +65,13 @@ class Examination:
         neighbours.start()
         self._decode()
         self.announce("the loader, files in memory")
-        self.ceilings["loader_warm"] = patient.load(patient.listed(patient.warm_rows), self._span(2))
+        self.ceilings["loader_warm"] = patient.load(self.samples.listed(self.samples.warm_rows), self._span(2))
         self._compute()
-        warm = self._train("warm", patient.listed(patient.warm_rows))
+        warm = self._train("warm", self.samples.listed(self.samples.warm_rows))
         self.announce("the loader, files on storage")
-        self.ceilings["loader_cold"] = patient.load(patient.once(patient.cold_rows()), self._span(3))
+        self.ceilings["loader_cold"] = patient.load(self.samples.once(self.samples.cold_rows()), self._span(3))
         self._note_depth()
-        cold = self._train("cold", patient.once(patient.cold_rows()))
+        cold = self._train("cold", self.samples.once(self.samples.cold_rows()))
         self._note(neighbours.stop())
         self._note_full(cold if self.facts.get("cached_share", 0.0) < MOSTLY else warm)
         return self._evidence(command)
@@ -80,14 +81,16 @@ class Examination:
 
     def _look_at_files(self) -> None:
         patient, how = self.patient, self.patient.how
-        cached = sampled_residency(lambda i: patient.extents(np.array([i]))[0], len(patient.index), num=_LOOKED_AT)
+        cached = sampled_residency(
+            lambda i: self.samples.extents(np.array([i]))[0], len(self.samples.index), num=_LOOKED_AT
+        )
         if cached.share is not None:
             self.facts["cached_share"] = cached.share
         self.texts["cached_share"] = cached.method
         self.facts |= {
             "usable_cpus": machine.usable_cpus(),
             "machine_cpus": os.cpu_count() or 1,
-            "num_samples": len(patient.index),
+            "num_samples": len(self.samples.index),
             "log_every_n_steps": patient.config.trainer.log_every_n_steps,
             "has_gpu": float(patient.device.type == "cuda"),
         }
@@ -100,22 +103,22 @@ class Examination:
         self.texts["precision"] = str(patient.config.trainer.precision)
 
     def _read(self) -> None:
-        patient, seconds = self.patient, self.unit
+        seconds = self.unit
         self.announce("first touch of files, and second")
-        few = self._groups(patient.take(40))
-        touch = touch_twice(patient.read, patient.evict, few, seconds=max(_TOUCHING, 2 * seconds))
+        few = self._groups(self.samples.take(40))
+        touch = touch_twice(self.samples.read, self.samples.evict, few, seconds=max(_TOUCHING, 2 * seconds))
         self._note_touch(touch)
         self.announce("reading from storage, 1 to 256 requests in flight")
-        num = min(max(64, len(patient.index) // 4), 20_000)
-        rows = patient.take(num)
-        self.texts["cold"] = patient.evict(rows).evidence
-        curve = read_at_depths(patient.read, self._groups(rows), DEPTHS, seconds=seconds / 2)
+        num = min(max(64, len(self.samples.index) // 4), 20_000)
+        rows = self.samples.take(num)
+        self.texts["cold"] = self.samples.evict(rows).evidence
+        curve = read_at_depths(self.samples.read, self._groups(rows), DEPTHS, seconds=seconds / 2)
         self._note_curve(curve)
         self.announce("bringing files into memory")
-        patient.warm(2 * seconds)
-        cached = itertools.cycle(self._groups(patient.warm_rows))
+        self.samples.warm(2 * seconds)
+        cached = itertools.cycle(self._groups(self.samples.warm_rows))
         self.announce("reading from memory")
-        self.ceilings["storage_cached"] = read_at_depths(patient.read, cached, (16,), seconds=seconds)[0].ceiling
+        self.ceilings["storage_cached"] = read_at_depths(self.samples.read, cached, (16,), seconds=seconds)[0].ceiling
 
     def _decode(self) -> None:
         patient = self.patient
@@ -128,8 +131,8 @@ class Examination:
             rates[usable] = patient.decode(self._span(1.5), usable)
         self.curves["workers"] = tuple((float(num), rates[num].images_per_second) for num in sorted(rates))
         self.facts |= {"num_workers": workers, "prefetch_factor": patient.prefetch_factor}
-        self.facts["mb_per_image"] = float(np.mean([len(one) for one in patient.encoded])) / 1e6
-        self.facts["megapixels"] = _megapixels(patient.encoded)
+        self.facts["mb_per_image"] = float(np.mean([len(one) for one in self.samples.encoded])) / 1e6
+        self.facts["megapixels"] = _megapixels(self.samples.encoded)
 
     def _compute(self) -> None:
         patient = self.patient
@@ -175,7 +178,7 @@ class Examination:
         size = self.patient.how.batch_size
         for start in range(0, len(rows), size):
             batch = rows[start : start + size]
-            for group in self.patient.store.groups(batch):
+            for group in self.samples.store.groups(batch):
                 yield batch[group]
 
     def _note_touch(self, touch: FirstTouch) -> None:
@@ -238,14 +241,14 @@ class Examination:
     def _environment(self) -> list[Finding]:
         patient, config = self.patient, self.patient.config
         how = patient.how
-        files = tuple(extent.path for extent in patient.extents(patient.rows[:_LOOKED_AT]))
+        files = tuple(extent.path for extent in self.samples.extents(self.samples.rows[:_LOOKED_AT]))
         asked = {"num_workers": patient.num_workers, "prefetch_factor": patient.prefetch_factor}
         asked |= {name: getattr(how, name) for name in asked if getattr(how, name) != "auto"}
         return check_environment(
             Setup(
-                data_root=str(patient.index.folder),
+                data_root=str(self.samples.index.folder),
                 files=files,
-                data_bytes=int(self.facts["mb_per_image"] * 1e6 * len(patient.index)),
+                data_bytes=int(self.facts["mb_per_image"] * 1e6 * len(self.samples.index)),
                 **asked,
                 fitted_workers=patient.num_workers,
                 fitted_prefetch=patient.prefetch_factor,

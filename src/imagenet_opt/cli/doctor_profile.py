@@ -30,7 +30,7 @@ def record_profile(config: "DictConfig", *, seconds: float) -> None:
         raise ConfigError("--record-profile measures a GPU, and there is none here")
     if (config.model.name, config.data.image_size) != ("resnet50", 224):
         raise ConfigError("--record-profile is of model.name=resnet50 at data.image_size=224; leave these as they are")
-    patient.warm(_WARM_SECONDS)
+    patient.samples.warm(_WARM_SECONDS)
     seen = patient.compute(Span(seconds / 2), beside=False)
     launch_seconds = min(seen.launch_seconds)
     rate = watched_ceiling(seen)

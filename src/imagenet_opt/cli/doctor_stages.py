@@ -1,59 +1,38 @@
 """The doctor's experiments: each stage of the pipeline alone, and all together, made from a configuration."""
 
-import contextlib
-import os
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
 from imagenet_opt.cli.build import build_model, build_trainer, make, num_classes_of, precision_of
-from imagenet_opt.cli.doctor_fit import ResidentLoader, Watch, Watched, images_ahead, take_one
+from imagenet_opt.cli.doctor_fit import Watch, Watched, images_ahead
+from imagenet_opt.cli.doctor_resident import ResidentLoader, take_one
+from imagenet_opt.cli.doctor_run import offline, only, run_folder
+from imagenet_opt.cli.doctor_samples import Index, Samples
 from imagenet_opt.cli.overrides import config_folder
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.data.index import FileIndex
-from imagenet_opt.data.loader import Seat, image_dtype, store_of, train_loader
+from imagenet_opt.data.loader import Seat, image_dtype, train_loader
 from imagenet_opt.data.memory_store import MemoryStore
 from imagenet_opt.data.prefetcher import DevicePrefetcher
-from imagenet_opt.data.shards import ShardIndex
 from imagenet_opt.data.store import Store
-from imagenet_opt.data.subset import subset
-from imagenet_opt.errors import BadSample, ConfigError, DataError
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.diagnosis import Ceiling, Finding
 from imagenet_opt.measure.environment.precision import check_precision, precision_of_convolutions
-from imagenet_opt.measure.page_cache import Eviction, Extent, evicted
 from imagenet_opt.measure.rate import has_few_pauses, rate_windows
 from imagenet_opt.model.network import build_network
 from imagenet_opt.run.wandb_run import finish
 
-Rows = NDArray[np.int64]
-Index = FileIndex | ShardIndex
-
 _ALONE = ("acceleration", "mixing", "rehearsal")
 """Callbacks that belong to the GPU's own work."""
 _NETWORK = ("name", "num_classes", "blurpool", "small_stem")
-_IN_MEMORY = 512
-"""Files that are decoded from memory: more than a CPU's caches hold."""
-_LEAST_BATCHES = 24
-_LEAST_IMAGES = 64
-_COLD = 30_000
-"""Files of one experiment on storage, at most."""
-_LISTED = 100_000
-"""Samples of an index, at least, so that no epoch ends within an experiment."""
-_WARMING = 64
-"""Requests in flight to bring files into memory."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +57,8 @@ class Patient:
         self.data: ImageData = make(config.data, "data")
         with open_dict(config):
             config.model.num_classes = num_classes_of(config.model.num_classes, self.data)
-        self.index: Any = self.data.train
-        if len(self.index) < _LEAST_IMAGES:
-            raise ConfigError(
-                f"{len(self.index)} training images are too few to measure; expected {_LEAST_IMAGES} or more"
-            )
         self.how = self.data.loading
-        self.rows = np.random.default_rng().permutation(len(self.index))  # others than the last time
-        self._taken = 0
-        self.warm_rows: Rows = self.rows[:0]
-        self.encoded: list[bytes] = []
+        self.samples = Samples(self.data.train, self.how)
 
     @cached_property
     def device(self) -> torch.device:
@@ -98,10 +69,6 @@ class Patient:
     def seat(self) -> Seat:
         precision = precision_of(self.config.trainer.precision, self.device)
         return Seat(device=self.device, dtype=image_dtype(precision, self.device))
-
-    @cached_property
-    def store(self) -> Store:
-        return store_of(self.index, self.how)
 
     @property
     def simulated(self) -> Any:
@@ -119,70 +86,6 @@ class Patient:
             known = None
         return None if known is None else float(known) * (224 / self.how.image_size) ** 2
 
-    def take(self, num: int) -> Rows:
-        """Samples that no experiment has touched, fewer where they run out; the least recently touched then."""
-        rows = np.take(self.rows, np.arange(self._taken, self._taken + min(num, len(self.rows))), mode="wrap")
-        self._taken += len(rows)
-        return rows
-
-    def extents(self, rows: Rows) -> list[Extent]:
-        """Where samples lie."""
-        index = self.index
-        if isinstance(index, FileIndex):
-            return [Extent(index.path(i)) for i in rows.tolist()]
-        return [
-            Extent(
-                os.fsdecode(index.folder / index.shards[index.shard_ids[i]]), int(index.offsets[i]), int(index.sizes[i])
-            )
-            for i in rows.tolist()
-        ]
-
-    def read(self, rows: Rows) -> list[bytes]:
-        """What training would skip is empty."""
-        try:
-            return self.store.read_many(rows)
-        except (OSError, BadSample):
-            return [b""] * len(rows)
-
-    def warm(self, seconds: float) -> None:
-        """Bring files into memory for so long, or as many as two batches take."""
-        least = min(2 * self.how.batch_size, len(self.index))
-        rows, began = self.take(max(min(4096, len(self.index) // 4), least)), time.perf_counter()
-        kept: list[int] = []
-
-        def read(row: int) -> bytes | None:
-            if time.perf_counter() - began > seconds and len(kept) >= least:
-                return None
-            if not (encoded := self.read(np.array([row]))[0]):
-                return None
-            kept.append(row)
-            return encoded if len(kept) <= _IN_MEMORY else b""
-
-        with ThreadPoolExecutor(_WARMING) as threads:
-            found = list(threads.map(read, rows.tolist()))
-        self.warm_rows = np.array([row for row, one in zip(rows.tolist(), found, strict=True) if one is not None])
-        self.encoded = [one for one in found if one]
-        if not self.encoded:
-            raise DataError(f"none of {len(rows)} files under {self.index.folder} can be read (data.root)")
-
-    def evict(self, rows: Rows) -> Eviction:
-        """Drop the samples from the page cache."""
-        return evicted(self.extents(rows))
-
-    def cold_rows(self) -> Rows:
-        """Samples that were not read since they left the page cache."""
-        rows = self.take(min(max(self.how.batch_size, len(self.index) // 4), _COLD))
-        self.evict(rows)
-        return rows
-
-    def listed(self, rows: Rows, num: int = _LISTED) -> Index:
-        """An index of these samples, again and again until there are `num` at least."""
-        return subset(self.index, np.tile(rows, -(-num // len(rows))))
-
-    def once(self, rows: Rows) -> Index:
-        """An index of samples on storage, each once unless they are too few for any measurement."""
-        return self.listed(rows, max(len(rows), _LEAST_BATCHES * self.how.batch_size))
-
     def loader(self, index: Index, *, num_workers: int | None = None, store: Store | None = None) -> DevicePrefetcher:
         how = replace(self.how, samples_per_epoch=None)
         if num_workers is not None:
@@ -191,8 +94,8 @@ class Patient:
 
     def from_memory(self, num_workers: int | None = None) -> DevicePrefetcher:
         """A loader that reads nothing."""
-        index = self.listed(self.warm_rows[: len(self.encoded)])
-        return self.loader(index, num_workers=num_workers, store=MemoryStore(self.encoded, len(index)))
+        index = self.samples.in_memory
+        return self.loader(index, num_workers=num_workers, store=MemoryStore(self.samples.encoded, len(index)))
 
     def decode(self, span: Span, num_workers: int | None = None) -> Ceiling:
         """D: files from memory to batches on the device."""
@@ -204,10 +107,10 @@ class Patient:
 
     def compute(self, span: Span, *, beside: bool) -> Watched:
         """A and A': the device alone, or while the loader runs."""
-        other = self.loader(self.listed(self.warm_rows)) if beside else None
+        other = self.loader(self.samples.listed(self.samples.warm_rows)) if beside else None
         resident = ResidentLoader(self.from_memory(0), other)
         try:
-            seen = self._fit(_only(self.config, callbacks=_ALONE), resident, span)
+            seen = self._fit(only(self.config, callbacks=_ALONE), resident, span)
             seen.copy_seconds = None if other is None else other.drain().get("loader/copy_seconds")
             return seen
         finally:
@@ -222,9 +125,10 @@ class Patient:
 
     def full_rate(self, seconds: float, *, cold: bool) -> float:
         """Images per second of the full run, once."""
-        if not cold and not len(self.warm_rows):
-            self.warm(seconds)
-        index = self.once(self.cold_rows()) if cold else self.listed(self.warm_rows)
+        samples = self.samples
+        if not cold and not len(samples.warm_rows):
+            samples.warm(seconds)
+        index = samples.once(samples.cold_rows()) if cold else samples.listed(samples.warm_rows)
         seen = self.train(index, Span(seconds))
         return watched_ceiling(seen, multiple=self.num_workers, in_bursts=True).images_per_second
 
@@ -247,7 +151,7 @@ class Patient:
                     finish(logger, exit_code=0)
         if not watch.seen.phases:
             raise ConfigError(
-                f"{len(self.index)} images are too few to measure in batches of {self.how.batch_size}; "
+                f"{len(self.samples.index)} images are too few to measure in batches of {self.how.batch_size}; "
                 "lower data.batch_size, or examine a larger data.root"
             )
         return watch.seen
@@ -267,8 +171,8 @@ class Patient:
         seat = replace(self.seat, device=torch.device("cpu"))
         on_device = self.how.resize_on == "device" or (self.how.resize_on == "auto" and self.device.type == "cuda")
         how = replace(self.how, samples_per_epoch=None, num_workers=0, resize_on="device" if on_device else "worker")
-        index = self.listed(self.warm_rows[: len(self.encoded)])
-        return take_one(train_loader(index, how, seat, MemoryStore(self.encoded, len(index))))
+        index = self.samples.in_memory
+        return take_one(train_loader(index, how, seat, MemoryStore(self.samples.encoded, len(index))))
 
     @property
     def batch_bytes(self) -> float:
@@ -286,14 +190,14 @@ class Patient:
 
     @cached_property
     def _fitted(self) -> Any:
-        return self.loader(self.listed(self.rows[: self.how.batch_size])).loader
+        return self.loader(self.samples.listed(self.samples.rows[: self.how.batch_size])).loader
 
     def precision(self) -> Finding:
         """Which types convolutions run in, in one step of a few images."""
         capability = torch.cuda.get_device_capability(self.device) if self.device.type == "cuda" else None
         words, dtypes = str(self.config.trainer.precision), Counter[str]()
         if capability is not None:
-            with run_folder(_only(self.config, callbacks=())) as alone:
+            with run_folder(only(self.config, callbacks=())) as alone:
                 trainer = build_trainer(alone)
             words = str(trainer.precision)
             net = build_network(**{name: self.config.model[name] for name in _NETWORK}).to(self.device)
@@ -367,46 +271,3 @@ def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> 
 def watched_ceiling(seen: Watched, *, multiple: int = 1, in_bursts: bool = False) -> Ceiling:
     facts = {"device_seconds": seen.device_seconds, "num_steps": float(len(seen.step_seconds))}
     return Ceiling(rate_windows(seen.stamps, seen.num_images, multiple=multiple), facts, in_bursts)
-
-
-def _only(config: DictConfig, *, callbacks: tuple[str, ...]) -> DictConfig:
-    """Without loggers, and with these callbacks only."""
-    config = config.copy()
-    with open_dict(config):
-        config.logger = {}
-        config.callbacks = {name: config.callbacks[name] for name in callbacks if name in config.callbacks}
-    return config
-
-
-@contextlib.contextmanager
-def run_folder(config: DictConfig) -> Iterator[DictConfig]:
-    """The configuration of a run that leaves nothing behind, on the disk where runs are written."""
-    runs = "runs" if Path("runs").is_dir() else "."
-    with tempfile.TemporaryDirectory(prefix=".doctor_", dir=runs, ignore_cleanup_errors=True) as folder:
-        changed: Any = config.copy()
-        with open_dict(changed):
-            changed.run_folder = folder
-            changed.resume_from = None
-            changed.trainer.update({"devices": 1, "num_nodes": 1, "strategy": "auto", "limit_train_batches": 1.0})
-            changed.trainer.limit_val_batches = 0
-            changed.trainer.max_epochs = 1
-            changed.trainer.max_steps = -1
-            changed.trainer.enable_progress_bar = False
-            for name in ("progress_bar", "preemption"):
-                changed.callbacks.pop(name, None)
-        OmegaConf.resolve(changed.callbacks)
-        yield changed
-
-
-@contextlib.contextmanager
-def offline() -> Iterator[None]:
-    """W&B writes to the run folder only."""
-    before = os.environ.get("WANDB_MODE")
-    os.environ["WANDB_MODE"] = "disabled" if before == "disabled" else "offline"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["WANDB_MODE"]
-        else:
-            os.environ["WANDB_MODE"] = before

@@ -1,0 +1,53 @@
+"""The configuration of a run that is only watched, and leaves nothing behind."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+
+def only(config: DictConfig, *, callbacks: tuple[str, ...]) -> DictConfig:
+    """Without loggers, and with these callbacks only."""
+    config = config.copy()
+    with open_dict(config):
+        config.logger = {}
+        config.callbacks = {name: config.callbacks[name] for name in callbacks if name in config.callbacks}
+    return config
+
+
+@contextlib.contextmanager
+def run_folder(config: DictConfig) -> Iterator[DictConfig]:
+    """The configuration of a run that leaves nothing behind, on the disk where runs are written."""
+    runs = "runs" if Path("runs").is_dir() else "."
+    with tempfile.TemporaryDirectory(prefix=".doctor_", dir=runs, ignore_cleanup_errors=True) as folder:
+        changed: Any = config.copy()
+        with open_dict(changed):
+            changed.run_folder = folder
+            changed.resume_from = None
+            changed.trainer.update({"devices": 1, "num_nodes": 1, "strategy": "auto", "limit_train_batches": 1.0})
+            changed.trainer.limit_val_batches = 0
+            changed.trainer.max_epochs = 1
+            changed.trainer.max_steps = -1
+            changed.trainer.enable_progress_bar = False
+            for name in ("progress_bar", "preemption"):
+                changed.callbacks.pop(name, None)
+        OmegaConf.resolve(changed.callbacks)
+        yield changed
+
+
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """W&B writes to the run folder only."""
+    before = os.environ.get("WANDB_MODE")
+    os.environ["WANDB_MODE"] = "disabled" if before == "disabled" else "offline"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["WANDB_MODE"]
+        else:
+            os.environ["WANDB_MODE"] = before

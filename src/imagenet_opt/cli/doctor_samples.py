@@ -1,0 +1,124 @@
+"""The samples that the doctor reads: which are in memory, which on storage, and where they lie."""
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagenet_opt.data.index import FileIndex
+from imagenet_opt.data.loader import store_of
+from imagenet_opt.data.loading import Loading
+from imagenet_opt.data.shards import ShardIndex
+from imagenet_opt.data.store import Store
+from imagenet_opt.data.subset import subset
+from imagenet_opt.errors import BadSample, ConfigError, DataError
+from imagenet_opt.measure.page_cache import Eviction, Extent, evicted
+
+Rows = NDArray[np.int64]
+Index = FileIndex | ShardIndex
+
+_IN_MEMORY = 512
+"""Files that are decoded from memory: more than a CPU's caches hold."""
+_LEAST_BATCHES = 24
+_LEAST_IMAGES = 64
+_COLD = 30_000
+"""Files of one experiment on storage, at most."""
+_LISTED = 100_000
+"""Samples of an index, at least, so that no epoch ends within an experiment."""
+_WARMING = 64
+"""Requests in flight to bring files into memory."""
+
+
+class Samples:
+    """A training set for experiments. Each takes samples that none before has touched, as long as there are some.
+
+    warm_rows: samples that `warm` has brought into memory; encoded: the bytes of some of them.
+    Raises ConfigError for too few.
+    """
+
+    def __init__(self, index: Any, how: Loading) -> None:
+        if len(index) < _LEAST_IMAGES:
+            raise ConfigError(f"{len(index)} training images are too few to measure; expected {_LEAST_IMAGES} or more")
+        self.index: Index = index
+        self.how = how
+        self.rows = np.random.default_rng().permutation(len(index))  # others than the last time
+        self._taken = 0
+        self.warm_rows: Rows = self.rows[:0]
+        self.encoded: list[bytes] = []
+
+    @cached_property
+    def store(self) -> Store:
+        return store_of(self.index, self.how)
+
+    def take(self, num: int) -> Rows:
+        """Samples that no experiment has touched, fewer where they run out; the least recently touched then."""
+        rows = np.take(self.rows, np.arange(self._taken, self._taken + min(num, len(self.rows))), mode="wrap")
+        self._taken += len(rows)
+        return rows
+
+    def extents(self, rows: Rows) -> list[Extent]:
+        """Where samples lie."""
+        index = self.index
+        if isinstance(index, FileIndex):
+            return [Extent(index.path(i)) for i in rows.tolist()]
+        return [
+            Extent(
+                os.fsdecode(index.folder / index.shards[index.shard_ids[i]]), int(index.offsets[i]), int(index.sizes[i])
+            )
+            for i in rows.tolist()
+        ]
+
+    def read(self, rows: Rows) -> list[bytes]:
+        """What training would skip is empty."""
+        try:
+            return self.store.read_many(rows)
+        except (OSError, BadSample):
+            return [b""] * len(rows)
+
+    def warm(self, seconds: float) -> None:
+        """Bring files into memory for so long, or as many as two batches take."""
+        least = min(2 * self.how.batch_size, len(self.index))
+        rows, began = self.take(max(min(4096, len(self.index) // 4), least)), time.perf_counter()
+        kept: list[int] = []
+
+        def read(row: int) -> bytes | None:
+            if time.perf_counter() - began > seconds and len(kept) >= least:
+                return None
+            if not (encoded := self.read(np.array([row]))[0]):
+                return None
+            kept.append(row)
+            return encoded if len(kept) <= _IN_MEMORY else b""
+
+        with ThreadPoolExecutor(_WARMING) as threads:
+            found = list(threads.map(read, rows.tolist()))
+        self.warm_rows = np.array([row for row, one in zip(rows.tolist(), found, strict=True) if one is not None])
+        self.encoded = [one for one in found if one]
+        if not self.encoded:
+            raise DataError(f"none of {len(rows)} files under {self.index.folder} can be read (data.root)")
+
+    def evict(self, rows: Rows) -> Eviction:
+        """Drop the samples from the page cache."""
+        return evicted(self.extents(rows))
+
+    def cold_rows(self) -> Rows:
+        """Samples that were not read since they left the page cache."""
+        rows = self.take(min(max(self.how.batch_size, len(self.index) // 4), _COLD))
+        self.evict(rows)
+        return rows
+
+    def listed(self, rows: Rows, num: int = _LISTED) -> Index:
+        """An index of these samples, again and again until there are `num` at least."""
+        return subset(self.index, np.tile(rows, -(-num // len(rows))))
+
+    def once(self, rows: Rows) -> Index:
+        """An index of samples on storage, each once unless they are too few for any measurement."""
+        return self.listed(rows, max(len(rows), _LEAST_BATCHES * self.how.batch_size))
+
+    @property
+    def in_memory(self) -> Index:
+        """An index of the samples whose bytes are kept."""
+        return self.listed(self.warm_rows[: len(self.encoded)])

@@ -145,7 +145,7 @@ class Examination:
         self.facts["main_cpu_seconds"] = alone.cpu_seconds
         self.announce("the device while the loader runs")
         beside = patient.compute(self._span(3), beside=True)
-        self.ceilings["gpu_beside_loader"] = watched_ceiling(beside)
+        self.ceilings["gpu_beside_loader"] = watched_ceiling(beside, in_bursts=True)
         self.gpu_state = beside.gpu_state
         if beside.copy_seconds:
             self.ceilings["copy_overlapped"] = Ceiling((patient.how.batch_size / beside.copy_seconds,))

@@ -94,6 +94,12 @@ def test_duplicates_are_found_between_and_within_splits(check: Check, root: Path
     ]
 
 
+def test_one_folder_for_both_splits_is_one_error(check: Check, root: Path) -> None:
+    status, found, _ = check("data.val_folder=train")
+    assert status == 1
+    assert found["val in train"]["text"].startswith(f"train and val are the same folder, {root}/train")
+
+
 def test_shards_are_looked_over_by_their_index(
     check: Check, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

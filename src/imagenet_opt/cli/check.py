@@ -142,7 +142,7 @@ def _files(data: "DataSet", train: "Index", val: "Index", rows: "list[Rows]") ->
     import numpy as np
 
     from imagenet_opt.data.duplicates import find_twins
-    from imagenet_opt.data.preflight import judge_twins
+    from imagenet_opt.data.preflight import judge_twins, same_folder
     from imagenet_opt.data.shards import ShardIndex
 
     named = {"train": train, "val": val}
@@ -150,6 +150,8 @@ def _files(data: "DataSet", train: "Index", val: "Index", rows: "list[Rows]") ->
     found = [verdict for some in verdicts for verdict in some]
     for (name, index), some in zip(named.items(), rows, strict=True):
         found += _decoding(name, index, some, data.loading.read_timeout)
+    if train.folder == val.folder:
+        return [*found, same_folder(train)]
     compared = np.arange(len(val)) if isinstance(val, ShardIndex) and isinstance(train, ShardIndex) else rows[1]
     with progress("duplicates", "files") as show:
         twins = find_twins((train, val), sizes, compared, show)

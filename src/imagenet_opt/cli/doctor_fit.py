@@ -115,7 +115,8 @@ class Watch(Callback):
         if not self.seen.stamps:
             self.seen.launch_seconds.append(time.process_time() - self._launching_since)
             self._num_warm += len(batch)
-            if self._num_warm > 2 * len(batch) + ahead or now - self._began > self.limit_seconds / 2:
+            used_up = self._num_warm > 2 * len(batch) + ahead or batch_idx >= trainer.num_training_batches // 3
+            if used_up or now - self._began > self.limit_seconds / 2:
                 self.seen.num_ready = _ready(trainer)
                 self._begin(now)
             return
@@ -124,7 +125,7 @@ class Watch(Callback):
         self._is_ordinary = not is_logging_step(trainer)
         enough = now - self.seen.stamps[0] >= self.seconds and len(self.seen.stamps) > self.least_steps
         enough = enough and sum(self.seen.num_images) >= 2 * ahead and not has_few_pauses(self.seen.stamps)
-        if enough or now - self._began >= self.limit_seconds:
+        if enough or now - self._began >= self.limit_seconds or trainer.is_last_batch:  # what ends an epoch is no step
             self._end(trainer)
             self._profile(trainer)
 
@@ -143,11 +144,6 @@ class Watch(Callback):
                 microseconds = sum(event.self_device_time_total for event in self._profiler.key_averages())
                 self.seen.kernel_seconds = microseconds / 1e6 / _PROFILED_STEPS
                 trainer.should_stop = True
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """An epoch may be over before enough was seen."""
-        if len(self.seen.stamps) > 1 and not self.seen.phases:
-            self._end(trainer)
 
     def _begin(self, now: float) -> None:
         self.seen.stamps.append(now)

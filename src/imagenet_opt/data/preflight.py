@@ -75,6 +75,12 @@ def judge_twins(train: Split, val: Split, rows: NDArray[np.int64], twins: Sequen
     yield _twins("twice in val", len(rows), two_labels, "with two labels, of which one is wrong")
 
 
+def same_folder(index: Split) -> Verdict:
+    """Instead of naming every image twice."""
+    text = f"train and val are the same folder, {index.folder}: accuracy will say nothing (data.val_folder)"
+    return Verdict("val in train", "error", text)
+
+
 def _twins(check: str, num: int, found: Sequence[tuple[int, str]], so_what: str) -> Verdict:
     images = len({row for row, _ in found})
     if not images:

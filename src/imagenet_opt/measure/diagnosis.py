@@ -160,7 +160,8 @@ def read_diagnosis(file: Path) -> Diagnosis:
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}; imagenet-opt doctor writes it") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{file} is not a file of imagenet-opt doctor ({error})") from error
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise ConfigError(f"{file} is not a file of imagenet-opt doctor ({reason})") from error
 
 
 def diagnosis_of(plain: Mapping[str, Any]) -> Diagnosis:

@@ -48,10 +48,12 @@ def ceilings(found: Diagnosis) -> "go.Figure":
 
 
 def _add_ceiling(figure: "go.Figure", name: str, ceiling: Ceiling, limit: float, simulated: bool) -> None:
-    rate, low, high, sure, num = ceiling.estimate
+    _, low, high, sure, num = ceiling.estimate
+    rate = ceiling.images_per_second
     label = STAGES[name] + (f" ({SIMULATED})" if simulated and name.startswith(SIMULATED_STAGES) else "")
     cut = rate > limit
-    whisker = {"type": "data", "symmetric": False, "array": [high - rate], "arrayminus": [rate - low], "width": 4}
+    whisker = {"type": "data", "symmetric": False, "array": [max(0.0, high - rate)], "width": 4}
+    whisker["arrayminus"] = [max(0.0, rate - low)]
     figure.add_bar(
         x=[min(rate, limit)],
         y=[label],

@@ -183,3 +183,9 @@ def test_sync_is_named_with_its_line() -> None:
 def test_what_is_not_known_of_a_gpu_is_not_looked_at() -> None:
     rule = next(finding for finding in judge(seen(rated_images_per_second=0.0)).findings if finding.rule == "slow_gpu")
     assert rule.fired is None
+
+
+def test_more_workers_share_the_cpus_with_the_training_process() -> None:
+    """4 workers would decode 600 images/s on 4 CPUs, of which a step of 32 takes 0.01 s."""
+    found = judge(STORIES["few_workers"])
+    assert found.next_gain == pytest.approx(min(318 / 139, 320 / 139, 4 / (0.01 / 32 + 4 / 600) / 139), rel=0.01)

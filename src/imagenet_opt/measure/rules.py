@@ -181,14 +181,16 @@ def few_workers(seen: Evidence) -> Finding:
         and workers < usable
         and most * SLOWER > seen.decode
     )
+    words = "1 loader worker decodes" if workers == 1 else f"{workers:.0f} loader workers decode"
+    together = usable / (seen.fact("main_cpu_seconds") / seen.batch_size + usable / most) if most else 0.0
     return Finding(
         "few_workers",
         fired,
-        f"{workers:.0f} loader worker{'s' * (workers != 1)} decode {seen.decode:.0f} img/s; {usable:.0f} usable CPUs"
+        f"{words} {seen.decode:.0f} img/s; {usable:.0f} usable CPUs"
         + (f" would decode {most:.0f}" if most else ""),
         "one worker a usable CPU",
         overrides=(f"data.num_workers={usable:.0f}",),
-        gain=max(1.0, min(most / seen.decode, _most(seen))) if fired else None,
+        gain=max(1.0, min(together / seen.measured, _most(seen))) if fired else None,
     )
 
 

@@ -186,8 +186,7 @@ def few_workers(seen: Evidence) -> Finding:
     return Finding(
         "few_workers",
         fired,
-        f"{words} {seen.decode:.0f} img/s; {usable:.0f} usable CPUs"
-        + (f" would decode {most:.0f}" if most else ""),
+        f"{words} {seen.decode:.0f} img/s; {usable:.0f} usable CPUs" + (f" would decode {most:.0f}" if most else ""),
         "one worker a usable CPU",
         overrides=(f"data.num_workers={usable:.0f}",),
         gain=max(1.0, min(together / seen.measured, _most(seen))) if fired else None,

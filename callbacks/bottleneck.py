@@ -10,11 +10,8 @@ from lightning.pytorch.utilities import rank_zero_info
 from imagenet_opt.measure.attribution import MIN_STEPS, Attribution, Window, attribute
 from imagenet_opt.measure.bottleneck import sentence
 from imagenet_opt.measure.cuda_clock import CudaClock
-from imagenet_opt.run.action_clock import FETCH, SAVE, ActionClock, unwatch, watch
+from imagenet_opt.run.action_clock import CALLBACK, FETCH, LOGGER, SAVE, STEP, ActionClock, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step
-
-_STEP = "run_training_batch"
-_CALLBACK, _LOGGER = "[Callback]", "[Logger]"
 
 Sums = dict[str, float]
 
@@ -115,7 +112,7 @@ class Bottleneck(Callback):
             | {
                 "seconds": time.perf_counter(),
                 "steps": self._num_steps,
-                "step": self._clock.seconds[_STEP],
+                "step": self._clock.seconds[STEP],
                 "fetch_wait": self._clock.seconds[FETCH],
                 "validation": self._validation_seconds,
             }
@@ -143,9 +140,9 @@ class Bottleneck(Callback):
 
 
 def _kind(action: str) -> str | None:
-    if action.startswith(_CALLBACK):  # whose key is its class's name, or begins with it
+    if action.startswith(CALLBACK):  # whose key is its class's name, or begins with it
         return "checkpoint" if "Checkpoint" in action.partition("{")[0] else "callbacks"
-    return "checkpoint" if action == SAVE else "logging" if action.startswith(_LOGGER) else None
+    return "checkpoint" if action == SAVE else "logging" if action.startswith(LOGGER) else None
 
 
 def _difference(before: Sums, after: Sums) -> Sums:

@@ -12,13 +12,12 @@ from imagenet_opt.errors import printable
 from imagenet_opt.measure.gpu import device_names
 from imagenet_opt.measure.recording import Recording
 from imagenet_opt.measure.timeline import FOLDER, KINDS
-from imagenet_opt.run.action_clock import FETCH, SAVE, unwatch, watch
+from imagenet_opt.run.action_clock import FETCH, LOGGER, SAVE, STEP, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step
 
 log = logging.getLogger(__name__)
 
-_ACTIONS = {FETCH: "fetch", "run_training_batch": "step", SAVE: "checkpoint"}
-_LOGGER = "[Logger]"
+_ACTIONS = {FETCH: "fetch", STEP: "step", SAVE: "checkpoint"}
 
 
 class Timeline(Callback):
@@ -142,4 +141,4 @@ def _start(folder: Path, device: torch.device) -> Recording:
 
 
 def _kind(action: str) -> str | None:
-    return "logging" if action.startswith(_LOGGER) else _ACTIONS.get(action)
+    return "logging" if action.startswith(LOGGER) else _ACTIONS.get(action)

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from pydantic import TypeAdapter, ValidationError
 
 from imagenet_opt import machine
+from imagenet_opt.cli.export import RECIPE
 from imagenet_opt.cli.targets import check_targets, find
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, ImagenetOptError, RunFolderError
@@ -105,7 +106,7 @@ def _expected(key: str, error: ValidationError) -> str:
 def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
     """Network, optimizer and schedule as one LightningModule. global_batch: images per step, of all processes."""
     options: dict[str, Any] = OmegaConf.to_container(config.model, resolve=True)  # type: ignore[assignment]
-    network = {name: options.pop(name) for name in ("name", "num_classes", "blurpool", "small_stem")}
+    network = {name: options.pop(name) for name in RECIPE}
     optimizer: dict[str, Any] = OmegaConf.to_container(config.optimizer, resolve=True)  # type: ignore[assignment]
     check_types(build_network, network, "model.")
     check_types(Classifier, options, "model.")

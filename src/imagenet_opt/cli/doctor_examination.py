@@ -51,7 +51,6 @@ class Examination:
         self.curves: dict[str, tuple[tuple[float, float], ...]] = {}
         self.facts: dict[str, float] = {}
         self.texts: dict[str, str] = {}
-        self.full: Watched | None = None
         self.kernel_seconds: float | None = None
         self.gpu_state: GpuState | None = None
         self.storage_limit: StorageLimit | None = None
@@ -72,9 +71,11 @@ class Examination:
         self.ceilings["loader_cold"] = patient.load(self.samples.once(self.samples.cold_rows()), self._span(3))
         self._note_depth()
         cold = self._train("cold", self.samples.once(self.samples.cold_rows()))
-        self._note(neighbours.stop())
-        self._note_full(cold if self.facts.get("cached_share", 0.0) < MOSTLY else warm)
-        return self._evidence(command)
+        occupancy = neighbours.stop()
+        full = cold if self.facts.get("cached_share", 0.0) < MOSTLY else warm
+        self._note(occupancy)
+        self._note_waits(full)
+        return self._evidence(full, occupancy, command)
 
     def _span(self, units: float) -> Span:
         return Span(units * self.unit)
@@ -139,8 +140,7 @@ class Examination:
         self.announce("the GPU alone" if patient.device.type == "cuda" else "the device alone")
         alone = patient.compute(self._span(2), beside=False)
         self.kernel_seconds = alone.kernel_seconds
-        if alone.kernel_seconds is not None:
-            alone.device_seconds = alone.kernel_seconds
+        self._use_kernel_seconds(alone)
         self.ceilings["gpu"] = watched_ceiling(alone)
         self.facts["main_cpu_seconds"] = alone.cpu_seconds
         self.announce("the device while the loader runs")
@@ -155,13 +155,16 @@ class Examination:
     def _train(self, state: str, index: Index) -> Watched:
         self.announce(f"the full run, files {'in memory' if state == 'warm' else 'on storage'}")
         seen = self.patient.train(index, self._span(3.5))
-        if self.kernel_seconds is not None:
-            seen.device_seconds = self.kernel_seconds
+        self._use_kernel_seconds(seen)
         self.ceilings[f"full_{state}"] = watched_ceiling(seen, multiple=self.patient.num_workers, in_bursts=True)
         return seen
 
-    def _note_full(self, seen: Watched) -> None:
-        self.full = seen
+    def _use_kernel_seconds(self, seen: Watched) -> None:
+        """On a GPU, whose events count the gaps between kernels as well."""
+        if self.kernel_seconds is not None:
+            seen.device_seconds = self.kernel_seconds
+
+    def _note_waits(self, seen: Watched) -> None:
         self.facts["waits_per_step"] = sum(seen.waits.values()) / max(1, seen.num_ordinary)
         if seen.waits:
             self.texts["waits"] = ", ".join(place for place, _ in seen.waits.most_common(3))
@@ -197,7 +200,6 @@ class Examination:
             self.texts["storage"] = self.storage_limit.evidence
 
     def _note(self, occupancy: Occupancy) -> None:
-        self.occupancy = occupancy
         usable = self.facts["usable_cpus"]
         self.facts["others_cpus"] = occupancy.others_cpu_percent / 100 * usable
         if occupancy.top:
@@ -206,9 +208,8 @@ class Examination:
         shares = np.linspace(0, 1, 11).tolist()
         self.curves["cached_share"] = tuple((share, mixed_rate(share, cached, cold)) for share in shares)
 
-    def _evidence(self, command: str) -> Evidence:
-        patient, full = self.patient, self.full
-        assert full is not None
+    def _evidence(self, full: Watched, occupancy: Occupancy, command: str) -> Evidence:
+        patient = self.patient
         rehearsal = patient.simulated
         if (rated := patient.rated) is not None:
             self.facts["rated_images_per_second"] = rated
@@ -224,7 +225,7 @@ class Examination:
             environment=(
                 *self._environment(),
                 patient.precision(),
-                check_swapping(self.occupancy),
+                check_swapping(occupancy),
             ),
             machine={
                 "cpu": cpu_name(),

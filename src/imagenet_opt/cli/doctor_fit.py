@@ -14,7 +14,7 @@ from imagenet_opt.measure.cuda_clock import CudaClock
 from imagenet_opt.measure.environment.gpu_state import GpuState, read_gpu
 from imagenet_opt.measure.host_waits import HostWaits
 from imagenet_opt.measure.rate import has_few_pauses
-from imagenet_opt.run.action_clock import FETCH, SAVE, ActionClock, unwatch, watch
+from imagenet_opt.run.action_clock import CALLBACK, FETCH, LOGGER, SAVE, STEP, ActionClock, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step
 
 _LEAST_STEPS = 8
@@ -27,7 +27,7 @@ class Watched:
 
     phases: seconds of a step that the main process spent, by what it did. device_seconds: of a step, that the device
     computed. waits: where the host waited for the device in ordinary steps, and how often in each of these.
-    num_ready: batches that lay ready when the measurement began. cpu_seconds: of a step, of this process.
+    cpu_seconds: of a step, of this process.
     copy_seconds: of a batch of a loader beside, to the GPU; None where nothing is copied. gpu_state: while it computed.
     kernel_seconds: of a step, that kernels ran; None where it was not asked for, and without a GPU. launch_seconds: of
     this process's CPUs in each step of the warm-up, in which no launch waits for the GPU.
@@ -39,7 +39,6 @@ class Watched:
     device_seconds: float = 0.0
     waits: Counter[str] = field(default_factory=Counter)
     num_ordinary: int = 0
-    num_ready: int = 0
     cpu_seconds: float = 0.0
     copy_seconds: float | None = None
     gpu_state: GpuState | None = None
@@ -117,7 +116,6 @@ class Watch(Callback):
             self._num_warm += len(batch)
             used_up = self._num_warm > 2 * len(batch) + ahead or batch_idx >= trainer.num_training_batches // 3
             if used_up or now - self._began > self.limit_seconds / 2:
-                self.seen.num_ready = _ready(trainer)
                 self._begin(now)
             return
         self.seen.stamps.append(now)
@@ -170,7 +168,7 @@ class Watch(Callback):
             torch.cuda.synchronize()
             self._device_total += sum(self._device_clock.finished_seconds())
             return self._device_total
-        return self._clock.seconds["run_training_batch"]
+        return self._clock.seconds[STEP]
 
     def _note_waits(self) -> None:
         """Waits since the last step began, unless that one read its metrics, as logging steps do."""
@@ -209,20 +207,16 @@ def images_ahead(batch: Batch, loader: Any) -> int:
     return int(num_workers * ahead)
 
 
-def _ready(trainer: Trainer) -> int:
-    return int(getattr(trainer.train_dataloader, "num_ready", 0))
-
-
 def _phase(action: str) -> str:
     """What the main process does in one of Lightning's actions."""
     if action == FETCH:
         return "fetch"
     if action == SAVE or "Checkpoint" in action or "checkpoint" in action:
         return "checkpoint"
-    if action.startswith("[Logger]"):
+    if action.startswith(LOGGER):
         return "logging"
-    if action.startswith(("[Callback]Rehearsal", "[Callback]Watch")):
+    if action.startswith((f"{CALLBACK}Rehearsal", f"{CALLBACK}Watch")):
         return "device"
-    if action.startswith("[Callback]"):
-        return f"callback {action.removeprefix('[Callback]').partition('{')[0].partition('.')[0]}"
+    if action.startswith(CALLBACK):
+        return f"callback {action.removeprefix(CALLBACK).partition('{')[0].partition('.')[0]}"
     return "step"

@@ -25,7 +25,6 @@ class ResidentLoader:
         self.sampler = source.sampler
         self.batch_sampler = None
         self.finish = source.finish
-        self.num_ready = 0
         self.beside = beside
         self.batch = take_one(source)
         self._wanted = threading.Semaphore(0)

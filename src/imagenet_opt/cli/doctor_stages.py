@@ -16,6 +16,7 @@ from imagenet_opt.cli.doctor_fit import Watch, Watched, images_ahead
 from imagenet_opt.cli.doctor_resident import ResidentLoader, take_one
 from imagenet_opt.cli.doctor_run import offline, only, run_folder
 from imagenet_opt.cli.doctor_samples import Index, Samples
+from imagenet_opt.cli.export import RECIPE
 from imagenet_opt.cli.overrides import config_folder
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.datamodule import ImageData
@@ -32,7 +33,6 @@ from imagenet_opt.run.wandb_run import finish
 
 _ALONE = ("acceleration", "mixing", "rehearsal")
 """Callbacks that belong to the GPU's own work."""
-_NETWORK = ("name", "num_classes", "blurpool", "small_stem")
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class Patient:
             with run_folder(only(self.config, callbacks=())) as alone:
                 trainer = build_trainer(alone)
             words = str(trainer.precision)
-            net = build_network(**{name: self.config.model[name] for name in _NETWORK}).to(self.device)
+            net = self._network().to(self.device)
             images = torch.randn(8, 3, self.how.image_size, self.how.image_size, device=self.device)
 
             def step() -> None:
@@ -211,11 +211,14 @@ class Patient:
         tf32 = bool(self.config.callbacks.get("acceleration", {}).get("tf32", False))
         return check_precision(dtypes, precision=words, capability=capability, conv_tf32=tf32)
 
+    def _network(self) -> nn.Module:
+        return build_network(**{name: self.config.model[name] for name in RECIPE})
+
     @cached_property
     def widths(self) -> tuple[int, ...]:
         """Channels of the network's convolutions and linear layers, without the image's own."""
         with torch.device("meta"):
-            net = build_network(**{name: self.config.model[name] for name in _NETWORK})
+            net = self._network()
         layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
         return tuple(size for layer in layers for size in tuple(layer.weight.shape[:2]) if size != 3)
 

@@ -39,6 +39,7 @@ within 0.001 of the largest one."""
 
 KEYS = ("ckpt", "format", "out", "image_size")
 RECIPE = ("name", "num_classes", "blurpool", "small_stem")
+"""What `build_network` takes, by its keys in the group model and in checkpoints."""
 NUM_IMAGES = 8
 TOLERANCE = 1e-3
 """How far a logit may be off, as a share of the largest logit."""

@@ -99,31 +99,20 @@ class Step:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """All of it. Rates in images per second of one process.
+@dataclass(frozen=True, kw_only=True)
+class Measurements:
+    """What was measured. Rates in images per second of one process, times in seconds.
 
-    cause: a key of CAUSES. simulated: the profile's name, None on real hardware. expected: the least ceiling of the
-    state in which the run was measured. efficiency: measured / expected. next_stage, next_gain: which ceiling is the
-    next one after the cause is mended, and how many times as fast the run then is; None where nothing is to be gained.
-    waterfall: of one step, from the GPU alone to the full run; its parts add up to the last step exactly.
+    simulated: the profile's name, None on real hardware. ceilings: keys of STAGES. phases: seconds of a step of the
+    full run that the main process spent in "fetch", "logging", "checkpoint", "step", "callback NAME", ...
     step_seconds: of each step of the full run. curves: points (x, y) by name: "workers" (workers, images/s decoded from
     memory), "reads_in_flight" (requests in flight, images/s read cold), "cached_share" (share of the data in the page
-    cache, images/s read). phases: seconds of a step of the full run, by what the main process did.
-    facts, texts: what else was seen, by name. config: the whole configuration, without secrets.
+    cache, images/s read). facts, texts: what else was seen, by name. config: the whole one, without secrets.
     """
 
-    sentence: str
-    cause: str
     simulated: str | None
     batch_size: int
     ceilings: Mapping[str, Ceiling]
-    expected: float
-    measured: float
-    next_stage: str | None
-    next_gain: float | None
-    waterfall: tuple[Step, ...]
-    findings: tuple[Finding, ...]
     step_seconds: tuple[float, ...] = ()
     curves: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     phases: Mapping[str, float] = field(default_factory=dict)
@@ -135,6 +124,26 @@ class Diagnosis:
     command: str = ""
     date: str = ""
 
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis(Measurements):
+    """What was measured, and what it means.
+
+    cause: a key of CAUSES. expected: the least ceiling of the state in which the run was measured. efficiency:
+    measured / expected. next_stage, next_gain: which ceiling is the next one after the cause is mended, and how many
+    times as fast the run then is; None where nothing is to be gained. waterfall: of one step, from the GPU alone to the
+    full run; its parts add up to the last step exactly.
+    """
+
+    sentence: str
+    cause: str
+    expected: float
+    measured: float
+    next_stage: str | None
+    next_gain: float | None
+    waterfall: tuple[Step, ...]
+    findings: tuple[Finding, ...]
+
     @property
     def efficiency(self) -> float:
         return self.measured / self.expected
@@ -142,7 +151,8 @@ class Diagnosis:
 
 def write_diagnosis(found: Diagnosis, file: Path) -> None:
     """As JSON. Raises OSError."""
-    about = {"format": FORMAT, "meaning": CAUSES[found.cause], "efficiency": found.efficiency}
+    verdict = {"sentence": found.sentence, "cause": found.cause, "meaning": CAUSES[found.cause]}
+    about = {"format": FORMAT, **verdict, "efficiency": found.efficiency}
     rates = {
         name: {"images_per_second": ceiling.images_per_second} | ceiling.estimate._asdict() | asdict(ceiling)
         for name, ceiling in found.ceilings.items()

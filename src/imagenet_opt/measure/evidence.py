@@ -1,12 +1,11 @@
 """What the doctor measured, before anything is concluded from it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from imagenet_opt.measure.diagnosis import Ceiling, Diagnosis, Finding
+from imagenet_opt.measure.diagnosis import Ceiling, Diagnosis, Finding, Measurements
 
 BUSY_ENOUGH = 0.9
 """Share of the time that the accelerator computes: what MLPerf Storage asks for with ResNet-50."""
@@ -16,28 +15,12 @@ hold up all batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """Everything that the rules look at. Rates in images per second, times in seconds, per step where a step has them.
+class Evidence(Measurements):
+    """Everything that the rules look at. environment: findings that needed no experiment."""
 
-    simulated: name of the simulated accelerator, or None. ceilings: keys of STAGES. phases: seconds of a step that the
-    main process spent in "fetch", "logging", "checkpoint", "step", "callback NAME", ... facts: see docs/doctor.md.
-    texts: what is no number. environment: findings that needed no experiment.
-    """
-
-    batch_size: int
-    simulated: str | None
-    ceilings: Mapping[str, Ceiling]
     phases: Mapping[str, float]
     facts: Mapping[str, float]
-    texts: Mapping[str, str] = field(default_factory=dict)
-    curves: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
-    step_seconds: tuple[float, ...] = ()
     environment: tuple[Finding, ...] = ()
-    machine: Mapping[str, str] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)
-    command: str = ""
-    date: str = ""
 
     @property
     def is_cold(self) -> bool:
@@ -134,6 +117,5 @@ class Evidence:
 
 def evidence_of(found: Diagnosis) -> Evidence:
     """What a diagnosis was made from, so that it can be made again."""
-    names = {field.name for field in fields(Evidence)} - {"environment"}
     environment = tuple(finding for finding in found.findings if finding.environment)
-    return Evidence(environment=environment, **{name: getattr(found, name) for name in names})
+    return Evidence(environment=environment, **{one.name: getattr(found, one.name) for one in fields(Measurements)})

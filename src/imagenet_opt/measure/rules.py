@@ -25,9 +25,7 @@ ORDINARY_WAITS = 0.5
 
 def is_starved(seen: Evidence) -> bool:
     """Whether batches that are not there explain the idle GPU."""
-    rivals = [seconds for name, seconds in seen.phases.items() if name not in ("fetch", "step", "device")]
-    most = seen.phases.get("fetch", 0.0) > max(rivals, default=0.0)
-    return seen.busy < BUSY_ENOUGH and most and _share(seen, "fetch") >= MAIN_SHARE
+    return _holds_up(seen, "fetch")
 
 
 def is_slow_reading(seen: Evidence) -> bool:
@@ -278,14 +276,17 @@ _PACK = "imagenet-opt pack data.root=... out=/nvme/imagenet"
 _RECORD = "imagenet-opt doctor --record-profile keeps what a GPU does when all is well"
 
 
-def _share(seen: Evidence, phase: str) -> float:
-    return seen.phases.get(phase, 0.0) / seen.idle if seen.idle else 0.0
+def _holds_up(seen: Evidence, phase: str) -> bool:
+    """Whether this, more than all else that the main process does, explains the idle GPU."""
+    seconds = seen.phases.get(phase, 0.0)
+    rivals = [other for name, other in seen.phases.items() if name not in (phase, "step", "device")]
+    share = seconds / seen.idle if seen.idle else 0.0
+    return seen.busy < BUSY_ENOUGH and share >= MAIN_SHARE and seconds > max(rivals, default=0.0)
 
 
 def _stall(seen: Evidence, rule: str, phase: str, remedy: str, overrides: tuple[str, ...]) -> Finding:
     seconds = seen.phases.get(phase, 0.0)
-    rivals = [other for name, other in seen.phases.items() if name not in (phase, "step", "device")]
-    fired = seen.busy < BUSY_ENOUGH and _share(seen, phase) >= MAIN_SHARE and seconds > max(rivals, default=0.0)
+    fired = _holds_up(seen, phase)
     step, idle = 1000 * seen.step, 1000 * seen.idle
     says = f"{phase} takes {1000 * seconds:.1f} ms of a step of {step:.0f} ms, in which the GPU idles for {idle:.0f}"
     return Finding(rule, fired, says, remedy, overrides, gain=_until(seen) if fired else None)

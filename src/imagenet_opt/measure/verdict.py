@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from imagenet_opt.measure.diagnosis import CAUSES, STAGES, Diagnosis, Finding, Step
+from imagenet_opt.measure.diagnosis import CAUSES, STAGES, Diagnosis, Finding, Measurements, Step
 from imagenet_opt.measure.evidence import BUSY_ENOUGH, Evidence
 from imagenet_opt.measure.rules import RULES
 
@@ -36,7 +36,7 @@ def judge(seen: Evidence) -> Diagnosis:
     cause = fired.rule if fired else "healthy" if seen.busy >= BUSY_ENOUGH else "unexplained"
     gain = fired.gain if fired else None
     next_stage = _next_stage(seen, gain) if gain is not None else None
-    shared = {field.name: getattr(seen, field.name) for field in fields(seen) if field.name != "environment"}
+    shared = {field.name: getattr(seen, field.name) for field in fields(Measurements)}
     return Diagnosis(
         sentence=_sentence(seen, cause, fired, gain, next_stage),
         cause=cause,

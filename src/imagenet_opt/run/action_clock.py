@@ -11,7 +11,9 @@ from lightning.pytorch.profilers import Profiler
 
 FETCH = "[_TrainingEpochLoop].train_dataloader_next"
 SAVE = "save_checkpoint"
-_LOG = "[Logger]{}.log_metrics"
+STEP = "run_training_batch"
+CALLBACK, LOGGER = "[Callback]", "[Logger]"
+"""How the actions of each begin: then follow its class and the method."""
 
 
 class ActionClock(Profiler):
@@ -97,7 +99,7 @@ def unwatch(trainer: Trainer) -> None:
 
 
 def _time(logger: Logger, clock: ActionClock) -> None:
-    log_metrics, action = logger.log_metrics, _LOG.format(type(logger).__name__)
+    log_metrics, action = logger.log_metrics, f"{LOGGER}{type(logger).__name__}.log_metrics"
 
     def timed(*args: Any, **options: Any) -> None:
         with clock.profile(action):

@@ -69,7 +69,7 @@ def test_every_target_of_the_projects_own_configuration_is_on_the_list() -> None
         "imagenet_opt.cli.build.os.system",
         "imagenet_opt.cli.sweep._run",
         "imagenet_opt.cli.sweep.run_job",
-        "imagenet_opt.cli.bench_turn.subprocess.Popen",
+        "imagenet_opt.cli.apart.subprocess.Popen",
         "imagenet_opt.data.datamodule.folder_data.__globals__",
         "imagenet_opt.data.datamodule",
         "callbacks.progress_bar.sys.exit",
@@ -293,7 +293,7 @@ def option(call: ast.Call, name: str) -> Any:
     return found.value if isinstance(found, ast.Constant) else None
 
 
-OWN_PIPES = {"bench_turn.py"}
+OWN_PIPES = {"apart.py"}
 """Pickles what a process sends to the one that it started, and back."""
 FORBIDDEN = {"eval", "exec", "compile", "os.system", "os.popen", "__import__", "yaml.load", "yaml.unsafe_load"}
 UNPICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "_pickle"}

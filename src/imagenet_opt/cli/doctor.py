@@ -5,8 +5,6 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -132,6 +130,7 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
     from imagenet_opt.cli.doctor_examination import NUM_EXPERIMENTS, Examination
     from imagenet_opt.cli.doctor_stages import Patient
     from imagenet_opt.cli.doctor_table import print_diagnosis
+    from imagenet_opt.cli.progress import announced
     from imagenet_opt.measure.verdict import judge
 
     quiet()
@@ -144,22 +143,3 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
         found = judge(examination.evidence(command=command))
     print_diagnosis(found, Console(markup=False, highlight=False, width=None if Console().is_terminal else 110))
     return found
-
-
-@contextmanager
-def announced(total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on a terminal, a line for each experiment elsewhere. What it yields is told what is measured next."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description:52}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    terminal = sys.stderr.isatty()
-    with Progress(*columns, console=Console(stderr=True), disable=not terminal, transient=True) as bar:
-        task = bar.add_task("", total=total, completed=-1)
-
-        def announce(what: str) -> None:
-            if not terminal:
-                print(f"measuring: {what}", file=sys.stderr, flush=True)
-            bar.update(task, description=what, advance=1)
-
-        yield announce

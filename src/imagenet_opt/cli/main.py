@@ -9,6 +9,7 @@ from imagenet_opt import __version__
 from imagenet_opt.errors import ConfigError
 
 COMMANDS = {
+    "study": ("imagenet_opt.cli.study", "measure what each optimisation is worth here, and that nothing broke"),
     "doctor": ("imagenet_opt.cli.doctor", "find by experiment why the GPU waits, and say what to do"),
     "check": ("imagenet_opt.cli.check", "look over a data set before training: counts, bad files, duplicates, labels"),
     "hydrate": ("imagenet_opt.cli.hydrate", "touch every file of a lazy mount once, so that training finds them there"),

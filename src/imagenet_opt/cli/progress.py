@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -37,6 +37,25 @@ def progress(what: str, unit: str) -> Iterator[Show]:
 
     with bar:
         yield show
+
+
+@contextmanager
+def announced(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on a terminal, a line for each of `total` measurements elsewhere. It yields what is told the next one."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:52}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    terminal = sys.stderr.isatty()
+    with Progress(*columns, console=Console(stderr=True), disable=not terminal, transient=True) as bar:
+        task = bar.add_task("", total=total, completed=-1)
+
+        def announce(what: str) -> None:
+            if not terminal:
+                print(f"measuring: {what}", file=sys.stderr, flush=True)
+            bar.update(task, description=what, advance=1)
+
+        yield announce
 
 
 def size(num_bytes: int) -> str:

@@ -1,0 +1,144 @@
+"""`imagenet-opt study`: what each optimisation is worth on this machine, with proof that nothing broke."""
+
+import os
+import shlex
+import signal
+import sys
+from argparse import Namespace
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from imagenet_opt.cli.arguments import Parser, check_writable
+from imagenet_opt.errors import ConfigError
+
+if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
+    from imagenet_opt.cli.study_request import Request
+    from imagenet_opt.measure.sheet import Sheet
+
+HELP = """What is each optimisation worth here? Measured in turns, each in a process of its own, with intervals.
+
+imagenet-opt study data.root=/fsx/imagenet +experiment=aggressive    any override of train.py may be added
+imagenet-opt study study=leave_one_out data.root=/fsx/imagenet       all on, and what is lost without each
+imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of your own, see docs/studying.md
+
+  study=ladder         each optimisation on top of those before it (default)
+  study=leave_one_out  what is lost without each of them
+  study=checklist      each of them alone, with those that seldom help
+  study=scaling        1, 2, 4 processes or GPUs
+  study=queue          the loader's queue: how long it hides a loader that is too slow, beside the law
+  study=read           workers x batch x reads in flight, cold and warm
+  study=anatomy        time and FLOPs by kind of operation, against what this machine can do
+  study=shapes         batch sizes and channels, and the multiples that tensor cores want
+  study=streams        several batches at a time on streams of their own
+  study=torchscript    scripted and traced networks beside compiled ones
+
+  --repeats R         rounds in which all take turns (default 4)
+  --seconds S         of each timed stretch (default 8)
+  --parity STEPS      steps trained to see that the loss stays the same (default 200; 0 for no such check)
+  --price-per-hour P  of this machine, for images per dollar
+  --folder FOLDER     keeps what was measured; the same command goes on there (default runs/study_NAME)
+  --json FILE         write everything that was measured there too
+  --apply             write what was worth it to conf/experiment/tuned_<host>_study.yaml
+  --wandb             log the tables to Weights & Biases
+
+The folder gets study.md, study.html and study.json. The answer may be: no difference. Verdicts allow for the number of
+comparisons. Without a GPU what needs one is left out, with the reason, and the rest is measured on the CPU."""
+
+LIMITS = {"repeats": (2, 1000), "seconds": (0.1, 3600), "parity": (0, 1_000_000)}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says. json: None for no file."""
+
+    request: "Request"
+    json: Path | None
+    apply: bool
+    wandb: bool
+
+
+def main(argv: list[str]) -> None:
+    if {"--help", "-h"} & set(argv):
+        print(HELP)
+        return
+    options = parse(argv)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as train.py: threads that spin starve the workers
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that nothing is left behind
+    command = shlex.join(["imagenet-opt", "study", *argv])
+    sheets = study(options.request)
+    from imagenet_opt.cli.study_output import print_sheets, write_outputs
+
+    write_outputs(sheets, options.request, command, options.json)
+    print_sheets(sheets, options.request)
+    if options.wandb:
+        from imagenet_opt.cli.study_output import log_sheets
+
+        log_sheets(sheets, options.request)
+    if options.apply:
+        from imagenet_opt.cli.study_apply import apply
+
+        apply(options.request, command)
+
+
+def parse(argv: list[str]) -> Options:
+    """Raises ConfigError for what is unknown or does not fit."""
+    parser = Parser("study")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--repeats", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--parity", type=int, default=200)
+    parser.add_argument("--price-per-hour", type=float)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--apply", action="store_true")
+    parser.add_argument("--wandb", action="store_true")
+    found = parser.parse_intermixed_args(argv)
+    for name, (least, most) in LIMITS.items():
+        if not least <= getattr(found, name) <= most:
+            raise ConfigError(f"--{name} {getattr(found, name)} must be from {least} to {most}")
+    if found.price_per_hour is not None and found.price_per_hour <= 0:
+        raise ConfigError(f"--price-per-hour {found.price_per_hour} must be above 0")
+    if found.json is not None:
+        check_writable(found.json)
+    return Options(_request(found), found.json, found.apply, found.wandb)
+
+
+def _request(found: Namespace) -> "Request":
+    from imagenet_opt.cli.overrides import config_folder
+    from imagenet_opt.cli.study_request import Request, read_study
+
+    names = [word.partition("=")[2] for word in found.overrides if word.startswith("study=")]
+    stem, file = read_study(names[-1] if names else "ladder", config_folder() / "study")
+    if found.apply and file.kind != "steps":
+        raise ConfigError(f"--apply is for studies of steps, such as study=ladder; {stem} is of another kind")
+    return Request(
+        name=stem,
+        title=file.title,
+        kind=file.kind,
+        options=file.model_extra or {},
+        overrides=tuple(word for word in found.overrides if not word.startswith("study=")),
+        repeats=found.repeats,
+        seconds=found.seconds,
+        parity_steps=found.parity,
+        price_per_hour=found.price_per_hour,
+        folder=found.folder or Path("runs", f"study_{stem}"),
+    )
+
+
+def study(request: "Request") -> "list[Sheet]":
+    """Measure what the study asks for. Raises ImagenetOptError."""
+    from hydra.utils import get_method
+
+    from imagenet_opt.cli.console import quiet
+    from imagenet_opt.cli.doctor import composed
+    from imagenet_opt.cli.study_request import KINDS
+
+    quiet()
+    composed(request.overrides)  # mistakes first
+    try:
+        request.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--folder {request.folder} cannot be written: {error.strerror}") from error
+    sheets: list[Sheet] = get_method(KINDS[request.kind])(request)
+    return sheets

@@ -1,0 +1,111 @@
+"""What a study leaves: tables on the terminal, study.md, study.html, study.json and W&B."""
+
+import datetime
+import html
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from imagenet_opt import machine
+from imagenet_opt.cli.bench_report import machine_facts
+from imagenet_opt.cli.study_request import Request
+from imagenet_opt.cli.sweep_rows import write_whole
+from imagenet_opt.cli.terminal import printable
+from imagenet_opt.measure.sheet import Plot, Sheet
+
+
+def print_sheets(sheets: list[Sheet], request: Request) -> None:
+    console = Console(markup=False, highlight=False, width=None if Console().is_terminal else 140)
+    for sheet in sheets:
+        console.print(terminal_table(sheet))
+        for note in sheet.notes:
+            console.print(f"  {printable(note)}")
+    console.print(f"{request.folder}/study.html has the plots, study.md and study.json the numbers")
+
+
+def terminal_table(sheet: Sheet) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=printable(sheet.title), title_justify="left")
+    for place, column in enumerate(sheet.columns):
+        table.add_column(column.heading, justify="left" if place == 0 else "right", overflow="fold")
+    for row in sheet.texts():
+        table.add_row(*map(printable, row))
+    return table
+
+
+def write_outputs(sheets: list[Sheet], request: Request, command: str, file: Path | None) -> None:
+    """study.md, study.html and study.json in the study's folder; the last one in `file` too."""
+    facts = about(request, command)
+    line = (
+        f"{facts['date']}, {facts['machine']['gpu'] or facts['machine']['cpu']}, {facts['machine']['usable_cpus']} CPUs"
+    )
+    line += ", " + ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    text = f"## {request.title}\n\n{line}\n\n    {command}\n\n" + "\n".join(sheet.markdown() for sheet in sheets)
+    whole = json.dumps(facts | {"sheets": [asdict(sheet) for sheet in sheets]}, indent=2) + "\n"
+    write_whole(request.folder / "study.md", text)
+    write_whole(request.folder / "study.json", whole)
+    write_whole(request.folder / "study.html", page(sheets, request, f"{line}\n{command}"))
+    if file is not None:
+        write_whole(file, whole)
+
+
+def about(request: Request, command: str) -> dict[str, Any]:
+    return {
+        "study": request.name,
+        "command": command,
+        "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "machine": machine_facts(),
+        "versions": machine.versions(),
+        "repeats": request.repeats,
+        "seconds": request.seconds,
+    }
+
+
+def page(sheets: list[Sheet], request: Request, facts: str) -> str:
+    """One self-contained page: each sheet's plots over its table."""
+    import plotly.offline
+    from jinja2 import Environment
+
+    template = Environment(autoescape=True).from_string(Path(__file__).with_name("study_page.html").read_text())
+    plots = [[figure(plot).to_json() for plot in sheet.plots] for sheet in sheets]
+    return template.render(
+        title=request.title,
+        facts=facts,
+        sheets=list(zip(sheets, plots, strict=True)),
+        plotly=plotly.offline.get_plotlyjs(),
+    )
+
+
+def figure(plot: Plot) -> Any:
+    """The plot with plotly; intervals as error bars."""
+    import plotly.graph_objects as go
+
+    shapes: dict[str, Any] = {"bars": go.Bar, "lines": go.Scatter}
+    found = go.Figure(layout={"title": plot.title, "xaxis_title": plot.x, "yaxis_title": plot.y, "height": 420})
+    found.update_layout(template="plotly_white", margin={"t": 50, "l": 60, "r": 20})
+    for series in plot.series:
+        errors = None
+        if series.low:
+            errors = {
+                "type": "data",
+                "symmetric": False,
+                "array": [high - y for high, y in zip(series.high, series.y, strict=True)],
+                "arrayminus": [y - low for low, y in zip(series.low, series.y, strict=True)],
+            }
+        found.add_trace(shapes[plot.kind](name=html.escape(series.name), x=series.x, y=series.y, error_y=errors))
+    return found
+
+
+def log_sheets(sheets: list[Sheet], request: Request) -> None:
+    """A run of Weights & Biases with the tables and the page."""
+    import wandb
+
+    with wandb.init(project="imagenet-opt", job_type="study", name=f"study {request.name}", dir=request.folder) as run:
+        for sheet in sheets:
+            table = wandb.Table([column.heading for column in sheet.columns], [list(row) for row in sheet.texts()])
+            run.log({sheet.title: table})
+        run.log({"study": wandb.Html(str(request.folder / "study.html"), inject=False)})

@@ -1,0 +1,83 @@
+"""What a study is asked for, and the file that describes it."""
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from omegaconf import OmegaConf
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from imagenet_opt.errors import ConfigError
+
+Options = TypeVar("Options", bound=BaseModel)
+
+KINDS = {
+    "steps": "imagenet_opt.cli.study_steps.run",
+    "scaling": "imagenet_opt.cli.study_scaling.run",
+    "queue": "imagenet_opt.cli.study_queue.run",
+    "read": "imagenet_opt.cli.study_read.run",
+    "anatomy": "imagenet_opt.cli.study_anatomy.run",
+    "shapes": "imagenet_opt.cli.study_shapes.run",
+    "streams": "imagenet_opt.cli.study_streams.run",
+    "torchscript": "imagenet_opt.cli.study_torchscript.run",
+}
+"""Kind of a study -> function (Request) -> list of Sheets, which says what its file may hold."""
+
+
+class StudyFile(BaseModel):
+    """What every file in conf/study holds; the other keys are its kind's."""
+
+    model_config = ConfigDict(extra="allow")
+    title: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """name: the file's stem. options: what the file says beside title and kind. overrides: of train.py, for everything.
+
+    repeats: rounds. seconds: of each timed stretch. parity_steps: steps that the parity check trains, 0 for no check.
+    price_per_hour: of the machine, None where unknown. folder: keeps what was measured, so that the study goes on.
+    """
+
+    name: str
+    title: str
+    kind: str
+    options: dict[str, Any]
+    overrides: tuple[str, ...]
+    repeats: int
+    seconds: float
+    parity_steps: int
+    price_per_hour: float | None
+    folder: Path
+
+
+def read_study(name: str, shipped: Path) -> tuple[str, StudyFile]:
+    """The study of that name among the `shipped`, or the file at that path; with its stem.
+
+    Raises ConfigError, with near names, and for a file that is no study.
+    """
+    file = Path(name) if name.endswith((".yaml", ".yml")) else shipped / f"{name}.yaml"
+    if not file.is_file():
+        known = sorted(found.stem for found in shipped.glob("*.yaml"))
+        near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"expected {', '.join(known)}, or a YAML file"
+        raise ConfigError(f"study={name}: there is no such study; {hint}")
+    try:
+        study = StudyFile.model_validate(OmegaConf.to_container(OmegaConf.load(file)))
+    except ValidationError as error:
+        detail = error.errors()[0]
+        raise ConfigError(f"study={name}: {'.'.join(map(str, detail['loc']))}: {detail['msg']} (in {file})") from error
+    if study.kind not in KINDS:
+        raise ConfigError(f"study={name}: kind: {study.kind} must be one of {', '.join(KINDS)} (in {file})")
+    return file.stem, study
+
+
+def checked_options(model: type[Options], request: Request) -> Options:
+    """The options of the study's file as its kind's model has them. Raises ConfigError that names the key."""
+    try:
+        return model.model_validate(request.options)
+    except ValidationError as error:
+        detail = error.errors()[0]
+        raise ConfigError(f"study={request.name}: {'.'.join(map(str, detail['loc']))}: {detail['msg']}") from error

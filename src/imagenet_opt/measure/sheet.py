@@ -1,0 +1,67 @@
+"""A table of results, for the terminal, for documents and for other programs alike."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+Cell = str | float | None
+"""None: not measured."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """heading: with its unit. shape: a format for numbers, such as "{:,.0f}"."""
+
+    heading: str
+    shape: str = "{}"
+
+    def show(self, cell: Cell) -> str:
+        if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+            return "-"
+        return cell if isinstance(cell, str) else self.shape.format(cell)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve or set of bars of a plot. low, high: interval of each value, empty for none."""
+
+    name: str
+    x: tuple[float | str, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plot:
+    """x, y: titles of the axes, with units."""
+
+    title: str
+    x: str
+    y: str
+    kind: Literal["bars", "lines"]
+    series: tuple[Series, ...]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """rows: one cell a column. notes: sentences that stand below. plots: the same to look at."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+    plots: tuple[Plot, ...] = field(default=())
+
+    def texts(self) -> list[list[str]]:
+        """What the cells of each row show."""
+        return [[column.show(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
+
+    def markdown(self) -> str:
+        """A GitHub table with its title and notes; | in cells is escaped."""
+        lines = [
+            "| " + " | ".join(text.replace("|", "\\|") for text in row) + " |"
+            for row in [[column.heading for column in self.columns], *self.texts()]
+        ]
+        lines.insert(1, "|---" * len(self.columns) + "|")
+        return "\n".join([f"### {self.title}", "", *lines, *([""] if self.notes else []), *self.notes, ""])

@@ -97,8 +97,8 @@ CASES = {
         "small_prefetch",
         (
             "data.prefetch_factor=1",
-            "callbacks.rehearsal.images_per_second=200",
-            "callbacks.rehearsal.rated_images_per_second=200",
+            "callbacks.rehearsal.images_per_second=150",
+            "callbacks.rehearsal.rated_images_per_second=150",
         ),
         {"every": 300, "late": 0.8},
     ),
@@ -111,7 +111,9 @@ CASES = {
             "+logger.csv.seconds=0.15",
         ),
     ),
-    "checkpoint stalls": Case("checkpoint_stall", ("model=resnet50", "checkpoint.every_n_steps=1")),
+    "checkpoint stalls": Case(
+        "checkpoint_stall", ("model=resnet50", "model.name=resnet152", "checkpoint.every_n_steps=1")
+    ),
 }
 """What was done -> the run."""
 

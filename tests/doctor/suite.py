@@ -100,10 +100,15 @@ def record(out: Path, file: Path) -> None:
 
 
 def confusion(out: Path) -> dict[str, Counter[str]]:
-    """By case, how often each cause was named."""
+    """By case, how often each cause is named by the rules as they are now, of what was measured then."""
+    from imagenet_opt.measure.diagnosis import diagnosis_of
+    from imagenet_opt.measure.evidence import evidence_of
+    from imagenet_opt.measure.verdict import judge
+
     found: dict[str, Counter[str]] = {name: Counter() for name in CASES}
     for file in sorted(out.glob("*.json")):
-        found[file.stem.rpartition("-")[0].replace("_", " ")][json.loads(file.read_text())["cause"]] += 1
+        cause = judge(evidence_of(diagnosis_of(json.loads(file.read_text())))).cause
+        found[file.stem.rpartition("-")[0].replace("_", " ")][cause] += 1
     return found
 
 

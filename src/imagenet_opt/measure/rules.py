@@ -36,8 +36,8 @@ def is_slow_reading(seen: Evidence) -> bool:
 
 def is_short_of_cpu(seen: Evidence) -> bool:
     """Whether decoding takes longer than the GPU, or the training process itself comes short of CPU time."""
-    slow_decoding = is_starved(seen) and not is_ample(seen) and not is_slow_reading(seen)
-    return slow_decoding or is_crowded(seen)
+    is_slow = min(seen.decode, seen.cpu_budget) < AMPLE * seen.gpu
+    return (is_slow and is_starved(seen) and not is_ample(seen) and not is_slow_reading(seen)) or is_crowded(seen)
 
 
 def is_crowded(seen: Evidence) -> bool:
@@ -172,15 +172,15 @@ def busy_neighbour(seen: Evidence) -> Finding:
 def few_workers(seen: Evidence) -> Finding:
     workers, usable = seen.facts["num_workers"], max(1.0, seen.facts["usable_cpus"])
     most = max((rate for count, rate in seen.curves.get("workers", ()) if count > workers), default=0.0)
+    together = usable / (seen.fact("main_cpu_seconds") / seen.batch_size + usable / most) if most else 0.0
     fired = (
         is_short_of_cpu(seen)
-        and not is_crowded(seen)
         and not busy_neighbour(seen).fired
         and workers < usable
         and most * SLOWER > seen.decode
+        and together * SLOWER > seen.measured
     )
     words = "1 loader worker decodes" if workers == 1 else f"{workers:.0f} loader workers decode"
-    together = usable / (seen.fact("main_cpu_seconds") / seen.batch_size + usable / most) if most else 0.0
     return Finding(
         "few_workers",
         fired,
@@ -227,7 +227,8 @@ def slow_decode(seen: Evidence) -> Finding:
 def small_prefetch(seen: Evidence) -> Finding:
     ahead, workers = seen.facts["prefetch_factor"], max(1.0, seen.facts["num_workers"])
     gap = seen.ceilings[f"loader_{seen.state}"].facts.get("longest_gap_seconds", 0.0)
-    fired = is_starved(seen) and is_ample(seen) and not is_crowded(seen)
+    is_enough = is_ample(seen) or (not is_slow_reading(seen) and not is_short_of_cpu(seen))
+    fired = is_starved(seen) and bool(ahead) and is_enough and not is_crowded(seen)
     return Finding(
         "small_prefetch",
         fired,

@@ -31,12 +31,17 @@ BASE = (
     "model=resnet18",
     "logger=[csv]",
 )
-QUICK = (
-    "callbacks.rehearsal.images_per_second=1000",
-    "callbacks.rehearsal.rated_images_per_second=1000",
-    "data.batch_size=64",
-)
-"""A device that takes more than one CPU can decode."""
+
+
+def _quick(images_per_second: int) -> tuple[str, ...]:
+    """A device that takes more than one CPU can decode."""
+    rates = [
+        f"callbacks.rehearsal.{name}={images_per_second}" for name in ("images_per_second", "rated_images_per_second")
+    ]
+    return (*rates, "data.batch_size=64")
+
+
+QUICK = _quick(1000)
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ CASES = {
     "storage latency": Case("storage_latency", ("data.reads_in_flight=8",), {"latency": 0.2}),
     "storage bandwidth": Case("storage_bandwidth", (), {"bytes_per_second": 15e6}),
     "lazy first touch": Case("lazy_mount", ("data.reads_in_flight=8",), {"first_touch": 0.3}),
-    "too few workers": Case("few_workers", ("data.num_workers=1", *QUICK)),
+    "too few workers": Case("few_workers", ("data.num_workers=1", *_quick(1500))),
     "one usable CPU of two": Case("few_cpus", ("data.num_workers=auto", *QUICK), beside=one_cpu),
     "huge images": Case("slow_decode", images=huge_images),
     "hidden sync": Case(

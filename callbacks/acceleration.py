@@ -17,6 +17,7 @@ from imagenet_opt.model.cuda_graph import (
     capture_on_gpu,
     without_autocast_cache,
 )
+from imagenet_opt.model.micro_batch import ran_out
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _GRAPH_MODES = ("reduce-overhead", "max-autotune")
@@ -197,9 +198,10 @@ class Acceleration(Callback):
         except Exception as error:
             if self.on_failure == "stop":
                 raise
-            self._release_graphs()
-            self.cuda_graph = False
-            rank_zero_info(f"acceleration: no CUDA graph, going on without: {_reason(error)}")
+            self.cuda_graph = isinstance(error, RuntimeError) and ran_out(error)  # fewer images may fit
+            if not self.cuda_graph:
+                self._release_graphs()
+            rank_zero_info(f"acceleration: no CUDA graph of {tuple(images.shape)}, going on without: {_reason(error)}")
             return
         seconds = time.perf_counter() - began
         self.cuda_graph_seconds = (self.cuda_graph_seconds or 0.0) + seconds

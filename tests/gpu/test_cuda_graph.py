@@ -1,5 +1,6 @@
 """CUDA graphs on a real GPU: the same training with one launch instead of hundreds."""
 
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from callbacks.acceleration import Acceleration
+from imagenet_opt.model.cuda_graph import GraphedForward, capture_on_gpu
 from imagenet_opt.model.network import build_network
 
 NUM_STEPS, NUM_IMAGES = 10, 16
@@ -145,9 +147,26 @@ def test_kernels_of_a_step_come_from_two_launches() -> None:
     assert launches == [2]
 
 
-def test_dropout_draws_anew_in_each_replay() -> None:
-    from imagenet_opt.model.cuda_graph import GraphedForward, capture_on_gpu
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_a_size_for_which_memory_runs_out_goes_without_and_the_next_is_captured(monkeypatch, caplog) -> None:
+    real, asked = torch.cuda.make_graphed_callables, []
 
+    @wraps(real)
+    def scarce(module: nn.Module, sample: tuple[Tensor], **options: Any) -> nn.Module:
+        asked.append(sample[0].shape[-1])
+        if len(asked) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(module, sample, **options)
+
+    eager = fit(precision="32-true")
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", scarce)
+    with caplog.at_level("INFO"):
+        assert_alike(fit(Acceleration(cuda_graph=True), precision="32-true"), eager, 1e-3)
+    assert asked == [64, 96]
+    assert "no CUDA graph of (16, 3, 64, 64)" in caplog.text and "CUDA graph of (16, 3, 96, 96) captured" in caplog.text
+
+
+def test_dropout_draws_anew_in_each_replay() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Dropout(0.5)).cuda()
     images = torch.ones(2, 3, 8, 8, device="cuda")
     before = torch.cuda.get_rng_state()

@@ -1,6 +1,8 @@
-"""What makes the same network run faster: memory format, TF32, cuDNN's search, compile, checkpointing."""
+"""What makes the same network run faster: memory format, TF32, cuDNN's search, compile, CUDA graph, checkpointing."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -9,8 +11,17 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.model.cuda_graph import (
+    GraphedForward,
+    can_capture_beside_threads,
+    capture_on_gpu,
+    without_autocast_cache,
+)
+from imagenet_opt.model.micro_batch import ran_out
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_GRAPH_MODES = ("reduce-overhead", "max-autotune")
+"""Make CUDA graphs of their own."""
 
 
 class Acceleration(Callback):
@@ -21,10 +32,16 @@ class Acceleration(Callback):
     so that the keys of checkpoints stay clean, at the first training batch of each image size and tried there by a
     forward and backward with buffers and random state restored; on_failure: "eager" goes on uncompiled and says
     why, "stop" raises.
+    cuda_graph: the forward and backward of each training shape (of a micro-batch, where there are any) are captured at
+    its first batch and replayed as one launch; loss and optimizer stay as they are, validation and other shapes too.
+    For one process with a GPU and torch 2.14, and for modules that follow each forward by its backward; on_failure
+    holds for it as well. What hooks and Python code in the network do, they do at the capture only.
     gradient_checkpointing: timm's, less memory for more time.
     Precision, fused and deterministic are the Trainer's and the optimizer's.
 
-    Logs nothing by step; `summary()` has `startup/compile_seconds`.
+    Logs nothing by step; `summary()` has `startup/compile_seconds` and `startup/cuda_graph_seconds`.
+
+    Raises ConfigError for options that do not go together.
     """
 
     def __init__(
@@ -36,6 +53,7 @@ class Acceleration(Callback):
         compile: bool = False,
         compile_mode: str = "default",
         fullgraph: bool = False,
+        cuda_graph: bool = False,
         gradient_checkpointing: bool = False,
         on_failure: Literal["eager", "stop"] = "eager",
         network: str = "net",
@@ -46,17 +64,31 @@ class Acceleration(Callback):
             )
         if on_failure not in ("eager", "stop"):
             raise ConfigError(f"callbacks.acceleration.on_failure={on_failure!r} must be eager or stop")
+        if cuda_graph and gradient_checkpointing:
+            raise ConfigError(
+                "callbacks.acceleration.cuda_graph=true cannot capture what gradient_checkpointing=true does to the "
+                "random state; set one of them to false"
+            )
+        if cuda_graph and compile and compile_mode in _GRAPH_MODES:
+            raise ConfigError(
+                f"callbacks.acceleration.compile_mode={compile_mode} makes CUDA graphs of its own; beside "
+                "cuda_graph=true use compile_mode=default or max-autotune-no-cudagraphs, or set cuda_graph=false"
+            )
         self.channels_last = channels_last
         self.tf32 = tf32
         self.cudnn_benchmark = cudnn_benchmark
         self.compile = compile
         self.compile_mode = compile_mode
         self.fullgraph = fullgraph
+        self.cuda_graph = cuda_graph
         self.gradient_checkpointing = gradient_checkpointing
         self.on_failure = on_failure
         self.network = network
         self.compile_seconds: float | None = None
+        self.cuda_graph_seconds: float | None = None
         self._tried: set[torch.Size] = set()
+        self._captured: set[torch.Size] = set()
+        self._graphed: GraphedForward | None = None
         self._before: tuple[str, bool, bool] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -71,10 +103,12 @@ class Acceleration(Callback):
         if self.compile and self.compile_mode != "default" and trainer.strategy.root_device.type == "cpu":
             rank_zero_info(f"acceleration: compile mode {self.compile_mode} is for GPUs; default on this CPU")
             self.compile_mode = "default"
-        self._tried = set()
+        if self.cuda_graph:
+            self.cuda_graph = _can_graph(trainer)
+        self._tried, self._captured = set(), set()
         on = [
             name
-            for name in ("channels_last", "tf32", "cudnn_benchmark", "gradient_checkpointing")
+            for name in ("channels_last", "tf32", "cudnn_benchmark", "cuda_graph", "gradient_checkpointing")
             if getattr(self, name)
         ]
         on += [f"compile ({self.compile_mode})"] if self.compile else []
@@ -85,6 +119,11 @@ class Acceleration(Callback):
         if self.compile and (shape := _images(batch).shape) not in self._tried:
             self._tried.add(shape)
             self._compile(trainer, pl_module, _images(batch))
+        if self.cuda_graph:
+            images = _images(batch)[: getattr(pl_module, "micro_batch_size", None)]
+            if images.shape not in self._captured:
+                self._captured.add(images.shape)
+                self._capture(trainer, pl_module, images)
 
     def on_validation_batch_start(
         self,
@@ -100,12 +139,14 @@ class Acceleration(Callback):
         if self._before is not None:
             _set_switches(*self._before)
             self._before = None
+        self._release_graphs()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self.teardown(trainer, pl_module, "fit")  # which Lightning leaves out after an error
 
     def summary(self) -> dict[str, float]:
-        return {} if self.compile_seconds is None else {"startup/compile_seconds": self.compile_seconds}
+        seconds = {"compile_seconds": self.compile_seconds, "cuda_graph_seconds": self.cuda_graph_seconds}
+        return {f"startup/{name}": value for name, value in seconds.items() if value is not None}
 
     def _net(self, pl_module: LightningModule) -> nn.Module:
         net = getattr(pl_module, self.network, None)
@@ -133,18 +174,44 @@ class Acceleration(Callback):
         images = images[: getattr(pl_module, "micro_batch_size", None)]
         began = time.perf_counter()
         try:
-            _forward_backward(net, images, trainer)
+            with _undisturbed(net, images), _training_context(trainer, images, graphed=self.cuda_graph):
+                net(images).float().sum().backward()
         except Exception as error:
             if self.on_failure == "stop":
                 raise
+            self._release_graphs()  # which were captured compiled
             net._compiled_call_impl = None
             self.compile = False
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
-            rank_zero_info(f"acceleration: not compiled, going on eagerly: {type(error).__name__}: {reason}")
+            rank_zero_info(f"acceleration: not compiled, going on eagerly: {_reason(error)}")
             return
         seconds = time.perf_counter() - began
         self.compile_seconds = (self.compile_seconds or 0.0) + seconds
         rank_zero_info(f"acceleration: compiled for images of {tuple(images.shape[-2:])} in {seconds:.1f} s")
+
+    def _capture(self, trainer: Trainer, pl_module: LightningModule, images: Tensor) -> None:
+        began = time.perf_counter()
+        try:
+            if self._graphed is None:
+                self._graphed = GraphedForward(self._net(pl_module), capture_on_gpu())
+            with _training_context(trainer, images, graphed=True):
+                self._graphed.capture(images)
+        except Exception as error:
+            if self.on_failure == "stop":
+                raise
+            self.cuda_graph = isinstance(error, RuntimeError) and ran_out(error)  # fewer images may fit
+            if not self.cuda_graph:
+                self._release_graphs()
+            rank_zero_info(f"acceleration: no CUDA graph of {tuple(images.shape)}, going on without: {_reason(error)}")
+            return
+        seconds = time.perf_counter() - began
+        self.cuda_graph_seconds = (self.cuda_graph_seconds or 0.0) + seconds
+        rank_zero_info(f"acceleration: CUDA graph of {tuple(images.shape)} captured in {seconds:.1f} s")
+
+    def _release_graphs(self) -> None:
+        if self._graphed is not None:
+            self._graphed.release()
+            self._graphed = None
+        self._captured.clear()
 
 
 def _images(batch: Any) -> Tensor:
@@ -157,13 +224,14 @@ def _images(batch: Any) -> Tensor:
     return images
 
 
-def _forward_backward(net: nn.Module, images: Tensor, trainer: Trainer) -> None:
-    """One forward and backward that leaves no trace: buffers, gradients and random state are as before."""
+@contextmanager
+def _undisturbed(net: nn.Module, images: Tensor) -> Iterator[None]:
+    """A forward and backward in it leaves no trace: buffers, gradients and random state are as before."""
     buffers = [buffer.clone() for buffer in net.buffers()]
     devices = [images.device] if images.device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(devices), trainer.precision_plugin.forward_context():
-            net(images).float().sum().backward()
+        with torch.random.fork_rng(devices):
+            yield
         if devices:
             torch.cuda.synchronize()
     finally:
@@ -171,6 +239,39 @@ def _forward_backward(net: nn.Module, images: Tensor, trainer: Trainer) -> None:
             buffer.copy_(before)
         for parameter in net.parameters():
             parameter.grad = None
+
+
+@contextmanager
+def _training_context(trainer: Trainer, images: Tensor, *, graphed: bool) -> Iterator[None]:
+    """The precision that a training step has; `graphed`: as a graph of it is captured."""
+    with (
+        trainer.precision_plugin.forward_context(),
+        without_autocast_cache(images.device) if graphed else nullcontext(),
+    ):
+        yield
+
+
+def _can_graph(trainer: Trainer) -> bool:
+    """Raises ConfigError where it cannot be mended by going on without."""
+    if trainer.world_size > 1:
+        raise ConfigError(
+            f"callbacks.acceleration.cuda_graph=true is for one process, here are {trainer.world_size} "
+            "(trainer.devices, trainer.num_nodes), whose gradients are averaged inside the backward; "
+            "set cuda_graph=false, or compile=true with compile_mode=reduce-overhead"
+        )
+    if trainer.strategy.root_device.type != "cuda":
+        rank_zero_info(f"acceleration: a CUDA graph is for GPUs; none on this {trainer.strategy.root_device.type}")
+        return False
+    if not can_capture_beside_threads():
+        raise ConfigError(
+            f"callbacks.acceleration.cuda_graph=true needs torch 2.14, found {torch.__version__}; upgrade torch, or "
+            "set cuda_graph=false"
+        )
+    return True
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
 
 
 def _checkpoint_gradients(net: nn.Module) -> None:

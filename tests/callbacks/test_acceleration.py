@@ -3,7 +3,7 @@
 import pytest
 import timm
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
 from torch import nn
 
 from callbacks.acceleration import Acceleration
@@ -159,6 +159,31 @@ def test_what_cannot_be_is_told(project) -> None:
         project.fit(Acceleration(gradient_checkpointing=True))
     with pytest.raises(ConfigError, match=r"callbacks\.acceleration\.network='model'"):
         project.fit(Acceleration(network="model"))
+
+
+def test_what_a_cuda_graph_does_not_go_with_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"gradient_checkpointing=true"):
+        Acceleration(cuda_graph=True, gradient_checkpointing=True)
+    for mode in ("reduce-overhead", "max-autotune"):
+        with pytest.raises(ConfigError, match=rf"compile_mode={mode}.*max-autotune-no-cudagraphs.*cuda_graph=false"):
+            Acceleration(cuda_graph=True, compile=True, compile_mode=mode)
+        Acceleration(cuda_graph=True, compile_mode=mode)
+    Acceleration(cuda_graph=True, compile=True, compile_mode="max-autotune-no-cudagraphs")
+
+
+def test_a_cuda_graph_is_for_one_process() -> None:
+    trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False)
+    with pytest.raises(ConfigError, match=r"cuda_graph=true is for one process, here are 2.*trainer\.devices"):
+        Acceleration(cuda_graph=True).setup(trainer, Plain(), "fit")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what a CPU leaves out")
+def test_on_a_cpu_there_is_no_cuda_graph_and_one_line_says_so(project, caplog) -> None:
+    with caplog.at_level("INFO"):
+        graphed = project.fit(Acceleration(cuda_graph=True))
+    assert caplog.text.count("CUDA graph") == 1
+    for name, tensor in weights(project.fit()).items():
+        assert torch.equal(tensor, weights(graphed)[name]), name
 
 
 def test_a_batch_of_another_kind_is_touched_only_when_it_must_be(project) -> None:

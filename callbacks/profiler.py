@@ -1,0 +1,146 @@
+"""A few steps in detail: what the CPU and the GPU did in them."""
+
+import csv
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info
+
+from imagenet_opt.errors import ConfigError, printable
+from imagenet_opt.measure.operations import timed_operations
+
+log = logging.getLogger(__name__)
+
+FOLDER = "profile"
+_COLUMNS = ("operation", "kind", "calls_per_step", "ms_per_step", "percent")
+
+
+class Profiler(Callback):
+    """Records `num_steps` steps with torch.profiler, after `start_step` steps of this fit and one more in which the
+    profiler warms up; and writes, into the folder `profile` of `folder`, N being the first recorded step:
+
+    | file | what |
+    |---|---|
+    | `step_N.json.gz` | a Chrome trace, for https://ui.perfetto.dev or chrome://tracing |
+    | `step_N.csv` | the `num_operations` that take longest, with their kind, see imagenet_opt.measure.operations |
+
+    `ms_per_step` is of kernels on a GPU, else of the CPU. A step is from the end of the one before, so waits for data
+    are in the trace. Recorded steps are slower than others: a trace says what takes long, not how long it takes.
+    Logs nothing. Of several processes rank 0 is recorded. A fit that ends earlier leaves what there is; a full disk
+    costs a warning, and training goes on. No other profiler may record at the same time: torch has one.
+
+    Raises ConfigError.
+    """
+
+    def __init__(
+        self, *, folder: str | Path, start_step: int = 10, num_steps: int = 3, num_operations: int = 30
+    ) -> None:
+        for name, value, least in (
+            ("start_step", start_step, 0),
+            ("num_steps", num_steps, 1),
+            ("num_operations", num_operations, 1),
+        ):
+            if value < least:
+                raise ConfigError(f"callbacks.profiler.{name}={value} must be at least {least}")
+        self.folder = Path(folder) / FOLDER
+        self.start_step, self.num_steps, self.num_operations = start_step, num_steps, num_operations
+        self._profile: torch.profiler.profile | None = None
+        self._is_due = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._is_due = trainer.is_global_zero
+        self._num_done = self._num_recorded = 0
+        self._on_gpu = trainer.strategy.root_device.type == "cuda"
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if self._is_due and self._num_done >= self.start_step:
+            self._is_due = False
+            self._first = trainer.global_step + 2  # the next one warms up
+            self._profile = self._new_profile()
+            self._profile.start()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._num_done += 1
+        if self._profile is not None:
+            self._num_recorded = self._num_done - self.start_step - 1
+            self._profile.step()
+            if self._num_recorded == self.num_steps:
+                self._stop()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._is_due or (self._profile is not None and not self._num_recorded):
+            rank_zero_info(
+                f"profiler: nothing recorded, the fit had {self._num_done} steps; callbacks.profiler.start_step="
+                f"{self.start_step} and one to warm up come first"
+            )
+        self._stop()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._stop()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._stop()
+
+    def _new_profile(self) -> torch.profiler.profile:
+        kinds = torch.profiler.ProfilerActivity
+        return torch.profiler.profile(
+            activities=[kinds.CPU, *([kinds.CUDA] if self._on_gpu else [])],
+            schedule=torch.profiler.schedule(wait=0, warmup=1, active=self.num_steps, repeat=1),
+            on_trace_ready=self._write,
+        )
+
+    def _stop(self) -> None:
+        """Of a profile that has recorded something, torch calls `_write`."""
+        profile, self._profile, self._is_due = self._profile, None, False
+        if profile is not None:
+            profile.stop()
+
+    def _write(self, profile: torch.profiler.profile) -> None:
+        if not self._num_recorded:
+            return
+        trace, table = (self.folder / f"step_{self._first}.{suffix}" for suffix in ("json.gz", "csv"))
+        with _warning():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with _whole(trace) as part:
+                profile.export_chrome_trace(str(part))
+            with _whole(table) as part:
+                self._write_table(profile, part)
+            steps = "1 step" if self._num_recorded == 1 else f"{self._num_recorded} steps"
+            rank_zero_info(f"profiler: {steps} from step {self._first} on: {printable(f'{trace}')} and {table.name}")
+
+    def _write_table(self, profile: torch.profiler.profile, file: Path) -> None:
+        operations = timed_operations(profile, num_steps=self._num_recorded, on_gpu=self._on_gpu)
+        whole = sum(operation.seconds for operation in operations)
+        with file.open("w", newline="") as lines:
+            rows = csv.writer(lines)
+            rows.writerow(_COLUMNS)
+            for one in operations[: self.num_operations]:
+                numbers = one.num_calls, 1000 * one.seconds, 100 * one.seconds / whole
+                rows.writerow([one.name, one.group, *(f"{number:.4g}" for number in numbers)])
+
+
+@contextmanager
+def _whole(file: Path) -> Iterator[Path]:
+    """Where to write first, so that nobody finds half a file."""
+    part = file.with_name(f"new_{file.name}")
+    try:
+        yield part
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _warning() -> Iterator[None]:
+    """A profile is not worth a training."""
+    try:
+        yield
+    except Exception as error:  # of the system, of the profiler
+        log.warning("profiler: not written, training goes on (%s)", printable(f"{type(error).__name__}: {error}"))

@@ -1,0 +1,214 @@
+"""Kind `anatomy` of a study: one training step taken apart, beside what the device can do."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from imagenet_opt.cli.apart import call_apart
+from imagenet_opt.cli.progress import announced
+from imagenet_opt.cli.study_request import Request, checked_options
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.anatomy import Part, parts
+from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.launch_gaps import LaunchGaps
+from imagenet_opt.measure.operations import Operation, kernel_seconds, timed_operations
+from imagenet_opt.measure.peak import MatmulPeak, matmul_peak, memory_bandwidth, timed
+from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
+from imagenet_opt.measure.work import counted_work
+
+_WARM_STEPS = 3
+_BLOCK_STEPS = 4
+"""Timed together, so that a GPU is waited for once."""
+_LEAST_BLOCKS = 3
+_MOVING = ("normalisation", "element-wise")
+"""Groups that move more than they compute."""
+
+
+class Options(BaseModel):
+    """num_steps: profiled. num_operations: shown."""
+
+    model_config = ConfigDict(extra="forbid")
+    num_steps: int = Field(5, ge=1, le=1000)
+    num_operations: int = Field(15, ge=1)
+
+
+@dataclass(frozen=True)
+class Job:
+    overrides: tuple[str, ...]
+    seconds: float
+    num_steps: int
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """step_seconds: unprofiled, the median. kernel_seconds: of a step; None without a GPU. bandwidth: GB/s."""
+
+    device: str
+    dtype: str
+    num_images: int
+    step_seconds: float
+    kernel_seconds: float | None
+    peak: MatmulPeak
+    bandwidth: float
+    parts: tuple[Part, ...]
+    operations: tuple[Operation, ...]
+
+
+def run(request: Request) -> list[Sheet]:
+    """Raises ImagenetOptError."""
+    options = checked_options(Options, request)
+    with announced(1) as announce:
+        announce("one training step, taken apart")
+        try:
+            found = call_apart(f"{__name__}.measured", Job(request.overrides, request.seconds, options.num_steps))
+        except TurnFailed as error:
+            raise ConfigError(f"study={request.name}: no step could be measured ({error})") from error
+    anatomy = Anatomy(
+        **found
+        | {
+            "peak": MatmulPeak(*found["peak"]),
+            "parts": tuple(Part(**part) for part in found["parts"]),
+            "operations": tuple(Operation(**operation) for operation in found["operations"]),
+        }
+    )
+    return [_groups(anatomy), _operations(anatomy, options.num_operations), _limits(anatomy)]
+
+
+def measured(job: Job) -> dict[str, Any]:
+    """An Anatomy as JSON has it; called in a process of its own."""
+    from imagenet_opt.cli.console import quiet
+    from imagenet_opt.cli.doctor import composed
+    from imagenet_opt.cli.resident_step import resident_step
+
+    quiet()
+    with resident_step(composed(job.overrides)) as step:
+        on_gpu = step.device.type == "cuda"
+        timed(step, step.device, num_calls=_WARM_STEPS)
+        blocks = max(_LEAST_BLOCKS, round(job.seconds / timed(step, step.device, num_calls=1) / _BLOCK_STEPS))
+        step_seconds = median(timed(step, step.device, num_calls=_BLOCK_STEPS) for _ in range(blocks))
+        profile = _profiled(step, job.num_steps, on_gpu=on_gpu)
+        operations = timed_operations(profile, num_steps=job.num_steps, on_gpu=on_gpu)
+        found = Anatomy(
+            device=torch.cuda.get_device_name(step.device) if on_gpu else "the CPU",
+            dtype=str(step.dtype).removeprefix("torch."),
+            num_images=len(step.images),
+            step_seconds=step_seconds,
+            kernel_seconds=kernel_seconds(profile, num_steps=job.num_steps) if on_gpu else None,
+            peak=matmul_peak(step.device, step.dtype, seconds=job.seconds / 2),
+            bandwidth=memory_bandwidth(step.device, seconds=job.seconds / 4),
+            parts=tuple(parts(operations, counted_work(step.forward_backward, step.update))),
+            operations=tuple(operations),
+        )
+    return asdict(found)
+
+
+def _profiled(step: Any, num_steps: int, *, on_gpu: bool) -> torch.profiler.profile:
+    kinds = torch.profiler.ProfilerActivity
+    profile = torch.profiler.profile(activities=[kinds.CPU, *([kinds.CUDA] if on_gpu else [])])
+    with profile:
+        timed(step, step.device, num_calls=num_steps)
+    return profile
+
+
+def _groups(anatomy: Anatomy) -> Sheet:
+    """Times and FLOPs by kind of operation."""
+    columns = (
+        Column("operations"),
+        Column("ms/step", "{:,.2f}"),
+        Column("time %", "{:.1f}"),
+        Column("GFLOP/step", "{:,.3f}"),
+        Column("FLOPs %", "{:.2f}"),
+        Column("GFLOP/s", "{:,.0f}"),
+        Column("GB/step", "{:,.3f}"),
+        Column("GB/s", "{:,.1f}"),
+    )
+    return Sheet("Kinds of operations", columns, tuple(map(_row, anatomy.parts)), _group_notes(anatomy), _bars(anatomy))
+
+
+def _row(part: Part) -> tuple[Cell, ...]:
+    counts = part.flops / 1e9, 100 * part.flop_share, part.gflops_per_second, part.num_bytes / 1e9, part.gb_per_second
+    return (part.group, 1000 * part.seconds, 100 * part.time_share, *counts)
+
+
+def _group_notes(anatomy: Anatomy) -> tuple[str, ...]:
+    contraction = anatomy.parts[0]
+    clock = "kernels on the GPU" if anatomy.kernel_seconds else "the CPU in each operation, without those it calls"
+    return (
+        f"Contractions (convolutions, matrix products) have {100 * contraction.flop_share:.2f} % of the FLOPs and "
+        f"{100 * contraction.time_share:.1f} % of the time; in BERT, 99.8 and 61 % (Ivanov et al., arXiv:2007.00072).",
+        f"Time is that of {clock}, in a step that is not compiled. FLOPs of contractions are torch's count; of the "
+        "others there is one for each element. GB are the least: each operation reads its inputs and writes its "
+        "outputs once; copies within others are not counted, but timed. A rate above the memory's bandwidth means "
+        "that caches helped.",
+    )
+
+
+def _bars(anatomy: Anatomy) -> tuple[Plot, ...]:
+    names = tuple(part.group for part in anatomy.parts)
+    series = (
+        Series("time", names, tuple(100 * part.time_share for part in anatomy.parts)),
+        Series("FLOPs", names, tuple(100 * part.flop_share for part in anatomy.parts)),
+    )
+    return (Plot("Shares of a training step", "operations", "%", "bars", series),)
+
+
+def _operations(anatomy: Anatomy, num_operations: int) -> Sheet:
+    whole = sum(operation.seconds for operation in anatomy.operations)
+    shown = anatomy.operations[:num_operations]
+    columns = (
+        Column("operation"),
+        Column("kind"),
+        Column("calls/step", "{:,.0f}"),
+        Column("ms/step", "{:,.2f}"),
+        Column("time %", "{:.1f}"),
+    )
+    rows = tuple((one.name, one.group, one.num_calls, 1000 * one.seconds, 100 * one.seconds / whole) for one in shown)
+    rest = len(anatomy.operations) - len(shown)
+    return Sheet("Operations that take longest", columns, rows, (f"{rest} others are shorter.",) if rest > 0 else ())
+
+
+def _limits(anatomy: Anatomy) -> Sheet:
+    """What the step reaches, and what the device can do."""
+    achieved = anatomy.parts[0].flops / anatomy.step_seconds / 1e12
+    rows: list[tuple[Cell, ...]] = [
+        ("training step", 1000 * anatomy.step_seconds, "ms"),
+        ("training", anatomy.num_images / anatomy.step_seconds, "images/s"),
+        ("contractions of the step", achieved, "TFLOP/s"),
+        (f"measured peak, {anatomy.dtype}, {anatomy.peak.size} x {anatomy.peak.size}", anatomy.peak[0], "TFLOP/s"),
+        ("model FLOPs utilisation (MFU) of that peak", 100 * achieved / anatomy.peak.tflops_per_second, "%"),
+        ("measured memory bandwidth", anatomy.bandwidth, "GB/s"),
+    ]
+    if anatomy.kernel_seconds:
+        gaps = LaunchGaps(anatomy.step_seconds, anatomy.kernel_seconds)
+        rows += [("time in which no kernel runs", 100 * gaps.gap_share, "%")]
+        said = gaps.sentence()[:1].upper() + gaps.sentence()[1:] + "."
+    else:
+        said = "No GPU here, so there are no gaps between kernels to look for."
+    columns = (Column(f"on {anatomy.device}"), Column("measured", "{:,.4g}"), Column("unit"))
+    return Sheet("The step beside what the device can do", columns, tuple(rows), (*_limit_notes(anatomy), said))
+
+
+def _limit_notes(anatomy: Anatomy) -> tuple[str, ...]:
+    seconds, num_bytes = (sum(_values(anatomy.parts, name)) for name in ("seconds", "num_bytes"))
+    share = 100 * sum(_values(anatomy.parts, "time_share"))
+    notes = (
+        "The peak is the fastest square matrix product that was measured here, not the data sheet's. MFU after "
+        "Chowdhery et al., PaLM, arXiv:2204.02311, which takes the latter.",
+    )
+    if not seconds:
+        return notes
+    rate = num_bytes / seconds / 1e9
+    moving = (
+        f"Normalisations and element-wise operations take {share:.1f} % of the time and move {rate:,.1f} GB/s or more, "
+        f"{100 * rate / anatomy.bandwidth:.0f} % of the memory's bandwidth. Near 100 % only moving less helps: fused "
+        "kernels (callbacks.acceleration.compile=true), 16 bits. Far below, launches or single threads hold them up."
+    )
+    return (*notes, moving)
+
+
+def _values(of: Iterable[Part], name: str) -> list[float]:
+    return [getattr(part, name) for part in of if part.group in _MOVING]

@@ -1,0 +1,122 @@
+"""A network's forward and backward as CUDA graphs, one for each shape of images."""
+
+import inspect
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from imagenet_opt.model.snapshot import Snapshot
+
+Capture = Callable[[nn.Module, tuple[Tensor]], nn.Module]
+"""(network, (images,)) -> the same, that replays what was captured; as torch.cuda.make_graphed_callables."""
+
+
+class GraphedForward:
+    """Replays what `net` does in training for the shapes that were captured, and calls it as before for all others.
+
+    It takes the place that `net.compile()` takes, which no copy, no pickle and no state_dict of the network has. What
+    was compiled before is captured compiled.
+
+    A graph reads and writes the memory that it was captured with. So it is used only while parameters and buffers are
+    where they were, as trainable, and every layer in the mode it had; images and logits are copied, and gradients that
+    are there already are moved away before they are written over. What stays is one rule: each forward is followed by
+    its backward before the next forward.
+
+    Source of the moving: https://github.com/pytorch/pytorch/issues/181723, accumulated gradients that are wrong, as
+    the first to be added to are the graph's own memory.
+    """
+
+    def __init__(self, net: nn.Module, capture: Capture) -> None:
+        self._net, self._capture = net, capture
+        self._before = net._compiled_call_impl
+        self._call: Callable[..., Any] = self._before or net._call_impl
+        self._tensors = [*net.parameters(), *net.buffers()]
+        self._layers = list(net.modules())
+        self._graphs: dict[Hashable, tuple[nn.Module, list[Any]]] = {}
+        net._compiled_call_impl = self
+
+    def capture(self, images: Tensor) -> None:
+        """Of images (N, 3, H, W), in the precision context of training; buffers and random state are as before.
+
+        Gradients are left alone.
+        """
+        before = Snapshot(self._net.buffers())
+        try:
+            with without_autocast_cache(images.device):
+                graph = self._capture(_Called(self._net, self._call), (images.detach().clone(),))
+        finally:
+            before.restore()
+        self._graphs[_key(images)] = graph, self._state()
+
+    def release(self) -> None:
+        """The network is called as it was before."""
+        self._net._compiled_call_impl = self._before
+        self._graphs.clear()
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        if (graph := self._graph_for(args, options)) is None:
+            return self._call(*args, **options)
+        self._move_gradients()
+        return tree_map(torch.clone, graph(*args))
+
+    def _graph_for(self, args: tuple[Any, ...], options: dict[str, Any]) -> nn.Module | None:
+        if not self._net.training or not torch.is_grad_enabled() or options or len(args) != 1:
+            return None
+        if not isinstance(args[0], Tensor) or args[0].requires_grad:
+            return None
+        graph, state = self._graphs.get(_key(args[0]), (None, None))
+        return graph if state == self._state() else None
+
+    def _state(self) -> list[Any]:
+        """What a graph cannot follow."""
+        tensors = [(tensor.data_ptr(), tensor.requires_grad) for tensor in self._tensors]
+        return [*tensors, *(layer.training for layer in self._layers)]
+
+    def _move_gradients(self) -> None:
+        for tensor in self._tensors:
+            if tensor.grad is not None:
+                tensor.grad = tensor.grad.clone()
+
+
+class _Called(nn.Module):
+    """The network as torch captures it: with its parameters, but called past what stands before it."""
+
+    def __init__(self, net: nn.Module, call: Callable[..., Any]) -> None:
+        super().__init__()
+        self.net, self.call = net, call
+
+    def forward(self, images: Tensor) -> Any:
+        return self.call(images)
+
+
+def capture_on_gpu() -> Capture:
+    """torch's own capture. All graphs share one pool of memory, as one step runs only one of them.
+
+    Only this thread is watched meanwhile: the loader's, which pins memory, may go on.
+    """
+    pool = torch.cuda.graph_pool_handle()
+    capture: Any = torch.cuda.make_graphed_callables
+    return partial(capture, pool=pool, capture_error_mode="thread_local")
+
+
+def can_capture_beside_threads() -> bool:
+    """Since torch 2.14; before, a loader that pins memory can break a capture, and break in it."""
+    return "capture_error_mode" in inspect.signature(torch.cuda.make_graphed_callables).parameters
+
+
+def without_autocast_cache(device: torch.device) -> torch.autocast:
+    """Autocast as it is, but for its cache of weights, whose copies a graph would not renew."""
+    kind = device.type
+    return torch.autocast(
+        kind, dtype=torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind), cache_enabled=False
+    )
+
+
+def _key(images: Tensor) -> Hashable:
+    kind = images.device.type
+    autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    return images.shape, images.dtype, autocast

@@ -1,0 +1,91 @@
+"""A step is taken apart in a process of its own, and its tables agree with each other."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.overrides import config_folder
+from imagenet_opt.cli.resident_step import resident_step
+from imagenet_opt.cli.study_anatomy import run
+from imagenet_opt.cli.study_request import Request, read_study
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.operations import GROUPS
+
+SMALL = (
+    "model.name=resnet18",
+    "data.image_size=32",
+    "data.batch_size=4",
+    "trainer.accelerator=cpu",
+    "trainer.precision=32-true",
+)
+
+
+def request(*overrides: str, **options: Any) -> Request:
+    stem, file = read_study("anatomy", config_folder() / "study")
+    return Request(
+        name=stem,
+        title=file.title,
+        kind=file.kind,
+        options=(file.model_extra or {}) | options,
+        overrides=(*SMALL, *overrides),
+        repeats=2,
+        seconds=0.2,
+        parity_steps=0,
+        price_per_hour=None,
+        folder=Path("nowhere"),
+    )
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_step_is_taken_apart(tmp_path: Path) -> None:
+    groups, operations, limits = run(request(num_operations=3))
+    rows = {row[0]: row[1:] for row in groups.rows}
+    assert tuple(rows) == GROUPS
+    assert sum(row[1] for row in rows.values()) == pytest.approx(100)
+    assert sum(row[3] for row in rows.values()) == pytest.approx(100)
+    assert rows["contraction"][3] > 80 and rows["optimizer"][3] > 5  # small images, and as many weights as ever
+    assert all(rows[group][0] > 0 for group in ("contraction", "normalisation", "element-wise", "optimizer"))
+    assert len(operations.rows) == 3
+    assert operations.rows[0][3] >= operations.rows[1][3] >= operations.rows[2][3] > 0
+    values = {row[0]: row[1] for row in limits.rows}
+    step_ms, achieved = values["training step"], values["contractions of the step"]
+    assert values["training"] == pytest.approx(4 / step_ms * 1000)
+    assert achieved == pytest.approx(rows["contraction"][2] / step_ms)  # GFLOP a ms are TFLOP a second
+    peak = next(value for name, value in values.items() if name.startswith("measured peak"))
+    assert values["model FLOPs utilisation (MFU) of that peak"] == pytest.approx(100 * achieved / peak)
+    assert "No GPU here" in limits.notes[-1]
+    assert [len(series.y) for series in groups.plots[0].series] == [6, 6]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unknown_keys_of_the_study_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"study=anatomy: num_stepps"):
+        run(request(num_stepps=3))
+
+
+def test_the_step_is_the_configured_one_and_learns_nothing() -> None:
+    overrides = ("trainer.precision=bf16-mixed", "callbacks.acceleration.tf32=true", "model.num_classes=7")
+    before = torch.get_float32_matmul_precision()
+    with resident_step(composed((*SMALL, *overrides))) as step:
+        assert (step.dtype, step.images.shape) == (torch.bfloat16, (4, 3, 32, 32))
+        assert step.images.is_contiguous(memory_format=torch.channels_last)
+        assert step.net.conv1.weight.is_contiguous(memory_format=torch.channels_last)
+        assert torch.get_float32_matmul_precision() == "high"
+        assert step.net.fc.out_features == 7
+        weights = [weight.clone() for weight in step.net.parameters()]
+        step()
+        assert all(torch.equal(old, new) for old, new in zip(weights, step.net.parameters(), strict=True))
+    assert torch.get_float32_matmul_precision() == before
+    plain = ("callbacks.acceleration.channels_last=false", "model.num_classes=null")
+    with resident_step(composed((*SMALL, *plain))) as step:
+        assert step.dtype == torch.float32
+        assert step.images.is_contiguous() and step.net.fc.out_features == 1000
+        step.forward_backward()
+        assert step.net.fc.weight.grad.abs().sum() > 0

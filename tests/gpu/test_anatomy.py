@@ -1,0 +1,67 @@
+"""On a GPU times are those of kernels, and all parts of an anatomy agree."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import nn
+from torch.utils.data import DataLoader
+
+from callbacks.profiler import Profiler
+from imagenet_opt.cli.study_anatomy import Job, measured
+from imagenet_opt.measure.peak import matmul_peak, memory_bandwidth
+
+SMALL = ("model.name=resnet18", "data.image_size=64", "data.batch_size=32", "trainer.precision=bf16-mixed")
+
+
+def test_the_parts_of_a_step_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = measured(Job(SMALL, seconds=1.0, num_steps=5))
+    assert found["device"] == torch.cuda.get_device_name() and found["dtype"] == "bfloat16"
+    assert 0 < found["kernel_seconds"] < 1.1 * found["step_seconds"]
+    of_operations = sum(operation["seconds"] for operation in found["operations"])
+    assert of_operations == pytest.approx(found["kernel_seconds"], rel=0.1)
+    shares = {part["group"]: part["time_share"] for part in found["parts"]}
+    assert shares["contraction"] > 0.2 and shares["optimizer"] > 0 and shares["normalisation"] > 0.05
+    achieved = found["parts"][0]["flops"] / found["step_seconds"] / 1e12
+    assert 0 < achieved < found["peak"][0]
+
+
+def test_peaks_are_below_what_no_device_has_and_tensor_cores_show() -> None:
+    gpu = torch.device("cuda")
+    half, full = (matmul_peak(gpu, dtype, seconds=1.0)[0] for dtype in (torch.bfloat16, torch.float32))
+    assert 1 < full < half < 5000
+    assert 50 < memory_bandwidth(gpu, seconds=0.5) < 20_000
+
+
+class Training(LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Conv2d(3, 256, 3), nn.Conv2d(256, 256, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        return self.net(batch).sum()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_the_profilers_table_has_the_kernels_times(tmp_path: Path) -> None:
+    trainer = Trainer(
+        accelerator="gpu",
+        devices=1,
+        max_steps=8,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[Profiler(folder=tmp_path, start_step=3, num_steps=2)],
+    )
+    trainer.fit(Training(), DataLoader(torch.randn(64, 3, 32, 32), batch_size=8))
+    with (tmp_path / "profile/step_5.csv").open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert "convolution" in rows[0]["operation"] and float(rows[0]["ms_per_step"]) > 0
+    assert sum(float(row["percent"]) for row in rows) > 90

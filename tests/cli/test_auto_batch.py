@@ -8,6 +8,7 @@ import pytest
 from imagenet_opt.cli.build import build_run
 from imagenet_opt.errors import ConfigError
 from tests.cli.test_build import tiny
+from tests.conftest import loading
 
 
 def test_auto_finds_a_batch_and_tells_it(
@@ -21,6 +22,7 @@ def test_auto_finds_a_batch_and_tells_it(
     assert f"data.batch_size=auto: {said}" in caplog.messages
 
 
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch")
 def test_a_run_goes_on_with_the_batch_that_it_began_with(
     images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: None
 ) -> None:
@@ -47,3 +49,8 @@ def test_auto_is_refused_where_it_cannot_be_looked_for(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         build_run(tiny(tmp_path, images_root, "data.batch_size=auto", override))
+
+
+def test_commands_that_do_not_train_say_who_finds_it() -> None:
+    with pytest.raises(ConfigError, match=r"data.batch_size=auto must be a whole number .* imagenet-opt tune"):
+        loading(batch_size="auto")

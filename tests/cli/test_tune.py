@@ -1,21 +1,25 @@
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
 from hydra import compose, initialize_config_dir
-from omegaconf import open_dict
+from omegaconf import OmegaConf, open_dict
 
 from imagenet_opt.cli import overrides as cli_overrides
 from imagenet_opt.cli import tune_memory
 from imagenet_opt.cli.build import build_run
 from imagenet_opt.cli.overrides import complete, config_folder
 from imagenet_opt.cli.tune import HELP, main, parse
+from imagenet_opt.cli.tune_batch import Batch, _fit
 from imagenet_opt.cli.tune_compute import AS_IT_IS, _formats, _ways
 from imagenet_opt.cli.tune_memory import MemoryTrials, largest_size, most_images
 from imagenet_opt.cli.tuned import how_to_train, write_tuned
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, OutOfMemory
+from imagenet_opt.measure.deadline import OutOfTime
 from tests.cli.test_build import composed, tiny
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -109,16 +113,57 @@ def test_a_quarter_of_an_epoch_is_the_most(num_train: int, most: int) -> None:
     assert most_images(num_train) == most
 
 
+@dataclass
+class Holding(MemoryTrials):
+    """Trials on a device that holds `capacity` images at once, until there is no time for more."""
+
+    capacity: int = 0
+    num: int = 100
+
+    def _try(self, batch: int, micro: int | None) -> Any:
+        if len(self.tried) == self.num:
+            raise OutOfTime
+        return {"peak_gib": 1.0 if (micro or batch) <= self.capacity else None}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "capacity", "fitting", "changes"),
+    [
+        (384, 200, 200, ("model.micro_batch_size=192",)),
+        (384, 700, 696, ()),
+        (50, 50, 50, ()),
+        (50, 49, 48, ("model.micro_batch_size=32",)),
+        (50, 4000, 1024, ()),
+        (6, 1, 1, ("model.micro_batch_size=1",)),
+    ],
+)
+def test_the_wanted_batch_is_kept(wanted: int, capacity: int, fitting: int, changes: tuple[str, ...]) -> None:
+    found = Batch(wanted)
+    _fit(found, Holding(OmegaConf.create(), capacity=capacity), wanted, 1024)
+    assert (found.fitting, found.changes) == (fitting, changes)
+
+
+def test_where_the_time_ends_what_was_seen_to_fit_counts() -> None:
+    found = Batch(256)
+    _fit(found, Holding(OmegaConf.create(), capacity=600, num=2), 256, 1024)
+    assert (found.fitting, found.changes) == (512, ())
+    assert found.notes == ["not tried: budget: other batch sizes"]
+
+
+def test_a_device_that_holds_nothing_is_said_so() -> None:
+    with pytest.raises(OutOfMemory, match=r"no batch from 1 images on fits.*data.image_size"):
+        _fit(Batch(64), Holding(OmegaConf.create()), 64, 1024)
+
+
 @pytest.mark.slow
 def test_out_of_memory_ends_the_trial_only(
     images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
 ) -> None:
     config = tiny(tmp_path, images_root, "model.num_classes=3")
-    trials = MemoryTrials(config)
-    assert trials.fits(16) and not list(tmp_path.glob("run*"))
     monkeypatch.setattr(tune_memory, "SPARE", 0.9999)
+    trials = MemoryTrials(config)
     assert not trials.fits(16)
-    assert [trial.peak_gib is not None for trial in trials.tried] == [True, False]
+    assert not list(tmp_path.glob("run*")) and len(trials.tried) == 1
 
 
 @pytest.mark.slow
@@ -141,7 +186,6 @@ def test_a_small_tuning_of_the_demo_data(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "conf", "tune.json"]
 
 
-@pytest.mark.slow
 def test_a_simulated_gpu_has_its_loader_tuned_only(
     tmp_path: Path, own_conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], checked: None
 ) -> None:

@@ -53,9 +53,11 @@ def tune_batch(turns: Turns, kept: Changes, *, wanted: int, num_train: int, seco
 def _fit(found: Batch, trials: MemoryTrials, wanted: int, most: int) -> None:
     """The largest batch up to `most`; micro-batches where the wanted one does not fit at once."""
     try:
-        found.fitting = trials.largest(start=wanted, most=most)
-        if found.fitting < wanted and wanted not in [trial.batch for trial in trials.tried] and trials.fits(wanted):
-            found.fitting = wanted  # which is no multiple of 8
+        if trials.fits(wanted):
+            found.fitting = wanted
+            found.fitting = max(wanted, trials.largest(start=2 * wanted, most=most, known=wanted))
+        else:
+            found.fitting = trials.largest(start=max(1, wanted // 2), most=max(1, wanted - 1))
     except OutOfTime:
         found.fitting = max((trial.batch for trial in trials.tried if trial.peak_gib is not None), default=0)
         found.notes.append("not tried: budget: other batch sizes")

@@ -48,9 +48,9 @@ class MemoryTrials:
         self.tried.append(trial)
         return trial.peak_gib is not None
 
-    def largest(self, *, start: int, most: int) -> int:
-        """The largest batch that fits at once; 0 for none."""
-        return largest_that_fits(self.fits, start=start, most=most)
+    def largest(self, *, start: int, most: int, known: int = 0) -> int:
+        """The largest batch that fits at once; 0 for none. known: that so many do is known."""
+        return largest_that_fits(lambda num: num <= known or self.fits(num), start=start, most=most)
 
     def _try(self, batch: int, micro: int | None) -> Any:
         config = self.config.copy()

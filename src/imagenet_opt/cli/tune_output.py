@@ -136,7 +136,10 @@ def write_experiment(found: Tuning, sheets: Sequence[Sheet], command: str, given
     simulated = f", simulated {found.simulated}" if found.simulated else ""
     lines = [f"{_now()}, {host()}{simulated}, torch {machine.versions()['torch']}", command]
     for sheet in sheets:
-        lines += [f"{sheet.title}: {', '.join(text for text in row if text != '-')}" for row in sheet.texts()]
+        heads = [column.heading for column in sheet.columns]
+        for row in sheet.texts():
+            cells = [f"{head} {text}" for head, text in zip(heads, row, strict=True) if text != "-"]
+            lines.append(f"{sheet.title}: {', '.join(cells)}")
     file = write_tuned("tune", found.overrides, lines)
     print(how_to_train(file, given), file=sys.stderr)
     return file

@@ -26,8 +26,8 @@ from imagenet_opt.model.micro_batch import ran_out
 
 STEPS = 3
 """That show whether a batch fits: the optimizer's state is there from the second on, and the third reuses memory."""
-_WARM_STEPS = 4
-"""Compiled networks record their CUDA graph in the second or third step."""
+_WARM_STEPS = {"cuda": 4, "cpu": 2}
+"""Compiled networks record their CUDA graph in the second or third step; on a CPU a step may take half a minute."""
 _NO_END = 1_000_000
 _ALONE = ("acceleration", "mixing")
 """Callbacks that belong to the device's own work."""
@@ -74,18 +74,16 @@ class WindowClock(Callback):
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.windows: list[float] = []
-        self._num_steps = self._num_images = 0
+        self._num_images = 0
         self._began = self._since = 0.0
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._num_steps += 1
-        if self._num_steps > _WARM_STEPS:
+        num_timed = batch_idx + 1 - _WARM_STEPS.get(trainer.strategy.root_device.type, 2)
+        if num_timed > 0:
             self._num_images += len(batch)
-            if time.perf_counter() - self._since < self.seconds / NUM_WINDOWS:
-                return
-        if self._num_steps >= _WARM_STEPS:
+        if num_timed == 0 or (num_timed > 0 and time.perf_counter() - self._since >= self.seconds / NUM_WINDOWS):
             self._close(trainer)
 
     def _close(self, trainer: Trainer) -> None:

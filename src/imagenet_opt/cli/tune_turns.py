@@ -18,7 +18,7 @@ Changes = tuple[str, ...]
 """Overrides beside those of the command line."""
 COMPILE_KEY = "callbacks.acceleration.compile"
 _LEAST_COMPILE_SECONDS = 30.0
-"""With less than that left nothing is compiled: Inductor takes about as long for ResNet-50 with a warm start."""
+"""With less than that left nothing is compiled: our choice, as nobody knows before how long it takes."""
 _GRACE_SECONDS = 60.0
 """The first turn of all may take longer than its share, as nothing can be said without it."""
 

@@ -89,7 +89,7 @@ def _grow(found: Batch, turns: Turns, kept: Changes, seconds: float, share: floa
     """A larger batch, where one is surely faster."""
     wanted = found.size
     sizes = sorted({min(2 * wanted, found.fitting), found.fitting})
-    found.settings = {f"batch {wanted}": kept} | {f"batch {n}": (*kept, f"data.batch_size={n}") for n in sizes}
+    found.settings = {f"batch {num}": (*kept, f"data.batch_size={num}") for num in (wanted, *sizes)}
 
     def turn(name: str, seconds: float) -> float:
         return turns.rate(found.settings[name], seconds, share=share, name=name)

@@ -74,7 +74,7 @@ def job_of(config: DictConfig, folder: str) -> dict[str, Any]:
     return {
         "config": OmegaConf.to_container(config, resolve=True),
         "folder": folder,
-        "devices": list(devices) if OmegaConf.is_list(devices) else [],
+        "devices": list(devices)[:1] if OmegaConf.is_list(devices) else [],
         "on_gpu": config.trainer.accelerator in ("auto", "gpu", "cuda"),
     }
 

@@ -23,7 +23,7 @@ from imagenet_opt.measure.deadline import Deadline
 from imagenet_opt.measure.interleave import TurnFailed
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
 
-COMPUTE_SHARE, BATCH_SHARE = 0.55, 0.75
+COMPUTE_SHARE, BATCH_SHARE = 0.6, 0.85
 """Of the budget that may be over after each part; the loader has the rest, and what the others have left."""
 _TURNS = 120
 """Short turns that a budget would hold, if nothing had to start."""

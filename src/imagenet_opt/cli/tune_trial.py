@@ -2,7 +2,7 @@
 
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,7 @@ from imagenet_opt.data.loader import image_dtype
 from imagenet_opt.errors import OutOfMemory
 from imagenet_opt.machine import GIB
 from imagenet_opt.measure.rate import NUM_WINDOWS
-from imagenet_opt.model.classifier import Classifier
-from imagenet_opt.model.micro_batch import ran_out
+from imagenet_opt.model.micro_batch import MicroBatches, Part, ran_out
 
 STEPS = 3
 """That show whether a batch fits: the optimizer's state is there from the second on, and the third reuses memory."""
@@ -39,7 +38,7 @@ def rate(job: dict[str, Any]) -> dict[str, Any]:
     job["folder"]: for what the trainer writes. With the seconds that it took to compile, None where nothing is.
     """
     clock = WindowClock(job["seconds"])
-    trainer, _ = _train(job, num_steps=_NO_END, callback=clock)
+    trainer = _train(job, num_steps=_NO_END, callback=clock)
     summaries = [callback.summary() for callback in trainer.callbacks if hasattr(callback, "summary")]  # type: ignore[attr-defined]
     compiled = [found["startup/compile_seconds"] for found in summaries if "startup/compile_seconds" in found]
     return {"windows": clock.windows, "compile_seconds": compiled[0] if compiled else None}
@@ -51,12 +50,11 @@ def fits(job: dict[str, Any]) -> dict[str, Any]:
     The memory is limited to the rest, so that nobody else's is taken: of a GPU for torch, of a CPU for the process.
     """
     peak: float | None = None
-    device = torch.device("cuda" if torch.cuda.is_available() and job["on_gpu"] else "cpu")
-    _limit_memory(device, job["spare"])
+    on_gpu = torch.cuda.is_available() and job["on_gpu"]
+    _limit_memory(torch.device("cuda", *(job["devices"] or [0])) if on_gpu else torch.device("cpu"), job["spare"])
     try:
-        trainer, model = _train(job, num_steps=STEPS, callback=Callback())
-        if model.micro_batches.size == model.micro_batches.asked:  # else it was halved
-            peak = _peak_gib(trainer.strategy.root_device)
+        trainer = _train(job, num_steps=STEPS, callback=NoHalving())
+        peak = _peak_gib(trainer.strategy.root_device)
     except (OutOfMemory, MemoryError):
         pass
     except RuntimeError as error:
@@ -99,6 +97,21 @@ class WindowClock(Callback):
         trainer.should_stop = len(self.windows) >= 2 and now - self._began >= self.seconds
 
 
+class NoHalving(Callback):
+    """Lets the fit end where the memory runs out, and not go on with smaller micro-batches."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        asked: Any = pl_module.micro_batch_size
+        pl_module.micro_batches = AskedOnly(asked)  # type: ignore[assignment]
+
+
+class AskedOnly(MicroBatches):
+    """Micro-batches that are never halved."""
+
+    def run(self, work: Callable[[slice], Part], num_images: int, take_back: Callable[[], None] | None) -> list[Part]:
+        return super().run(work, num_images, None)
+
+
 class Repeated:
     """A loader of one batch, `num` times."""
 
@@ -113,19 +126,18 @@ class Repeated:
             yield copy(self.batch)
 
 
-def _train(job: dict[str, Any], *, num_steps: int, callback: Callback) -> tuple[Trainer, Classifier]:
+def _train(job: dict[str, Any], *, num_steps: int, callback: Callback) -> Trainer:
     asked: Any = OmegaConf.create(job["config"])
     with run_folder(only(asked, callbacks=_ALONE), within=Path(job["folder"])) as config:
         with open_dict(config):
             config.trainer.enable_checkpointing = False
-            if len(devices := job["devices"]) == 1:
-                config.trainer.devices = devices
+            config.trainer.devices = job["devices"] or 1
         trainer = build_trainer(config)
         trainer.callbacks.append(callback)  # type: ignore[attr-defined]
         model = build_model(config, global_batch=config.data.batch_size)
         batch = random_batch(config, trainer)
         trainer.fit(model, train_dataloaders=Repeated(batch, num_steps), weights_only=True)
-    return trainer, model
+    return trainer
 
 
 def random_batch(config: DictConfig, trainer: Trainer) -> Batch:

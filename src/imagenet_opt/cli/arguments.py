@@ -2,10 +2,14 @@
 
 import argparse
 import os
+import re
 from pathlib import Path
 from typing import NoReturn
 
 from imagenet_opt.errors import ConfigError
+
+_BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|m|)")
+_LEAST_SECONDS, _MOST_SECONDS = 10, 3600
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,3 +27,12 @@ def check_writable(file: Path) -> None:
     folder = file.absolute().parent
     if file.is_dir() or not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
         raise ConfigError(f"--json {file} cannot be written; choose a file in a folder that exists")
+
+
+def budget_seconds(text: str) -> float:
+    """Of --budget, such as 90s, 5m or 45. Raises ConfigError."""
+    match = _BUDGET.fullmatch(text)
+    seconds = float(match[1]) * (60 if match[2] == "m" else 1) if match else 0.0
+    if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
+        raise ConfigError(f"--budget {text} must be a time from {_LEAST_SECONDS}s to 60m, such as 90s or 5m")
+    return seconds

@@ -19,6 +19,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from pydantic import TypeAdapter, ValidationError
 
 from imagenet_opt import machine
+from imagenet_opt.cli.auto_batch import AUTO, resolve_batch_size
+from imagenet_opt.cli.doctor_run import only
 from imagenet_opt.cli.export import RECIPE
 from imagenet_opt.cli.targets import check_targets, find
 from imagenet_opt.data.datamodule import ImageData
@@ -55,10 +57,8 @@ def build_run(config: DictConfig) -> Run:
     folder = _writable(Path(config.run_folder))
     check_types(seed_everything, {"seed": config.seed}, "")
     seed_everything(config.seed, verbose=False)
-    data = make(config.data, "data")
-    with open_dict(config):
-        config.model.num_classes = num_classes_of(config.model.num_classes, data)
     found = checkpoints.find(config.resume_from, folder)
+    data = _make_data(config, found)
     trainer = build_trainer(config)
     model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
     done_steps = 0
@@ -70,6 +70,19 @@ def build_run(config: DictConfig) -> Run:
         done_steps = saved["global_step"]
         log.info(f"resuming from {found} at step {done_steps}")
     return Run(trainer, model, data, folder, found, done_steps)
+
+
+def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:
+    """The data, with whose help model.num_classes and data.batch_size=auto become numbers."""
+    is_auto = config.data.batch_size == AUTO
+    with open_dict(config):
+        config.data.batch_size = 1 if is_auto else config.data.batch_size
+        data: ImageData = make(config.data, "data")
+        config.model.num_classes = num_classes_of(config.model.num_classes, data)
+    if is_auto:
+        world_size = build_trainer(only(config, callbacks=())).world_size
+        resolve_batch_size(config, data, checkpoint=checkpoint, world_size=world_size)
+    return data
 
 
 def _check_epochs(saved: dict[str, Any], max_epochs: int | None) -> None:

@@ -1,7 +1,6 @@
 """`imagenet-opt doctor`: finds by experiment why the GPU waits, and says what to do."""
 
 import os
-import re
 import shlex
 import signal
 import sys
@@ -9,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagenet_opt.cli.arguments import Parser, check_writable
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
 
 if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
     from omegaconf import DictConfig
@@ -38,9 +36,6 @@ these; where it gives less, the reason is looked for in the training process. Ch
 
 The data set is only read. No checkpoint, log or W&B run is left behind. Root is not needed: files are dropped from the
 page cache one by one, so other runs on the same files read them from storage again."""
-
-_BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|m|)")
-_LEAST_SECONDS, _MOST_SECONDS = 10, 3600
 
 
 @dataclass(frozen=True)
@@ -89,16 +84,8 @@ def parse(argv: list[str]) -> Options:
     found = parser.parse_intermixed_args(argv)
     if found.json is not None:
         check_writable(found.json)
-    seconds = _seconds(found.budget)
+    seconds = budget_seconds(found.budget)
     return Options(tuple(found.overrides), seconds, found.json, found.apply, found.record_profile)
-
-
-def _seconds(text: str) -> float:
-    match = _BUDGET.fullmatch(text)
-    seconds = float(match[1]) * (60 if match[2] == "m" else 1) if match else 0.0
-    if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
-        raise ConfigError(f"--budget {text} must be a time from {_LEAST_SECONDS}s to 60m, such as 90s or 5m")
-    return seconds
 
 
 def composed(overrides: tuple[str, ...]) -> "DictConfig":

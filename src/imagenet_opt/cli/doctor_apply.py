@@ -1,12 +1,11 @@
 """The doctor's cure, tried: the full run again with the overrides of the verdict."""
 
-import platform
-import re
 import statistics
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from imagenet_opt.cli.tuned import host, how_to_train, write_tuned
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.diagnosis import Diagnosis, Finding
 from imagenet_opt.measure.evidence import MOSTLY
@@ -50,9 +49,7 @@ def apply(found: Diagnosis, overrides: tuple[str, ...]) -> None:
     print(f"{' '.join(cure.overrides)}: {trial}")
     if trial.helps:
         file = write_experiment(found, cure, trial)
-        given = [word.partition("=")[2].strip("[]") for word in overrides if word.lstrip("+").startswith("experiment=")]
-        names = ",".join([*given, file.stem])
-        print(f"written to {file}; train with +experiment={f'[{names}]' if given else names}", file=sys.stderr)
+        print(how_to_train(file, overrides), file=sys.stderr)
 
 
 def cure_of(found: Diagnosis) -> Finding:
@@ -83,17 +80,6 @@ def try_out(overrides: tuple[str, ...], cure: tuple[str, ...], *, predicted: flo
 
 def write_experiment(found: Diagnosis, cure: Finding, trial: Trial) -> Path:
     """conf/experiment/tuned_<host>_doctor.yaml with what was measured as its header."""
-    from omegaconf import OmegaConf
-
-    from imagenet_opt.cli.overrides import config_folder
-
-    host = re.sub(r"\W+", "_", platform.node()) or "host"
-    file = config_folder() / "experiment" / f"tuned_{host}_doctor.yaml"
-    keys = OmegaConf.to_yaml(OmegaConf.from_dotlist(list(cure.overrides)))
     simulated = f", simulated {found.simulated}" if found.simulated else ""
-    header = f"# @package _global_\n# {found.date}, {host}{simulated}: {found.cause}; {trial}\n# {found.command}\n"
-    try:
-        file.write_text(header + keys)
-    except OSError as error:
-        raise ConfigError(f"cannot write {file}: {error.strerror}; set {' '.join(cure.overrides)} yourself") from error
-    return file
+    header = (f"{found.date}, {host()}{simulated}: {found.cause}; {trial}", found.command)
+    return write_tuned("doctor", cure.overrides, header)

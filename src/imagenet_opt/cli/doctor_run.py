@@ -20,9 +20,9 @@ def only(config: DictConfig, *, callbacks: tuple[str, ...]) -> DictConfig:
 
 
 @contextlib.contextmanager
-def run_folder(config: DictConfig) -> Iterator[DictConfig]:
-    """The configuration of a run that leaves nothing behind, on the disk where runs are written."""
-    runs = "runs" if Path("runs").is_dir() else "."
+def run_folder(config: DictConfig, *, within: Path | None = None) -> Iterator[DictConfig]:
+    """The configuration of a run that leaves nothing behind, on the disk where runs are written, or `within`."""
+    runs = within or ("runs" if Path("runs").is_dir() else ".")
     with tempfile.TemporaryDirectory(prefix=".doctor_", dir=runs, ignore_cleanup_errors=True) as folder:
         changed: Any = config.copy()
         with open_dict(changed):

@@ -11,6 +11,7 @@ from imagenet_opt.errors import ConfigError
 COMMANDS = {
     "study": ("imagenet_opt.cli.study", "measure what each optimisation is worth here, and that nothing broke"),
     "doctor": ("imagenet_opt.cli.doctor", "find by experiment why the GPU waits, and say what to do"),
+    "tune": ("imagenet_opt.cli.tune", "find by measurement which settings are the fastest here"),
     "check": ("imagenet_opt.cli.check", "look over a data set before training: counts, bad files, duplicates, labels"),
     "hydrate": ("imagenet_opt.cli.hydrate", "touch every file of a lazy mount once, so that training finds them there"),
     "pack": ("imagenet_opt.cli.pack", "write a data set as tar shards, which read fast from any storage"),

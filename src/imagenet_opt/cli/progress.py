@@ -40,8 +40,11 @@ def progress(what: str, unit: str) -> Iterator[Show]:
 
 
 @contextmanager
-def announced(total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on a terminal, a line for each of `total` measurements elsewhere. It yields what is told the next one."""
+def announced(total: int | None) -> Iterator[Callable[[str], None]]:
+    """A bar on a terminal, a line for each of `total` measurements elsewhere. It yields what is told the next one.
+
+    total: None where nobody knows yet how many there will be.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -82,6 +82,8 @@ class Loading:
             return
         if not isinstance(value, int) or isinstance(value, bool) or value < low:
             or_auto = ", or auto" if name in autos else ""
+            if (name, value) == ("batch_size", "auto"):
+                or_auto = "; auto is for train.py and imagenet-opt tune: set the number that they find"
             raise ConfigError(f"data.{name}={value} must be a whole number of at least {low}{or_auto}")
 
 

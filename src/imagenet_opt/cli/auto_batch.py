@@ -1,0 +1,70 @@
+"""data.batch_size=auto: the largest batch that fits, looked for once, before the run begins."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from omegaconf import DictConfig, open_dict
+
+from imagenet_opt.cli.tune_memory import MOST, SPARE, MemoryTrials, largest_size, most_images
+from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.errors import ConfigError, OutOfMemory
+from imagenet_opt.model.optimizer import REFERENCE_BATCH
+from imagenet_opt.run import checkpoint as checkpoints
+
+log = logging.getLogger(__name__)
+
+AUTO = "auto"
+
+
+def resolve_batch_size(config: DictConfig, data: ImageData, *, checkpoint: Path | None, world_size: int) -> None:
+    """Set data.batch_size to a number: that of the run that goes on, else the largest that fits; and tell it.
+
+    Raises ConfigError where it cannot be looked for, OutOfMemory where nothing fits.
+    """
+    _check(config, world_size)
+    size = None if checkpoint is None else _begun_with(checkpoint)
+    words = f"{size} images, as the run was begun with"
+    if size is None:
+        size, words = _look(config, data)
+    with open_dict(config):
+        config.data.batch_size = size
+    data.loading = replace(data.loading, batch_size=size)
+    log.info(f"data.batch_size=auto: {words}; lr {config.optimizer.lr * size / REFERENCE_BATCH:.3g}")
+
+
+def _check(config: DictConfig, world_size: int) -> None:
+    if world_size > 1:
+        raise ConfigError(
+            f"data.batch_size=auto looks for the batch in one process, and this run has {world_size}; "
+            "run `imagenet-opt tune trainer.devices=1 ...` once and set data.batch_size to the number that it finds"
+        )
+    if "rehearsal" in config.callbacks:
+        raise ConfigError("data.batch_size=auto needs the device itself, and rehearse=... simulates one; set a number")
+
+
+def _begun_with(checkpoint: Path) -> int | None:
+    """Images of a step of the run that has written this."""
+    facts = checkpoints.read(checkpoint).get(ImageData.__name__, {})
+    size = facts.get("images of a global batch")
+    return None if size is None else int(size)
+
+
+def _look(config: DictConfig, data: ImageData) -> tuple[int, str]:
+    """The largest batch, and the sentence about it."""
+    num_train = data.loading.samples_per_epoch or len(data.train)
+    most = most_images(num_train)
+    log.info(f"data.batch_size=auto: looking for the largest batch up to {most} images, one process a trial")
+    trials = MemoryTrials(config)
+    side, spare = largest_size(config), f"{SPARE:.0%} to spare".replace("%", " %")
+    size = trials.largest(start=REFERENCE_BATCH, most=most)
+    if not size:
+        why = next((trial.why for trial in reversed(trials.tried) if trial.why), "out of memory")
+        raise OutOfMemory(
+            f"data.batch_size=auto: not one image of {side} pixels fits ({why}); lower data.image_size, take a smaller "
+            "model.name, or end other programs on the device"
+        )
+    if size < most:
+        return size, f"{size} images fit at {side} px with {spare}"
+    bound = f"auto takes no more than {MOST}" if num_train // 4 >= MOST else "auto takes no more than 1/4 of an epoch"
+    return size, f"{size} images fit at {side} px with more than {spare} ({bound})"

@@ -1,0 +1,100 @@
+"""How many images a step: the largest that fits, and whether more of them are faster."""
+
+from dataclasses import dataclass, field
+
+from imagenet_opt.cli.tune_memory import MemoryTrials, Trial, largest_size, most_images
+from imagenet_opt.cli.tune_turns import Changes, Turns
+from imagenet_opt.errors import OutOfMemory
+from imagenet_opt.measure.contest import Contest, hold_contest
+from imagenet_opt.measure.deadline import OutOfTime
+from imagenet_opt.measure.fit_search import even_parts, largest_that_fits
+from imagenet_opt.model.optimizer import REFERENCE_BATCH
+
+
+@dataclass
+class Batch:
+    """size: of a step. fitting: the largest that was seen to fit at once. settings: changes of those in the contest."""
+
+    size: int
+    fitting: int = 0
+    changes: Changes = ()
+    tried: list[Trial] = field(default_factory=list)
+    contest: Contest | None = None
+    settings: dict[str, Changes] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def tune_batch(turns: Turns, kept: Changes, *, wanted: int, num_train: int, seconds: float, share: float) -> Batch:
+    """kept: what was found before. wanted: the configured batch. seconds: of a short turn. share: of the time.
+
+    Raises OutOfMemory where not one image fits.
+    """
+    config, stamps = turns.config(kept), [turns.deadline.passed]
+
+    def before(what: str) -> None:
+        stamps.append(turns.deadline.passed)
+        if len(stamps) > 2:  # as long as the one before
+            turns.deadline.check(stamps[-1] - stamps[-2], share)
+        turns.announce(what)
+
+    trials = MemoryTrials(config, before)
+    found = Batch(wanted, tried=trials.tried)
+    _fit(found, trials, wanted, max(wanted, most_images(num_train)))
+    if found.fitting > wanted:
+        _grow(found, turns, kept, seconds, share)
+    side, lr = largest_size(config), config.optimizer.lr
+    found.notes += [
+        f"{found.fitting} images were seen to fit at {side} px with 10 % of the free memory to spare, not compiled",
+        f"lr {lr * found.size / REFERENCE_BATCH:.3g} at batch {found.size} of one process: {lr:g} per 256 images",
+    ]
+    return found
+
+
+def _fit(found: Batch, trials: MemoryTrials, wanted: int, most: int) -> None:
+    """The largest batch up to `most`; micro-batches where the wanted one does not fit at once."""
+    try:
+        if trials.fits(wanted):
+            found.fitting = wanted
+            found.fitting = max(wanted, trials.largest(start=2 * wanted, most=most, known=wanted))
+        else:
+            found.fitting = trials.largest(start=max(1, wanted // 2), most=max(1, wanted - 1))
+    except OutOfTime:
+        found.fitting = max((trial.batch for trial in trials.tried if trial.peak_gib is not None), default=0)
+        found.notes.append("not tried: budget: other batch sizes")
+    if not found.fitting:
+        why = next((trial.why for trial in trials.tried[::-1] if trial.why), "out of memory")
+        raise OutOfMemory(
+            f"no batch from {min(trial.batch for trial in trials.tried)} images on fits into the memory ({why}); lower "
+            "data.batch_size or data.image_size, take a smaller model.name, or end other programs on the device"
+        )
+    if found.fitting < wanted:
+        _cut(found, trials, wanted)
+
+
+def _cut(found: Batch, trials: MemoryTrials, wanted: int) -> None:
+    """Micro-batches for the same step."""
+    micro = even_parts(wanted, found.fitting)
+    try:
+        micro = largest_that_fits(lambda size: trials.fits(wanted, size), start=micro, most=micro)
+    except OutOfTime:
+        found.notes.append("not tried: budget: whether these micro-batches fit")
+    if micro:
+        found.changes = (f"model.micro_batch_size={micro}",)
+        found.notes.append(f"batch {wanted} does not fit at once: {micro} images at a time, for the same step")
+    else:
+        found.notes.append(f"batch {wanted} does not fit, in no micro-batches either: lower data.batch_size")
+
+
+def _grow(found: Batch, turns: Turns, kept: Changes, seconds: float, share: float) -> None:
+    """A larger batch, where one is surely faster."""
+    wanted = found.size
+    sizes = sorted({min(2 * wanted, found.fitting), found.fitting})
+    found.settings = {f"batch {num}": (*kept, f"data.batch_size={num}") for num in (wanted, *sizes)}
+
+    def turn(name: str, seconds: float) -> float:
+        return turns.rate(found.settings[name], seconds, share=share, name=name)
+
+    found.contest = contest = hold_contest(list(found.settings), turn, seconds=seconds)
+    if contest.winner != contest.base:
+        found.size = int(contest.winner.removeprefix("batch "))
+        found.changes = (f"data.batch_size={found.size}",)

@@ -1,0 +1,90 @@
+"""Which batches fit into the memory: each tried in a process of its own, so that an out-of-memory ends only that."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from imagenet_opt.cli.apart import call_apart
+from imagenet_opt.measure.fit_search import largest_that_fits, whole
+from imagenet_opt.measure.interleave import TurnFailed
+
+SPARE = 0.1
+"""Of the memory that is left free, for crops on their way, validation, and what else the device is asked for."""
+MOST = 1024
+"""Images of a process: our choice. Eight processes then have the largest batch, 8192, with which ResNet-50 is known to
+keep its accuracy when the learning rate is scaled (arXiv 1706.02677)."""
+_LIMIT_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class Trial:
+    """micro: images at once, None for all. peak_gib: None where they do not fit, which `why` may explain."""
+
+    batch: int
+    micro: int | None
+    peak_gib: float | None
+    why: str = ""
+
+
+@dataclass
+class MemoryTrials:
+    """Of one configuration. before: told what is tried next; may raise OutOfTime."""
+
+    config: DictConfig
+    before: Callable[[str], None] = lambda what: None
+    tried: list[Trial] = field(default_factory=list)
+
+    def fits(self, batch: int, micro: int | None = None) -> bool:
+        at_once = "" if micro is None else f", {micro} at once"
+        self.before(f"whether {batch} images fit{at_once}")
+        try:
+            found = self._try(batch, micro)
+            trial = Trial(batch, micro, found["peak_gib"])
+        except TurnFailed as error:
+            trial = Trial(batch, micro, None, str(error))
+        self.tried.append(trial)
+        return trial.peak_gib is not None
+
+    def largest(self, *, start: int, most: int, known: int = 0) -> int:
+        """The largest batch that fits at once; 0 for none. known: that so many do is known."""
+        return largest_that_fits(lambda num: num <= known or self.fits(num), start=start, most=most)
+
+    def _try(self, batch: int, micro: int | None) -> Any:
+        config = self.config.copy()
+        with open_dict(config):
+            config.data.batch_size = batch
+            config.model.micro_batch_size = micro
+            if "acceleration" in config.callbacks:
+                config.callbacks.acceleration.compile = False
+        with tempfile.TemporaryDirectory(prefix="imagenet_opt_tune_") as folder:
+            job = job_of(config, folder) | {"spare": SPARE}
+            return call_apart("imagenet_opt.cli.tune_trial.fits", job, limit_seconds=_LIMIT_SECONDS)
+
+
+def job_of(config: DictConfig, folder: str) -> dict[str, Any]:
+    """What a process of its own needs for steps of this configuration, at the largest size of its schedule."""
+    config = config.copy()
+    with open_dict(config):
+        config.run_folder = folder
+        config.data.image_size = largest_size(config)
+    devices = config.trainer.devices
+    return {
+        "config": OmegaConf.to_container(config, resolve=True),
+        "folder": folder,
+        "devices": list(devices)[:1] if OmegaConf.is_list(devices) else [],
+        "on_gpu": config.trainer.accelerator in ("auto", "gpu", "cuda"),
+    }
+
+
+def largest_size(config: DictConfig) -> int:
+    """Pixels of the largest training images of the run."""
+    growing = config.callbacks.get("resolution_schedule")
+    return int(config.data.image_size if growing is None else max(growing.start, growing.end))
+
+
+def most_images(num_train: int) -> int:
+    """So many images at the most are looked for: 1024, and a quarter of an epoch."""
+    return whole(max(1, min(MOST, num_train // 4)))

@@ -1,0 +1,149 @@
+"""What a tuning leaves: tables on the terminal, a JSON file, and the experiment to train with."""
+
+import datetime
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from imagenet_opt import machine
+from imagenet_opt.cli.bench_report import machine_facts
+from imagenet_opt.cli.study_output import terminal_table
+from imagenet_opt.cli.sweep_rows import write_whole
+from imagenet_opt.cli.terminal import printable
+from imagenet_opt.cli.tune_batch import Batch
+from imagenet_opt.cli.tune_loader import ENOUGH, Loader
+from imagenet_opt.cli.tune_run import Tuning
+from imagenet_opt.cli.tune_turns import Changes, Turns
+from imagenet_opt.cli.tuned import host, how_to_train, write_tuned
+from imagenet_opt.measure.contest import Contest, surely_faster
+from imagenet_opt.measure.sheet import Cell, Column, Sheet
+from imagenet_opt.measure.statistics import median_interval
+
+_RATES = (
+    Column("setting"),
+    Column("images/s", "{:,.1f}"),
+    Column("from", "{:,.1f}"),
+    Column("to", "{:,.1f}"),
+    Column("times", "{:.2f}"),
+    Column("turns", "{:.0f}"),
+)
+_WHY = {
+    "enough": f"the GPU is the limit: the loader gives {ENOUGH:g} times what the device takes, no more is needed",
+    "nothing more": "no other setting brings 3 % more",
+    "budget": "not tried: budget: further settings of the loader",
+}
+
+
+def sheets_of(found: Tuning) -> list[Sheet]:
+    """A table a part; every title says where the device was simulated."""
+    sheets = []
+    if found.compute is not None and found.turns is not None:
+        for title, (contest, settings) in found.compute.contests.items():
+            sheets.append(_contest_sheet(title, contest, settings, found.turns, tuple(found.compute.notes)))
+    if found.batch is not None:
+        sheets.append(_memory_sheet(found.batch))
+        if found.batch.contest is not None and found.turns is not None:
+            title = "larger batches"
+            sheets.append(_contest_sheet(title, found.batch.contest, found.batch.settings, found.turns, ()))
+    if found.loader is not None:
+        sheets.append(_loader_sheet(found.loader, "" if found.simulated is None else f", simulated {found.simulated}"))
+    return sheets
+
+
+def _contest_sheet(
+    title: str, contest: Contest, settings: dict[str, Changes], turns: Turns, notes: tuple[str, ...]
+) -> Sheet:
+    rows = []
+    for name, rates in contest.turns.items():
+        seen = turns.seen.get(settings[name], [])
+        compiled = max((turn.compile_seconds for turn in seen if turn.compile_seconds is not None), default=None)
+        cells = _cells(name, rates, contest.turns[contest.base], [rate for turn in seen for rate in turn.windows])
+        rows.append((*cells, compiled, contest.verdict(name)))
+    columns = (*_RATES, Column("compile s", "{:.0f}"), Column("verdict"))
+    return Sheet(f"device alone: {title}", columns, tuple(rows), notes)
+
+
+def _cells(name: str, rates: Sequence[float], base: Sequence[float], windows: Sequence[float]) -> tuple[Cell, ...]:
+    if not rates:
+        return (name, None, None, None, None, 0.0)
+    middle, found = median_interval(rates).median, median_interval(windows or rates)
+    times = middle / median_interval(base).median if base else None
+    return (name, middle, found.low, found.high, times, float(len(rates)))
+
+
+def _memory_sheet(batch: Batch) -> Sheet:
+    rows = []
+    for trial in batch.tried:
+        verdict = "fits" if trial.peak_gib is not None else trial.why or "out of memory"
+        rows.append((str(trial.batch), "all" if trial.micro is None else str(trial.micro), trial.peak_gib, verdict))
+    columns = (Column("batch"), Column("at once"), Column("peak GiB", "{:.2f}"), Column("verdict"))
+    return Sheet("what fits into the memory", columns, tuple(rows), tuple(batch.notes))
+
+
+def _loader_sheet(loader: Loader, simulated: str) -> Sheet:
+    found, base = loader.climb, next(iter(loader.climb.turns.values()))
+    rows = []
+    for setting, rates in found.turns.items():
+        windows = [rate for ceiling in loader.ceilings[setting] for rate in ceiling.windows]
+        rows.append(
+            (*_cells(str(setting), rates, base, windows), "kept" if setting == found.best else _beside(rates, base))
+        )
+    rows += [(str(one), None, None, None, None, 0.0, why) for one, why in found.failures.items()]
+    facts = [] if loader.target is None else [f"the device takes {loader.target / ENOUGH:,.0f} images/s{simulated}"]
+    return Sheet(f"loader alone{simulated}", (*_RATES, Column("verdict")), tuple(rows), (*facts, _WHY[found.why]))
+
+
+def _beside(rates: Sequence[float], base: Sequence[float]) -> str:
+    return "slower" if surely_faster(base, rates) or max(rates) < min(base) else "no difference"
+
+
+def print_tuning(found: Tuning, sheets: Sequence[Sheet]) -> None:
+    console = Console(markup=False, highlight=False, width=None if Console().is_terminal else 140)
+    for sheet in sheets:
+        console.print(terminal_table(sheet))
+        for note in sheet.notes:
+            console.print(f"  {printable(note)}")
+    for note in found.notes:
+        console.print(printable(note))
+    console.print(printable(f"better here: {' '.join(found.overrides) or 'nothing; what is configured stays'}"))
+
+
+def write_json(found: Tuning, sheets: Sequence[Sheet], command: str, budget_seconds: float, file: Path) -> None:
+    about = {
+        "command": command,
+        "date": _now(),
+        "machine": machine_facts(),
+        "versions": machine.versions(),
+        "simulated": found.simulated,
+        "budget_seconds": budget_seconds,
+        "seconds": round(found.seconds, 1),
+        "overrides": list(found.overrides),
+        "notes": found.notes,
+        "sheets": [asdict(sheet) for sheet in sheets],
+    }
+    write_whole(file, json.dumps(about, indent=2) + "\n")
+
+
+def write_experiment(found: Tuning, sheets: Sequence[Sheet], command: str, given: Sequence[str]) -> Path | None:
+    """conf/experiment/tuned_<host>_tune.yaml with what was measured as its header; None where nothing is to change."""
+    if not found.overrides:
+        print("nothing to change, no experiment is written", file=sys.stderr)
+        return None
+    simulated = f", simulated {found.simulated}" if found.simulated else ""
+    lines = [f"{_now()}, {host()}{simulated}, torch {machine.versions()['torch']}", command]
+    for sheet in sheets:
+        heads = [column.heading for column in sheet.columns]
+        for row in sheet.texts():
+            cells = [f"{head} {text}" for head, text in zip(heads, row, strict=True) if text != "-"]
+            lines.append(f"{sheet.title}: {', '.join(cells)}")
+    file = write_tuned("tune", found.overrides, lines)
+    print(how_to_train(file, given), file=sys.stderr)
+    return file
+
+
+def _now() -> str:
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")

@@ -1,0 +1,106 @@
+"""All that is tuned, in order: the device alone, the batch, the loader."""
+
+import signal
+import sys
+from dataclasses import dataclass, field
+
+import torch
+from lightning.pytorch import seed_everything
+from omegaconf import DictConfig
+
+from imagenet_opt.cli.auto_batch import AUTO
+from imagenet_opt.cli.console import quiet
+from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.doctor_stages import Patient
+from imagenet_opt.cli.progress import announced
+from imagenet_opt.cli.tune_batch import Batch, tune_batch
+from imagenet_opt.cli.tune_compute import Compute, tune_compute
+from imagenet_opt.cli.tune_loader import Loader, tune_loader
+from imagenet_opt.cli.tune_memory import largest_size, most_images
+from imagenet_opt.cli.tune_turns import Turns
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.deadline import Deadline
+from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.model.optimizer import REFERENCE_BATCH
+
+COMPUTE_SHARE, BATCH_SHARE = 0.6, 0.85
+"""Of the budget that may be over after each part; the loader has the rest, and what the others have left."""
+_TURNS = 120
+"""Short turns that a budget would hold, if nothing had to start."""
+_LONGEST_TURN, _SHORTEST_TURN = 5.0, 0.3
+
+
+@dataclass
+class Tuning:
+    """What was found. simulated: the accelerator's name, None for a real one. overrides: what to change."""
+
+    config: DictConfig
+    image_size: int
+    simulated: str | None
+    turns: Turns | None = None
+    compute: Compute | None = None
+    batch: Batch | None = None
+    loader: Loader | None = None
+    overrides: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
+    """Measure within the budget, start-up left out. Raises ImagenetOptError."""
+    quiet()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that nothing is left behind
+    config = composed(overrides)
+    rehearsal = config.callbacks.get("rehearsal")
+    found = Tuning(config, largest_size(config), None if rehearsal is None else str(rehearsal.name))
+    if rehearsal is None and not torch.cuda.is_available():
+        print("no GPU here: the network runs on the CPU; rehearse=a10g simulates one instead", file=sys.stderr)
+    seed_everything(config.seed, verbose=False)
+    base, patient = _with_number(overrides, config)
+    deadline = Deadline(budget_seconds)
+    seconds = min(_LONGEST_TURN, max(_SHORTEST_TURN, budget_seconds / _TURNS))
+    with announced(None) as announce:
+        if rehearsal is None:
+            turns = found.turns = Turns(base, patient.config.model.num_classes, deadline, announce)
+            rate = _tune_device(found, turns, patient, seconds)
+        else:
+            found.notes.append(f"simulated {found.simulated}: precision, compilation and batch need the device itself")
+            rate = float(rehearsal.images_per_second) * (224 / found.image_size) ** 2
+        if found.overrides:
+            patient = Patient(composed((*base, *found.overrides)))
+        found.loader = tune_loader(patient, deadline, announce, device_rate=rate, seconds=seconds)
+    found.overrides += found.loader.changes
+    found.seconds = deadline.passed
+    return found
+
+
+def _with_number(overrides: tuple[str, ...], config: DictConfig) -> tuple[tuple[str, ...], Patient]:
+    """The overrides with a batch of which there is enough data, where it is to be found; and what they train on."""
+    if config.data.batch_size != AUTO:
+        return overrides, Patient(config)
+    patient = Patient(composed((*overrides, "data.batch_size=1")))
+    start = min(REFERENCE_BATCH, most_images(len(patient.data.train)))
+    overrides = (*overrides, f"data.batch_size={start}")
+    return overrides, Patient(composed(overrides))
+
+
+def _tune_device(found: Tuning, turns: Turns, patient: Patient, seconds: float) -> float:
+    """Images per second that the device takes in the end."""
+    try:
+        compute = tune_compute(turns, patient.config, patient.device, seconds=seconds, share=COMPUTE_SHARE)
+        found.compute = compute
+        found.batch = tune_batch(
+            turns,
+            compute.changes,
+            wanted=patient.how.batch_size,
+            num_train=patient.how.samples_per_epoch or len(patient.data.train),
+            seconds=seconds,
+            share=BATCH_SHARE,
+        )
+    except TurnFailed as error:
+        raise ConfigError(f"the configuration itself does not train: {error}; try python train.py with it") from error
+    found.overrides = (*compute.changes, *found.batch.changes)
+    if found.config.data.batch_size == AUTO and found.batch.size == patient.how.batch_size:
+        found.overrides += (f"data.batch_size={found.batch.size}",)
+    contest = found.batch.contest
+    return compute.rate if contest is None or not contest.turns[contest.base] else contest.rate(contest.winner)

@@ -1,0 +1,85 @@
+"""Turns of the device alone, each in a process of its own, within the time that there is."""
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from omegaconf import DictConfig, open_dict
+
+from imagenet_opt.cli.apart import call_apart
+from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.tune_memory import job_of
+from imagenet_opt.measure.deadline import Deadline
+from imagenet_opt.measure.interleave import TurnFailed
+
+Changes = tuple[str, ...]
+"""Overrides beside those of the command line."""
+COMPILE_KEY = "callbacks.acceleration.compile"
+_LEAST_COMPILE_SECONDS = 30.0
+"""With less than that left nothing is compiled: our choice, as nobody knows before how long it takes."""
+_GRACE_SECONDS = 60.0
+"""The first turn of all may take longer than its share, as nothing can be said without it."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """windows: images per second. compile_seconds: None where nothing was compiled."""
+
+    windows: tuple[float, ...]
+    compile_seconds: float | None
+
+
+class Turns:
+    """Of the configuration that `overrides` give. seen: all turns by their changes."""
+
+    def __init__(
+        self, overrides: Sequence[str], num_classes: int, deadline: Deadline, announce: Callable[[str], None]
+    ) -> None:
+        self.overrides = tuple(overrides)
+        self.num_classes = num_classes
+        self.deadline = deadline
+        self.announce = announce
+        self.seen: dict[Changes, list[Turn]] = {}
+        self._start_seconds = 0.0
+        self._took: dict[Changes, float] = {}
+
+    def config(self, changes: Sequence[str]) -> DictConfig:
+        """With these changes; a failure to compile is an error then."""
+        config = composed((*self.overrides, *changes))
+        with open_dict(config):
+            config.model.num_classes = self.num_classes
+            if "acceleration" in config.callbacks:
+                config.callbacks.acceleration.on_failure = "stop"
+        return config
+
+    def rate(self, changes: Changes, seconds: float, *, share: float, name: str) -> float:
+        """Images per second. share: of the time, that may be over then. Raises TurnFailed, OutOfTime."""
+        config = self.config(changes)
+        compiles = bool(config.callbacks.get("acceleration", {}).get("compile", False))
+        known = self._took.get(changes, self._start_seconds + compiles * _LEAST_COMPILE_SECONDS)
+        if self.seen:
+            self.deadline.check(known + seconds, share)
+        self.announce(name)
+        limit = self.deadline.left(share) if self.seen else self.deadline.seconds + _GRACE_SECONDS
+        turn = self._measure(config, seconds, limit, compiles)
+        self._took[changes] = self._elapsed - seconds
+        self._start_seconds = max(self._start_seconds, self._elapsed - seconds - (turn.compile_seconds or 0.0))
+        self.seen.setdefault(changes, []).append(turn)
+        return median(turn.windows)
+
+    def _measure(self, config: DictConfig, seconds: float, limit: float, compiles: bool) -> Turn:
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="imagenet_opt_tune_") as folder:
+            job = job_of(config, folder) | {"seconds": seconds}
+            try:
+                found = call_apart("imagenet_opt.cli.tune_trial.rate", job, limit_seconds=limit)
+            except TurnFailed as error:
+                if str(error).startswith("no end after"):
+                    what = "compiled and measured" if compiles else "measured"
+                    raise TurnFailed(f"not {what} within {limit:.0f} s: budget") from error
+                raise
+            finally:
+                self._elapsed = time.monotonic() - began
+        return Turn(tuple(found["windows"]), found["compile_seconds"])

@@ -1,0 +1,118 @@
+"""Which of several settings is the fastest: all a short turn, then the better half a longer one."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from imagenet_opt.measure.deadline import OutOfTime
+from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.statistics import ratio_interval, verdict
+
+TURNS = 3
+"""Of each of the last two: that three turns all beat three others by chance alone happens once in twenty times."""
+
+
+def surely_faster(ours: Sequence[float], theirs: Sequence[float]) -> bool:
+    """Whether each of three turns or more beats each of theirs, or the interval of the ratio excludes 1."""
+    if min(len(ours), len(theirs)) < TURNS:
+        return False
+    return min(ours) > max(theirs) or verdict(ratio_interval(ours, theirs)) == "faster"
+
+
+@dataclass
+class Contest:
+    """turns: images per second of each turn, by name; base: what all others are compared with.
+
+    failures: by name, why. finalist: the best beside the base; None where none was faster in each turn it had.
+    out_of_time: whether turns are lacking.
+    """
+
+    base: str
+    turns: dict[str, list[float]]
+    failures: dict[str, str] = field(default_factory=dict)
+    finalist: str | None = None
+    out_of_time: bool = False
+
+    @property
+    def winner(self) -> str:
+        """The base, unless the finalist is surely faster."""
+        best = self.finalist
+        return best if best is not None and surely_faster(self.turns[best], self.turns[self.base]) else self.base
+
+    def rate(self, name: str) -> float:
+        return median(self.turns[name])
+
+    @property
+    def untried(self) -> list[str]:
+        return [name for name, turns in self.turns.items() if not turns and name not in self.failures]
+
+    def verdict(self, name: str) -> str:
+        """What can be said of it beside the base."""
+        if name in self.failures:
+            return self.failures[name]
+        if not self.turns[name]:
+            return "not tried: budget"
+        if name == self.base:
+            return "as it was"
+        if name == self.finalist:
+            ours, theirs = self.turns[name], self.turns[self.base]
+            lacking = min(len(ours), len(theirs)) < TURNS
+            return "undecided: budget" if lacking else "faster" if surely_faster(ours, theirs) else "no difference"
+        if max(self.turns[name]) <= max(self.turns[self.base]):
+            return "not faster"
+        return "no difference" if self.finalist is None else "slower than the best"
+
+
+def hold_contest(names: Sequence[str], turn: Callable[[str, float], float], *, seconds: float) -> Contest:
+    """Turns until the best is known. names: the first one is the base. turn: images per second of a turn of so long.
+
+    A round gives each of those left a turn, twice as long as in the round before; the worse half of the others, and
+    who was not faster than the base, leave (such a turn could not be among those that are all faster). The base and
+    the last one then take turns until both have had three. A turn may raise TurnFailed, which ends that name only, and
+    OutOfTime, which ends the contest; TurnFailed of the base goes on to the caller.
+    """
+    found = Contest(names[0], {name: [] for name in names})
+    left = list(names[1:])
+    try:
+        while True:
+            left = _round(found, left, turn, seconds)
+            left = left[: max(1, len(left) // 2)]
+            seconds *= 2
+            if len(left) <= 1:
+                break
+        found.finalist = left[0] if left else None
+        while left and min(len(found.turns[name]) for name in (found.base, *left)) < TURNS:
+            left = _round(found, left, turn, seconds, backwards=len(found.turns[found.base]) % 2 == 1)
+            found.finalist = left[0] if left else None
+    except OutOfTime:
+        found.out_of_time = True
+        found.finalist = _best(found)
+    return found
+
+
+def _round(
+    found: Contest, left: Sequence[str], turn: Callable[[str, float], float], seconds: float, backwards: bool = False
+) -> list[str]:
+    """Those of `left` that were faster than the base in this round, the fastest first."""
+    order = [found.base, *left]
+    now: dict[str, float] = {}
+    for name in reversed(order) if backwards else order:
+        try:
+            now[name] = turn(name, seconds)
+        except TurnFailed as error:
+            if name == found.base:
+                raise
+            found.failures[name] = str(error)
+            continue
+        found.turns[name].append(now[name])
+    faster = [name for name in left if name in now and now[name] > now[found.base]]
+    return sorted(faster, key=lambda name: -found.rate(name))
+
+
+def _best(found: Contest) -> str | None:
+    """Of those that have had a turn and were faster than the base."""
+    if not found.turns[found.base]:
+        return None
+    tried = [name for name, turns in found.turns.items() if turns and name != found.base]
+    faster = [name for name in tried if found.rate(name) > found.rate(found.base)]
+    return max(faster, key=found.rate, default=None)

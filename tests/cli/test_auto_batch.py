@@ -1,0 +1,56 @@
+"""data.batch_size=auto, from a configuration to a run."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.cli.build import build_run
+from imagenet_opt.errors import ConfigError
+from tests.cli.test_build import tiny
+from tests.conftest import loading
+
+
+def test_auto_finds_a_batch_and_tells_it(
+    images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: None
+) -> None:
+    caplog.set_level(logging.INFO)
+    config = tiny(tmp_path, images_root, "data.batch_size=auto")
+    run = build_run(config)
+    assert run.data.loading.batch_size == config.data.batch_size == 8, "a quarter of 39 images, in eights"
+    said = "8 images fit at 32 px with more than 10 % to spare (auto takes no more than 1/4 of an epoch); lr 0.0156"
+    assert f"data.batch_size=auto: {said}" in caplog.messages
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch")
+def test_a_run_goes_on_with_the_batch_that_it_began_with(
+    images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: None
+) -> None:
+    begun = build_run(tiny(tmp_path, images_root, "data.batch_size=6", "trainer.max_steps=2"))
+    begun.trainer.fit(begun.model, datamodule=begun.data)
+    caplog.set_level(logging.INFO)
+    run = build_run(tiny(tmp_path, images_root, "data.batch_size=auto", "trainer.max_steps=3"))
+    assert run.data.loading.batch_size == 6, "and not what would be found now"
+    assert "data.batch_size=auto: 6 images, as the run was begun with; lr 0.0117" in caplog.messages
+    assert not [message for message in caplog.messages if "looking for" in message]
+    run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
+    assert run.trainer.global_step == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("trainer.devices=2", "this run has 2; run `imagenet-opt tune"),
+        ("+rehearse=a10g", "rehearse=.* simulates one; set a number"),
+    ],
+)
+def test_auto_is_refused_where_it_cannot_be_looked_for(
+    override: str, words: str, images_root: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build_run(tiny(tmp_path, images_root, "data.batch_size=auto", override))
+
+
+def test_commands_that_do_not_train_say_who_finds_it() -> None:
+    with pytest.raises(ConfigError, match=r"data.batch_size=auto must be a whole number .* imagenet-opt tune"):
+        loading(batch_size="auto")

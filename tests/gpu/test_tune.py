@@ -1,0 +1,14 @@
+"""Whether a batch fits, asked of a real GPU."""
+
+from pathlib import Path
+
+from imagenet_opt.cli.tune_memory import MemoryTrials
+from tests.cli.test_build import tiny
+
+
+def test_out_of_memory_ends_the_trial_only(images_root: Path, tmp_path: Path, checked: None) -> None:
+    """8192 images of 224 pixels take hundreds of GiB in ResNet-50; the next trial finds the device as it was."""
+    large = ("model.name=resnet50", "model.num_classes=3", "data.image_size=224", "trainer.accelerator=gpu")
+    trials = MemoryTrials(tiny(tmp_path, images_root, *large))
+    assert [trials.fits(8), trials.fits(8192), trials.fits(8)] == [True, False, True]
+    assert trials.tried[0].peak_gib is not None and trials.tried[0].peak_gib < 8

@@ -60,7 +60,7 @@ def test_processes_that_share_the_cpus_are_told() -> None:
     found = sheet([1, 2, 4], rounds, {}, num_cpus=2)
     assert [row[-1] for row in found.rows] == ["", "", "more processes than CPUs (2)"]
     assert [row[4] for row in found.rows] == [1.0, 0.5, 0.25]
-    assert "share" not in found.notes[0] and "same 2 CPUs" in found.notes[-1]
+    assert "share" not in found.notes[0] and "share 2 CPUs" in found.notes[-1]
 
 
 def test_without_one_process_nothing_is_compared() -> None:

@@ -52,8 +52,9 @@ def run(request: Request) -> list[Sheet]:
     accelerator = composed(request.overrides).trainer.accelerator
     num_gpus = torch.cuda.device_count() if accelerator in ("auto", "gpu", "cuda") else 0
     absent = {n: f"left out: {num_gpus} GPUs here" for n in processes if 0 < num_gpus < n}
+    num_threads = None if num_gpus else max(1, machine.usable_cpus() // max(processes))
     turns = {
-        str(n): partial(_turn, Job(request.overrides, n, request.seconds, on_gpu=num_gpus > 0))
+        str(n): partial(_turn, Job(request.overrides, n, request.seconds, on_gpu=num_gpus > 0), num_threads)
         for n in processes
         if n not in absent
     }
@@ -67,9 +68,12 @@ def run(request: Request) -> list[Sheet]:
     return [sheet(processes, rounds, absent, num_cpus=shared)]
 
 
-def _turn(job: Job) -> Pace:
-    alone = {"SLURM_JOB_NAME": "interactive"} if "SLURM_JOB_ID" in os.environ else {}  # or Lightning waits for srun
-    found: Any = call_apart("imagenet_opt.cli.study_scaling_turn.train", job, environment=alone)
+def _turn(job: Job, num_threads: int | None) -> Pace:
+    """num_threads: that each process computes with; left to itself, one process alone would take all CPUs."""
+    own = {} if num_threads is None else {"OMP_NUM_THREADS": str(num_threads)}
+    if "SLURM_JOB_ID" in os.environ:
+        own["SLURM_JOB_NAME"] = "interactive"  # or Lightning waits for processes of srun
+    found: Any = call_apart("imagenet_opt.cli.study_scaling_turn.train", job, environment=own)
     return Pace(**found)
 
 
@@ -89,7 +93,10 @@ def sheet(processes: list[int], rounds: Rounds[Pace], absent: dict[int, str], *,
         f"low to high holds the median with a probability of {coverage:.0%}; more --repeats make it surer.",
     ]
     if num_cpus is not None:
-        notes.append(f"Without GPUs all processes compute on the same {num_cpus} CPUs: this is no picture of GPUs.")
+        notes.append(
+            f"Without GPUs all processes, each with as many threads as in every turn, share {num_cpus} CPUs with the "
+            "loaders: this is no picture of GPUs."
+        )
     return Sheet("Weak scaling", COLUMNS, rows, tuple(notes), tuple(_plots(rows)))
 
 

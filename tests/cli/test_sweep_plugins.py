@@ -85,6 +85,40 @@ def test_jobs_elsewhere_end_in_the_table(app: Path) -> None:
     assert str(app / "runs/s/sweep.html") in out and "crash" in out
 
 
+SBATCH = """#!/bin/sh
+for file; do :; done
+cp "$file" {folder}/submitted.sh
+export SLURM_JOB_ID=12 SLURM_ARRAY_JOB_ID=12 SLURM_JOB_NAME=imagenet-opt SLURM_NTASKS=1 SLURM_JOB_NUM_NODES=1
+for i in 0 1; do SLURM_ARRAY_TASK_ID=$i sh "$file" > /dev/null 2>&1 & done
+echo Submitted batch job 12
+"""
+SRUN = """#!/bin/sh
+while :; do case "$1" in --unbuffered) shift ;; --*=*) shift ;; --output | --error) shift 2 ;; *) break ;; esac; done
+exec "$@"
+"""
+SACCT = "#!/bin/sh\nprintf 'JobID|State|NodeList\\n12_0|RUNNING|here\\n12_1|RUNNING|here\\n'\n"
+
+
+@needs_plugins
+@pytest.mark.slow
+def test_jobs_of_slurm_are_submitted_as_configured_and_end_in_the_table(app: Path) -> None:
+    """With stand-ins of SLURM's commands, which run the batch script here."""
+    for name, text in (("sbatch", SBATCH.format(folder=app)), ("srun", SRUN), ("sacct", SACCT)):
+        (app / name).write_text(text)
+        (app / name).chmod(0o755)
+    path = f"{app}{os.pathsep}{os.environ['PATH']}"
+    launcher = ("hydra/launcher=slurm", "hydra.launcher.partition=gpu", "+hydra.launcher.setup=[touch was_set_up]")
+    process = start(app, "-m", *launcher, "kind=ok,mistake", "size=3", "hydra.sweep.dir=runs/s", PATH=path)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert [row["status"] for row in collect_rows(app / "runs/s")] == ["ok", "failed"]
+    assert str(app / "runs/s/sweep.html") in out and (app / "was_set_up").exists()
+    script = (app / "submitted.sh").read_text().splitlines()
+    for flag in ("signal=USR1@300", "partition=gpu", "gpus-per-node=1", "time=1440", "array=0-1%2"):
+        assert f"#SBATCH --{flag}" in script
+    assert any("srun" in line and " --cpus-per-task=8 " in line for line in script)
+
+
 @needs_plugins
 @pytest.mark.slow
 def test_a_job_elsewhere_that_is_warned_queues_itself_again(app: Path) -> None:

@@ -110,6 +110,7 @@ def _trainer(config: DictConfig, job: Job) -> Trainer:
 
 def _without_end(data: ImageData, num_processes: int) -> ImageData:
     """The training samples again and again."""
-    num_samples = len(data.train)
+    index: Any = data.train
+    num_samples = len(index)
     rows = np.tile(np.arange(num_samples), -(-_LISTED * num_processes // num_samples))
-    return ImageData(subset(data.train, rows), data.val, replace(data.loading, samples_per_epoch=None))
+    return ImageData(subset(index, rows), data.val, replace(data.loading, samples_per_epoch=None))

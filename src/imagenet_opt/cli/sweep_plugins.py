@@ -25,7 +25,11 @@ _LAUNCHER = (
     *("max_num_timeout", "mem_gb", "mem_per_cpu", "mem_per_gpu", "signal_delay_s", "tasks_per_node", "timeout_min"),
 )
 """Keys of hydra.launcher that a recipe may set. Others, such as setup or srun_args, are commands or places to write."""
-_FOLDER = "${hydra.sweep.dir}/.submitit/%j"
+_OWN = {
+    "submitit_folder": "${hydra.sweep.dir}/.submitit/%j",
+    "srun_args[0]": "--cpus-per-task=${hydra.launcher.cpus_per_task}",
+}
+"""What conf/hydra/launcher/slurm.yaml says of the others."""
 _TYPED = ("custom_search_space", "storage")
 """Keys of hydra.sweeper that name code, or a place to write."""
 _ERROR = re.compile(r"(\w+\.)*[A-Z]\w*(Error|Exception|Interrupt|Mismatch|NotFound)\b")
@@ -52,7 +56,7 @@ def _check_launcher(config: DictConfig, raw: dict[str, Any], overrides: list[str
     """Its words become lines of a shell script, so none may hold a line's end."""
     for place, _, value in leaves(raw, "hydra.launcher"):
         key = place.removeprefix("hydra.launcher.")
-        free = value is None or key in (*_LAUNCHER, "_target_") or (key, value) == ("submitit_folder", _FOLDER)
+        free = value is None or key in (*_LAUNCHER, "_target_") or _OWN.get(key) == value
         if not free and not _typed(place, overrides):
             raise _refusal(place)
     resolved = OmegaConf.to_container(config.hydra.launcher, resolve=True)

@@ -81,6 +81,6 @@ if __name__ == "__main__":
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # so that mistakes arrive in report_mistakes as they were raised
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait starve the loader's workers
     stop.install()
-    sys.argv[1:] = follow_job(complete(sys.argv[1:]))
+    sys.argv[1:] = report_mistakes(lambda: follow_job(complete(sys.argv[1:])))
     check_all()
     report_mistakes(main)

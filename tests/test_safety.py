@@ -29,6 +29,9 @@ SOURCES = sorted(
 )
 
 
+SLURM = "defaults: [override /hydra/launcher: slurm]\nhydra: {launcher"
+OPTUNA = "defaults: [override /hydra/sweeper: search]\nhydra: {sweeper"
+
 pytestmark = pytest.mark.usefixtures("checked")
 
 
@@ -42,7 +45,7 @@ def recipe(tmp_path: Path, text: str, *overrides: str) -> DictConfig:
 def test_every_target_of_the_projects_own_configuration_is_on_the_list() -> None:
     found = 0
     for file in config_folder().rglob("*.yaml"):
-        if file.parent.name != "hydra":
+        if file.relative_to(config_folder()).parts[0] != "hydra":
             raw = OmegaConf.to_container(OmegaConf.load(file))
             targets = {place: value for place, key, value in leaves(raw) if key == "_target_"}
             found += len(targets)
@@ -163,6 +166,20 @@ def test_a_recipe_cannot_run_code_in_the_run(text: str, key: str, tmp_path: Path
         ("hydra: {job: {env_set: {CC: /tmp/not-a-compiler}}}", "env_set"),
         ("hydra: {job: {env_copy: [HOME]}}", "env_copy"),
         ("hydra: {overrides: {task: ['allow_targets=[os]']}}", "hydra.overrides"),
+        (f"{SLURM}: {{setup: [touch sprung]}}}}", "a recipe sets hydra.launcher.setup[0]"),
+        (f"{SLURM}: {{srun_args: [--export=ALL]}}}}", "a recipe sets hydra.launcher.srun_args[0]"),
+        (f"{SLURM}: {{python: ./sent}}}}", "a recipe sets hydra.launcher.python"),
+        (f"{SLURM}: {{additional_parameters: {{wrap: ./sent}}}}}}", "hydra.launcher.additional_parameters.wrap"),
+        (f"{SLURM}: {{submitit_folder: /sent}}}}", "a recipe sets hydra.launcher.submitit_folder"),
+        (f"{SLURM}: {{partition: {{a: b}}}}}}", "a recipe sets hydra.launcher.partition.a"),
+        (f'{SLURM}: {{partition: "a\\ntouch sprung"}}}}', "hydra.launcher.partition holds control characters"),
+        (f'{SLURM}: {{name: "a${{now:%n}}b"}}}}', "hydra.launcher.name holds control characters"),
+        (f'{SLURM}: {{}}, sweep: {{dir: "a\\ntouch sprung"}}}}', "hydra.launcher.submitit_folder holds control"),
+        (f"{OPTUNA}: {{custom_search_space: os.system}}}}", "a recipe sets hydra.sweeper.custom_search_space"),
+        (f"{OPTUNA}: {{storage: 'sqlite:////sent'}}}}", "a recipe sets hydra.sweeper.storage"),
+        (f"{OPTUNA}: {{search_space: {{allow_targets: {{}}}}}}}}", "hydra.sweeper.search_space"),
+        (f"{OPTUNA}: {{sampler: {{weights: {{_target_: os.system}}}}}}}}", "hydra.sweeper.sampler.weights._target_"),
+        (f"{OPTUNA}: {{params: {{allow_targets: os}}}}}}", "hydra.sweeper.params.allow_targets"),
         ("allow_targets: [os]", "a recipe sets allow_targets"),
         ("allow_targets: os", "allow_targets=os"),
         ("allow_targets: ['${seed}']", "allow_targets"),

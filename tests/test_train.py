@@ -178,7 +178,7 @@ from lightning.pytorch import Callback
 
 class Recorder(Callback):
     """Writes which samples each rank trained on, its final weights' sum, and the statistics it validated with."""
-    def __init__(self, folder): self.folder, self.seen = folder, []
+    def __init__(self, folder): self.folder, self.seen, self.validated = folder, [], None
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         self.seen.append([trainer.current_epoch, *batch.indices.tolist()])
     def on_validation_end(self, trainer, module):

@@ -33,14 +33,15 @@ def call_apart(
     """What `function` ("package.module.name") gives for `job`, as JSON has it, and the end of all that it started.
 
     environment: variables that the process has beside this one's; the working folder is the same. Processes that
-    `function` starts with its own command line, as Lightning does for DDP, call it too; the first one's answer counts.
+    `function` starts with its own command line, as Lightning does for DDP, call it too (LOCAL_RANK tells them apart);
+    the first one's answer counts, and the first error of any.
 
     Raises ImagenetOptError as the process raised it, and TurnFailed with the reason where it died otherwise.
     """
     with tempfile.TemporaryDirectory(prefix="imagenet_opt_apart_") as scratch:
         folder = Path(scratch)
         (folder / _JOB).write_bytes(pickle.dumps(job))
-        code = _run([sys.executable, "-P", "-m", __name__, scratch, function], folder, limit_seconds, environment or {})
+        code = _run([sys.executable, "-m", __name__, scratch, function], folder, limit_seconds, environment or {})
         if not (folder / _ANSWER).exists():
             raise TurnFailed(_why(code, (folder / _LOG).read_text(errors="replace")))
         given = json.loads((folder / _ANSWER).read_text())
@@ -50,7 +51,7 @@ def call_apart(
 
 
 def _run(command: list[str], folder: Path, limit_seconds: float, environment: Mapping[str, str]) -> int:
-    own = {"OMP_WAIT_POLICY": "PASSIVE", "PYNVIMGCODEC_VERBOSITY": "0"}
+    own = {"OMP_WAIT_POLICY": "PASSIVE", "PYNVIMGCODEC_VERBOSITY": "0", "PYTHONSAFEPATH": "1"}
     with (folder / _LOG).open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -89,12 +90,19 @@ def main() -> None:
         given = {"answer": get_method(function)(job)}
     except (ImagenetOptError, TurnFailed) as error:
         given = {"error": type(error).__name__, "message": str(error)}
-    if os.environ.get("LOCAL_RANK", "0") == "0":
-        written = folder / f"{_ANSWER}.new"
-        written.write_text(json.dumps(given))
-        written.rename(folder / _ANSWER)
+    if os.environ.get("LOCAL_RANK", "0") == "0" or "error" in given:
+        _write(given, folder)
     sys.stdout.flush()
-    os._exit(0)  # taking loaders down is no part of a measurement, and some hang in it
+    # Lightning ends the others when one fails; taking loaders down is no part of a measurement, and some hang in it
+    os._exit("error" in given)
+
+
+def _write(given: dict[str, Any], folder: Path) -> None:
+    """Whole or not at all; what another process of this call has written stays."""
+    written = folder / f"{_ANSWER}.{os.getpid()}"
+    written.write_text(json.dumps(given))
+    if not (folder / _ANSWER).exists():
+        written.rename(folder / _ANSWER)
 
 
 def _end_with(died: threading.ExceptHookArgs) -> None:

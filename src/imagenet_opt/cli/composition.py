@@ -12,6 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from imagenet_opt.cli.overrides import config_folder
 from imagenet_opt.cli.secrets import check_overrides, check_secrets, guard_environment
+from imagenet_opt.cli.sweep_plugins import TARGETS as _PLUGINS
+from imagenet_opt.cli.sweep_plugins import check_plugins
 from imagenet_opt.cli.targets import is_within, leaves, refused
 from imagenet_opt.errors import ConfigError
 
@@ -21,10 +23,13 @@ _TARGETS = (
     "imagenet_opt.cli.sweep.SweepTable",
     "hydra._internal.core_plugins.basic_launcher.BasicLauncher",
     "hydra._internal.core_plugins.basic_sweeper.BasicSweeper",
+    *_PLUGINS,
 )
 _LOGGING = ("logging.FileHandler", "logging.Formatter", "logging.NullHandler", "logging.StreamHandler")
 _STREAMS = ("ext://sys.stdout", "ext://sys.stderr")
 _RUN_FOLDER = "${hydra.runtime.output_dir}/"
+_NAME = "${hydra.job.name}"
+"""A text by its type, and what submitit's own configuration says."""
 
 
 def check_all() -> None:
@@ -33,6 +38,10 @@ def check_all() -> None:
     Nor do they make containers out of text, in which a target could hide.
     """
     hydra_internal.ConfigLoaderImpl = CheckedLoader  # type: ignore[attr-defined]  # Hydra has no public place for it
+    _guard_resolvers()
+
+
+def _guard_resolvers() -> None:
     guard_environment()
     for name in ("oc.create", "oc.decode"):
         OmegaConf.clear_resolver(name)
@@ -44,6 +53,7 @@ class CheckedLoader(ConfigLoaderImpl):
     def load_configuration(
         self, config_name: str | None, overrides: list[str], *args: Any, **options: Any
     ) -> DictConfig:
+        _guard_resolvers()  # a job on another machine begins here
         check_overrides(overrides)
         config = super().load_configuration(config_name, overrides, *args, **options)
         plain: Any = OmegaConf.to_container(config)
@@ -52,6 +62,7 @@ class CheckedLoader(ConfigLoaderImpl):
         _check_commands(plain["hydra"], overrides)
         for part in _ACTED_ON:
             _check_part(plain["hydra"][part], f"hydra.{part}", allowed)
+        check_plugins(config, overrides)
         return config
 
 
@@ -92,7 +103,9 @@ def _check_part(part: Any, path: str, allowed: list[str]) -> None:
         elif isinstance(value, str):
             if logs:
                 _check_log_text(place, key, value)
-            elif value.startswith("${") and value.endswith("}"):  # could give a container with a target in it
+            elif (
+                value.startswith("${") and value.endswith("}") and value != _NAME
+            ):  # could give a container with a target in it
                 raise ConfigError(f"{place}={value} must be written out, without ${{...}}")
 
 

@@ -1,6 +1,7 @@
 """What the command line means before Hydra reads it, and what to say when Hydra cannot."""
 
 import difflib
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,11 +15,17 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_opt.cli.preempted import leave
+from imagenet_opt.cli.sweep_plugins import INSTALL
 from imagenet_opt.cli.terminal import printable
-from imagenet_opt.errors import ImagenetOptError, Preempted
+from imagenet_opt.errors import ConfigError, ImagenetOptError, Preempted
 from imagenet_opt.run import slurm
 
-_ANY_MODEL = "for any other network of timm say model.name, such as model.name=resnet101"
+_HINTS = {
+    "'model/": "for any other network of timm say model.name, such as model.name=resnet101",
+    "'hydra/launcher/submitit_": f"it comes with {INSTALL}",
+    "'hydra/sweeper/": f"others than basic come with {INSTALL}",
+}
+"""Options of groups that Hydra could not find -> what to do."""
 
 
 def config_folder() -> Path:
@@ -64,10 +71,17 @@ def _is_override(word: str) -> bool:
 
 
 def follow_job(overrides: list[str]) -> list[str]:
-    """In a SLURM job, the folder that a job queued again finds, of a run or a multirun, unless one is given."""
+    """In a SLURM job, the folder that a job queued again finds, of a run or a multirun, unless one is given.
+
+    Raises ConfigError for processes of torchrun, which would each name a folder by its own clock.
+    """
     job = slurm.folder_name()
     key = "hydra.sweep.dir" if {"-m", "--multirun"} & set(overrides) else "hydra.run.dir"
-    if job is None or any(word.startswith(f"{key}=") for word in overrides):
+    if any(word.startswith(f"{key}=") for word in overrides):
+        return overrides
+    if job is None:
+        if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE") != "1":
+            raise ConfigError(f"torchrun starts several processes; say which folder they share: {key}=FOLDER")
         return overrides
     return _beside(overrides, f"{key}=runs/{job}")
 
@@ -101,6 +115,12 @@ def report_mistakes(command: Callable[[], Any]) -> Any:
         )
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        from imagenet_opt.cli.sweep import ended_early
+
+        if (reason := ended_early(error)) is None:
+            raise
+        sys.exit(_say(f"TrainingError: {reason}"))
 
 
 def _say(message: str) -> int:
@@ -119,7 +139,7 @@ def _explain(error: Exception) -> str:
     key = getattr(cause, "full_key", None)
     text = " ".join(str(error).partition("Config search path")[0].split())
     if not key or "Could not override" not in text:
-        return f"{text}; {_ANY_MODEL}" if "Could not find 'model/" in text else text
+        return "; ".join([text, *(hint for group, hint in _HINTS.items() if f"Could not find {group}" in text)])
     near = difflib.get_close_matches(key, list(_keys(_default_config())), n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else "python train.py --cfg job shows every key"
     return f"there is no key {key}; {hint}"

@@ -2,13 +2,12 @@
 
 import json
 import logging
+import math
 import os
 import re
 import signal
 import sys
 import time
-from argparse import ArgumentParser
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
@@ -24,8 +23,10 @@ from omegaconf import DictConfig
 
 from imagenet_opt.cli.handover import Handover
 from imagenet_opt.cli.preempted import STATUS, SWEEP_JOB, command, leave
-from imagenet_opt.cli.sweep_rows import JOB, SUMMARY, collect_rows, print_table, speed, write_csv, write_whole
+from imagenet_opt.cli.sweep_plugins import end_of_multirun
+from imagenet_opt.cli.sweep_rows import JOB, SUMMARY, Row, collect_rows, print_table, speed, write_csv, write_whole
 from imagenet_opt.errors import Preempted
+from imagenet_opt.run.signals import stop
 
 log = logging.getLogger(__name__)
 
@@ -42,21 +43,46 @@ class SweepTable(Callback):
 
     planned: ClassVar[list[list[str]]] = []
     """The overrides of every job, where the sweeper is the one that tries all combinations."""
+    folder: ClassVar[Path | None] = None
+    """Of the multirun that this process has begun."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        SweepTable.folder = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
         if config.hydra.sweeper._target_.endswith(".BasicSweeper"):
             overrides = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
             SweepTable.planned = BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
+        if not config.hydra.launcher._target_.endswith(".BasicLauncher"):
+            _leave_to_queue(SweepTable.folder)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         sweep_dir = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
-        print_table(collect_rows(sweep_dir), sweep_dir)
+        print_table(_write_tables(sweep_dir), sweep_dir)
 
 
-def run_job(script: Path) -> float:
+def _leave_to_queue(sweep_dir: Path) -> None:
+    """This process only waits for jobs that are processes of others, perhaps on other machines."""
+    stop.restore()
+    os.environ["SUBMITIT_PREEMPT_SIGNAL"] = "USR1"  # what jobs listen to; its own would end them unsaved
+    log.info(
+        "submitit runs the jobs; they go on if this command ends before them, and "
+        f"`{command('hydra.sweep.dir', sweep_dir)}` gathers them later"
+    )
+
+
+def ended_early(error: Exception) -> str | None:
+    """For errors with which launchers and sweepers of others end a multirun: the reason, after the table."""
+    reason = end_of_multirun(error)
+    if reason is None or SweepTable.folder is None:
+        return None
+    print_table(_write_tables(SweepTable.folder), SweepTable.folder)
+    return f"{reason}; `{command('hydra.sweep.dir', SweepTable.folder)}` goes on"
+
+
+def run_job(script: Path) -> float | None:
     """Run the current job of a multirun as `python script OVERRIDES` and record it; its failure is a row.
 
-    Returns images per second, for sweepers that search; nan where the job failed or measured none.
+    Returns images per second, for sweepers that search; None, which is no number to them, where the job failed or
+    measured none (of nan Optuna's sweeper makes an error that ends the search).
     A job that has ended well in the same sweep folder is not run again. Raises SystemExit when the job was asked to
     stop, KeyboardInterrupt after Ctrl-C; with the job and all before it recorded, and what is left said.
     """
@@ -74,18 +100,25 @@ def run_job(script: Path) -> float:
     for stale in (JOB, SUMMARY):
         (folder / stale).unlink(missing_ok=True)
     own = {"IMAGENET_OPT_SWEEP": sweep_dir.name, SWEEP_JOB: "1", "PYTHONUNBUFFERED": "1"}
+    if "SLURM_JOB_ID" in os.environ:
+        own["SLURM_JOB_NAME"] = "interactive"  # Lightning starts its processes itself: this job's task is the sweep
     outcome = _run(_command(script, hydra), folder / "job.log", cwd=hydra.runtime.cwd, env=os.environ | own)
     job = {"job": hydra.job.num, "overrides": overrides} | outcome
     write_whole(folder / JOB, json.dumps(job, indent=2) + "\n")
     return _record(sweep_dir, hydra.job.num)
 
 
-def _record(sweep_dir: Path, num: int) -> float:
+def _write_tables(sweep_dir: Path) -> list[Row]:
     from imagenet_opt.cli.sweep_page import write_page  # plotly only in the process that draws
 
     rows = collect_rows(sweep_dir)
     write_csv(rows, sweep_dir)
     write_page(rows, sweep_dir)
+    return rows
+
+
+def _record(sweep_dir: Path, num: int) -> float | None:
+    rows = _write_tables(sweep_dir)
     row = next(row for row in rows if row["job"] == num)
     log.info(f"\t#{num} {row['status']} after {row['seconds']:.0f} s{': ' + row['error'] if row['error'] else ''}")
     if row["status"] == "interrupted":
@@ -94,7 +127,8 @@ def _record(sweep_dir: Path, num: int) -> float:
             _leave(f"the sweep ends inside job #{num}", num + 1, sweep_dir)
         log.warning(_left(f"the sweep ends inside job #{num}", num + 1, sweep_dir))
         raise KeyboardInterrupt
-    return speed(row)
+    found = speed(row)
+    return None if math.isnan(found) else found
 
 
 def _is_done(folder: Path, overrides: list[str]) -> bool:
@@ -112,6 +146,8 @@ def _leave(said: str, first: int, sweep_dir: Path) -> NoReturn:
 
 def _left(said: str, first: int, sweep_dir: Path) -> str:
     """`said`, and that the jobs from number `first` on were not run, and how to go on."""
+    if "SUBMITIT_FOLDER" in os.environ:  # a job of a queue knows of no other
+        return said
     later = [f"#{i} {' '.join(job)}" for i, job in enumerate(SweepTable.planned[first:], first)]
     not_run = f"; not run: {', '.join(later)}" if later else ""
     return f"{said}{not_run}; `{command('hydra.sweep.dir', sweep_dir)}` goes on"
@@ -122,16 +158,14 @@ def _command(script: Path, hydra: HydraConf) -> list[str]:
     given = [text for text in hydra.overrides.hydra if not text.lstrip("+~").startswith(_SWEEP_ONLY)]
     folder = hydra.runtime.output_dir.replace("'", r"\'")
     own = ["hydra.mode=RUN", f"hydra.run.dir='{folder}'"]
-    return [sys.executable, str(script), *_config_options(sys.argv[1:]), *hydra.overrides.task, *given, *own]
+    return [sys.executable, str(script), *_config_options(hydra), *hydra.overrides.task, *given, *own]
 
 
-def _config_options(arguments: Sequence[str]) -> list[str]:
-    """Those of Hydra's flags that say which configuration to read."""
-    parser = ArgumentParser(add_help=False)
-    for short, long in (("-cp", "--config-path"), ("-cn", "--config-name"), ("-cd", "--config-dir")):
-        parser.add_argument(short, long)
-    found, _ = parser.parse_known_args(arguments)
-    return [f"--{name.replace('_', '-')}={value}" for name, value in vars(found).items() if value is not None]
+def _config_options(hydra: HydraConf) -> list[str]:
+    """Those of Hydra's flags that say which configuration to read; the same on every machine."""
+    flags = {"main": "--config-path", "command-line": "--config-dir"}
+    found = [f"{flags[one.provider]}={one.path}" for one in hydra.runtime.config_sources if one.provider in flags]
+    return [*found, f"--config-name={hydra.job.config_name}"]
 
 
 def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import io
 import logging
 import math
 import os
+import platform
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any, Literal, TypedDict
@@ -147,7 +148,7 @@ def write_csv(rows: list[Row], sweep_dir: Path) -> None:
 
 def write_whole(path: Path, text: str) -> None:
     """Write so that a reader, or a crash, never meets half a file."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
     fresh.write_text(text, encoding="utf-8", newline="")
     os.replace(fresh, path)
 

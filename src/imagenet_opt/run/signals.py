@@ -43,6 +43,10 @@ class Stop:
         self._depth = 0
         self._reset()
 
+    def __reduce__(self) -> str:
+        """By its name: another process has one of its own."""
+        return "stop"
+
     def _reset(self) -> None:
         self.at_once, self.over = True, False
         self.why, self.asked_at = 0, 0.0

@@ -1,0 +1,116 @@
+"""One turn of the scaling study: a real fit of so many processes, each with a batch of its own."""
+
+import math
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from omegaconf import DictConfig, open_dict
+
+from imagenet_opt.cli.build import build_model, build_trainer, make, num_classes_of
+from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.doctor_fit import images_ahead
+from imagenet_opt.cli.doctor_run import run_folder
+from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.data.subset import subset
+from imagenet_opt.measure.interleave import TurnFailed
+
+_LEAST_STEPS = 8
+_LISTED = 100_000
+"""Samples of a process, at least, so that no epoch ends within a turn."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """seconds: of the timed stretch. on_gpu: each process has a GPU of its own; else they share the CPUs."""
+
+    overrides: tuple[str, ...]
+    num_processes: int
+    seconds: float
+    on_gpu: bool
+
+
+@dataclass(frozen=True)
+class Pace:
+    """images_per_second: of all processes together."""
+
+    images_per_second: float
+    step_seconds: float
+
+
+class Stretch(Callback):
+    """Lets a fit use up what was made ahead, times as many steps as `seconds` take, and ends it.
+
+    All processes end at the same step, which the first one chooses: steps of DDP wait for each other.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.pace: Pace | None = None
+        self._first = self._last = -1
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if batch_idx == 0:
+            ahead = -(-images_ahead(batch, trainer.train_dataloader) // len(batch))
+            self._warm = trainer.strategy.broadcast(min(2 + ahead, int(trainer.num_training_batches) // 3))
+        if batch_idx == self._warm:
+            self._begin(batch_idx)
+        elif batch_idx == self._warm + _LEAST_STEPS and self._last < 0:
+            num_steps = math.ceil(self.seconds * _LEAST_STEPS / (self._now() - self._began))
+            self._last = batch_idx + trainer.strategy.broadcast(max(_LEAST_STEPS, num_steps))
+            self._begin(batch_idx)
+        elif batch_idx == self._last:
+            each = (self._now() - self._began) / (self._last - self._first)
+            self.pace = Pace(len(batch) * trainer.world_size / each, each)
+            trainer.should_stop = True
+
+    def _begin(self, batch_idx: int) -> None:
+        self._first, self._began = batch_idx, self._now()
+
+    def _now(self) -> float:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+def train(job: Job) -> dict[str, float]:
+    """A Pace, in the first of the processes. Raises ImagenetOptError, and TurnFailed for too few images."""
+    config = composed(job.overrides)
+    seed_everything(config.seed, verbose=False)
+    data = make(config.data, "data")
+    with open_dict(config):
+        config.model.num_classes = num_classes_of(config.model.num_classes, data)
+    stretch = Stretch(job.seconds)
+    with run_folder(config) as config:
+        trainer = _trainer(config, job)
+        trainer.callbacks.append(stretch)  # type: ignore[attr-defined]
+        model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
+        trainer.fit(model, datamodule=_without_end(data, job.num_processes), weights_only=True)
+    for other in getattr(trainer.strategy.launcher, "procs", ()):
+        other.wait(60)  # for its own folder to be removed
+    if stretch.pace is None:
+        raise TurnFailed("too few images for a measurement; lower data.batch_size or --seconds")
+    return asdict(stretch.pace)
+
+
+def _trainer(config: DictConfig, job: Job) -> Trainer:
+    with open_dict(config):
+        config.logger = {}
+        config.callbacks.pop("checkpoint", None)
+        config.trainer.accelerator = "gpu" if job.on_gpu else "cpu"
+        config.trainer.devices = job.num_processes
+        config.trainer.strategy = "ddp" if job.num_processes > 1 else "auto"
+    return build_trainer(config)
+
+
+def _without_end(data: ImageData, num_processes: int) -> ImageData:
+    """The training samples again and again."""
+    index: Any = data.train
+    num_samples = len(index)
+    rows = np.tile(np.arange(num_samples), -(-_LISTED * num_processes // num_samples))
+    return ImageData(subset(index, rows), data.val, replace(data.loading, samples_per_epoch=None))

@@ -1,0 +1,77 @@
+"""Functions in processes of their own, which start further ones as Lightning does."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import __main__
+from imagenet_opt.cli.apart import call_apart
+from imagenet_opt.errors import ConfigError
+
+REPOSITORY = Path(__file__).parents[2]
+HERE = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
+
+
+def second_rank() -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", __main__.__spec__.name, *sys.argv[1:]]
+    return subprocess.Popen(command, env=os.environ | {"LOCAL_RANK": "1"})
+
+
+def agree(job: str) -> str:
+    """Both answer; the second before the first."""
+    if "LOCAL_RANK" not in os.environ:
+        second_rank().wait()
+    return f"{job} from {os.environ.get('LOCAL_RANK', 'the first')}"
+
+
+def disagree(job: str) -> None:
+    """The second one fails, and the first is killed for it, as Lightning does."""
+    if "LOCAL_RANK" in os.environ:
+        raise ConfigError(f"{job} cannot be")
+    assert second_rank().wait() == 1
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang(job: str) -> None:
+    if "LOCAL_RANK" not in os.environ:
+        Path(job).write_text(f"{os.getpid()} {second_rank().pid}")
+    signal.pause()
+
+
+def test_the_first_processes_answer_counts() -> None:
+    assert call_apart(f"{__name__}.agree", "words", environment=HERE) == "words from the first"
+
+
+def test_why_another_process_failed_is_told() -> None:
+    with pytest.raises(ConfigError, match="words cannot be"):
+        call_apart(f"{__name__}.disagree", "words", environment=HERE)
+
+
+def test_all_processes_end_with_the_one_that_asked(tmp_path: Path) -> None:
+    told: Any = tmp_path / "pids"
+    asks = f"from imagenet_opt.cli.apart import call_apart; call_apart('{__name__}.hang', '{told}')"
+    caller = subprocess.Popen([sys.executable, "-c", asks], env=os.environ | HERE)
+    deadline = time.monotonic() + 60
+    while not (told.exists() and len(told.read_text().split()) == 2) and time.monotonic() < deadline:
+        assert caller.poll() is None
+        time.sleep(0.05)
+    caller.kill()
+    caller.wait()
+    pids = [int(pid) for pid in told.read_text().split()]
+    while any(map(_is_alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_is_alive, pids))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,93 @@
+"""Several processes that torchrun starts, on one node and on two, as far as one machine can show it."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_train import RECORDER, REPOSITORY, TINY, environment, metrics, opened
+
+pytestmark = pytest.mark.slow
+
+
+def torchrun(folder: Path, root: Path, flags: list[str], *overrides: str) -> subprocess.Popen[str]:
+    arguments = [f"data.root={root}", f"hydra.run.dir={folder}", *TINY, "data.batch_size=3", "trainer.strategy=ddp"]
+    recorder = ["allow_targets=[recorder]", "+callbacks.recorder._target_=recorder.Recorder"]
+    recorder += [f"+callbacks.recorder.folder={folder.parent}"]
+    start = [sys.executable, "-m", "torch.distributed.run", *flags, str(REPOSITORY / "train.py")]
+    return subprocess.Popen(
+        [*start, *arguments, *recorder, *overrides],
+        cwd=folder.parent,
+        env=environment(
+            folder.parent,
+            GLOO_SOCKET_IFNAME="lo",
+            PYTHONPATH=os.pathsep.join([str(folder.parent), os.environ.get("PYTHONPATH", "")]),
+        ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    return out + err
+
+
+def seen_by(folder: Path, rank: int, epoch: int) -> set[int]:
+    """Samples, of which none came twice."""
+    found = json.loads((folder / f"rank{rank}.json").read_text())
+    indices = [index for row in found["seen"] if row[0] == epoch for index in row[1:]]
+    assert len(set(indices)) == len(indices) > 0
+    return set(indices)
+
+
+def test_one_node_and_then_two_train_one_run(images_root: Path, tmp_path: Path) -> None:
+    (tmp_path / "recorder.py").write_text(RECORDER)
+    run = tmp_path / "run"
+    one = ["--standalone", "--nproc-per-node=2"]
+    ended(torchrun(run, images_root, one, "trainer.devices=2", "trainer.max_steps=4"))
+    first, second = (seen_by(tmp_path, rank, 0) for rank in (0, 1))
+    assert not first & second and len(first | second) == 4 * 2 * 3
+    assert opened(run / "last.ckpt")["global_step"] == 4
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    two = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    nodes = [
+        torchrun(run, images_root, [*two, f"--node-rank={rank}"], "trainer.devices=1", "trainer.num_nodes=2")
+        for rank in (0, 1)
+    ]
+    said = [ended(node) for node in nodes]
+    assert "at step 4" in said[0]
+    assert opened(run / "last.ckpt")["global_step"] == 12
+    rest = seen_by(tmp_path, 0, 0) | seen_by(tmp_path, 1, 0)
+    assert len(rest) == 2 * 2 * 3 and not rest & (first | second)
+    assert not seen_by(tmp_path, 0, 1) & seen_by(tmp_path, 1, 1)
+    weights = [json.loads((tmp_path / f"rank{rank}.json").read_text())["weights"] for rank in (0, 1)]
+    assert weights[0] == weights[1]
+    steps = [int(row["step"]) for row in metrics(run) if row["train/loss"]]
+    assert steps == sorted(set(steps)) == [1, 3, 5, 7, 9, 11]
+    assert len([file for file in tmp_path.rglob("last.ckpt")]) == 1
+    assert [file.name for file in tmp_path.rglob("summary.json")] == ["summary.json"]
+
+
+def test_processes_that_share_no_folder_are_refused(tmp_path: Path) -> None:
+    ranks = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "train.py")],
+        cwd=tmp_path,
+        env=environment(tmp_path, **ranks),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("ConfigError: torchrun starts several processes")
+    assert "hydra.run.dir=FOLDER" in done.stderr and list(tmp_path.iterdir()) == []

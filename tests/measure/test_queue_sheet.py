@@ -1,0 +1,27 @@
+from imagenet_opt.measure.queue_law import simulated_waits
+from imagenet_opt.measure.queue_sheet import Drained, Pace, queue_sheet, scattered_sheet
+
+
+def test_turns_that_follow_the_law_stand_beside_it() -> None:
+    pace = Pace(load_seconds=2.66, compute_seconds=1.0, num_ahead=1)
+    turns = {
+        depth: [Drained(depth + 2, tuple(simulated_waits([2.66] * 30, 1.0, depth + 3)))] * 2 for depth in (1, 2, 4, 24)
+    }
+    sheet = queue_sheet(turns, pace)
+    for depth, row in zip(turns, sheet.rows, strict=True):
+        name, ready, hidden, simulated, _, seconds, _, law, steady, for_ever = row
+        assert (name, ready) == (str(depth), depth + 2)
+        assert hidden == simulated
+        assert round(float(seconds or 0), 6) == round(float(law or 0), 6)
+        assert for_ever == 2.66
+        assert steady is None if depth == 24 else round(float(steady or 0), 6) == 2.66
+    assert [row[2] for row in sheet.rows] == [5.0, 7.0, 10.0, 30.0]
+    assert any("postpones" in note for note in sheet.notes)
+    assert [len(curve.x) for curve in sheet.plots[0].series] == [4, 4, 4]
+
+
+def test_what_is_calculated_says_so() -> None:
+    sheet = scattered_sheet()
+    assert "not measured" in sheet.title
+    idle = [float(row[1] or 0) for row in sheet.rows]
+    assert idle == sorted(idle, reverse=True)

@@ -33,7 +33,9 @@ def test_the_queue_is_full_before_the_first_step(overrides: tuple[str, ...], che
     how = slowed(patient.how, 0.01, num_requests=6)
     assert (how.num_workers, how.reads_in_flight) == (1, 1)
     assert how.added_latency_ms == pytest.approx(10 / 6)
-    found = drain(patient, replace(how, prefetch_factor=3), Pace(load_seconds=0.6, compute_seconds=0.001), num_steps=6)
+    found = drain(
+        patient, replace(how, prefetch_factor=3), Pace(0.6, compute_seconds=0.001, decode_seconds=0.1), num_steps=6
+    )
     assert found.num_ready == 3 + 2
     assert len(found.waits) == 6
 

@@ -1,6 +1,10 @@
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
+from torch.nn.functional import conv2d, linear
 from torch.utils.flop_counter import FlopCounterMode
 
 from imagenet_opt.cli.study_shapes import BATCH, CHANNELS, OUTPUTS, convolution, last_layer, run, sheet_of
@@ -26,11 +30,20 @@ def test_all_sizes_take_turns(tmp_path: Path, checked: None) -> None:
 
 
 def test_flops_are_those_that_torch_counts(checked: None) -> None:
-    subject = subject_of(CPU)
-    for layer in (convolution(subject, 12), last_layer(subject, BATCH, 5), last_layer(subject, OUTPUTS, 7)):
+    def counted(layer: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> int:
+        for tensor in tensors:
+            tensor.requires_grad_()
         with FlopCounterMode(display=False) as counter:
-            layer.call()
-        assert counter.get_total_flops() == layer.flops, layer.varies
+            torch.autograd.grad(layer(*tensors).sum(), tensors)
+        return counter.get_total_flops()
+
+    subject = subject_of(CPU)
+    images, weights = torch.ones(4, 12, 2, 2), torch.ones(12, 12, 3, 3)
+    assert convolution(subject, 12).flops == counted(partial(conv2d, padding=1), images, weights)
+    for varies, num_images, outputs in ((BATCH, 5, 1000), (OUTPUTS, 4, 7)):
+        layer = last_layer(subject, varies, 5 if varies == BATCH else 7)
+        assert layer.flops == counted(linear, torch.ones(num_images, 2048), torch.ones(outputs, 2048))
+        assert layer.num_images == num_images
 
 
 def test_a_size_off_the_multiples_is_compared_flop_for_flop(checked: None) -> None:

@@ -43,9 +43,8 @@ def run(request: Request) -> list[Sheet]:
     how = slowed(patient.how, options.load_seconds, num_requests)
     with announced(1 + request.repeats * len(options.prefetch_factors)) as announce:
         announce("the loader alone")
-        load_seconds = loader_seconds(patient, how)
-        compute_seconds = load_seconds / options.load_over_compute
-        pace = Pace(load_seconds, compute_seconds, num_ahead=-(-2 // num_requests))
+        load_seconds, decode_seconds = loader_seconds(patient, how)
+        pace = Pace(load_seconds, load_seconds / options.load_over_compute, decode_seconds)
         rounds = interleave(
             {
                 str(depth): partial(drain, patient, replace(how, prefetch_factor=depth), pace, options.num_steps)
@@ -60,14 +59,14 @@ def run(request: Request) -> list[Sheet]:
 def slowed(how: Loading, load_seconds: float | None, num_requests: int) -> Loading:
     """One worker with one request in flight, of which a batch takes `num_requests`, each with added latency.
 
-    It then reads no further ahead than two requests, and at least a batch: see Reader.
+    It then reads one batch ahead: see Reader.
     """
     one = replace(how, samples_per_epoch=None, num_workers=1, reads_in_flight=1)
     return one if load_seconds is None else replace(one, added_latency_ms=1000 * load_seconds / num_requests)
 
 
-def loader_seconds(patient: Patient, how: Loading) -> float:
-    """Of a batch, by a loader whose batches are taken at once."""
+def loader_seconds(patient: Patient, how: Loading) -> tuple[float, float]:
+    """Of a batch, by a loader whose batches are taken at once; and how long the worker decodes one."""
     loader, stamps = _loader(patient, replace(how, prefetch_factor=1)), []
     batches = iter(loader)
     try:
@@ -77,7 +76,7 @@ def loader_seconds(patient: Patient, how: Loading) -> float:
     finally:
         batches.close()  # type: ignore[attr-defined]
         loader.close()
-    return (stamps[-1] - stamps[_STARTING]) / _TIMED
+    return (stamps[-1] - stamps[_STARTING]) / _TIMED, loader.drain()["loader/decode_seconds"]
 
 
 def drain(patient: Patient, how: Loading, pace: Pace, num_steps: int) -> Drained:
@@ -90,6 +89,7 @@ def drain(patient: Patient, how: Loading, pace: Pace, num_steps: int) -> Drained
         for _ in range(num_steps):
             next(batches)
             timeline.submit(pace.compute_seconds)
+            timeline.synchronize()  # the law's device takes a batch when it can begin with it
     finally:
         batches.close()  # type: ignore[attr-defined]
         loader.close()

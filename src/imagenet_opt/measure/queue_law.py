@@ -9,27 +9,30 @@ import math
 from collections.abc import Sequence
 
 
-def hidden_steps(load_seconds: float, compute_seconds: float, num_ready: int) -> float:
+def hidden_steps(load_seconds: float, compute_seconds: float, num_ready: float) -> float:
     """The law: steps up to this number, counted from 0, find their batch ready. inf for a loader that is fast enough.
 
-    Step n wants its batch at n * compute_seconds, and it is made at (n - num_ready + 1) * load_seconds.
+    Step n wants its batch at n * compute_seconds, and it is made at (n - num_ready + 1) * load_seconds. A batch that is
+    made in part counts as that part of one.
     """
     if load_seconds <= compute_seconds:
         return math.inf
     return max(0, num_ready - 1) / (1 - compute_seconds / load_seconds)
 
 
-def mean_step_seconds(load_seconds: float, compute_seconds: float, num_ready: int, num_steps: int) -> float:
+def mean_step_seconds(load_seconds: float, compute_seconds: float, num_ready: float, num_steps: int) -> float:
     """The law: of the first `num_steps`. With ever more steps it comes near the larger of the two times."""
     if num_ready == 0:
         return load_seconds + compute_seconds
     return max(compute_seconds, ((num_steps - num_ready) * load_seconds + compute_seconds) / num_steps)
 
 
-def simulated_waits(load_seconds: Sequence[float], compute_seconds: float, num_ready: int) -> list[float]:
-    """Seconds that each step waits for its batch, step by step; load_seconds: of each batch, those ready at first too.
+def simulated_waits(
+    load_seconds: Sequence[float], compute_seconds: float, num_ready: int, *, unfinished_seconds: float = 0.0
+) -> list[float]:
+    """Seconds that each step waits for its batch. A step's time is `compute_seconds` and its wait.
 
-    A step's time is `compute_seconds` and its wait.
+    load_seconds: of each batch, those ready at first too. unfinished_seconds: the last of these needs so long still.
     """
     taken: list[float] = []
     waits: list[float] = []
@@ -37,6 +40,8 @@ def simulated_waits(load_seconds: Sequence[float], compute_seconds: float, num_r
     for step, seconds in enumerate(load_seconds):
         if num_ready == 0:
             made = free + seconds
+        elif step == num_ready - 1:
+            made = unfinished_seconds
         elif step >= num_ready:
             made = max(made, taken[step - num_ready]) + seconds
         taken.append(max(free, made))

@@ -42,14 +42,24 @@ class Drained:
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of the loader and of the device for a batch.
+    """Seconds for a batch, of the loader and of the device.
 
-    num_ahead: batches as good as ready when the queue is full, which the worker has read and not yet decoded.
+    decode_seconds: part of the loader's. When the queue is full its worker reads one batch more and waits; this part
+    is left of it then.
     """
 
     load_seconds: float
     compute_seconds: float
-    num_ahead: int = 0
+    decode_seconds: float
+
+    @property
+    def read_ahead(self) -> float:
+        """Of that batch, 0 to 1: so much of it is made."""
+        return 1 - self.unfinished_seconds / self.load_seconds
+
+    @property
+    def unfinished_seconds(self) -> float:
+        return min(self.decode_seconds, self.load_seconds)
 
 
 def queue_sheet(found: Mapping[int, Sequence[Drained]], pace: Pace) -> Sheet:
@@ -57,7 +67,7 @@ def queue_sheet(found: Mapping[int, Sequence[Drained]], pace: Pace) -> Sheet:
     load, compute = pace.load_seconds, pace.compute_seconds
     num_steps = len(next(iter(found.values()))[0].waits)
     seconds = {float(depth): median_interval([_mean(turn, pace) for turn in turns]) for depth, turns in found.items()}
-    law = [mean_step_seconds(load, compute, _ready(turns, pace), num_steps) for turns in found.values()]
+    law = [mean_step_seconds(load, compute, _num_ready(turns) + pace.read_ahead, num_steps) for turns in found.values()]
     curves = (
         series("measured", seconds),
         Series("by the law", tuple(seconds), tuple(law)),
@@ -73,15 +83,22 @@ def queue_sheet(found: Mapping[int, Sequence[Drained]], pace: Pace) -> Sheet:
 
 
 def _row(depth: int, turns: Sequence[Drained], pace: Pace) -> tuple[Cell, ...]:
-    load, compute, ready, num_steps = pace.load_seconds, pace.compute_seconds, _ready(turns, pace), len(turns[0].waits)
-    simulated = simulated_waits([load] * num_steps, compute, ready)
+    load, compute, num_ready, num_steps = (
+        pace.load_seconds,
+        pace.compute_seconds,
+        _num_ready(turns),
+        len(turns[0].waits),
+    )
+    ready = num_ready + pace.read_ahead
+    loads, unfinished = [load] * num_steps, pace.unfinished_seconds
+    simulated = simulated_waits(loads, compute, num_ready + 1, unfinished_seconds=unfinished)
     hidden = [_hidden(turn.waits, load) for turn in turns]
     taken = median_interval([_mean(turn, pace) for turn in turns])
     last = num_steps // _STEADY
     steady = statistics.median(compute + wait for turn in turns for wait in turn.waits[-last:])
     return (
         str(depth),
-        float(ready - pace.num_ahead),
+        float(num_ready),
         float(statistics.median(hidden)),
         float(_hidden(simulated, load)),
         float(math.floor(hidden_steps(load, compute, ready)) + 1),
@@ -93,8 +110,8 @@ def _row(depth: int, turns: Sequence[Drained], pace: Pace) -> tuple[Cell, ...]:
     )
 
 
-def _ready(turns: Sequence[Drained], pace: Pace) -> int:
-    return round(statistics.median(turn.num_ready for turn in turns)) + pace.num_ahead
+def _num_ready(turns: Sequence[Drained]) -> int:
+    return round(statistics.median(turn.num_ready for turn in turns))
 
 
 def _hidden(waits: Sequence[float], load_seconds: float) -> int:
@@ -111,8 +128,8 @@ def _words(pace: Pace, num_steps: int) -> tuple[str, ...]:
         "The device is simulated: its steps end at absolute deadlines, and its host sleeps. The loader is the real "
         f"one, with one worker; it takes {pace.load_seconds / pace.compute_seconds:.2f} times as long as the device.",
         "The law: steps 0 to (Q - 1) / (1 - C/L) do not wait, with Q batches ready before the first. A step has waited "
-        f"here if it waited more than {WAITED:.0%} of L. Q is what is ready and {pace.num_ahead} more: with a full "
-        "queue the worker goes on to read, so that only decoding is left of it.",
+        f"here if it waited more than {WAITED:.0%} of L. With a full queue the worker goes on to read one more, of which "
+        f"{pace.unfinished_seconds:.3f} s are left then, to decode it: it counts as {pace.read_ahead:.2f} of a batch.",
         "A queue does not cure a slow loader, it postpones: once it is drained each step takes max(L, C), however deep "
         f"it was. A mean over {num_steps} steps flatters a deep queue; over an epoch nothing is left of that.",
         "It does help a loader that is quick enough on average and late now and then: the second table.",

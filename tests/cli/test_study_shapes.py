@@ -53,7 +53,7 @@ def test_a_size_off_the_multiples_is_compared_flop_for_flop(checked: None) -> No
     sheet = sheet_of([(even, [1.0] * 6), (odd, [2.0 * 257 / 256] * 6)], subject)
     row = next(row for row in sheet.rows if row[1] == "257")
     assert row[6:] == ("256", pytest.approx(0.5), "0.50-0.50", "slower", pytest.approx(257 / 264))
-    assert "outputs of the last layer 257 (0.50)" in sheet.notes[0]
+    assert "last layer: outputs 257 (0.50)" in sheet.notes[0]
 
 
 def test_a_key_that_is_missing_is_named(tmp_path: Path, checked: None) -> None:

@@ -3,11 +3,9 @@ from imagenet_opt.measure.queue_sheet import Drained, Pace, queue_sheet, scatter
 
 
 def test_turns_that_follow_the_law_stand_beside_it() -> None:
-    pace = Pace(load_seconds=2.66, compute_seconds=1.0, decode_seconds=2.66)
-    turns = {
-        depth: [Drained(depth + 3, tuple(simulated_waits([2.66] * 30, 1.0, depth + 3)))] * 2 for depth in (1, 2, 4, 24)
-    }
-    sheet = queue_sheet(turns, pace)
+    waits = {depth: tuple(simulated_waits([2.66] * 30, 1.0, depth + 3)) for depth in (1, 2, 4, 24)}
+    turns = {depth: [Drained(depth + 3, seconds, 2.66)] * 2 for depth, seconds in waits.items()}
+    sheet = queue_sheet(turns, compute_seconds=1.0, decode_seconds=2.66)
     for depth, row in zip(turns, sheet.rows, strict=True):
         name, ready, hidden, simulated, _, seconds, _, law, steady, for_ever = row
         assert (name, ready) == (str(depth), depth + 3)
@@ -26,8 +24,8 @@ def test_a_batch_that_is_read_and_not_decoded_counts_for_what_is_done_of_it() ->
     assert pace.read_ahead == 0.75
     waits = simulated_waits([2.0] * 20, 1.0, 4, unfinished_seconds=0.5)
     assert waits[:8] == [0, 0, 0, 0, 0, 0, 0.5, 1]
-    turns = [Drained(3, tuple(waits))]
-    row = queue_sheet({1: turns}, pace).rows[0]
+    turns = [Drained(3, tuple(waits), 2.0)]
+    row = queue_sheet({1: turns}, 1.0, 0.5).rows[0]
     assert row[2:5] == (6.0, 6.0, 6.0)
     assert round(float(row[5] or 0), 6) == round(float(row[7] or 0), 6)
 

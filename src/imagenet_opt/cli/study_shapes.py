@@ -17,7 +17,7 @@ from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
 from imagenet_opt.measure.statistics import median_interval, ratio_interval, verdict
 from imagenet_opt.measure.stretch import seconds_per_call
 
-CHANNELS, BATCH, OUTPUTS = "channels of a 3x3 convolution", "batch of the last layer", "outputs of the last layer"
+CHANNELS, BATCH, OUTPUTS = "convolution: channels", "last layer: batch", "last layer: outputs"
 _FEATURES, _CLASSES, _STRIDE = 2048, 1000, 16
 """ResNet-50's: what its last layer takes and gives, and how much smaller than the image its third stage is
 (arXiv 1512.03385, table 1)."""

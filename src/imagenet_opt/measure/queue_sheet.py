@@ -34,10 +34,14 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Drained:
-    """One turn. num_ready: batches made before the first step. waits: seconds that the device waited before each."""
+    """One turn. num_ready: batches made before the first step. waits: seconds that the device waited before each.
+
+    load_seconds: of the loader for a batch, in the same turn.
+    """
 
     num_ready: int
     waits: tuple[float, ...]
+    load_seconds: float
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,10 @@ class Pace:
         return min(self.decode_seconds, self.load_seconds)
 
 
-def queue_sheet(found: Mapping[int, Sequence[Drained]], pace: Pace) -> Sheet:
+def queue_sheet(found: Mapping[int, Sequence[Drained]], compute_seconds: float, decode_seconds: float) -> Sheet:
     """found: turns of equally many steps, by depth of the queue."""
-    load, compute = pace.load_seconds, pace.compute_seconds
+    load = statistics.median(turn.load_seconds for turns in found.values() for turn in turns)
+    pace, compute = Pace(load, compute_seconds, decode_seconds), compute_seconds
     num_steps = len(next(iter(found.values()))[0].waits)
     seconds = {float(depth): median_interval([_mean(turn, pace) for turn in turns]) for depth, turns in found.items()}
     law = [mean_step_seconds(load, compute, _num_ready(turns) + pace.read_ahead, num_steps) for turns in found.values()]
@@ -83,12 +88,8 @@ def queue_sheet(found: Mapping[int, Sequence[Drained]], pace: Pace) -> Sheet:
 
 
 def _row(depth: int, turns: Sequence[Drained], pace: Pace) -> tuple[Cell, ...]:
-    load, compute, num_ready, num_steps = (
-        pace.load_seconds,
-        pace.compute_seconds,
-        _num_ready(turns),
-        len(turns[0].waits),
-    )
+    load, compute = pace.load_seconds, pace.compute_seconds
+    num_ready, num_steps = _num_ready(turns), len(turns[0].waits)
     ready = num_ready + pace.read_ahead
     loads, unfinished = [load] * num_steps, pace.unfinished_seconds
     simulated = simulated_waits(loads, compute, num_ready + 1, unfinished_seconds=unfinished)
@@ -128,8 +129,8 @@ def _words(pace: Pace, num_steps: int) -> tuple[str, ...]:
         "The device is simulated: its steps end at absolute deadlines, and its host sleeps. The loader is the real "
         f"one, with one worker; it takes {pace.load_seconds / pace.compute_seconds:.2f} times as long as the device.",
         "The law: steps 0 to (Q - 1) / (1 - C/L) do not wait, with Q batches ready before the first. A step has waited "
-        f"here if it waited more than {WAITED:.0%} of L. With a full queue the worker goes on to read one more, of which "
-        f"{pace.unfinished_seconds:.3f} s are left then, to decode it: it counts as {pace.read_ahead:.2f} of a batch.",
+        f"here if it waited more than {WAITED:.0%} of L. With a full queue the worker goes on to read one more, and "
+        f"{pace.unfinished_seconds:.3f} s of it are left, to decode it: it counts as {pace.read_ahead:.2f} of a batch.",
         "A queue does not cure a slow loader, it postpones: once it is drained each step takes max(L, C), however deep "
         f"it was. A mean over {num_steps} steps flatters a deep queue; over an epoch nothing is left of that.",
         "It does help a loader that is quick enough on average and late now and then: the second table.",

@@ -19,7 +19,7 @@ _COLUMNS = (
     Column("MB/s", "{:,.1f}"),
     Column("interval"),
     Column("files/s", "{:,.0f}"),
-    Column("seconds a batch", "{:.3f}"),
+    Column("seconds a batch", "{:.4f}"),
     Column("interval"),
     Column("really cold"),
 )
@@ -68,7 +68,7 @@ def _row(setting: Setting, passes: Sequence[ReadPass], verified: bool) -> tuple[
         interval(rate, "{:,.1f}"),
         median_interval([one.files_per_second for one in passes]).median,
         taken.median,
-        interval(taken, "{:.3f}"),
+        interval(taken, "{:.4f}"),
         None if setting.state == WARM else "verified" if verified else "unverified",
     )
 

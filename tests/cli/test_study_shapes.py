@@ -25,7 +25,8 @@ def test_all_sizes_take_turns(tmp_path: Path, checked: None) -> None:
     ]
     assert [row[6] for row in sheet.rows] == ["8", None, None, "8", None, "8"]
     assert "on the CPU" in sheet.title
-    assert "tensor cores, which it does not have" in sheet.notes[-1]
+    assert "tensor cores, which it does not have" in sheet.notes[2]
+    assert "--repeats 5" in sheet.notes[3]
     assert len(sheet.plots) == 3
 
 

@@ -11,7 +11,7 @@ from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_subject import Subject, subject_of
 from imagenet_opt.measure.interleave import interleave
-from imagenet_opt.measure.interval import interval, series
+from imagenet_opt.measure.interval import interval, series, undecided
 from imagenet_opt.measure.quantization import multiple_of, neighbour, padded_share
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
 from imagenet_opt.measure.statistics import median_interval, ratio_interval, verdict
@@ -138,7 +138,7 @@ def sheet_of(found: list[tuple[Layer, list[float]]], subject: Subject) -> Sheet:
         f"Sizes and multiples: {subject.num_images} images of {subject.image_size} pixels, {subject.where}",
         _COLUMNS,
         tuple(rows),
-        _words(rows, subject),
+        (*_words(rows, subject), *undecided(rows)),
         tuple(Plot(one.name, "size", "GFLOP/s", "lines", (one,)) for one in curves),
     )
 

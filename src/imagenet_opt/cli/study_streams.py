@@ -12,7 +12,7 @@ from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_subject import Subject, subject_of
 from imagenet_opt.machine import GIB
 from imagenet_opt.measure.interleave import Rounds, TurnFailed, interleave
-from imagenet_opt.measure.interval import interval, series
+from imagenet_opt.measure.interval import interval, series, undecided
 from imagenet_opt.measure.several_batches import Loss, backward_in_turn, backward_on_streams
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
 from imagenet_opt.measure.statistics import median_interval, ratio_interval, verdict
@@ -116,7 +116,7 @@ def sheet_of(rounds: Rounds[Trained], subject: Subject, counts: tuple[int, ...])
         f"Several batches of {subject}",
         _COLUMNS,
         tuple(rows),
-        (*failed, *_words(subject)),
+        (*failed, *_words(subject), *undecided(rows)),
         (Plot("Several batches at a time", "", "images/s", "bars", tuple(curves)),),
     )
 

@@ -16,7 +16,7 @@ from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_subject import Subject, subject_of
 from imagenet_opt.measure.interleave import Rounds, interleave
-from imagenet_opt.measure.interval import interval, series
+from imagenet_opt.measure.interval import interval, series, undecided
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Sheet
 from imagenet_opt.measure.statistics import median_interval, ratio_interval, verdict
 from imagenet_opt.measure.stretch import seconds_per_call
@@ -135,7 +135,7 @@ def sheet_of(rounds: Rounds[Found], subject: Subject) -> Sheet:
         f"TorchScript beside torch.compile: {subject}",
         _COLUMNS,
         tuple(rows),
-        (*notes, *_answer(rows)),
+        (*notes, *_answer(rows), *undecided(rows)),
         (_plot(seconds, rounds),),
     )
 
@@ -147,7 +147,7 @@ def _answer(rows: list[tuple[Cell, ...]]) -> list[str]:
         gain, way = max(quicker)
         answer = f"The quickest form here is {way}, {gain:.2f} times as quick as eager."
     else:
-        answer = "No form is seen to be quicker than eager here."
+        answer = "No form is certain to be quicker than eager here."
     return [
         answer,
         "Until it runs: making the form and its first five passes, which eager has too; again: in a new process that "

@@ -100,7 +100,8 @@ def _best(found: Mapping[Setting, Sequence[ReadPass]]) -> str:
     if best != plain:
         rates = ([one.megabytes_per_second for one in found[setting]] for setting in (best, plain))
         ratio = ratio_interval(*rates)
-        words += f", {ratio.median:.2f} times as much as {plain}: {verdict(ratio)}"
+        answer = verdict(ratio).replace("undecided", "undecided, as that takes five rounds (--repeats 5)")
+        words += f", {ratio.median:.2f} times as much as {plain}: {answer}"
     return f"{words}. As the best of {len(found)} it owes some of that to chance."
 
 

@@ -32,7 +32,7 @@ def test_every_setting_of_the_grid_has_a_row(overrides: tuple[str, ...], tmp_pat
     assert all(float(row[4] or 0) > 0 for row in sheet.rows)
     assert {row[9] for row in sheet.rows if row[0] == "warm"} == {None}
     assert {row[9] for row in sheet.rows if row[0] == "cold"} <= {"verified", "unverified"}
-    assert "a folder of 90 images" in sheet.title
+    assert "a folder, 90 images" in sheet.title
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -89,8 +89,8 @@ def run(request: Request) -> list[Sheet]:
 
 def _title(patient: Patient) -> str:
     index = patient.samples.index
-    kind = f"{len(index.shards)} shards" if isinstance(index, ShardIndex) else "a folder"
-    return f"{kind} of {len(index):,} images, data.shuffle={patient.how.shuffle}"
+    kind = f"packed (shards: {len(index.shards)})," if isinstance(index, ShardIndex) else "a folder,"
+    return f"{kind} {len(index):,} images, data.shuffle={patient.how.shuffle}"
 
 
 def in_blocks(num: int, block_size: int) -> Rows:

@@ -28,7 +28,7 @@ _COLUMNS = (
     Column("steps", "{:,.0f}"),
     Column("images/s", "{:,.0f}"),
     Column("interval"),
-    Column("against gradients added in turn", "{:.2f}"),
+    Column("against added in turn", "{:.2f}"),
     Column("interval"),
     Column("verdict"),
     Column("peak memory, GiB", "{:.2f}"),

@@ -55,6 +55,12 @@ def test_residency_is_what_was_read(method: str, file: str) -> None:
     assert evicted([Extent(file), Extent(file)]) == Eviction(Residency(0, method), 1)
 
 
+def test_pages_that_hold_other_bytes_as_well_are_dropped_too(file: str) -> None:
+    read(file, 10 * PAGE, 3 * PAGE)
+    evict(file, 10 * PAGE + 100, 2 * PAGE)
+    assert residency(file).share == 0
+
+
 def test_nothing_is_not_in_memory(file: str) -> None:
     assert residency(file, 2 * NUM_PAGES * PAGE).share == 0
     os.truncate(file, 0)

@@ -95,7 +95,9 @@ def evict(path: str, start: int = 0, size: int | None = None, *, write_out: bool
     try:
         if write_out:
             os.fsync(file)
-        os.posix_fadvise(file, start, size or 0, os.POSIX_FADV_DONTNEED)
+        first = start - start % mmap.PAGESIZE  # the kernel keeps pages that are named in part only
+        end = 0 if size is None else -(-(start + size) // mmap.PAGESIZE) * mmap.PAGESIZE
+        os.posix_fadvise(file, first, max(0, end - first), os.POSIX_FADV_DONTNEED)
     finally:
         os.close(file)
 

@@ -1,0 +1,129 @@
+"""Reading alone: workers x batch x requests in flight, files in memory and on storage, of a folder or of shards."""
+
+import itertools
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.doctor_samples import Rows, Samples
+from imagenet_opt.cli.doctor_stages import Patient
+from imagenet_opt.cli.progress import announced
+from imagenet_opt.cli.study_request import Request, checked_options
+from imagenet_opt.data.order import block_size_for
+from imagenet_opt.data.reader import Reader
+from imagenet_opt.data.shards import ShardIndex
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.interleave import interleave
+from imagenet_opt.measure.read_pass import BatchRead, ReadPass, read_shares, timed
+from imagenet_opt.measure.read_sheet import WARM, Setting, State, read_sheet
+from imagenet_opt.measure.sheet import Sheet
+
+_WARM_SHARE = 4
+"""At most a quarter of the files is kept in memory; the others are those on storage."""
+
+
+class Options(BaseModel):
+    """num_workers: processes that read; reads_in_flight: requests of each; batch_size: files that make a batch."""
+
+    model_config = ConfigDict(extra="forbid")
+    num_workers: tuple[PositiveInt, ...] = Field(min_length=1)
+    reads_in_flight: tuple[PositiveInt, ...] = Field(min_length=1)
+    batch_size: tuple[PositiveInt, ...] = Field(min_length=1)
+    state: tuple[State, ...] = Field(min_length=1)
+
+    @property
+    def settings(self) -> list[Setting]:
+        grid = itertools.product(self.state, self.num_workers, self.reads_in_flight, self.batch_size)
+        return [Setting(*values) for values in grid]
+
+
+class Files:
+    """The files that are read: some in memory, the others on storage. Reads the first ones.
+
+    verified: by setting, whether the kernel confirms that what was read cold had left its memory.
+    """
+
+    def __init__(self, samples: Samples, num_warm: int) -> None:
+        self.samples = samples
+        self.verified: dict[Setting, bool] = {}
+        self._warm, samples.rows = np.split(samples.rows, [min(num_warm, len(samples.rows) // _WARM_SHARE)])
+        for row in self._warm.tolist():
+            samples.read(np.array([row]))
+
+    def most(self, setting: Setting) -> int:
+        """Batches for each worker that no turn exceeds: files on storage are read once in a turn."""
+        return 1_000_000 if setting.state == WARM else len(self.samples.rows) // setting.num_at_a_time
+
+    def rows(self, setting: Setting, num: int) -> Rows:
+        """So many samples: in memory, or out of it and others than the last ones, as long as there are any."""
+        if setting.state == WARM:
+            return np.resize(self._warm, num)
+        rows = self.samples.take(num)
+        self.verified[setting] = self.samples.evict(rows).verified and self.verified.get(setting, True)
+        return rows
+
+
+def run(request: Request) -> list[Sheet]:
+    """Raises ImagenetOptError."""
+    options = checked_options(Options, request)
+    patient = Patient(composed(request.overrides))
+    samples, settings = patient.samples, options.settings
+    if patient.how.shuffle == "block":
+        samples.rows = in_blocks(len(samples.index), block_size_for(min(options.batch_size)))
+    files = Files(samples, max([one.num_at_a_time for one in settings if one.state == WARM], default=0))
+    for setting in settings:
+        if not files.most(setting):
+            raise ConfigError(f"study={request.name}: {setting}: only {len(samples.rows)} files; lower batch_size")
+    turns = {str(setting): partial(turn, files, setting, request.seconds) for setting in settings}
+    with announced(request.repeats * len(turns)) as announce:
+        rounds = interleave(turns, repeats=request.repeats, before_turn=lambda number, name, done: announce(name))
+    found = {setting: rounds.results[str(setting)] for setting in settings if str(setting) not in rounds.failures}
+    if not found:
+        raise ConfigError(f"study={request.name}: {next(iter(rounds.failures.values()))}")
+    sheet = read_sheet(found, files.verified, _title(patient))
+    return [replace(sheet, notes=(*(f"{name}: {why}" for name, why in rounds.failures.items()), *sheet.notes))]
+
+
+def _title(patient: Patient) -> str:
+    index = patient.samples.index
+    kind = f"packed (shards: {len(index.shards)})," if isinstance(index, ShardIndex) else "a folder,"
+    return f"{kind} {len(index):,} images, data.shuffle={patient.how.shuffle}"
+
+
+def in_blocks(num: int, block_size: int) -> Rows:
+    """Samples in random order of blocks of neighbours, as data.shuffle=block has them."""
+    blocks = np.random.default_rng().permutation(num // block_size)
+    return (block_size * blocks[:, None] + np.arange(block_size)).ravel()
+
+
+def turn(files: Files, setting: Setting, seconds: float) -> ReadPass:
+    """One batch for each worker tells how many of them fill `seconds`; these are then read, from first to last."""
+    first = read(files, setting, 1)
+    num_each = min(int(seconds / first.seconds), files.most(setting))
+    return first if num_each <= 1 else read(files, setting, num_each)
+
+
+def read(files: Files, setting: Setting, num_each: int) -> ReadPass:
+    """So many batches by each process, which take turns as a loader's workers do."""
+    rows = files.rows(setting, num_each * setting.num_at_a_time)
+    batches = rows.reshape(-1, setting.batch_size)
+    return read_shares(
+        [
+            partial(_share, files.samples, setting.reads_in_flight, batches[worker :: setting.num_workers])
+            for worker in range(setting.num_workers)
+        ]
+    )
+
+
+def _share(samples: Samples, reads_in_flight: int, batches: Rows) -> list[BatchRead]:
+    """In a process of its own: what a worker reads, further batches ahead as in training. Nothing is decoded."""
+    reader = Reader(samples.store, reads_in_flight=reads_in_flight, timeout_seconds=samples.how.read_timeout)
+    places = [((0, step), batch) for step, batch in enumerate(batches)]
+
+    def batch(step: int) -> list[bytes | Exception]:
+        return [*reader.read(*places[step], following=places[step + 1 :]).samples]
+
+    return [timed(partial(batch, step)) for step in range(len(places))]

@@ -1,0 +1,180 @@
+"""Sizes of layers around the multiples that tensor cores want: what does one channel more or less cost?"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from imagenet_opt.cli.progress import announced
+from imagenet_opt.cli.study_request import Request, checked_options
+from imagenet_opt.cli.study_subject import Subject, subject_of
+from imagenet_opt.measure.interleave import interleave
+from imagenet_opt.measure.interval import interval, series, undecided
+from imagenet_opt.measure.quantization import multiple_of, neighbour, padded_share
+from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
+from imagenet_opt.measure.statistics import median_interval, ratio_interval, verdict
+from imagenet_opt.measure.stretch import seconds_per_call
+
+CHANNELS, BATCH, OUTPUTS = "convolution: channels", "last layer: batch", "last layer: outputs"
+_FEATURES, _CLASSES, _STRIDE = 2048, 1000, 16
+"""ResNet-50's: what its last layer takes and gives, and how much smaller than the image its third stage is
+(arXiv 1512.03385, table 1)."""
+_PASSES = 3
+"""Matrix products of a layer's forward and backward pass: outputs, and gradients of inputs and of weights."""
+_COLUMNS = (
+    Column("what varies"),
+    Column("size"),
+    Column("multiple of"),
+    Column("images/s", "{:,.0f}"),
+    Column("GFLOP/s", "{:,.0f}"),
+    Column("interval"),
+    Column("compared with"),
+    Column("a FLOP's speed against it", "{:.2f}"),
+    Column("interval"),
+    Column("verdict"),
+    Column("if filled up to 8", "{:.2f}"),
+)
+
+
+class Options(BaseModel):
+    """channels: of the convolution, both in and out. batches, outputs: of the last layer."""
+
+    model_config = ConfigDict(extra="forbid")
+    channels: tuple[int, ...] = Field(min_length=2)
+    batches: tuple[int, ...] = Field(min_length=2)
+    outputs: tuple[int, ...] = Field(min_length=2)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of one size. power: of the size, with which the work grows. flops: of a forward and backward pass."""
+
+    varies: str
+    size: int
+    power: int
+    flops: float
+    num_images: int
+    call: Callable[[], object]
+
+
+def run(request: Request) -> list[Sheet]:
+    """Raises ImagenetOptError."""
+    options = checked_options(Options, request)
+    subject = subject_of(request.overrides)
+    subject.prepare()
+    layers = {
+        **{f"{CHANNELS}, {size}": convolution(subject, size) for size in options.channels},
+        **{f"{BATCH}, {size}": last_layer(subject, BATCH, size) for size in options.batches},
+        **{f"{OUTPUTS}, {size}": last_layer(subject, OUTPUTS, size) for size in options.outputs},
+    }
+
+    def turn(layer: Layer) -> Callable[[], float]:
+        return lambda: seconds_per_call(layer.call, seconds=request.seconds, settle=subject.settle)
+
+    turns = {name: turn(layer) for name, layer in layers.items()}
+    with announced(request.repeats * len(turns)) as announce:
+        rounds = interleave(turns, repeats=request.repeats, before_turn=lambda number, name, done: announce(name))
+    return [sheet_of([(layer, rounds.results[name]) for name, layer in layers.items()], subject)]
+
+
+def convolution(subject: Subject, channels: int) -> Layer:
+    """3x3, in ResNet-50's third stage."""
+    side = max(1, subject.image_size // _STRIDE)
+    layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+    call = _forward_backward(subject, layer, subject.random(subject.num_images, channels, side, side))
+    flops = 2.0 * _PASSES * subject.num_images * side**2 * 9 * channels**2
+    return Layer(CHANNELS, channels, 2, flops, subject.num_images, call)
+
+
+def last_layer(subject: Subject, varies: str, size: int) -> Layer:
+    """A matrix product of N x 2048 and 2048 x outputs."""
+    num_images, outputs = (size, _CLASSES) if varies == BATCH else (subject.num_images, size)
+    call = _forward_backward(subject, nn.Linear(_FEATURES, outputs), subject.random(num_images, _FEATURES))
+    return Layer(varies, size, 1, 2.0 * _PASSES * num_images * _FEATURES * outputs, num_images, call)
+
+
+def _forward_backward(subject: Subject, layer: nn.Module, inputs: Tensor) -> Callable[[], object]:
+    """On a GPU as a CUDA graph, since launching a single layer takes longer than computing it."""
+    layer = subject.placed(layer)
+    inputs.requires_grad_()
+    with torch.no_grad(), subject.autocast():
+        gradient = torch.randn_like(layer(inputs))
+
+    def call() -> None:
+        with subject.autocast():
+            outputs = layer(inputs)
+        torch.autograd.grad(outputs, (inputs, *layer.parameters()), gradient)
+
+    return call if subject.device.type != "cuda" else _captured(call)
+
+
+def _captured(call: Callable[[], None]) -> Callable[[], None]:
+    """Warmed up on a side stream first, as torch.cuda.graph asks."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def sheet_of(found: list[tuple[Layer, list[float]]], subject: Subject) -> Sheet:
+    """found: seconds of a pass, one a round, of each layer."""
+    rates = {(layer.varies, layer.size): [layer.flops / 1e9 / one for one in seconds] for layer, seconds in found}
+    rows: list[tuple[Cell, ...]] = []
+    curves: list[Series] = []
+    for varies in (CHANNELS, BATCH, OUTPUTS):
+        layers = [layer for layer, _ in found if layer.varies == varies]
+        own = {layer.size: rates[varies, layer.size] for layer in layers}
+        rows += [_row(layer, own) for layer in layers]
+        curves.append(series(varies, {float(size): median_interval(of) for size, of in sorted(own.items())}))
+    return Sheet(
+        f"Sizes and multiples: {subject.num_images} images of {subject.image_size} pixels, {subject.where}",
+        _COLUMNS,
+        tuple(rows),
+        (*_words(rows, subject), *undecided(rows)),
+        tuple(Plot(one.name, "size", "GFLOP/s", "lines", (one,)) for one in curves),
+    )
+
+
+def _row(layer: Layer, rates: dict[int, list[float]]) -> tuple[Cell, ...]:
+    """rates: GFLOP/s of each size."""
+    rate, other = median_interval(rates[layer.size]), neighbour(layer.size, list(rates))
+    against: tuple[Cell, ...] = (None,) * 4
+    if other is not None:
+        ratio = ratio_interval(rates[layer.size], rates[other])
+        against = (str(other), ratio.median, interval(ratio, "{:.2f}"), verdict(ratio))
+    multiple = multiple_of(layer.size)
+    return (
+        layer.varies,
+        str(layer.size),
+        str(multiple) if multiple > 1 else None,
+        rate.median * 1e9 / layer.flops * layer.num_images,
+        rate.median,
+        interval(rate, "{:,.0f}"),
+        *against,
+        padded_share(layer.size, 8, layer.power) if multiple == 1 else None,
+    )
+
+
+def _words(rows: list[tuple[Cell, ...]], subject: Subject) -> tuple[str, ...]:
+    off = [row for row in rows if row[2] is None and row[9] == "slower"]
+    named = ", ".join(f"{row[0]} {row[1]} ({row[7]:.2f})" for row in off) or "none"
+    words = (
+        f"Of the sizes that are no multiple of 8 these are slower, FLOP for FLOP, than the nearest multiple: {named}.",
+        "If filled up to 8: what remains of the speed where the device computes up to the next multiple of 8 and "
+        "throws the rest away. Much less than that means that such sizes take another, slower way.",
+    )
+    if subject.device.type == "cuda":
+        return words
+    return (
+        *words,
+        f"This is {subject.where}: the multiples of 8 and 64 are those of tensor cores, which it does not have. oneDNN "
+        "has blocks of its own, of 8 or 16 channels.",
+    )

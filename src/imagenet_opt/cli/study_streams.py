@@ -1,0 +1,153 @@
+"""Several batches at a time on CUDA streams of their own: does it train quicker than one after the other?"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from imagenet_opt.cli.progress import announced
+from imagenet_opt.cli.study_request import Request, checked_options
+from imagenet_opt.cli.study_subject import Subject, subject_of
+from imagenet_opt.machine import GIB
+from imagenet_opt.measure.interleave import Rounds, TurnFailed, interleave
+from imagenet_opt.measure.interval import interval, series, undecided
+from imagenet_opt.measure.several_batches import Loss, backward_in_turn, backward_on_streams
+from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
+from imagenet_opt.measure.statistics import median_interval, ratio_interval, verdict
+from imagenet_opt.measure.stretch import seconds_per_call
+
+EACH = "one after the other, a step each"
+ADDED = "one after the other, gradients added, one step"
+STREAMS = "on streams of their own, gradients added, one step"
+WHOLE = "as one batch, one step"
+_COLUMNS = (
+    Column("batches"),
+    Column("how"),
+    Column("steps", "{:,.0f}"),
+    Column("images/s", "{:,.0f}"),
+    Column("interval"),
+    Column("against added in turn", "{:.2f}"),
+    Column("interval"),
+    Column("verdict"),
+    Column("peak memory, GiB", "{:.2f}"),
+)
+
+
+class Options(BaseModel):
+    """num_batches: how many are taken together, one number for each part of the table."""
+
+    model_config = ConfigDict(extra="forbid")
+    num_batches: tuple[int, ...] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """peak_gib: of the GPU's memory; None on a CPU."""
+
+    images_per_second: float
+    peak_gib: float | None
+
+
+def run(request: Request) -> list[Sheet]:
+    """Raises ImagenetOptError."""
+    options = checked_options(Options, request)
+    subject = subject_of(request.overrides)
+    subject.prepare()
+    turns = {f"{num} {way}": turn for num in options.num_batches for way, turn in _turns(subject, num, request.seconds)}
+    with announced(request.repeats * len(turns)) as announce:
+        rounds = interleave(turns, repeats=request.repeats, before_turn=lambda number, name, done: announce(name))
+    return [sheet_of(rounds, subject, options.num_batches)]
+
+
+def _turns(subject: Subject, num_batches: int, seconds: float) -> list[tuple[str, Callable[[], Trained]]]:
+    ways = (EACH, ADDED, STREAMS, WHOLE) if subject.device.type == "cuda" else (EACH, ADDED, WHOLE)
+    return [(way, partial(train, subject, num_batches, way, seconds)) for way in ways]
+
+
+def train(subject: Subject, num_batches: int, way: str, seconds: float) -> Trained:
+    """Train so many batches again and again. Raises TurnFailed where they do not fit into the GPU's memory."""
+    on_gpu = subject.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(subject.device)
+    try:
+        taken = seconds_per_call(_step(subject, num_batches, way), seconds=seconds, settle=subject.settle)
+    except torch.OutOfMemoryError as error:
+        raise TurnFailed("the GPU's memory does not hold it") from error
+    peak = torch.cuda.max_memory_allocated(subject.device) / GIB if on_gpu else None
+    return Trained(num_batches * subject.num_images / taken, peak)
+
+
+def _step(subject: Subject, num_batches: int, way: str) -> Callable[[], None]:
+    """What trains all batches once."""
+    net = subject.net()
+    optimizer = subject.build_optimizer(net)
+    batches = [subject.batch() for _ in range(num_batches)]
+    if way == WHOLE:
+        batches = [tuple(torch.cat(parts) for parts in zip(*batches, strict=True))]  # type: ignore[list-item]
+    losses: list[Loss] = [partial(subject.loss, net, images, labels) for images, labels in batches]
+    streams = [torch.cuda.Stream(subject.device) for _ in losses] if way == STREAMS else []
+
+    def step() -> None:
+        for some in [[loss] for loss in losses] if way == EACH else [losses]:
+            if streams:
+                backward_on_streams(some, list(net.parameters()), streams)
+            else:
+                backward_in_turn(some)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def sheet_of(rounds: Rounds[Trained], subject: Subject, counts: tuple[int, ...]) -> Sheet:
+    rows: list[tuple[Cell, ...]] = []
+    curves: list[Series] = []
+    for num in counts:
+        ways = {name.removeprefix(f"{num} "): name for name in rounds.results if name.startswith(f"{num} ")}
+        rates = {way: [one.images_per_second for one in rounds.results[name]] for way, name in ways.items()}
+        peaks = {way: [one.peak_gib for one in rounds.results[name]] for way, name in ways.items()}
+        rows += [_row(num, way, rates, peaks[way][-1:], name in rounds.failures) for way, name in ways.items()]
+        curves.append(series(f"{num} batches", {way: median_interval(rate) for way, rate in rates.items() if rate}))
+    failed = [f"{name}: {why}" for name, why in rounds.failures.items()]
+    return Sheet(
+        f"Several batches of {subject}",
+        _COLUMNS,
+        tuple(rows),
+        (*failed, *_words(subject), *undecided(rows)),
+        (Plot("Several batches at a time", "", "images/s", "bars", tuple(curves)),),
+    )
+
+
+def _row(
+    num: int, way: str, rates: dict[str, list[float]], peaks: list[float | None], failed: bool
+) -> tuple[Cell, ...]:
+    """A way that failed, if only in one round, has no numbers: the reason stands below."""
+    steps = float(num if way == EACH else 1)
+    if failed or not rates[way]:
+        return (str(num), way, steps, *[None] * 6)
+    rate, ratio = median_interval(rates[way]), ratio_interval(rates[way], rates[ADDED])
+    against = (None,) * 3 if way == ADDED else (ratio.median, interval(ratio, "{:.2f}"), verdict(ratio))
+    return (str(num), way, steps, rate.median, interval(rate, "{:,.0f}"), *against, *peaks)
+
+
+def _words(subject: Subject) -> tuple[str, ...]:
+    why = (
+        "A step needs the weights that the step before has made, so batches with a step each cannot be computed at the "
+        "same time, on streams or otherwise. Only batches that share one step can: that is training with a larger "
+        "batch, which wants a learning rate of its own and takes fewer steps an epoch."
+    )
+    if subject.device.type == "cuda":
+        return (
+            why,
+            "Streams share one GPU: they gain something only where one batch leaves part of it unused, and the same "
+            "images as one batch then use it as well. Their launches come from one thread of Python, and each stream "
+            "has activations and gradients of its own.",
+        )
+    return (
+        why,
+        f"No row with streams: CUDA streams need a GPU, and here it is {subject.where}, where one batch keeps all "
+        "cores busy already. The other rows are measured; memory is not, as a process has no peak of its own for each.",
+    )

@@ -1,0 +1,133 @@
+"""The network, the batch and the types of numbers that a study of computation works with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+
+from imagenet_opt.cli.build import check_types, precision_of
+from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.export import RECIPE
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.model.network import build_network
+from imagenet_opt.model.optimizer import build_optimizer
+
+_CLASSES = 1000
+"""Where model.num_classes follows the data, which these studies do not open."""
+_TYPES = {"64": torch.float64, "32": torch.float32, "bf16": torch.bfloat16, "16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Plain values, so that other processes can be handed one.
+
+    network: what `build_network` takes; optimizer: what `build_optimizer` takes. weights: type of the parameters;
+    products: of what convolutions and matrix products take, another one in mixed precision.
+    channels_last, tf32, cudnn_benchmark: as the callback `acceleration` has them; the last two on a GPU only.
+    """
+
+    network: dict[str, Any]
+    optimizer: dict[str, Any]
+    num_images: int
+    image_size: int
+    precision: str
+    weights: torch.dtype
+    products: torch.dtype
+    device: torch.device
+    channels_last: bool
+    tf32: bool
+    cudnn_benchmark: bool
+
+    def __str__(self) -> str:
+        return f"{self.network['name']}, {self.num_images} images of {self.image_size} pixels, {self.where}"
+
+    @property
+    def where(self) -> str:
+        kind = "the CPU" if self.device.type == "cpu" else torch.cuda.get_device_name(self.device)
+        return f"{self.precision}, on {kind}"
+
+    def prepare(self) -> None:
+        """What holds for a whole process. CPUs have none of it."""
+        torch.manual_seed(0)
+        if self.device.type == "cuda":
+            torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
+            torch.backends.cudnn.allow_tf32 = self.tf32
+            torch.backends.cudnn.benchmark = self.cudnn_benchmark
+
+    def placed(self, module: nn.Module) -> nn.Module:
+        order = torch.channels_last if self.channels_last else torch.preserve_format
+        return module.to(self.device, self.weights).to(memory_format=order)
+
+    def net(self) -> nn.Module:
+        return self.placed(build_network(**self.network)).train()
+
+    def random(self, *shape: int) -> Tensor:
+        """Numbers in the place of images or features."""
+        order = torch.channels_last if self.channels_last and len(shape) == 4 else torch.contiguous_format
+        return torch.randn(shape, device=self.device, dtype=self.weights).to(memory_format=order)
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """Images N x 3 x S x S and labels (N,), both drawn at random."""
+        labels = torch.randint(self.network["num_classes"], (self.num_images,), device=self.device)
+        return self.random(self.num_images, 3, self.image_size, self.image_size), labels
+
+    def autocast(self) -> torch.autocast:
+        """No cache of cast weights: a network uses each once in a pass, and neither traces nor CUDA graphs may."""
+        mixed = self.weights != self.products
+        return torch.autocast(
+            self.device.type, dtype=self.products if mixed else None, enabled=mixed, cache_enabled=False
+        )
+
+    def loss(self, net: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor) -> Tensor:
+        with self.autocast():
+            return cross_entropy(net(images).float(), labels)
+
+    def build_optimizer(self, net: nn.Module) -> Optimizer:
+        """As configured, with a learning rate of 0, so that however many steps compute with the same weights."""
+        options = self.optimizer | {"lr": 0.0}
+        return build_optimizer(net, global_batch=self.num_images, device=self.device, **options)
+
+    def settle(self) -> None:
+        """Wait until the device has done all."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def subject_of(overrides: tuple[str, ...]) -> Subject:
+    """As train.py would compute with these overrides. No data set is opened. Raises ImagenetOptError."""
+    config = composed(overrides)
+    on_gpu = torch.cuda.is_available() and config.trainer.accelerator in ("auto", "gpu", "cuda")
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    network = {name: config.model[name] for name in RECIPE}
+    network["num_classes"] = network["num_classes"] or _CLASSES
+    check_types(build_network, network, "model.")
+    precision = str(precision_of(config.trainer.precision, device))
+    weights, products = types_of(precision)
+    acceleration = config.callbacks.get("acceleration", {})
+    return Subject(
+        network=network,
+        optimizer=OmegaConf.to_container(config.optimizer, resolve=True),  # type: ignore[arg-type]
+        num_images=config.data.batch_size,
+        image_size=config.data.image_size,
+        precision=precision,
+        weights=weights,
+        products=products,
+        device=device,
+        channels_last=bool(acceleration.get("channels_last", False)),
+        tf32=bool(acceleration.get("tf32", False)),
+        cudnn_benchmark=bool(acceleration.get("cudnn_benchmark", False)),
+    )
+
+
+def types_of(precision: str) -> tuple[torch.dtype, torch.dtype]:
+    """Types of weights and of what is multiplied, by one of Lightning's names. Raises ConfigError."""
+    name, _, how = precision.partition("-")
+    if name not in _TYPES or how not in ("", "true", "mixed"):
+        raise ConfigError(f"trainer.precision={precision} cannot be studied; use mixed, bf16-mixed or 32-true")
+    mixed = how == "mixed" or (not how and name in ("bf16", "16"))
+    return torch.float32 if mixed else _TYPES[name], _TYPES[name]

@@ -1,0 +1,166 @@
+"""Scripted and traced networks beside compiled ones, and a scripted one compiled: is any of it quicker?"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypedDict
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from imagenet_opt.cli.apart import call_apart
+from imagenet_opt.cli.progress import announced
+from imagenet_opt.cli.study_request import Request, checked_options
+from imagenet_opt.cli.study_subject import Subject, subject_of
+from imagenet_opt.measure.interleave import Rounds, interleave
+from imagenet_opt.measure.interval import interval, series, undecided
+from imagenet_opt.measure.sheet import Cell, Column, Plot, Sheet
+from imagenet_opt.measure.statistics import median_interval, ratio_interval, verdict
+from imagenet_opt.measure.stretch import seconds_per_call
+
+EAGER = "eager"
+_WARMUP = 5
+"""TorchScript's executor watches the first passes and compiles for what it has seen."""
+_COLUMNS = (
+    Column("forms of the network"),
+    Column("forward + backward, ms", "{:,.1f}"),
+    Column("interval"),
+    Column("times as quick as eager", "{:.2f}"),
+    Column("interval"),
+    Column("verdict"),
+    Column("until it runs, s", "{:.1f}"),
+    Column("again, s", "{:.1f}"),
+    Column("first loss", "{:.4f}"),
+)
+
+
+class Options(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class Job:
+    """way: one of WAYS. seconds: of the timed stretch."""
+
+    subject: Subject
+    way: str
+    seconds: float
+
+
+class Found(TypedDict):
+    """seconds: of a forward and backward pass. ready_seconds: of what comes before: making it and its first passes."""
+
+    seconds: float
+    ready_seconds: float
+    first_loss: float
+
+
+def _trace(net: Any, images: Tensor) -> Any:
+    return torch.jit.trace(net, images, check_trace=False)  # its check compares random and batch statistics
+
+
+WAYS: dict[str, Callable[[Any, Tensor], Any]] = {
+    EAGER: lambda net, images: net,
+    "torch.jit.trace": _trace,
+    "torch.jit.script": lambda net, images: torch.jit.script(net),
+    "torch.compile": lambda net, images: torch.compile(net),
+    "torch.compile of torch.jit.script": lambda net, images: torch.compile(torch.jit.script(net)),
+}
+
+
+def run(request: Request) -> list[Sheet]:
+    """Raises ImagenetOptError."""
+    checked_options(Options, request)
+    subject = subject_of(request.overrides)
+    # torch keeps what it has compiled: with a folder of this study's own the first round is the first one indeed
+    with (
+        tempfile.TemporaryDirectory(prefix="imagenet_opt_compiled_") as cache,
+        announced(request.repeats * len(WAYS)) as announce,
+    ):
+        environment = {"TORCHINDUCTOR_CACHE_DIR": cache}
+        turns = {way: partial(_apart, Job(subject, way, request.seconds), environment) for way in WAYS}
+        rounds = interleave(turns, repeats=request.repeats, before_turn=lambda number, name, done: announce(name))
+    return [sheet_of(rounds, subject)]
+
+
+def _apart(job: Job, environment: dict[str, str]) -> Found:
+    found: Found = call_apart(f"{__name__}.measure", job, environment=environment)
+    return found
+
+
+def measure(job: Job) -> Found:
+    """In a process of its own. What torch refuses ends it, with torch's reason."""
+    subject = job.subject
+    subject.prepare()
+    net, (images, labels) = subject.net(), subject.batch()
+    began = time.perf_counter()
+    with subject.autocast():
+        made = WAYS[job.way](net, images)
+
+    def step() -> Tensor:
+        net.zero_grad(set_to_none=True)
+        loss = subject.loss(made, images, labels)
+        loss.backward()
+        return loss.detach()
+
+    losses = [float(step()) for _ in range(_WARMUP)]
+    subject.settle()
+    ready_seconds = time.perf_counter() - began
+    seconds = seconds_per_call(step, seconds=job.seconds, settle=subject.settle)
+    return Found(seconds=seconds, ready_seconds=ready_seconds, first_loss=losses[0])
+
+
+def sheet_of(rounds: Rounds[Found], subject: Subject) -> Sheet:
+    seconds = {way: [one["seconds"] for one in found] for way, found in rounds.results.items()}
+    rows: list[tuple[Cell, ...]] = []
+    notes: list[str] = []
+    for way, found in rounds.results.items():
+        if way in rounds.failures:
+            rows.append((way, *[None] * (len(_COLUMNS) - 1)))
+            notes.append(f"{way}: torch {torch.__version__} refuses: {rounds.failures[way]}")
+            continue
+        taken, gain = (
+            median_interval([1000 * one for one in seconds[way]]),
+            ratio_interval(seconds[EAGER], seconds[way]),
+        )
+        answer = (None,) * 3 if way == EAGER else (gain.median, interval(gain, "{:.2f}"), verdict(gain))
+        ready = [one["ready_seconds"] for one in found]
+        later = median_interval(ready[1:]).median if ready[1:] else None
+        loss = found[0]["first_loss"]
+        rows.append((way, taken.median, interval(taken, "{:,.1f}"), *answer, ready[0], later, loss))
+    return Sheet(
+        f"TorchScript beside torch.compile: {subject}",
+        _COLUMNS,
+        tuple(rows),
+        (*notes, *_answer(rows), *undecided(rows)),
+        (_plot(seconds, rounds),),
+    )
+
+
+def _answer(rows: list[tuple[Cell, ...]]) -> list[str]:
+    """In plain words."""
+    quicker = [(float(row[3]), str(row[0])) for row in rows if row[5] == "faster" and isinstance(row[3], float)]
+    if quicker:
+        gain, way = max(quicker)
+        answer = f"The quickest form here is {way}, {gain:.2f} times as quick as eager."
+    else:
+        answer = "No form is certain to be quicker than eager here."
+    return [
+        answer,
+        "Until it runs: making the form and its first five passes, which eager has too; again: in a new process that "
+        "finds what torch.compile has kept on disk. A form that computes the same has the same first loss.",
+        "torch.jit is no longer developed, and fuses little in training. torch.compile makes its graph from the Python "
+        "code; a scripted network has none left, so scripting first brings nothing.",
+    ]
+
+
+def _plot(seconds: dict[str, list[float]], rounds: Rounds[Found]) -> Plot:
+    whole = {way: median_interval(ms(of)) for way, of in seconds.items() if way not in rounds.failures}
+    return Plot("A forward and backward pass", "", "ms", "bars", (series("forward + backward", whole),))
+
+
+def ms(seconds: list[float]) -> list[float]:
+    return [1000 * one for one in seconds]

@@ -1,0 +1,94 @@
+"""Batches read by several processes at once, as a loader's workers read them, without anything else."""
+
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from threading import BrokenBarrierError
+from typing import Any, NamedTuple
+
+from imagenet_opt.measure.interleave import TurnFailed
+
+_START_SECONDS = 60.0
+
+
+class BatchRead(NamedTuple):
+    """Seconds of the machine's monotonic clock, which all processes share."""
+
+    began: float
+    ended: float
+    num_files: int
+    num_bytes: int
+
+
+Share = Callable[[], list[BatchRead]]
+"""Reads the batches of one process, from the first to the last."""
+
+
+@dataclass(frozen=True)
+class ReadPass:
+    """From the first request to the last answer: nothing read ahead is left out, and nothing counted twice."""
+
+    seconds: float
+    num_batches: int
+    num_files: int
+    num_bytes: int
+
+    @property
+    def seconds_per_batch(self) -> float:
+        return self.seconds / self.num_batches
+
+    @property
+    def megabytes_per_second(self) -> float:
+        return self.num_bytes / 1e6 / self.seconds
+
+    @property
+    def files_per_second(self) -> float:
+        return self.num_files / self.seconds
+
+
+def sum_up(batches: Sequence[BatchRead]) -> ReadPass:
+    """Raises TurnFailed for none."""
+    if not batches:
+        raise TurnFailed("no batch was read")
+    seconds = max(batch.ended for batch in batches) - min(batch.began for batch in batches)
+    num_files, num_bytes = sum(batch.num_files for batch in batches), sum(batch.num_bytes for batch in batches)
+    return ReadPass(max(seconds, 1e-9), len(batches), num_files, num_bytes)
+
+
+def read_shares(shares: Sequence[Share]) -> ReadPass:
+    """Each share in a process of its own, forked as a loader's workers are; all begin together.
+
+    Raises what a share raises; TurnFailed where a process dies.
+    """
+    context = multiprocessing.get_context("fork")
+    begin = context.Barrier(len(shares))  # also sees to it that no process takes two shares
+    try:
+        with ProcessPoolExecutor(len(shares), context, _inherit, (shares, begin)) as processes:
+            return sum_up([batch for found in processes.map(_read, range(len(shares))) for batch in found])
+    except (BrokenProcessPool, BrokenBarrierError) as error:
+        raise TurnFailed("a process that reads was killed, most often as memory ran out") from error
+
+
+_inherited: tuple[Sequence[Share], Any] = ((), None)
+
+
+def _inherit(shares: Sequence[Share], begin: Any) -> None:
+    global _inherited
+    _inherited = (shares, begin)
+
+
+def _read(place: int) -> list[BatchRead]:
+    shares, begin = _inherited
+    begin.wait(_START_SECONDS)
+    return shares[place]()
+
+
+def timed(read: Callable[[], Sequence[bytes | Exception]]) -> BatchRead:
+    """One batch; a file that cannot be read has no bytes."""
+    began = time.monotonic()
+    samples = read()
+    sizes = [len(sample) for sample in samples if isinstance(sample, bytes)]
+    return BatchRead(began, time.monotonic(), len(sizes), sum(sizes))

@@ -1,0 +1,28 @@
+"""Requests for small studies."""
+
+from pathlib import Path
+from typing import Any
+
+from imagenet_opt.cli.overrides import config_folder
+from imagenet_opt.cli.study_request import Request, read_study
+
+
+def small_request(name: str, folder: Path, *overrides: str, seconds: float = 0.1, **options: Any) -> Request:
+    """The shipped study of that name with these `options` in the place of its own, two rounds."""
+    _, file = read_study(name, config_folder() / "study")
+    return Request(
+        name=name,
+        title=file.title,
+        kind=file.kind,
+        options=(file.model_extra or {}) | options,
+        overrides=overrides,
+        repeats=2,
+        seconds=seconds,
+        parity_steps=0,
+        price_per_hour=None,
+        folder=folder,
+    )
+
+
+TINY = ("data=demo", "model.name=resnet10t", "data.batch_size=4", "data.image_size=32", "trainer.precision=32-true")
+"""A network and a batch that a CPU computes at once."""

@@ -1,0 +1,42 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.doctor_stages import Patient
+from imagenet_opt.cli.study_queue import drain, run, slowed
+from imagenet_opt.errors import ConfigError
+from tests.cli.studies import small_request
+from tests.conftest import write_images
+
+
+@pytest.fixture(scope="module")
+def overrides(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    root = write_images(tmp_path_factory.mktemp("queue"), num_classes=3, per_class=30)
+    return (f"data.root={root}", f"data.cache_dir={root}/cache", "data.batch_size=6", "data.image_size=32")
+
+
+def test_each_depth_beside_the_law(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:
+    options = {"prefetch_factors": [1, 2], "num_steps": 9, "load_seconds": 0.04}
+    measured, calculated = run(small_request("queue", tmp_path, *overrides, **options))
+    assert [row[0] for row in measured.rows] == ["1", "2"]
+    assert all(float(row[5] or 0) > 0 for row in measured.rows)
+    assert len(measured.columns) == len(measured.rows[0])
+    assert "Calculated" in calculated.title
+
+
+def test_the_queue_is_full_before_the_first_step(overrides: tuple[str, ...], checked: None) -> None:
+    """What the DataLoader keeps, one in the thread that fetches ahead, and one that waits for it."""
+    patient = Patient(composed(overrides))
+    how = slowed(patient.how, 0.3, num_requests=6)
+    assert (how.num_workers, how.reads_in_flight) == (1, 1)
+    assert how.added_latency_ms == pytest.approx(50)
+    found = drain(patient, replace(how, prefetch_factor=3), compute_seconds=0.001, num_steps=6)
+    assert found.num_ready == 3 + 2
+    assert len(found.waits) == 6
+
+
+def test_a_queue_that_hides_for_ever_is_no_study(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:
+    with pytest.raises(ConfigError, match="study=queue: load_over_compute"):
+        run(small_request("queue", tmp_path, *overrides, load_over_compute=0.5))

@@ -1,0 +1,70 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.doctor_stages import Patient
+from imagenet_opt.cli.study_read import Files, in_blocks, read, run
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.read_sheet import Setting
+from tests.cli.studies import small_request
+from tests.conftest import write_images
+
+GRID = {"num_workers": [1, 2], "reads_in_flight": [1, 4], "batch_size": [8]}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("read"), num_classes=3, per_class=30)
+
+
+@pytest.fixture
+def overrides(root: Path) -> tuple[str, ...]:
+    return (f"data.root={root}", f"data.cache_dir={root}/cache")
+
+
+def test_every_setting_of_the_grid_has_a_row(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:
+    (sheet,) = run(small_request("read", tmp_path, *overrides, seconds=0.02, state=["cold", "warm"], **GRID))
+    assert [row[:4] for row in sheet.rows] == [
+        (state, workers, depth, 8.0) for state in ("cold", "warm") for workers in ("1", "2") for depth in (1.0, 4.0)
+    ]
+    assert all(float(row[4] or 0) > 0 for row in sheet.rows)
+    assert {row[9] for row in sheet.rows if row[0] == "warm"} == {None}
+    assert {row[9] for row in sheet.rows if row[0] == "cold"} <= {"verified", "unverified"}
+    assert "a folder, 90 images" in sheet.title
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_bytes_of_a_pass_are_read_once(overrides: tuple[str, ...], workers: int, checked: None) -> None:
+    patient = Patient(composed(overrides))
+    files = Files(patient.samples, num_warm=0)
+    order = patient.samples.rows[:48].copy()
+    found = read(files, Setting("cold", workers, 4, 8), 48 // (8 * workers))
+    sizes = [Path(patient.samples.index.path(row)).stat().st_size for row in order.tolist()]
+    assert (found.num_batches, found.num_files, found.num_bytes) == (6, 48, sum(sizes))
+
+
+def test_warm_files_are_never_dropped(overrides: tuple[str, ...], checked: None) -> None:
+    patient = Patient(composed(overrides))
+    files = Files(patient.samples, num_warm=16)
+    warm = set(files.rows(Setting("warm", 1, 1, 8), 16).tolist())
+    assert len(warm) == 16
+    for _ in range(20):
+        assert warm.isdisjoint(files.rows(Setting("cold", 1, 1, 8), 64).tolist())
+
+
+def test_too_few_files_are_named(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:
+    with pytest.raises(ConfigError, match=r"study=read: cold, workers 1.*batch 256: only 90 files; lower batch_size"):
+        run(small_request("read", tmp_path, *overrides, **GRID | {"batch_size": [256]}, state=["cold"]))
+
+
+def test_an_unknown_state_is_refused(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:
+    with pytest.raises(ConfigError, match=r"study=read: state\.0"):
+        run(small_request("read", tmp_path, *overrides, state=["tepid"]))
+
+
+def test_blocks_keep_neighbours_together() -> None:
+    rows = in_blocks(103, 8)
+    assert sorted(rows.tolist()) == list(range(96))
+    assert all((np.diff(block) == 1).all() and block[0] % 8 == 0 for block in rows.reshape(-1, 8))

@@ -1,0 +1,62 @@
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import conv2d, linear
+from torch.utils.flop_counter import FlopCounterMode
+
+from imagenet_opt.cli.study_shapes import BATCH, CHANNELS, OUTPUTS, convolution, last_layer, run, sheet_of
+from imagenet_opt.cli.study_subject import subject_of
+from imagenet_opt.errors import ConfigError
+from tests.cli.studies import TINY, small_request
+
+CPU = (*TINY, "trainer.accelerator=cpu")
+
+
+def test_all_sizes_take_turns(tmp_path: Path, checked: None) -> None:
+    few = {"channels": [7, 8], "batches": [8, 9], "outputs": [8, 9]}
+    (sheet,) = run(small_request("shapes", tmp_path, *CPU, seconds=0.001, **few))
+    assert [row[:3] for row in sheet.rows] == [
+        *((CHANNELS, "7", None), (CHANNELS, "8", "8")),
+        *((BATCH, "8", "8"), (BATCH, "9", None)),
+        *((OUTPUTS, "8", "8"), (OUTPUTS, "9", None)),
+    ]
+    assert [row[6] for row in sheet.rows] == ["8", None, None, "8", None, "8"]
+    assert "on the CPU" in sheet.title
+    assert "tensor cores, which it does not have" in sheet.notes[2]
+    assert "--repeats 5" in sheet.notes[3]
+    assert len(sheet.plots) == 3
+
+
+def test_flops_are_those_that_torch_counts(checked: None) -> None:
+    def counted(layer: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> int:
+        for tensor in tensors:
+            tensor.requires_grad_()
+        with FlopCounterMode(display=False) as counter:
+            torch.autograd.grad(layer(*tensors).sum(), tensors)
+        return counter.get_total_flops()
+
+    subject = subject_of(CPU)
+    images, weights = torch.ones(4, 12, 2, 2), torch.ones(12, 12, 3, 3)
+    assert convolution(subject, 12).flops == counted(partial(conv2d, padding=1), images, weights)
+    for varies, num_images, outputs in ((BATCH, 5, 1000), (OUTPUTS, 4, 7)):
+        layer = last_layer(subject, varies, 5 if varies == BATCH else 7)
+        assert layer.flops == counted(linear, torch.ones(num_images, 2048), torch.ones(outputs, 2048))
+        assert layer.num_images == num_images
+
+
+def test_a_size_off_the_multiples_is_compared_flop_for_flop(checked: None) -> None:
+    """Twice the time for hardly more work is half the speed."""
+    subject = subject_of(CPU)
+    even, odd = last_layer(subject, OUTPUTS, 256), last_layer(subject, OUTPUTS, 257)
+    sheet = sheet_of([(even, [1.0] * 6), (odd, [2.0 * 257 / 256] * 6)], subject)
+    row = next(row for row in sheet.rows if row[1] == "257")
+    assert row[6:] == ("256", pytest.approx(0.5), "0.50-0.50", "slower", pytest.approx(257 / 264))
+    assert "last layer: outputs 257 (0.50)" in sheet.notes[0]
+
+
+def test_a_key_that_is_missing_is_named(tmp_path: Path, checked: None) -> None:
+    with pytest.raises(ConfigError, match="study=shapes: channels"):
+        run(small_request("shapes", tmp_path, *CPU, channels=[]))

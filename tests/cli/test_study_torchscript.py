@@ -1,0 +1,50 @@
+import pytest
+
+from imagenet_opt.cli.apart import call_apart
+from imagenet_opt.cli.study_subject import subject_of
+from imagenet_opt.cli.study_torchscript import EAGER, WAYS, Found, Job, measure, sheet_of
+from imagenet_opt.measure.interleave import Rounds, TurnFailed
+from tests.cli.studies import TINY
+
+CPU = (*TINY, "trainer.accelerator=cpu")
+TRACE, COMPILE, BOTH = "torch.jit.trace", "torch.compile", "torch.compile of torch.jit.script"
+
+
+def times(seconds: float) -> list[Found]:
+    return [Found(seconds=seconds + i / 1000, ready_seconds=9.0 - i, first_loss=6.9) for i in range(6)]
+
+
+def test_forms_beside_eager(checked: None) -> None:
+    found = Rounds({EAGER: times(1.0), TRACE: times(1.0), COMPILE: times(0.499), BOTH: []}, {BOTH: "RuntimeError: no"})
+    sheet = sheet_of(found, subject_of(CPU))
+    rows = {row[0]: row for row in sheet.rows}
+    assert rows[EAGER][3:6] == (None, None, None)
+    assert rows[TRACE][5] == "no difference"
+    assert rows[COMPILE][5] == "faster"
+    assert rows[COMPILE][6:8] == (9.0, 6.0)  # the first process, and the median of those after it
+    assert rows[BOTH][1:] == (None,) * 8
+    assert any("refuses: RuntimeError: no" in note for note in sheet.notes)
+    assert any("quickest form here is torch.compile, 2.00 times" in note for note in sheet.notes)
+    assert sheet.plots[0].series[0].x == (EAGER, TRACE, COMPILE)
+
+
+def test_no_gain_is_an_answer(checked: None) -> None:
+    sheet = sheet_of(Rounds({EAGER: times(1.0), TRACE: times(1.0)}), subject_of(CPU))
+    assert not any(note.startswith("Undecided") for note in sheet.notes)
+    assert "No form is certain to be quicker than eager here." in sheet.notes
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_measures_a_form_or_says_why_not(checked: None) -> None:
+    subject = subject_of(CPU)
+    function = f"{measure.__module__}.measure"
+    eager, traced = (call_apart(function, Job(subject, way, 0.01)) for way in (EAGER, TRACE))
+    assert traced["first_loss"] == pytest.approx(eager["first_loss"], rel=1e-4)
+    assert traced["seconds"] > 0
+    assert BOTH in WAYS
+    try:  # torch 2.13 and later refuse, earlier ones run it as it is
+        assert call_apart(function, Job(subject, BOTH, 0.01))["first_loss"] == pytest.approx(
+            eager["first_loss"], rel=1e-4
+        )
+    except TurnFailed as error:
+        assert "Error" in str(error)

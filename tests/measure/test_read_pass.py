@@ -1,0 +1,55 @@
+import os
+from functools import partial
+
+import pytest
+
+from imagenet_opt.errors import ReadTimeout
+from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.read_pass import BatchRead, read_shares, sum_up, timed
+
+
+def share(began: float) -> list[BatchRead]:
+    """Tells the process that read it as its number of files."""
+    return [BatchRead(began, began + 2, os.getpid(), 1000), BatchRead(began + 2, began + 3, os.getpid(), 3000)]
+
+
+def test_shares_are_read_by_processes_of_their_own() -> None:
+    found = read_shares([partial(share, 10.0), partial(share, 11.0)])
+    assert (found.seconds, found.num_batches, found.num_bytes) == (4.0, 4, 8000)
+    assert found.num_files not in (4 * os.getpid(), 0)
+    assert found.seconds_per_batch == 1.0
+    assert found.megabytes_per_second == pytest.approx(8e-3 / 4)
+
+
+def test_each_process_takes_one_share() -> None:
+    def pid() -> list[BatchRead]:
+        return [BatchRead(0, 1, 0, 1 << os.getpid() % 60)]
+
+    assert read_shares([pid] * 3).num_bytes.bit_count() == 3
+
+
+def test_what_a_share_raises_is_raised() -> None:
+    def fail() -> list[BatchRead]:
+        raise ReadTimeout("no answer")
+
+    with pytest.raises(ReadTimeout, match="no answer"):
+        read_shares([fail, partial(share, 1.0)])
+
+
+def test_a_killed_process_fails_the_turn() -> None:
+    def die() -> list[BatchRead]:
+        os._exit(1)
+
+    with pytest.raises(TurnFailed, match="killed"):
+        read_shares([die])
+
+
+def test_nothing_read_is_no_rate() -> None:
+    with pytest.raises(TurnFailed, match="no batch"):
+        sum_up([])
+
+
+def test_a_file_that_cannot_be_read_does_not_count() -> None:
+    found = timed(lambda: [b"12345", ValueError("bad"), b"123"])
+    assert (found.num_files, found.num_bytes) == (2, 8)
+    assert found.ended >= found.began

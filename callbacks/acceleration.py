@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.cuda_graph import (
     GraphedForward,
-    can_capture_beside_threads,
     capture_on_gpu,
     without_autocast_cache,
 )
@@ -34,7 +33,7 @@ class Acceleration(Callback):
     why, "stop" raises.
     cuda_graph: the forward and backward of each training shape (of a micro-batch, where there are any) are captured at
     its first batch and replayed as one launch; loss and optimizer stay as they are, validation and other shapes too.
-    For one process with a GPU and torch 2.14, and for modules that follow each forward by its backward; on_failure
+    For one process with a GPU, and for modules that follow each forward by its backward; on_failure
     holds for it as well. What hooks and Python code in the network do, they do at the capture only.
     gradient_checkpointing: timm's, less memory for more time.
     Precision, fused and deterministic are the Trainer's and the optimizer's.
@@ -262,11 +261,6 @@ def _can_graph(trainer: Trainer) -> bool:
     if trainer.strategy.root_device.type != "cuda":
         rank_zero_info(f"acceleration: a CUDA graph is for GPUs; none on this {trainer.strategy.root_device.type}")
         return False
-    if not can_capture_beside_threads():
-        raise ConfigError(
-            f"callbacks.acceleration.cuda_graph=true needs torch 2.14, found {torch.__version__}; upgrade torch, or "
-            "set cuda_graph=false"
-        )
     return True
 
 

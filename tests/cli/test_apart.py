@@ -14,6 +14,7 @@ import pytest
 import __main__
 from imagenet_opt.cli.apart import call_apart
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.interleave import TurnFailed
 
 REPOSITORY = Path(__file__).parents[2]
 HERE = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
@@ -45,6 +46,14 @@ def hang(job: str) -> None:
     signal.pause()
 
 
+def fail(job: str) -> None:
+    raise ZeroDivisionError(job)
+
+
+def die(job: None) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_the_first_processes_answer_counts() -> None:
     assert call_apart(f"{__name__}.agree", "words", environment=HERE) == "words from the first"
 
@@ -52,6 +61,15 @@ def test_the_first_processes_answer_counts() -> None:
 def test_why_another_process_failed_is_told() -> None:
     with pytest.raises(ConfigError, match="words cannot be"):
         call_apart(f"{__name__}.disagree", "words", environment=HERE)
+
+
+def test_other_ends_are_turns_that_failed_with_their_reason(tmp_path: Path) -> None:
+    with pytest.raises(TurnFailed, match="ZeroDivisionError: of mine"):
+        call_apart(f"{__name__}.fail", "of mine", environment=HERE)
+    with pytest.raises(TurnFailed, match="killed by signal 9"):
+        call_apart(f"{__name__}.die", None, environment=HERE)
+    with pytest.raises(TurnFailed, match=r"no end after 0\.1 s"):
+        call_apart(f"{__name__}.die", None, environment=HERE, limit_seconds=0.1)
 
 
 def test_all_processes_end_with_the_one_that_asked(tmp_path: Path) -> None:

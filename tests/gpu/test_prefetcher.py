@@ -10,20 +10,21 @@ from imagenet_opt.data.prefetcher import DevicePrefetcher
 from tests.data.conftest import loading
 
 
-def prefetcher(root: Path, cache: Path, device: torch.device, resize_on: str) -> DevicePrefetcher:
-    how = loading(batch_size=4, image_size=48, num_workers=2, resize_on=resize_on)
+def prefetcher(root: Path, cache: Path, device: torch.device, resize_on: str, copies: str) -> DevicePrefetcher:
+    how = loading(batch_size=4, image_size=48, num_workers=2, resize_on=resize_on, copies=copies)
     return train_loader(open_index(root, "train", cache), how, Seat(device=device))
 
 
+@pytest.mark.parametrize("copies", ["ahead", "pinned", "pageable"])
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
 def test_batches_arrive_as_on_the_cpu_while_the_device_is_busy(
-    images_root: Path, tmp_path: Path, resize_on: str
+    images_root: Path, tmp_path: Path, resize_on: str, copies: str
 ) -> None:
-    expected = list(prefetcher(images_root, tmp_path, torch.device("cpu"), resize_on))
+    expected = list(prefetcher(images_root, tmp_path, torch.device("cpu"), resize_on, copies))
     device = torch.device("cuda", 0)
     work = torch.randn(4096, 4096, device=device)
     arrived = []
-    for batch in prefetcher(images_root, tmp_path, device, resize_on):
+    for batch in prefetcher(images_root, tmp_path, device, resize_on, copies):
         for _ in range(5):
             work = torch.tanh(work @ work)  # keeps the computing stream behind the copies
         arrived.append((batch.images * 1.0, batch.labels.clone(), batch.indices.clone()))

@@ -24,7 +24,6 @@ from imagenet_opt.measure.environment.neighbours import Neighbours, Occupancy, c
 from imagenet_opt.measure.environment.setup import Setup
 from imagenet_opt.measure.evidence import MOSTLY, Evidence
 from imagenet_opt.measure.first_touch import FirstTouch, touch_twice
-from imagenet_opt.measure.page_cache import sampled_residency
 from imagenet_opt.measure.reads import DEPTHS, DepthReads, read_at_depths
 from imagenet_opt.measure.storage_limit import StorageLimit, mixed_rate, storage_limit
 
@@ -82,9 +81,7 @@ class Examination:
 
     def _look_at_files(self) -> None:
         patient, how = self.patient, self.patient.how
-        cached = sampled_residency(
-            lambda i: self.samples.extents(np.array([i]))[0], len(self.samples.index), num=_LOOKED_AT
-        )
+        cached = self.samples.residency()
         if cached.share is not None:
             self.facts["cached_share"] = cached.share
         self.texts["cached_share"] = cached.method

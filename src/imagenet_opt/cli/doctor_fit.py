@@ -30,7 +30,7 @@ class Watched:
     cpu_seconds: of a step, of this process.
     copy_seconds: of a batch of a loader beside, to the GPU; None where nothing is copied. gpu_state: while it computed.
     kernel_seconds: of a step, that kernels ran; None where it was not asked for, and without a GPU. launch_seconds: of
-    this process's CPUs in each step of the warm-up, in which no launch waits for the GPU.
+    this process's CPUs in each step of the warm-up, in which no launch waits for the GPU. compile_seconds: before.
     """
 
     stamps: list[float] = field(default_factory=list)
@@ -44,6 +44,7 @@ class Watched:
     gpu_state: GpuState | None = None
     kernel_seconds: float | None = None
     launch_seconds: list[float] = field(default_factory=list)
+    compile_seconds: float | None = None
 
     @property
     def step_seconds(self) -> list[float]:
@@ -116,7 +117,7 @@ class Watch(Callback):
             self._num_warm += len(batch)
             used_up = self._num_warm > 2 * len(batch) + ahead or batch_idx >= trainer.num_training_batches // 3
             if used_up or now - self._began > self.limit_seconds / 2:
-                self._begin(now)
+                self._begin()
             return
         self.seen.stamps.append(now)
         self.seen.num_images.append(len(batch))
@@ -143,11 +144,11 @@ class Watch(Callback):
                 self.seen.kernel_seconds = microseconds / 1e6 / _PROFILED_STEPS
                 trainer.should_stop = True
 
-    def _begin(self, now: float) -> None:
-        self.seen.stamps.append(now)
-        self.seen.num_images.append(0)
+    def _begin(self) -> None:
+        self._busy, self._cpu = self._busy_seconds(), time.process_time()  # waits for the GPU
         self._own = dict(self._clock.own_seconds)
-        self._busy, self._cpu = self._busy_seconds(), time.process_time()
+        self.seen.stamps.append(time.perf_counter())
+        self.seen.num_images.append(0)
 
     def _end(self, trainer: Trainer) -> None:
         num_steps = len(self.seen.stamps) - 1
@@ -157,6 +158,10 @@ class Watch(Callback):
         self.seen.phases = dict(phases)
         self.seen.cpu_seconds = (time.process_time() - self._cpu) / num_steps
         self.seen.device_seconds = (self._busy_seconds() - self._busy) / num_steps
+        if self._device_clock is not None:
+            self.seen.stamps[-1] = time.perf_counter()  # the GPU was behind
+        compiled = (getattr(callback, "compile_seconds", None) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+        self.seen.compile_seconds = next((seconds for seconds in compiled if seconds is not None), None)
         device = trainer.strategy.root_device
         self.seen.gpu_state = read_gpu(device.index) if device.type == "cuda" else None
 

@@ -16,13 +16,14 @@ from imagenet_opt.data.shards import ShardIndex
 from imagenet_opt.data.store import Store
 from imagenet_opt.data.subset import subset
 from imagenet_opt.errors import BadSample, ConfigError, DataError
-from imagenet_opt.measure.page_cache import Eviction, Extent, evicted
+from imagenet_opt.measure.page_cache import Eviction, Extent, Residency, evicted, sampled_residency
 
 Rows = NDArray[np.int64]
 Index = FileIndex | ShardIndex
 
 _IN_MEMORY = 512
 """Files that are decoded from memory: more than a CPU's caches hold."""
+_LOOKED_AT = 200
 _LEAST_BATCHES = 24
 _LEAST_IMAGES = 64
 _COLD = 30_000
@@ -103,6 +104,10 @@ class Samples:
     def evict(self, rows: Rows) -> Eviction:
         """Drop the samples from the page cache."""
         return evicted(self.extents(rows))
+
+    def residency(self) -> Residency:
+        """How much of the data is in the page cache, from some samples."""
+        return sampled_residency(lambda i: self.extents(np.array([i]))[0], len(self.index), num=_LOOKED_AT)
 
     def cold_rows(self) -> Rows:
         """Samples that were not read since they left the page cache."""

@@ -54,7 +54,6 @@ class Options:
 
     request: "Request"
     json: Path | None
-    apply: bool
     wandb: bool
 
 
@@ -75,10 +74,6 @@ def main(argv: list[str]) -> None:
         from imagenet_opt.cli.study_output import log_sheets
 
         log_sheets(sheets, options.request)
-    if options.apply:
-        from imagenet_opt.cli.study_apply import apply
-
-        apply(options.request, command)
 
 
 def parse(argv: list[str]) -> Options:
@@ -101,7 +96,7 @@ def parse(argv: list[str]) -> Options:
         raise ConfigError(f"--price-per-hour {found.price_per_hour} must be above 0")
     if found.json is not None:
         check_writable(found.json)
-    return Options(_request(found), found.json, found.apply, found.wandb)
+    return Options(_request(found), found.json, found.wandb)
 
 
 def _request(found: Namespace) -> "Request":
@@ -122,6 +117,7 @@ def _request(found: Namespace) -> "Request":
         seconds=found.seconds,
         parity_steps=found.parity,
         price_per_hour=found.price_per_hour,
+        apply=found.apply,
         folder=found.folder or Path("runs", f"study_{stem}"),
     )
 

@@ -38,7 +38,8 @@ class Request:
     """name: the file's stem. options: what the file says beside title and kind. overrides: of train.py, for everything.
 
     repeats: rounds. seconds: of each timed stretch. parity_steps: steps that the parity check trains, 0 for no check.
-    price_per_hour: of the machine, None where unknown. folder: keeps what was measured, so that the study goes on.
+    price_per_hour: of the machine, None where unknown. apply: write what was worth it as an experiment.
+    folder: keeps what was measured, so that the study goes on.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Request:
     seconds: float
     parity_steps: int
     price_per_hour: float | None
+    apply: bool
     folder: Path
 
 

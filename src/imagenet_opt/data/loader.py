@@ -151,7 +151,7 @@ def _loader(dataset: BatchDataset, how: Loading, seat: Seat, size_of: Callable[[
     )
     bad = BadSamples(num_samples=len(dataset.labels), max_fraction=how.max_bad_fraction, world_size=seat.world_size)
     finish = partial(finish_batch, dtype=seat.dtype)
-    return DevicePrefetcher(loader, keys, device=seat.device, finish=finish, bad=bad, slots=slots)
+    return DevicePrefetcher(loader, keys, device=seat.device, finish=finish, bad=bad, slots=slots, copies=how.copies)
 
 
 def _budget(dataset: BatchDataset, how: Loading, seat: Seat, image_size: int) -> LoaderBudget:

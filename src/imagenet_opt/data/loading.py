@@ -11,6 +11,7 @@ CHOICES = {
     "resize_on": ("auto", "device", "worker"),
     "shuffle": ("global", "block"),
     "on_bad_sample": ("skip", "raise"),
+    "copies": ("ahead", "pinned", "pageable"),
 }
 LEAST = {
     "batch_size": 1,
@@ -32,6 +33,7 @@ class Loading:
     crop_scale: share of an image's area that a training crop may take. val_image_size: None for `image_size`.
     samples_per_epoch: None for the whole training set. shuffle: "block" keeps 8 to 16 neighbours of the index together.
     resize_on: "auto" is the device when that is a GPU, else the worker. max_crop_pixels: larger crops come smaller.
+    copies: to a GPU, see DevicePrefetcher.
     on_bad_sample: "skip" up to max_bad_fraction of the data set. read_timeout: seconds for an
     answer, twice; half of it for errors that may pass.
     added_latency_ms, max_mb_per_second: rehearse slow storage, see SlowStore; 0 and None for the storage as it is.
@@ -49,6 +51,7 @@ class Loading:
     reads_in_flight: int | Auto
     resize_on: str
     max_crop_pixels: int
+    copies: str
     exif_rotation: bool
     on_bad_sample: str
     max_bad_fraction: float

@@ -43,6 +43,8 @@ class DevicePrefetcher:
     """Wraps a loader: the next batch is pinned and copied on a side stream while the present one is computed with.
 
     `finish` then makes images of it, on the stream that computes. On a CPU nothing is copied.
+    copies: "ahead" does so; "pinned" copies on the stream that computes, when a batch is asked for; "pageable"
+    likewise, out of ordinary memory, and the host waits. The last two are there to be measured against.
 
     Its length is the whole epoch's, also when the epoch goes on in its middle.
     Raises WorkerDied, with the likely cause, when a loader process is killed.
@@ -57,6 +59,7 @@ class DevicePrefetcher:
         finish: Callable[[Batch | RaggedBatch], Batch],
         bad: BadSamples,
         slots: Slots,
+        copies: str = "ahead",
     ) -> None:
         self.loader = loader
         self.sampler = keys  # Lightning looks here for set_epoch,
@@ -65,6 +68,7 @@ class DevicePrefetcher:
         self.finish = finish
         self.bad = bad
         self.slots = slots
+        self.copies = copies
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._copy_clock = CudaClock() if device.type == "cuda" else None
         self._totals: defaultdict[str, float] = defaultdict(float)
@@ -142,6 +146,8 @@ class DevicePrefetcher:
                 computing = torch.cuda.current_stream(self.device)
                 computing.wait_event(copied)
                 batch.record_stream(computing)
+            elif self._copy_clock is not None:
+                batch = self._copy(batch, self._copy_clock)
             yield self.finish(batch)
             self.slots.give_back(batch.ticket)
 
@@ -149,19 +155,31 @@ class DevicePrefetcher:
         """Batches on their way to the device, with the event that says when they are there; None on a CPU."""
         for batch in batches:
             self.slots.receive(batch.ticket, batch.data)
-            yield (batch, None) if self._stream is None else self._send(batch, self._stream)
+            if self._stream is None or self.copies == "pageable":
+                yield batch, None
+            elif self.copies == "pinned":
+                yield self._pin(batch), None
+            else:
+                yield self._send(self._pin(batch), self._stream)
 
     def _send(self, batch: Batch | RaggedBatch, stream: torch.cuda.Stream) -> Sent:
         assert self._copy_clock is not None
-        pinned = batch.pin_memory()
-        self.slots.give_back(batch.ticket)
         with torch.cuda.stream(stream):
-            self._copy_clock.start()
-            sent = pinned.to(self.device, non_blocking=True)
-            self._copy_clock.stop()
+            sent = self._copy(batch, self._copy_clock)
             copied = torch.cuda.Event()
             copied.record()
-        return replace(sent, ticket=None), copied
+        return sent, copied
+
+    def _pin(self, batch: Batch | RaggedBatch) -> Batch | RaggedBatch:
+        pinned = batch.pin_memory()
+        self.slots.give_back(batch.ticket)
+        return replace(pinned, ticket=None)
+
+    def _copy(self, batch: Batch | RaggedBatch, clock: CudaClock) -> Batch | RaggedBatch:
+        clock.start()
+        sent = batch.to(self.device, non_blocking=self.copies != "pageable")
+        clock.stop()
+        return sent
 
     def _note(self, making: Making, queued: int) -> None:
         self._add(

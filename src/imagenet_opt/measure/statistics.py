@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import comb
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 CONFIDENCE = 0.95
 LEAST_COVERAGE = 0.9
@@ -46,7 +46,18 @@ def ratio_interval(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
     return median_interval([mine / other for mine, other in zip(ours, theirs, strict=False)])
 
 
-def verdict(ratio: Estimate) -> str:
+class Interval(Protocol):
+    """From low to high, right with probability `coverage`."""
+
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
+    def coverage(self) -> float: ...
+
+
+def verdict(ratio: Interval) -> str:
     """What a ratio's interval allows to say: faster, slower, no difference; undecided after too few rounds."""
     if ratio.coverage < LEAST_COVERAGE:
         return "undecided"

@@ -40,6 +40,7 @@ class Classifier(LightningModule):
     max_grad_norm: gradients are scaled down to this norm; None for never.
     on_nonfinite: "stop" ends the run when a loss is NaN or infinite, seen at the next logging step or before the next
     checkpoint; "skip" takes such steps back, at most max_skipped_steps in a row, and waits for the device in each step.
+    set_to_none: after a step gradients are freed; otherwise they are filled with zeros, as PyTorch did before 2.0.
     network_config: plain values from which the network can be built again; kept in the checkpoint.
 
     Logs train/loss, train/acc1 (means since the last logging step) and val/loss, val/acc1, val/acc5 (shares); with
@@ -59,6 +60,7 @@ class Classifier(LightningModule):
         max_grad_norm: float | None = None,
         on_nonfinite: Literal["stop", "skip"] = "stop",
         max_skipped_steps: int = 20,
+        set_to_none: bool = True,
         network_config: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -73,6 +75,7 @@ class Classifier(LightningModule):
         self.label_smoothing = label_smoothing
         self.micro_batches = MicroBatches(micro_batch_size)
         self.max_grad_norm = max_grad_norm
+        self.set_to_none = set_to_none
         self.network_config = network_config or {}
         self.nonfinite = NonFinite(on_nonfinite, max_skipped_steps)
         self._restored_sums: Tensor | None = None
@@ -143,7 +146,7 @@ class Classifier(LightningModule):
             self.train_tally.add(losses, logits, batch.labels, batch.valid)
             with explained("in the optimizer", "lower model.micro_batch_size or end other programs on the device"):
                 optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=self.set_to_none)
         scheduler.step()
         if is_logging_step(self.trainer):
             self._log_means()

@@ -1,8 +1,7 @@
 """A network's forward and backward as CUDA graphs, one for each shape of images."""
 
-import inspect
-from collections.abc import Callable, Hashable
-from functools import partial
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -94,18 +93,32 @@ class _Called(nn.Module):
 
 
 def capture_on_gpu() -> Capture:
-    """torch's own capture. All graphs share one pool of memory, as one step runs only one of them.
-
-    Only this thread is watched meanwhile: the loader's, which pins memory, may go on.
-    """
+    """torch's own capture. All graphs share one pool of memory, as one step runs only one of them."""
     pool = torch.cuda.graph_pool_handle()
-    capture: Any = torch.cuda.make_graphed_callables
-    return partial(capture, pool=pool, capture_error_mode="thread_local")
+    make: Any = torch.cuda.make_graphed_callables
+
+    def capture(net: nn.Module, images: tuple[Tensor]) -> nn.Module:
+        with _watching_this_thread_only():
+            graphed: nn.Module = make(net, images, pool=pool)
+        return graphed
+
+    return capture
 
 
-def can_capture_beside_threads() -> bool:
-    """Since torch 2.14; before, a loader that pins memory can break a capture, and break in it."""
-    return "capture_error_mode" in inspect.signature(torch.cuda.make_graphed_callables).parameters
+@contextmanager
+def _watching_this_thread_only() -> Iterator[None]:
+    """The loader's thread, which pins memory, may go on meanwhile. Before torch 2.14 make_graphed_callables has no
+    option for it, so its graphs are given theirs here."""
+    plain = torch.cuda.graph
+
+    def thread_local(*args: Any, **options: Any) -> torch.cuda.graph:
+        return plain(*args, **options | {"capture_error_mode": "thread_local"})
+
+    torch.cuda.graph = thread_local  # type: ignore[assignment,misc]
+    try:
+        yield
+    finally:
+        torch.cuda.graph = plain  # type: ignore[misc]
 
 
 def without_autocast_cache(device: torch.device) -> torch.autocast:

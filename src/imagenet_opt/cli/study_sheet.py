@@ -1,0 +1,154 @@
+"""The table of a study of steps, made of what was measured so far."""
+
+from statistics import median
+
+from imagenet_opt.cli.study_plan import Row
+from imagenet_opt.cli.study_steps import Outcome
+from imagenet_opt.measure.blocks import Ratio, block_ratios
+from imagenet_opt.measure.launch_gaps import LaunchGaps
+from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
+from imagenet_opt.measure.statistics import CONFIDENCE, verdict
+
+MEASURES = {"compute": "network alone", "full": "full pipeline"}
+_HELD_UP = 0.8
+"""A full run that reaches less of what the network alone does is held up by its pipeline."""
+_FAR = 100.0
+"""Ratios from which on an interval says nothing."""
+
+
+def sheets(outcome: Outcome) -> list[Sheet]:
+    """One table: a row each, measured or not."""
+    ratios = {measure: ratios_of(outcome, measure) for measure in MEASURES}
+    price = outcome.request.price_per_hour
+    columns = [
+        Column("step"),
+        Column("network alone, images/s", "{:,.0f}"),
+        Column("worth"),
+        Column("full pipeline, images/s", "{:,.0f}"),
+        Column("worth"),
+        Column("device busy", "{:.0%}"),
+        Column("memory GiB", "{:.1f}"),
+        Column("compile s", "{:.0f}"),
+    ]
+    columns += [Column("M images per $", "{:.1f}")] if price else []
+    columns += [Column("loss")] if outcome.request.parity_steps else []
+    rows = [_cells(outcome, row, ratios) for row in outcome.plan.rows]
+    rows += [(name, "left out", *[None] * (len(columns) - 2)) for name in outcome.plan.absent]
+    return [Sheet(outcome.request.title, tuple(columns), tuple(rows), tuple(notes(outcome)), plots(outcome))]
+
+
+def ratios_of(outcome: Outcome, measure: str) -> dict[str, Ratio]:
+    """By row, what its step is worth. Rounds that are not over count for nothing."""
+    measured = [row for row in outcome.plan.rows if row.name in outcome.speeds]
+    num_rounds = min((len(outcome.speeds[row.name]) for row in measured), default=0)
+    later = [row for row in measured if row.step is not None]
+    if not num_rounds or not later:
+        return {}
+    values = {row.name: rates(outcome, row, measure)[:num_rounds] for row in measured}
+    pairs = [outcome.plan.pair(row) for row in later]
+    found = block_ratios(values, pairs, num_comparisons=len(MEASURES) * len(pairs))
+    return {row.name: ratio for row, ratio in zip(later, found, strict=True)}
+
+
+def rates(outcome: Outcome, row: Row, measure: str) -> list[float]:
+    return [float(speed[measure] or 0.0) for speed in outcome.speeds.get(row.name, [])]
+
+
+def _cells(outcome: Outcome, row: Row, ratios: dict[str, dict[str, Ratio]]) -> tuple[Cell, ...]:
+    request = outcome.request
+    num_more = bool(request.price_per_hour) + bool(request.parity_steps)
+    if row.name in outcome.failures:
+        return (row.name, "failed", *[None] * (6 + num_more))
+    if row.name not in outcome.speeds:
+        return (row.name, *[None] * (7 + num_more))
+    cells: list[Cell] = [row.name]
+    for measure in MEASURES:
+        cells += [median(rates(outcome, row, measure)), said(ratios[measure].get(row.name))]
+    speeds = outcome.speeds[row.name]
+    cells += [median(float(speed["busy"] or 0.0) for speed in speeds)]
+    cells += [max(float(speed["memory_gib"] or 0.0) for speed in speeds)]
+    compiled = [seconds for speed in speeds if (seconds := speed["compile_seconds"]) is not None]
+    cells += [max(compiled, default=None)]
+    if request.price_per_hour:
+        cells += [median(rates(outcome, row, "full")) * 3600 / request.price_per_hour / 1e6]
+    if request.parity_steps:
+        found = outcome.parities.get(row.name)
+        cells += [None if found is None else str(found)]
+    return tuple(cells)
+
+
+def said(ratio: Ratio | None) -> str | None:
+    """The ratio with its interval and what that allows to say."""
+    if ratio is None:
+        return None
+    if not ratio.coverage:
+        return f"{ratio.ratio:.2f} x, too few rounds"
+    high = f"{ratio.high:.2f}" if ratio.high < _FAR else "far more"
+    return f"{ratio.ratio:.2f} x ({ratio.low:.2f} to {high}) {verdict(ratio)}"
+
+
+def notes(outcome: Outcome) -> list[str]:
+    """What the numbers mean, in words."""
+    plan, found = outcome.plan, []
+    num = sum(row.name in outcome.speeds for row in plan.rows[1:])
+    against = {"cumulative": "the row above that worked", "alone": "the start", "leave_one_out": "all without it"}
+    found.append(
+        f"Worth: against {against[plan.file.order]}, in {outcome.request.repeats} rounds, {len(MEASURES) * num} "
+        f"comparisons whose intervals hold together with {CONFIDENCE:.0%}; where one contains 1 there is no difference."
+    )
+    found.append(f"Full runs read {'from storage' if outcome.cold else 'files that are in memory'}.")
+    found += [f"{name} failed: {reason}." for name, reason in outcome.failures.items()]
+    for reason in dict.fromkeys(plan.absent.values()):
+        names = ", ".join(name for name, other in plan.absent.items() if other == reason)
+        found.append(f"Left out, as {reason}: {names}.")
+    last = next((row for row in reversed(plan.rows) if row.name in outcome.speeds), None)
+    if last is None or not outcome.speeds.get(plan.rows[0].name):
+        return found
+    found += _gaps(outcome, plan.rows[0])
+    if plan.file.order == "cumulative" and num:
+        found.append(_whole(outcome, last))
+    found += _held_up(outcome, max(plan.rows, key=lambda row: median(rates(outcome, row, "compute") or [0.0])))
+    return found
+
+
+def _gaps(outcome: Outcome, row: Row) -> list[str]:
+    """Whether a CUDA graph can matter at all; nothing where no kernels were seen."""
+    speeds = outcome.speeds[row.name]
+    steps = [speed["step_seconds"] for speed in speeds if speed["step_seconds"]]
+    kernels = [speed["kernel_seconds"] for speed in speeds if speed["kernel_seconds"]]
+    if not steps or not kernels:
+        return []
+    return [f"{row.name}: {LaunchGaps(median(map(float, steps)), median(map(float, kernels))).sentence()}."]
+
+
+def _whole(outcome: Outcome, last: Row) -> str:
+    """What all steps that worked bring together."""
+    first = outcome.plan.rows[0]
+    gains = [
+        f"{name} {median(rates(outcome, last, measure)) / median(rates(outcome, first, measure)):.2f} times"
+        for measure, name in MEASURES.items()
+    ]
+    return f"All together: {', '.join(gains)} the start."
+
+
+def _held_up(outcome: Outcome, fastest: Row) -> list[str]:
+    alone, full = (median(rates(outcome, fastest, measure)) for measure in MEASURES)
+    if full >= _HELD_UP * alone:
+        return []
+    return [
+        f"With {fastest.name} the network alone does {alone:,.0f} images/s, the full pipeline {full:,.0f}: behind that "
+        "bottleneck a faster network is worth nothing. `imagenet-opt doctor` says what it is."
+    ]
+
+
+def plots(outcome: Outcome) -> tuple[Plot, ...]:
+    """Images per second of both measures, with what the rounds gave from least to most."""
+    rows = [row for row in outcome.plan.rows if outcome.speeds.get(row.name)]
+    series = []
+    for measure, name in MEASURES.items():
+        found = [rates(outcome, row, measure) for row in rows]
+        middles = tuple(map(median, found))
+        series.append(
+            Series(name, tuple(row.name for row in rows), middles, tuple(map(min, found)), tuple(map(max, found)))
+        )
+    return (Plot("Images per second, median and range of the rounds", "", "images/s", "bars", tuple(series)),)

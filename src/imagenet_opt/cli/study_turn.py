@@ -1,0 +1,95 @@
+"""One turn of a study, in a process of its own: how fast a configuration trains, and with what losses."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagenet_opt.errors import ConfigError
+
+STOPS = "callbacks.acceleration.on_failure=stop"
+"""What does not compile is no row of eager training."""
+_NUM_LOSSES = 20
+
+
+@dataclass(frozen=True)
+class SpeedJob:
+    """seconds: of each timed stretch. cold: with files that are dropped from the page cache before."""
+
+    overrides: tuple[str, ...]
+    seconds: float
+    cold: bool
+
+
+@dataclass(frozen=True)
+class LossJob:
+    """steps: optimizer steps to train."""
+
+    overrides: tuple[str, ...]
+    steps: int
+
+
+def speed(job: SpeedJob) -> dict[str, float | None]:
+    """Images per second of the network alone and of the full run, and what they took. Raises ImagenetOptError."""
+    from lightning.pytorch import seed_everything
+
+    from imagenet_opt.cli.console import quiet
+    from imagenet_opt.cli.doctor import composed
+    from imagenet_opt.cli.doctor_stages import Patient, Span, watched_ceiling
+    from imagenet_opt.cli.summary import peak_gib
+
+    quiet()
+    config = composed((*job.overrides, STOPS))
+    seed_everything(config.seed, verbose=False)
+    patient = Patient(config)
+    samples = patient.samples
+    samples.warm(job.seconds)
+    alone = patient.compute(Span(job.seconds), beside=False)
+    index = samples.once(samples.cold_rows()) if job.cold else samples.listed(samples.warm_rows)
+    full = patient.train(index, Span(job.seconds))
+    whole = watched_ceiling(full, multiple=patient.num_workers, in_bursts=True).images_per_second
+    return {
+        "compute": watched_ceiling(alone).images_per_second,
+        "full": whole,
+        "busy": min(1.0, full.device_seconds * whole / patient.how.batch_size),
+        "memory_gib": peak_gib(patient.device),
+        "compile_seconds": alone.compile_seconds,
+        "step_seconds": alone.device_seconds,
+        "kernel_seconds": alone.kernel_seconds,
+        "batch_size": float(patient.how.batch_size),
+    }
+
+
+def losses(job: LossJob) -> list[float]:
+    """Mean training loss of each twentieth of the steps. Raises ImagenetOptError."""
+    from lightning.pytorch import seed_everything
+    from omegaconf import open_dict
+
+    from imagenet_opt.cli.build import build_run, make, num_classes_of
+    from imagenet_opt.cli.console import quiet
+    from imagenet_opt.cli.doctor import composed
+    from imagenet_opt.cli.doctor_run import only, run_folder
+    from imagenet_opt.run.metrics_csv import FILE
+
+    quiet()
+    config = composed((*job.overrides, STOPS))
+    with open_dict(config):  # callbacks may ask for it
+        config.model.num_classes = num_classes_of(config.model.num_classes, make(config.data, "data"))
+    with run_folder(only(config, callbacks=("acceleration", "mixing"))) as config:
+        with open_dict(config):
+            config.logger = {
+                "csv": {"_target_": "imagenet_opt.run.metrics_csv.MetricsCsv", "folder": config.run_folder}
+            }
+            config.trainer.update({"max_steps": job.steps, "max_epochs": -1})
+            config.trainer.log_every_n_steps = max(1, job.steps // _NUM_LOSSES)
+        seed_everything(config.seed, verbose=False)
+        run = build_run(config)
+        run.trainer.fit(run.model, datamodule=run.data, weights_only=True)
+        return _column(run.folder / FILE, "train/loss")
+
+
+def _column(file: Path, name: str) -> list[float]:
+    with file.open() as lines:
+        found = [float(row[name]) for row in csv.DictReader(lines) if row.get(name)]
+    if not found:
+        raise ConfigError("no loss was logged; raise --parity")
+    return found

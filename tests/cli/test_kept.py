@@ -1,0 +1,35 @@
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagenet_opt.cli.kept import FILE, Kept
+
+
+@dataclass(frozen=True)
+class Job:
+    overrides: tuple[str, ...]
+
+
+def test_what_was_measured_is_not_measured_again_even_after_a_torn_line(tmp_path: Path) -> None:
+    measured: list[str] = []
+
+    def measure(name: str) -> str:
+        measured.append(name)
+        return name
+
+    first = Kept(tmp_path)
+    assert first.take(Job(("a",)), 0, lambda: measure("a0")) == "a0"
+    assert first.take(Job(("a",)), 1, lambda: measure("a1")) == "a1"
+    with (tmp_path / FILE).open("a") as file:
+        file.write('{"key": "half')
+    again = Kept(tmp_path)
+    assert again.take(Job(("a",)), 0, lambda: measure("not again")) == "a0"
+    assert again.take(Job(("b",)), 0, lambda: measure("b0")) == "b0"
+    assert Kept(tmp_path).take(Job(("b",)), 0, lambda: measure("not again")) == "b0"
+    assert measured == ["a0", "a1", "b0"]
+
+
+def test_other_versions_are_another_measurement(tmp_path: Path) -> None:
+    first, other = Kept(tmp_path), Kept(tmp_path)
+    other.machine = {**other.machine, "versions": {"torch": "another"}}
+    assert first.take(Job(()), 0, lambda: 1) == 1
+    assert other.take(Job(()), 0, lambda: 2) == 2

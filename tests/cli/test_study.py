@@ -1,0 +1,95 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.cli import study, study_steps
+from imagenet_opt.cli.study import parse
+from imagenet_opt.errors import ConfigError
+
+MINE = """
+title: A trial
+kind: steps
+order: cumulative
+steps:
+  - name: channels_last
+    overrides: [callbacks.acceleration.channels_last=true]
+  - name: on a GPU
+    needs: gpu
+    overrides: [data.copies=pinned]
+  - name: impossible
+    overrides: [optimizer.name=nosuch]
+"""
+TINY = ["data=demo", "data.image_size=32", "data.batch_size=16", "data.num_workers=0", "model.name=resnet10t"]
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.yaml"
+    file.write_text(MINE)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["study=laddr"], "study=laddr: there is no such study; did you mean ladder?"),
+        (["study=nosuch.yaml"], "study=nosuch.yaml: there is no such study; expected anatomy, checklist"),
+        (["--repeats", "1"], "--repeats 1 must be from 2 to 1000"),
+        (["--seconds", "0"], "--seconds 0.0 must be from 0.1 to 3600"),
+        (["--price-per-hour", "-1"], "--price-per-hour -1.0 must be above 0"),
+        (["--apply", "study=queue"], "--apply is for studies of steps"),
+        (["--nosuch"], "unrecognized arguments: --nosuch"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_measured(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(words)
+
+
+def test_a_file_that_is_no_study_is_told_by_its_key(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("title: A trial\n")
+    with pytest.raises(ConfigError, match="kind: Field required"):
+        parse([f"study={file}"])
+    file.write_text("title: A trial\nkind: nosuch\n")
+    with pytest.raises(ConfigError, match="kind: nosuch must be one of steps, scaling"):
+        parse([f"study={file}"])
+    file.write_text("title: A trial\nkind: steps\norder: sideways\nsteps: []\n")
+    with pytest.raises(ConfigError, match="order: Input should be 'cumulative', 'alone' or 'leave_one_out'"):
+        study_steps.begin(parse([f"study={file}", "data=demo", "--folder", str(tmp_path)]).request)
+
+
+def test_a_rehearsal_has_no_network_to_study(mine: Path) -> None:
+    with pytest.raises(ConfigError, match="leave rehearse= out"):
+        study_steps.begin(parse([f"study={mine}", "data=demo", "rehearse=a10g"]).request)
+
+
+@pytest.mark.slow
+def test_a_study_measures_compares_losses_and_goes_on_where_it_was(
+    mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [f"study={mine}", *TINY, "--repeats", "2", "--seconds", "0.3", "--parity", "2", "--folder", "kept"]
+    study.main([*words, "--json", "all.json"])
+    found = json.loads(Path("all.json").read_text())
+    (sheet,) = found["sheets"]
+    headings = [column["heading"] for column in sheet["columns"]]
+    rows = {row[0]: dict(zip(headings, row, strict=True)) for row in sheet["rows"]}
+    assert list(rows) == ["start", "channels_last", "impossible", "on a GPU"]
+    assert rows["start"]["network alone, images/s"] > 0 < rows["channels_last"]["full pipeline, images/s"]
+    assert rows["channels_last"]["worth"].endswith(("faster", "slower", "no difference"))
+    assert rows["channels_last"]["loss"].startswith("same: ")
+    assert rows["impossible"]["network alone, images/s"] == "failed"
+    assert rows["on a GPU"]["network alone, images/s"] == "left out"
+    assert "2 comparisons" in sheet["notes"][0]
+    assert any(note.startswith("impossible failed: optimizer.name='nosuch'") for note in sheet["notes"])
+    assert "Left out, as there is no GPU here: on a GPU." in sheet["notes"]
+    markdown, page = Path("kept/study.md").read_text(), Path("kept/study.html").read_text()
+    assert "| channels_last |" in markdown and "imagenet-opt study" in markdown
+    assert "Plotly.newPlot" in page and "channels_last" in page
+    measured = Path("kept/measured.jsonl").read_text()
+    capsys.readouterr()
+    study.main(words)
+    assert Path("kept/measured.jsonl").read_text() == measured
+    assert "channels_last" in capsys.readouterr().out

@@ -33,7 +33,7 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   study=streams        several batches at a time on streams of their own
   study=torchscript    scripted and traced networks beside compiled ones
 
-  --repeats R         rounds in which all take turns (default 4)
+  --repeats R         rounds in which all take turns (default 5)
   --seconds S         of each timed stretch (default 8)
   --parity STEPS      steps trained to see that the loss stays the same (default 200; 0 for no such check)
   --price-per-hour P  of this machine, for images per dollar
@@ -80,7 +80,7 @@ def parse(argv: list[str]) -> Options:
     """Raises ConfigError for what is unknown or does not fit."""
     parser = Parser("study")
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--repeats", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--parity", type=int, default=200)
     parser.add_argument("--price-per-hour", type=float)

@@ -4,11 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from imagenet_opt.cli.doctor import composed
 from imagenet_opt.cli.overrides import config_folder
-from imagenet_opt.cli.resident_step import resident_step
 from imagenet_opt.cli.study_anatomy import run
 from imagenet_opt.cli.study_request import Request, read_study
 from imagenet_opt.errors import ConfigError
@@ -68,24 +65,3 @@ def test_a_step_is_taken_apart(tmp_path: Path) -> None:
 def test_unknown_keys_of_the_study_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"study=anatomy: num_stepps"):
         run(request(num_stepps=3))
-
-
-def test_the_step_is_the_configured_one_and_learns_nothing() -> None:
-    overrides = ("trainer.precision=bf16-mixed", "callbacks.acceleration.tf32=true", "model.num_classes=7")
-    before = torch.get_float32_matmul_precision()
-    with resident_step(composed((*SMALL, *overrides))) as step:
-        assert (step.dtype, step.images.shape) == (torch.bfloat16, (4, 3, 32, 32))
-        assert step.images.is_contiguous(memory_format=torch.channels_last)
-        assert step.net.conv1.weight.is_contiguous(memory_format=torch.channels_last)
-        assert torch.get_float32_matmul_precision() == "high"
-        assert step.net.fc.out_features == 7
-        weights = [weight.clone() for weight in step.net.parameters()]
-        step()
-        assert all(torch.equal(old, new) for old, new in zip(weights, step.net.parameters(), strict=True))
-    assert torch.get_float32_matmul_precision() == before
-    plain = ("callbacks.acceleration.channels_last=false", "model.num_classes=null")
-    with resident_step(composed((*SMALL, *plain))) as step:
-        assert step.dtype == torch.float32
-        assert step.images.is_contiguous() and step.net.fc.out_features == 1000
-        step.forward_backward()
-        assert step.net.fc.weight.grad.abs().sum() > 0

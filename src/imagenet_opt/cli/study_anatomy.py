@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -19,6 +19,9 @@ from imagenet_opt.measure.operations import Operation, kernel_seconds, timed_ope
 from imagenet_opt.measure.peak import MatmulPeak, matmul_peak, memory_bandwidth, timed
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
 from imagenet_opt.measure.work import counted_work
+
+if TYPE_CHECKING:
+    from imagenet_opt.cli.study_subject import Subject
 
 _WARM_STEPS = 3
 _BLOCK_STEPS = 4
@@ -81,36 +84,56 @@ def run(request: Request) -> list[Sheet]:
 def measured(job: Job) -> dict[str, Any]:
     """An Anatomy as JSON has it; called in a process of its own."""
     from imagenet_opt.cli.console import quiet
-    from imagenet_opt.cli.doctor import composed
-    from imagenet_opt.cli.resident_step import resident_step
+    from imagenet_opt.cli.study_subject import subject_of
 
     quiet()
-    with resident_step(composed(job.overrides)) as step:
-        on_gpu = step.device.type == "cuda"
-        timed(step, step.device, num_calls=_WARM_STEPS)
-        blocks = max(_LEAST_BLOCKS, round(job.seconds / timed(step, step.device, num_calls=1) / _BLOCK_STEPS))
-        step_seconds = median(timed(step, step.device, num_calls=_BLOCK_STEPS) for _ in range(blocks))
-        profile = _profiled(step, job.num_steps, on_gpu=on_gpu)
-        operations = timed_operations(profile, num_steps=job.num_steps, on_gpu=on_gpu)
-        found = Anatomy(
-            device=torch.cuda.get_device_name(step.device) if on_gpu else "the CPU",
-            dtype=str(step.dtype).removeprefix("torch."),
-            num_images=len(step.images),
-            step_seconds=step_seconds,
-            kernel_seconds=kernel_seconds(profile, num_steps=job.num_steps) if on_gpu else None,
-            peak=matmul_peak(step.device, step.dtype, seconds=job.seconds / 2),
-            bandwidth=memory_bandwidth(step.device, seconds=job.seconds / 4),
-            parts=tuple(parts(operations, counted_work(step.forward_backward, step.update))),
-            operations=tuple(operations),
-        )
+    subject = subject_of(job.overrides)
+    subject.prepare()
+    step, device = TrainingStep(subject), subject.device
+    on_gpu = device.type == "cuda"
+    timed(step, device, num_calls=_WARM_STEPS)
+    blocks = max(_LEAST_BLOCKS, round(job.seconds / timed(step, device, num_calls=1) / _BLOCK_STEPS))
+    step_seconds = median(timed(step, device, num_calls=_BLOCK_STEPS) for _ in range(blocks))
+    profile = _profiled(step, device, job.num_steps)
+    operations = timed_operations(profile, num_steps=job.num_steps, on_gpu=on_gpu)
+    found = Anatomy(
+        device=torch.cuda.get_device_name(device) if on_gpu else "the CPU",
+        dtype=str(subject.products).removeprefix("torch."),
+        num_images=subject.num_images,
+        step_seconds=step_seconds,
+        kernel_seconds=kernel_seconds(profile, num_steps=job.num_steps) if on_gpu else None,
+        peak=matmul_peak(device, subject.products, seconds=job.seconds / 2),
+        bandwidth=memory_bandwidth(device, seconds=job.seconds / 4),
+        parts=tuple(parts(operations, counted_work(step.forward_backward, step.update))),
+        operations=tuple(operations),
+    )
     return asdict(found)
 
 
-def _profiled(step: Any, num_steps: int, *, on_gpu: bool) -> torch.profiler.profile:
+class TrainingStep:
+    """Forward, backward and update on a batch that stays on the device, uncompiled."""
+
+    def __init__(self, subject: "Subject") -> None:
+        self.subject, self.net, self.batch = subject, subject.net(), subject.batch()
+        self.optimizer = subject.build_optimizer(self.net)
+
+    def forward_backward(self) -> None:
+        self.subject.loss(self.net, *self.batch).backward()
+
+    def update(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def __call__(self) -> None:
+        self.forward_backward()
+        self.update()
+
+
+def _profiled(step: TrainingStep, device: torch.device, num_steps: int) -> torch.profiler.profile:
     kinds = torch.profiler.ProfilerActivity
-    profile = torch.profiler.profile(activities=[kinds.CPU, *([kinds.CUDA] if on_gpu else [])])
+    profile = torch.profiler.profile(activities=[kinds.CPU, *([kinds.CUDA] if device.type == "cuda" else [])])
     with profile:
-        timed(step, step.device, num_calls=num_steps)
+        timed(step, device, num_calls=num_steps)
     return profile
 
 

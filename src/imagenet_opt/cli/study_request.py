@@ -51,8 +51,8 @@ class Request:
     seconds: float
     parity_steps: int
     price_per_hour: float | None
-    apply: bool
     folder: Path
+    apply: bool = False
 
 
 def read_study(name: str, shipped: Path) -> tuple[str, StudyFile]:

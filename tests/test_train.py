@@ -224,7 +224,7 @@ def test_mistakes_end_in_one_line_without_a_traceback(images_root: Path, tmp_pat
     for override, expected in (
         ("data.bath_size=4", "there is no key data.bath_size; did you mean data.batch_size"),
         ("hydra.run.dir=/proc/none", "RunFolderError: cannot write the run folder: /proc/none: No such file"),
-        ("+experiment=agressive", "Available options in 'experiment': aggressive baseline demo"),
+        ("+experiment=agressive", "Available options in 'experiment': aggressive baseline cifar10 demo"),
         ("model.name=resnet5O", "UnknownModel: timm has no model 'resnet5O' (model.name); near: resnet50"),
     ):
         done = train(tmp_path / "run", images_root, override)

@@ -19,7 +19,7 @@ imagenet-opt tune data.root=/fsx/imagenet rehearse=a10g             the loader o
 
 In this order, each with what was found before:
   the device alone, on random images that stay there: precision, channels_last, then ways to compile (on GPUs also
-    reduce-overhead, max-autotune and, where it is known, a CUDA graph). All have a short turn, the better half a longer
+    reduce-overhead, max-autotune and a CUDA graph). All have a short turn, the better half a longer
     one; a change is kept when each of three turns with it was faster than each without. What cannot be compiled in
     the time is left out.
   batch size: the largest that fits at the largest resolution of the run, three steps in a process of its own,

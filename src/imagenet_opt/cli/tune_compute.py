@@ -93,14 +93,14 @@ def _formats(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Ch
 def _ways(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Changes]]:
     """As configured comes first; cheap ones before those that search for long."""
     now = config.callbacks.acceleration
-    graph = ("cuda_graph",) if "cuda_graph" in now and device.type == "cuda" else ()
-    plain = tuple(f"{_ACCELERATION}.{name}=false" for name in graph)
+    on_gpu = device.type == "cuda"
+    plain = (f"{_ACCELERATION}.cuda_graph=false",) if on_gpu else ()
     yield AS_IT_IS, ()
-    mode = now.compile_mode if device.type == "cuda" else "default"
-    current = "cuda_graph" if graph and now.cuda_graph else mode if now.compile else "off"
+    mode = now.compile_mode if on_gpu else "default"
+    current = "cuda_graph" if on_gpu and now.cuda_graph else mode if now.compile else "off"
     ways = {"off": (f"{COMPILE_KEY}=false", *plain)}
-    if graph:
+    if on_gpu:
         ways["cuda_graph"] = (f"{COMPILE_KEY}=false", f"{_ACCELERATION}.cuda_graph=true")
-    for name in ("default", *(_MODES if device.type == "cuda" else ())):
+    for name in ("default", *(_MODES if on_gpu else ())):
         ways[name] = (f"{COMPILE_KEY}=true", f"{_ACCELERATION}.compile_mode={name}", *plain)
     yield from ((name, changes) for name, changes in ways.items() if name != current)

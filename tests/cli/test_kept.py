@@ -33,3 +33,9 @@ def test_other_versions_are_another_measurement(tmp_path: Path) -> None:
     other.machine = {**other.machine, "versions": {"torch": "another"}}
     assert first.take(Job(()), 0, lambda: 1) == 1
     assert other.take(Job(()), 0, lambda: 2) == 2
+
+
+def test_a_changed_configuration_is_another_measurement(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    assert kept.take(Job(()), 0, lambda: 1, config={"lr": 0.1}) == 1
+    assert kept.take(Job(()), 0, lambda: 2, config={"lr": 0.2}) == 2

@@ -23,6 +23,7 @@ from imagenet_opt.measure.interleave import TurnFailed
 
 LIMIT_SECONDS = 1800
 """A call that takes longer has hung."""
+_CLEAN_UP_SECONDS = 3
 _JOB, _ANSWER, _LOG = "job.pickle", "answer.json", "log.txt"
 _ERROR = re.compile(r"(\w+\.)*(?P<error>\w*(Error|Exception|Interrupt)(:.*|$))")
 
@@ -66,9 +67,16 @@ def _run(command: list[str], folder: Path, limit_seconds: float, environment: Ma
         except subprocess.TimeoutExpired as error:
             raise TurnFailed(f"no end after {limit_seconds:g} s") from error
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            _end(process)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """With all that it started; given a moment to clean up where it still runs."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_CLEAN_UP_SECONDS)
 
 
 def _why(code: int, output: str) -> str:
@@ -83,6 +91,7 @@ def main() -> None:
     """In the process of its own: the job and the answer are files of the folder that is named first."""
     folder, function = Path(sys.argv[1]), sys.argv[2]
     job = pickle.loads((folder / _JOB).read_bytes())
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that nothing is left behind
     threading.excepthook = _end_with  # what has lost a thread may wait for it for ever
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     given: dict[str, Any]

@@ -112,6 +112,8 @@ class Watch(Callback):
             self._profile(trainer)
             return
         ahead = images_ahead(batch, trainer.train_dataloader)
+        if not self.seen.launch_seconds:
+            self._began = now  # compiling and the first step take what they take
         if not self.seen.stamps:
             self.seen.launch_seconds.append(time.process_time() - self._launching_since)
             self._num_warm += len(batch)

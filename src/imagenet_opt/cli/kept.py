@@ -26,15 +26,19 @@ class Kept:
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
         self.machine = {"versions": machine.versions(), "cpu": cpu_name(), "cpus": machine.usable_cpus(), "gpu": gpu}
         self.answers: dict[str, Any] = {}
-        lines = self.file.read_bytes().splitlines() if self.file.exists() else []
-        for line in lines:
+        found = self.file.read_bytes() if self.file.exists() else b""
+        self._is_torn = bool(found) and not found.endswith(b"\n")
+        for line in found.splitlines():
             with suppress(ValueError, KeyError, TypeError):  # torn by the end of a process
                 row = json.loads(line)
                 self.answers[row["key"]] = row["answer"]
 
-    def take(self, job: Any, number: int, measure: Callable[[], Any]) -> Any:
-        """The answer for the `number`th time of `job` (a dataclass), measured now unless it is there."""
-        facts = {"kind": type(job).__name__, "job": asdict(job), "number": number, **self.machine}
+    def take(self, job: Any, number: int, measure: Callable[[], Any], *, config: Any = None) -> Any:
+        """The answer for the `number`th time of `job` (a dataclass), measured now unless it is there.
+
+        config: what the job's overrides compose to now, in plain values; of another one it is measured anew.
+        """
+        facts = {"kind": type(job).__name__, "job": asdict(job), "number": number, "config": config, **self.machine}
         key = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:24]
         if key not in self.answers:
             self.answers[key] = answer = measure()
@@ -44,12 +48,10 @@ class Kept:
     def _append(self, row: dict[str, Any]) -> None:
         try:
             with self.file.open("ab") as file:
-                file.write(b"\n" if file.tell() and not self._ends_whole() else b"")
+                file.write(b"\n" if self._is_torn else b"")
                 file.write(json.dumps(row, default=str).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
+            self._is_torn = False
         except OSError as error:
             raise ConfigError(f"--folder: cannot write {self.file}: {error.strerror}") from error
-
-    def _ends_whole(self) -> bool:
-        return self.file.read_bytes().endswith(b"\n")

@@ -35,16 +35,17 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
 
   --repeats R         rounds in which all take turns (default 5)
   --seconds S         of each timed stretch (default 8)
-  --parity STEPS      steps trained to see that the loss stays the same (default 200; 0 for no such check)
-  --price-per-hour P  of this machine, for images per dollar
-  --folder FOLDER     keeps what was measured; the same command goes on there (default runs/study_NAME)
+  --parity STEPS      of steps: so long each is trained to see that the loss stays (default 200; 0 for no such check)
+  --price-per-hour P  of steps: of this machine, for images per dollar
+  --folder FOLDER     for study.md, study.html and study.json; studies of steps go on there (default runs/study_NAME)
   --json FILE         write everything that was measured there too
-  --apply             write what was worth it to conf/experiment/tuned_<host>_study.yaml
+  --apply             of steps: write what was worth it to conf/experiment/tuned_<host>_study.yaml
   --wandb             log the tables to Weights & Biases
 
-The folder gets study.md, study.html and study.json. The answer may be: no difference. Verdicts allow for the number of
+The answer may be: no difference. Verdicts allow for the number of
 comparisons. Without a GPU what needs one is left out, with the reason, and the rest is measured on the CPU."""
 
+_PARITY_STEPS = 200
 LIMITS = {"repeats": (2, 1000), "seconds": (0.1, 3600), "parity": (0, 1_000_000)}
 
 
@@ -64,15 +65,14 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as train.py: threads that spin starve the workers
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that nothing is left behind
-    command = shlex.join(["imagenet-opt", "study", *argv])
+    prepare(options.request)
+    from imagenet_opt.cli.study_output import about, log_sheets, print_sheets, write_outputs
+
+    facts = about(options.request, shlex.join(["imagenet-opt", "study", *argv]))
     sheets = study(options.request)
-    from imagenet_opt.cli.study_output import print_sheets, write_outputs
-
-    write_outputs(sheets, options.request, command, options.json)
-    print_sheets(sheets, options.request)
+    print_sheets(sheets)
+    write_outputs(sheets, options.request, facts, options.json)
     if options.wandb:
-        from imagenet_opt.cli.study_output import log_sheets
-
         log_sheets(sheets, options.request)
 
 
@@ -82,7 +82,7 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--parity", type=int, default=200)
+    parser.add_argument("--parity", type=int)
     parser.add_argument("--price-per-hour", type=float)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", type=Path)
@@ -90,8 +90,8 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--wandb", action="store_true")
     found = parser.parse_intermixed_args(argv)
     for name, (least, most) in LIMITS.items():
-        if not least <= getattr(found, name) <= most:
-            raise ConfigError(f"--{name} {getattr(found, name)} must be from {least} to {most}")
+        if (value := getattr(found, name)) is not None and not least <= value <= most:
+            raise ConfigError(f"--{name} {value} must be from {least} to {most}")
     if found.price_per_hour is not None and found.price_per_hour <= 0:
         raise ConfigError(f"--price-per-hour {found.price_per_hour} must be above 0")
     if found.json is not None:
@@ -105,8 +105,9 @@ def _request(found: Namespace) -> "Request":
 
     names = [word.partition("=")[2] for word in found.overrides if word.startswith("study=")]
     stem, file = read_study(names[-1] if names else "ladder", config_folder() / "study")
-    if found.apply and file.kind != "steps":
-        raise ConfigError(f"--apply is for studies of steps, such as study=ladder; {stem} is of another kind")
+    given = {"--apply": found.apply, "--parity": found.parity, "--price-per-hour": found.price_per_hour}
+    for flag in (name for name, value in given.items() if value and file.kind != "steps"):
+        raise ConfigError(f"{flag} is for studies of steps, such as study=ladder; {stem} is of another kind")
     return Request(
         name=stem,
         title=file.title,
@@ -115,26 +116,29 @@ def _request(found: Namespace) -> "Request":
         overrides=tuple(word for word in found.overrides if not word.startswith("study=")),
         repeats=found.repeats,
         seconds=found.seconds,
-        parity_steps=found.parity,
+        parity_steps=_PARITY_STEPS if found.parity is None else found.parity,
         price_per_hour=found.price_per_hour,
         apply=found.apply,
         folder=found.folder or Path("runs", f"study_{stem}"),
     )
 
 
+def prepare(request: "Request") -> None:
+    """The folder, with nobody else in it, and what can be known to be wrong. Raises ImagenetOptError."""
+    from imagenet_opt.cli.alone import keep_others_out
+    from imagenet_opt.cli.console import quiet
+    from imagenet_opt.cli.doctor import composed
+
+    quiet()
+    composed(request.overrides)
+    keep_others_out(request.folder, wait_seconds=0)
+
+
 def study(request: "Request") -> "list[Sheet]":
     """Measure what the study asks for. Raises ImagenetOptError."""
     from hydra.utils import get_method
 
-    from imagenet_opt.cli.console import quiet
-    from imagenet_opt.cli.doctor import composed
     from imagenet_opt.cli.study_request import KINDS
 
-    quiet()
-    composed(request.overrides)  # mistakes first
-    try:
-        request.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--folder {request.folder} cannot be written: {error.strerror}") from error
     sheets: list[Sheet] = get_method(KINDS[request.kind])(request)
     return sheets

@@ -3,6 +3,7 @@
 import datetime
 import html
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,17 @@ from imagenet_opt.cli.bench_report import machine_facts
 from imagenet_opt.cli.study_request import Request
 from imagenet_opt.cli.sweep_rows import write_whole
 from imagenet_opt.cli.terminal import printable
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.sheet import Plot, Sheet
+from imagenet_opt.run.wandb_run import build_wandb, finish
 
 
-def print_sheets(sheets: list[Sheet], request: Request) -> None:
+def print_sheets(sheets: list[Sheet]) -> None:
     console = Console(markup=False, highlight=False, width=None if Console().is_terminal else 140)
     for sheet in sheets:
         console.print(terminal_table(sheet))
         for note in sheet.notes:
             console.print(f"  {printable(note)}")
-    console.print(f"{request.folder}/study.html has the plots, study.md and study.json the numbers")
 
 
 def terminal_table(sheet: Sheet) -> Table:
@@ -37,23 +39,26 @@ def terminal_table(sheet: Sheet) -> Table:
     return table
 
 
-def write_outputs(sheets: list[Sheet], request: Request, command: str, file: Path | None) -> None:
-    """study.md, study.html and study.json in the study's folder; the last one in `file` too."""
-    facts = about(request, command)
-    line = (
-        f"{facts['date']}, {facts['machine']['gpu'] or facts['machine']['cpu']}, {facts['machine']['usable_cpus']} CPUs"
-    )
-    line += ", " + ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+def write_outputs(sheets: list[Sheet], request: Request, facts: dict[str, Any], file: Path | None) -> None:
+    """study.md, study.html and study.json in the study's folder; the last one in `file` too. Raises ConfigError."""
+    host, command = facts["machine"], facts["command"]
+    line = f"{facts['date']}, {host['gpu'] or host['cpu']}, {host['usable_cpus']} CPUs, "
+    line += ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     text = f"## {request.title}\n\n{line}\n\n    {command}\n\n" + "\n".join(sheet.markdown() for sheet in sheets)
     whole = json.dumps(facts | {"sheets": [asdict(sheet) for sheet in sheets]}, indent=2) + "\n"
-    write_whole(request.folder / "study.md", text)
-    write_whole(request.folder / "study.json", whole)
-    write_whole(request.folder / "study.html", page(sheets, request, f"{line}\n{command}"))
-    if file is not None:
-        write_whole(file, whole)
+    try:
+        write_whole(request.folder / "study.md", text)
+        write_whole(request.folder / "study.json", whole)
+        write_whole(request.folder / "study.html", page(sheets, request, f"{line}\n{command}"))
+        if file is not None:
+            write_whole(file, whole)
+    except OSError as error:
+        raise ConfigError(f"the tables above could not be written: {error}; free space or choose --folder") from error
+    print(f"{request.folder}/study.html has the plots, study.md and study.json the numbers", file=sys.stderr)
 
 
 def about(request: Request, command: str) -> dict[str, Any]:
+    """What is to be said of a study, and how busy others keep the machine; call it before measuring."""
     return {
         "study": request.name,
         "command": command,
@@ -96,16 +101,27 @@ def figure(plot: Plot) -> Any:
                 "array": [high - y for high, y in zip(series.high, series.y, strict=True)],
                 "arrayminus": [y - low for low, y in zip(series.low, series.y, strict=True)],
             }
-        found.add_trace(shapes[plot.kind](name=html.escape(series.name), x=series.x, y=series.y, error_y=errors))
+        found.add_trace(
+            shapes[plot.kind](
+                name=html.escape(series.name),
+                x=[html.escape(str(x)) if isinstance(x, str) else x for x in series.x],
+                y=series.y,
+                error_y=errors,
+            )
+        )
     return found
 
 
 def log_sheets(sheets: list[Sheet], request: Request) -> None:
-    """A run of Weights & Biases with the tables and the page."""
+    """A run of Weights & Biases with the tables and the page; offline without a key."""
     import wandb
 
-    with wandb.init(project="imagenet-opt", job_type="study", name=f"study {request.name}", dir=request.folder) as run:
-        for sheet in sheets:
-            table = wandb.Table([column.heading for column in sheet.columns], [list(row) for row in sheet.texts()])
-            run.log({sheet.title: table})
-        run.log({"study": wandb.Html(str(request.folder / "study.html"), inject=False)})
+    logger = build_wandb(folder=str(request.folder), project="imagenet-opt", name=f"study {request.name}")
+    run = logger.experiment
+    panels: dict[str, Any] = {
+        f"table/{number}": wandb.Table([column.heading for column in sheet.columns], sheet.texts())
+        for number, sheet in enumerate(sheets)
+    }
+    page = (request.folder / "study.html").read_text(encoding="utf-8")
+    run.log({**panels, "study": wandb.Html(page, inject=False, data_is_not_path=True)})
+    finish(logger, exit_code=0)

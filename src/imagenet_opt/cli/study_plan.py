@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PositiveFloat
 
 from imagenet_opt.errors import ConfigError
 
@@ -18,8 +18,9 @@ PLAIN = (
     "callbacks.mixing.mode='off'",
     *(
         f"callbacks.acceleration.{name}=false"
-        for name in ("channels_last", "tf32", "cudnn_benchmark", "gradient_checkpointing", "compile", "cuda_graph")
+        for name in ("channels_last", "tf32", "cudnn_benchmark", "gradient_checkpointing", "cuda_graph")
     ),
+    *(f"callbacks.acceleration.{name}" for name in ("compile=false", "compile_mode=default", "fullgraph=false")),
 )
 """Training before any optimisation: `start: plain`."""
 NOT_HERE = "there is no GPU here"
@@ -34,7 +35,7 @@ class Step(BaseModel):
     model_config = ConfigDict(extra="forbid")
     name: str
     overrides: list[str] = []
-    batch_factor: float | None = None
+    batch_factor: PositiveFloat | None = None
     needs: Literal["gpu"] | None = None
     other_loss: str | None = None
 
@@ -63,12 +64,16 @@ class Row:
 
 
 class Plan:
-    """The study's rows in their order; `drop` one that fails, so that those after it build on what works."""
+    """The study's rows in their order. `drop` one that fails: it is compared with nothing, and where steps build on
+    each other those after it do without it, unless they have been measured with it."""
 
     def __init__(self, file: StepsFile, overrides: tuple[str, ...], *, batch_size: int, has_gpu: bool) -> None:
         names = [step.name for step in file.steps]
         if len(set(names)) < len(names) or not names:
             raise ConfigError(f"steps: expected one or more, each with a name of its own, found {', '.join(names)}")
+        for word in (*file.below, *(word for step in file.steps for word in step.overrides)):
+            if word.lstrip("+~").startswith(("allow_targets", "hydra")):
+                raise ConfigError(f"a study's file may not set {word}; say it on the command line")
         self.file = file
         self.overrides = overrides
         self.batch_size = batch_size
@@ -76,13 +81,16 @@ class Plan:
         first = "all of them" if file.order == "leave_one_out" else "start"
         self.rows = [Row(first, None), *(Row(step.name, step) for step in file.steps if step.name not in self.absent)]
         self.dropped: set[str] = set()
+        self._without: set[str] = set()
 
-    def drop(self, row: Row) -> None:
+    def drop(self, row: Row, *, first_round: bool) -> None:
         self.dropped.add(row.name)
+        if first_round and self.file.order == "cumulative":
+            self._without.add(row.name)
 
     def overrides_of(self, row: Row) -> tuple[str, ...]:
-        """What it is trained with, without what was dropped before it."""
-        steps = [other.step for other in self.rows if other.step and other.name not in self.dropped]
+        """What it is trained with."""
+        steps = [other.step for other in self.rows if other.step and other.name not in self._without]
         if self.file.order == "leave_one_out":
             steps = [step for step in steps if step is not row.step]
         elif self.file.order == "alone" or row.step is None:
@@ -103,7 +111,7 @@ class Plan:
         """Why a row's loss is another one than the first row's by what it does; None where it must be the same."""
         assert row.step is not None
         before = self.rows[1 : self.rows.index(row)] if self.file.order == "cumulative" else []
-        steps = [other.step for other in before if other.step and other.name not in self.dropped]
+        steps = [other.step for other in before if other.step and other.name not in self._without]
         return next((step.other_loss for step in [row.step, *steps] if step.other_loss), None)
 
     def pair(self, row: Row) -> tuple[str, str]:

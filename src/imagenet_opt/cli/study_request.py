@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict, ValidationError
+from yaml import YAMLError
 
 from imagenet_opt.errors import ConfigError
 
@@ -68,6 +69,8 @@ def read_study(name: str, shipped: Path) -> tuple[str, StudyFile]:
         raise ConfigError(f"study={name}: there is no such study; {hint}")
     try:
         study = StudyFile.model_validate(OmegaConf.to_container(OmegaConf.load(file)))
+    except (YAMLError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"study={name}: {file} cannot be read: {' '.join(str(error).split())}") from error
     except ValidationError as error:
         detail = error.errors()[0]
         raise ConfigError(f"study={name}: {'.'.join(map(str, detail['loc']))}: {detail['msg']} (in {file})") from error

@@ -9,6 +9,7 @@ from imagenet_opt.measure.launch_gaps import LaunchGaps
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
 from imagenet_opt.measure.statistics import CONFIDENCE, verdict
 
+WHOLE = "all together"
 MEASURES = {"compute": "network alone", "full": "full pipeline"}
 _HELD_UP = 0.8
 """A full run that reaches less of what the network alone does is held up by its pipeline."""
@@ -38,16 +39,19 @@ def sheets(outcome: Outcome) -> list[Sheet]:
 
 
 def ratios_of(outcome: Outcome, measure: str) -> dict[str, Ratio]:
-    """By row, what its step is worth. Rounds that are not over count for nothing."""
+    """By row, what its step is worth; of a ladder also the last row over the first. Rounds that are not over do not
+    count."""
     measured = [row for row in outcome.plan.rows if row.name in outcome.speeds]
     num_rounds = min((len(outcome.speeds[row.name]) for row in measured), default=0)
     later = [row for row in measured if row.step is not None]
     if not num_rounds or not later:
         return {}
     values = {row.name: rates(outcome, row, measure)[:num_rounds] for row in measured}
-    pairs = [outcome.plan.pair(row) for row in later]
-    found = block_ratios(values, pairs, num_comparisons=len(MEASURES) * len(pairs))
-    return {row.name: ratio for row, ratio in zip(later, found, strict=True)}
+    pairs = {row.name: outcome.plan.pair(row) for row in later}
+    if outcome.plan.file.order == "cumulative":
+        pairs[WHOLE] = (later[-1].name, measured[0].name)
+    found = block_ratios(values, list(pairs.values()), num_comparisons=len(MEASURES) * len(pairs))
+    return dict(zip(pairs, found, strict=True))
 
 
 def rates(outcome: Outcome, row: Row, measure: str) -> list[float]:
@@ -90,7 +94,7 @@ def said(ratio: Ratio | None) -> str | None:
 def notes(outcome: Outcome) -> list[str]:
     """What the numbers mean, in words."""
     plan, found = outcome.plan, []
-    num = sum(row.name in outcome.speeds for row in plan.rows[1:])
+    num = len(ratios_of(outcome, "compute"))
     against = {"cumulative": "the row above that worked", "alone": "the start", "leave_one_out": "all without it"}
     found.append(
         f"Worth: against {against[plan.file.order]}, in {outcome.request.repeats} rounds, {len(MEASURES) * num} "
@@ -101,12 +105,12 @@ def notes(outcome: Outcome) -> list[str]:
     for reason in dict.fromkeys(plan.absent.values()):
         names = ", ".join(name for name, other in plan.absent.items() if other == reason)
         found.append(f"Left out, as {reason}: {names}.")
-    last = next((row for row in reversed(plan.rows) if row.name in outcome.speeds), None)
-    if last is None or not outcome.speeds.get(plan.rows[0].name):
+    if not outcome.speeds.get(plan.rows[0].name):
         return found
     found += _gaps(outcome, plan.rows[0])
     if plan.file.order == "cumulative" and num:
-        found.append(_whole(outcome, last))
+        gains = (f"{name} {said(ratios_of(outcome, measure)[WHOLE])}" for measure, name in MEASURES.items())
+        found.append(f"All together: {', '.join(gains)} against the start.")
     found += _held_up(outcome, max(plan.rows, key=lambda row: median(rates(outcome, row, "compute") or [0.0])))
     return found
 
@@ -119,16 +123,6 @@ def _gaps(outcome: Outcome, row: Row) -> list[str]:
     if not steps or not kernels:
         return []
     return [f"{row.name}: {LaunchGaps(median(map(float, steps)), median(map(float, kernels))).sentence()}."]
-
-
-def _whole(outcome: Outcome, last: Row) -> str:
-    """What all steps that worked bring together."""
-    first = outcome.plan.rows[0]
-    gains = [
-        f"{name} {median(rates(outcome, last, measure)) / median(rates(outcome, first, measure)):.2f} times"
-        for measure, name in MEASURES.items()
-    ]
-    return f"All together: {', '.join(gains)} the start."
 
 
 def _held_up(outcome: Outcome, fastest: Row) -> list[str]:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from omegaconf import OmegaConf
+
 from imagenet_opt.cli.apart import call_apart
 from imagenet_opt.cli.doctor import composed
 from imagenet_opt.cli.kept import Kept
@@ -22,6 +24,13 @@ from imagenet_opt.measure.sheet import Sheet
 LIMIT_SECONDS = 6 * 3600
 NUM_SEEDS = 3
 Speed = dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Of which it is asked once in a study whether its files are in memory, as measuring brings them there."""
+
+    folder: str
 
 
 @dataclass
@@ -43,33 +52,35 @@ def run(request: Request) -> list[Sheet]:
     """Measure all rows in turns, then their losses. Raises ImagenetOptError."""
     from imagenet_opt.cli.study_sheet import sheets
 
-    outcome = begin(request)
     kept = Kept(request.folder)
+    outcome = begin(request, kept)
     with live(lambda: sheets(outcome)) as announce:
         measure_speeds(outcome, kept, announce)
         if request.parity_steps:
             compare_losses(outcome, kept, announce)
-    if not request.apply:
-        return sheets(outcome)
-    from imagenet_opt.cli.study_winners import write_winners
+        if not request.apply:
+            return sheets(outcome)
+        from imagenet_opt.cli.study_winners import keep_winners
 
-    return [*sheets(outcome), write_winners(outcome)]
+        return [*sheets(outcome), keep_winners(outcome, kept, announce)]
 
 
-def begin(request: Request) -> Outcome:
-    """Nothing measured yet. Raises ConfigError for a study that cannot be here."""
+def begin(request: Request, kept: Kept) -> Outcome:
+    """Nothing measured yet, except whether the data is in memory. Raises ConfigError for a study that cannot be."""
     from imagenet_opt.cli.doctor_stages import Patient
 
     config = composed(request.overrides)
     if "rehearsal" in config.callbacks:
         raise ConfigError("a study measures the network itself, which a rehearsal does not run; leave rehearse= out")
     file = checked_options(StepsFile, request)
-    for step in file.steps:
-        composed((*request.overrides, *file.below, *step.overrides))  # mistakes first
     patient = Patient(composed((*request.overrides, *file.below)))
     has_gpu = patient.device.type == "cuda"
     plan = Plan(file, request.overrides, batch_size=patient.how.batch_size, has_gpu=has_gpu)
-    return Outcome(plan, request, cold=(patient.samples.residency().share or 0.0) < MOSTLY)
+    for row in plan.rows:
+        composed(plan.overrides_of(row))  # mistakes first
+    storage = Storage(str(patient.samples.index.folder))
+    cold = kept.take(storage, 0, lambda: (patient.samples.residency().share or 0.0) < MOSTLY)
+    return Outcome(plan, request, cold=bool(cold))
 
 
 def measure_speeds(outcome: Outcome, kept: Kept, announce: Callable[[str], None]) -> None:
@@ -79,16 +90,15 @@ def measure_speeds(outcome: Outcome, kept: Kept, announce: Callable[[str], None]
 
     def turn(row: Row) -> Speed:
         number, rounds[row.name] = rounds[row.name], rounds[row.name] + 1
-        job = SpeedJob(outcome.plan.overrides_of(row), outcome.request.seconds, outcome.cold)
         try:
-            found: Speed = kept.take(job, number, lambda: _apart("speed", job, outcome.request))
-        except (TurnFailed, ImagenetOptError) as error:
+            found = speed_of(outcome.plan.overrides_of(row), number, outcome, kept)
+        except TurnFailed as error:
             if row.step is None:
-                raise ConfigError(f"the {row.name} cannot be measured: {error}") from error
-            outcome.plan.drop(row)
-            outcome.failures[row.name] = str(error)
+                raise ConfigError(f"{row.name}: cannot be measured: {error}") from error
+            outcome.plan.drop(row, first_round=number == 0)
+            outcome.failures[row.name] = f"{error}" if number == 0 else f"in round {number + 1}: {error}"
             outcome.speeds.pop(row.name, None)
-            raise TurnFailed(str(error)) from error
+            raise
         outcome.speeds.setdefault(row.name, []).append(found)
         return found
 
@@ -100,25 +110,36 @@ def measure_speeds(outcome: Outcome, kept: Kept, announce: Callable[[str], None]
     )
 
 
+def speed_of(overrides: tuple[str, ...], number: int, outcome: Outcome, kept: Kept) -> Speed:
+    """One turn, in a process of its own. Raises TurnFailed."""
+    job = SpeedJob(overrides, outcome.request.seconds, outcome.cold)
+    found: Speed = kept.take(job, number, lambda: _apart("speed", job, outcome.request), config=_plain(overrides))
+    return found
+
+
 def compare_losses(outcome: Outcome, kept: Kept, announce: Callable[[str], None]) -> None:
     """The losses of every row against those of the first one with the same seed, beside those of other seeds."""
     plan, steps = outcome.plan, outcome.request.parity_steps
     rows = [row for row in plan.rows if row.step is not None and row.name not in plan.dropped]
     _tell_time(outcome, len(rows) + NUM_SEEDS)
 
-    def losses(row: Row, *seed: str) -> list[float]:
-        announce(f"loss of {steps} steps: {' '.join((row.name, *seed))}")
-        job = LossJob((*plan.overrides_of(row), *seed), steps)
-        found: list[float] = kept.take(job, 0, lambda: _apart("losses", job, outcome.request))
+    def losses(row: Row, seed: int) -> list[float]:
+        announce(f"loss of {steps} steps: {row.name}, seed {seed}")
+        job = LossJob((*plan.overrides_of(row), f"seed={seed}"), steps)
+        measure = partial(_apart, "losses", job, outcome.request)
+        found: list[float] = kept.take(job, 0, measure, config=_plain(job.overrides))
         return found
 
-    seed = int(composed(outcome.request.overrides).seed)
-    seeds = [losses(plan.rows[0], f"seed={seed + i}") for i in range(NUM_SEEDS)]
+    first = int(composed(outcome.request.overrides).seed)
+    try:
+        seeds = [losses(plan.rows[0], first + i) for i in range(NUM_SEEDS)]
+    except TurnFailed as error:
+        outcome.parities |= {row.name: f"not compared, as {plan.rows[0].name} failed: {error}" for row in rows}
+        return
     for row in rows:
-        reason = plan.other_loss(row)
         try:
-            outcome.parities[row.name] = reason or parity(losses(row, f"seed={seed}"), seeds)
-        except (TurnFailed, ImagenetOptError) as error:
+            outcome.parities[row.name] = plan.other_loss(row) or parity(losses(row, first), seeds)
+        except TurnFailed as error:
             outcome.parities[row.name] = f"failed: {error}"
 
 
@@ -131,5 +152,14 @@ def _tell_time(outcome: Outcome, num_runs: int) -> None:
 
 
 def _apart(function: str, job: SpeedJob | LossJob, request: Request) -> object:
+    """Raises TurnFailed."""
     cache = {"TORCHINDUCTOR_CACHE_DIR": str((request.folder / "compiled").resolve())}
-    return call_apart(f"imagenet_opt.cli.study_turn.{function}", job, limit_seconds=LIMIT_SECONDS, environment=cache)
+    name = f"imagenet_opt.cli.study_turn.{function}"
+    try:
+        return call_apart(name, job, limit_seconds=LIMIT_SECONDS, environment=cache)
+    except ImagenetOptError as error:
+        raise TurnFailed(str(error)) from error
+
+
+def _plain(overrides: tuple[str, ...]) -> object:
+    return OmegaConf.to_container(composed(overrides))

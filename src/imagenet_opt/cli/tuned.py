@@ -17,6 +17,11 @@ def write_tuned(kind: str, overrides: Sequence[str], header: Sequence[str]) -> P
 
     from imagenet_opt.cli.overrides import config_folder
 
+    for word in overrides:
+        if word.startswith("~") or "." not in word.partition("=")[0]:
+            raise ConfigError(
+                f"{word} chooses a group or removes a key, which a written experiment cannot; set it yourself"
+            )
     file = config_folder() / "experiment" / f"tuned_{host()}_{kind}.yaml"
     keys = OmegaConf.to_yaml(OmegaConf.from_dotlist([word.lstrip("+") for word in overrides]))
     try:

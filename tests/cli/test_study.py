@@ -5,7 +5,9 @@ import pytest
 
 from imagenet_opt.cli import study, study_steps
 from imagenet_opt.cli.study import parse
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.cli.study_output import about, log_sheets, write_outputs
+from imagenet_opt.errors import ConfigError, RunFolderError
+from imagenet_opt.measure.sheet import Column, Sheet
 
 MINE = """
 title: A trial
@@ -39,6 +41,7 @@ def mine(tmp_path: Path) -> Path:
         (["--seconds", "0"], "--seconds 0.0 must be from 0.1 to 3600"),
         (["--price-per-hour", "-1"], "--price-per-hour -1.0 must be above 0"),
         (["--apply", "study=queue"], "--apply is for studies of steps"),
+        (["--parity", "10", "study=queue"], "--parity is for studies of steps"),
         (["--nosuch"], "unrecognized arguments: --nosuch"),
     ],
 )
@@ -57,12 +60,31 @@ def test_a_file_that_is_no_study_is_told_by_its_key(tmp_path: Path) -> None:
         parse([f"study={file}"])
     file.write_text("title: A trial\nkind: steps\norder: sideways\nsteps: []\n")
     with pytest.raises(ConfigError, match="order: Input should be 'cumulative', 'alone' or 'leave_one_out'"):
-        study_steps.begin(parse([f"study={file}", "data=demo", "--folder", str(tmp_path)]).request)
+        study_steps.run(parse([f"study={file}", "data=demo", "--folder", str(tmp_path)]).request)
+    file.write_text("title: [unclosed\n")
+    with pytest.raises(ConfigError, match=r"study=.*mine.yaml: .* cannot be read: "):
+        parse([f"study={file}"])
 
 
-def test_a_rehearsal_has_no_network_to_study(mine: Path) -> None:
+def test_a_rehearsal_has_no_network_to_study(mine: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="leave rehearse= out"):
-        study_steps.begin(parse([f"study={mine}", "data=demo", "rehearse=a10g"]).request)
+        study_steps.run(parse([f"study={mine}", "data=demo", "rehearse=a10g", "--folder", str(tmp_path)]).request)
+
+
+def test_a_folder_that_cannot_be_is_told_first(mine: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="cannot write"):
+        study.main([f"study={mine}", "data=demo", "--folder", str(tmp_path / "file")])
+
+
+def test_tables_go_to_weights_and_biases_without_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    request = parse(["data=demo", "--folder", str(tmp_path)]).request
+    sheet = Sheet("A study", (Column("step"), Column("images/s")), (("start", 10.0),))
+    write_outputs([sheet], request, about(request, "imagenet-opt study"), None)
+    log_sheets([sheet], request)
+    (log,) = tmp_path.rglob("run-*.wandb")
+    assert b"table/0" in log.read_bytes()
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from imagenet_opt.cli.study_plan import Plan, StepsFile
 from imagenet_opt.cli.study_request import Request
 from imagenet_opt.cli.study_sheet import sheets
 from imagenet_opt.cli.study_steps import Outcome
-from imagenet_opt.cli.study_winners import why
+from imagenet_opt.cli.study_winners import why_not
 from imagenet_opt.measure.parity import Parity
 
 
@@ -52,8 +52,12 @@ def test_launches_that_leave_no_gap_are_told_beforehand(outcome: Outcome) -> Non
 
 
 def test_only_what_is_faster_somewhere_slower_nowhere_and_learns_the_same_is_kept(outcome: Outcome) -> None:
-    reasons = {row.name: why(outcome, row) for row in outcome.plan.rows if row.step is not None}
+    reasons = {row.name: why_not(outcome, row) for row in outcome.plan.rows if row.step is not None}
     assert reasons["fast"] is None
     assert "another loss" in str(reasons["lossy"])
+    outcome.parities["fast"] = "failed: the loss is NaN"
+    assert why_not(outcome, outcome.plan.rows[1]) == "its loss was not compared (failed: the loss is NaN)"
+    del outcome.parities["fast"]
+    assert why_not(outcome, outcome.plan.rows[1]) == "its loss was not compared (--parity 0)"
     assert "slower" in str(reasons["slow"])
     assert reasons["broken"] == "failed"

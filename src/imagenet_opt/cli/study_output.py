@@ -101,14 +101,8 @@ def figure(plot: Plot) -> Any:
                 "array": [high - y for high, y in zip(series.high, series.y, strict=True)],
                 "arrayminus": [y - low for low, y in zip(series.low, series.y, strict=True)],
             }
-        found.add_trace(
-            shapes[plot.kind](
-                name=html.escape(series.name),
-                x=[html.escape(str(x)) if isinstance(x, str) else x for x in series.x],
-                y=series.y,
-                error_y=errors,
-            )
-        )
+        x = [html.escape(one) if isinstance(one, str) else one for one in series.x]
+        found.add_trace(shapes[plot.kind](name=html.escape(series.name), x=x, y=series.y, error_y=errors))
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict, ValidationError
-from yaml import YAMLError
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from imagenet_opt.errors import ConfigError
 

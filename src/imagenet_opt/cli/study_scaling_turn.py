@@ -104,7 +104,6 @@ def _trainer(config: DictConfig, job: Job) -> Trainer:
     with open_dict(config):
         config.logger = {}
         config.callbacks.pop("checkpoint", None)
-        config.trainer.limit_val_batches = 0
         config.trainer.max_epochs = _MOST_EPOCHS
         config.trainer.accelerator = "gpu" if job.on_gpu else "cpu"
         config.trainer.devices = job.num_processes

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from imagenet_opt.cli.overrides import config_folder
-from imagenet_opt.cli.study_anatomy import run
+from imagenet_opt.cli.study_anatomy import run, seen
 from imagenet_opt.cli.study_request import Request, read_study
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.interleave import TurnFailed
 from imagenet_opt.measure.operations import GROUPS
 
 SMALL = (
@@ -65,3 +66,9 @@ def test_a_step_is_taken_apart(tmp_path: Path) -> None:
 def test_unknown_keys_of_the_study_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"study=anatomy: num_stepps"):
         run(request(num_stepps=3))
+
+
+def test_a_profiler_that_may_not_see_kernels_is_told() -> None:
+    assert seen(0.5) == 0.5
+    with pytest.raises(TurnFailed, match="the profiler saw no kernel; CUPTI needs permission"):
+        seen(0.0)

@@ -26,7 +26,7 @@ def test_all_sizes_take_turns(tmp_path: Path, checked: None) -> None:
     assert [row[6] for row in sheet.rows] == ["8", None, None, "8", None, "8"]
     assert "on the CPU" in sheet.title
     assert "tensor cores, which it does not have" in sheet.notes[2]
-    assert "--repeats 5" in sheet.notes[3]
+    assert [row[9] is None for row in sheet.rows] == [row[6] is None for row in sheet.rows]
     assert len(sheet.plots) == 3
 
 
@@ -57,6 +57,7 @@ def test_a_size_off_the_multiples_is_compared_flop_for_flop(checked: None) -> No
     assert "last layer: outputs 257 (0.50)" in sheet.notes[0]
 
 
-def test_a_key_that_is_missing_is_named(tmp_path: Path, checked: None) -> None:
+@pytest.mark.parametrize("channels", [[], [0, 8]])
+def test_a_key_that_cannot_be_is_named(channels: list[int], tmp_path: Path, checked: None) -> None:
     with pytest.raises(ConfigError, match="study=shapes: channels"):
-        run(small_request("shapes", tmp_path, *CPU, channels=[]))
+        run(small_request("shapes", tmp_path, *CPU, channels=channels))

@@ -30,3 +30,10 @@ def test_streams_are_compared_with_the_same_step_in_turn(checked: None) -> None:
     assert rows[EACH][7] == "slower"
     assert rows[WHOLE][3:] == (None,) * 6
     assert f"4 {WHOLE}: the GPU's memory does not hold it" in sheet.notes
+
+
+def test_where_the_added_row_failed_nothing_is_compared(checked: None) -> None:
+    some = [Trained(90.0 + i, None) for i in range(3)]
+    found = Rounds({f"2 {EACH}": some, f"2 {ADDED}": [], f"2 {WHOLE}": some}, {f"2 {ADDED}": "no"})
+    rows = {row[1]: row for row in sheet_of(found, subject_of(CPU), (2,)).rows}
+    assert rows[EACH][3] == 91.0 and rows[EACH][5:8] == (None,) * 3

@@ -44,3 +44,6 @@ def test_a_step_as_configured(checked: None) -> None:
 def test_mistakes_are_named(checked: None, tmp_path: Path) -> None:
     with pytest.raises(UnknownModel, match="resnet5O"):
         subject_of((*TINY, CPU, "model.name=resnet5O")).net()
+    for wrong in ("data.batch_size=auto", "data.batch_size=0", "data.image_size=abc", "data.image_size=1.5"):
+        with pytest.raises(ConfigError, match=f"{wrong} must be a whole number"):
+            subject_of((*TINY, CPU, wrong))

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from imagenet_opt.measure.blocks import block_ratios, student_quantile
+from imagenet_opt.measure.blocks import block_ratios, measured_ratios, student_quantile
 from imagenet_opt.measure.statistics import verdict
 
 
@@ -65,3 +65,12 @@ def test_of_many_things_that_do_not_differ_hardly_any_family_names_one() -> None
 def test_a_single_round_says_nothing() -> None:
     (found,) = block_ratios({"a": [1.0], "b": [2.0]}, [("b", "a")])
     assert (found.ratio, verdict(found)) == (pytest.approx(2.0), "undecided")
+
+
+def test_what_failed_in_a_round_is_compared_with_nothing() -> None:
+    pairs = [("b", "a"), ("c", "a")]
+    values = {"a": [1.0, 1.1, 1.2], "b": [2.0, 2.3, 2.4], "c": [9.0]}
+    expected = block_ratios({name: values[name] for name in "ab"}, pairs[:1])
+    assert measured_ratios(values, pairs) == {"b": expected[0]}
+    assert measured_ratios(values | {"a": []}, pairs) == {}
+    assert measured_ratios({"a": [], "b": []}, pairs) == {}

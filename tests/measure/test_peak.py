@@ -1,10 +1,12 @@
 """Peaks are those of work that really happens, and say which size reached them."""
 
+import itertools
+
 import pytest
 import torch
 
 from imagenet_opt.measure import peak
-from imagenet_opt.measure.peak import best_seconds, matmul_peak, memory_bandwidth, timed
+from imagenet_opt.measure.peak import best_seconds, matmul_peak, memory_bandwidth
 
 CPU = torch.device("cpu")
 
@@ -12,17 +14,23 @@ CPU = torch.device("cpu")
 def test_the_best_size_wins() -> None:
     found = matmul_peak(CPU, torch.float32, seconds=0.05, sizes=(8, 256))
     assert found.size == 256  # 8 x 8 is all overhead
-    assert found.tflops_per_second > 0
     assert matmul_peak(CPU, torch.bfloat16, seconds=0.01, sizes=(64,)).size == 64
 
 
-def test_a_copy_reads_and_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_on_a_clock_on_which_all_takes_half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy reads and writes; a product has a multiplication and an addition for each of n^3."""
     monkeypatch.setitem(peak.COPIED_MB, "cpu", 1)
-    assert memory_bandwidth(CPU, seconds=0.01) > 0
+    monkeypatch.setattr("time.perf_counter", map((0.5).__mul__, itertools.count()).__next__)
+    assert memory_bandwidth(CPU, seconds=1.0) == pytest.approx(2 * 1e6 / 0.5 / 1e9)
+    found = matmul_peak(CPU, torch.float32, seconds=1.0, sizes=(64,))
+    assert found.tflops_per_second == pytest.approx(2 * 64**3 / 0.5 / 1e12)
 
 
-def test_calls_are_counted_as_often_as_they_are_made() -> None:
-    calls: list[None] = []
-    assert timed(lambda: calls.append(None), CPU, num_calls=7) > 0
-    assert len(calls) == 7
-    assert 0 < best_seconds(lambda: calls.append(None), CPU, seconds=0.0) < 1
+def test_the_fastest_block_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, taken = [0.0], iter([9.0, 4.0, 3.0, 1.0, 5.0, 5.0])
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+
+    def work() -> None:
+        clock[0] += next(taken)
+
+    assert best_seconds(work, CPU, seconds=10.0) == 1.0

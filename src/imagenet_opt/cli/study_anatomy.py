@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from imagenet_opt.cli.apart import call_apart
+from imagenet_opt.cli.apart import LIMIT_SECONDS, call_apart
 from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.errors import ConfigError
@@ -16,17 +15,14 @@ from imagenet_opt.measure.anatomy import Part, parts
 from imagenet_opt.measure.interleave import TurnFailed
 from imagenet_opt.measure.launch_gaps import LaunchGaps
 from imagenet_opt.measure.operations import Operation, kernel_seconds, timed_operations
-from imagenet_opt.measure.peak import MatmulPeak, matmul_peak, memory_bandwidth, timed
+from imagenet_opt.measure.peak import MatmulPeak, matmul_peak, memory_bandwidth
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
+from imagenet_opt.measure.stretch import seconds_per_call
 from imagenet_opt.measure.work import counted_work
 
 if TYPE_CHECKING:
     from imagenet_opt.cli.study_subject import Subject
 
-_WARM_STEPS = 3
-_BLOCK_STEPS = 4
-"""Timed together, so that a GPU is waited for once."""
-_LEAST_BLOCKS = 3
 _MOVING = ("normalisation", "element-wise")
 """Groups that move more than they compute."""
 
@@ -48,7 +44,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """step_seconds: unprofiled, the median. kernel_seconds: of a step; None without a GPU. bandwidth: GB/s."""
+    """step_seconds: unprofiled, the mean. kernel_seconds: of a step; None without a GPU. bandwidth: GB/s."""
 
     device: str
     dtype: str
@@ -66,8 +62,9 @@ def run(request: Request) -> list[Sheet]:
     options = checked_options(Options, request)
     with announced(1) as announce:
         announce("one training step, taken apart")
+        job = Job(request.overrides, request.seconds, options.num_steps)
         try:
-            found = call_apart(f"{__name__}.measured", Job(request.overrides, request.seconds, options.num_steps))
+            found = call_apart(f"{__name__}.measured", job, limit_seconds=LIMIT_SECONDS + 10 * job.seconds)
         except TurnFailed as error:
             raise ConfigError(f"study={request.name}: no step could be measured ({error})") from error
     anatomy = Anatomy(
@@ -82,7 +79,7 @@ def run(request: Request) -> list[Sheet]:
 
 
 def measured(job: Job) -> dict[str, Any]:
-    """An Anatomy as JSON has it; called in a process of its own."""
+    """An Anatomy as JSON has it; called in a process of its own. Raises TurnFailed."""
     from imagenet_opt.cli.console import quiet
     from imagenet_opt.cli.study_subject import subject_of
 
@@ -91,23 +88,32 @@ def measured(job: Job) -> dict[str, Any]:
     subject.prepare()
     step, device = TrainingStep(subject), subject.device
     on_gpu = device.type == "cuda"
-    timed(step, device, num_calls=_WARM_STEPS)
-    blocks = max(_LEAST_BLOCKS, round(job.seconds / timed(step, device, num_calls=1) / _BLOCK_STEPS))
-    step_seconds = median(timed(step, device, num_calls=_BLOCK_STEPS) for _ in range(blocks))
-    profile = _profiled(step, device, job.num_steps)
+    step_seconds = seconds_per_call(step, seconds=job.seconds, settle=subject.settle)
+    profile = _profiled(step, job.num_steps)
+    in_kernels = seen(kernel_seconds(profile, num_steps=job.num_steps)) if on_gpu else None
     operations = timed_operations(profile, num_steps=job.num_steps, on_gpu=on_gpu)
     found = Anatomy(
         device=torch.cuda.get_device_name(device) if on_gpu else "the CPU",
         dtype=str(subject.products).removeprefix("torch."),
         num_images=subject.num_images,
         step_seconds=step_seconds,
-        kernel_seconds=kernel_seconds(profile, num_steps=job.num_steps) if on_gpu else None,
+        kernel_seconds=in_kernels,
         peak=matmul_peak(device, subject.products, seconds=job.seconds / 2),
         bandwidth=memory_bandwidth(device, seconds=job.seconds / 4),
         parts=tuple(parts(operations, counted_work(step.forward_backward, step.update))),
         operations=tuple(operations),
     )
     return asdict(found)
+
+
+def seen(seconds: float) -> float:
+    """Of kernels on a GPU. Raises TurnFailed for none, as in containers that may not look."""
+    if not seconds:
+        raise TurnFailed(
+            "the profiler saw no kernel; CUPTI needs permission: start the container with --cap-add=SYS_ADMIN, or load "
+            "NVIDIA's driver with NVreg_RestrictProfilingToAdminUsers=0"
+        )
+    return seconds
 
 
 class TrainingStep:
@@ -129,11 +135,13 @@ class TrainingStep:
         self.update()
 
 
-def _profiled(step: TrainingStep, device: torch.device, num_steps: int) -> torch.profiler.profile:
-    kinds = torch.profiler.ProfilerActivity
-    profile = torch.profiler.profile(activities=[kinds.CPU, *([kinds.CUDA] if device.type == "cuda" else [])])
+def _profiled(step: TrainingStep, num_steps: int) -> torch.profiler.profile:
+    kinds, subject = torch.profiler.ProfilerActivity, step.subject
+    profile = torch.profiler.profile(activities=[kinds.CPU, *([kinds.CUDA] if subject.device.type == "cuda" else [])])
     with profile:
-        timed(step, device, num_calls=num_steps)
+        for _ in range(num_steps):
+            step()
+        subject.settle()
     return profile
 
 
@@ -159,7 +167,11 @@ def _row(part: Part) -> tuple[Cell, ...]:
 
 def _group_notes(anatomy: Anatomy) -> tuple[str, ...]:
     contraction = anatomy.parts[0]
-    clock = "kernels on the GPU" if anatomy.kernel_seconds else "the CPU in each operation, without those it calls"
+    clock = (
+        "kernels on the GPU"
+        if anatomy.kernel_seconds is not None
+        else "the CPU in each operation, without those it calls"
+    )
     return (
         f"Contractions (convolutions, matrix products) have {100 * contraction.flop_share:.2f} % of the FLOPs and "
         f"{100 * contraction.time_share:.1f} % of the time; in BERT, 99.8 and 61 % (Ivanov et al., arXiv:2007.00072).",
@@ -205,7 +217,7 @@ def _limits(anatomy: Anatomy) -> Sheet:
         ("model FLOPs utilisation (MFU) of that peak", 100 * achieved / anatomy.peak.tflops_per_second, "%"),
         ("measured memory bandwidth", anatomy.bandwidth, "GB/s"),
     ]
-    if anatomy.kernel_seconds:
+    if anatomy.kernel_seconds is not None:
         gaps = LaunchGaps(anatomy.step_seconds, anatomy.kernel_seconds)
         rows += [("time in which no kernel runs", 100 * gaps.gap_share, "%")]
         said = gaps.sentence()[:1].upper() + gaps.sentence()[1:] + "."

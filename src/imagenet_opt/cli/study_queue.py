@@ -12,18 +12,20 @@ from imagenet_opt.cli.doctor import composed
 from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.study_request import Request, checked_options
+from imagenet_opt.cli.study_rounds import rounds_of
 from imagenet_opt.data.loader import train_loader
 from imagenet_opt.data.loading import Loading
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.measure.device_timeline import DeviceTimeline
-from imagenet_opt.measure.interleave import interleave
 from imagenet_opt.measure.queue_sheet import Drained, queue_sheet, scattered_sheet
 from imagenet_opt.measure.sheet import Sheet
 
 _STARTING, _TIMED = 3, 5
 """Batches that are thrown away, and those that then tell how long the loader takes for one."""
 _LOOK_SECONDS, _STILL_SECONDS, _STILL = 0.01, 0.1, 3
-"""A queue is full once nothing has come for three times as long as any batch took."""
+"""A queue is full once nothing has come for three times as long as the loader takes for a batch."""
+_HELD = 4
+"""Batches that the process which trains holds at most, beside prefetch_factor."""
 
 
 class Options(BaseModel):
@@ -33,7 +35,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     prefetch_factors: tuple[PositiveInt, ...] = Field(min_length=1)
-    num_steps: int = Field(ge=6)
+    num_steps: int = Field(ge=6, le=10_000)
     load_over_compute: float = Field(gt=1)
     load_seconds: float | None = Field(gt=0)
 
@@ -44,21 +46,20 @@ def run(request: Request) -> list[Sheet]:
     patient = Patient(composed(request.overrides))
     num_requests = len(patient.samples.store.groups(patient.samples.rows[: patient.how.batch_size]))
     how = slowed(patient.how, options.load_seconds, num_requests)
-    with announced(1 + request.repeats * len(options.prefetch_factors)) as announce:
+    with announced(1) as announce:
         announce("the loader alone")
         load_seconds, decode_seconds = alone(patient, how)
-        compute_seconds = load_seconds / options.load_over_compute
-        turns = {
-            str(depth): partial(drain, patient, replace(how, prefetch_factor=depth), compute_seconds, options.num_steps)
-            for depth in options.prefetch_factors
-        }
-        rounds = interleave(
-            turns,
-            repeats=request.repeats,
-            before_turn=lambda number, name, done: announce(f"data.prefetch_factor={name}"),
+    compute_seconds = load_seconds / options.load_over_compute
+    turns = {
+        str(depth): partial(
+            drain, patient, replace(how, prefetch_factor=depth), load_seconds, compute_seconds, options.num_steps
         )
-    found = {int(depth): drained for depth, drained in rounds.results.items()}
-    return [queue_sheet(found, compute_seconds, decode_seconds), scattered_sheet()]
+        for depth in options.prefetch_factors
+    }
+    rounds = rounds_of(turns, request, "data.prefetch_factor={}")
+    found = {int(depth): drained for depth, drained in rounds.results.items() if depth not in rounds.failures}
+    sheet = queue_sheet(found, compute_seconds, decode_seconds)
+    return [replace(sheet, notes=(*rounds.reasons, *sheet.notes)), scattered_sheet()]
 
 
 def slowed(how: Loading, load_seconds: float | None, num_requests: int) -> Loading:
@@ -72,32 +73,36 @@ def slowed(how: Loading, load_seconds: float | None, num_requests: int) -> Loadi
 
 def alone(patient: Patient, how: Loading) -> tuple[float, float]:
     """Seconds for a batch, of a loader whose batches are taken at once; and of its worker to decode one."""
-    with _batches(patient, replace(how, prefetch_factor=1)) as (loader, batches):
+    with _batches(patient, replace(how, prefetch_factor=1), _STARTING + 1) as (loader, batches):
         for _ in range(_STARTING):
             next(batches)
         return _seconds_each(batches), loader.drain()["loader/decode_seconds"]
 
 
-def drain(patient: Patient, how: Loading, compute_seconds: float, num_steps: int) -> Drained:
-    """Fill the queue, let a simulated device take its batches, and then take some at once."""
+def drain(patient: Patient, how: Loading, load_seconds: float, compute_seconds: float, num_steps: int) -> Drained:
+    """Fill the queue, let a simulated device take its batches, and then take some at once.
+
+    load_seconds: that the loader takes for a batch when it is alone.
+    """
     timeline = DeviceTimeline()
-    with _batches(patient, how) as (loader, batches):
+    with _batches(patient, how, 1 + num_steps + int(how.prefetch_factor)) as (loader, batches):
         next(batches)  # starts the worker
-        num_ready = _filled(loader)
+        num_ready = _filled(loader, _STILL * max(_STILL_SECONDS, load_seconds))
         for _ in range(num_steps):
             next(batches)
             timeline.submit(compute_seconds)
             timeline.synchronize()  # the law's device takes a batch when it can begin with it
         for _ in range(loader.num_ready + 1):
             next(batches)
-        load_seconds = _seconds_each(batches)
-    return Drained(num_ready, tuple(step.idle_seconds for step in timeline.steps), load_seconds)
+        seconds = _seconds_each(batches)
+    return Drained(num_ready, tuple(step.idle_seconds for step in timeline.steps), seconds)
 
 
 @contextmanager
-def _batches(patient: Patient, how: Loading) -> Iterator[tuple[DevicePrefetcher, Iterator[object]]]:
-    """A loader, and its batches as they come from the worker."""
-    loader = train_loader(patient.samples.listed(patient.samples.rows), how, patient.seat)
+def _batches(patient: Patient, how: Loading, num: int) -> Iterator[tuple[DevicePrefetcher, Iterator[object]]]:
+    """A loader, and its batches as they come from the worker: `num`, those held ready then, and those timed."""
+    num_batches = num + _HELD + _TIMED
+    loader = train_loader(patient.samples.listed(patient.samples.rows, num_batches * how.batch_size), how, patient.seat)
     loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]
     batches = iter(loader)
     try:
@@ -115,13 +120,11 @@ def _seconds_each(batches: Iterator[object]) -> float:
     return (time.perf_counter() - began) / _TIMED
 
 
-def _filled(loader: DevicePrefetcher) -> int:
-    """Batches that are ready, once no more have come for much longer than they take."""
-    since = time.monotonic()
-    num_ready, longest = 0, _STILL_SECONDS
-    while time.monotonic() - since < _STILL * longest:
+def _filled(loader: DevicePrefetcher, patience_seconds: float) -> int:
+    """Batches that are ready, once no more have come for so long."""
+    num_ready, since = 0, time.monotonic()
+    while time.monotonic() - since < patience_seconds:
         if loader.num_ready != num_ready:
-            num_ready, before, since = loader.num_ready, since, time.monotonic()
-            longest = max(longest, since - before)
+            num_ready, since = loader.num_ready, time.monotonic()
         time.sleep(_LOOK_SECONDS)
     return num_ready

@@ -10,13 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from imagenet_opt.cli.doctor import composed
 from imagenet_opt.cli.doctor_samples import Rows, Samples
 from imagenet_opt.cli.doctor_stages import Patient
-from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.study_request import Request, checked_options
+from imagenet_opt.cli.study_rounds import rounds_of
 from imagenet_opt.data.order import block_size_for
 from imagenet_opt.data.reader import Reader
 from imagenet_opt.data.shards import ShardIndex
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.interleave import interleave
 from imagenet_opt.measure.read_pass import BatchRead, ReadPass, read_shares, timed
 from imagenet_opt.measure.read_sheet import WARM, Setting, State, read_sheet
 from imagenet_opt.measure.sheet import Sheet
@@ -78,13 +77,10 @@ def run(request: Request) -> list[Sheet]:
         if not files.most(setting):
             raise ConfigError(f"study={request.name}: {setting}: only {len(samples.rows)} files; lower batch_size")
     turns = {str(setting): partial(turn, files, setting, request.seconds) for setting in settings}
-    with announced(request.repeats * len(turns)) as announce:
-        rounds = interleave(turns, repeats=request.repeats, before_turn=lambda number, name, done: announce(name))
+    rounds = rounds_of(turns, request)
     found = {setting: rounds.results[str(setting)] for setting in settings if str(setting) not in rounds.failures}
-    if not found:
-        raise ConfigError(f"study={request.name}: {next(iter(rounds.failures.values()))}")
     sheet = read_sheet(found, files.verified, _title(patient))
-    return [replace(sheet, notes=(*(f"{name}: {why}" for name, why in rounds.failures.items()), *sheet.notes))]
+    return [replace(sheet, notes=(*rounds.reasons, *sheet.notes))]
 
 
 def _title(patient: Patient) -> str:
@@ -124,6 +120,7 @@ def _share(samples: Samples, reads_in_flight: int, batches: Rows) -> list[BatchR
     places = [((0, step), batch) for step, batch in enumerate(batches)]
 
     def batch(step: int) -> list[bytes | Exception]:
-        return [*reader.read(*places[step], following=places[step + 1 :]).samples]
+        following = map(places.__getitem__, range(step + 1, len(places)))
+        return [*reader.read(*places[step], following=following).samples]
 
     return [timed(partial(batch, step)) for step in range(len(places))]

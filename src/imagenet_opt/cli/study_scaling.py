@@ -7,22 +7,23 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, PositiveInt, field_validator
 
 from imagenet_opt import machine
-from imagenet_opt.cli.apart import call_apart
-from imagenet_opt.cli.progress import announced
+from imagenet_opt.cli.apart import LIMIT_SECONDS, call_apart
 from imagenet_opt.cli.study_request import Request, checked_options
+from imagenet_opt.cli.study_rounds import rounds_of
 from imagenet_opt.cli.study_scaling_turn import Job, Pace
-from imagenet_opt.measure.interleave import Rounds, interleave
+from imagenet_opt.measure.blocks import Ratio, measured_ratios
+from imagenet_opt.measure.interleave import Rounds
+from imagenet_opt.measure.interval import interval, ratio_cells, series
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
-from imagenet_opt.measure.statistics import median_interval, ratio_interval
+from imagenet_opt.measure.statistics import CONFIDENCE, median_interval
 
 COLUMNS = (
     Column("processes", "{:.0f}"),
     Column("images/s", "{:,.0f}"),
-    Column("low", "{:,.0f}"),
-    Column("high", "{:,.0f}"),
+    Column("interval"),
     Column("efficiency", "{:.1%}"),
-    Column("low", "{:.1%}"),
-    Column("high", "{:.1%}"),
+    Column("interval"),
+    Column("each process is"),
     Column("ms a step", "{:,.1f}"),
     Column("remark"),
 )
@@ -58,12 +59,7 @@ def run(request: Request) -> list[Sheet]:
         for n in processes
         if n not in absent
     }
-    with announced(len(turns) * request.repeats) as announce:
-        rounds = interleave(
-            turns,
-            repeats=request.repeats,
-            before_turn=lambda number, name, done: announce(f"round {number + 1}, {_named(int(name))}"),
-        )
+    rounds = rounds_of(turns, request, "processes: {}")
     shared = None if num_gpus else machine.usable_cpus()
     return [sheet(processes, rounds, absent, num_cpus=shared)]
 
@@ -73,60 +69,59 @@ def _turn(job: Job, num_threads: int | None) -> Pace:
     own = {} if num_threads is None else {"OMP_NUM_THREADS": str(num_threads)}
     if "SLURM_JOB_ID" in os.environ:
         own["SLURM_JOB_NAME"] = "interactive"  # or Lightning waits for processes of srun
-    found: Any = call_apart("imagenet_opt.cli.study_scaling_turn.train", job, environment=own)
+    limit = LIMIT_SECONDS + 10 * job.seconds
+    found: Any = call_apart("imagenet_opt.cli.study_scaling_turn.train", job, limit_seconds=limit, environment=own)
     return Pace(**found)
-
-
-def _named(num_processes: int) -> str:
-    return f"{num_processes} process{'es' if num_processes > 1 else ''}"
 
 
 def sheet(processes: list[int], rounds: Rounds[Pace], absent: dict[int, str], *, num_cpus: int | None) -> Sheet:
     """num_cpus: that the processes share, None where each has a GPU. absent: why a number was not measured."""
     paces = {n: rounds.results.get(str(n), []) for n in processes}
     why = absent | {int(name): f"failed: {reason}" for name, reason in rounds.failures.items()}
-    rows = tuple(_row(n, paces, why.get(n) or _crowding(n, num_cpus)) for n in processes)
-    coverage = median_interval([0.0] * max(1, len(paces[1]))).coverage
+    each = {str(n): [pace.images_per_second / n for pace in found] for n, found in paces.items()}
+    shares = measured_ratios(each, [(str(n), "1") for n in processes if n > 1])
+    rows = [_row(n, paces[n], shares.get(str(n)), why.get(n) or _crowding(n, num_cpus)) for n in processes]
     notes = [
         "Each process has a batch of data.batch_size, so the global batch grows with them. Efficiency is the rate "
-        "divided by so many times the rate of one process, round by round.",
-        f"low to high holds the median with a probability of {coverage:.0%}; more --repeats make it surer.",
+        "divided by so many times the rate of one process, with intervals that hold together with "
+        f"{CONFIDENCE:.0%}; each process is slower than one alone, or it makes no difference to it.",
     ]
     if num_cpus is not None:
         notes.append(
             f"Without GPUs all processes, each with as many threads as in every turn, share {num_cpus} CPUs with the "
             "loaders: this is no picture of GPUs."
         )
-    return Sheet("Weak scaling", COLUMNS, rows, tuple(notes), tuple(_plots(rows)))
+    return Sheet("Weak scaling", COLUMNS, tuple(rows), tuple(notes), _plots(paces, shares))
 
 
-def _row(num: int, paces: dict[int, list[Pace]], remark: str | None) -> tuple[Cell, ...]:
-    if remark is not None and not paces[num]:
+def _row(num: int, paces: list[Pace], share: Ratio | None, remark: str | None) -> tuple[Cell, ...]:
+    if not paces:
         return (num, *[None] * (len(COLUMNS) - 2), remark)
-    rates = [pace.images_per_second for pace in paces[num]]
-    rate, step = median_interval(rates), median_interval([pace.step_seconds for pace in paces[num]])
-    shares: tuple[Cell, ...] = (None, None, None)
-    if alone := [num * pace.images_per_second for pace in paces[1]]:
-        shares = ratio_interval(rates, alone)[:3]
-    return (num, *rate[:3], *shares, 1000 * step.median, remark or "")
+    rate = median_interval([pace.images_per_second for pace in paces])
+    step = median_interval([pace.step_seconds for pace in paces])
+    efficiency: tuple[Cell, ...] = (1.0, None, None) if num == 1 else ratio_cells(share, "{:.1%}")
+    return (num, rate.median, interval(rate, "{:,.0f}"), *efficiency, 1000 * step.median, remark or "")
 
 
 def _crowding(num: int, num_cpus: int | None) -> str | None:
     return f"more processes than CPUs ({num_cpus})" if num_cpus is not None and num > num_cpus else None
 
 
-def _plots(rows: tuple[tuple[Cell, ...], ...]) -> list[Plot]:
-    measured: list[Any] = [row for row in rows if row[4] is not None]
-    if not measured:
-        return []
-    processes = tuple(row[0] for row in measured)
-    alone = measured[0][1]
-    columns = [tuple(column) for column in zip(*measured, strict=True)]
-    x = "processes"
-    rates = Series("measured", processes, columns[1], columns[2], columns[3])
-    ideal = Series("ideal", processes, tuple(alone * num for num in processes))
-    shares = Series("efficiency", processes, columns[4], columns[5], columns[6])
-    return [
-        Plot("Images per second", x, "images/s", "lines", (rates, ideal)),
-        Plot("Efficiency", x, "rate / (processes x rate of one)", "lines", (shares,)),
-    ]
+def _plots(paces: dict[int, list[Pace]], shares: dict[str, Ratio]) -> tuple[Plot, ...]:
+    """None where nothing can be compared."""
+    if not shares:
+        return ()
+    compared = [1, *map(int, shares)]
+    rates = {float(n): median_interval([pace.images_per_second for pace in paces[n]]) for n in compared}
+    ideal = Series("ideal", tuple(rates), tuple(n * rates[1.0].median for n in rates))
+    efficiency = Series(
+        "efficiency",
+        tuple(map(float, shares)),
+        tuple(share.ratio for share in shares.values()),
+        tuple(share.low for share in shares.values()),
+        tuple(share.high for share in shares.values()),
+    )
+    return (
+        Plot("Images per second", "processes", "images/s", "lines", (series("measured", rates), ideal)),
+        Plot("Efficiency", "processes", "rate / (processes x rate of one)", "lines", (efficiency,)),
+    )

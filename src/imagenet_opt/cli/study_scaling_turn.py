@@ -20,7 +20,8 @@ from imagenet_opt.measure.interleave import TurnFailed
 
 _LEAST_STEPS = 8
 _LISTED = 100_000
-"""Samples of a process, at least, so that no epoch ends within a turn."""
+"""Samples of a process, at least, so that epochs seldom end within a turn."""
+_MOST_EPOCHS = 10_000
 
 
 @dataclass(frozen=True)
@@ -50,27 +51,28 @@ class Stretch(Callback):
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.pace: Pace | None = None
-        self._first = self._last = -1
+        self._first = self._last = self._step = -1
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if batch_idx == 0:
+        self._step += 1  # of all epochs
+        if self._step == 0:
             ahead = -(-images_ahead(batch, trainer.train_dataloader) // len(batch))
             self._warm = trainer.strategy.broadcast(min(2 + ahead, int(trainer.num_training_batches) // 3))
-        if batch_idx == self._warm:
-            self._begin(batch_idx)
-        elif batch_idx == self._warm + _LEAST_STEPS and self._last < 0:
+        if self._step == self._warm:
+            self._begin()
+        elif self._step == self._warm + _LEAST_STEPS and self._last < 0:
             num_steps = math.ceil(self.seconds * _LEAST_STEPS / (self._now() - self._began))
-            self._last = batch_idx + trainer.strategy.broadcast(max(_LEAST_STEPS, num_steps))
-            self._begin(batch_idx)
-        elif batch_idx == self._last:
+            self._last = self._step + trainer.strategy.broadcast(max(_LEAST_STEPS, num_steps))
+            self._begin()
+        elif self._step == self._last:
             each = (self._now() - self._began) / (self._last - self._first)
             self.pace = Pace(len(batch) * trainer.world_size / each, each)
             trainer.should_stop = True
 
-    def _begin(self, batch_idx: int) -> None:
-        self._first, self._began = batch_idx, self._now()
+    def _begin(self) -> None:
+        self._first, self._began = self._step, self._now()
 
     def _now(self) -> float:
         if torch.cuda.is_available():
@@ -102,6 +104,7 @@ def _trainer(config: DictConfig, job: Job) -> Trainer:
     with open_dict(config):
         config.logger = {}
         config.callbacks.pop("checkpoint", None)
+        config.trainer.max_epochs = _MOST_EPOCHS
         config.trainer.accelerator = "gpu" if job.on_gpu else "cpu"
         config.trainer.devices = job.num_processes
         config.trainer.strategy = "ddp" if job.num_processes > 1 else "auto"

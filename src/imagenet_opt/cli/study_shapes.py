@@ -4,20 +4,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from torch import Tensor, nn
 
-from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.study_request import Request, checked_options
+from imagenet_opt.cli.study_rounds import rounds_of
 from imagenet_opt.cli.study_subject import Subject, subject_of
-from imagenet_opt.measure.interleave import interleave
-from imagenet_opt.measure.interval import interval, series, undecided
+from imagenet_opt.measure.blocks import Ratio, measured_ratios
+from imagenet_opt.measure.interval import interval, ratio_cells, series
 from imagenet_opt.measure.quantization import multiple_of, neighbour, padded_share
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
-from imagenet_opt.measure.statistics import median_interval, ratio_interval, verdict
+from imagenet_opt.measure.statistics import median_interval
 from imagenet_opt.measure.stretch import seconds_per_call
 
 CHANNELS, BATCH, OUTPUTS = "convolution: channels", "last layer: batch", "last layer: outputs"
+_VARIES = (CHANNELS, BATCH, OUTPUTS)
 _FEATURES, _CLASSES, _STRIDE = 2048, 1000, 16
 """ResNet-50's: what its last layer takes and gives, and how much smaller than the image its third stage is
 (arXiv 1512.03385, table 1)."""
@@ -42,9 +43,9 @@ class Options(BaseModel):
     """channels: of the convolution, both in and out. batches, outputs: of the last layer."""
 
     model_config = ConfigDict(extra="forbid")
-    channels: tuple[int, ...] = Field(min_length=2)
-    batches: tuple[int, ...] = Field(min_length=2)
-    outputs: tuple[int, ...] = Field(min_length=2)
+    channels: tuple[PositiveInt, ...] = Field(min_length=2)
+    batches: tuple[PositiveInt, ...] = Field(min_length=2)
+    outputs: tuple[PositiveInt, ...] = Field(min_length=2)
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,7 @@ def run(request: Request) -> list[Sheet]:
     def turn(layer: Layer) -> Callable[[], float]:
         return lambda: seconds_per_call(layer.call, seconds=request.seconds, settle=subject.settle)
 
-    turns = {name: turn(layer) for name, layer in layers.items()}
-    with announced(request.repeats * len(turns)) as announce:
-        rounds = interleave(turns, repeats=request.repeats, before_turn=lambda number, name, done: announce(name))
+    rounds = rounds_of({name: turn(layer) for name, layer in layers.items()}, request)
     return [sheet_of([(layer, rounds.results[name]) for name, layer in layers.items()], subject)]
 
 
@@ -126,31 +125,36 @@ def _captured(call: Callable[[], None]) -> Callable[[], None]:
 
 def sheet_of(found: list[tuple[Layer, list[float]]], subject: Subject) -> Sheet:
     """found: seconds of a pass, one a round, of each layer."""
-    rates = {(layer.varies, layer.size): [layer.flops / 1e9 / one for one in seconds] for layer, seconds in found}
     rows: list[tuple[Cell, ...]] = []
     curves: list[Series] = []
-    for varies in (CHANNELS, BATCH, OUTPUTS):
-        layers = [layer for layer, _ in found if layer.varies == varies]
-        own = {layer.size: rates[varies, layer.size] for layer in layers}
-        rows += [_row(layer, own) for layer in layers]
-        curves.append(series(varies, {float(size): median_interval(of) for size, of in sorted(own.items())}))
+    sizes = {varies: [layer.size for layer, _ in found if layer.varies == varies] for varies in _VARIES}
+    better = {layer: neighbour(layer.size, sizes[layer.varies]) for layer, _ in found}
+    num_comparisons = sum(other is not None for other in better.values())
+    for varies in _VARIES:
+        own = {layer: _rates(layer, seconds) for layer, seconds in found if layer.varies == varies}
+        values = {str(layer.size): rates for layer, rates in own.items()}
+        pairs = [(str(layer.size), str(better[layer])) for layer in own if better[layer] is not None]
+        ratios = measured_ratios(values, pairs, num_comparisons=num_comparisons)
+        rows += [_row(layer, rates, better[layer], ratios.get(str(layer.size))) for layer, rates in own.items()]
+        points = {float(layer.size): median_interval(rates) for layer, rates in own.items()}
+        curves.append(series(varies, dict(sorted(points.items()))))
     return Sheet(
         f"Sizes and multiples: {subject.num_images} images of {subject.image_size} pixels, {subject.where}",
         _COLUMNS,
         tuple(rows),
-        (*_words(rows, subject), *undecided(rows)),
+        _words(rows, subject),
         tuple(Plot(one.name, "size", "GFLOP/s", "lines", (one,)) for one in curves),
     )
 
 
-def _row(layer: Layer, rates: dict[int, list[float]]) -> tuple[Cell, ...]:
-    """rates: GFLOP/s of each size."""
-    rate, other = median_interval(rates[layer.size]), neighbour(layer.size, list(rates))
-    against: tuple[Cell, ...] = (None,) * 4
-    if other is not None:
-        ratio = ratio_interval(rates[layer.size], rates[other])
-        against = (str(other), ratio.median, interval(ratio, "{:.2f}"), verdict(ratio))
-    multiple = multiple_of(layer.size)
+def _rates(layer: Layer, seconds: list[float]) -> list[float]:
+    """GFLOP/s, one a round."""
+    return [layer.flops / 1e9 / one for one in seconds]
+
+
+def _row(layer: Layer, rates: list[float], better: int | None, ratio: Ratio | None) -> tuple[Cell, ...]:
+    """rates: one a round. better: the size that this one is compared with."""
+    rate, multiple = median_interval(rates), multiple_of(layer.size)
     return (
         layer.varies,
         str(layer.size),
@@ -158,7 +162,8 @@ def _row(layer: Layer, rates: dict[int, list[float]]) -> tuple[Cell, ...]:
         rate.median * 1e9 / layer.flops * layer.num_images,
         rate.median,
         interval(rate, "{:,.0f}"),
-        *against,
+        None if better is None else str(better),
+        *ratio_cells(ratio),
         padded_share(layer.size, 8, layer.power) if multiple == 1 else None,
     )
 

@@ -5,17 +5,18 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.study_request import Request, checked_options
+from imagenet_opt.cli.study_rounds import rounds_of
 from imagenet_opt.cli.study_subject import Subject, subject_of
 from imagenet_opt.machine import GIB
-from imagenet_opt.measure.interleave import Rounds, TurnFailed, interleave
-from imagenet_opt.measure.interval import interval, series, undecided
+from imagenet_opt.measure.blocks import Ratio, measured_ratios
+from imagenet_opt.measure.interleave import Rounds, TurnFailed
+from imagenet_opt.measure.interval import interval, ratio_cells, series
 from imagenet_opt.measure.several_batches import Loss, backward_in_turn, backward_on_streams
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
-from imagenet_opt.measure.statistics import median_interval, ratio_interval, verdict
+from imagenet_opt.measure.statistics import median_interval
 from imagenet_opt.measure.stretch import seconds_per_call
 
 EACH = "one after the other, a step each"
@@ -39,7 +40,7 @@ class Options(BaseModel):
     """num_batches: how many are taken together, one number for each part of the table."""
 
     model_config = ConfigDict(extra="forbid")
-    num_batches: tuple[int, ...] = Field(min_length=1)
+    num_batches: tuple[PositiveInt, ...] = Field(min_length=1)
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,7 @@ def run(request: Request) -> list[Sheet]:
     subject = subject_of(request.overrides)
     subject.prepare()
     turns = {f"{num} {way}": turn for num in options.num_batches for way, turn in _turns(subject, num, request.seconds)}
-    with announced(request.repeats * len(turns)) as announce:
-        rounds = interleave(turns, repeats=request.repeats, before_turn=lambda number, name, done: announce(name))
-    return [sheet_of(rounds, subject, options.num_batches)]
+    return [sheet_of(rounds_of(turns, request), subject, options.num_batches)]
 
 
 def _turns(subject: Subject, num_batches: int, seconds: float) -> list[tuple[str, Callable[[], Trained]]]:
@@ -109,28 +108,29 @@ def sheet_of(rounds: Rounds[Trained], subject: Subject, counts: tuple[int, ...])
         ways = {name.removeprefix(f"{num} "): name for name in rounds.results if name.startswith(f"{num} ")}
         rates = {way: [one.images_per_second for one in rounds.results[name]] for way, name in ways.items()}
         peaks = {way: [one.peak_gib for one in rounds.results[name]] for way, name in ways.items()}
-        rows += [_row(num, way, rates, peaks[way][-1:], name in rounds.failures) for way, name in ways.items()]
-        curves.append(series(f"{num} batches", {way: median_interval(rate) for way, rate in rates.items() if rate}))
-    failed = [f"{name}: {why}" for name, why in rounds.failures.items()]
+        pairs = [(way, ADDED) for way in rates if way != ADDED]
+        ratios = measured_ratios(rates, pairs, num_comparisons=len(counts) * len(pairs))
+        whole = {way: rate for way, rate in rates.items() if ways[way] not in rounds.failures}
+        rows += [_row(num, way, whole.get(way), ratios.get(way), peaks[way][-1:]) for way in ways]
+        curves.append(series(f"{num} batches", {way: median_interval(rate) for way, rate in whole.items()}))
     return Sheet(
         f"Several batches of {subject}",
         _COLUMNS,
         tuple(rows),
-        (*failed, *_words(subject), *undecided(rows)),
+        (*rounds.reasons, *_words(subject)),
         (Plot("Several batches at a time", "", "images/s", "bars", tuple(curves)),),
     )
 
 
 def _row(
-    num: int, way: str, rates: dict[str, list[float]], peaks: list[float | None], failed: bool
+    num: int, way: str, rates: list[float] | None, ratio: Ratio | None, peaks: list[float | None]
 ) -> tuple[Cell, ...]:
     """A way that failed, if only in one round, has no numbers: the reason stands below."""
     steps = float(num if way == EACH else 1)
-    if failed or not rates[way]:
+    if rates is None:
         return (str(num), way, steps, *[None] * 6)
-    rate, ratio = median_interval(rates[way]), ratio_interval(rates[way], rates[ADDED])
-    against = (None,) * 3 if way == ADDED else (ratio.median, interval(ratio, "{:.2f}"), verdict(ratio))
-    return (str(num), way, steps, rate.median, interval(rate, "{:,.0f}"), *against, *peaks)
+    rate = median_interval(rates)
+    return (str(num), way, steps, rate.median, interval(rate, "{:,.0f}"), *ratio_cells(ratio), *peaks)
 
 
 def _words(subject: Subject) -> tuple[str, ...]:

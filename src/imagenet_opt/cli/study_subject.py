@@ -112,8 +112,8 @@ def subject_of(overrides: tuple[str, ...]) -> Subject:
     return Subject(
         network=network,
         optimizer=OmegaConf.to_container(config.optimizer, resolve=True),  # type: ignore[arg-type]
-        num_images=config.data.batch_size,
-        image_size=config.data.image_size,
+        num_images=_whole("data.batch_size", config.data.batch_size),
+        image_size=_whole("data.image_size", config.data.image_size),
         precision=precision,
         weights=weights,
         products=products,
@@ -122,6 +122,12 @@ def subject_of(overrides: tuple[str, ...]) -> Subject:
         tf32=bool(acceleration.get("tf32", False)),
         cudnn_benchmark=bool(acceleration.get("cudnn_benchmark", False)),
     )
+
+
+def _whole(key: str, value: Any) -> int:
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{key}={value} must be a whole number, 1 or more; these studies find none by themselves")
+    return value
 
 
 def types_of(precision: str) -> tuple[torch.dtype, torch.dtype]:

@@ -11,14 +11,15 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from imagenet_opt.cli.apart import call_apart
-from imagenet_opt.cli.progress import announced
+from imagenet_opt.cli.apart import LIMIT_SECONDS, call_apart
 from imagenet_opt.cli.study_request import Request, checked_options
+from imagenet_opt.cli.study_rounds import rounds_of
 from imagenet_opt.cli.study_subject import Subject, subject_of
-from imagenet_opt.measure.interleave import Rounds, interleave
-from imagenet_opt.measure.interval import interval, series, undecided
+from imagenet_opt.measure.blocks import measured_ratios
+from imagenet_opt.measure.interleave import Rounds
+from imagenet_opt.measure.interval import interval, ratio_cells, series
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Sheet
-from imagenet_opt.measure.statistics import median_interval, ratio_interval, verdict
+from imagenet_opt.measure.statistics import median_interval
 from imagenet_opt.measure.stretch import seconds_per_call
 
 EAGER = "eager"
@@ -76,18 +77,16 @@ def run(request: Request) -> list[Sheet]:
     checked_options(Options, request)
     subject = subject_of(request.overrides)
     # torch keeps what it has compiled: with a folder of this study's own the first round is the first one indeed
-    with (
-        tempfile.TemporaryDirectory(prefix="imagenet_opt_compiled_") as cache,
-        announced(request.repeats * len(WAYS)) as announce,
-    ):
+    with tempfile.TemporaryDirectory(prefix="imagenet_opt_compiled_") as cache:
         environment = {"TORCHINDUCTOR_CACHE_DIR": cache}
         turns = {way: partial(_apart, Job(subject, way, request.seconds), environment) for way in WAYS}
-        rounds = interleave(turns, repeats=request.repeats, before_turn=lambda number, name, done: announce(name))
+        rounds = rounds_of(turns, request)
     return [sheet_of(rounds, subject)]
 
 
 def _apart(job: Job, environment: dict[str, str]) -> Found:
-    found: Found = call_apart(f"{__name__}.measure", job, environment=environment)
+    limit = LIMIT_SECONDS + 10 * job.seconds
+    found: Found = call_apart(f"{__name__}.measure", job, limit_seconds=limit, environment=environment)
     return found
 
 
@@ -115,6 +114,8 @@ def measure(job: Job) -> Found:
 
 def sheet_of(rounds: Rounds[Found], subject: Subject) -> Sheet:
     seconds = {way: [one["seconds"] for one in found] for way, found in rounds.results.items()}
+    rates = {way: [1 / one for one in taken] for way, taken in seconds.items()}
+    ratios = measured_ratios(rates, [(way, EAGER) for way in rates if way != EAGER])
     rows: list[tuple[Cell, ...]] = []
     notes: list[str] = []
     for way, found in rounds.results.items():
@@ -122,11 +123,7 @@ def sheet_of(rounds: Rounds[Found], subject: Subject) -> Sheet:
             rows.append((way, *[None] * (len(_COLUMNS) - 1)))
             notes.append(f"{way}: torch {torch.__version__} refuses: {rounds.failures[way]}")
             continue
-        taken, gain = (
-            median_interval([1000 * one for one in seconds[way]]),
-            ratio_interval(seconds[EAGER], seconds[way]),
-        )
-        answer = (None,) * 3 if way == EAGER else (gain.median, interval(gain, "{:.2f}"), verdict(gain))
+        taken, answer = median_interval(ms(seconds[way])), ratio_cells(ratios.get(way))
         ready = [one["ready_seconds"] for one in found]
         later = median_interval(ready[1:]).median if ready[1:] else None
         loss = found[0]["first_loss"]
@@ -135,7 +132,7 @@ def sheet_of(rounds: Rounds[Found], subject: Subject) -> Sheet:
         f"TorchScript beside torch.compile: {subject}",
         _COLUMNS,
         tuple(rows),
-        (*notes, *_answer(rows), *undecided(rows)),
+        (*notes, *_answer(rows)),
         (_plot(seconds, rounds),),
     )
 
@@ -146,8 +143,10 @@ def _answer(rows: list[tuple[Cell, ...]]) -> list[str]:
     if quicker:
         gain, way = max(quicker)
         answer = f"The quickest form here is {way}, {gain:.2f} times as quick as eager."
-    else:
+    elif any(row[5] for row in rows):
         answer = "No form is certain to be quicker than eager here."
+    else:
+        answer = "Nothing could be compared with eager here."
     return [
         answer,
         "Until it runs: making the form and its first five passes, which eager has too; again: in a new process that "

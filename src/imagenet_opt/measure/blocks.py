@@ -51,6 +51,19 @@ def block_ratios(
     ]
 
 
+def measured_ratios(
+    values: Mapping[str, Sequence[float]], pairs: Sequence[tuple[str, str]], *, num_comparisons: int | None = None
+) -> dict[str, Ratio]:
+    """The block_ratios by the first of each pair, without those pairs of which one lacks rounds, since it failed."""
+    num_rounds = max(map(len, values.values()), default=0)
+    whole = {name: some for name, some in values.items() if num_rounds and len(some) == num_rounds}
+    known = [(ours, theirs) for ours, theirs in pairs if ours in whole and theirs in whole]
+    if not known:
+        return {}
+    found = block_ratios(whole, known, num_comparisons=num_comparisons)
+    return {ours: ratio for (ours, _), ratio in zip(known, found, strict=True)}
+
+
 def student_quantile(probability: float, freedom: int) -> float:
     """Where Student's t with so many degrees of freedom is below with `probability`, which is above one half."""
     low, high = 0.0, 1.0

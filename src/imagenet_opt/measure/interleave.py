@@ -18,6 +18,11 @@ class Rounds(Generic[T]):
     results: dict[str, list[T]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """A line for each failure."""
+        return tuple(f"{name}: {why}" for name, why in self.failures.items())
+
 
 def interleave(
     turns: Mapping[str, Callable[[], T]],

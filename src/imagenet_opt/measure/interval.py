@@ -1,14 +1,20 @@
-"""Estimates as cells of a table, as points of a plot, and what to say of those that decide nothing."""
+"""Estimates and ratios as cells of a table, and as points of a plot."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
+from imagenet_opt.measure.blocks import Ratio
 from imagenet_opt.measure.sheet import Cell, Series
-from imagenet_opt.measure.statistics import Estimate
+from imagenet_opt.measure.statistics import Estimate, Interval, verdict
 
 
-def interval(estimate: Estimate, shape: str) -> str | None:
-    """ "low-high", both in this format; None where one value alone has none."""
-    return f"{shape.format(estimate.low)}-{shape.format(estimate.high)}" if estimate.coverage else None
+def interval(found: Interval, shape: str) -> str | None:
+    """ "low-high", both in this format; None where one round alone has none."""
+    return f"{shape.format(found.low)}-{shape.format(found.high)}" if found.coverage else None
+
+
+def ratio_cells(ratio: Ratio | None, shape: str = "{:.2f}") -> tuple[Cell, Cell, Cell]:
+    """The ratio, its interval in this format, and what that allows to say."""
+    return (None, None, None) if ratio is None else (ratio.ratio, interval(ratio, shape), verdict(ratio))
 
 
 def series(name: str, points: Mapping[float, Estimate] | Mapping[str, Estimate]) -> Series:
@@ -21,10 +27,3 @@ def series(name: str, points: Mapping[float, Estimate] | Mapping[str, Estimate])
         tuple(one.low for one in found),
         tuple(one.high for one in found),
     )
-
-
-def undecided(rows: Iterable[Iterable[Cell]]) -> tuple[str, ...]:
-    """A note where a verdict says that there were too few rounds."""
-    if not any(cell == "undecided" for row in rows for cell in row):
-        return ()
-    return ("Undecided: fewer than five rounds say nothing certain about a median; --repeats 5 or more do.",)

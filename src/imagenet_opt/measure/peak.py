@@ -2,9 +2,12 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
+
+from imagenet_opt.measure.stretch import timed
 
 SIZES = {"cuda": (2048, 4096, 8192), "cpu": (512, 1024, 2048)}
 """Of square matrices. Which is fastest differs from device to device."""
@@ -49,24 +52,10 @@ def memory_bandwidth(device: torch.device, *, seconds: float) -> float:
 
 def best_seconds(work: Callable[[], object], device: torch.device, *, seconds: float) -> float:
     """Of one call, in the fastest of the blocks that `seconds` hold, at least one, after a warm-up."""
-    timed(work, device, num_calls=1)
-    num_calls = max(1, round(_BLOCK_SECONDS / timed(work, device, num_calls=1)))
-    best, end = timed(work, device, num_calls=num_calls), time.perf_counter() + seconds
+    settle = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+    work()
+    num_calls = max(1, round(_BLOCK_SECONDS / timed(work, num_calls=1, settle=settle)))
+    best, end = timed(work, num_calls=num_calls, settle=settle), time.perf_counter() + seconds
     while time.perf_counter() < end:
-        best = min(best, timed(work, device, num_calls=num_calls))
+        best = min(best, timed(work, num_calls=num_calls, settle=settle))
     return best
-
-
-def timed(work: Callable[[], object], device: torch.device, *, num_calls: int) -> float:
-    """Seconds of one of so many calls; on a GPU they are launched one after the other and waited for together."""
-    _wait(device)
-    began = time.perf_counter()
-    for _ in range(num_calls):
-        work()
-    _wait(device)
-    return (time.perf_counter() - began) / num_calls
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

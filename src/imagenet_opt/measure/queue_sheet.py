@@ -45,7 +45,7 @@ class Drained:
 
 
 @dataclass(frozen=True)
-class Pace:
+class Times:
     """Seconds for a batch, of the loader and of the device.
 
     decode_seconds: part of the loader's. When the queue is full its worker reads one batch more and waits; this part
@@ -69,10 +69,12 @@ class Pace:
 def queue_sheet(found: Mapping[int, Sequence[Drained]], compute_seconds: float, decode_seconds: float) -> Sheet:
     """found: turns of equally many steps, by depth of the queue."""
     load = statistics.median(turn.load_seconds for turns in found.values() for turn in turns)
-    pace, compute = Pace(load, compute_seconds, decode_seconds), compute_seconds
+    times, compute = Times(load, compute_seconds, decode_seconds), compute_seconds
     num_steps = len(next(iter(found.values()))[0].waits)
-    seconds = {float(depth): median_interval([_mean(turn, pace) for turn in turns]) for depth, turns in found.items()}
-    law = [mean_step_seconds(load, compute, _num_ready(turns) + pace.read_ahead, num_steps) for turns in found.values()]
+    seconds = {float(depth): median_interval([_mean(turn, times) for turn in turns]) for depth, turns in found.items()}
+    law = [
+        mean_step_seconds(load, compute, _num_ready(turns) + times.read_ahead, num_steps) for turns in found.values()
+    ]
     curves = (
         series("measured", seconds),
         Series("by the law", tuple(seconds), tuple(law)),
@@ -81,20 +83,21 @@ def queue_sheet(found: Mapping[int, Sequence[Drained]], compute_seconds: float, 
     return Sheet(
         f"A loader of L = {load:.3f} s a batch and a simulated device of C = {compute:.3f} s, {num_steps} steps",
         _COLUMNS,
-        tuple(_row(depth, turns, pace) for depth, turns in found.items()),
-        _words(pace, num_steps),
+        tuple(_row(depth, turns, times) for depth, turns in found.items()),
+        _words(times, num_steps),
         (Plot(f"The first {num_steps} steps", "data.prefetch_factor", "seconds a step", "lines", curves),),
     )
 
 
-def _row(depth: int, turns: Sequence[Drained], pace: Pace) -> tuple[Cell, ...]:
-    load, compute = pace.load_seconds, pace.compute_seconds
+def _row(depth: int, turns: Sequence[Drained], times: Times) -> tuple[Cell, ...]:
+    load, compute = times.load_seconds, times.compute_seconds
     num_ready, num_steps = _num_ready(turns), len(turns[0].waits)
-    ready = num_ready + pace.read_ahead
-    loads, unfinished = [load] * num_steps, pace.unfinished_seconds
+    ready = num_ready + times.read_ahead
+    loads, unfinished = [load] * num_steps, times.unfinished_seconds
     simulated = simulated_waits(loads, compute, num_ready + 1, unfinished_seconds=unfinished)
     hidden = [_hidden(turn.waits, load) for turn in turns]
-    taken = median_interval([_mean(turn, pace) for turn in turns])
+    taken = median_interval([_mean(turn, times) for turn in turns])
+    by_law = hidden_steps(load, compute, ready)
     last = num_steps // _STEADY
     steady = statistics.median(compute + wait for turn in turns for wait in turn.waits[-last:])
     return (
@@ -102,7 +105,7 @@ def _row(depth: int, turns: Sequence[Drained], pace: Pace) -> tuple[Cell, ...]:
         float(num_ready),
         float(statistics.median(hidden)),
         float(_hidden(simulated, load)),
-        float(math.floor(hidden_steps(load, compute, ready)) + 1),
+        math.floor(by_law) + 1.0 if math.isfinite(by_law) else None,
         taken.median,
         interval(taken, "{:.3f}"),
         mean_step_seconds(load, compute, ready, num_steps),
@@ -120,17 +123,17 @@ def _hidden(waits: Sequence[float], load_seconds: float) -> int:
     return len(waits) if first is None else first
 
 
-def _mean(turn: Drained, pace: Pace) -> float:
-    return pace.compute_seconds + statistics.fmean(turn.waits)
+def _mean(turn: Drained, times: Times) -> float:
+    return times.compute_seconds + statistics.fmean(turn.waits)
 
 
-def _words(pace: Pace, num_steps: int) -> tuple[str, ...]:
+def _words(times: Times, num_steps: int) -> tuple[str, ...]:
     return (
         "The device is simulated: its steps end at absolute deadlines, and its host sleeps. The loader is the real "
-        f"one, with one worker; it takes {pace.load_seconds / pace.compute_seconds:.2f} times as long as the device.",
+        f"one, with one worker; it takes {times.load_seconds / times.compute_seconds:.2f} times as long as the device.",
         "The law: steps 0 to (Q - 1) / (1 - C/L) do not wait, with Q batches ready before the first. A step has waited "
         f"here if it waited more than {WAITED:.0%} of L. With a full queue the worker goes on to read one more, and "
-        f"{pace.unfinished_seconds:.3f} s of it are left, to decode it: it counts as {pace.read_ahead:.2f} of a batch.",
+        f"{times.unfinished_seconds:.3f} s of it are left, to decode it: it counts as {times.read_ahead:.2f} of one.",
         "A queue does not cure a slow loader, it postpones: once it is drained each step takes max(L, C), however deep "
         f"it was. A mean over {num_steps} steps flatters a deep queue; over an epoch nothing is left of that.",
         "It does help a loader that is quick enough on average and late now and then: the second table.",

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from imagenet_opt.measure.blocks import measured_ratios
 from imagenet_opt.measure.interval import interval, series
 from imagenet_opt.measure.read_pass import ReadPass
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Sheet
-from imagenet_opt.measure.statistics import Estimate, median_interval, ratio_interval, verdict
+from imagenet_opt.measure.statistics import Estimate, median_interval, verdict
 
 State = Literal["cold", "warm"]
 COLD, WARM = "cold", "warm"
@@ -81,7 +82,7 @@ def _words(found: Mapping[Setting, Sequence[ReadPass]], verified: Mapping[Settin
     """The best setting of each state beside the plainest, and what the numbers do not say."""
     for state in (COLD, WARM):
         if own := {setting: passes for setting, passes in found.items() if setting.state == state}:
-            yield _best(own)
+            yield _best(own, num_comparisons=len(found))
     if not all(verified.values()):
         yield (
             "Unverified: the kernel does not confirm that the files had left its memory, as others read them, or they "
@@ -94,14 +95,14 @@ def _words(found: Mapping[Setting, Sequence[ReadPass]], verified: Mapping[Settin
     )
 
 
-def _best(found: Mapping[Setting, Sequence[ReadPass]]) -> str:
+def _best(found: Mapping[Setting, Sequence[ReadPass]], *, num_comparisons: int) -> str:
+    """Any setting could have been the best, so all count as compared with the plainest."""
     plain, best = next(iter(found)), max(found, key=lambda setting: _megabytes(found[setting]).median)
     words = f"Most MB/s: {best}"
     if best != plain:
-        rates = ([one.megabytes_per_second for one in found[setting]] for setting in (best, plain))
-        ratio = ratio_interval(*rates)
-        answer = verdict(ratio).replace("undecided", "undecided, as that takes five rounds (--repeats 5)")
-        words += f", {ratio.median:.2f} times as much as {plain}: {answer}"
+        rates = {str(setting): [one.megabytes_per_second for one in passes] for setting, passes in found.items()}
+        ratio = measured_ratios(rates, [(str(best), str(plain))], num_comparisons=num_comparisons)[str(best)]
+        words += f", {ratio.ratio:.2f} times as much as {plain}: {verdict(ratio)}"
     return f"{words}. As the best of {len(found)} it owes some of that to chance."
 
 

@@ -40,6 +40,10 @@ def disagree(job: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def named(job: None) -> str:
+    return os.environ["SLURM_JOB_NAME"]
+
+
 def hang(job: str) -> None:
     if "LOCAL_RANK" not in os.environ:
         Path(job).write_text(f"{os.getpid()} {second_rank().pid}")
@@ -56,6 +60,12 @@ def die(job: None) -> None:
 
 def test_the_first_processes_answer_counts() -> None:
     assert call_apart(f"{__name__}.agree", "words", environment=HERE) == "words from the first"
+
+
+def test_lightning_starts_its_own_processes_in_a_job_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NAME", "train")
+    assert call_apart(f"{__name__}.named", None, environment=HERE) == "interactive"
 
 
 def test_why_another_process_failed_is_told() -> None:

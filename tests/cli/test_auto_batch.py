@@ -1,10 +1,13 @@
 """data.batch_size=auto, from a configuration to a run."""
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import torch
 
+from imagenet_opt.cli.auto_batch import resolve_batch_size
 from imagenet_opt.cli.build import build_run
 from imagenet_opt.errors import ConfigError
 from tests.cli.test_build import tiny
@@ -35,6 +38,25 @@ def test_a_run_goes_on_with_the_batch_that_it_began_with(
     assert not [message for message in caplog.messages if "looking for" in message]
     run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
     assert run.trainer.global_step == 3
+
+
+@pytest.mark.parametrize(
+    ("begun", "world_size", "size"),
+    [
+        (12, 2, 6),
+        (12, 5, None),
+    ],
+)
+def test_several_processes_share_what_the_run_was_begun_with(
+    begun: int, world_size: int, size: int | None, images_root: Path, tmp_path: Path
+) -> None:
+    torch.save({"network": {}, "ImageData": {"images of a global batch": begun}}, tmp_path / "last.ckpt")
+    data = build_run(tiny(tmp_path, images_root)).data
+    config = tiny(tmp_path, images_root, "data.batch_size=auto")
+    refused = nullcontext() if size else pytest.raises(ConfigError, match=r"12 images .* 5 processes cannot share")
+    with refused:
+        resolve_batch_size(config, data, checkpoint=tmp_path / "last.ckpt", world_size=world_size)
+        assert data.loading.batch_size == config.data.batch_size == size
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,18 @@ def test_only_the_command_line_may_give_commands() -> None:
     typed = ("hydra/launcher=slurm", "+hydra.launcher.setup=[module load cuda]", "hydra.launcher.partition=gpu")
     composed(*typed, "hydra/sweeper=search", "hydra.sweeper.storage=sqlite:///trials.db")
     composed("hydra/launcher=submitit_slurm", "hydra/sweeper/sampler=grid", "hydra/sweeper=search")
-    with pytest.raises(ConfigError, match="additional_parameters"):  # with a recipe's it would become one
+    composed("hydra/launcher=slurm", "++hydra.launcher.additional_parameters.wrap=x")
+    with pytest.raises(ConfigError, match=r"\+\+hydra\.launcher\.additional_parameters\.wrap="):  # may have a recipe's
         composed("hydra/launcher=slurm", "+hydra.launcher.additional_parameters={wrap: x}")
+    composed("hydra/launcher=slurm", "hydra.launcher.cpus_per_task=null", "hydra.launcher.srun_args=[]")
+    with pytest.raises(ConfigError, match="cpus_per_task=null"):
+        composed("hydra/launcher=slurm", "hydra.launcher.cpus_per_task=null")
+
+
+@needs_plugins
+@pytest.mark.usefixtures("checked")
+def test_a_parameter_of_a_sweep_may_be_a_number() -> None:
+    composed("hydra/sweeper=search", "++hydra.sweeper.params={1: a}")
 
 
 def test_errors_of_others_are_told_from_ours() -> None:

@@ -1,8 +1,11 @@
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -14,13 +17,20 @@ from imagenet_opt.cli import tune_memory
 from imagenet_opt.cli.build import build_run
 from imagenet_opt.cli.overrides import complete, config_folder
 from imagenet_opt.cli.tune import HELP, main, parse
-from imagenet_opt.cli.tune_batch import Batch, _fit
+from imagenet_opt.cli.tune_batch import Batch, _fit, _grow
 from imagenet_opt.cli.tune_compute import AS_IT_IS, _formats, _ways
+from imagenet_opt.cli.tune_loader import Loader, Setting, tune_loader
 from imagenet_opt.cli.tune_memory import MemoryTrials, largest_size, most_images
+from imagenet_opt.cli.tune_output import _loader_sheet
+from imagenet_opt.cli.tune_turns import Changes, Turns
 from imagenet_opt.cli.tuned import how_to_train, write_tuned
-from imagenet_opt.errors import ConfigError, OutOfMemory
-from imagenet_opt.measure.deadline import OutOfTime
+from imagenet_opt.data.loader import Seat
+from imagenet_opt.errors import ConfigError, OutOfMemory, StorageFailed
+from imagenet_opt.measure.climb import Climb
+from imagenet_opt.measure.deadline import Deadline, OutOfTime
+from imagenet_opt.measure.interleave import TurnFailed
 from tests.cli.test_build import composed, tiny
+from tests.conftest import loading
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -79,10 +89,29 @@ def test_what_was_found_becomes_an_experiment_that_trains(own_conf: Path, images
     assert run.trainer.global_step == 1 and run.model.micro_batch_size == 2
 
 
-def test_the_line_to_train_with_has_the_experiments_given() -> None:
-    file = Path("conf/experiment/tuned_host_tune.yaml")
-    assert how_to_train(file, ["data=demo"]).endswith("train with +experiment=tuned_host_tune")
-    assert how_to_train(file, ["+experiment=baseline"]).endswith("+experiment=[baseline,tuned_host_tune]")
+@pytest.mark.parametrize(
+    ("given", "same"),
+    [
+        (["data=demo", "data.batch_size=24"], {"schedule.warmup_epochs": 1, "model.name": "resnet10t"}),
+        (["data.root=/my data", "model.name=resnet34"], {"data.root": "/my data", "model.name": "resnet34"}),
+        (
+            ["+experiment=[baseline,tuned]", "data=folder", "data.root=/d"],
+            {"data.root": "/d", "optimizer.fused": False},
+        ),
+        (["rehearse=a10g", "data.root=/d"], {"data.root": "/d", "callbacks.rehearsal.name": "a10g"}),
+    ],
+)
+def test_the_line_that_is_printed_trains_what_was_tuned(given: list[str], same: dict[str, Any], own_conf: Path) -> None:
+    """data=demo implies its recipe, and a key that the file sets is not said again."""
+    file = own_conf / "experiment/tuned.yaml"
+    file.write_text("# @package _global_\ndata:\n  batch_size: 4\n")
+    line = how_to_train(file, given)
+    python, script, *words = shlex.split(line.partition("train with it: ")[2])
+    assert (python, script) == ("python", "train.py") and sum("experiment=" in word for word in words) == 1
+    with initialize_config_dir(str(own_conf), version_base="1.3"):
+        config = compose("train", ["~hydra", *complete(words)])
+    assert config.data.batch_size == 4
+    assert {key: OmegaConf.select(config, key) for key in same} == same
 
 
 def test_only_what_differs_on_the_device_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +127,8 @@ def test_only_what_differs_on_the_device_is_tried(tmp_path: Path, monkeypatch: p
     ways = dict(_ways(config, CUDA))
     assert list(ways) == [AS_IT_IS, "off", "cuda_graph", "reduce-overhead", "max-autotune"]
     assert ways["max-autotune"][-1] == "callbacks.acceleration.cuda_graph=false", "one or the other"
+    for unfit in ("trainer.devices=2", "trainer.num_nodes=2", "callbacks.acceleration.gradient_checkpointing=true"):
+        assert "cuda_graph" not in dict(_ways(composed(tmp_path, "data.root=/data", unfit), CUDA))
 
 
 def test_memory_is_asked_at_the_largest_resolution_of_the_run(tmp_path: Path) -> None:
@@ -149,8 +180,98 @@ def test_where_the_time_ends_what_was_seen_to_fit_counts() -> None:
 
 
 def test_a_device_that_holds_nothing_is_said_so() -> None:
-    with pytest.raises(OutOfMemory, match=r"no batch from 1 images on fits.*data.image_size"):
-        _fit(Batch(64), Holding(OmegaConf.create()), 64, 1024)
+    config = OmegaConf.create({"data": {"image_size": 224}, "callbacks": {}})
+    with pytest.raises(OutOfMemory, match=r"no batch from 1 images on fits.*224 px.*data.image_size"):
+        _fit(Batch(64), Holding(config), 64, 1024)
+
+
+@dataclass
+class Ending(MemoryTrials):
+    """Trials that end otherwise."""
+
+    why: str = ""
+
+    def _try(self, batch: int, micro: int | None) -> Any:
+        raise TurnFailed(self.why)
+
+
+@pytest.mark.parametrize(
+    "why", ["killed by signal 9", "no end after 60 s", "killed by signal 6: what():  std::bad_alloc"]
+)
+def test_only_memory_and_time_make_a_batch_too_large(why: str) -> None:
+    assert not Ending(OmegaConf.create(), why=why).fits(8)
+    with pytest.raises(ConfigError, match="8 images cannot be tried: ImportError: no timm"):
+        Ending(OmegaConf.create(), why="ImportError: no timm").fits(8)
+    with pytest.raises(ConfigError, match=r"cannot be tried: .*nvidia-smi -c 0"):
+        Ending(OmegaConf.create(), why="AcceleratorError: CUDA-capable device(s) is/are busy or unavailable").fits(8)
+
+
+class Broken(Turns):
+    """A device that computes no more."""
+
+    def rate(self, changes: Changes, seconds: float, *, share: float, name: str) -> float:
+        raise TurnFailed("not compiled and measured within 20 s: budget")
+
+
+def test_what_was_found_stays_where_larger_batches_cannot_be_compared() -> None:
+    found = Batch(64, fitting=256)
+    _grow(found, Broken((), 10, Deadline(60), lambda what: None), (), 1.0, 0.9)
+    assert (found.size, found.changes, found.rate) == (64, (), None)
+    assert found.notes == ["larger batches are not compared: not compiled and measured within 20 s: budget"]
+
+
+def test_what_a_setting_is_refused_for_is_a_turn_that_failed(
+    images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    turns = Turns((f"data.root={images_root}", "trainer.accelerator=cpu"), 3, Deadline(60), lambda what: None)
+    both = ("callbacks.acceleration.cuda_graph=true", "callbacks.acceleration.gradient_checkpointing=true")
+    with pytest.raises(TurnFailed, match="cuda_graph=true cannot capture"):
+        turns.rate(both, 1.0, share=1.0, name="both")
+
+
+def test_a_loader_that_cannot_be_measured_is_a_turn_that_failed(tmp_path: Path) -> None:
+    class Unreadable:
+        def cold_rows(self) -> Any:
+            raise StorageFailed("the storage is gone")
+
+    patient: Any = SimpleNamespace(
+        config=composed(tmp_path), device=CPU, how=loading(), seat=Seat(device=CPU), samples=Unreadable()
+    )
+    with pytest.raises(TurnFailed, match="the storage is gone"):
+        tune_loader(patient, Deadline(60), lambda what: None, device_rate=100.0, seconds=1.0)
+
+
+@pytest.mark.parametrize("num_workers", [2, 40])
+def test_a_loader_of_any_number_of_workers_has_batches_enough(num_workers: int, tmp_path: Path) -> None:
+    """`drain` passes over one batch of each worker."""
+    asked: list[int] = []
+
+    class Samples:
+        def cold_rows(self) -> Any:
+            return np.arange(30_000)
+
+        def listed(self, rows: Any, num: int) -> Any:
+            asked.append(num)
+            raise StorageFailed("enough is known")
+
+    how = loading(batch_size=1024, num_workers=num_workers)
+    patient: Any = SimpleNamespace(
+        config=composed(tmp_path), device=CPU, how=how, seat=Seat(device=CPU), samples=Samples()
+    )
+    with pytest.raises(TurnFailed):
+        tune_loader(patient, Deadline(60), lambda what: None, device_rate=100.0, seconds=1.0)
+    assert asked[0] >= max(30_000, (num_workers + 2) * 1024)
+
+
+def test_each_setting_of_the_loader_is_compared_with_the_start() -> None:
+    start, slow, fast, faster, lucky = (Setting(num, 4, 16) for num in range(5))
+    turns = {start: [100.0] * 3, slow: [90.0], fast: [120.0] * 3, faster: [150.0] * 3, lucky: [160.0]}
+    found = Climb(faster, turns, {Setting(9, 4, 16): "no memory"}, "budget")
+    said = {row[0]: row[-1] for row in _loader_sheet(Loader(found, (), None, 1, {one: [] for one in turns}), "").rows}
+    assert list(said.values()) == [
+        *("as it was", "not 3 % faster", "faster, surpassed", "kept", "undecided: budget", "no memory")
+    ]
 
 
 @pytest.mark.slow
@@ -160,7 +281,7 @@ def test_out_of_memory_ends_the_trial_only(
     config = tiny(tmp_path, images_root, "model.num_classes=3")
     monkeypatch.setattr(tune_memory, "SPARE", 0.9999)
     trials = MemoryTrials(config)
-    assert not trials.fits(16)
+    assert not trials.fits(16), "any other end is an error"
     assert not list(tmp_path.glob("run*")) and len(trials.tried) == 1
 
 
@@ -168,7 +289,7 @@ def test_out_of_memory_ends_the_trial_only(
 def test_a_small_tuning_of_the_demo_data(
     tmp_path: Path, own_conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], checked: None
 ) -> None:
-    """It keeps to its budget, says what it did not try, and leaves nothing but its files."""
+    """It says what it did not try, and leaves nothing but its files."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     file = tmp_path / "tune.json"

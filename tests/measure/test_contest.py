@@ -64,16 +64,16 @@ def test_what_fails_leaves_the_others_alone() -> None:
         return turn(name, seconds)
 
     found = hold_contest(["now", "a", "b"], failing, seconds=1)
-    assert found.winner == "b" and "CUDA graphs" in found.verdict("a") and not found.untried
+    assert found.winner == "b" and "CUDA graphs" in found.verdict("a")
 
 
 def test_without_the_time_for_three_turns_nothing_changes() -> None:
     turn, _ = turns_of({"now": [100.0], "a": [150.0], "b": [99.0]}, num=4)
     found = hold_contest(["now", "a", "b"], turn, seconds=1)
-    assert found.out_of_time and found.winner == "now" and found.verdict("a") == "undecided: budget"
+    assert found.winner == "now" and found.verdict("a") == "undecided: budget"
     turn, _ = turns_of({"now": [100.0], "a": [150.0], "b": [99.0]}, num=2)
     found = hold_contest(["now", "a", "b"], turn, seconds=1)
-    assert found.untried == ["b"] and found.verdict("b") == "not tried: budget"
+    assert found.verdict("b") == "not tried: budget"
 
 
 def test_the_base_alone_has_a_turn() -> None:
@@ -87,10 +87,9 @@ def test_the_base_alone_has_a_turn() -> None:
         ([3.0, 4.0, 5.0], [1.0, 2.0, 2.9], True),
         ([3.0, 4.0], [1.0, 2.0], False),
         ([3.0, 4.0, 5.0], [1.0, 2.0, 3.1], False),
-        ([2.0, 3.0, 4.0, 5.0, 6.0, 7.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], True),  # each round faster
     ],
 )
-def test_sure_is_every_turn_or_every_round(ours: list[float], theirs: list[float], sure: bool) -> None:
+def test_sure_is_every_turn(ours: list[float], theirs: list[float], sure: bool) -> None:
     assert surely_faster(ours, theirs) == sure
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from imagenet_opt.cli.overrides import follow_job
 from imagenet_opt.cli.preempted import SWEEP_JOB, leave
-from imagenet_opt.errors import Preempted
+from imagenet_opt.errors import ConfigError, Preempted
 from imagenet_opt.run.slurm import folder_name, requeue
 
 
@@ -33,7 +33,18 @@ def test_a_given_folder_stays(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     assert follow_job(["seed=1"]) == ["hydra.run.dir=runs/slurm_7", "seed=1"]
     assert follow_job(["-m", "seed=1,2"]) == ["-m", "hydra.sweep.dir=runs/slurm_7", "seed=1,2"]
-    assert follow_job(["hydra.run.dir=mine"]) == ["hydra.run.dir=mine"]
+    for word in ("hydra.run.dir=mine", "+hydra.run.dir=mine", "++hydra.run.dir=mine"):
+        assert follow_job([word]) == [word]
+
+
+def test_processes_of_torchrun_may_ask_what_would_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for flags in (["--help"], ["--cfg", "job"], ["--cfg=job"]):
+        assert follow_job(flags) == flags
+    with pytest.raises(ConfigError, match=r"hydra\.run\.dir=FOLDER"):
+        follow_job(["seed=1"])
 
 
 @pytest.fixture

@@ -53,6 +53,8 @@ def call_apart(
 
 def _run(command: list[str], folder: Path, limit_seconds: float, environment: Mapping[str, str]) -> int:
     own = {"OMP_WAIT_POLICY": "PASSIVE", "PYNVIMGCODEC_VERBOSITY": "0", "PYTHONSAFEPATH": "1"}
+    if "SLURM_JOB_ID" in os.environ:
+        own["SLURM_JOB_NAME"] = "interactive"  # or Lightning waits for processes of srun
     with (folder / _LOG).open("wb") as output:
         process = subprocess.Popen(
             command,

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, open_dict
 
 from imagenet_opt.cli.tune_memory import MOST, SPARE, MemoryTrials, largest_size, most_images
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.errors import ConfigError, OutOfMemory
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
 from imagenet_opt.run import checkpoint as checkpoints
 
@@ -20,17 +20,19 @@ AUTO = "auto"
 def resolve_batch_size(config: DictConfig, data: ImageData, *, checkpoint: Path | None, world_size: int) -> None:
     """Set data.batch_size to a number: that of the run that goes on, else the largest that fits; and tell it.
 
-    Raises ConfigError where it cannot be looked for, OutOfMemory where nothing fits.
+    Raises ConfigError where it cannot be looked for or shared, OutOfMemory where nothing fits.
     """
-    _check(config, world_size)
-    size = None if checkpoint is None else _begun_with(checkpoint)
-    words = f"{size} images, as the run was begun with"
-    if size is None:
+    begun = None if checkpoint is None else _begun_with(checkpoint)
+    if begun is None:
+        _check(config, world_size)
         size, words = _look(config, data)
+    else:
+        size = _part(begun, world_size)
+        words = f"{size} images, as the run was begun with"
     with open_dict(config):
         config.data.batch_size = size
     data.loading = replace(data.loading, batch_size=size)
-    log.info(f"data.batch_size=auto: {words}; lr {config.optimizer.lr * size / REFERENCE_BATCH:.3g}")
+    log.info(f"data.batch_size=auto: {words}; lr {config.optimizer.lr * size * world_size / REFERENCE_BATCH:.3g}")
 
 
 def _check(config: DictConfig, world_size: int) -> None:
@@ -44,10 +46,20 @@ def _check(config: DictConfig, world_size: int) -> None:
 
 
 def _begun_with(checkpoint: Path) -> int | None:
-    """Images of a step of the run that has written this."""
+    """Images of a step of the run that has written this, of all its processes."""
     facts = checkpoints.read(checkpoint).get(ImageData.__name__, {})
     size = facts.get("images of a global batch")
     return None if size is None else int(size)
+
+
+def _part(num_images: int, world_size: int) -> int:
+    """Of each process."""
+    if num_images % world_size:
+        raise ConfigError(
+            f"data.batch_size=auto: the run was begun with {num_images} images a step, which {world_size} processes "
+            "cannot share evenly; go on with another number of them (trainer.devices)"
+        )
+    return num_images // world_size
 
 
 def _look(config: DictConfig, data: ImageData) -> tuple[int, str]:
@@ -59,11 +71,7 @@ def _look(config: DictConfig, data: ImageData) -> tuple[int, str]:
     side, spare = largest_size(config), f"{SPARE:.0%} to spare".replace("%", " %")
     size = trials.largest(start=REFERENCE_BATCH, most=most)
     if not size:
-        why = next((trial.why for trial in reversed(trials.tried) if trial.why), "out of memory")
-        raise OutOfMemory(
-            f"data.batch_size=auto: not one image of {side} pixels fits ({why}); lower data.image_size, take a smaller "
-            "model.name, or end other programs on the device"
-        )
+        raise trials.nothing_fits()
     if size < most:
         return size, f"{size} images fit at {side} px with {spare}"
     bound = f"auto takes no more than {MOST}" if num_train // 4 >= MOST else "auto takes no more than 1/4 of an epoch"

@@ -88,7 +88,7 @@ def _check_commands(hydra: dict[str, Any], overrides: list[str]) -> None:
     recorded = hydra["overrides"]
     if foreign := sorted({*recorded["task"], *recorded["hydra"]} - set(overrides)):
         raise ConfigError(f"a recipe sets hydra.overrides ({foreign[0]}); remove that from it")
-    for name in (hydra["sweeper"] or {}).get("params") or {}:
+    for name in map(str, (hydra["sweeper"] or {}).get("params") or {}):
         if name.lstrip("+~").startswith(("hydra", "allow_targets")):
             raise ConfigError(f"hydra.sweeper.params.{name} cannot be swept; say it on the command line")
 

@@ -26,6 +26,9 @@ _HINTS = {
     "'hydra/sweeper/": f"others than basic come with {INSTALL}",
 }
 """Options of groups that Hydra could not find -> what to do."""
+_HELP = {"--help", "-h", "--hydra-help", "--version"}
+_SHOWS = _HELP | {"--cfg", "-c", "--info", "-i"}
+"""Flags with which nothing is run."""
 
 
 def config_folder() -> Path:
@@ -45,8 +48,7 @@ def complete(overrides: list[str]) -> list[str]:
     def given(*starts: str) -> bool:
         return any(override.startswith(starts) for override in overrides)
 
-    asks_help = any(override in ("--help", "-h", "--hydra-help", "--version") for override in overrides)
-    if asks_help or given("experiment=", "+experiment="):
+    if _HELP & set(overrides) or given("experiment=", "+experiment="):
         return overrides
     if given("data.root=", "++data.root=") and not given("data="):
         return _beside(overrides, "data=folder")
@@ -77,10 +79,11 @@ def follow_job(overrides: list[str]) -> list[str]:
     """
     job = slurm.folder_name()
     key = "hydra.sweep.dir" if {"-m", "--multirun"} & set(overrides) else "hydra.run.dir"
-    if any(word.startswith(f"{key}=") for word in overrides):
+    if any(word.lstrip("+").startswith(f"{key}=") for word in overrides):
         return overrides
     if job is None:
-        if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE") != "1":
+        runs = not _SHOWS & {word.partition("=")[0] for word in overrides}
+        if runs and "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE") != "1":
             raise ConfigError(f"torchrun starts several processes; say which folder they share: {key}=FOLDER")
         return overrides
     return _beside(overrides, f"{key}=runs/{job}")

@@ -1,6 +1,5 @@
 """`imagenet-opt study study=scaling`: what more processes bring when each keeps its batch (weak scaling)."""
 
-import os
 from functools import partial
 from typing import Any
 
@@ -67,8 +66,6 @@ def run(request: Request) -> list[Sheet]:
 def _turn(job: Job, num_threads: int | None) -> Pace:
     """num_threads: that each process computes with; left to itself, one process alone would take all CPUs."""
     own = {} if num_threads is None else {"OMP_NUM_THREADS": str(num_threads)}
-    if "SLURM_JOB_ID" in os.environ:
-        own["SLURM_JOB_NAME"] = "interactive"  # or Lightning waits for processes of srun
     limit = LIMIT_SECONDS + 10 * job.seconds
     found: Any = call_apart("imagenet_opt.cli.study_scaling_turn.train", job, limit_seconds=limit, environment=own)
     return Pace(**found)

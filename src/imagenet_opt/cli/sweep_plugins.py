@@ -59,6 +59,8 @@ def _check_launcher(config: DictConfig, raw: dict[str, Any], overrides: list[str
         free = value is None or key in (*_LAUNCHER, "_target_") or _OWN.get(key) == value
         if not free and not _typed(place, overrides):
             raise _refusal(place)
+    if raw.get("cpus_per_task") is None and _OWN["srun_args[0]"] in (raw.get("srun_args") or []):
+        raise ConfigError("hydra.launcher.cpus_per_task=null: srun needs a number; or add hydra.launcher.srun_args=[]")
     resolved = OmegaConf.to_container(config.hydra.launcher, resolve=True)
     for place, _, value in leaves(resolved, "hydra.launcher"):
         if isinstance(value, str) and not value.isprintable():
@@ -82,7 +84,11 @@ def _typed(place: str, overrides: list[str]) -> bool:
 
 
 def _refusal(place: str) -> ConfigError:
-    return ConfigError(f"a recipe sets {place}, which can run code or write anywhere; say it on the command line")
+    key = place.partition("[")[0]
+    return ConfigError(
+        f"a recipe sets {place}, which can run code or write anywhere, or it is not said by its whole name; "
+        f"say ++{key}=... on the command line"
+    )
 
 
 def end_of_multirun(error: Exception) -> str | None:

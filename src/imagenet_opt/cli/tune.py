@@ -29,7 +29,7 @@ In this order, each with what was found before:
     or nothing brings 3 % more. Files are dropped from the page cache first, where that is allowed.
 
 The result goes to conf/experiment/tuned_<host>_tune.yaml, with what was measured in its header. The data set is only
-read. Several GPUs: it tunes one process; train.py multiplies.
+read. Several GPUs: it tunes one process, with its share of the CPUs; train.py multiplies.
 
 The batch size alone, each time a run begins: python train.py data.batch_size=auto"""
 

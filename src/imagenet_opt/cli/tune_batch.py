@@ -2,32 +2,33 @@
 
 from dataclasses import dataclass, field
 
-from imagenet_opt.cli.tune_memory import MemoryTrials, Trial, largest_size, most_images
+from imagenet_opt.cli.tune_memory import LIMIT_SECONDS, MemoryTrials, Trial, largest_size, most_images
 from imagenet_opt.cli.tune_turns import Changes, Turns
-from imagenet_opt.errors import OutOfMemory
-from imagenet_opt.measure.contest import Contest, hold_contest
 from imagenet_opt.measure.deadline import OutOfTime
 from imagenet_opt.measure.fit_search import even_parts, largest_that_fits
+from imagenet_opt.measure.interleave import TurnFailed
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
+
+_LEAST_SECONDS = 60.0
+"""That a trial may take whatever is left: our choice, above what a start and three slow steps take."""
 
 
 @dataclass
 class Batch:
-    """size: of a step. fitting: the largest that was seen to fit at once. settings: changes of those in the contest."""
+    """size: of a step. fitting: the largest that was seen to fit at once. rate: images per second, where measured."""
 
     size: int
     fitting: int = 0
     changes: Changes = ()
     tried: list[Trial] = field(default_factory=list)
-    contest: Contest | None = None
-    settings: dict[str, Changes] = field(default_factory=dict)
+    rate: float | None = None
     notes: list[str] = field(default_factory=list)
 
 
 def tune_batch(turns: Turns, kept: Changes, *, wanted: int, num_train: int, seconds: float, share: float) -> Batch:
     """kept: what was found before. wanted: the configured batch. seconds: of a short turn. share: of the time.
 
-    Raises OutOfMemory where not one image fits.
+    Raises OutOfMemory where not one image fits, ConfigError where that cannot be tried.
     """
     config, stamps = turns.config(kept), [turns.deadline.passed]
 
@@ -37,7 +38,10 @@ def tune_batch(turns: Turns, kept: Changes, *, wanted: int, num_train: int, seco
             turns.deadline.check(stamps[-1] - stamps[-2], share)
         turns.announce(what)
 
-    trials = MemoryTrials(config, before)
+    def limit() -> float:
+        return min(LIMIT_SECONDS, max(_LEAST_SECONDS, turns.deadline.left(share)))
+
+    trials = MemoryTrials(config, before, limit)
     found = Batch(wanted, tried=trials.tried)
     _fit(found, trials, wanted, max(wanted, most_images(num_train)))
     if found.fitting > wanted:
@@ -62,11 +66,7 @@ def _fit(found: Batch, trials: MemoryTrials, wanted: int, most: int) -> None:
         found.fitting = max((trial.batch for trial in trials.tried if trial.peak_gib is not None), default=0)
         found.notes.append("not tried: budget: other batch sizes")
     if not found.fitting:
-        why = next((trial.why for trial in trials.tried[::-1] if trial.why), "out of memory")
-        raise OutOfMemory(
-            f"no batch from {min(trial.batch for trial in trials.tried)} images on fits into the memory ({why}); lower "
-            "data.batch_size or data.image_size, take a smaller model.name, or end other programs on the device"
-        )
+        raise trials.nothing_fits()
     if found.fitting < wanted:
         _cut(found, trials, wanted)
 
@@ -89,12 +89,13 @@ def _grow(found: Batch, turns: Turns, kept: Changes, seconds: float, share: floa
     """A larger batch, where one is surely faster."""
     wanted = found.size
     sizes = sorted({min(2 * wanted, found.fitting), found.fitting})
-    found.settings = {f"batch {num}": (*kept, f"data.batch_size={num}") for num in (wanted, *sizes)}
-
-    def turn(name: str, seconds: float) -> float:
-        return turns.rate(found.settings[name], seconds, share=share, name=name)
-
-    found.contest = contest = hold_contest(list(found.settings), turn, seconds=seconds)
+    settings: dict[str, Changes] = {f"batch {num}": (*kept, f"data.batch_size={num}") for num in (wanted, *sizes)}
+    try:
+        contest = turns.contest("larger batches", settings, seconds, share)
+    except (TurnFailed, OutOfTime) as error:
+        found.notes.append(f"larger batches are not compared: {str(error) or 'not tried: budget'}")
+        return
+    found.rate = contest.rate(contest.winner)
     if contest.winner != contest.base:
         found.size = int(contest.winner.removeprefix("batch "))
         found.changes = (f"data.batch_size={found.size}",)

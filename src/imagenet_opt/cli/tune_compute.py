@@ -8,8 +8,8 @@ import torch
 from omegaconf import DictConfig
 
 from imagenet_opt.cli.build import precision_of
+from imagenet_opt.cli.tune_memory import num_processes
 from imagenet_opt.cli.tune_turns import COMPILE_KEY, Changes, Turns
-from imagenet_opt.measure.contest import Contest, hold_contest
 from imagenet_opt.measure.deadline import OutOfTime
 from imagenet_opt.measure.interleave import TurnFailed
 
@@ -22,11 +22,10 @@ AS_IT_IS = "as configured"
 
 @dataclass
 class Compute:
-    """contests: by title, with the turns' changes by name. changes: what to keep. rate: images per second with them."""
+    """changes: what to keep. rate: images per second with them, None where that was measured uncompiled only."""
 
-    contests: dict[str, tuple[Contest, dict[str, Changes]]] = field(default_factory=dict)
     changes: Changes = ()
-    rate: float = 0.0
+    rate: float | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -38,7 +37,7 @@ def tune_compute(turns: Turns, config: DictConfig, device: torch.device, *, seco
     found = Compute()
     fixed = _EAGER if "acceleration" in config.callbacks else ()
     formats = {name: (*fixed, *changes) for name, changes in dict(_formats(config, device)).items()}
-    contest = _hold(found, "precision and memory order, not compiled", turns, formats, seconds, 0.5 * share)
+    contest = turns.contest("precision and memory order, not compiled", formats, seconds, 0.5 * share)
     found.changes = formats[contest.winner][len(fixed) :]
     found.rate = contest.rate(contest.winner)
     if not fixed:
@@ -46,26 +45,15 @@ def tune_compute(turns: Turns, config: DictConfig, device: torch.device, *, seco
         return found
     ways = {name: (*found.changes, *changes) for name, changes in _ways(config, device)}
     try:
-        contest = _hold(found, "compilation", turns, ways, seconds, share)
+        contest = turns.contest("compilation", ways, seconds, share)
     except (TurnFailed, OutOfTime) as error:
         reason = str(error) or "budget"
         found.notes.append(f"compilation is not tuned, as it is configured: {reason}; {COMPILE_KEY} stays as it is")
+        if config.callbacks.acceleration.compile:
+            found.rate = None
         return found
     found.changes, found.rate = ways[contest.winner], contest.rate(contest.winner)
     return found
-
-
-def _hold(
-    found: Compute, title: str, turns: Turns, settings: dict[str, Changes], seconds: float, share: float
-) -> Contest:
-    def turn(name: str, seconds: float) -> float:
-        return turns.rate(settings[name], seconds, share=share, name=f"{title}: {name}")
-
-    contest = hold_contest(list(settings), turn, seconds=seconds)
-    if not contest.turns[contest.base]:
-        raise OutOfTime
-    found.contests[title] = (contest, settings)
-    return contest
 
 
 def _formats(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Changes]]:
@@ -99,7 +87,7 @@ def _ways(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Chang
     mode = now.compile_mode if on_gpu else "default"
     current = "cuda_graph" if on_gpu and now.cuda_graph else mode if now.compile else "off"
     ways = {"off": (f"{COMPILE_KEY}=false", *plain)}
-    if on_gpu:
+    if on_gpu and not now.gradient_checkpointing and num_processes(config, device) == (1, 1):
         ways["cuda_graph"] = (f"{COMPILE_KEY}=false", f"{_ACCELERATION}.cuda_graph=true")
     for name in ("default", *(_MODES if on_gpu else ())):
         ways[name] = (f"{COMPILE_KEY}=true", f"{_ACCELERATION}.compile_mode={name}", *plain)

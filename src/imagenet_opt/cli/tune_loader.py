@@ -2,15 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from imagenet_opt import machine
 from imagenet_opt.cli.doctor_stages import Patient, Span, drain
+from imagenet_opt.cli.tune_memory import num_processes
 from imagenet_opt.cli.tune_turns import Changes
-from imagenet_opt.data.loader import train_loader
+from imagenet_opt.data.loader import Seat, train_loader
+from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.climb import Climb, climb
 from imagenet_opt.measure.deadline import Deadline, OutOfTime
 from imagenet_opt.measure.diagnosis import Ceiling
+from imagenet_opt.measure.interleave import TurnFailed
 
 ENOUGH = 1.2
 """Times what the device takes: storage has its moods, and the training process wants its share of the CPUs."""
@@ -35,44 +39,63 @@ class Setting:
 
 @dataclass
 class Loader:
-    """ceilings: what each turn saw. target: images per second that are enough, None where that is not known."""
+    """ceilings: what each turn saw. target: images per second that are enough, None where that is not known.
+
+    num_processes: of a node, which share its CPUs; this is about one of them.
+    """
 
     climb: Climb[Setting]
     changes: Changes
     target: float | None
+    num_processes: int
     ceilings: dict[Setting, list[Ceiling]] = field(default_factory=dict)
 
 
 def tune_loader(
     patient: Patient, deadline: Deadline, announce: Callable[[str], None], *, device_rate: float | None, seconds: float
 ) -> Loader:
-    """The loader alone, on files that are not in memory where there are such. device_rate: what the device takes."""
-    how = patient.how
+    """The loader alone, on files that are not in memory where there are such. device_rate: what the device takes.
+
+    Raises TurnFailed where what is configured cannot be measured.
+    """
+    how, seat = patient.how, _seat(patient)
     start = Setting(how.num_workers, how.prefetch_factor, how.reads_in_flight)
     ceilings: dict[Setting, list[Ceiling]] = {}
 
     def turn(setting: Setting) -> float:
-        if ceilings and deadline.left() < 2 * seconds:
+        if ceilings and deadline.left() < Span(seconds).limit:
             raise OutOfTime
         announce(f"the loader: {setting}")
-        ceiling = _rate(patient, setting, seconds)
+        try:
+            ceiling = _rate(patient, seat, setting, seconds)
+        except ImagenetOptError as error:
+            raise TurnFailed(str(error)) from error
         ceilings.setdefault(setting, []).append(ceiling)
         return ceiling.images_per_second
 
     target = None if device_rate is None else ENOUGH * device_rate
-    found = climb(start, (_workers, _prefetch, _reads), turn, enough=target)
-    return Loader(found, found.best.beside(start), target, ceilings)
+    cpus = max(1, machine.usable_cpus() // seat.sharing_cpus)
+    found = climb(start, (partial(_workers, cpus), _prefetch, _reads), turn, enough=target)
+    return Loader(found, found.best.beside(start), target, seat.local_processes, ceilings)
 
 
-def _rate(patient: Patient, setting: Setting, seconds: float) -> Ceiling:
+def _seat(patient: Patient) -> Seat:
+    """Of one of the run's processes, with its share of the CPUs."""
+    local, everywhere = num_processes(patient.config, patient.device)
+    sharing = machine.sharing_cpus(local_processes=local, world_size=everywhere)
+    return replace(patient.seat, local_processes=local, sharing_cpus=sharing)
+
+
+def _rate(patient: Patient, seat: Seat, setting: Setting, seconds: float) -> Ceiling:
     how = replace(patient.how, samples_per_epoch=None, **{key: getattr(setting, key) for key in _KEYS})
-    index = patient.samples.once(patient.samples.cold_rows())
-    return drain(train_loader(index, how, patient.seat), Span(seconds))
+    workers = machine.usable_cpus() if setting.num_workers == "auto" else max(1, setting.num_workers)
+    rows = patient.samples.cold_rows()
+    index = patient.samples.listed(rows, max(len(rows), (4 * workers + 2) * how.batch_size))  # all that drain may take
+    return drain(train_loader(index, how, seat), Span(seconds))
 
 
-def _workers(best: Setting) -> list[Setting]:
-    """One a usable CPU is the likely best; fewer where the storage or the CPUs' threads are the limit."""
-    cpus = machine.usable_cpus()
+def _workers(cpus: int, best: Setting) -> list[Setting]:
+    """One a CPU is the likely best; fewer where the storage or the CPUs' threads are the limit."""
     now = cpus if best.num_workers == "auto" else min(best.num_workers, cpus)
     others = dict.fromkeys((cpus, cpus - cpus // 4, cpus // 2))
     return [replace(best, num_workers=num) for num in others if num > 0 and num != now]

@@ -5,18 +5,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_opt.cli.apart import call_apart
+from imagenet_opt.errors import ConfigError, OutOfMemory
 from imagenet_opt.measure.fit_search import largest_that_fits, whole
 from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.model.micro_batch import ran_out
 
 SPARE = 0.1
 """Of the memory that is left free, for crops on their way, validation, and what else the device is asked for."""
 MOST = 1024
 """Images of a process: our choice. Eight processes then have the largest batch, 8192, with which ResNet-50 is known to
 keep its accuracy when the learning rate is scaled (arXiv 1706.02677)."""
-_LIMIT_SECONDS = 600
+LIMIT_SECONDS = 600.0
+"""Of a trial."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +35,23 @@ class Trial:
 
 @dataclass
 class MemoryTrials:
-    """Of one configuration. before: told what is tried next; may raise OutOfTime."""
+    """Of one configuration. before: told what is tried next; may raise OutOfTime. limit: seconds of the next trial."""
 
     config: DictConfig
     before: Callable[[str], None] = lambda what: None
+    limit: Callable[[], float] = lambda: LIMIT_SECONDS
     tried: list[Trial] = field(default_factory=list)
 
     def fits(self, batch: int, micro: int | None = None) -> bool:
+        """Whether three steps end well. Raises ConfigError where they fail for anything but memory or time."""
         at_once = "" if micro is None else f", {micro} at once"
         self.before(f"whether {batch} images fit{at_once}")
         try:
             found = self._try(batch, micro)
             trial = Trial(batch, micro, found["peak_gib"])
         except TurnFailed as error:
+            if not _lacks_memory(str(error)):
+                raise ConfigError(f"{batch} images cannot be tried: {explained(error)}") from error
             trial = Trial(batch, micro, None, str(error))
         self.tried.append(trial)
         return trial.peak_gib is not None
@@ -51,6 +59,14 @@ class MemoryTrials:
     def largest(self, *, start: int, most: int, known: int = 0) -> int:
         """The largest batch that fits at once; 0 for none. known: that so many do is known."""
         return largest_that_fits(lambda num: num <= known or self.fits(num), start=start, most=most)
+
+    def nothing_fits(self) -> OutOfMemory:
+        why = next((trial.why for trial in reversed(self.tried) if trial.why), "out of memory")
+        return OutOfMemory(
+            f"no batch from {min(trial.batch for trial in self.tried)} images on fits into the memory at "
+            f"{largest_size(self.config)} px ({why}); lower data.batch_size or data.image_size, take a smaller "
+            "model.name, or end other programs on the device"
+        )
 
     def _try(self, batch: int, micro: int | None) -> Any:
         config = self.config.copy()
@@ -61,7 +77,18 @@ class MemoryTrials:
                 config.callbacks.acceleration.compile = False
         with tempfile.TemporaryDirectory(prefix="imagenet_opt_tune_") as folder:
             job = job_of(config, folder) | {"spare": SPARE}
-            return call_apart("imagenet_opt.cli.tune_trial.fits", job, limit_seconds=_LIMIT_SECONDS)
+            return call_apart("imagenet_opt.cli.tune_trial.fits", job, limit_seconds=self.limit())
+
+
+def _lacks_memory(why: str) -> bool:
+    """Killed for it, ended for it, or so short of it that there was no end."""
+    return why.startswith(("killed by signal 9", "no end after")) or ran_out(RuntimeError(why)) or "bad_alloc" in why
+
+
+def explained(error: TurnFailed) -> str:
+    """With what to do where a GPU takes one process only, which this one is."""
+    remedy = "; if the GPU is in exclusive mode, nvidia-smi -c 0 lets several processes use it"
+    return f"{error}{remedy if 'busy or unavailable' in str(error) else ''}"
 
 
 def job_of(config: DictConfig, folder: str) -> dict[str, Any]:
@@ -77,6 +104,18 @@ def job_of(config: DictConfig, folder: str) -> dict[str, Any]:
         "devices": list(devices)[:1] if OmegaConf.is_list(devices) else [],
         "on_gpu": config.trainer.accelerator in ("auto", "gpu", "cuda"),
     }
+
+
+def num_processes(config: DictConfig, device: torch.device) -> tuple[int, int]:
+    """Of the run that is tuned: on one node, and in all."""
+    devices = config.trainer.devices
+    if OmegaConf.is_list(devices):
+        local = len(devices)
+    elif isinstance(devices, int) and devices > 0:
+        local = devices
+    else:
+        local = torch.cuda.device_count() if device.type == "cuda" else 1
+    return local, local * config.trainer.get("num_nodes", 1)
 
 
 def largest_size(config: DictConfig) -> int:

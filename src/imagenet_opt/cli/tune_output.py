@@ -15,11 +15,12 @@ from imagenet_opt.cli.study_output import terminal_table
 from imagenet_opt.cli.sweep_rows import write_whole
 from imagenet_opt.cli.terminal import printable
 from imagenet_opt.cli.tune_batch import Batch
-from imagenet_opt.cli.tune_loader import ENOUGH, Loader
+from imagenet_opt.cli.tune_loader import ENOUGH, Loader, Setting
 from imagenet_opt.cli.tune_run import Tuning
-from imagenet_opt.cli.tune_turns import Changes, Turns
+from imagenet_opt.cli.tune_turns import Turns
 from imagenet_opt.cli.tuned import host, how_to_train, write_tuned
-from imagenet_opt.measure.contest import Contest, surely_faster
+from imagenet_opt.measure.climb import LEAST_GAIN, Climb
+from imagenet_opt.measure.contest import TURNS, surely_faster
 from imagenet_opt.measure.sheet import Cell, Column, Sheet
 from imagenet_opt.measure.statistics import median_interval
 
@@ -41,22 +42,17 @@ _WHY = {
 def sheets_of(found: Tuning) -> list[Sheet]:
     """A table a part; every title says where the device was simulated."""
     sheets = []
-    if found.compute is not None and found.turns is not None:
-        for title, (contest, settings) in found.compute.contests.items():
-            sheets.append(_contest_sheet(title, contest, settings, found.turns, tuple(found.compute.notes)))
+    if found.turns is not None:
+        sheets += [_contest_sheet(title, found.turns) for title in found.turns.contests]
     if found.batch is not None:
         sheets.append(_memory_sheet(found.batch))
-        if found.batch.contest is not None and found.turns is not None:
-            title = "larger batches"
-            sheets.append(_contest_sheet(title, found.batch.contest, found.batch.settings, found.turns, ()))
     if found.loader is not None:
         sheets.append(_loader_sheet(found.loader, "" if found.simulated is None else f", simulated {found.simulated}"))
     return sheets
 
 
-def _contest_sheet(
-    title: str, contest: Contest, settings: dict[str, Changes], turns: Turns, notes: tuple[str, ...]
-) -> Sheet:
+def _contest_sheet(title: str, turns: Turns) -> Sheet:
+    contest, settings = turns.contests[title]
     rows = []
     for name, rates in contest.turns.items():
         seen = turns.seen.get(settings[name], [])
@@ -64,7 +60,7 @@ def _contest_sheet(
         cells = _cells(name, rates, contest.turns[contest.base], [rate for turn in seen for rate in turn.windows])
         rows.append((*cells, compiled, contest.verdict(name)))
     columns = (*_RATES, Column("compile s", "{:.0f}"), Column("verdict"))
-    return Sheet(f"device alone: {title}", columns, tuple(rows), notes)
+    return Sheet(f"device alone: {title}", columns, tuple(rows))
 
 
 def _cells(name: str, rates: Sequence[float], base: Sequence[float], windows: Sequence[float]) -> tuple[Cell, ...]:
@@ -89,16 +85,34 @@ def _loader_sheet(loader: Loader, simulated: str) -> Sheet:
     rows = []
     for setting, rates in found.turns.items():
         windows = [rate for ceiling in loader.ceilings[setting] for rate in ceiling.windows]
-        rows.append(
-            (*_cells(str(setting), rates, base, windows), "kept" if setting == found.best else _beside(rates, base))
-        )
-    rows += [(str(one), None, None, None, None, 0.0, why) for one, why in found.failures.items()]
-    facts = [] if loader.target is None else [f"the device takes {loader.target / ENOUGH:,.0f} images/s{simulated}"]
+        rows.append((*_cells(str(setting), rates, base, windows), _beside_the_start(found, setting)))
+    untimed = [(one, why) for one, why in found.failures.items() if one not in found.turns]
+    rows += [(*_cells(str(one), (), base, ()), why) for one, why in untimed]
+    if loader.target is None:
+        facts = ["what the device takes, compiled, is not known: there was no time for that"]
+    else:
+        facts = [f"the device takes {loader.target / ENOUGH:,.0f} images/s{simulated}"]
+    if (num := loader.num_processes) > 1:
+        facts.append(f"{num} processes share the CPUs and the storage: one was measured, with 1/{num} of the CPUs")
     return Sheet(f"loader alone{simulated}", (*_RATES, Column("verdict")), tuple(rows), (*facts, _WHY[found.why]))
 
 
-def _beside(rates: Sequence[float], base: Sequence[float]) -> str:
-    return "slower" if surely_faster(base, rates) or max(rates) < min(base) else "no difference"
+def _beside_the_start(found: Climb[Setting], setting: Setting) -> str:
+    start, rates = next(iter(found.turns)), found.turns[setting]
+    if setting in found.failures:
+        return found.failures[setting]
+    if setting == found.best:
+        return "kept"
+    if setting == start:
+        return "as it was"
+    if len(rates) < TURNS:
+        lucky = found.rate(setting) >= LEAST_GAIN * found.rate(found.best)
+        return "undecided: budget" if lucky else f"not {LEAST_GAIN - 1:.0%} faster".replace("%", " %")
+    return "faster, surpassed" if surely_faster(rates, found.turns[start]) else "no difference"
+
+
+def _notes(found: Tuning) -> list[str]:
+    return [*(found.compute.notes if found.compute is not None else ()), *found.notes]
 
 
 def print_tuning(found: Tuning, sheets: Sequence[Sheet]) -> None:
@@ -107,7 +121,7 @@ def print_tuning(found: Tuning, sheets: Sequence[Sheet]) -> None:
         console.print(terminal_table(sheet))
         for note in sheet.notes:
             console.print(f"  {printable(note)}")
-    for note in found.notes:
+    for note in _notes(found):
         console.print(printable(note))
     console.print(printable(f"better here: {' '.join(found.overrides) or 'nothing; what is configured stays'}"))
 
@@ -122,7 +136,7 @@ def write_json(found: Tuning, sheets: Sequence[Sheet], command: str, budget_seco
         "budget_seconds": budget_seconds,
         "seconds": round(found.seconds, 1),
         "overrides": list(found.overrides),
-        "notes": found.notes,
+        "notes": _notes(found),
         "sheets": [asdict(sheet) for sheet in sheets],
     }
     write_whole(file, json.dumps(about, indent=2) + "\n")

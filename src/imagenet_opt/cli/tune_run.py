@@ -16,9 +16,9 @@ from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.tune_batch import Batch, tune_batch
 from imagenet_opt.cli.tune_compute import Compute, tune_compute
 from imagenet_opt.cli.tune_loader import Loader, tune_loader
-from imagenet_opt.cli.tune_memory import largest_size, most_images
+from imagenet_opt.cli.tune_memory import explained, most_images
 from imagenet_opt.cli.tune_turns import Turns
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure.deadline import Deadline
 from imagenet_opt.measure.interleave import TurnFailed
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
@@ -35,7 +35,6 @@ class Tuning:
     """What was found. simulated: the accelerator's name, None for a real one. overrides: what to change."""
 
     config: DictConfig
-    image_size: int
     simulated: str | None
     turns: Turns | None = None
     compute: Compute | None = None
@@ -52,7 +51,7 @@ def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that nothing is left behind
     config = composed(overrides)
     rehearsal = config.callbacks.get("rehearsal")
-    found = Tuning(config, largest_size(config), None if rehearsal is None else str(rehearsal.name))
+    found = Tuning(config, None if rehearsal is None else str(rehearsal.name))
     if rehearsal is None and not torch.cuda.is_available():
         print("no GPU here: the network runs on the CPU; rehearse=a10g simulates one instead", file=sys.stderr)
     seed_everything(config.seed, verbose=False)
@@ -65,11 +64,14 @@ def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
             rate = _tune_device(found, turns, patient, seconds)
         else:
             found.notes.append(f"simulated {found.simulated}: precision, compilation and batch need the device itself")
-            rate = float(rehearsal.images_per_second) * (224 / found.image_size) ** 2
+            rate = patient.rated
         if found.overrides:
             patient = Patient(composed((*base, *found.overrides)))
-        found.loader = tune_loader(patient, deadline, announce, device_rate=rate, seconds=seconds)
-    found.overrides += found.loader.changes
+        try:
+            found.loader = tune_loader(patient, deadline, announce, device_rate=rate, seconds=seconds)
+            found.overrides += found.loader.changes
+        except TurnFailed as error:
+            found.notes.append(f"the loader is not tuned: {error}")
     found.seconds = deadline.passed
     return found
 
@@ -84,12 +86,16 @@ def _with_number(overrides: tuple[str, ...], config: DictConfig) -> tuple[tuple[
     return overrides, Patient(composed(overrides))
 
 
-def _tune_device(found: Tuning, turns: Turns, patient: Patient, seconds: float) -> float:
-    """Images per second that the device takes in the end."""
+def _tune_device(found: Tuning, turns: Turns, patient: Patient, seconds: float) -> float | None:
+    """Images per second that the device takes in the end, None where that is not known."""
     try:
         compute = tune_compute(turns, patient.config, patient.device, seconds=seconds, share=COMPUTE_SHARE)
-        found.compute = compute
-        found.batch = tune_batch(
+    except TurnFailed as error:
+        why = explained(error)
+        raise ConfigError(f"the configuration itself does not train: {why}; try python train.py with it") from error
+    found.compute, found.overrides = compute, compute.changes
+    try:
+        batch = found.batch = tune_batch(
             turns,
             compute.changes,
             wanted=patient.how.batch_size,
@@ -97,10 +103,10 @@ def _tune_device(found: Tuning, turns: Turns, patient: Patient, seconds: float) 
             seconds=seconds,
             share=BATCH_SHARE,
         )
-    except TurnFailed as error:
-        raise ConfigError(f"the configuration itself does not train: {error}; try python train.py with it") from error
-    found.overrides = (*compute.changes, *found.batch.changes)
-    if found.config.data.batch_size == AUTO and found.batch.size == patient.how.batch_size:
-        found.overrides += (f"data.batch_size={found.batch.size}",)
-    contest = found.batch.contest
-    return compute.rate if contest is None or not contest.turns[contest.base] else contest.rate(contest.winner)
+    except ImagenetOptError as error:
+        found.notes.append(f"the batch is not tuned: {error}")
+        return compute.rate
+    found.overrides += batch.changes
+    if found.config.data.batch_size == AUTO and batch.size == patient.how.batch_size:
+        found.overrides += (f"data.batch_size={batch.size}",)
+    return batch.rate or compute.rate

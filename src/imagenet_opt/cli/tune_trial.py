@@ -158,7 +158,7 @@ def random_batch(config: DictConfig, trainer: Trainer) -> Batch:
 def _limit_memory(device: torch.device, spare: float) -> None:
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
-        torch.cuda.set_per_process_memory_fraction(max(0.0, free / total - spare), device)
+        torch.cuda.set_per_process_memory_fraction(free * (1 - spare) / total, device)
         return
     room = int(machine.available_memory() * (1 - spare))
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -11,14 +11,17 @@ from omegaconf import DictConfig, open_dict
 from imagenet_opt.cli.apart import call_apart
 from imagenet_opt.cli.doctor import composed
 from imagenet_opt.cli.tune_memory import job_of
-from imagenet_opt.measure.deadline import Deadline
+from imagenet_opt.errors import ImagenetOptError
+from imagenet_opt.measure.contest import Contest, hold_contest
+from imagenet_opt.measure.deadline import Deadline, OutOfTime
 from imagenet_opt.measure.interleave import TurnFailed
 
 Changes = tuple[str, ...]
 """Overrides beside those of the command line."""
 COMPILE_KEY = "callbacks.acceleration.compile"
 _LEAST_COMPILE_SECONDS = 30.0
-"""With less than that left nothing is compiled: our choice, as nobody knows before how long it takes."""
+"""With less than that left nothing is compiled: our choice, as nobody knows before how long it takes, and what was
+compiled once comes out of a cache."""
 _GRACE_SECONDS = 60.0
 """The first turn of all may take longer than its share, as nothing can be said without it."""
 
@@ -32,7 +35,7 @@ class Turn:
 
 
 class Turns:
-    """Of the configuration that `overrides` give. seen: all turns by their changes."""
+    """Of the configuration that `overrides` give. seen: all turns by their changes. contests: with theirs, by title."""
 
     def __init__(
         self, overrides: Sequence[str], num_classes: int, deadline: Deadline, announce: Callable[[str], None]
@@ -42,8 +45,8 @@ class Turns:
         self.deadline = deadline
         self.announce = announce
         self.seen: dict[Changes, list[Turn]] = {}
+        self.contests: dict[str, tuple[Contest, Mapping[str, Changes]]] = {}
         self._start_seconds = 0.0
-        self._took: dict[Changes, float] = {}
 
     def config(self, changes: Sequence[str]) -> DictConfig:
         """With these changes; a failure to compile is an error then."""
@@ -54,17 +57,27 @@ class Turns:
                 config.callbacks.acceleration.on_failure = "stop"
         return config
 
+    def contest(self, title: str, settings: Mapping[str, Changes], seconds: float, share: float) -> Contest:
+        """Between these; the first is the base. Raises TurnFailed where that fails, OutOfTime where it has no turn."""
+
+        def turn(name: str, seconds: float) -> float:
+            return self.rate(settings[name], seconds, share=share, name=f"{title}: {name}")
+
+        contest = hold_contest(list(settings), turn, seconds=seconds)
+        if not contest.turns[contest.base]:
+            raise OutOfTime
+        self.contests[title] = (contest, settings)
+        return contest
+
     def rate(self, changes: Changes, seconds: float, *, share: float, name: str) -> float:
         """Images per second. share: of the time, that may be over then. Raises TurnFailed, OutOfTime."""
         config = self.config(changes)
         compiles = bool(config.callbacks.get("acceleration", {}).get("compile", False))
-        known = self._took.get(changes, self._start_seconds + compiles * _LEAST_COMPILE_SECONDS)
         if self.seen:
-            self.deadline.check(known + seconds, share)
+            self.deadline.check(self._start_seconds + compiles * _LEAST_COMPILE_SECONDS + seconds, share)
         self.announce(name)
         limit = self.deadline.left(share) if self.seen else self.deadline.seconds + _GRACE_SECONDS
         turn = self._measure(config, seconds, limit, compiles)
-        self._took[changes] = self._elapsed - seconds
         self._start_seconds = max(self._start_seconds, self._elapsed - seconds - (turn.compile_seconds or 0.0))
         self.seen.setdefault(changes, []).append(turn)
         return median(turn.windows)
@@ -80,6 +93,8 @@ class Turns:
                     what = "compiled and measured" if compiles else "measured"
                     raise TurnFailed(f"not {what} within {limit:.0f} s: budget") from error
                 raise
+            except ImagenetOptError as error:
+                raise TurnFailed(str(error)) from error
             finally:
                 self._elapsed = time.monotonic() - began
         return Turn(tuple(found["windows"]), found["compile_seconds"])

@@ -2,6 +2,7 @@
 
 import platform
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,10 +33,28 @@ def write_tuned(kind: str, overrides: Sequence[str], header: Sequence[str]) -> P
 
 
 def how_to_train(file: Path, overrides: Sequence[str]) -> str:
-    """The line that says where it is and how to train with it, beside the experiments among `overrides`."""
-    given = [word.partition("=")[2].strip("[]") for word in overrides if word.lstrip("+").startswith("experiment=")]
-    names = ",".join([*given, file.stem])
-    return f"written to {file}; train with +experiment={f'[{names}]' if given else names}"
+    """The line that says where it is and how to train with it and `overrides`, what they imply included.
+
+    A key that the file sets is left out of them, as the command line beats an experiment.
+    """
+    from omegaconf import OmegaConf
+
+    from imagenet_opt.cli.overrides import complete
+    from imagenet_opt.cli.targets import leaves
+
+    kept = {place.partition("[")[0] for place, _, _ in leaves(OmegaConf.to_container(OmegaConf.load(file)))}
+    names: list[str] = []
+    rest: list[str] = []
+    for word in complete(list(overrides)):
+        key, _, value = word.lstrip("+~").partition("=")
+        if key == "experiment":
+            names += [name.strip() for name in value.strip("[]").split(",")]
+        elif key not in kept:
+            rest.append(word)
+    names = [*(name for name in dict.fromkeys(names) if name != file.stem), file.stem]
+    chosen = f"[{','.join(names)}]" if len(names) > 1 else file.stem
+    command = shlex.join(["python", "train.py", *rest, f"+experiment={chosen}"])
+    return f"written to {file}; train with it: {command}"
 
 
 def host() -> str:

@@ -6,17 +6,14 @@ from statistics import median
 
 from imagenet_opt.measure.deadline import OutOfTime
 from imagenet_opt.measure.interleave import TurnFailed
-from imagenet_opt.measure.statistics import ratio_interval, verdict
 
 TURNS = 3
-"""Of each of the last two: that three turns all beat three others by chance alone happens once in twenty times."""
+"""Of each of the last two: by chance alone three turns all beat three others about once in twenty times."""
 
 
 def surely_faster(ours: Sequence[float], theirs: Sequence[float]) -> bool:
-    """Whether each of three turns or more beats each of theirs, or the interval of the ratio excludes 1."""
-    if min(len(ours), len(theirs)) < TURNS:
-        return False
-    return min(ours) > max(theirs) or verdict(ratio_interval(ours, theirs)) == "faster"
+    """Whether each of three turns or more beats each of theirs."""
+    return min(len(ours), len(theirs)) >= TURNS and min(ours) > max(theirs)
 
 
 @dataclass
@@ -24,14 +21,12 @@ class Contest:
     """turns: images per second of each turn, by name; base: what all others are compared with.
 
     failures: by name, why. finalist: the best beside the base; None where none was faster in each turn it had.
-    out_of_time: whether turns are lacking.
     """
 
     base: str
     turns: dict[str, list[float]]
     failures: dict[str, str] = field(default_factory=dict)
     finalist: str | None = None
-    out_of_time: bool = False
 
     @property
     def winner(self) -> str:
@@ -41,10 +36,6 @@ class Contest:
 
     def rate(self, name: str) -> float:
         return median(self.turns[name])
-
-    @property
-    def untried(self) -> list[str]:
-        return [name for name, turns in self.turns.items() if not turns and name not in self.failures]
 
     def verdict(self, name: str) -> str:
         """What can be said of it beside the base."""
@@ -85,7 +76,6 @@ def hold_contest(names: Sequence[str], turn: Callable[[str, float], float], *, s
             left = _round(found, left, turn, seconds, backwards=len(found.turns[found.base]) % 2 == 1)
             found.finalist = left[0] if left else None
     except OutOfTime:
-        found.out_of_time = True
         found.finalist = _best(found)
     return found
 

@@ -40,7 +40,7 @@ def whole(size: int) -> int:
 
 
 def even_parts(num_images: int, most: int) -> int:
-    """Images of each micro-batch when `num_images` are cut into the fewest parts of at most `most`, nearly alike."""
+    """Images of each micro-batch when `num_images` are cut into the fewest parts of at most `most`, nearly equal."""
     num_parts = -(-num_images // most)
     size = -(-num_images // num_parts)
     return min(most, -(-size // MULTIPLE) * MULTIPLE)

@@ -2,8 +2,8 @@
 # All that needs a GPU, in one command from a bare checkout: tests/gpu/run.sh OUT [IMAGES [CIFAR10]]
 # IMAGES: a folder of class folders with JPEGs, 128 or more; without it, images are drawn. CIFAR10: train/ and val/,
 # each with class folders. Writes OUT/gpu.json, OUT/gpu.md, the ladder and what the commands printed. No installation:
-# the packages must be importable. With IMAGES meant to take below 8 minutes; CIFAR-10 comes on top. OUT must be empty. All
-# parts run; the status is 1 where one has failed.
+# the packages must be importable. With IMAGES meant to take below 8 minutes; CIFAR-10 comes on top. OUT must be empty.
+# All parts run; the status is 1 where one has failed.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 out=${1:?usage: tests/gpu/run.sh OUT [IMAGES [CIFAR10]]}

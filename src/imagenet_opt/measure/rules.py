@@ -24,8 +24,8 @@ ORDINARY_WAITS = 0.5
 
 
 def is_starved(seen: Evidence) -> bool:
-    """Whether batches that are not there explain the idle GPU: training waits for them, or it gives what the loader gives
-    alone, as little as that is."""
+    """Whether batches that are not there explain the idle GPU: training waits for them, or it gives what the loader
+    gives alone, as little as that is."""
     follows = seen.supply < SLOWER * seen.gpu_beside_loader and seen.measured > SLOWER * seen.supply
     return _holds_up(seen, "fetch") or (follows and seen.busy < BUSY_ENOUGH)
 

@@ -54,7 +54,10 @@ class Evidence(Measurements):
     @property
     def storage_at_depth(self) -> float:
         """What the storage gives with as many requests in flight as the loader has, between those that were tried."""
-        if not self.is_cold or not (points := self.curves.get("reads_in_flight")):
+        points = [
+            point for point in self.curves.get("reads_in_flight", ()) if point[1] > 0
+        ]  # none came in time at others
+        if not self.is_cold or not points:
             return self.storage
         depths, rates = np.log(np.array(points)).T
         return float(np.exp(np.interp(np.log(max(1.0, self.fact("depth"))), depths, rates)))

@@ -54,9 +54,8 @@ class Evidence(Measurements):
     @property
     def storage_at_depth(self) -> float:
         """What the storage gives with as many requests in flight as the loader has, between those that were tried."""
-        points = [
-            point for point in self.curves.get("reads_in_flight", ()) if point[1] > 0
-        ]  # none came in time at others
+        # At a depth of which no answer came in time the curve has no point.
+        points = [point for point in self.curves.get("reads_in_flight", ()) if point[1] > 0]
         if not self.is_cold or not points:
             return self.storage
         depths, rates = np.log(np.array(points)).T

@@ -81,7 +81,7 @@ def test_tables_go_to_weights_and_biases_without_a_key(tmp_path: Path, monkeypat
     monkeypatch.setenv("WANDB_MODE", "offline")
     request = parse(["data=demo", "--folder", str(tmp_path)]).request
     sheet = Sheet("A study", (Column("step"), Column("images/s")), (("start", 10.0),))
-    write_outputs([sheet], request, about(request, "imagenet-opt study"), None)
+    write_outputs([sheet], request, about("imagenet-opt study"), None)
     log_sheets([sheet], request)
     (log,) = tmp_path.rglob("run-*.wandb")
     assert b"table/0" in log.read_bytes()

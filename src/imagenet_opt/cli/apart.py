@@ -18,6 +18,7 @@ from typing import Any
 from hydra.utils import get_method
 
 from imagenet_opt import errors
+from imagenet_opt.cli.measuring import end_like_an_error
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.interleave import TurnFailed
 
@@ -93,7 +94,7 @@ def main() -> None:
     """In the process of its own: the job and the answer are files of the folder that is named first."""
     folder, function = Path(sys.argv[1]), sys.argv[2]
     job = pickle.loads((folder / _JOB).read_bytes())
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that nothing is left behind
+    end_like_an_error()
     threading.excepthook = _end_with  # what has lost a thread may wait for it for ever
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     given: dict[str, Any]

@@ -1,14 +1,13 @@
 """`imagenet-opt doctor`: finds by experiment why the GPU waits, and says what to do."""
 
-import os
 import shlex
-import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
+from imagenet_opt.cli.measuring import begin_measuring
 
 if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
     from omegaconf import DictConfig
@@ -54,7 +53,7 @@ def main(argv: list[str]) -> None:
         print(HELP)
         return
     options = parse(argv)
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as train.py: threads that spin starve the workers
+    begin_measuring()
     config = composed(options.overrides)
     command = shlex.join(["imagenet-opt", "doctor", *argv])
     if options.record_profile:
@@ -121,7 +120,6 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
     from imagenet_opt.measure.verdict import judge
 
     quiet()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that nothing is left behind
     if not torch.cuda.is_available() and "rehearsal" not in config.callbacks:
         print("no GPU here: the network runs on the CPU; rehearse=a10g simulates one instead", file=sys.stderr)
     seed_everything(config.seed, verbose=False)

@@ -13,6 +13,7 @@ from imagenet_opt.data.batch import Batch
 from imagenet_opt.measure.cuda_clock import CudaClock
 from imagenet_opt.measure.environment.gpu_state import GpuState, read_gpu
 from imagenet_opt.measure.host_waits import HostWaits
+from imagenet_opt.measure.operations import kernel_seconds
 from imagenet_opt.measure.rate import has_few_pauses
 from imagenet_opt.run.action_clock import CALLBACK, FETCH, LOGGER, SAVE, STEP, ActionClock, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step
@@ -142,8 +143,7 @@ class Watch(Callback):
             if self._num_profiled == _PROFILED_STEPS:
                 torch.cuda.synchronize()
                 self._profiler.stop()
-                microseconds = sum(event.self_device_time_total for event in self._profiler.key_averages())
-                self.seen.kernel_seconds = microseconds / 1e6 / _PROFILED_STEPS
+                self.seen.kernel_seconds = kernel_seconds(self._profiler, num_steps=_PROFILED_STEPS)
                 trainer.should_stop = True
 
     def _begin(self) -> None:

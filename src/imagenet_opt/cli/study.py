@@ -1,15 +1,13 @@
 """`imagenet-opt study`: what each optimisation is worth on this machine, with proof that nothing broke."""
 
-import os
 import shlex
-import signal
-import sys
 from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagenet_opt.cli.arguments import Parser, check_writable
+from imagenet_opt.cli.measuring import begin_measuring
 from imagenet_opt.errors import ConfigError
 
 if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
@@ -63,12 +61,11 @@ def main(argv: list[str]) -> None:
         print(HELP)
         return
     options = parse(argv)
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as train.py: threads that spin starve the workers
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that nothing is left behind
+    begin_measuring()
     prepare(options.request)
     from imagenet_opt.cli.study_output import about, log_sheets, print_sheets, write_outputs
 
-    facts = about(options.request, shlex.join(["imagenet-opt", "study", *argv]))
+    facts = about(shlex.join(["imagenet-opt", "study", *argv]))
     sheets = study(options.request)
     print_sheets(sheets)
     write_outputs(sheets, options.request, facts, options.json)

@@ -4,6 +4,7 @@ import datetime
 import html
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,14 @@ from imagenet_opt.measure.sheet import Plot, Sheet
 from imagenet_opt.run.wandb_run import build_wandb, finish
 
 
-def print_sheets(sheets: list[Sheet]) -> None:
+def print_sheets(sheets: Sequence[Sheet]) -> Console:
+    """On the terminal, with their notes; with what else may be said there."""
     console = Console(markup=False, highlight=False, width=None if Console().is_terminal else 140)
     for sheet in sheets:
         console.print(terminal_table(sheet))
         for note in sheet.notes:
             console.print(f"  {printable(note)}")
+    return console
 
 
 def terminal_table(sheet: Sheet) -> Table:
@@ -45,7 +48,8 @@ def write_outputs(sheets: list[Sheet], request: Request, facts: dict[str, Any], 
     line = f"{facts['date']}, {host['gpu'] or host['cpu']}, {host['usable_cpus']} CPUs, "
     line += ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     text = f"## {request.title}\n\n{line}\n\n    {command}\n\n" + "\n".join(sheet.markdown() for sheet in sheets)
-    whole = json.dumps(facts | {"sheets": [asdict(sheet) for sheet in sheets]}, indent=2) + "\n"
+    asked = {"study": request.name, "repeats": request.repeats, "seconds": request.seconds}
+    whole = json.dumps(asked | facts | {"sheets": [asdict(sheet) for sheet in sheets]}, indent=2) + "\n"
     try:
         write_whole(request.folder / "study.md", text)
         write_whole(request.folder / "study.json", whole)
@@ -57,17 +61,14 @@ def write_outputs(sheets: list[Sheet], request: Request, facts: dict[str, Any], 
     print(f"{request.folder}/study.html has the plots, study.md and study.json the numbers", file=sys.stderr)
 
 
-def about(request: Request, command: str) -> dict[str, Any]:
-    """What is to be said of a study, and how busy others keep the machine; call it before measuring."""
-    return {
-        "study": request.name,
-        "command": command,
-        "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        "machine": machine_facts(),
-        "versions": machine.versions(),
-        "repeats": request.repeats,
-        "seconds": request.seconds,
-    }
+def about(command: str) -> dict[str, Any]:
+    """By what, when and where it is measured, and how busy others keep the machine: call it before measuring."""
+    return {"command": command, "date": now(), "machine": machine_facts(), "versions": machine.versions()}
+
+
+def now() -> str:
+    """With the offset from UTC."""
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def page(sheets: list[Sheet], request: Request, facts: str) -> str:

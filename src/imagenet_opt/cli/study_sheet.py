@@ -35,7 +35,7 @@ def sheets(outcome: Outcome) -> list[Sheet]:
     columns += [Column("loss")] if outcome.request.parity_steps else []
     rows = [_cells(outcome, row, ratios) for row in outcome.plan.rows]
     rows += [(name, "left out", *[None] * (len(columns) - 2)) for name in outcome.plan.absent]
-    return [Sheet(outcome.request.title, tuple(columns), tuple(rows), tuple(notes(outcome)), plots(outcome))]
+    return [Sheet(outcome.request.title, tuple(columns), tuple(rows), tuple(notes(outcome, ratios)), plots(outcome))]
 
 
 def ratios_of(outcome: Outcome, measure: str) -> dict[str, Ratio]:
@@ -91,10 +91,10 @@ def said(ratio: Ratio | None) -> str | None:
     return f"{ratio.ratio:.2f} x ({ratio.low:.2f} to {high}) {verdict(ratio)}"
 
 
-def notes(outcome: Outcome) -> list[str]:
+def notes(outcome: Outcome, ratios: dict[str, dict[str, Ratio]]) -> list[str]:
     """What the numbers mean, in words."""
     plan, found = outcome.plan, []
-    num = len(ratios_of(outcome, "compute"))
+    num = len(ratios["compute"])
     against = {"cumulative": "the row above that worked", "alone": "the start", "leave_one_out": "all without it"}
     found.append(
         f"Worth: against {against[plan.file.order]}, in {outcome.request.repeats} rounds, {len(MEASURES) * num} "
@@ -109,7 +109,7 @@ def notes(outcome: Outcome) -> list[str]:
         return found
     found += _gaps(outcome, plan.rows[0])
     if plan.file.order == "cumulative" and num:
-        gains = (f"{name} {said(ratios_of(outcome, measure)[WHOLE])}" for measure, name in MEASURES.items())
+        gains = (f"{name} {said(ratios[measure][WHOLE])}" for measure, name in MEASURES.items())
         found.append(f"All together: {', '.join(gains)} against the start.")
     found += _held_up(outcome, max(plan.rows, key=lambda row: median(rates(outcome, row, "compute") or [0.0])))
     return found

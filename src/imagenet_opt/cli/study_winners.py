@@ -39,12 +39,17 @@ def why_not(outcome: Outcome, row: Row) -> str | None:
     if row.name in outcome.failures:
         return "failed"
     verdicts = {verdict(ratios_of(outcome, measure)[row.name]) for measure in MEASURES}
-    if "slower" in verdicts or "faster" not in verdicts:
+    if not _worth_it(verdicts):
         return ", ".join(sorted(verdicts))
     found = outcome.parities.get(row.name)
     if not isinstance(found, Parity):
         return f"its loss was not compared ({found or '--parity 0'})"
     return None if found.agrees else f"another loss ({found})"
+
+
+def _worth_it(verdicts: set[str]) -> bool:
+    """Of both measures."""
+    return "faster" in verdicts and "slower" not in verdicts
 
 
 def measure_together(
@@ -75,8 +80,7 @@ def measure_together(
 def _write(outcome: Outcome, winners: list[Row], words: list[str], together: dict[str, Ratio]) -> str:
     """Raises ConfigError."""
     told = ", ".join(f"{name} {said(together[measure])}" for measure, name in MEASURES.items())
-    verdicts = {verdict(ratio) for ratio in together.values()}
-    if "slower" in verdicts or "faster" not in verdicts:
+    if not _worth_it({verdict(ratio) for ratio in together.values()}):
         raise ConfigError(f"together they are not faster for sure: {told}")
     header = [outcome.request.title, f"together: {told}", *(f"with {row.name}" for row in winners)]
     file = write_tuned("study", words, header)

@@ -1,11 +1,11 @@
 """`imagenet-opt tune`: finds by measurement which settings are the fastest here."""
 
-import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
+from imagenet_opt.cli.measuring import begin_measuring
 
 HELP = """Which settings are the fastest here? Measured within a time, and kept only where they are faster beyond noise.
 
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
         print(HELP)
         return
     options = parse(argv)
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as train.py: threads that spin starve the workers
+    begin_measuring()
     command = shlex.join(["imagenet-opt", "tune", *argv])
     from imagenet_opt.cli.tune_output import print_tuning, sheets_of, write_experiment, write_json
     from imagenet_opt.cli.tune_run import tune

@@ -1,17 +1,13 @@
 """What a tuning leaves: tables on the terminal, a JSON file, and the experiment to train with."""
 
-import datetime
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-
 from imagenet_opt import machine
-from imagenet_opt.cli.bench_report import machine_facts
-from imagenet_opt.cli.study_output import terminal_table
+from imagenet_opt.cli.study_output import about, now, print_sheets
 from imagenet_opt.cli.sweep_rows import write_whole
 from imagenet_opt.cli.terminal import printable
 from imagenet_opt.cli.tune_batch import Batch
@@ -116,22 +112,15 @@ def _notes(found: Tuning) -> list[str]:
 
 
 def print_tuning(found: Tuning, sheets: Sequence[Sheet]) -> None:
-    console = Console(markup=False, highlight=False, width=None if Console().is_terminal else 140)
-    for sheet in sheets:
-        console.print(terminal_table(sheet))
-        for note in sheet.notes:
-            console.print(f"  {printable(note)}")
+    console = print_sheets(sheets)
     for note in _notes(found):
         console.print(printable(note))
     console.print(printable(f"better here: {' '.join(found.overrides) or 'nothing; what is configured stays'}"))
 
 
 def write_json(found: Tuning, sheets: Sequence[Sheet], command: str, budget_seconds: float, file: Path) -> None:
-    about = {
-        "command": command,
-        "date": _now(),
-        "machine": machine_facts(),
-        "versions": machine.versions(),
+    whole = {
+        **about(command),
         "simulated": found.simulated,
         "budget_seconds": budget_seconds,
         "seconds": round(found.seconds, 1),
@@ -139,7 +128,7 @@ def write_json(found: Tuning, sheets: Sequence[Sheet], command: str, budget_seco
         "notes": _notes(found),
         "sheets": [asdict(sheet) for sheet in sheets],
     }
-    write_whole(file, json.dumps(about, indent=2) + "\n")
+    write_whole(file, json.dumps(whole, indent=2) + "\n")
 
 
 def write_experiment(found: Tuning, sheets: Sequence[Sheet], command: str, given: Sequence[str]) -> Path | None:
@@ -148,7 +137,7 @@ def write_experiment(found: Tuning, sheets: Sequence[Sheet], command: str, given
         print("nothing to change, no experiment is written", file=sys.stderr)
         return None
     simulated = f", simulated {found.simulated}" if found.simulated else ""
-    lines = [f"{_now()}, {host()}{simulated}, torch {machine.versions()['torch']}", command]
+    lines = [f"{now()}, {host()}{simulated}, torch {machine.versions()['torch']}", command]
     for sheet in sheets:
         heads = [column.heading for column in sheet.columns]
         for row in sheet.texts():
@@ -157,7 +146,3 @@ def write_experiment(found: Tuning, sheets: Sequence[Sheet], command: str, given
     file = write_tuned("tune", found.overrides, lines)
     print(how_to_train(file, given), file=sys.stderr)
     return file
-
-
-def _now() -> str:
-    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")

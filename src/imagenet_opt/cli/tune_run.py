@@ -1,6 +1,5 @@
 """All that is tuned, in order: the device alone, the batch, the loader."""
 
-import signal
 import sys
 from dataclasses import dataclass, field
 
@@ -48,7 +47,6 @@ class Tuning:
 def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
     """Measure within the budget, start-up left out. Raises ImagenetOptError."""
     quiet()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that nothing is left behind
     config = composed(overrides)
     rehearsal = config.callbacks.get("rehearsal")
     found = Tuning(config, None if rehearsal is None else str(rehearsal.name))

@@ -33,7 +33,7 @@ def test_micro_batches_that_were_asked_for_stay(small: tuple[str, ...], monkeypa
     hold_images(2, monkeypatch)
     asked = (*small, "model.micro_batch_size=2")
     found = speed(SpeedJob(asked, 0.1, cold=False))
-    assert found["batch_size"] == 4 and found["drained"] in (0.0, 1.0)
+    assert found["batch_size"] == 4 and found["steady"] in (0.0, 1.0)
     assert all(float(found[name] or 0) > 0 for name in ("compute", "full", "memory_gib", "step_seconds"))
     assert 0 < float(found["busy"] or 0) <= 1
     assert found["compile_seconds"] is None and found["kernel_seconds"] is None

@@ -20,6 +20,8 @@ from imagenet_opt.run.logging_step import is_logging_step
 
 _LEAST_STEPS = 8
 _PROFILED_STEPS = 5
+_MOST_TAKEN = 0.05
+"""Of the timed batches, that may have been made before: the rate is so much too high at most. Our choice."""
 
 
 @dataclass
@@ -32,7 +34,8 @@ class Watched:
     copy_seconds: of a batch of a loader beside, to the GPU; None where nothing is copied. gpu_state: while it computed.
     kernel_seconds: of a step, that kernels ran; None where it was not asked for, and where the profiler saw none.
     launch_seconds: of this process's CPUs in each step of the warm-up, in which no launch waits for the GPU.
-    compile_seconds: see `compile_seconds`. drained: whether what was made ahead was used up before the first stamp.
+    compile_seconds: see `compile_seconds`. steady: whether what was made ahead was used up before the first stamp, or
+    is still there: else the loader may be slower than these steps.
     """
 
     stamps: list[float] = field(default_factory=list)
@@ -47,7 +50,7 @@ class Watched:
     kernel_seconds: float | None = None
     launch_seconds: list[float] = field(default_factory=list)
     compile_seconds: float | None = None
-    drained: bool = False
+    steady: bool = False
 
     @property
     def step_seconds(self) -> list[float]:
@@ -73,7 +76,7 @@ class Watch(Callback):
         self.least_steps = max(_LEAST_STEPS, 3 * multiple)
         self.seen = Watched()
         self._began = 0.0
-        self._num_warm = 0
+        self._num_warm = self._num_ready = 0
         self._own: dict[str, float] = {}
         self._device_clock: CudaClock | None = None
         self._found: Counter[str] = Counter()
@@ -128,10 +131,10 @@ class Watch(Callback):
         if not self.seen.stamps:
             self.seen.launch_seconds.append(time.process_time() - self._launching_since)
             self._num_warm += len(batch)
-            self.seen.drained = self._num_warm > 2 * len(batch) + ahead
+            self.seen.steady = self._num_warm > 2 * len(batch) + ahead
             must_begin = batch_idx >= trainer.num_training_batches // 3 or now - self._began > self.limit_seconds / 2
-            if self.seen.drained or must_begin:
-                self._begin()
+            if self.seen.steady or must_begin:
+                self._begin(trainer)
             return
         self.seen.stamps.append(now)
         self.seen.num_images.append(len(batch))
@@ -165,7 +168,8 @@ class Watch(Callback):
         if self._num_profiled:
             self.seen.kernel_seconds = kernel_seconds(profiler, num_steps=self._num_profiled) or None
 
-    def _begin(self) -> None:
+    def _begin(self, trainer: Trainer) -> None:
+        self._num_ready = num_ready(trainer.train_dataloader)
         self._busy, self._cpu = self._busy_seconds(), time.process_time()  # waits for the GPU
         self._own = dict(self._clock.own_seconds)
         self.seen.stamps.append(time.perf_counter())
@@ -173,6 +177,8 @@ class Watch(Callback):
 
     def _end(self, trainer: Trainer) -> None:
         num_steps = len(self.seen.stamps) - 1
+        taken = self._num_ready - num_ready(trainer.train_dataloader)
+        self.seen.steady |= taken <= _MOST_TAKEN * num_steps
         phases: Counter[str] = Counter()
         for action, seconds in self._clock.own_seconds.items():
             phases[_phase(action)] += (seconds - self._own.get(action, 0.0)) / num_steps  # type: ignore[assignment]
@@ -239,6 +245,11 @@ def images_ahead(batch: Batch, loader: Any) -> int:
     num_workers = max(1, workers.num_workers)
     ahead: int = (workers.prefetch_factor or 0) * len(batch) + 2 * batch.making.reads_in_flight
     return int(num_workers * ahead)
+
+
+def num_ready(loader: Any) -> int:
+    """Batches that are made and not yet asked for; 0 of a loader that makes none ahead."""
+    return int(getattr(loader, "num_ready", 0))
 
 
 def _phase(action: str) -> str:

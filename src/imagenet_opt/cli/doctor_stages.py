@@ -304,5 +304,5 @@ def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> 
 
 def watched_ceiling(seen: Watched, *, multiple: int = 1, in_bursts: bool = False) -> Ceiling:
     facts = {"device_seconds": seen.device_seconds, "num_steps": float(len(seen.step_seconds))}
-    facts["drained"] = float(seen.drained)
+    facts["steady"] = float(seen.steady)
     return Ceiling(rate_windows(seen.stamps, seen.num_images, multiple=multiple), facts, in_bursts)

@@ -34,8 +34,8 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
     busy: share of the full run in which kernels ran, counted as in the network alone. Where no kernels were seen: in
     which the device had something to do, the gaps between its kernels included; on a CPU, in which this process was
     within a step. memory_gib: that torch held of the GPU at most, graphs' pools included, or this process of the RAM.
-    compile_seconds: with the capture of a CUDA graph. step_seconds, kernel_seconds: of the network alone. drained: 0
-    where the full run was timed before what was made ahead was used up, and looks faster than it is.
+    compile_seconds: with the capture of a CUDA graph. step_seconds, kernel_seconds: of the network alone. steady: 0
+    where the full run was timed on batches that were made before, and may be slower in the long run.
 
     Raises ImagenetOptError; OutOfMemory instead of halving micro-batches.
     """
@@ -67,7 +67,7 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
         "step_seconds": alone.device_seconds,
         "kernel_seconds": alone.kernel_seconds,
         "batch_size": float(patient.how.batch_size),
-        "drained": float(full.drained),
+        "steady": float(full.steady),
     }
 
 

@@ -41,6 +41,7 @@ def mine(tmp_path: Path) -> Path:
         (["--seconds", "0"], "--seconds 0.0 must be from 0.1 to 3600"),
         (["--price-per-hour", "-1"], "--price-per-hour -1.0 must be above 0"),
         (["--apply", "study=queue"], "--apply is for studies of steps"),
+        (["--apply", "--parity", "0"], "--apply keeps steps whose loss was compared: give --parity STEPS above 0"),
         (["--parity", "10", "study=queue"], "--parity is for studies of steps"),
         (["--nosuch"], "unrecognized arguments: --nosuch"),
     ],

@@ -34,8 +34,8 @@ _FULL_RSIZE = 1 << 20
 """The largest that Linux takes and asks for by itself, nfs(5)."""
 
 
-def check_mount(mount: Mount | None, *, model: str = "") -> Finding:
-    """model: of the disk, as it calls itself. Fires where another place for the data is the remedy."""
+def check_mount(mount: Mount | None, *, data_root: str, model: str = "") -> Finding:
+    """Fires where another place for the data is the remedy. data_root: as configured. model: the disk's own name."""
     if mount is None:
         return Finding("slow_mount", None, "no mount holds the data's folder", environment=True)
     kind = _kind(mount)
@@ -52,7 +52,7 @@ def check_mount(mount: Mount | None, *, model: str = "") -> Finding:
         True,
         evidence,
         remedy="pack the data onto a local disk, or copy it there; shards are read in long stretches",
-        commands=("imagenet-opt pack data.root=... out=/local/disk/packed",),
+        commands=(f"imagenet-opt pack {shlex.quote(printable(f'data.root={data_root}'))} out=/local/disk/packed",),
         environment=True,
     )
 

@@ -275,6 +275,13 @@ def test_what_the_rules_read_is_measured(name: str) -> None:
     assert f'["{name}"] = ' in Path(doctor_examination.__file__).read_text()
 
 
+def test_more_cpus_end_where_they_are_taken_again() -> None:
+    """2 CPUs instead of 1: twice 120 images/s, of 320 that the GPU takes."""
+    rates = SLOW_DECODE | {"full_cold": 120.0, "full_warm": 120.0}
+    found = judge(seen(rates, STARVED, usable_cpus=1.0, machine_cpus=2.0, num_workers=1.0))
+    assert (found.cause, found.next_gain, found.next_stage) == ("few_cpus", 2.0, "decode_all")
+
+
 def test_training_and_loading_share_the_cpus() -> None:
     """4 CPUs; a step of 32 images takes 0.16 s of one, an image 4/400 s: 1/200 + 1/100 s together."""
     assert seen({"decode_all": 400.0}, main_cpu_seconds=0.16).cpu_budget == pytest.approx(4 / (1 / 200 + 1 / 100))

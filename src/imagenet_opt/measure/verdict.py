@@ -4,7 +4,7 @@ from dataclasses import fields
 
 from imagenet_opt.measure.diagnosis import CAUSES, STAGES, Diagnosis, Finding, Measurements, Step
 from imagenet_opt.measure.evidence import BUSY_ENOUGH, Evidence
-from imagenet_opt.measure.gains import gains_of_environment
+from imagenet_opt.measure.gains import gains_of_environment, most_gain
 from imagenet_opt.measure.rules import RULES
 
 HEADS = {
@@ -83,7 +83,8 @@ def _next_stage(seen: Evidence, gain: float, cause: str) -> str:
     Where decoding and training together take all CPUs, that is named by what takes most of them.
     """
     rate = gain * seen.measured
-    if abs(seen.cpu_budget - rate) < 0.03 * rate:
+    of_cpus = cause in ("busy_neighbour", "few_workers", "few_cpus") and gain < 0.97 * most_gain(seen)
+    if of_cpus or abs(seen.cpu_budget - rate) < 0.03 * rate:
         return "decode_all"
     rates = {name: ceiling.images_per_second for name, ceiling in seen.ceilings.items()}
     limits = ["copy", "decode_all", "loader_warm", *(("loader_cold", "storage_cold") if seen.is_cold else ())]
@@ -100,9 +101,10 @@ def _sentence(seen: Evidence, cause: str, fired: Finding | None, gain: float | N
 
 def _of_cause(seen: Evidence, fired: Finding, gain: float | None) -> str:
     possible = "" if gain is None else f" of a possible {gain * seen.measured:.0f}"
-    do = "; or ".join([fired.remedy, *(f"`{command}`" for command in fired.commands)])
     options = f" ({' '.join(fired.overrides)})" if fired.overrides else ""
-    return f"{fired.evidence}; {seen.measured:.0f}{possible} img/s. {do[:1].upper()}{do[1:]}{options}."
+    typed = ": " + "; ".join(f"`{command}`" for command in fired.commands) if fired.commands else ""
+    do = f"{fired.remedy[:1].upper()}{fired.remedy[1:]}{options}{typed}"
+    return f"{fired.evidence}; {seen.measured:.0f}{possible} img/s. {do}."
 
 
 def _without_cause(seen: Evidence, cause: str, gain: float) -> str:

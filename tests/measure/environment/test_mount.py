@@ -43,6 +43,11 @@ def test_each_kind_of_storage_is_known(line: str, fired: bool, words: str) -> No
     assert found.commands == (("imagenet-opt pack 'data.root=/data set' out=/local/disk/packed",) if fired else ())
 
 
+def test_shards_are_copied_and_not_packed_again() -> None:
+    found = check_mount(mount(S3), data_root="/s3/packed", packed=True)
+    assert found.commands == ("cp -r /s3/packed /local/disk/packed",)
+
+
 def test_a_rented_disk_is_not_taken_for_a_local_one() -> None:
     found = check_mount(mount(EXT4), data_root="/data", model="Amazon Elastic Block Store")
     assert "EBS volume" in found.evidence and "a disk of this machine" not in found.evidence

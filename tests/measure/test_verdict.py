@@ -203,6 +203,14 @@ def test_without_a_better_depth_the_data_has_to_move() -> None:
     assert rule.gain == pytest.approx(318 / 58)
 
 
+def test_a_host_whose_cpus_are_taken_is_not_called_slow_to_launch() -> None:
+    rates = SLOW_STORAGE | {"gpu": 70.0}
+    slow = {"storage_bound": "latency", "lazy": 0.0}
+    alone, crowded = (judge(seen(rates, {"fetch": 0.45}, others_cpus=others, **slow)) for others in (0.0, 1.5))
+    fired = [{finding.rule for finding in found.findings if finding.fired} for found in (alone, crowded)]
+    assert fired == [{"storage_latency", "launch_bound"}, {"storage_latency"}]
+
+
 def test_storage_is_not_blamed_for_a_busy_reader() -> None:
     found = judge(seen(SLOW_STORAGE, {"fetch": 0.45}, storage_bound="cpu"))
     assert found.cause == "slow_decode"

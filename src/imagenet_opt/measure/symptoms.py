@@ -48,6 +48,11 @@ def is_crowded(seen: Evidence) -> bool:
     return seen.gpu_beside_loader < SLOWER * seen.gpu and seen.busy < BUSY_ENOUGH and not is_slow_reading(seen)
 
 
+def has_neighbours(seen: Evidence) -> bool:
+    """Whether others' processes take much of the CPUs."""
+    return seen.fact("others_cpus") >= OTHERS_SHARE * seen.facts["usable_cpus"]
+
+
 def is_lazy(seen: Evidence) -> bool | None:
     """Whether files come from behind the mount at first touch; None where too few were touched to know."""
     if released(seen):

@@ -7,8 +7,8 @@ from imagenet_opt.measure.diagnosis import Finding
 from imagenet_opt.measure.evidence import BUSY_ENOUGH, Evidence
 from imagenet_opt.measure.gains import cpus_gain, gpu_gain, most_gain
 from imagenet_opt.measure.symptoms import (
-    OTHERS_SHARE,
     SLOWER,
+    has_neighbours,
     is_ample,
     is_crowded,
     is_reading_on_cpu,
@@ -20,9 +20,8 @@ from imagenet_opt.measure.symptoms import (
 
 def busy_neighbour(seen: Evidence) -> Finding:
     usable, others = seen.facts["usable_cpus"], seen.fact("others_cpus")
-    crowded = others >= OTHERS_SHARE * usable
     other = is_slow_reading(seen) or stalls(seen) or host_sync(seen).fired or small_prefetch(seen).fired
-    fired = crowded and seen.busy < BUSY_ENOUGH and not other
+    fired = has_neighbours(seen) and seen.busy < BUSY_ENOUGH and not other
     return Finding(
         "busy_neighbour",
         fired,

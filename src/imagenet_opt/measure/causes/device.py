@@ -2,13 +2,13 @@
 
 import math
 
-from imagenet_opt.measure.causes.cpus import busy_neighbour, few_cpus
+from imagenet_opt.measure.causes.cpus import few_cpus
 from imagenet_opt.measure.cures import changing, configured, data_words
 from imagenet_opt.measure.diagnosis import Finding
 from imagenet_opt.measure.environment.gpu import LINK
 from imagenet_opt.measure.evidence import BUSY_ENOUGH, Evidence
 from imagenet_opt.measure.gains import gpu_gain
-from imagenet_opt.measure.symptoms import ORDINARY_WAITS, SLOWER, is_starved
+from imagenet_opt.measure.symptoms import ORDINARY_WAITS, SLOWER, has_neighbours, is_starved
 
 _RECORD = "imagenet-opt doctor --record-profile keeps what a GPU does when all is well"
 
@@ -31,7 +31,7 @@ def slow_gpu(seen: Evidence) -> Finding:
 
 def launch_bound(seen: Evidence) -> Finding:
     slow = seen.busy_alone < BUSY_ENOUGH and seen.fact("waits_per_step") < ORDINARY_WAITS
-    fired = slow and not busy_neighbour(seen).fired and not few_cpus(seen).fired  # which slow down the host itself
+    fired = slow and not has_neighbours(seen) and not few_cpus(seen).fired  # which slow down the host itself
     compiled = ("callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=reduce-overhead")
     return Finding(
         "launch_bound",

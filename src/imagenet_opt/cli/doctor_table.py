@@ -58,8 +58,9 @@ def _facts(found: Diagnosis) -> list[tuple[str, str]]:
     rows = [
         ("measured", rate(found.measured)),
         ("expected", f"{rate(found.expected)}; the run reaches {found.efficiency:.0%} of it"),
-        ("unexplained", f"{found.unexplained:.0%} of what the stages alone allow"),
     ]
+    if found.unexplained is not None:
+        rows.append(("unexplained", f"{found.unexplained:.0%} of what the stages alone allow"))
     if found.next_gain is not None:
         when = "faster GPU" if found.cause == "healthy" else "if mended"
         rows.append((when, f"{rate(found.measured * found.next_gain)}, {found.next_gain:.2f} times as fast"))

@@ -133,7 +133,7 @@ class Diagnosis(Measurements):
     measured / expected. next_stage, next_gain: which ceiling is the next one after the cause is mended, and how many
     times as fast the run then is, or would be with a faster GPU where it is healthy; None where that cannot be
     predicted. waterfall: of one step, from the GPU alone to the full run; its parts add up to the last step exactly.
-    unexplained: share of what is expected that the run does not give.
+    unexplained: share of what is expected that the run does not give; None where there is no run.
     """
 
     sentence: str
@@ -150,8 +150,8 @@ class Diagnosis(Measurements):
         return self.measured / self.expected
 
     @property
-    def unexplained(self) -> float:
-        return max(0.0, 1 - self.efficiency)
+    def unexplained(self) -> float | None:
+        return max(0.0, 1 - self.efficiency) if self.measured else None
 
 
 def write_diagnosis(found: Diagnosis, file: Path) -> None:

@@ -35,6 +35,7 @@ def test_what_matters_comes_first() -> None:
     assert places == sorted(places), "remedies by what they promise"
     assert "0.83 it/s, 212 images/s" in text
     assert "the run reaches 96% of it" in text
+    assert "4% of what the stages alone allow" in text
     assert "3.65 times as fast" in text
 
 
@@ -42,6 +43,13 @@ def test_bars_are_as_long_as_the_rates() -> None:
     lines = {name: line.count("█") for line in printed(110).splitlines() for name in STAGES.values() if name in line}
     assert lines[STAGES["gpu"]] == pytest.approx(12, abs=1)
     assert lines[STAGES["full_cold"]] == pytest.approx(3, abs=1)
+
+
+def test_the_cause_comes_before_what_promises_more_and_what_cannot_be_predicted_says_so() -> None:
+    text = printed(100, cause="read-ahead", next_gain=None, next_stage=None)
+    assert text.index("* read-ahead") < text.index("* files one by one")
+    assert "* read-ahead  gain not predictable" in text
+    assert "if mended gain not predictable" in " ".join(text.split())
 
 
 def test_a_healthy_run_has_nothing_to_mend() -> None:

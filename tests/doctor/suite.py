@@ -12,7 +12,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from imagenet_opt.measure.page_cache import Extent, evicted
 from tests.doctor.cases import CASES, Case, arranged
@@ -93,33 +96,53 @@ def record(out: Path, file: Path) -> None:
     for one in sorted(out.glob("*.json")):
         found = json.loads(one.read_text())
         texts = {name: text for name, text in found["texts"].items() if name in _TEXTS}
-        fresh = {"sentence": "", "cause": "", "next_stage": None, "next_gain": None, "findings": [], "texts": texts}
+        fresh = {"verdict": "", "cause": "", "next_stage": None, "next_gain": None, "findings": [], "texts": texts}
         kept = {name: found[name] for name in _KEPT}
-        rows.append(json.dumps({"case": one.stem.rpartition("-")[0].replace("_", " ")} | kept | fresh))
+        rows.append(json.dumps({"case": _case(one)} | kept | fresh))
     file.write_bytes(gzip.compress("\n".join(rows).encode(), mtime=0))
 
 
-def confusion(out: Path) -> dict[str, Counter[str]]:
-    """By case, how often each cause is named by the rules as they are now, of what was measured then."""
+@dataclass
+class Tally:
+    """Of the runs of one case: how often each cause was named, and each other rule than the right one fired."""
+
+    causes: Counter[str] = field(default_factory=Counter)
+    also: Counter[str] = field(default_factory=Counter)
+
+
+def tallied(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Tally]:
+    """By case, by the rules as they are now. runs: case, and what was measured then."""
     from imagenet_opt.measure.diagnosis import diagnosis_of
     from imagenet_opt.measure.evidence import evidence_of
     from imagenet_opt.measure.verdict import judge
 
-    found: dict[str, Counter[str]] = {name: Counter() for name in CASES}
-    for file in sorted(out.glob("*.json")):
-        cause = judge(evidence_of(diagnosis_of(json.loads(file.read_text())))).cause
-        found[file.stem.rpartition("-")[0].replace("_", " ")][cause] += 1
+    found = {name: Tally() for name in CASES}
+    for name, plain in runs:
+        judged = judge(evidence_of(diagnosis_of(plain)))
+        fired = {finding.rule for finding in judged.findings if finding.fired and not finding.environment}
+        found[name].causes[judged.cause] += 1
+        found[name].also.update(fired - {CASES[name].cause})
     return found
 
 
 def table(out: Path) -> str:
-    """Markdown: what was done, what must be said, and what was."""
-    rows = ["| what was done | cause | named | other verdicts |", "|---|---|---|---|"]
-    for name, causes in confusion(out).items():
-        right, total = causes[CASES[name].cause], causes.total()
-        wrong = ", ".join(f"{cause} {num}" for cause, num in causes.most_common() if cause != CASES[name].cause)
-        rows.append(f"| {name} | {CASES[name].cause} | {right} of {total} | {wrong or 'none'} |")
+    """Markdown: what was done, what must be said, what was, and which rules fired beside it."""
+    runs = ((_case(file), json.loads(file.read_text())) for file in sorted(out.glob("*.json")))
+    rows = ["| what was done | cause | named | other verdicts | also fired |", "|---|---|---|---|---|"]
+    for name, tally in tallied(runs).items():
+        right = CASES[name].cause
+        wrong = Counter({cause: num for cause, num in tally.causes.items() if cause != right})
+        named = f"{tally.causes[right]} of {tally.causes.total()}"
+        rows.append(f"| {name} | {right} | {named} | {_listed(wrong)} | {_listed(tally.also)} |")
     return "\n".join(rows)
+
+
+def _case(file: Path) -> str:
+    return file.stem.rpartition("-")[0].replace("_", " ")
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {num}" for name, num in counts.most_common()) or "none"
 
 
 if __name__ == "__main__":

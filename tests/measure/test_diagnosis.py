@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.diagnosis import CAUSES, Diagnosis, Finding, read_diagnosis, write_diagnosis
 from tests.diagnoses import make_diagnosis
+
+DOCS = Path(__file__).parents[2] / "docs/doctor.md"
 
 
 @pytest.mark.parametrize("changes", [{}, {"simulated": "a10g", "next_stage": None, "next_gain": None, "curves": {}}])
@@ -32,10 +35,32 @@ def test_the_file_says_by_itself_what_was_found(tmp_path: Path) -> None:
     found = make_diagnosis()
     write_diagnosis(found, tmp_path / "doctor.json")
     plain = json.loads((tmp_path / "doctor.json").read_text())
+    assert plain["verdict"] == found.sentence
     assert plain["meaning"] == CAUSES["storage_latency"]
+    assert plain["unexplained"] == pytest.approx(1 - 212 / 221)
+    assert plain["confidence"] == {"level": "high", "doubts": []}
     assert plain["efficiency"] == pytest.approx(212 / 221)
     assert plain["ceilings"]["gpu"]["images_per_second"] == pytest.approx(812)
     assert plain["ceilings"]["gpu"]["low"] == pytest.approx(812 * 0.97)
+
+
+KEYS = {
+    *("format", "verdict", "cause", "meaning", "expected", "measured", "efficiency", "unexplained", "confidence"),
+    *("next_stage", "next_gain", "findings", "ceilings", "waterfall", "step_seconds", "phases", "curves", "facts"),
+    *("texts", "simulated", "batch_size", "machine", "versions", "config", "command", "date"),
+}
+
+
+def test_the_file_has_the_documented_keys(tmp_path: Path) -> None:
+    write_diagnosis(make_diagnosis(), tmp_path / "doctor.json")
+    plain = json.loads((tmp_path / "doctor.json").read_text())
+    assert plain.keys() >= KEYS and "sentence" not in plain
+    documented = re.findall(r"`(\w+)`", DOCS.read_text().partition("## The file")[2].partition("\n## ")[0])
+    assert set(documented) >= KEYS
+
+
+def test_without_a_run_nothing_is_called_unexplained() -> None:
+    assert make_diagnosis(measured=0.0).unexplained is None
 
 
 @pytest.mark.parametrize(
@@ -43,9 +68,9 @@ def test_the_file_says_by_itself_what_was_found(tmp_path: Path) -> None:
     [
         ("", "not a file of imagenet-opt doctor"),
         ("[1, 2]", "not a file of imagenet-opt doctor"),
-        ('{"format": 1}', "not a file of imagenet-opt doctor.*ceilings"),
-        ('{"format": 2}', "format 2, expected 1; run imagenet-opt doctor again"),
-        ('{"format": 1, "ceilings": {"gpu": 3}}', "not a file of imagenet-opt doctor"),
+        ('{"format": 2}', "not a file of imagenet-opt doctor.*verdict"),
+        ('{"format": 1}', "format 1, expected 2; run imagenet-opt doctor again"),
+        ('{"format": 2, "ceilings": {"gpu": 3}}', "not a file of imagenet-opt doctor"),
         ("\ud800", "not a file of imagenet-opt doctor"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from imagenet_opt.cli import doctor_examination
-from imagenet_opt.measure.diagnosis import CAUSES, Ceiling
+from imagenet_opt.measure.diagnosis import CAUSES, Ceiling, Finding
 from imagenet_opt.measure.evidence import Evidence, evidence_of
 from imagenet_opt.measure.rules import RULES
 from imagenet_opt.measure.verdict import HEADS, judge
@@ -133,6 +133,118 @@ def test_the_gain_is_what_the_next_limit_allows() -> None:
     assert "58 of a possible 318 img/s" in found.sentence
 
 
+def test_a_healthy_run_names_what_a_faster_gpu_would_meet() -> None:
+    """The copy, which is made ahead, 40000 images/s; 4 CPUs: 0.01 s of one for 32 images, 4/1500 s for one."""
+    found = judge(STORIES["healthy"])
+    together = 4 / (0.01 / 32 + 4 / 1500)
+    assert found.next_gain == pytest.approx(together / 316)
+    assert found.next_stage == "decode_all"
+    assert "it is the limit. A faster one would bring up to 4.2" in found.sentence
+
+
+def test_what_is_unexplained_is_a_number() -> None:
+    found = judge(STORIES["unexplained"])
+    assert found.unexplained == pytest.approx(1 - 200 / 318)
+    assert found.next_gain == pytest.approx(318 / 200)
+    assert judge(STORIES["healthy"]).unexplained == pytest.approx(2 / 318)
+
+
+def test_a_cause_does_not_hide_what_it_leaves_unexplained() -> None:
+    slower = judge(seen(SLOW_STORAGE | {"full_cold": 42.0}, {"fetch": 0.7}, storage_bound="latency", lazy=0.0))
+    assert slower.cause == "storage_latency"
+    assert "The run gives 30% less than its stages alone allow: that is unexplained." in slower.sentence
+    assert "unexplained" not in judge(STORIES["storage_latency"]).sentence
+    assert "unexplained" not in judge(STORIES["slow_logging"]).sentence, "logging shows in the run alone"
+
+
+def test_less_contention_ends_at_the_gpu_alone() -> None:
+    assert judge(STORIES["contention"]).next_gain == pytest.approx(320 / 195)
+
+
+def test_contention_with_one_worker_cannot_be_mended_by_fewer() -> None:
+    facts = STORIES["contention"].facts | {"num_workers": 1.0}
+    found = judge(replace(STORIES["contention"], facts=facts))
+    assert found.cause == "contention" and found.next_gain is None
+    rule = next(finding for finding in found.findings if finding.rule == "contention")
+    assert not rule.overrides and rule.commands == ("#SBATCH --cpus-per-task=5",)
+
+
+def test_a_sync_within_the_network_is_in_the_gpus_own_rate_too() -> None:
+    """It takes 200 images/s alone as well; by the device's seconds 320."""
+    rates = {name: 200.0 for name in ("gpu", "gpu_beside_loader", "full_warm", "full_cold")}
+    found = judge(seen(rates, waits_per_step=1.0, waits="item at mine.py:7"))
+    assert found.cause == "host_sync"
+    assert found.next_gain == pytest.approx(320 / 200)
+
+
+def test_smaller_images_were_not_measured() -> None:
+    found = judge(STORIES["slow_decode"])
+    assert found.next_gain is None and found.next_stage is None
+    assert "of a possible" not in found.sentence
+
+
+def test_more_reads_in_flight_bring_what_was_read_with_as_many() -> None:
+    curve = ((1.0, 4.0), (16.0, 65.0), (64.0, 180.0), (256.0, 190.0))
+    facts: dict[str, Any] = {"storage_bound": "latency", "depth": 16.0, "curves": {"reads_in_flight": curve}}
+    fixed = judge(seen(SLOW_STORAGE, {"fetch": 0.45}, reads_in_flight="4", **facts))
+    assert fixed.cause == "storage_latency" and fixed.next_gain == pytest.approx(180 / 58)
+    follows = judge(seen(SLOW_STORAGE, {"fetch": 0.45}, reads_in_flight="auto", **facts))
+    rule = next(finding for finding in follows.findings if finding.rule == "storage_latency")
+    assert rule.overrides == ("data.reads_in_flight=16",), "64 in flight of 4 workers"
+    assert rule.gain == pytest.approx(180 / 58)
+
+
+def test_without_a_better_depth_the_data_has_to_move() -> None:
+    curve = ((1.0, 30.0), (16.0, 65.0), (64.0, 68.0))
+    facts: dict[str, Any] = {"storage_bound": "latency", "depth": 16.0, "curves": {"reads_in_flight": curve}}
+    found = judge(seen(SLOW_STORAGE, {"fetch": 0.45}, reads_in_flight="auto", **facts))
+    rule = next(finding for finding in found.findings if finding.rule == "storage_latency")
+    assert not rule.overrides and rule.commands[0].startswith("imagenet-opt pack")
+    assert rule.gain == pytest.approx(318 / 58)
+
+
+def test_a_host_whose_cpus_are_taken_is_not_called_slow_to_launch() -> None:
+    rates = SLOW_STORAGE | {"gpu": 70.0}
+    slow = {"storage_bound": "latency", "lazy": 0.0}
+    alone, crowded = (judge(seen(rates, {"fetch": 0.45}, others_cpus=others, **slow)) for others in (0.0, 1.5))
+    fired = [{finding.rule for finding in found.findings if finding.fired} for found in (alone, crowded)]
+    assert fired == [{"storage_latency", "launch_bound"}, {"storage_latency"}]
+
+
+def test_storage_is_not_blamed_for_a_busy_reader() -> None:
+    found = judge(seen(SLOW_STORAGE, {"fetch": 0.45}, storage_bound="cpu"))
+    assert found.cause == "slow_decode"
+    assert "one process reads 65 img/s, its CPU busy" in found.sentence
+
+
+def test_what_is_not_known_of_first_touches_is_not_judged() -> None:
+    late = {"storage_bound": "latency", "first_touch": "2 requests only"}
+    found = judge(seen(SLOW_STORAGE, {"fetch": 0.45}, **late))
+    rule = next(finding for finding in found.findings if finding.rule == "lazy_mount")
+    assert rule.fired is None and "2 requests only" in rule.evidence
+    assert found.cause == "storage_latency"
+
+
+def test_released_files_are_lazy_whatever_the_touches_say() -> None:
+    says = Finding("released_files", True, "40 of 200 files are released", environment=True)
+    slow = seen(SLOW_STORAGE, {"fetch": 0.45}, storage_bound="latency", lazy=0.0)
+    found = judge(replace(slow, environment=(says,)))
+    assert found.cause == "lazy_mount" and "40 of 200 files are released" in found.sentence
+    assert judge(replace(seen(), environment=(says,))).cause == "healthy"
+
+
+def test_copies_that_are_not_made_ahead_add_to_the_step() -> None:
+    """1/(1/320 + 1/640) = 213.3 images/s."""
+    rates = {"copy": 640.0, "full_warm": 210.0, "full_cold": 210.0}
+    waits = replace(seen(rates), config={"data": {"copies": "pinned"}})
+    assert waits.expected == pytest.approx(1 / (1 / 320 + 1 / 640))
+    found = judge(waits)
+    rule = next(finding for finding in found.findings if finding.rule == "slow_copy")
+    assert found.cause == "slow_copy" and rule.overrides == ("data.copies=ahead",)
+    assert found.next_gain == pytest.approx(320 / 210)
+    assert seen(rates).expected == 318.0
+
+
 def test_a_cure_beyond_the_next_bottleneck_is_not_promised() -> None:
     decodes_little = STORIES["storage_bandwidth"].ceilings | {"decode_all": Ceiling((200.0,), {})}
     found = judge(replace(STORIES["storage_bandwidth"], ceilings=decodes_little))
@@ -169,6 +281,13 @@ def test_without_workers_training_waits_for_each_batch() -> None:
 def test_what_the_rules_read_is_measured(name: str) -> None:
     """By cli/doctor_examination.py, which alone makes evidence."""
     assert f'["{name}"] = ' in Path(doctor_examination.__file__).read_text()
+
+
+def test_more_cpus_end_where_they_are_taken_again() -> None:
+    """2 CPUs instead of 1: twice 120 images/s, of 320 that the GPU takes."""
+    rates = SLOW_DECODE | {"full_cold": 120.0, "full_warm": 120.0}
+    found = judge(seen(rates, STARVED, usable_cpus=1.0, machine_cpus=2.0, num_workers=1.0))
+    assert (found.cause, found.next_gain, found.next_stage) == ("few_cpus", 2.0, "decode_all")
 
 
 def test_training_and_loading_share_the_cpus() -> None:

@@ -15,6 +15,7 @@ _BAR = 24
 _BESIDE = 65
 _REACH = 2.0
 """Bars end at so many times what the GPU takes."""
+_NOT_PREDICTABLE = "gain not predictable"
 _STYLES = {"gpu": "green", "loader": "blue", "decode": "yellow", "storage": "magenta", "copy": "cyan", "full": "white"}
 _SURE = {"high": "green", "medium": "yellow", "low": "red"}
 
@@ -25,7 +26,8 @@ def print_diagnosis(found: Diagnosis, console: Console) -> None:
     console: with `markup=False, highlight=False`, and a width of 80 at least.
     """
     console.print(_verdict(found), _ceilings(found, console), Text())
-    fired = sorted((finding for finding in found.findings if finding.fired), key=lambda one: -(one.gain or 0))
+    fired = [finding for finding in found.findings if finding.fired]
+    fired.sort(key=lambda one: (one.rule != found.cause, -(one.gain or 0)))
     for finding in fired:
         console.print(_finding(finding))
     quiet = sum(finding.fired is False for finding in found.findings)
@@ -57,8 +59,13 @@ def _facts(found: Diagnosis) -> list[tuple[str, str]]:
         ("measured", rate(found.measured)),
         ("expected", f"{rate(found.expected)}; the run reaches {found.efficiency:.0%} of it"),
     ]
+    if found.unexplained is not None:
+        rows.append(("unexplained", f"{found.unexplained:.0%} of what the stages alone allow"))
     if found.next_gain is not None:
-        rows.append(("if mended", f"{rate(found.measured * found.next_gain)}, {found.next_gain:.2f} times as fast"))
+        when = "faster GPU" if found.cause == "healthy" else "if mended"
+        rows.append((when, f"{rate(found.measured * found.next_gain)}, {found.next_gain:.2f} times as fast"))
+    elif found.cause != "healthy":
+        rows.append(("if mended", _NOT_PREDICTABLE))
     if found.next_stage is not None:
         rows.append(("next limit", STAGES.get(found.next_stage, found.next_stage)))
     return rows
@@ -97,8 +104,8 @@ def _span(ceiling: Ceiling) -> str:
 
 def _finding(finding: Finding) -> RenderableType:
     head = Text("* ", style="bold red").append(printable(finding.rule), style="bold")
-    if finding.gain is not None:
-        head.append(f"  {finding.gain:.2f} times as fast", style="green")
+    promise = _NOT_PREDICTABLE if finding.gain is None else f"{finding.gain:.2f} times as fast"
+    head.append(f"  {promise}", style="dim" if finding.gain is None else "green")
     lines = Table.grid()
     lines.add_column(width=2)
     lines.add_column(overflow="fold")

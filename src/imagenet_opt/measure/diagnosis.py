@@ -11,7 +11,7 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.statistics import Estimate, median_interval
 
 FILE = "doctor.json"
-FORMAT = 1
+FORMAT = 2
 STAGES = {
     "gpu": "GPU, batch resident",
     "gpu_beside_loader": "GPU, while the loader runs",
@@ -131,8 +131,9 @@ class Diagnosis(Measurements):
 
     cause: a key of CAUSES. expected: the least ceiling of the state in which the run was measured. efficiency:
     measured / expected. next_stage, next_gain: which ceiling is the next one after the cause is mended, and how many
-    times as fast the run then is; None where nothing is to be gained. waterfall: of one step, from the GPU alone to the
-    full run; its parts add up to the last step exactly.
+    times as fast the run then is, or would be with a faster GPU where it is healthy; None where that cannot be
+    predicted. waterfall: of one step, from the GPU alone to the full run; its parts add up to the last step exactly.
+    unexplained: share of what is expected that the run does not give; None where there is no run.
     """
 
     sentence: str
@@ -148,16 +149,24 @@ class Diagnosis(Measurements):
     def efficiency(self) -> float:
         return self.measured / self.expected
 
+    @property
+    def unexplained(self) -> float | None:
+        return max(0.0, 1 - self.efficiency) if self.measured else None
+
 
 def write_diagnosis(found: Diagnosis, file: Path) -> None:
-    """As JSON. Raises OSError."""
-    verdict = {"sentence": found.sentence, "cause": found.cause, "meaning": CAUSES[found.cause]}
-    about = {"format": FORMAT, **verdict, "efficiency": found.efficiency}
+    """As JSON; the sentence is its "verdict". Raises OSError."""
+    from imagenet_opt.measure.confidence import confidence  # which is made from a Diagnosis
+
+    plain = asdict(found)
+    verdict = {"verdict": plain.pop("sentence"), "cause": found.cause, "meaning": CAUSES[found.cause]}
+    shares = {"efficiency": found.efficiency, "unexplained": found.unexplained}
+    about = {"format": FORMAT, **verdict, **shares, "confidence": confidence(found)._asdict()}
     rates = {
         name: {"images_per_second": ceiling.images_per_second} | ceiling.estimate._asdict() | asdict(ceiling)
         for name, ceiling in found.ceilings.items()
     }
-    file.write_text(json.dumps(about | asdict(found) | {"ceilings": rates}, indent=1) + "\n")
+    file.write_text(json.dumps(about | plain | {"ceilings": rates}, indent=1) + "\n")
 
 
 def read_diagnosis(file: Path) -> Diagnosis:
@@ -188,4 +197,5 @@ def diagnosis_of(plain: Mapping[str, Any]) -> Diagnosis:
         "curves": lambda found: {name: tuple((x, y) for x, y in points) for name, points in found.items()},
     }
     known = Diagnosis.__dataclass_fields__.keys() & plain.keys()
-    return Diagnosis(**{name: read.get(name, lambda value: value)(plain[name]) for name in known})
+    fields = {name: read.get(name, lambda value: value)(plain[name]) for name in known}
+    return Diagnosis(sentence=plain["verdict"], **fields)

@@ -12,6 +12,8 @@ BUSY_ENOUGH = 0.9
 MOSTLY = 0.95
 """Share of the data in the page cache from which a run is judged by files in memory: a few files from slow storage
 hold up all batches."""
+NEARLY_ALL = 0.9
+"""Of the most that a storage gives: more requests in flight bring no more than that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +64,41 @@ class Evidence(Measurements):
         return float(np.exp(np.interp(np.log(max(1.0, self.fact("depth"))), depths, rates)))
 
     @property
+    def best_depth(self) -> tuple[float, float]:
+        """The fewest requests in flight that bring nearly all that the storage gives, and images per second there."""
+        points = [point for point in self.curves.get("reads_in_flight", ()) if point[1] > 0]
+        most = max((rate for _, rate in points), default=0.0)
+        return next((point for point in sorted(points) if point[1] >= NEARLY_ALL * most), (0.0, 0.0))
+
+    @property
     def copy(self) -> float:
         """Images per second of the copy to the device; without end where there is none, as it is no limit then."""
         copies = (self.ceilings.get(name) for name in ("copy_overlapped", "copy"))
         return next((copy.images_per_second for copy in copies if copy is not None), float("inf"))
+
+    @property
+    def is_overlapped(self) -> bool:
+        """Whether batches are copied while the device computes: data.copies=ahead, unless something else is said."""
+        data = self.config.get("data")
+        return not isinstance(data, Mapping) or data.get("copies", "ahead") == "ahead"
+
+    def with_copy(self, rate: float) -> float:
+        """Images per second of a device that takes `rate`, with the copies that it needs."""
+        return min(rate, self.copy) if self.is_overlapped else 1 / (1 / rate + 1 / self.copy)
+
+    @property
+    def fed(self) -> float:
+        """Images per second that the device takes while the loader runs and batches are copied.
+
+        Copies that are not made ahead come from the loader beside it too, in the device's own order: so they are added
+        to what the device takes alone.
+        """
+        return min(self.gpu_beside_loader, self.with_copy(self.gpu_beside_loader if self.is_overlapped else self.gpu))
+
+    @property
+    def computes(self) -> float:
+        """Images per second at which the device would never wait."""
+        return self.batch_size / self.ceilings["gpu"].facts["device_seconds"]
 
     @property
     def full(self) -> Ceiling:
@@ -91,7 +124,12 @@ class Evidence(Measurements):
     def expected(self) -> float:
         if not self.facts["num_workers"]:  # one after the other
             return 1 / (1 / self.gpu + 1 / self.loader)
-        return min(self.gpu_beside_loader, self.supply, self.copy)
+        return min(self.fed, self.supply)
+
+    @property
+    def unexplained(self) -> float:
+        """Share of what is expected that the run does not give."""
+        return max(0.0, 1 - self.measured / self.expected)
 
     @property
     def step(self) -> float:

@@ -4,6 +4,7 @@ from dataclasses import fields
 
 from imagenet_opt.measure.diagnosis import CAUSES, STAGES, Diagnosis, Finding, Measurements, Step
 from imagenet_opt.measure.evidence import BUSY_ENOUGH, Evidence
+from imagenet_opt.measure.gains import gains_of_environment, most_gain
 from imagenet_opt.measure.rules import RULES
 
 HEADS = {
@@ -27,6 +28,10 @@ HEADS = {
     "unexplained": "Unexplained",
 }
 assert HEADS.keys() == CAUSES.keys()
+BESIDE_STAGES = ("checkpoint_stall", "slow_logging", "slow_callback", "host_sync", "small_prefetch")
+"""Causes that no stage has alone: they show in what the run gives less than its stages."""
+MUCH_UNEXPLAINED = 0.1
+"""Share of what is expected, from which the sentence tells that it is missing."""
 
 
 def judge(seen: Evidence) -> Diagnosis:
@@ -34,8 +39,8 @@ def judge(seen: Evidence) -> Diagnosis:
     findings = tuple(rule(seen) for rule in RULES)
     fired = next((finding for finding in findings if finding.fired), None)
     cause = fired.rule if fired else "healthy" if seen.busy >= BUSY_ENOUGH else "unexplained"
-    gain = fired.gain if fired else None
-    next_stage = _next_stage(seen, gain) if gain is not None else None
+    gain = fired.gain if fired else _gain_without_cause(seen, cause)
+    next_stage = _next_stage(seen, gain, cause) if gain is not None else None
     shared = {field.name: getattr(seen, field.name) for field in fields(Measurements)}
     return Diagnosis(
         sentence=_sentence(seen, cause, fired, gain, next_stage),
@@ -45,9 +50,14 @@ def judge(seen: Evidence) -> Diagnosis:
         next_stage=next_stage,
         next_gain=gain,
         waterfall=_waterfall(seen),
-        findings=(*findings, *seen.environment),
+        findings=(*findings, *gains_of_environment(seen)),
         **shared,
     )
+
+
+def _gain_without_cause(seen: Evidence, cause: str) -> float:
+    """Of a healthy run: with a GPU that takes all; of an unexplained one: if it gave what the stages allow."""
+    return max(1.0, (min(seen.supply, seen.copy) if cause == "healthy" else seen.expected) / seen.measured)
 
 
 def _waterfall(seen: Evidence) -> tuple[Step, ...]:
@@ -67,25 +77,47 @@ def _waterfall(seen: Evidence) -> tuple[Step, ...]:
     return (*steps, Step("full run", before))
 
 
-def _next_stage(seen: Evidence, gain: float) -> str:
-    """What is the limit at `gain` times the present rate: the lowest ceiling that is not below it."""
+def _next_stage(seen: Evidence, gain: float, cause: str) -> str:
+    """What is the limit at `gain` times the present rate: the lowest ceiling that is not below it.
+
+    Where decoding and training together take all CPUs, that is named by what takes most of them.
+    """
+    rate = gain * seen.measured
+    of_cpus = cause in ("busy_neighbour", "few_workers", "few_cpus") and gain < 0.97 * most_gain(seen)
+    if of_cpus or abs(seen.cpu_budget - rate) < 0.03 * rate:
+        return "decode_all"
     rates = {name: ceiling.images_per_second for name, ceiling in seen.ceilings.items()}
-    limits = ("gpu", "gpu_beside_loader", "copy", "decode_all", "loader_warm")
-    above = {name: rates[name] for name in limits if name in rates and rates[name] >= 0.97 * gain * seen.measured}
+    limits = ["copy", "decode_all", "loader_warm", *(("loader_cold", "storage_cold") if seen.is_cold else ())]
+    limits += () if cause == "healthy" else ("gpu", "gpu_beside_loader")
+    above = {name: rates[name] for name in limits if name in rates and rates[name] >= 0.97 * rate}
     return min(above, key=lambda name: above[name], default="decode_all")
 
 
 def _sentence(seen: Evidence, cause: str, fired: Finding | None, gain: float | None, next_stage: str | None) -> str:
-    device = f"the simulated {seen.simulated}" if seen.simulated else "the GPU" if seen.fact("has_gpu") else "the CPU"
-    if fired is None:
-        says = f"{HEADS[cause]}: {device} computes {seen.busy:.0%} of the time, {seen.measured:.0f} img/s"
-        if cause == "healthy":
-            return f"{says}; it is the limit."
-        return f"{says} of the {seen.expected:.0f} that the stages alone allow; no single experiment explains the rest."
-    says = (
-        f"{HEADS[cause]}: {fired.evidence}; {seen.measured:.0f} of a possible {(gain or 1) * seen.measured:.0f} img/s"
-    )
-    do = "; or ".join([fired.remedy, *(f"`{command}`" for command in fired.commands)])
-    options = f" ({' '.join(fired.overrides)})" if fired.overrides else ""
+    says = _of_cause(seen, fired, gain) if fired else _without_cause(seen, cause, gain or 1)
     after = f" The next limit: {STAGES[next_stage]}." if next_stage else ""
-    return f"{says}. {do[:1].upper()}{do[1:]}{options}.{after}"
+    return f"{HEADS[cause]}: {says}{_gap(seen, cause)}{after}"
+
+
+def _of_cause(seen: Evidence, fired: Finding, gain: float | None) -> str:
+    possible = "" if gain is None else f" of a possible {gain * seen.measured:.0f}"
+    options = f" ({' '.join(fired.overrides)})" if fired.overrides else ""
+    typed = ": " + "; ".join(f"`{command}`" for command in fired.commands) if fired.commands else ""
+    do = f"{fired.remedy[:1].upper()}{fired.remedy[1:]}{options}{typed}"
+    return f"{fired.evidence}; {seen.measured:.0f}{possible} img/s. {do}."
+
+
+def _without_cause(seen: Evidence, cause: str, gain: float) -> str:
+    device = f"the simulated {seen.simulated}" if seen.simulated else "the GPU" if seen.fact("has_gpu") else "the CPU"
+    says = f"{device} computes {seen.busy:.0%} of the time, {seen.measured:.0f} img/s"
+    if cause == "healthy":
+        return f"{says}; it is the limit. A faster one would bring up to {gain:.2f} times as much."
+    return f"{says} of the {seen.expected:.0f} that the stages alone allow; no single experiment explains the rest."
+
+
+def _gap(seen: Evidence, cause: str) -> str:
+    """Said where the run gives much less than its stages, unless the sentence is about that already."""
+    if seen.unexplained <= MUCH_UNEXPLAINED or cause == "unexplained":
+        return ""
+    share = f" The run gives {seen.unexplained:.0%} less than its stages alone allow"
+    return f"{share}, which is where this shows." if cause in BESIDE_STAGES else f"{share}: that is unexplained."

@@ -68,8 +68,14 @@ def test_narrow_and_slow_links_persistence_and_exclusive_mode_are_found() -> Non
 
 
 def test_other_processes_are_named() -> None:
-    evidence = fired(replace(HEALTHY, others=((41, "python", 9000),)))["gpu_others"].evidence
-    assert "python (pid 41, 9000 MiB)" in evidence
+    found = fired(replace(HEALTHY, others=((41, "python", 9000),)))["gpu_others"]
+    assert "python (pid 41, 9000 MiB)" in found.evidence
+    assert found.commands[0].endswith("-p 41")
+
+
+def test_whatever_fires_says_what_to_type() -> None:
+    state = replace(HEALTHY, others=((41, "python", 9000),), link=(4, 8), clock_reasons=0x20, persistent=False)
+    assert len(fired(state)) == 4 and all(found.commands for found in fired(state).values())
 
 
 class Driver:

@@ -42,6 +42,11 @@ def test_the_share_of_the_data_that_stays_in_memory(setup: Callable[..., Setup])
     assert check_page_cache(setup(), available=144 * GIB).fired is False
 
 
+def test_shards_are_not_packed_again(setup: Callable[..., Setup]) -> None:
+    found = check_page_cache(setup(files=("/packed/train/shard-00000.tar",)), available=GIB)
+    assert "data.root=YOUR_ORIGINALS" in found.commands[0]
+
+
 def test_a_strange_folder_stays_one_word_of_one_line(setup: Callable[..., Setup]) -> None:
     command = check_page_cache(setup(data_root="/a b\n; rm -r x"), available=GIB).commands[0]
     assert "'data.root=/a b\\n; rm -r x'" in command and "\n" not in command

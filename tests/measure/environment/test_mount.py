@@ -38,17 +38,23 @@ def mount(line: str) -> Mount:
     ],
 )
 def test_each_kind_of_storage_is_known(line: str, fired: bool, words: str) -> None:
-    found = check_mount(mount(line))
+    found = check_mount(mount(line), data_root="/data set")
     assert found.fired is fired and words in found.evidence
+    assert found.commands == (("imagenet-opt pack 'data.root=/data set' out=/local/disk/packed",) if fired else ())
+
+
+def test_shards_are_copied_and_not_packed_again() -> None:
+    found = check_mount(mount(S3), data_root="/s3/packed", packed=True)
+    assert found.commands == ("cp -r /s3/packed /local/disk/packed",)
 
 
 def test_a_rented_disk_is_not_taken_for_a_local_one() -> None:
-    found = check_mount(mount(EXT4), model="Amazon Elastic Block Store")
+    found = check_mount(mount(EXT4), data_root="/data", model="Amazon Elastic Block Store")
     assert "EBS volume" in found.evidence and "a disk of this machine" not in found.evidence
 
 
 def test_without_a_mount_nothing_is_said() -> None:
-    assert check_mount(None).fired is None and check_options(None).fired is None
+    assert check_mount(None, data_root="/data").fired is None and check_options(None).fired is None
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,12 @@ def check_environment(setup: Setup, gpu: GpuState | None) -> list[Finding]:
         check_shared_memory(setup, free=machine.free_shared_memory()),
         check_memory(setup, available=machine.available_memory()),
         check_page_cache(setup, available=machine.available_memory()),
-        check_mount(mount, model="" if mount is None else machine.disk_model(mount.device)),
+        check_mount(
+            mount,
+            data_root=setup.data_root,
+            packed=setup.is_packed,
+            model="" if mount is None else machine.disk_model(mount.device),
+        ),
         check_options(mount),
         released,
         limits,

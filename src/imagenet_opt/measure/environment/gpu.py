@@ -15,6 +15,8 @@ _REASONS = {
 }
 """Bit -> what lowers the clocks, and what to do. Source: nvmlClocksEventReasons in NVIDIA's NVML API reference."""
 _COMMANDS = {0x04: "sudo nvidia-smi -i {index} -pl WATTS", 0x02: "sudo nvidia-smi -i {index} -rac"}
+_LOOK = "nvidia-smi -i {index} -q -d TEMPERATURE,POWER,PERFORMANCE"
+LINK = "pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max"
 _COMPUTE_MODES = {1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 """nvmlComputeMode_t; 0 is the default."""
 
@@ -41,7 +43,7 @@ def gpu_clocks(state: GpuState) -> Finding:
         True,
         f"the clocks of {state.name} are lowered by: {', '.join(_REASONS[bit][0] for bit in bits)}",
         remedy="; ".join(dict.fromkeys(_REASONS[bit][1] for bit in bits)),
-        commands=tuple(_COMMANDS[bit].format(index=state.index) for bit in bits if bit in _COMMANDS),
+        commands=tuple(dict.fromkeys(_COMMANDS.get(bit, _LOOK).format(index=state.index) for bit in bits)),
         environment=True,
     )
 
@@ -53,8 +55,15 @@ def gpu_others(state: GpuState) -> Finding:
     if not state.others:
         return Finding(rule, False, f"no other process computes on {state.name}", environment=True)
     names = ", ".join(f"{printable(name)} (pid {pid}, {mib} MiB)" for pid, name, mib in state.others)
-    remedy = "end them, or take another GPU by CUDA_VISIBLE_DEVICES"
-    return Finding(rule, True, f"others compute on {state.name}: {names}", remedy, environment=True)
+    pids = ",".join(str(pid) for pid, *_ in state.others)
+    return Finding(
+        rule,
+        True,
+        f"others compute on {state.name}: {names}",
+        remedy="end them, or take another GPU by CUDA_VISIBLE_DEVICES",
+        commands=(f"ps -o pid,user,etime,args -p {pids}", "nvidia-smi --query-gpu=index,utilization.gpu --format=csv"),
+        environment=True,
+    )
 
 
 def gpu_link(state: GpuState) -> Finding:
@@ -67,8 +76,14 @@ def gpu_link(state: GpuState) -> Finding:
     if lanes == most_lanes and (generation == most_generation or idle):
         saved = " (a lower generation saves power while idle)" if generation < most_generation else ""
         return Finding(rule, False, evidence + saved, environment=True)
-    remedy = "another slot or riser, the slot's lanes and generation in the BIOS; a virtual machine may show less"
-    return Finding(rule, True, evidence, remedy, environment=True)
+    return Finding(
+        rule,
+        True,
+        evidence,
+        remedy="another slot or riser, the slot's lanes and generation in the BIOS; a virtual machine may show less",
+        commands=(f"nvidia-smi -i {state.index} --query-gpu={LINK} --format=csv",),
+        environment=True,
+    )
 
 
 def gpu_persistence(state: GpuState) -> Finding:

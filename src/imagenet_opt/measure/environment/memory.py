@@ -76,7 +76,8 @@ def check_page_cache(setup: Setup, *, available: int) -> Finding:
     sizes = f"{setup.data_bytes / GIB:.1f} GiB of training data, {room / GIB:.1f} GiB of memory to keep it in"
     if share == 1:
         return Finding("page_cache", False, f"{sizes}: all of it stays in memory after one epoch", environment=True)
-    root = shlex.quote(printable(f"data.root={setup.data_root}"))
+    folder = "YOUR_ORIGINALS" if setup.is_packed else setup.data_root
+    root = shlex.quote(printable(f"data.root={folder}"))
     return Finding(
         "page_cache",
         True,

@@ -34,8 +34,11 @@ _FULL_RSIZE = 1 << 20
 """The largest that Linux takes and asks for by itself, nfs(5)."""
 
 
-def check_mount(mount: Mount | None, *, model: str = "") -> Finding:
-    """model: of the disk, as it calls itself. Fires where another place for the data is the remedy."""
+def check_mount(mount: Mount | None, *, data_root: str, packed: bool = False, model: str = "") -> Finding:
+    """Fires where another place for the data is the remedy.
+
+    data_root: as configured. packed: it holds shards. model: of the disk, as it calls itself.
+    """
     if mount is None:
         return Finding("slow_mount", None, "no mount holds the data's folder", environment=True)
     kind = _kind(mount)
@@ -47,12 +50,16 @@ def check_mount(mount: Mount | None, *, model: str = "") -> Finding:
         evidence += f", {printable(model)}"
     if kind != _OBJECTS:
         return Finding("slow_mount", False, evidence, environment=True)
+    copy = f"cp -r {shlex.quote(printable(data_root))} /local/disk/packed"
+    pack = f"imagenet-opt pack {shlex.quote(printable(f'data.root={data_root}'))} out=/local/disk/packed"
     return Finding(
         "slow_mount",
         True,
         evidence,
-        remedy="pack the data onto a local disk, or copy it there; shards are read in long stretches",
-        commands=("imagenet-opt pack data.root=... out=/local/disk/packed",),
+        remedy="copy the shards onto a local disk"
+        if packed
+        else "pack the data onto a local disk, or copy it there; shards are read in long stretches",
+        commands=(copy if packed else pack,),
         environment=True,
     )
 

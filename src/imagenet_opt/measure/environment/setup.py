@@ -29,3 +29,8 @@ class Setup:
     num_classes: int
     channels_last: bool
     cuda_index: int | None = None
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the files are shards, which cannot be packed again."""
+        return bool(self.files) and all(file.endswith(".tar") for file in self.files)

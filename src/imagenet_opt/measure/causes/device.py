@@ -1,0 +1,64 @@
+"""Causes between host and GPU, and in the GPU itself."""
+
+import math
+
+from imagenet_opt.measure.causes.cpus import few_cpus
+from imagenet_opt.measure.cures import changing, configured, data_words
+from imagenet_opt.measure.diagnosis import Finding
+from imagenet_opt.measure.environment.gpu import LINK
+from imagenet_opt.measure.evidence import BUSY_ENOUGH, Evidence
+from imagenet_opt.measure.gains import gpu_gain
+from imagenet_opt.measure.symptoms import ORDINARY_WAITS, SLOWER, has_neighbours, is_starved
+
+_RECORD = "imagenet-opt doctor --record-profile keeps what a GPU does when all is well"
+
+
+def slow_gpu(seen: Evidence) -> Finding:
+    rated = seen.fact("rated_images_per_second")
+    if not rated:
+        return Finding("slow_gpu", None, "how fast a GPU of this kind should be is not known here", _RECORD)
+    fired = seen.gpu < SLOWER * rated and seen.busy_alone >= BUSY_ENOUGH
+    return Finding(
+        "slow_gpu",
+        fired,
+        f"alone it trains {seen.gpu:.0f} of the {rated:.0f} img/s that its kind does",
+        "look for throttled clocks, other processes on the GPU, float32 instead of mixed precision",
+        overrides=("trainer.precision=mixed",) if seen.texts.get("precision") in ("32", "32-true") else (),
+        commands=("nvidia-smi -q -d PERFORMANCE,CLOCK",),
+        gain=gpu_gain(seen, rated) if fired else None,
+    )
+
+
+def launch_bound(seen: Evidence) -> Finding:
+    slow = seen.busy_alone < BUSY_ENOUGH and seen.fact("waits_per_step") < ORDINARY_WAITS
+    fired = slow and not has_neighbours(seen) and not few_cpus(seen).fired  # which slow down the host itself
+    compiled = ("callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=reduce-overhead")
+    return Finding(
+        "launch_bound",
+        fired,
+        f"with its batch resident the GPU computes {seen.busy_alone:.0%} of the time",
+        "launch less often: compile, CUDA graphs, a larger batch",
+        overrides=changing(seen, *compiled),
+        commands=(f"imagenet-opt tune {data_words(seen)}",),
+        gain=gpu_gain(seen, seen.gpu / seen.busy_alone) if fired else None,
+    )
+
+
+def slow_copy(seen: Evidence) -> Finding:
+    slow = seen.with_copy(seen.computes) < SLOWER * seen.computes
+    fired = slow and seen.busy < BUSY_ENOUGH and not is_starved(seen)
+    how = "" if seen.is_overlapped else f", and training waits for it (data.copies={configured(seen, 'data.copies')})"
+    smaller = ("data.resize_on=device",) if seen.texts.get("resize_on") == "worker" else ()
+    return Finding(
+        "slow_copy",
+        fired,
+        "there is no copy" if seen.copy == math.inf else f"the copy to the GPU manages {seen.copy:.0f} img/s{how}",
+        "look at the PCIe link; send uint8 crops, not float images" if seen.is_overlapped else "copy ahead of the step",
+        overrides=smaller if seen.is_overlapped else ("data.copies=ahead",),
+        commands=(f"nvidia-smi --query-gpu={LINK} --format=csv",) if seen.is_overlapped else (),
+        gain=_with_copies_ahead(seen) if fired and not seen.is_overlapped else None,
+    )
+
+
+def _with_copies_ahead(seen: Evidence) -> float:
+    return max(1.0, min(seen.computes, seen.copy, seen.supply) / seen.measured)

@@ -1,0 +1,96 @@
+"""What is prescribed can be typed, and changes something."""
+
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from imagenet_opt.measure.cures import changing, data_words, look_at, more_cpus, pack, saves, without_waiting
+from imagenet_opt.measure.evidence import Evidence
+from imagenet_opt.measure.rules import RULES
+from tests.measure.test_verdict import STORIES, seen
+
+
+def configured(**config: Any) -> Evidence:
+    return replace(seen(), config=config)
+
+
+def test_what_is_so_already_is_not_prescribed() -> None:
+    run = configured(data={"num_workers": 4, "shuffle": "block"}, checkpoint={"every_n_steps": None}, on=True)
+    same = ("data.num_workers=4", "data.shuffle=block", "checkpoint.every_n_steps=null", "on=true")
+    assert changing(run, *same) == ()
+    others = ("data.num_workers=3", "data.shuffle=global", "checkpoint.every_n_steps=8", "checkpoint.keep=2")
+    assert changing(run, *others) == others
+
+
+def test_what_auto_has_come_to_is_not_prescribed() -> None:
+    assert changing(configured(data={"num_workers": "auto"}), "data.num_workers=4") == ()
+
+
+@pytest.mark.parametrize(
+    ("steps", "minutes", "overrides"),
+    [
+        (None, 15, ()),
+        (100, 15, ("checkpoint.every_n_steps=null",)),
+        (None, 1, ("checkpoint.every_minutes=15",)),
+        (None, 60, ()),
+        (10, None, ("checkpoint.every_n_steps=null", "checkpoint.every_minutes=15")),
+    ],
+)
+def test_checkpoints_are_not_made_more_often(steps: Any, minutes: Any, overrides: tuple[str, ...]) -> None:
+    assert saves(configured(checkpoint={"every_n_steps": steps, "every_minutes": minutes})) == overrides
+
+
+def test_another_callback_that_saves_is_named() -> None:
+    callbacks = {
+        "checkpoint": {"_target_": "callbacks.checkpoint.Checkpoint"},
+        "mine": {"_target_": "lightning.pytorch.callbacks.ModelCheckpoint"},
+        "off": None,
+    }
+    config = {"checkpoint": {"every_n_steps": None, "every_minutes": 15}, "callbacks": callbacks}
+    rule = next(rule for rule in RULES if rule.__name__ == "checkpoint_stall")
+    found = rule(replace(STORIES["checkpoint_stall"], config=config))
+    assert found.fired and not found.overrides
+    assert "callbacks.mine (ModelCheckpoint)" in found.remedy and "callbacks.checkpoint" not in found.remedy
+
+
+def test_the_folder_is_the_runs_own_and_quoted_for_the_shell() -> None:
+    run = configured(data={"root": "/my data/$x", "train_folder": ".", "val_folder": "val"})
+    assert shlex.split(data_words(run)) == ["data.root=/my data/$x", "data.train_folder=."]
+    assert shlex.split(pack(run))[2] == "data.root=/my data/$x"
+
+
+@pytest.mark.parametrize("config", [{}, {"data": {"root": None}}, {"data": {"root": "${oc.env:DATA}"}}])
+def test_without_a_folder_there_is_a_place_for_it(config: dict[str, Any]) -> None:
+    assert data_words(configured(**config)) == "data.root=YOUR_FOLDER"
+
+
+def test_shards_are_copied_and_not_packed() -> None:
+    packed = replace(configured(data={"root": "/fsx/packed"}), facts=seen().facts | {"packed": 1.0})
+    assert pack(packed) == "cp -r /fsx/packed /local/disk/packed"
+    assert "/fsx/packed" not in pack(packed, "max_side=500"), "which are the images' own folder no longer"
+
+
+def test_each_limit_of_cpus_is_lifted_where_it_was_set() -> None:
+    assert more_cpus("cgroup quota", 8) == ("docker run --cpus=8 ...",)
+    assert more_cpus("SLURM_CPUS_PER_TASK", 8) == ("#SBATCH --cpus-per-task=8",)
+    assert more_cpus("affinity", 8)[0] == "taskset --cpu-list 0-7 python train.py ..."
+
+
+def test_processes_are_looked_at_by_their_ids() -> None:
+    assert look_at("java (pid 8), python (pid 71)").endswith("-p 8,71")
+    assert look_at("").startswith("top ")
+
+
+def test_each_waiting_line_has_something_to_write_instead() -> None:
+    first, second = without_waiting("item at mine.py:7, __odd__ at loss.py:9")
+    assert first == "mine.py:7: x.detach() instead of x.item()"
+    assert second == "loss.py:9: keep the result of __odd__ on the GPU"
+
+
+@pytest.mark.parametrize("cause", STORIES.keys() - {"healthy", "unexplained"})
+def test_each_cause_has_something_to_type(cause: str) -> None:
+    found = next(rule for rule in RULES if rule.__name__ == cause)(STORIES[cause])
+    assert found.overrides or found.commands
+    assert not any("..." in word for word in shlex.split(" ".join(found.commands)) if word.startswith("data."))

@@ -11,7 +11,6 @@ from imagenet_opt.cli.apart import call_apart
 from imagenet_opt.cli.doctor import composed
 from imagenet_opt.cli.kept import Kept
 from imagenet_opt.cli.progress import duration
-from imagenet_opt.cli.study_live import live
 from imagenet_opt.cli.study_plan import Plan, Row, StepsFile
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_turn import LossJob, SpeedJob
@@ -37,7 +36,7 @@ class Storage:
 class Outcome:
     """speeds: by row, one a round. failures: by row, why. parities: by row, or why its loss was not compared.
 
-    cold: whether full runs read files from storage.
+    losses: by row and seed, the curve. cold: whether full runs read files from storage.
     """
 
     plan: Plan
@@ -46,15 +45,17 @@ class Outcome:
     speeds: dict[str, list[Speed]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     parities: dict[str, Parity | str] = field(default_factory=dict)
+    losses: dict[str, dict[int, list[float]]] = field(default_factory=dict)
 
 
 def run(request: Request) -> list[Sheet]:
     """Measure all rows in turns, then their losses. Raises ImagenetOptError."""
+    from imagenet_opt.cli.study_live import live
     from imagenet_opt.cli.study_sheet import sheets
 
     kept = Kept(request.folder)
     outcome = begin(request, kept)
-    with live(lambda: sheets(outcome)) as announce:
+    with live(outcome) as announce:
         measure_speeds(outcome, kept, announce)
         if request.parity_steps:
             compare_losses(outcome, kept, announce)
@@ -128,6 +129,7 @@ def compare_losses(outcome: Outcome, kept: Kept, announce: Callable[[str], None]
         job = LossJob((*plan.overrides_of(row), f"seed={seed}"), steps)
         measure = partial(_apart, "losses", job, outcome.request)
         found: list[float] = kept.take(job, 0, measure, config=_plain(job.overrides))
+        outcome.losses.setdefault(row.name, {})[seed] = found
         return found
 
     first = int(composed(outcome.request.overrides).seed)

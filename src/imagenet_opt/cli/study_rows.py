@@ -13,11 +13,8 @@ from imagenet_opt.measure.statistics import verdict
 
 Ratios = Mapping[str, Mapping[str, Ratio]]
 """By measure and row."""
-_HOW = {
-    "cumulative": "Each row trains with the overrides of those above it that worked too.",
-    "alone": "Each row trains with its own and those of the start.",
-    "leave_one_out": "Each row trains with those of all others, and without its own.",
-}
+_ADDED = "Each row trains with what the row that it is compared with has, and with its own."
+_LEFT_OUT = "The first row trains with all of them, each other one without its own."
 
 
 def numbers(outcome: Outcome, ratios: Ratios) -> dict[str, Any]:
@@ -76,5 +73,5 @@ def what_rows_set(plan: Plan) -> Sheet:
         (row.name, " ".join(overrides(plan, row)) or "none", compared_with(plan, row)) for row in plan.rows
     ]
     rows += [(step.name, " ".join(plan.words(step)), None) for step in plan.file.steps if step.name in plan.absent]
-    said = "All stand on what the command line says."
-    return Sheet("What each row sets", columns, tuple(rows), (f"{_HOW[plan.file.order]} {said}",))
+    said = _LEFT_OUT if plan.file.order == "leave_one_out" else _ADDED
+    return Sheet("What each row sets", columns, tuple(rows), (f"All have what the command line says. {said}",))

@@ -46,6 +46,7 @@ def mine(tmp_path: Path) -> Path:
         (["--price-per-hour", "inf"], "--price-per-hour inf must be dollars above 0"),
         (["study=read", "study.state=[cold"], r"study.state=\[cold: no value that YAML knows"),
         (["--apply", "study=queue"], "--apply is for studies of steps"),
+        (["--apply", "--parity", "0"], "--apply keeps steps whose loss was compared: give --parity STEPS above 0"),
         (["--parity", "10", "study=queue"], "--parity is for studies of steps"),
         (["--nosuch"], "unrecognized arguments: --nosuch"),
     ],

@@ -39,7 +39,7 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   --price-per-hour P  of steps: of this machine, for images per dollar
   --folder FOLDER     for study.md, study.html and study.json; studies of steps go on there (default runs/study_NAME)
   --json FILE         write everything that was measured there too
-  --apply             of steps: write what was worth it to conf/experiment/tuned_<host>_study.yaml
+  --apply             of steps: write what was worth it and keeps the loss to conf/experiment/tuned_<host>_study.yaml
   --wandb             log the tables to Weights & Biases, as logger.wandb.* says
 
 The answer may be: no difference. Verdicts allow for the number of
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> None:
     prepare(options.request)
     from imagenet_opt.cli.study_output import about, log_sheets, print_sheets, write_outputs
 
-    facts = about(shlex.join(["imagenet-opt", "study", *argv]))
+    facts = about(options.request.command)
     sheets = study(options.request)
     print_sheets(sheets)
     write_outputs(sheets, options.request, facts, options.json)
@@ -93,12 +93,14 @@ def parse(argv: list[str]) -> Options:
             raise ConfigError(f"--{name} {value} must be from {least} to {most}")
     if found.price_per_hour is not None and not 0 < found.price_per_hour < math.inf:
         raise ConfigError(f"--price-per-hour {found.price_per_hour} must be dollars above 0, such as 1.21")
+    if found.apply and found.parity == 0:
+        raise ConfigError("--apply keeps steps whose loss was compared: give --parity STEPS above 0, or leave it out")
     if found.json is not None:
         check_writable(found.json)
-    return Options(_request(found), found.json, found.wandb)
+    return Options(_request(found, shlex.join(["imagenet-opt", "study", *argv])), found.json, found.wandb)
 
 
-def _request(found: Namespace) -> "Request":
+def _request(found: Namespace, command: str) -> "Request":
     from imagenet_opt.cli.overrides import config_folder
     from imagenet_opt.cli.study_request import Request, read_study
 
@@ -120,6 +122,7 @@ def _request(found: Namespace) -> "Request":
         price_per_hour=found.price_per_hour,
         apply=found.apply,
         folder=found.folder or Path("runs", f"study_{stem}"),
+        command=command,
     )
 
 

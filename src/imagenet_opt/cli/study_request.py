@@ -41,7 +41,7 @@ class Request:
 
     repeats: rounds. seconds: of each timed stretch. parity_steps: steps that the parity check trains, 0 for no check.
     price_per_hour: of the machine, None where unknown. apply: write what was worth it as an experiment.
-    folder: keeps what was measured, so that the study goes on.
+    folder: keeps what was measured, so that the study goes on. command: as it was typed.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Request:
     price_per_hour: float | None
     folder: Path
     apply: bool = False
+    command: str = ""
 
 
 def read_study(name: str, shipped: Path, changes: Sequence[str] = ()) -> tuple[str, StudyFile]:

@@ -53,8 +53,9 @@ def ratios_of(outcome: Outcome, measure: str) -> dict[str, Ratio]:
         return {}
     values = {row.name: rates(outcome, row, measure)[:num_rounds] for row in measured}
     pairs = {row.name: outcome.plan.pair(row) for row in later}
-    if outcome.plan.file.order == "cumulative":
-        pairs[WHOLE] = (later[-1].name, measured[0].name)
+    ground = [row.name for row in later if row.step and not row.step.instead_of]
+    if outcome.plan.file.order == "cumulative" and ground:
+        pairs[WHOLE] = (ground[-1], measured[0].name)
     found = block_ratios(values, list(pairs.values()), num_comparisons=len(MEASURES) * len(pairs))
     return dict(zip(pairs, found, strict=True))
 
@@ -109,13 +110,14 @@ def notes(outcome: Outcome, ratios: dict[str, dict[str, Ratio]]) -> list[str]:
     )
     found.append(f"Full runs read {'from storage' if outcome.cold else 'files that are in memory'}.")
     found += [f"{name} failed: {reason}." for name, reason in outcome.failures.items()]
+    found += outcome.notes()
     for reason in dict.fromkeys(plan.absent.values()):
         names = ", ".join(name for name, other in plan.absent.items() if other == reason)
         found.append(f"Left out, as {reason}: {names}.")
     if not outcome.speeds.get(plan.rows[0].name):
         return found
     found += [known] if (known := gaps(outcome)) else []
-    if plan.file.order == "cumulative" and num:
+    if WHOLE in ratios["compute"]:
         gains = (f"{name} {said(ratios[measure][WHOLE])}" for measure, name in MEASURES.items())
         found.append(f"All together: {', '.join(gains)} against the start.")
     found += _held_up(outcome, max(plan.rows, key=lambda row: median(rates(outcome, row, "compute") or [0.0])))

@@ -1,6 +1,8 @@
 """Studies of steps, such as the ladder: what each of a list of overrides brings, and whether the loss stays."""
 
+import shlex
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,18 +12,19 @@ from omegaconf import OmegaConf
 from imagenet_opt.cli.apart import call_apart
 from imagenet_opt.cli.doctor import composed
 from imagenet_opt.cli.kept import Kept
-from imagenet_opt.cli.progress import duration
 from imagenet_opt.cli.study_plan import Plan, Row, StepsFile
 from imagenet_opt.cli.study_request import Request, checked_options
-from imagenet_opt.cli.study_turn import LossJob, SpeedJob
-from imagenet_opt.errors import ConfigError, ImagenetOptError
+from imagenet_opt.cli.study_turn import SpeedJob
+from imagenet_opt.cli.tuned import unwritable
+from imagenet_opt.errors import ConfigError, ImagenetOptError, printable
 from imagenet_opt.measure.evidence import MOSTLY
 from imagenet_opt.measure.interleave import TurnFailed, interleave
-from imagenet_opt.measure.parity import Parity, parity
+from imagenet_opt.measure.parity import Parity
 from imagenet_opt.measure.sheet import Sheet
 
-LIMIT_SECONDS = 6 * 3600
-NUM_SEEDS = 3
+_COMPILING_SECONDS = 3600.0
+_ALLOWANCE = 10
+"""A turn that takes so many times what is timed in it, and that time to compile on top, has hung."""
 Speed = dict[str, float | None]
 
 
@@ -36,7 +39,8 @@ class Storage:
 class Outcome:
     """speeds: by row, one a round. failures: by row, why. parities: by row, or why its loss was not compared.
 
-    losses: by row and seed, the curve. cold: whether full runs read files from storage.
+    losses: by row and seed, the curve. cold: whether full runs read files from storage. ended: why measuring ended
+    early, if it did.
     """
 
     plan: Plan
@@ -46,6 +50,15 @@ class Outcome:
     failures: dict[str, str] = field(default_factory=dict)
     parities: dict[str, Parity | str] = field(default_factory=dict)
     losses: dict[str, dict[int, list[float]]] = field(default_factory=dict)
+    ended: str | None = None
+
+    def notes(self) -> list[str]:
+        """What stands below the table, beside what its numbers mean."""
+        return [*self.plan.notes(), *([self.ended] if self.ended else [])]
+
+
+class _FirstRowFailed(Exception):
+    """Nothing more can be compared."""
 
 
 def run(request: Request) -> list[Sheet]:
@@ -58,6 +71,8 @@ def run(request: Request) -> list[Sheet]:
     with live(outcome) as announce:
         measure_speeds(outcome, kept, announce)
         if request.parity_steps:
+            from imagenet_opt.cli.study_losses import compare_losses
+
             compare_losses(outcome, kept, announce)
         if not request.apply:
             return sheets(outcome)
@@ -68,34 +83,54 @@ def run(request: Request) -> list[Sheet]:
 
 def begin(request: Request, kept: Kept) -> Outcome:
     """Nothing measured yet, except whether the data is in memory. Raises ConfigError for a study that cannot be."""
+    from imagenet_opt.cli.build import precision_of
     from imagenet_opt.cli.doctor_stages import Patient
 
     config = composed(request.overrides)
     if "rehearsal" in config.callbacks:
         raise ConfigError("a study measures the network itself, which a rehearsal does not run; leave rehearse= out")
     file = checked_options(StepsFile, request)
+    if request.apply:
+        _check_writable(file)
     patient = Patient(composed((*request.overrides, *file.below)))
+    mixed = precision_of("mixed", patient.device)
     has_gpu = patient.device.type == "cuda"
-    plan = Plan(file, request.overrides, batch_size=patient.how.batch_size, has_gpu=has_gpu)
+    plan = Plan(file, request.overrides, batch_size=patient.how.batch_size, has_gpu=has_gpu, mixed=mixed)
     for row in plan.rows:
         composed(plan.overrides_of(row))  # mistakes first
+    _tell_replaced(plan, request)
     storage = Storage(str(patient.samples.index.folder))
     cold = kept.take(storage, 0, lambda: (patient.samples.residency().share or 0.0) < MOSTLY)
     return Outcome(plan, request, cold=bool(cold))
 
 
+def _check_writable(file: StepsFile) -> None:
+    for word in (*file.lasting, *(word for step in file.steps for word in step.overrides)):
+        if reason := unwritable(word):
+            raise ConfigError(f"--apply: {word} {reason}; leave --apply out, or say keys in the study's file")
+
+
+def _tell_replaced(plan: Plan, request: Request) -> None:
+    if pairs := plan.replaced():
+        told = ", ".join(f"{given} (it starts with {start})" for given, start in pairs)
+        print(printable(f"study={request.name} replaces what the command line says: {told}"), file=sys.stderr)
+
+
 def measure_speeds(outcome: Outcome, kept: Kept, announce: Callable[[str], None]) -> None:
-    """Rounds of all rows; one that fails is a row with its reason, and those after it do without it."""
+    """Rounds of all rows; one that fails is a row with its reason, and those after it do without it.
+
+    Where the first row fails measuring ends, with the rounds before. Raises ConfigError if there are none.
+    """
     rows = {row.name: row for row in outcome.plan.rows}
     rounds = {name: 0 for name in rows}
 
     def turn(row: Row) -> Speed:
         number, rounds[row.name] = rounds[row.name], rounds[row.name] + 1
         try:
-            found = speed_of(outcome.plan.overrides_of(row), number, outcome, kept)
+            found = speed_of(_job(row, outcome), number, outcome.request, kept)
         except TurnFailed as error:
             if row.step is None:
-                raise ConfigError(f"{row.name}: cannot be measured: {error}") from error
+                raise _FirstRowFailed(str(error)) from error
             outcome.plan.drop(row, first_round=number == 0)
             outcome.failures[row.name] = f"{error}" if number == 0 else f"in round {number + 1}: {error}"
             outcome.speeds.pop(row.name, None)
@@ -104,64 +139,57 @@ def measure_speeds(outcome: Outcome, kept: Kept, announce: Callable[[str], None]
         return found
 
     repeats = outcome.request.repeats
-    interleave(
-        {name: partial(turn, row) for name, row in rows.items()},
-        repeats=repeats,
-        before_turn=lambda number, name, done: announce(f"round {number + 1} of {repeats}: {name}"),
+    try:
+        interleave(
+            {name: partial(turn, row) for name, row in rows.items()},
+            repeats=repeats,
+            before_turn=lambda number, name, done: announce(f"round {number + 1} of {repeats}: {name}"),
+        )
+    except _FirstRowFailed as error:
+        _end(outcome, str(error))
+
+
+def _end(outcome: Outcome, reason: str) -> None:
+    """Keep the rounds that all have. Raises ConfigError where there are none."""
+    first = outcome.plan.rows[0]
+    num = len(outcome.speeds.get(first.name, []))
+    if not num:
+        train = shlex.join(["python", "train.py", *outcome.plan.overrides_of(first)])
+        raise ConfigError(
+            f"study={outcome.request.name}: its first row, {first.name}, cannot be measured, and nothing without it: "
+            f"{reason}; mend what stops this run: {train}"
+        )
+    outcome.speeds = {name: speeds[:num] for name, speeds in outcome.speeds.items()}
+    outcome.ended = (
+        f"Measuring ended in round {num + 1}, as {first.name} failed, with which all are compared: {reason}. "
+        f"The complete rounds, {num}, are what the table shows; the same command tries the others again."
     )
 
 
-def speed_of(overrides: tuple[str, ...], number: int, outcome: Outcome, kept: Kept) -> Speed:
+def _job(row: Row, outcome: Outcome) -> SpeedJob:
+    return SpeedJob(outcome.plan.overrides_of(row), outcome.request.seconds, outcome.cold)
+
+
+def speed_of(job: SpeedJob, number: int, request: Request, kept: Kept) -> Speed:
     """One turn, in a process of its own. Raises TurnFailed."""
-    job = SpeedJob(overrides, outcome.request.seconds, outcome.cold)
-    found: Speed = kept.take(job, number, lambda: _apart("speed", job, outcome.request), config=_plain(overrides))
+    measure = partial(apart, "speed", job, request, timed_seconds=job.seconds)
+    found: Speed = kept.take(job, number, measure, config=plain(job.overrides))
     return found
 
 
-def compare_losses(outcome: Outcome, kept: Kept, announce: Callable[[str], None]) -> None:
-    """The losses of every row against those of the first one with the same seed, beside those of other seeds."""
-    plan, steps = outcome.plan, outcome.request.parity_steps
-    rows = [row for row in plan.rows if row.step is not None and row.name not in plan.dropped]
-    _tell_time(outcome, len(rows) + NUM_SEEDS)
-
-    def losses(row: Row, seed: int) -> list[float]:
-        announce(f"loss of {steps} steps: {row.name}, seed {seed}")
-        job = LossJob((*plan.overrides_of(row), f"seed={seed}"), steps)
-        measure = partial(_apart, "losses", job, outcome.request)
-        found: list[float] = kept.take(job, 0, measure, config=_plain(job.overrides))
-        outcome.losses.setdefault(row.name, {})[seed] = found
-        return found
-
-    first = int(composed(outcome.request.overrides).seed)
-    try:
-        seeds = [losses(plan.rows[0], first + i) for i in range(NUM_SEEDS)]
-    except TurnFailed as error:
-        outcome.parities |= {row.name: f"not compared, as {plan.rows[0].name} failed: {error}" for row in rows}
-        return
-    for row in rows:
-        try:
-            outcome.parities[row.name] = plan.other_loss(row) or parity(losses(row, first), seeds)
-        except TurnFailed as error:
-            outcome.parities[row.name] = f"failed: {error}"
-
-
-def _tell_time(outcome: Outcome, num_runs: int) -> None:
-    first = outcome.speeds[outcome.plan.rows[0].name][0]
-    images = outcome.request.parity_steps * (first["batch_size"] or 0.0) * num_runs
-    seconds = images / (first["full"] or 1.0)
-    words = f"comparing losses trains {outcome.request.parity_steps} steps {num_runs} times, about {duration(seconds)}"
-    print(f"{words}; --parity 0 leaves it out", file=sys.stderr)
-
-
-def _apart(function: str, job: SpeedJob | LossJob, request: Request) -> object:
-    """Raises TurnFailed."""
+def apart(function: str, job: object, request: Request, *, timed_seconds: float) -> object:
+    """What a function of study_turn gives in a process of its own. Raises TurnFailed."""
     cache = {"TORCHINDUCTOR_CACHE_DIR": str((request.folder / "compiled").resolve())}
-    name = f"imagenet_opt.cli.study_turn.{function}"
+    limit = _COMPILING_SECONDS + _ALLOWANCE * timed_seconds
+    began = time.monotonic()
     try:
-        return call_apart(name, job, limit_seconds=LIMIT_SECONDS, environment=cache)
-    except ImagenetOptError as error:
-        raise TurnFailed(str(error)) from error
+        return call_apart(f"imagenet_opt.cli.study_turn.{function}", job, limit_seconds=limit, environment=cache)
+    except (ImagenetOptError, TurnFailed) as error:
+        hung = time.monotonic() - began >= limit
+        hint = "; it hangs or compiles for too long: leave it out in a study of your own, study=FILE.yaml"
+        raise TurnFailed(f"{error}{hint if hung else ''}") from error
 
 
-def _plain(overrides: tuple[str, ...]) -> object:
+def plain(overrides: tuple[str, ...]) -> object:
+    """The configuration as JSON has it."""
     return OmegaConf.to_container(composed(overrides))

@@ -1,13 +1,18 @@
 """The steps of a study that were worth it, measured together, as an experiment to train with."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from statistics import median
 
+from imagenet_opt import machine
 from imagenet_opt.cli.kept import Kept
+from imagenet_opt.cli.study_output import now
 from imagenet_opt.cli.study_plan import Row
 from imagenet_opt.cli.study_sheet import MEASURES, ratios_of, said
 from imagenet_opt.cli.study_steps import Outcome, Speed, speed_of
-from imagenet_opt.cli.tuned import how_to_train, write_tuned
+from imagenet_opt.cli.study_turn import SpeedJob
+from imagenet_opt.cli.tuned import host, how_to_train, write_tuned
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.blocks import Ratio, block_ratios
 from imagenet_opt.measure.interleave import TurnFailed, interleave
@@ -16,26 +21,56 @@ from imagenet_opt.measure.sheet import Column, Sheet
 from imagenet_opt.measure.statistics import verdict
 
 
+@dataclass(frozen=True)
+class TogetherJob(SpeedJob):
+    """A turn of what is worth keeping or of the start, which is no turn of the rows. beside: overrides of the other."""
+
+    beside: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Images per second of the start and of all that is worth keeping, and how many times those are."""
+
+    before: float
+    after: float
+    ratio: Ratio
+
+    def __str__(self) -> str:
+        return f"{self.before:,.0f} -> {self.after:,.0f} images/s, {said(self.ratio)}"
+
+
 def keep_winners(outcome: Outcome, kept: Kept, announce: Callable[[str], None]) -> Sheet:
     """Those that were faster in one measure, slower in none, and have the same loss; written where they are faster
     together too, to conf/experiment/tuned_<host>_study.yaml."""
-    reasons = {row.name: why_not(outcome, row) for row in outcome.plan.rows if row.step is not None}
-    winners = [row for row in outcome.plan.rows if row.name in reasons and reasons[row.name] is None]
+    plan, reasons = outcome.plan, choose(outcome)
+    winners = [row for row in plan.rows if row.name in reasons and reasons[row.name] is None]
     columns = (Column("step"), Column("worth keeping"))
     rows = tuple((name, "yes" if reason is None else f"no: {reason}") for name, reason in reasons.items())
     if not winners:
         return Sheet("Worth keeping", columns, rows, ("Nothing was worth it for sure; no experiment was written.",))
-    words = [*outcome.plan.file.below, *(word for row in winners if row.step for word in outcome.plan.words(row.step))]
+    words = [*plan.file.lasting, *(word for row in winners if row.step for word in plan.words(row.step))]
     try:
-        together = measure_together(outcome, words, kept, announce)
-        note = _write(outcome, winners, words, together)
+        gains = measure_together(outcome, words, kept, announce)
+        note = _write(outcome, winners, words, gains, kept)
     except (TurnFailed, ConfigError) as error:
         note = f"No experiment was written: {error}"
     return Sheet("Worth keeping", columns, rows, (note,))
 
 
+def choose(outcome: Outcome) -> dict[str, str | None]:
+    """By step, why it is not kept; None for those that are: of steps that replace each other the best."""
+    reasons = {row.name: why_not(outcome, row) for row in outcome.plan.rows if row.step is not None}
+    full, compute = (ratios_of(outcome, measure) for measure in ("full", "compute"))
+    for names in outcome.plan.alternatives():
+        good = [name for name in names if reasons[name] is None]
+        best = max(good, key=lambda name: (full[name].ratio, compute[name].ratio), default=None)
+        reasons |= {name: f"{best} is faster" for name in good if name != best}
+    return reasons
+
+
 def why_not(outcome: Outcome, row: Row) -> str | None:
-    """Why a step is not kept; None for one that is."""
+    """Why a step by itself is not worth keeping; None for one that is."""
     if row.name in outcome.failures:
         return "failed"
     verdicts = {verdict(ratios_of(outcome, measure)[row.name]) for measure in MEASURES}
@@ -54,34 +89,49 @@ def _worth_it(verdicts: set[str]) -> bool:
 
 def measure_together(
     outcome: Outcome, words: list[str], kept: Kept, announce: Callable[[str], None]
-) -> dict[str, Ratio]:
-    """By measure, what the winners give together over the start, in turns of their own. Raises TurnFailed."""
-    given = outcome.request.overrides
-    sides = {"the start": (*given, *outcome.plan.file.below), "all that is worth keeping": (*given, *words)}
-    repeats = outcome.request.repeats
-    numbers = dict.fromkeys(sides, repeats)  # after those of the rows, of which one may be the same
+) -> dict[str, Gain]:
+    """By measure, what the winners give over the start, in turns of their own. Raises TurnFailed."""
+    given, request = outcome.request.overrides, outcome.request
+    start, whole = "the start", "all that is worth keeping"
+    sides = {start: (*given, *outcome.plan.file.lasting), whole: (*given, *words)}
+    numbers = dict.fromkeys(sides, 0)
 
     def turn(name: str) -> Speed:
         number, numbers[name] = numbers[name], numbers[name] + 1
-        return speed_of(sides[name], number, outcome, kept)
+        beside = sides[whole if name == start else start]
+        return speed_of(TogetherJob(sides[name], request.seconds, outcome.cold, beside=beside), number, request, kept)
 
     turns = {name: partial(turn, name) for name in sides}
-    rounds = interleave(turns, repeats=repeats, before_turn=lambda number, name, done: announce(name))
-    for reason in rounds.failures.values():
+    rounds = interleave(turns, repeats=request.repeats, before_turn=lambda number, name, done: announce(name))
+    for reason in rounds.reasons:
         raise TurnFailed(reason)
     found = {}
     for measure in MEASURES:
-        values = {name: [float(speed[measure] or 0.0) for speed in rounds.results[name]] for name in sides}
-        start, whole = sides
-        (found[measure],) = block_ratios(values, [(whole, start)], num_comparisons=len(MEASURES))
+        rates = {name: [float(speed[measure] or 0.0) for speed in rounds.results[name]] for name in sides}
+        (ratio,) = block_ratios(rates, [(whole, start)], num_comparisons=len(MEASURES))
+        found[measure] = Gain(median(rates[start]), median(rates[whole]), ratio)
     return found
 
 
-def _write(outcome: Outcome, winners: list[Row], words: list[str], together: dict[str, Ratio]) -> str:
+def _write(outcome: Outcome, winners: list[Row], words: list[str], gains: dict[str, Gain], kept: Kept) -> str:
     """Raises ConfigError."""
-    told = ", ".join(f"{name} {said(together[measure])}" for measure, name in MEASURES.items())
-    if not _worth_it({verdict(ratio) for ratio in together.values()}):
-        raise ConfigError(f"together they are not faster for sure: {told}")
-    header = [outcome.request.title, f"together: {told}", *(f"with {row.name}" for row in winners)]
+    told = [f"{name} {gains[measure]}" for measure, name in MEASURES.items()]
+    if not _worth_it({verdict(gain.ratio) for gain in gains.values()}):
+        raise ConfigError(f"together they are not faster for sure: {'; '.join(told)}")
+    request, where = outcome.request, kept.machine
+    header = [
+        f"{now()}, {host()}, {where['gpu'] or where['cpu']}, {where['cpus']} CPUs, torch {machine.versions()['torch']}",
+        request.command,
+        f"{request.title}: all that is worth keeping against the start, in {request.repeats} rounds",
+        *told,
+        *(_line(outcome, row) for row in winners),
+    ]
     file = write_tuned("study", words, header)
-    return f"Together: {told}; {how_to_train(file, outcome.request.overrides)}."
+    return f"Together: {'; '.join(told)}; {how_to_train(file, request.overrides)}."
+
+
+def _line(outcome: Outcome, row: Row) -> str:
+    """What a winner is worth."""
+    worth = ", ".join(f"{name} {said(ratios_of(outcome, measure)[row.name])}" for measure, name in MEASURES.items())
+    with_it, without = outcome.plan.pair(row)
+    return f"{row.name}: {worth}, loss {outcome.parities[row.name]} ({with_it} against {without})"

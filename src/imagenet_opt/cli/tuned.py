@@ -19,10 +19,8 @@ def write_tuned(kind: str, overrides: Sequence[str], header: Sequence[str]) -> P
     from imagenet_opt.cli.overrides import config_folder
 
     for word in overrides:
-        if word.startswith("~") or "." not in word.partition("=")[0]:
-            raise ConfigError(
-                f"{word} chooses a group or removes a key, which a written experiment cannot; set it yourself"
-            )
+        if reason := unwritable(word):
+            raise ConfigError(f"{word} {reason}; set it yourself")
     file = config_folder() / "experiment" / f"tuned_{host()}_{kind}.yaml"
     keys = OmegaConf.to_yaml(OmegaConf.from_dotlist([word.lstrip("+") for word in overrides]))
     try:
@@ -30,6 +28,16 @@ def write_tuned(kind: str, overrides: Sequence[str], header: Sequence[str]) -> P
     except OSError as error:
         raise ConfigError(f"cannot write {file}: {error.strerror}; set {' '.join(overrides)} yourself") from error
     return file
+
+
+def unwritable(word: str) -> str | None:
+    """Why a written experiment cannot hold this override of train.py, if it cannot."""
+    from imagenet_opt.cli.overrides import config_folder
+
+    group = word.lstrip("+~").partition("=")[0].partition("@")[0]
+    if word.startswith("~"):
+        return "removes a key, which a written experiment cannot"
+    return "chooses a group, which a written experiment cannot" if (config_folder() / group).is_dir() else None
 
 
 def how_to_train(file: Path, overrides: Sequence[str]) -> str:

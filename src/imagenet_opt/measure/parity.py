@@ -25,14 +25,15 @@ class Parity:
         return f"{'same' if self.agrees else 'DIFFERS'}: {self.distance:.3f}, seeds {self.spread:.3f}"
 
 
-def parity(curve: Sequence[float], seeds: Sequence[Sequence[float]]) -> Parity:
-    """A loss curve against that of the first of `seeds`, which saw the same batches; all of the same length.
+def parity(curve: Sequence[float], base: Sequence[float], seeds: Sequence[Sequence[float]]) -> Parity:
+    """A loss curve against `base`, which saw the same batches; all of the same length. seeds: of one way to train, each
+    with another seed.
 
     Raises ValueError for fewer than two seeds: they tell what difference means nothing.
     """
     if len(seeds) < 2:
         raise ValueError(f"{len(seeds)} seeds have no spread")
-    return Parity(distance(curve, seeds[0]), max(distance(a, b) for a, b in combinations(seeds, 2)))
+    return Parity(distance(curve, base), max(distance(a, b) for a, b in combinations(seeds, 2)))
 
 
 def distance(a: Sequence[float], b: Sequence[float]) -> float:

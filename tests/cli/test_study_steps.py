@@ -1,0 +1,102 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from imagenet_opt.cli import study_steps
+from imagenet_opt.cli.kept import Kept
+from imagenet_opt.cli.study_sheet import sheets
+from imagenet_opt.cli.study_steps import apart, begin, measure_speeds
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.interleave import TurnFailed
+from tests.cli.studies import TINY, small_request
+from tests.cli.turns import Processes, announced, steps_outcome
+
+FUSED = "optimizer.fused=true"
+STEPS: list[dict[str, Any]] = [
+    {"name": "fused", "overrides": [FUSED]},
+    {"name": "freed", "overrides": ["model.set_to_none=true"]},
+]
+
+
+def test_without_its_first_row_a_study_ends_with_what_to_mend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
+) -> None:
+    monkeypatch.setattr(study_steps, "call_apart", Processes(fails=lambda words, number: True))
+    outcome = steps_outcome(tmp_path, STEPS, start=["seed=3"])
+    with pytest.raises(ConfigError, match=r"first row, start, .*: out of memory; .* python train.py data=demo .*seed"):
+        measure_speeds(outcome, Kept(tmp_path), announced)
+
+
+def test_where_the_first_row_fails_later_the_rounds_before_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
+) -> None:
+    """Each round begins with another row; in the third the last one has its turn before the start."""
+    turns = Processes(times={FUSED: 1.5}, fails=lambda words, number: number == 8)
+    monkeypatch.setattr(study_steps, "call_apart", turns)
+    outcome = steps_outcome(tmp_path, STEPS, repeats=4)
+    measure_speeds(outcome, Kept(tmp_path), announced)
+    assert len(turns.jobs) == 8 and FUSED not in turns.jobs[-1].overrides
+    assert {name: len(speeds) for name, speeds in outcome.speeds.items()} == {"start": 2, "fused": 2, "freed": 2}
+    (sheet,) = sheets(outcome)
+    assert any(note.startswith("Measuring ended in round 3, as start failed") for note in sheet.notes)
+    assert sheet.texts()[1][2].startswith("1.50 x")
+
+
+def test_a_row_that_fails_later_is_told_where_others_stand_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
+) -> None:
+    """In the second round of three rows the second has the first turn."""
+    turns = Processes(times={FUSED: 1.5}, fails=lambda words, number: number == 4)
+    monkeypatch.setattr(study_steps, "call_apart", turns)
+    outcome = steps_outcome(tmp_path, STEPS, repeats=2)
+    measure_speeds(outcome, Kept(tmp_path), announced)
+    (sheet,) = sheets(outcome)
+    assert "freed was measured on top of fused, which failed later: its worth includes that." in sheet.notes
+    assert sheet.texts()[2][2].startswith("1.50 x")
+
+
+def test_a_turn_may_take_an_hour_to_compile_and_what_hangs_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = []
+
+    def hang(function: str, job: Any, *, limit_seconds: float, environment: dict[str, str]) -> Any:
+        limits.append(limit_seconds)
+        raise TurnFailed("no end")
+
+    monkeypatch.setattr(study_steps, "call_apart", hang)
+    request = small_request("ladder", tmp_path)
+    with pytest.raises(TurnFailed, match=r"^no end$"):
+        apart("speed", None, request, timed_seconds=8)
+    assert limits == [3680]
+    monkeypatch.setattr(study_steps, "_COMPILING_SECONDS", 0)
+    with pytest.raises(TurnFailed, match=r"no end; it hangs .* leave it out in a study of your own"):
+        apart("speed", None, request, timed_seconds=0)
+
+
+def test_what_the_start_undoes_and_what_is_nothing_here_is_told_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    own = ("trainer.accelerator=cpu", f"data.cache_dir={tmp_path}", "data.num_train=64", "data.num_val=10")
+    steps = [STEPS[0], {"name": "mixed", "overrides": ["trainer.precision=mixed"]}]
+    request = small_request("ladder", tmp_path, *TINY, *own, "trainer.precision=bf16-mixed", steps=steps)
+    outcome = begin(request, Kept(tmp_path))
+    assert outcome.plan.absent == {"mixed": "mixed is 32-true on this CPU"}
+    said = capsys.readouterr().err
+    assert said.count("study=ladder replaces what the command line says: trainer.precision=bf16-mixed") == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [("optimizer=lamb", "chooses a group"), ("+callbacks=ema", "chooses a group"), ("~callbacks.mixing", "removes")],
+)
+def test_what_no_experiment_can_hold_is_told_before_hours_of_measuring(
+    word: str, reason: str, tmp_path: Path, checked: None
+) -> None:
+    outcome = steps_outcome(tmp_path, [{"name": "seed", "overrides": ["seed=1"]}, {"name": "a", "overrides": [word]}])
+    request = outcome.request
+    with pytest.raises(ConfigError, match=rf"--apply: .*{reason}.*; leave --apply out"):
+        begin(type(request)(**{**vars(request), "apply": True}), Kept(tmp_path))

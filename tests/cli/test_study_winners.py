@@ -1,0 +1,137 @@
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from imagenet_opt.cli import study_steps
+from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.kept import Kept
+from imagenet_opt.cli.study_steps import Outcome, measure_speeds
+from imagenet_opt.cli.study_winners import TogetherJob, choose, keep_winners, measure_together
+from imagenet_opt.cli.tuned import host
+from imagenet_opt.measure.parity import Parity
+from tests.cli.turns import Processes, announced, steps_outcome
+
+LAST, FUSED = "callbacks.acceleration.channels_last=true", "optimizer.fused=true"
+COMPILE, MODE = "callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=max-autotune"
+MIXING = "callbacks.mixing.mode='on'"
+STEPS: list[dict[str, Any]] = [
+    {"name": "channels_last", "overrides": [LAST]},
+    {"name": "compile", "overrides": [COMPILE]},
+    {"name": "max-autotune", "overrides": [COMPILE, MODE], "instead_of": "compile"},
+    {"name": "fused", "overrides": [FUSED]},
+]
+COMMAND = "imagenet-opt study data=demo --apply"
+
+
+def measured(folder: Path, processes: Processes) -> Outcome:
+    """All rows, and losses that stay."""
+    outcome = steps_outcome(folder, STEPS, MIXING, start="plain", repeats=3, parity_steps=10, command=COMMAND)
+    for row in outcome.plan.rows:
+        outcome.speeds[row.name] = [processes.speed(outcome.plan.overrides_of(row)) for _ in range(3)]
+    outcome.parities = {step["name"]: Parity(0.1, 0.2) for step in STEPS}
+    return outcome
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch, own_conf: Path, checked: None) -> Processes:
+    found = Processes(times={LAST: 1.2, COMPILE: 1.3, MODE: 1.1})
+    monkeypatch.setattr(study_steps, "call_apart", found)
+    return found
+
+
+def experiments(conf: Path) -> list[Path]:
+    return sorted((conf / "experiment").glob("tuned_*"))
+
+
+def test_what_is_worth_it_becomes_an_experiment_that_says_what_was_measured(
+    processes: Processes, own_conf: Path, tmp_path: Path
+) -> None:
+    kept, outcome = Kept(tmp_path), measured(tmp_path, processes)
+    sheet = keep_winners(outcome, kept, announced)
+    assert dict(sheet.rows) == {
+        "channels_last": "yes",
+        "compile": "no: max-autotune is faster",
+        "max-autotune": "yes",
+        "fused": "no: no difference",
+    }
+    (file,) = experiments(own_conf)
+    assert file.stem == f"tuned_{host()}_study" and f"written to {file}" in sheet.notes[0]
+    header = [line for line in file.read_text().splitlines() if line.startswith("# ")]
+    facts, command, rounds, alone, _, last, mode = header[1:]
+    assert facts.startswith("# 20") and host() in facts and f"torch {version('torch')}" in facts
+    assert str(kept.machine["gpu"] or kept.machine["cpu"]) in facts
+    assert command == f"# {COMMAND}" and rounds.endswith("in 3 rounds")
+    assert alone == "# network alone 1,000 -> 1,716 images/s, 1.72 x (1.72 to 1.72) faster"
+    assert last.startswith("# channels_last: network alone 1.20 x (1.20 to 1.20) faster, full pipeline 1.20 x")
+    assert "loss same: 0.100, seeds 0.200 (channels_last against start)" in last
+    assert mode.startswith("# max-autotune: network alone 1.43 x") and "against channels_last)" in mode
+    assert "mixing" not in yaml.safe_load(file.read_text())["callbacks"], "that belongs to the recipe"
+    config = composed((*outcome.request.overrides, f"+experiment=[demo,{file.stem}]"))
+    assert config.callbacks.mixing.mode == "on" and not config.optimizer.fused
+    assert (config.callbacks.acceleration.compile, config.callbacks.acceleration.compile_mode) == (True, "max-autotune")
+
+
+def test_together_they_are_measured_with_the_mixing_that_the_user_trains_with(
+    processes: Processes, tmp_path: Path
+) -> None:
+    keep_winners(measured(tmp_path, processes), Kept(tmp_path), announced)
+    together = [job.overrides for job in processes.jobs if isinstance(job, TogetherJob)]
+    assert len(together) == 6
+    for words in set(together):
+        assert composed(words).callbacks.mixing.mode == "on"
+        assert (COMPILE in words) == (MODE in words) == (LAST in words)
+
+
+def test_turns_of_all_together_are_none_of_later_rounds(processes: Processes, tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    outcomes = {repeats: steps_outcome(tmp_path, STEPS[:1], repeats=repeats) for repeats in (2, 3)}
+
+    def num_new(measure: Callable[..., object], *details: Any) -> int:
+        before = len(processes.jobs)
+        measure(*details, kept, announced)
+        return len(processes.jobs) - before
+
+    assert num_new(measure_speeds, outcomes[2]) == 4
+    assert num_new(measure_together, outcomes[2], [LAST]) == 4
+    assert num_new(measure_speeds, outcomes[3]) == 2
+    assert num_new(measure_together, outcomes[3], [LAST]) == 2
+    assert num_new(measure_together, outcomes[2], [FUSED]) == 4, "the start has turns beside each"
+
+
+def test_what_is_not_faster_together_is_not_written(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
+    kept, outcome = Kept(tmp_path), measured(tmp_path, processes)
+    processes.times = {LAST: 1.2, COMPILE: 1 / 1.2}
+    (note,) = keep_winners(outcome, kept, announced).notes
+    assert note.startswith("No experiment was written: together they are not faster for sure: network alone 1,000 ->")
+    assert not experiments(own_conf)
+
+
+def test_a_turn_that_fails_together_leaves_no_experiment(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
+    kept, outcome = Kept(tmp_path), measured(tmp_path, processes)
+    processes.fails = lambda words, number: MODE in words
+    assert keep_winners(outcome, kept, announced).notes == (
+        "No experiment was written: all that is worth keeping: out of memory",
+    )
+    assert not experiments(own_conf)
+
+
+def test_of_those_that_replace_each_other_the_one_that_helps_full_runs_is_kept(
+    processes: Processes, tmp_path: Path
+) -> None:
+    outcome = measured(tmp_path, processes)
+    for speed in outcome.speeds["max-autotune"]:
+        speed["full"] = 520.0 * 1.2
+    assert choose(outcome)["max-autotune"] == "compile is faster"
+    outcome.parities["compile"] = Parity(0.3, 0.2)
+    assert choose(outcome)["max-autotune"] is None, "what trains otherwise is no rival"
+
+
+def test_nothing_worth_it_is_an_answer(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
+    processes.times = {}
+    sheet = keep_winners(measured(tmp_path, processes), Kept(tmp_path), announced)
+    assert sheet.notes == ("Nothing was worth it for sure; no experiment was written.",)
+    assert not experiments(own_conf) and not any(isinstance(job, TogetherJob) for job in processes.jobs)

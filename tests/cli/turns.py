@@ -1,0 +1,51 @@
+"""Studies of steps whose processes answer at once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from imagenet_opt.cli.study_plan import Plan, StepsFile
+from imagenet_opt.cli.study_steps import Outcome, Speed
+from imagenet_opt.cli.study_turn import SpeedJob
+from imagenet_opt.measure.interleave import TurnFailed
+from tests.cli.studies import TINY, small_request
+
+Words = tuple[str, ...]
+
+
+@dataclass
+class Processes:
+    """In the place of `call_apart`. times: by override, what it makes of 1000 images/s. curve: losses with overrides.
+    fails: whether a process with these overrides does, by its number from 1."""
+
+    times: dict[str, float] = field(default_factory=dict)
+    curve: Callable[[Words], list[float]] = lambda words: [1.0]
+    fails: Callable[[Words, int], bool] = lambda words, number: False
+    jobs: list[Any] = field(default_factory=list)
+
+    def __call__(self, function: str, job: Any, *, limit_seconds: float, environment: dict[str, str]) -> Any:
+        self.jobs.append(job)
+        if self.fails(job.overrides, len(self.jobs)):
+            raise TurnFailed("out of memory")
+        return self.speed(job.overrides) if isinstance(job, SpeedJob) else self.curve(job.overrides)
+
+    def speed(self, words: Words) -> Speed:
+        """Nothing but the overrides decides, so intervals have no width."""
+        rate = 1000.0
+        for word, times in self.times.items():
+            rate *= times if word in words else 1.0
+        facts: Speed = {"busy": 0.5, "memory_gib": 2.0, "compile_seconds": None, "batch_size": 4.0}
+        return facts | {"compute": rate, "full": rate / 2, "step_seconds": None, "kernel_seconds": None}
+
+
+def steps_outcome(folder: Path, steps: list[dict[str, Any]], *given: str, start: Any = (), **asked: Any) -> Outcome:
+    """Of a ladder of which nothing is measured. given: overrides. asked: fields of the Request."""
+    options = {"order": "cumulative", "start": start if start == "plain" else list(start), "steps": steps}
+    request = replace(small_request("ladder", folder, *TINY, *given), options=options, **asked)
+    plan = Plan(StepsFile.model_validate(options), request.overrides, batch_size=4, has_gpu=True)
+    return Outcome(plan, request, cold=False)
+
+
+def announced(what: str) -> None:
+    """Nobody looks."""

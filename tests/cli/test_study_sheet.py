@@ -54,7 +54,7 @@ def test_launches_that_leave_no_gap_are_told_beforehand(outcome: Outcome) -> Non
 
 def test_a_queue_that_was_not_used_up_is_told(outcome: Outcome) -> None:
     assert not any("--seconds" in note for note in sheets(outcome)[0].notes)
-    outcome.speeds["slow"][2]["queue_left"] = 5.0
+    outcome.speeds["fast"][2]["steady"], outcome.speeds["slow"][2]["steady"] = 1.0, 0.0
     note = next(note for note in sheets(outcome)[0].notes if "Raise --seconds" in note)
     assert note.startswith("Raise --seconds: in slow the queue was not used up")
 

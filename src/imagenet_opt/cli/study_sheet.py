@@ -140,7 +140,7 @@ def gaps(outcome: Outcome) -> str | None:
 
 
 def _queue_left(outcome: Outcome) -> list[str]:
-    names = [name for name, speeds in outcome.speeds.items() if any(speed.get("queue_left") for speed in speeds)]
+    names = [name for name, speeds in outcome.speeds.items() if any(speed.get("steady") == 0 for speed in speeds)]
     if not names:
         return []
     named = ", ".join(names)

@@ -1,6 +1,8 @@
 """What a process may really use, whatever the machine has."""
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,6 +10,8 @@ import psutil
 import pytest
 
 from imagenet_opt import machine
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -139,3 +143,10 @@ def test_a_partition_is_of_the_model_of_its_disk(tmp_path: Path, monkeypatch: py
     assert machine.disk_model("/dev/nvme0n1p1") == ""
     write(tmp_path / "nvme0n1/device", model="Amazon Elastic Block Store              ")
     assert machine.disk_model("/dev/nvme0n1p1") == "Amazon Elastic Block Store"
+
+
+@pytest.mark.skipif(not shutil.which("git") or not (ROOT / ".git").exists(), reason="no checkout with git")
+def test_a_checkout_says_its_commit() -> None:
+    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    named = machine.versions()["imagenet-opt"].partition("(")[2].rstrip(")").removesuffix("-dirty")
+    assert len(named) >= 7 and commit.stdout.startswith(named)

@@ -3,6 +3,7 @@
 import os
 import platform
 import shutil
+import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -140,12 +141,26 @@ def disk_model(device: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide speed, by name."""
-    names = ("torch", "torchvision", "lightning", "timm", "nvidia-nvimgcodec-cu13", "numpy")
+    """Versions of Python, of this program and of the packages that decide speed, by name."""
+    names = ("imagenet-opt", "torch", "torchvision", "lightning", "timm", "nvidia-nvimgcodec-cu13", "numpy")
     found = {"python": platform.python_version()}
     for name in names:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = "absent"
+    if commit := _commit():
+        found["imagenet-opt"] += f" ({commit})"
     return found
+
+
+def _commit() -> str | None:
+    """Of the checkout that this code is in, "-dirty" behind it where files were changed since; None for an installed
+    package, and without git."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "--no-optional-locks", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*"]
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, check=True, text=True, timeout=10).stdout.strip()
+    return None

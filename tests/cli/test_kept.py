@@ -1,6 +1,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from imagenet_opt.cli.kept import FILE, Kept
 
 
@@ -33,6 +35,14 @@ def test_other_versions_are_another_measurement(tmp_path: Path) -> None:
     other.machine = {**other.machine, "versions": {"torch": "another"}}
     assert first.take(Job(()), 0, lambda: 1) == 1
     assert other.take(Job(()), 0, lambda: 2) == 2
+
+
+def test_another_machine_or_program_is_another_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Kept(tmp_path).take(Job(()), 0, lambda: 1) == 1
+    monkeypatch.setattr("platform.node", lambda: "elsewhere")
+    assert Kept(tmp_path).take(Job(()), 0, lambda: 2) == 2
+    monkeypatch.setattr("imagenet_opt.machine.version", lambda name: "1000")
+    assert Kept(tmp_path).take(Job(()), 0, lambda: 3) == 3
 
 
 def test_a_changed_configuration_is_another_measurement(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 import json
+import math
 from pathlib import Path
 
 import pytest
+import wandb
 
 from imagenet_opt.cli import study, study_steps
 from imagenet_opt.cli.study import parse
@@ -39,7 +41,10 @@ def mine(tmp_path: Path) -> Path:
         (["study=nosuch.yaml"], "study=nosuch.yaml: there is no such study; expected anatomy, checklist"),
         (["--repeats", "1"], "--repeats 1 must be from 2 to 1000"),
         (["--seconds", "0"], "--seconds 0.0 must be from 0.1 to 3600"),
-        (["--price-per-hour", "-1"], "--price-per-hour -1.0 must be above 0"),
+        (["--price-per-hour", "-1"], "--price-per-hour -1.0 must be dollars above 0"),
+        (["--price-per-hour", "nan"], "--price-per-hour nan must be dollars above 0"),
+        (["--price-per-hour", "inf"], "--price-per-hour inf must be dollars above 0"),
+        (["study=read", "study.state=[cold"], r"study.state=\[cold: no value that YAML knows"),
         (["--apply", "study=queue"], "--apply is for studies of steps"),
         (["--apply", "--parity", "0"], "--apply keeps steps whose loss was compared: give --parity STEPS above 0"),
         (["--parity", "10", "study=queue"], "--parity is for studies of steps"),
@@ -67,6 +72,15 @@ def test_a_file_that_is_no_study_is_told_by_its_key(tmp_path: Path) -> None:
         parse([f"study={file}"])
 
 
+def test_keys_of_the_studys_file_can_be_set(tmp_path: Path) -> None:
+    request = parse(["study=read", "study.num_workers=[4,8]", "study.state=[warm]", "data=demo"]).request
+    assert request.options["num_workers"] == [4, 8] and request.options["state"] == ["warm"]
+    assert request.options["batch_size"] == [64, 256] and request.overrides == ("data=demo",)
+    request = parse(["study=read", "study.num_wokers=[4]", "--folder", str(tmp_path)]).request
+    with pytest.raises(ConfigError, match="study=read: num_wokers: Extra inputs are not permitted"):
+        study.study(request)
+
+
 def test_a_rehearsal_has_no_network_to_study(mine: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="leave rehearse= out"):
         study_steps.run(parse([f"study={mine}", "data=demo", "rehearse=a10g", "--folder", str(tmp_path)]).request)
@@ -78,14 +92,32 @@ def test_a_folder_that_cannot_be_is_told_first(mine: Path, tmp_path: Path) -> No
         study.main([f"study={mine}", "data=demo", "--folder", str(tmp_path / "file")])
 
 
-def test_tables_go_to_weights_and_biases_without_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("logger", [["logger=csv"], ["logger.wandb.project=mine", "logger.wandb.name=tuesday"]])
+def test_tables_go_to_weights_and_biases_as_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None, logger: list[str]
+) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    request = parse(["data=demo", "--folder", str(tmp_path)]).request
-    sheet = Sheet("A study", (Column("step"), Column("images/s")), (("start", 10.0),))
+    request = parse(["data=demo", *logger, "--folder", str(tmp_path)]).request
+    sheet = Sheet("A study", (Column("step"), Column("images/s")), (("start", 10.0), ("other", "failed")))
     write_outputs([sheet], request, about("imagenet-opt study"), None)
     log_sheets([sheet], request)
+    wandb.teardown()  # until its process has written all
     (log,) = tmp_path.rglob("run-*.wandb")
-    assert b"table/0" in log.read_bytes()
+    said = log.read_bytes()
+    assert b"table/0" in said
+    assert all(word in said for word in ([b"mine", b"tuesday"] if logger[1:] else [b"imagenet-opt", b"study ladder"]))
+    (table,) = tmp_path.rglob("*.table.json")
+    assert json.loads(table.read_text())["data"] == [["start", 10.0], ["other", "failed"]]
+
+
+def test_the_page_says_which_code_was_measured(tmp_path: Path) -> None:
+    request = parse(["data=demo", "--folder", str(tmp_path)]).request
+    facts = about("imagenet-opt study")
+    sheet = Sheet("A study", (Column("step"),), (("start",),), data={"low": math.nan, "high": math.inf, "ratio": 1.5})
+    write_outputs([sheet], request, facts, None)
+    assert f"imagenet-opt {facts['versions']['imagenet-opt']}" in (tmp_path / "study.md").read_text()
+    found = json.loads((tmp_path / "study.json").read_text(), parse_constant=pytest.fail)
+    assert found["sheets"][0]["data"] == {"low": None, "high": None, "ratio": 1.5}
 
 
 @pytest.mark.slow
@@ -96,15 +128,19 @@ def test_a_study_measures_compares_losses_and_goes_on_where_it_was(
     words = [f"study={mine}", *TINY, "--repeats", "2", "--seconds", "0.3", "--parity", "2", "--folder", "kept"]
     study.main([*words, "--json", "all.json"])
     found = json.loads(Path("all.json").read_text())
-    (sheet,) = found["sheets"]
+    sheet, sets = found["sheets"]
     headings = [column["heading"] for column in sheet["columns"]]
     rows = {row[0]: dict(zip(headings, row, strict=True)) for row in sheet["rows"]}
     assert list(rows) == ["start", "channels_last", "impossible", "on a GPU"]
     assert rows["start"]["network alone, images/s"] > 0 < rows["channels_last"]["full pipeline, images/s"]
-    assert rows["channels_last"]["worth"].endswith(("faster", "slower", "no difference"))
+    assert rows["channels_last"]["worth alone"].endswith(("faster", "slower", "no difference"))
     assert rows["channels_last"]["loss"].startswith("same: ")
     assert rows["impossible"]["network alone, images/s"] == "failed"
     assert rows["on a GPU"]["network alone, images/s"] == "left out"
+    data = {row["name"]: row for row in sheet["data"]["rows"]}
+    assert [len(data[name]["speeds"]) for name in ("start", "channels_last", "impossible")] == [2, 2, 0]
+    assert len(data["start"]["losses"]) == 3 and len(data["channels_last"]["losses"]) == 1
+    assert sets["rows"][1] == ["channels_last", "callbacks.acceleration.channels_last=true", "start"]
     assert "4 comparisons" in sheet["notes"][0]
     assert any(note.startswith("impossible failed: optimizer.name='nosuch'") for note in sheet["notes"])
     assert "Left out, as there is no GPU here: on a GPU." in sheet["notes"]
@@ -112,6 +148,6 @@ def test_a_study_measures_compares_losses_and_goes_on_where_it_was(
     assert "| channels_last |" in markdown and "imagenet-opt study" in markdown
     assert "Plotly.newPlot" in page and "channels_last" in page
     measured = Path("kept/measured.jsonl").read_text()
-    (again,) = study_steps.run(parse(words).request)
+    again, _ = study_steps.run(parse(words).request)
     assert Path("kept/measured.jsonl").read_text() == measured
     assert [list(row) for row in again.rows] == sheet["rows"]

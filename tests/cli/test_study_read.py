@@ -6,6 +6,8 @@ import pytest
 from imagenet_opt.cli.doctor import composed
 from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.study_read import Files, in_blocks, read, run
+from imagenet_opt.data.pack import pack
+from imagenet_opt.data.pack_plan import PackOptions
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.page_cache import evict, residency
 from imagenet_opt.measure.read_sheet import Setting
@@ -42,6 +44,15 @@ def test_every_setting_of_the_grid_has_a_row(
     assert "a folder, 90 images" in sheet.title
 
 
+def test_shards_are_read_in_blocks(root: Path, tmp_path: Path, checked: None) -> None:
+    pack(root, tmp_path / "packed", PackOptions(shard_mb=0.03))
+    overrides = (f"data.root={tmp_path}/packed", f"data.cache_dir={tmp_path}/cache", "data.shuffle=block")
+    grid = GRID | {"num_workers": [2]}
+    (sheet,) = run(small_request("read", tmp_path, *overrides, seconds=0.02, state=["cold", "warm"], **grid))
+    assert "packed (shards: " in sheet.title and "90 images, data.shuffle=block" in sheet.title
+    assert len(sheet.rows) == 4 and all(float(row[4] or 0) > 0 for row in sheet.rows)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_all_bytes_of_a_pass_are_read_once(overrides: tuple[str, ...], workers: int, checked: None) -> None:
     patient = Patient(composed(overrides))
@@ -62,7 +73,9 @@ def test_warm_files_are_never_dropped(overrides: tuple[str, ...], checked: None)
 
 
 def test_too_few_files_are_named(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:
-    with pytest.raises(ConfigError, match=r"study=read: cold, workers 1.*batch 256: only 90 files; lower batch_size"):
+    with pytest.raises(
+        ConfigError, match=r"study=read: cold, workers 1.*batch 256: only 90 files; set study.batch_size="
+    ):
         run(small_request("read", tmp_path, *overrides, **GRID | {"batch_size": [256]}, state=["cold"]))
 
 

@@ -1,5 +1,7 @@
 import math
 
+import pytest
+
 from imagenet_opt.measure.sheet import Column, Sheet
 
 
@@ -19,3 +21,8 @@ def test_cells_are_shown_as_their_column_says_and_markdown_stays_a_table() -> No
         "",
         "Said.",
     ]
+
+
+def test_two_columns_never_have_the_same_heading() -> None:
+    with pytest.raises(ValueError, match="A study: headings must differ"):
+        Sheet("A study", (Column("interval"), Column("interval")), ())

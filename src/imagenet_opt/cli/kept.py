@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import platform
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -24,7 +25,13 @@ class Kept:
     def __init__(self, folder: Path) -> None:
         self.file = folder / FILE
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-        self.machine = {"versions": machine.versions(), "cpu": cpu_name(), "cpus": machine.usable_cpus(), "gpu": gpu}
+        self.machine = {
+            "versions": machine.versions(),
+            "host": platform.node(),
+            "cpu": cpu_name(),
+            "cpus": machine.usable_cpus(),
+            "gpu": gpu,
+        }
         self.answers: dict[str, Any] = {}
         found = self.file.read_bytes() if self.file.exists() else b""
         self._is_torn = bool(found) and not found.endswith(b"\n")

@@ -1,5 +1,6 @@
 """`imagenet-opt study`: what each optimisation is worth on this machine, with proof that nothing broke."""
 
+import math
 import shlex
 from argparse import Namespace
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ HELP = """What is each optimisation worth here? Measured in turns, each in a pro
 
 imagenet-opt study data.root=/fsx/imagenet +experiment=aggressive    any override of train.py may be added
 imagenet-opt study study=leave_one_out data.root=/fsx/imagenet       all on, and what is lost without each
+imagenet-opt study study=read study.num_workers=[4,8]                study.KEY: any key of the study's file
 imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of your own, see docs/studying.md
 
   study=ladder         each optimisation on top of those before it (default)
@@ -38,7 +40,7 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   --folder FOLDER     for study.md, study.html and study.json; studies of steps go on there (default runs/study_NAME)
   --json FILE         write everything that was measured there too
   --apply             of steps: write what was worth it and keeps the loss to conf/experiment/tuned_<host>_study.yaml
-  --wandb             log the tables to Weights & Biases
+  --wandb             log the tables to Weights & Biases, as logger.wandb.* says
 
 The answer may be: no difference. Verdicts allow for the number of
 comparisons. Without a GPU what needs one is left out, with the reason, and the rest is measured on the CPU."""
@@ -89,8 +91,8 @@ def parse(argv: list[str]) -> Options:
     for name, (least, most) in LIMITS.items():
         if (value := getattr(found, name)) is not None and not least <= value <= most:
             raise ConfigError(f"--{name} {value} must be from {least} to {most}")
-    if found.price_per_hour is not None and found.price_per_hour <= 0:
-        raise ConfigError(f"--price-per-hour {found.price_per_hour} must be above 0")
+    if found.price_per_hour is not None and not 0 < found.price_per_hour < math.inf:
+        raise ConfigError(f"--price-per-hour {found.price_per_hour} must be dollars above 0, such as 1.21")
     if found.apply and found.parity == 0:
         raise ConfigError("--apply keeps steps whose loss was compared: give --parity STEPS above 0, or leave it out")
     if found.json is not None:
@@ -103,7 +105,8 @@ def _request(found: Namespace, command: str) -> "Request":
     from imagenet_opt.cli.study_request import Request, read_study
 
     names = [word.partition("=")[2] for word in found.overrides if word.startswith("study=")]
-    stem, file = read_study(names[-1] if names else "ladder", config_folder() / "study")
+    changes = [word.removeprefix("study.") for word in found.overrides if word.startswith("study.")]
+    stem, file = read_study(names[-1] if names else "ladder", config_folder() / "study", changes)
     given = {"--apply": found.apply, "--parity": found.parity, "--price-per-hour": found.price_per_hour}
     for flag in (name for name, value in given.items() if value and file.kind != "steps"):
         raise ConfigError(f"{flag} is for studies of steps, such as study=ladder; {stem} is of another kind")
@@ -112,7 +115,7 @@ def _request(found: Namespace, command: str) -> "Request":
         title=file.title,
         kind=file.kind,
         options=file.model_extra or {},
-        overrides=tuple(word for word in found.overrides if not word.startswith("study=")),
+        overrides=tuple(word for word in found.overrides if not word.startswith(("study=", "study."))),
         repeats=found.repeats,
         seconds=found.seconds,
         parity_steps=_PARITY_STEPS if found.parity is None else found.parity,

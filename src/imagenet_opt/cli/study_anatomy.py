@@ -13,7 +13,7 @@ from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.anatomy import Part, parts
 from imagenet_opt.measure.interleave import TurnFailed
-from imagenet_opt.measure.launch_gaps import LaunchGaps
+from imagenet_opt.measure.launch_gaps import PERMISSION, LaunchGaps
 from imagenet_opt.measure.operations import Operation, kernel_seconds, timed_operations
 from imagenet_opt.measure.peak import MatmulPeak, matmul_peak, memory_bandwidth
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
@@ -109,10 +109,7 @@ def measured(job: Job) -> dict[str, Any]:
 def seen(seconds: float) -> float:
     """Of kernels on a GPU. Raises TurnFailed for none, as in containers that may not look."""
     if not seconds:
-        raise TurnFailed(
-            "the profiler saw no kernel; CUPTI needs permission: start the container with --cap-add=SYS_ADMIN, or load "
-            "NVIDIA's driver with NVreg_RestrictProfilingToAdminUsers=0"
-        )
+        raise TurnFailed(f"the profiler saw no kernel; {PERMISSION}")
     return seconds
 
 

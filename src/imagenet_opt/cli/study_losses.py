@@ -70,6 +70,7 @@ class _Curves:
         job = LossJob((*self.outcome.plan.overrides_of(row), f"seed={seed}"), self.num_steps)
         measure = partial(apart, "losses", job, self.outcome.request, timed_seconds=self.seconds)
         found: list[float] = self.kept.take(job, 0, measure, config=plain(job.overrides))
+        self.outcome.losses.setdefault(row.name, {})[seed] = found
         return found
 
     def tell_time(self, names: Collection[str]) -> None:

@@ -9,18 +9,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf, open_dict
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from imagenet_opt import machine
 from imagenet_opt.cli.bench_report import machine_facts
+from imagenet_opt.cli.build import make
+from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.overrides import config_folder
 from imagenet_opt.cli.study_request import Request
 from imagenet_opt.cli.sweep_rows import write_whole
 from imagenet_opt.cli.terminal import printable
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.sheet import Plot, Sheet
-from imagenet_opt.run.wandb_run import build_wandb, finish
+from imagenet_opt.run.wandb_run import finish
 
 
 def print_sheets(sheets: Sequence[Sheet]) -> Console:
@@ -49,7 +53,7 @@ def write_outputs(sheets: list[Sheet], request: Request, facts: dict[str, Any], 
     line += ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     text = f"## {request.title}\n\n{line}\n\n    {command}\n\n" + "\n".join(sheet.markdown() for sheet in sheets)
     asked = {"study": request.name, "repeats": request.repeats, "seconds": request.seconds}
-    whole = json.dumps(asked | facts | {"sheets": [asdict(sheet) for sheet in sheets]}, indent=2) + "\n"
+    whole = strict_json(asked | facts | {"sheets": [asdict(sheet) for sheet in sheets]})
     try:
         write_whole(request.folder / "study.md", text)
         write_whole(request.folder / "study.json", whole)
@@ -59,6 +63,12 @@ def write_outputs(sheets: list[Sheet], request: Request, facts: dict[str, Any], 
     except OSError as error:
         raise ConfigError(f"the tables above could not be written: {error}; free space or choose --folder") from error
     print(f"{request.folder}/study.html has the plots, study.md and study.json the numbers", file=sys.stderr)
+
+
+def strict_json(found: Any) -> str:
+    """With null for what is no finite number, for which JSON has no word."""
+    plain = json.loads(json.dumps(found), parse_constant=lambda name: None)
+    return json.dumps(plain, indent=2) + "\n"
 
 
 def about(command: str) -> dict[str, Any]:
@@ -108,15 +118,26 @@ def figure(plot: Plot) -> Any:
 
 
 def log_sheets(sheets: list[Sheet], request: Request) -> None:
-    """A run of Weights & Biases with the tables and the page; offline without a key."""
+    """A run of Weights & Biases with the tables and the page, where logger.wandb.* says; offline without a key."""
     import wandb
 
-    logger = build_wandb(folder=str(request.folder), project="imagenet-opt", name=f"study {request.name}")
+    logger = _logger(request)
     run = logger.experiment
     panels: dict[str, Any] = {
-        f"table/{number}": wandb.Table([column.heading for column in sheet.columns], sheet.texts())
+        f"table/{number}": wandb.Table(
+            [column.heading for column in sheet.columns], list(map(list, sheet.rows)), allow_mixed_types=True
+        )
         for number, sheet in enumerate(sheets)
     }
     page = (request.folder / "study.html").read_text(encoding="utf-8")
     run.log({**panels, "study": wandb.Html(page, inject=False, data_is_not_path=True)})
     finish(logger, exit_code=0)
+
+
+def _logger(request: Request) -> Any:
+    """As the trainer makes it; in the study's folder, and with its name unless there is one. Raises ConfigError."""
+    shipped = OmegaConf.load(config_folder() / "logger/wandb.yaml").wandb
+    options: Any = composed(request.overrides).logger.get("wandb", shipped)
+    with open_dict(options):
+        options.folder, options.name = str(request.folder), options.name or f"study {request.name}"
+    return make(options, "logger.wandb")

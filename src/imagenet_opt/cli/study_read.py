@@ -75,7 +75,8 @@ def run(request: Request) -> list[Sheet]:
     files = Files(samples, max([one.num_at_a_time for one in settings if one.state == WARM], default=0))
     for setting in settings:
         if not files.most(setting):
-            raise ConfigError(f"study={request.name}: {setting}: only {len(samples.rows)} files; lower batch_size")
+            few = f"only {len(samples.rows)} files; set study.batch_size=[N] or study.num_workers=[N] with less"
+            raise ConfigError(f"study={request.name}: {setting}: {few}")
     turns = {str(setting): partial(turn, files, setting, request.seconds) for setting in settings}
     rounds = rounds_of(turns, request)
     found = {setting: rounds.results[str(setting)] for setting in settings if str(setting) not in rounds.failures}

@@ -1,6 +1,7 @@
 """What a study is asked for, and the file that describes it."""
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -57,10 +58,11 @@ class Request:
     command: str = ""
 
 
-def read_study(name: str, shipped: Path) -> tuple[str, StudyFile]:
+def read_study(name: str, shipped: Path, changes: Sequence[str] = ()) -> tuple[str, StudyFile]:
     """The study of that name among the `shipped`, or the file at that path; with its stem.
 
-    Raises ConfigError, with near names, and for a file that is no study.
+    changes: of its keys, as "num_workers=[4,8]", each as a whole. Raises ConfigError, with near names, and for a file
+    that is no study.
     """
     file = Path(name) if name.endswith((".yaml", ".yml")) else shipped / f"{name}.yaml"
     if not file.is_file():
@@ -68,8 +70,10 @@ def read_study(name: str, shipped: Path) -> tuple[str, StudyFile]:
         near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"expected {', '.join(known)}, or a YAML file"
         raise ConfigError(f"study={name}: there is no such study; {hint}")
+    changed = _values(changes)
     try:
-        study = StudyFile.model_validate(OmegaConf.to_container(OmegaConf.load(file)))
+        written: Any = OmegaConf.to_container(OmegaConf.load(file))
+        study = StudyFile.model_validate(written | changed if isinstance(written, dict) else written)
     except (YAMLError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"study={name}: {file} cannot be read: {' '.join(str(error).split())}") from error
     except ValidationError as error:
@@ -78,6 +82,16 @@ def read_study(name: str, shipped: Path) -> tuple[str, StudyFile]:
     if study.kind not in KINDS:
         raise ConfigError(f"study={name}: kind: {study.kind} must be one of {', '.join(KINDS)} (in {file})")
     return file.stem, study
+
+
+def _values(changes: Sequence[str]) -> dict[str, Any]:
+    """By key. Raises ConfigError."""
+    try:
+        found: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(changes)))
+    except YAMLError as error:
+        words = " ".join(f"study.{change}" for change in changes)
+        raise ConfigError(f"{words}: no value that YAML knows, such as study.num_workers=[4,8]") from error
+    return dict(found)
 
 
 def checked_options(model: type[Options], request: Request) -> Options:

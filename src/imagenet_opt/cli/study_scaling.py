@@ -19,9 +19,9 @@ from imagenet_opt.measure.statistics import CONFIDENCE, median_interval
 COLUMNS = (
     Column("processes", "{:.0f}"),
     Column("images/s", "{:,.0f}"),
-    Column("interval"),
+    Column("interval of images/s"),
     Column("efficiency", "{:.1%}"),
-    Column("interval"),
+    Column("interval of efficiency"),
     Column("each process is"),
     Column("ms a step", "{:,.1f}"),
     Column("remark"),

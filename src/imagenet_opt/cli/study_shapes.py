@@ -30,10 +30,10 @@ _COLUMNS = (
     Column("multiple of"),
     Column("images/s", "{:,.0f}"),
     Column("GFLOP/s", "{:,.0f}"),
-    Column("interval"),
+    Column("interval of GFLOP/s"),
     Column("compared with"),
     Column("a FLOP's speed against it", "{:.2f}"),
-    Column("interval"),
+    Column("interval of that"),
     Column("verdict"),
     Column("if filled up to 8", "{:.2f}"),
 )

@@ -3,9 +3,10 @@
 from statistics import median
 
 from imagenet_opt.cli.study_plan import Row
+from imagenet_opt.cli.study_rows import numbers, ratio_numbers, what_rows_set
 from imagenet_opt.cli.study_steps import Outcome
 from imagenet_opt.measure.blocks import Ratio, block_ratios
-from imagenet_opt.measure.launch_gaps import LaunchGaps
+from imagenet_opt.measure.launch_gaps import PERMISSION, LaunchGaps
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
 from imagenet_opt.measure.statistics import CONFIDENCE, verdict
 
@@ -18,15 +19,16 @@ _FAR = 100.0
 
 
 def sheets(outcome: Outcome) -> list[Sheet]:
-    """One table: a row each, measured or not."""
+    """A row each, measured or not, and what each sets."""
     ratios = {measure: ratios_of(outcome, measure) for measure in MEASURES}
     price = outcome.request.price_per_hour
     columns = [
         Column("step"),
         Column("network alone, images/s", "{:,.0f}"),
-        Column("worth"),
+        Column("worth alone"),
         Column("full pipeline, images/s", "{:,.0f}"),
-        Column("worth"),
+        Column("worth in the pipeline"),
+        Column("of alone", "{:.0%}"),
         Column("device busy", "{:.0%}"),
         Column("memory GiB", "{:.1f}"),
         Column("compile s", "{:.0f}"),
@@ -35,7 +37,10 @@ def sheets(outcome: Outcome) -> list[Sheet]:
     columns += [Column("loss")] if outcome.request.parity_steps else []
     rows = [_cells(outcome, row, ratios) for row in outcome.plan.rows]
     rows += [(name, "left out", *[None] * (len(columns) - 2)) for name in outcome.plan.absent]
-    return [Sheet(outcome.request.title, tuple(columns), tuple(rows), tuple(notes(outcome, ratios)), plots(outcome))]
+    data = numbers(outcome, ratios) | {"all_together": ratio_numbers(ratios, WHOLE)}
+    said = tuple(notes(outcome, ratios))
+    found = Sheet(outcome.request.title, tuple(columns), tuple(rows), said, plots(outcome), data)
+    return [found, what_rows_set(outcome.plan)]
 
 
 def ratios_of(outcome: Outcome, measure: str) -> dict[str, Ratio]:
@@ -63,12 +68,14 @@ def _cells(outcome: Outcome, row: Row, ratios: dict[str, dict[str, Ratio]]) -> t
     request = outcome.request
     num_more = bool(request.price_per_hour) + bool(request.parity_steps)
     if row.name in outcome.failures:
-        return (row.name, "failed", *[None] * (6 + num_more))
+        return (row.name, "failed", *[None] * (7 + num_more))
     if row.name not in outcome.speeds:
-        return (row.name, *[None] * (7 + num_more))
+        return (row.name, *[None] * (8 + num_more))
     cells: list[Cell] = [row.name]
     for measure in MEASURES:
         cells += [median(rates(outcome, row, measure)), said(ratios[measure].get(row.name))]
+    alone, full = (median(rates(outcome, row, measure)) for measure in MEASURES)
+    cells += [full / alone if alone else None]
     speeds = outcome.speeds[row.name]
     cells += [median(float(speed["busy"] or 0.0) for speed in speeds)]
     cells += [max(float(speed["memory_gib"] or 0.0) for speed in speeds)]
@@ -109,22 +116,35 @@ def notes(outcome: Outcome, ratios: dict[str, dict[str, Ratio]]) -> list[str]:
         found.append(f"Left out, as {reason}: {names}.")
     if not outcome.speeds.get(plan.rows[0].name):
         return found
-    found += _gaps(outcome, plan.rows[0])
+    found += [known] if (known := gaps(outcome)) else []
     if WHOLE in ratios["compute"]:
         gains = (f"{name} {said(ratios[measure][WHOLE])}" for measure, name in MEASURES.items())
         found.append(f"All together: {', '.join(gains)} against the start.")
     found += _held_up(outcome, max(plan.rows, key=lambda row: median(rates(outcome, row, "compute") or [0.0])))
-    return found
+    return found + _queue_left(outcome)
 
 
-def _gaps(outcome: Outcome, row: Row) -> list[str]:
-    """Whether a CUDA graph can matter at all; nothing where no kernels were seen."""
-    speeds = outcome.speeds[row.name]
-    steps = [speed["step_seconds"] for speed in speeds if speed["step_seconds"]]
-    kernels = [speed["kernel_seconds"] for speed in speeds if speed["kernel_seconds"]]
-    if not steps or not kernels:
+def gaps(outcome: Outcome) -> str | None:
+    """Whether closing gaps between kernels can bring anything at all: the first turn tells before the others.
+
+    None before it, and without a GPU.
+    """
+    row = outcome.plan.rows[0]
+    speeds = outcome.speeds.get(row.name, [])
+    found = [(speed["step_seconds"], speed["kernel_seconds"]) for speed in speeds]
+    if both := [(step, kernels) for step, kernels in found if step and kernels]:
+        steps, kernels = zip(*both, strict=True)
+        return f"{row.name}: {LaunchGaps(median(steps), median(kernels)).sentence()}."
+    on_gpu = any(kernels is not None for _, kernels in found)
+    return f"{row.name}: kernel times could not be seen: {PERMISSION}." if on_gpu else None
+
+
+def _queue_left(outcome: Outcome) -> list[str]:
+    names = [name for name, speeds in outcome.speeds.items() if any(speed.get("steady") == 0 for speed in speeds)]
+    if not names:
         return []
-    return [f"{row.name}: {LaunchGaps(median(map(float, steps)), median(map(float, kernels))).sentence()}."]
+    named = ", ".join(names)
+    return [f"Raise --seconds: in {named} the queue was not used up, so the pipeline rate may be the queue's."]
 
 
 def _held_up(outcome: Outcome, fastest: Row) -> list[str]:

@@ -12,7 +12,6 @@ from omegaconf import OmegaConf
 from imagenet_opt.cli.apart import call_apart
 from imagenet_opt.cli.doctor import composed
 from imagenet_opt.cli.kept import Kept
-from imagenet_opt.cli.study_live import live
 from imagenet_opt.cli.study_plan import Plan, Row, StepsFile
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_turn import SpeedJob
@@ -40,7 +39,8 @@ class Storage:
 class Outcome:
     """speeds: by row, one a round. failures: by row, why. parities: by row, or why its loss was not compared.
 
-    cold: whether full runs read files from storage. ended: why measuring ended early, if it did.
+    losses: by row and seed, the curve. cold: whether full runs read files from storage. ended: why measuring ended
+    early, if it did.
     """
 
     plan: Plan
@@ -49,6 +49,7 @@ class Outcome:
     speeds: dict[str, list[Speed]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     parities: dict[str, Parity | str] = field(default_factory=dict)
+    losses: dict[str, dict[int, list[float]]] = field(default_factory=dict)
     ended: str | None = None
 
     def notes(self) -> list[str]:
@@ -62,11 +63,12 @@ class _FirstRowFailed(Exception):
 
 def run(request: Request) -> list[Sheet]:
     """Measure all rows in turns, then their losses. Raises ImagenetOptError."""
+    from imagenet_opt.cli.study_live import live
     from imagenet_opt.cli.study_sheet import sheets
 
     kept = Kept(request.folder)
     outcome = begin(request, kept)
-    with live(lambda: sheets(outcome)) as announce:
+    with live(outcome) as announce:
         measure_speeds(outcome, kept, announce)
         if request.parity_steps:
             from imagenet_opt.cli.study_losses import compare_losses

@@ -28,9 +28,9 @@ _COLUMNS = (
     Column("how"),
     Column("steps", "{:,.0f}"),
     Column("images/s", "{:,.0f}"),
-    Column("interval"),
+    Column("interval of images/s"),
     Column("against added in turn", "{:.2f}"),
-    Column("interval"),
+    Column("interval of that"),
     Column("verdict"),
     Column("peak memory, GiB", "{:.2f}"),
 )

@@ -28,9 +28,9 @@ _WARMUP = 5
 _COLUMNS = (
     Column("forms of the network"),
     Column("forward + backward, ms", "{:,.1f}"),
-    Column("interval"),
+    Column("interval of ms"),
     Column("times as quick as eager", "{:.2f}"),
-    Column("interval"),
+    Column("interval of times"),
     Column("verdict"),
     Column("until it runs, s", "{:.1f}"),
     Column("again, s", "{:.1f}"),
@@ -121,7 +121,7 @@ def sheet_of(rounds: Rounds[Found], subject: Subject) -> Sheet:
     for way, found in rounds.results.items():
         if way in rounds.failures:
             rows.append((way, *[None] * (len(_COLUMNS) - 1)))
-            notes.append(f"{way}: torch {torch.__version__} refuses: {rounds.failures[way]}")
+            notes.append(f"{way} failed with torch {torch.__version__}: {rounds.failures[way]}.")
             continue
         taken, answer = median_interval(ms(seconds[way])), ratio_cells(ratios.get(way))
         ready = [one["ready_seconds"] for one in found]

@@ -4,6 +4,11 @@ from dataclasses import dataclass
 
 MATTERS = 0.03
 """A smaller share of a step is within what steps vary by."""
+PERMISSION = (
+    "CUPTI needs permission: start the container with --cap-add=SYS_ADMIN, or load NVIDIA's driver with "
+    "NVreg_RestrictProfilingToAdminUsers=0"
+)
+"""Where a profiler sees no kernels, as in containers that may not look."""
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,12 @@ _COLUMNS = (
     Column("batches ready at first", "{:,.0f}"),
     Column("steps that do not wait", "{:,.0f}"),
     Column("simulated", "{:,.0f}"),
-    Column("by the law", "{:,.0f}"),
+    Column("steps by the law", "{:,.0f}"),
     Column("seconds a step", "{:.3f}"),
     Column("interval"),
-    Column("by the law", "{:.3f}"),
+    Column("seconds by the law", "{:.3f}"),
     Column("steady, seconds a step", "{:.3f}"),
-    Column("by the law", "{:.3f}"),
+    Column("steady by the law", "{:.3f}"),
 )
 
 

@@ -18,10 +18,10 @@ _COLUMNS = (
     Column("in flight, each", "{:,.0f}"),
     Column("batch", "{:,.0f}"),
     Column("MB/s", "{:,.1f}"),
-    Column("interval"),
+    Column("interval of MB/s"),
     Column("files/s", "{:,.0f}"),
     Column("seconds a batch", "{:.4f}"),
-    Column("interval"),
+    Column("interval of seconds"),
     Column("really cold"),
 )
 

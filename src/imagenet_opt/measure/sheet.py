@@ -1,8 +1,9 @@
 """A table of results, for the terminal, for documents and for other programs alike."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 Cell = str | float | None
 """None: not measured."""
@@ -45,13 +46,23 @@ class Plot:
 
 @dataclass(frozen=True)
 class Sheet:
-    """rows: one cell a column. notes: sentences that stand below. plots: the same to look at."""
+    """rows: one cell a column. notes: sentences that stand below. plots: the same to look at. data: what it is made of,
+    as JSON has it, for other programs.
+
+    Raises ValueError where two columns have the same heading, by which others find them.
+    """
 
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
-    plots: tuple[Plot, ...] = field(default=())
+    plots: tuple[Plot, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        headings = [column.heading for column in self.columns]
+        if len(set(headings)) < len(headings):
+            raise ValueError(f"{self.title}: headings must differ: {headings}")
 
     def texts(self) -> list[list[str]]:
         """What the cells of each row show."""

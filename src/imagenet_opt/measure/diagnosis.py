@@ -106,8 +106,9 @@ class Measurements:
     simulated: the profile's name, None on real hardware. ceilings: keys of STAGES. phases: seconds of a step of the
     full run that the main process spent in "fetch", "logging", "checkpoint", "step", "callback NAME", ...
     step_seconds: of each step of the full run. curves: points (x, y) by name: "workers" (workers, images/s decoded from
-    memory), "reads_in_flight" (requests in flight, images/s read cold), "cached_share" (share of the data in the page
-    cache, images/s read). facts, texts: what else was seen, by name. config: the whole one, without secrets.
+    memory), "reads_in_flight" (requests in flight, images/s read cold), "reads_in_flight_cached" (the same from
+    memory), "cached_share" (share of the data in the page cache, images/s read). facts, texts: what else was seen, by
+    name. config: the whole one, without secrets.
     """
 
     simulated: str | None
@@ -132,7 +133,8 @@ class Diagnosis(Measurements):
     cause: a key of CAUSES. expected: the least ceiling of the state in which the run was measured. efficiency:
     measured / expected. next_stage, next_gain: which ceiling is the next one after the cause is mended, and how many
     times as fast the run then is; None where nothing is to be gained. waterfall: of one step, from the GPU alone to the
-    full run; its parts add up to the last step exactly.
+    full run; its parts add up to the last step exactly. trial: of `doctor --apply`, what its overrides brought, see
+    cli/doctor_apply.py; None where nothing was tried.
     """
 
     sentence: str
@@ -143,10 +145,11 @@ class Diagnosis(Measurements):
     next_gain: float | None
     waterfall: tuple[Step, ...]
     findings: tuple[Finding, ...]
+    trial: Mapping[str, Any] | None = None
 
     @property
     def efficiency(self) -> float:
-        return self.measured / self.expected
+        return self.measured / self.expected if self.expected else 0.0
 
 
 def write_diagnosis(found: Diagnosis, file: Path) -> None:

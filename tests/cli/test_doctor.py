@@ -127,6 +127,7 @@ def test_a_trial_says_what_was_predicted_and_what_came() -> None:
     times = "2.10 times (1.82 to 2.10 in 3 rounds)"
     assert str(helped) == f"105 -> 210 images/s, {times}; predicted 2.50 times: faster"
     assert "no difference" in str(trial((100.0, 110.0, 105.0), (109.0, 200.0, 220.0)))
+    assert str(trial((100.0, 110.0, 105.0), (90.0, 95.0, 99.0))).endswith("slower")
 
 
 @pytest.fixture

@@ -75,6 +75,12 @@ def test_cold_rates_that_may_be_of_memory_say_so(width: int) -> None:
     assert "(unverified)" not in printed(width, facts={"cached_share": 0.0, "cold_verified": 1.0})
 
 
+def test_what_was_seen_of_the_storage_is_told() -> None:
+    told = {"first_touch": "first touch 330 ms, second 100 ms", "storage": "more than 8 requests bring no more"}
+    text = printed(100, texts=told)
+    assert all(f"files: {words}" in text for words in told.values())
+
+
 def test_a_terminal_without_unicode_gets_plain_signs() -> None:
     text = printed(80, encoding="ascii")
     assert "####" in text and "0.83 it/s" in text

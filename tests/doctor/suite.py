@@ -103,11 +103,11 @@ def confusion(out: Path) -> dict[str, Counter[str]]:
     """By case, how often each cause is named by the rules as they are now, of what was measured then."""
     from imagenet_opt.measure.diagnosis import diagnosis_of
     from imagenet_opt.measure.evidence import evidence_of
-    from imagenet_opt.measure.verdict import judge
+    from imagenet_opt.measure.unjudged import conclude
 
     found: dict[str, Counter[str]] = {name: Counter() for name in CASES}
     for file in sorted(out.glob("*.json")):
-        cause = judge(evidence_of(diagnosis_of(json.loads(file.read_text())))).cause
+        cause = conclude(evidence_of(diagnosis_of(json.loads(file.read_text())))).cause
         found[file.stem.rpartition("-")[0].replace("_", " ")][cause] += 1
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from imagenet_opt.cli.tuned import host, how_to_train, write_tuned
 from imagenet_opt.measure.diagnosis import Diagnosis, Finding
-from imagenet_opt.measure.evidence import MOSTLY
+from imagenet_opt.measure.evidence import evidence_of
 from imagenet_opt.measure.statistics import Estimate, ratio_interval
 
 _ROUNDS = 3
@@ -44,7 +44,7 @@ class Trial:
     def __str__(self) -> str:
         was, now, gain = statistics.median(self.before), statistics.median(self.after), self.gain
         predicted = "" if self.predicted is None else f"; predicted {self.predicted:.2f} times"
-        verdict = "faster" if self.helps else "no difference"
+        verdict = "faster" if self.helps else "slower" if max(self.after) < min(self.before) else "no difference"
         times = f"{gain.median:.2f} times ({gain.low:.2f} to {gain.high:.2f} in {gain.num} rounds)"
         return f"{was:.0f} -> {now:.0f} images/s, {times}{predicted}: {verdict}"
 
@@ -58,8 +58,7 @@ def apply(found: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -> Tr
     if (cure := cure_of(found)) is None:
         print(f"nothing to apply: {_why_nothing(found)}")
         return None
-    cold = found.facts.get("cached_share", 0.0) < MOSTLY
-    trial = try_out(overrides, cure, seconds=seconds, cold=cold)
+    trial = try_out(overrides, cure, seconds=seconds, cold=evidence_of(found).is_cold)
     print(f"{cure.rule}, {' '.join(cure.overrides)}: {trial}")
     if trial.helps:
         file = write_experiment(found, trial)

@@ -23,7 +23,7 @@ from imagenet_opt.measure.diagnosis import Ceiling, Finding
 from imagenet_opt.measure.environment.gpu import check_gpu
 from imagenet_opt.measure.environment.gpu_state import GpuState
 from imagenet_opt.measure.environment.neighbours import Neighbours, Occupancy, check_swapping
-from imagenet_opt.measure.evidence import MOSTLY, Evidence
+from imagenet_opt.measure.evidence import Evidence
 from imagenet_opt.measure.first_touch import FirstTouch, touch_twice
 from imagenet_opt.measure.page_cache import Eviction
 from imagenet_opt.measure.reads import DEPTHS, DepthReads, read_at_depths
@@ -237,19 +237,15 @@ class Examination:
 
     def _evidence(self, occupancy: Occupancy, command: str) -> Evidence:
         patient = self.patient
-        state = "cold" if self.facts.get("cached_share", 0.0) < MOSTLY else "warm"
-        full = self.runs.get(state, Watched())
-        self._note_waits(full)
         self._finish_environment(occupancy)
         seen = Evidence(
             batch_size=patient.how.batch_size,
             simulated=None if patient.simulated is None else patient.simulated.name,
             ceilings=self.ceilings,
-            phases=full.phases,
+            phases={},
             facts=self.facts,
             texts=self.texts,
             curves=self.curves,
-            step_seconds=tuple(full.step_seconds),
             environment=tuple(self.environment),
             machine={
                 "cpu": cpu_name(),
@@ -262,9 +258,11 @@ class Examination:
             command=command,
             date=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         )
-        if f"full_{state}" not in self.ceilings:
+        if (full := self.runs.get(seen.state)) is None:
             return seen
-        return replace(seen, facts=self.facts | {"accelerator_utilization": seen.busy})
+        self._note_waits(full)
+        facts = self.facts | {"accelerator_utilization": seen.busy}
+        return replace(seen, phases=full.phases, step_seconds=tuple(full.step_seconds), facts=facts)
 
     def _finish_environment(self, occupancy: Occupancy) -> None:
         """With what is only seen while something runs, and what could not be looked at."""

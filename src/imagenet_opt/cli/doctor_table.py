@@ -28,6 +28,9 @@ def print_diagnosis(found: Diagnosis, console: Console) -> None:
     console: with `markup=False, highlight=False`, and a width of 80 at least.
     """
     console.print(_verdict(found), _ceilings(found, console), Text())
+    for name in ("first_touch", "storage"):
+        if name in found.texts:
+            console.print(Text(printable(f"files: {found.texts[name]}"), style="dim"), Text())
     fired = sorted((finding for finding in found.findings if finding.fired), key=lambda one: -(one.gain or 0))
     for finding in fired:
         console.print(_finding(finding))

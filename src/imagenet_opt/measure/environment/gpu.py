@@ -15,7 +15,7 @@ _REASONS = {
 }
 """Bit -> what lowers the clocks, and what to do. Source: nvmlClocksEventReasons in NVIDIA's NVML API reference."""
 _POWER = 0x04
-"""A board at its power limit is a board that works: an A10G of 150 W is held there by any large network."""
+"""A board at its power limit is a board that works; it matters where that is slower than others of its kind."""
 _COMMANDS = {0x04: "sudo nvidia-smi -i {index} -pl WATTS", 0x02: "sudo nvidia-smi -i {index} -rac"}
 _COMPUTE_MODES = {1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 """nvmlComputeMode_t; 0 is the default."""

@@ -152,7 +152,7 @@ def eviction_probed(extents: Iterable[Extent]) -> Eviction:
         reason = before.method if before.share is None else f"{before.method} does not find files just read"
         return Eviction(Residency(None, reason), len(some))
     evicted(readable)
-    return Eviction(probed(readable), len(readable))
+    return Eviction(probed(readable)._replace(method=f"{_PROBE}, of others like these"), len(readable))
 
 
 def _probe(extent: Extent) -> Residency | None:

@@ -68,3 +68,15 @@ def composed(*overrides: str) -> DictConfig:
 def images_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three classes, 13 images each, in train/ and val/."""
     return write_images(tmp_path_factory.mktemp("images"), num_classes=3, per_class=13)
+
+
+def hold_images(num: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on a convolution of more images than that runs out of memory, as on a small device."""
+    forward = torch.nn.Conv2d.forward
+
+    def small(layer: torch.nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
+        if len(images) > num:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return forward(layer, images)
+
+    monkeypatch.setattr(torch.nn.Conv2d, "forward", small)

@@ -41,6 +41,23 @@ def test_a_step_as_configured(checked: None) -> None:
     assert "resnet10t, 4 images of 32 pixels, bf16-mixed, on the CPU" in str(subject)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "what"),
+    [
+        ((), ("resnet50", 224, 256, 1000)),
+        (("model.name=resnet18", "data.image_size=64"), ("resnet18", 64, 256, 1000)),
+        (("data.root=/nowhere",), ("resnet50", 224, 256, 1000)),
+        (("data=demo",), ("resnet10t", 48, 50, 1000)),
+        (("+experiment=demo",), ("resnet10t", 48, 50, 1000)),
+    ],
+)
+def test_without_a_word_on_data_it_is_imagenet(
+    overrides: tuple[str, ...], what: tuple[object, ...], checked: None
+) -> None:
+    found = subject_of((*overrides, CPU))
+    assert (found.network["name"], found.image_size, found.num_images, found.network["num_classes"]) == what
+
+
 def test_mistakes_are_named(checked: None, tmp_path: Path) -> None:
     with pytest.raises(UnknownModel, match="resnet5O"):
         subject_of((*TINY, CPU, "model.name=resnet5O")).net()

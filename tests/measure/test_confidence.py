@@ -21,6 +21,8 @@ def test_a_run_as_fast_as_expected_leaves_no_doubt() -> None:
         ({"ceilings": {"copy": Ceiling((9800.0,))}}, "medium", "1 windows only"),
         ({"ceilings": {"full_cold": Ceiling(tuple(RATES["full_cold"] * x for x in (0.5, 0.6, 1, 1, 1, 1.4, 1.5)))}},
          "medium", "scatters"),
+        ({"ceilings": {"full_cold": Ceiling((RATES["full_cold"],) * 6, {"steady": 0.0})}},
+         "medium", "timed on batches that were made before, and may be slower in the long run; raise --budget"),
         ({"facts": {}}, "medium", "whether files are in memory is not known"),
         ({"facts": {"cached_share": 0.0, "cold_verified": 0.0}, "texts": {"cold": "unverified: nobody tells"}},
          "medium", "cold rates are unverified: nobody tells"),

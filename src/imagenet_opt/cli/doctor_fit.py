@@ -21,6 +21,8 @@ from imagenet_opt.run.logging_step import is_logging_step
 
 _LEAST_STEPS = 8
 _PROFILED_STEPS = 5
+_MOST_TAKEN = 0.05
+"""Of the timed batches, that may have been made before: the rate is so much too high at most. Our choice."""
 
 
 @dataclass
@@ -32,8 +34,10 @@ class Watched:
     cpu_seconds: of a step, of this process.
     copy_seconds: of a batch of a loader beside, to the GPU; None where nothing is copied. gpu_state, conv_tf32 (whether
     float32 convolutions take TF32): while it computed.
-    kernel_seconds: of a step, that kernels ran; None where it was not asked for, and without a GPU. launch_seconds: of
-    this process's CPUs in each step of the warm-up, in which no launch waits for the GPU. compile_seconds: before.
+    kernel_seconds: of a step, that kernels ran; None where it was not asked for, and where the profiler saw none.
+    launch_seconds: of this process's CPUs in each step of the warm-up, in which no launch waits for the GPU.
+    compile_seconds: see `compile_seconds`. steady: whether what was made ahead was used up before the first stamp, or
+    is still there: else the loader may be slower than these steps.
     """
 
     stamps: list[float] = field(default_factory=list)
@@ -49,6 +53,7 @@ class Watched:
     kernel_seconds: float | None = None
     launch_seconds: list[float] = field(default_factory=list)
     compile_seconds: float | None = None
+    steady: bool = False
 
     @property
     def step_seconds(self) -> list[float]:
@@ -59,18 +64,22 @@ class Watch(Callback):
     """Lets a fit use up what was made ahead, measures `seconds` of it and as many images again, and ends it.
 
     multiple: workers bring so many batches at about the same time. sees_kernels: a few steps more are profiled on a
-    GPU, as the time between two events on its stream counts the gaps between kernels as well. limit_seconds: the end,
-    whatever was seen till then.
+    GPU, as the time between two events on its stream counts the gaps between kernels as well. sees_waits: on a GPU,
+    where that costs each call of torch 1 us, and an uncompiled step so more than a compiled one. limit_seconds: the
+    end, whatever was seen till then; half of it is the end of using up.
     """
 
-    def __init__(self, *, seconds: float, limit_seconds: float, multiple: int, sees_kernels: bool) -> None:
+    def __init__(
+        self, *, seconds: float, limit_seconds: float, multiple: int, sees_kernels: bool, sees_waits: bool
+    ) -> None:
         self.sees_kernels = sees_kernels
+        self.sees_waits = sees_waits
         self.seconds = seconds
         self.limit_seconds = limit_seconds
         self.least_steps = max(_LEAST_STEPS, 3 * multiple)
         self.seen = Watched()
         self._began = 0.0
-        self._num_warm = 0
+        self._num_warm = self._num_ready = 0
         self._own: dict[str, float] = {}
         self._device_clock: CudaClock | None = None
         self._found: Counter[str] = Counter()
@@ -87,6 +96,7 @@ class Watch(Callback):
         self._waits: HostWaits | None = None
         if trainer.strategy.root_device.type == "cuda":
             self._device_clock = CudaClock()
+        if self._device_clock is not None and self.sees_waits:
             self._waits = HostWaits()
             self._clock.started.append(self._fetch_begins)
             self._clock.stopped.append(self._fetch_ends)
@@ -97,6 +107,9 @@ class Watch(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._began = time.perf_counter()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._stop_profiling()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._note_waits()
@@ -121,10 +134,11 @@ class Watch(Callback):
         if not self.seen.stamps:
             self.seen.launch_seconds.append(time.process_time() - self._launching_since)
             self._num_warm += len(batch)
-            used_up = self._num_warm > 2 * len(batch) + ahead or batch_idx >= trainer.num_training_batches // 3
-            if used_up or now - self._began > self.limit_seconds / 2:
+            self.seen.steady = self._num_warm > 2 * len(batch) + ahead
+            must_begin = batch_idx >= trainer.num_training_batches // 3 or now - self._began > self.limit_seconds / 2
+            if self.seen.steady or must_begin:
                 self._look(trainer.strategy.root_device)
-                self._begin()
+                self._begin(trainer)
             return
         self.seen.stamps.append(now)
         self.seen.num_images.append(len(batch))
@@ -145,17 +159,26 @@ class Watch(Callback):
         else:
             self._num_profiled += 1
             if self._num_profiled == _PROFILED_STEPS:
-                torch.cuda.synchronize()
-                self._profiler.stop()
-                self.seen.kernel_seconds = kernel_seconds(self._profiler, num_steps=_PROFILED_STEPS)
+                self._stop_profiling()
                 trainer.should_stop = True
+
+    def _stop_profiling(self) -> None:
+        """After all profiled steps, or those that were left of the fit."""
+        if self._profiler is None:
+            return
+        profiler, self._profiler = self._profiler, None
+        torch.cuda.synchronize()
+        profiler.stop()
+        if self._num_profiled:
+            self.seen.kernel_seconds = kernel_seconds(profiler, num_steps=self._num_profiled) or None
 
     def _look(self, device: torch.device) -> None:
         """While the GPU computes what was launched."""
         if device.type == "cuda":
             self.seen.gpu_state, self.seen.conv_tf32 = read_gpu(device.index), convolutions_take_tf32()
 
-    def _begin(self) -> None:
+    def _begin(self, trainer: Trainer) -> None:
+        self._num_ready = num_ready(trainer.train_dataloader)
         self._busy, self._cpu = self._busy_seconds(), time.process_time()  # waits for the GPU
         self._own = dict(self._clock.own_seconds)
         self.seen.stamps.append(time.perf_counter())
@@ -163,6 +186,8 @@ class Watch(Callback):
 
     def _end(self, trainer: Trainer) -> None:
         num_steps = len(self.seen.stamps) - 1
+        taken = self._num_ready - num_ready(trainer.train_dataloader)
+        self.seen.steady |= taken <= _MOST_TAKEN * num_steps
         phases: Counter[str] = Counter()
         for action, seconds in self._clock.own_seconds.items():
             phases[_phase(action)] += (seconds - self._own.get(action, 0.0)) / num_steps  # type: ignore[assignment]
@@ -171,8 +196,7 @@ class Watch(Callback):
         self.seen.device_seconds = (self._busy_seconds() - self._busy) / num_steps
         if self._device_clock is not None:
             self.seen.stamps[-1] = time.perf_counter()  # the GPU was behind
-        compiled = (getattr(callback, "compile_seconds", None) for callback in trainer.callbacks)  # type: ignore[attr-defined]
-        self.seen.compile_seconds = next((seconds for seconds in compiled if seconds is not None), None)
+        self.seen.compile_seconds = compile_seconds(trainer)
 
     def _busy_seconds(self) -> float:
         """Of the device, so far; without one what the host computed."""
@@ -210,6 +234,15 @@ class Watch(Callback):
             self._waits.__exit__(None, None, None)
 
 
+def compile_seconds(trainer: Trainer) -> float | None:
+    """That compiling and the capture of a CUDA graph took so far, before the first step; None without either."""
+    callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
+    names = ("compile_seconds", "cuda_graph_seconds")
+    found = [getattr(callback, name, None) for callback in callbacks for name in names]
+    taken = [seconds for seconds in found if seconds is not None]
+    return sum(taken) if taken else None
+
+
 def images_ahead(batch: Batch, loader: Any) -> int:
     """Images that may be on their way when one is delivered: in batches made ahead, and in files read ahead. Of slow
     storage these come in bursts, which a measurement must outlast."""
@@ -219,6 +252,11 @@ def images_ahead(batch: Batch, loader: Any) -> int:
     num_workers = max(1, workers.num_workers)
     ahead: int = (workers.prefetch_factor or 0) * len(batch) + 2 * batch.making.reads_in_flight
     return int(num_workers * ahead)
+
+
+def num_ready(loader: Any) -> int:
+    """Batches that are made and not yet asked for; 0 of a loader that makes none ahead."""
+    return int(getattr(loader, "num_ready", 0))
 
 
 def _phase(action: str) -> str:

@@ -148,8 +148,7 @@ class Samples:
         return self.cold()[0]
 
     def listed(self, rows: Rows, num: int = _LISTED) -> Index:
-        """An index of these samples, again and again until there are `num` at least."""
-        return subset(self.index, np.tile(rows, -(-num // len(rows))))
+        return listed(self.index, rows, num)
 
     def once(self, rows: Rows) -> Index:
         """An index of samples on storage, each once unless they are too few for any measurement (`passes`)."""
@@ -163,3 +162,8 @@ class Samples:
     def in_memory(self) -> Index:
         """An index of the samples whose bytes are kept."""
         return self.listed(self.warm_rows[: len(self.encoded)])
+
+
+def listed(index: Index, rows: Rows, num: int) -> Index:
+    """An index of these samples, again and again until there are `num` at least."""
+    return subset(index, np.tile(rows, -(-num // len(rows))))

@@ -1,9 +1,10 @@
 """The doctor's experiments: each stage of the pipeline alone, and all together, made from a configuration."""
 
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from imagenet_opt.cli.doctor_resident import ResidentLoader, take_one
 from imagenet_opt.cli.doctor_run import offline, only, run_folder
 from imagenet_opt.cli.doctor_samples import Index, Samples
 from imagenet_opt.cli.export import RECIPE
+from imagenet_opt.cli.no_halving import NoHalving
 from imagenet_opt.cli.overrides import config_folder
+from imagenet_opt.cli.tune_memory import largest_size, num_processes
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import Seat, image_dtype, train_loader
@@ -47,13 +50,20 @@ class Span:
 
 
 class Patient:
-    """What a configuration trains on, and with; ready for experiments.
+    """What a configuration trains on, and with; ready for experiments, of one process and at one size of images.
+
+    compared: with other configurations, so nothing is looked at that costs some of them more time than others, and
+    memory that runs out ends a fit. What a run does otherwise than these experiments is said on stderr.
 
     Raises ImagenetOptError for what the user can mend.
     """
 
-    def __init__(self, config: DictConfig) -> None:
+    def __init__(self, config: DictConfig, *, compared: bool = False) -> None:
         self.config = config
+        self.compared = compared
+        at_one_size(config)
+        if (num := num_processes(config, self.device)[1]) != 1:
+            _say(f"{num} processes (trainer.devices): measured with one; imagenet-opt study study=scaling has several")
         self.data: ImageData = make(config.data, "data")
         with open_dict(config):
             config.model.num_classes = num_classes_of(config.model.num_classes, self.data)
@@ -138,10 +148,11 @@ class Patient:
             limit_seconds=span.limit,
             multiple=self.num_workers,
             sees_kernels=isinstance(data, ResidentLoader),
+            sees_waits=not self.compared,
         )
         with run_folder(config) as config, offline():
             trainer = build_trainer(config)
-            trainer.callbacks.append(watch)  # type: ignore[attr-defined]
+            trainer.callbacks.extend([watch, *([NoHalving()] if self.compared else [])])  # type: ignore[attr-defined]
             model = build_model(config, global_batch=self.how.batch_size * trainer.world_size)
             try:
                 loaders = {"datamodule": data} if isinstance(data, ImageData) else {"train_dataloaders": data}
@@ -223,6 +234,26 @@ class Patient:
         return tuple(size for layer in layers for size in tuple(layer.weight.shape[:2]) if size != 3)
 
 
+def at_one_size(config: DictConfig) -> None:
+    """Where images grow during the run, all are as large as the largest, which take longest.
+
+    Raises ConfigError for a schedule that cannot be.
+    """
+    if "resolution_schedule" not in config.callbacks:
+        return
+    make(config.callbacks.resolution_schedule, "callbacks.resolution_schedule")
+    with open_dict(config):
+        config.data.image_size = largest_size(config)
+        del config.callbacks.resolution_schedule
+    _say(f"images grow to {config.data.image_size} pixels (callbacks.resolution_schedule): measured at that size")
+
+
+@cache
+def _say(words: str) -> None:
+    """Once, however many experiments there are."""
+    print(words, file=sys.stderr)
+
+
 def recorded_rate(gpu: str) -> float | None:
     """What `imagenet-opt doctor --record-profile` has measured on a GPU of that name."""
     for file in (config_folder() / "rehearse").glob("*.yaml"):
@@ -273,4 +304,5 @@ def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> 
 
 def watched_ceiling(seen: Watched, *, multiple: int = 1, in_bursts: bool = False) -> Ceiling:
     facts = {"device_seconds": seen.device_seconds, "num_steps": float(len(seen.step_seconds))}
+    facts["steady"] = float(seen.steady)
     return Ceiling(rate_windows(seen.stamps, seen.num_images, multiple=multiple), facts, in_bursts)

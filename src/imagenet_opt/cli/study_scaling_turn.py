@@ -14,8 +14,10 @@ from imagenet_opt.cli.build import build_model, build_trainer, make, num_classes
 from imagenet_opt.cli.doctor import composed
 from imagenet_opt.cli.doctor_fit import images_ahead
 from imagenet_opt.cli.doctor_run import run_folder
+from imagenet_opt.cli.doctor_samples import listed
+from imagenet_opt.cli.doctor_stages import at_one_size
+from imagenet_opt.cli.no_halving import NoHalving, named_out_of_memory
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.data.subset import subset
 from imagenet_opt.measure.interleave import TurnFailed
 
 _LEAST_STEPS = 8
@@ -83,14 +85,15 @@ class Stretch(Callback):
 def train(job: Job) -> dict[str, float]:
     """A Pace, in the first of the processes. Raises ImagenetOptError, and TurnFailed for too few images."""
     config = composed(job.overrides)
+    at_one_size(config)
     seed_everything(config.seed, verbose=False)
     data = make(config.data, "data")
     with open_dict(config):
         config.model.num_classes = num_classes_of(config.model.num_classes, data)
     stretch = Stretch(job.seconds)
-    with run_folder(config) as config:
+    with run_folder(config) as config, named_out_of_memory(config):
         trainer = _trainer(config, job)
-        trainer.callbacks.append(stretch)  # type: ignore[attr-defined]
+        trainer.callbacks.extend([stretch, NoHalving()])  # type: ignore[attr-defined]
         model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
         trainer.fit(model, datamodule=_without_end(data, job.num_processes), weights_only=True)
     for other in getattr(trainer.strategy.launcher, "procs", ()):
@@ -114,6 +117,5 @@ def _trainer(config: DictConfig, job: Job) -> Trainer:
 def _without_end(data: ImageData, num_processes: int) -> ImageData:
     """The training samples again and again."""
     index: Any = data.train
-    num_samples = len(index)
-    rows = np.tile(np.arange(num_samples), -(-_LISTED * num_processes // num_samples))
-    return ImageData(subset(index, rows), data.val, replace(data.loading, samples_per_epoch=None))
+    index = listed(index, np.arange(len(index)), _LISTED * num_processes)
+    return ImageData(index, data.val, replace(data.loading, samples_per_epoch=None))

@@ -99,8 +99,10 @@ class Subject:
 
 
 def subject_of(overrides: tuple[str, ...]) -> Subject:
-    """As train.py would compute with these overrides. No data set is opened. Raises ImagenetOptError."""
-    config = composed(overrides)
+    """As train.py would compute with these overrides. No data set is opened, so without a word on data it is the one
+    that is trained on in earnest, and not the demo's small images. Raises ImagenetOptError."""
+    chosen = any(word.startswith(("data=", "experiment=", "+experiment=")) for word in overrides)
+    config = composed(overrides if chosen else ("data=folder", *overrides))
     on_gpu = torch.cuda.is_available() and config.trainer.accelerator in ("auto", "gpu", "cuda")
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     network = {name: config.model[name] for name in RECIPE}

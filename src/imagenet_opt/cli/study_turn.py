@@ -29,38 +29,50 @@ class LossJob:
 
 
 def speed(job: SpeedJob) -> dict[str, float | None]:
-    """Images per second of the network alone and of the full run, and what they took. Raises ImagenetOptError."""
+    """Images per second of the network alone and of the full run, and what they took.
+
+    busy: share of the full run in which kernels ran, counted as in the network alone. Where no kernels were seen: in
+    which the device had something to do, the gaps between its kernels included; on a CPU, in which this process was
+    within a step. memory_gib: that torch held of the GPU at most, graphs' pools included, or this process of the RAM.
+    compile_seconds: with the capture of a CUDA graph. step_seconds, kernel_seconds: of the network alone. steady: 0
+    where the full run was timed on batches that were made before, and may be slower in the long run.
+
+    Raises ImagenetOptError; OutOfMemory instead of halving micro-batches.
+    """
     from lightning.pytorch import seed_everything
 
     from imagenet_opt.cli.console import quiet
     from imagenet_opt.cli.doctor import composed
     from imagenet_opt.cli.doctor_stages import Patient, Span, watched_ceiling
-    from imagenet_opt.cli.summary import peak_gib
+    from imagenet_opt.cli.no_halving import named_out_of_memory
+    from imagenet_opt.cli.tune_trial import peak_gib
 
     quiet()
     config = composed((*job.overrides, STOPS))
     seed_everything(config.seed, verbose=False)
-    patient = Patient(config)
+    patient = Patient(config, compared=True)
     samples = patient.samples
     samples.warm(job.seconds)
-    alone = patient.compute(Span(job.seconds), beside=False)
-    index = samples.once(samples.cold_rows()) if job.cold else samples.listed(samples.warm_rows)
-    full = patient.train(index, Span(job.seconds))
+    with named_out_of_memory(config):
+        alone = patient.compute(Span(job.seconds), beside=False)
+        index = samples.once(samples.cold_rows()) if job.cold else samples.listed(samples.warm_rows)
+        full = patient.train(index, Span(job.seconds))
     whole = watched_ceiling(full, multiple=patient.num_workers, in_bursts=True).images_per_second
     return {
         "compute": watched_ceiling(alone).images_per_second,
         "full": whole,
-        "busy": min(1.0, full.device_seconds * whole / patient.how.batch_size),
+        "busy": min(1.0, (alone.kernel_seconds or full.device_seconds) * whole / patient.how.batch_size),
         "memory_gib": peak_gib(patient.device),
         "compile_seconds": alone.compile_seconds,
         "step_seconds": alone.device_seconds,
         "kernel_seconds": alone.kernel_seconds,
         "batch_size": float(patient.how.batch_size),
+        "steady": float(full.steady),
     }
 
 
 def losses(job: LossJob) -> list[float]:
-    """Mean training loss of each twentieth of the steps. Raises ImagenetOptError."""
+    """Mean training loss of each twentieth of the steps. Raises ImagenetOptError; OutOfMemory instead of halving."""
     from lightning.pytorch import seed_everything
     from omegaconf import open_dict
 
@@ -68,10 +80,13 @@ def losses(job: LossJob) -> list[float]:
     from imagenet_opt.cli.console import quiet
     from imagenet_opt.cli.doctor import composed
     from imagenet_opt.cli.doctor_run import only, run_folder
+    from imagenet_opt.cli.doctor_stages import at_one_size
+    from imagenet_opt.cli.no_halving import NoHalving, named_out_of_memory
     from imagenet_opt.run.metrics_csv import FILE
 
     quiet()
     config = composed((*job.overrides, STOPS))
+    at_one_size(config)
     with open_dict(config):  # callbacks may ask for it
         config.model.num_classes = num_classes_of(config.model.num_classes, make(config.data, "data"))
     with run_folder(only(config, callbacks=("acceleration", "mixing"))) as config:
@@ -83,7 +98,9 @@ def losses(job: LossJob) -> list[float]:
             config.trainer.log_every_n_steps = max(1, job.steps // _NUM_LOSSES)
         seed_everything(config.seed, verbose=False)
         run = build_run(config)
-        run.trainer.fit(run.model, datamodule=run.data, weights_only=True)
+        run.trainer.callbacks.append(NoHalving())  # type: ignore[attr-defined]
+        with named_out_of_memory(config):
+            run.trainer.fit(run.model, datamodule=run.data, weights_only=True)
         return _column(run.folder / FILE, "train/loss")
 
 

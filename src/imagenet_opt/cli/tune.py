@@ -52,14 +52,16 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     begin_measuring()
     command = shlex.join(["imagenet-opt", "tune", *argv])
+    from imagenet_opt.cli.study_output import about
     from imagenet_opt.cli.tune_output import print_tuning, sheets_of, write_experiment, write_json
     from imagenet_opt.cli.tune_run import tune
 
+    facts = about(command)
     found = tune(options.overrides, options.budget_seconds)
     sheets = sheets_of(found)
     print_tuning(found, sheets)
     if options.json is not None:
-        write_json(found, sheets, command, options.budget_seconds, options.json)
+        write_json(found, sheets, facts, options.budget_seconds, options.json)
     write_experiment(found, sheets, command, options.overrides)
 
 

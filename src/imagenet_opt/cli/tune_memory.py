@@ -50,7 +50,7 @@ class MemoryTrials:
             found = self._try(batch, micro)
             trial = Trial(batch, micro, found["peak_gib"])
         except TurnFailed as error:
-            if not _lacks_memory(str(error)):
+            if not lacks_memory(str(error)):
                 raise ConfigError(f"{batch} images cannot be tried: {explained(error)}") from error
             trial = Trial(batch, micro, None, str(error))
         self.tried.append(trial)
@@ -80,7 +80,7 @@ class MemoryTrials:
             return call_apart("imagenet_opt.cli.tune_trial.fits", job, limit_seconds=self.limit())
 
 
-def _lacks_memory(why: str) -> bool:
+def lacks_memory(why: str) -> bool:
     """Killed for it, ended for it, or so short of it that there was no end."""
     return why.startswith(("killed by signal 9", "no end after")) or ran_out(RuntimeError(why)) or "bad_alloc" in why
 

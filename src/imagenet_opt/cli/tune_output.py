@@ -5,9 +5,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from imagenet_opt import machine
-from imagenet_opt.cli.study_output import about, now, print_sheets
+from imagenet_opt.cli.study_output import now, print_sheets
 from imagenet_opt.cli.sweep_rows import write_whole
 from imagenet_opt.cli.terminal import printable
 from imagenet_opt.cli.tune_batch import Batch
@@ -118,9 +119,12 @@ def print_tuning(found: Tuning, sheets: Sequence[Sheet]) -> None:
     console.print(printable(f"better here: {' '.join(found.overrides) or 'nothing; what is configured stays'}"))
 
 
-def write_json(found: Tuning, sheets: Sequence[Sheet], command: str, budget_seconds: float, file: Path) -> None:
+def write_json(
+    found: Tuning, sheets: Sequence[Sheet], facts: dict[str, Any], budget_seconds: float, file: Path
+) -> None:
+    """facts: of the machine, as it was before."""
     whole = {
-        **about(command),
+        **facts,
         "simulated": found.simulated,
         "budget_seconds": budget_seconds,
         "seconds": round(found.seconds, 1),

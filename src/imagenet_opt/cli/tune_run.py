@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from lightning.pytorch import seed_everything
@@ -15,8 +16,8 @@ from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.tune_batch import Batch, tune_batch
 from imagenet_opt.cli.tune_compute import Compute, tune_compute
 from imagenet_opt.cli.tune_loader import Loader, tune_loader
-from imagenet_opt.cli.tune_memory import explained, most_images
-from imagenet_opt.cli.tune_turns import Turns
+from imagenet_opt.cli.tune_memory import explained, lacks_memory, most_images
+from imagenet_opt.cli.tune_turns import Changes, Turns
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure.deadline import Deadline
 from imagenet_opt.measure.interleave import TurnFailed
@@ -87,20 +88,13 @@ def _with_number(overrides: tuple[str, ...], config: DictConfig) -> tuple[tuple[
 def _tune_device(found: Tuning, turns: Turns, patient: Patient, seconds: float) -> float | None:
     """Images per second that the device takes in the end, None where that is not known."""
     try:
-        compute = tune_compute(turns, patient.config, patient.device, seconds=seconds, share=COMPUTE_SHARE)
+        compute = found.compute = _compute(found, turns, patient, seconds)
     except TurnFailed as error:
         why = explained(error)
         raise ConfigError(f"the configuration itself does not train: {why}; try python train.py with it") from error
-    found.compute, found.overrides = compute, compute.changes
+    found.overrides = compute.changes
     try:
-        batch = found.batch = tune_batch(
-            turns,
-            compute.changes,
-            wanted=patient.how.batch_size,
-            num_train=patient.how.samples_per_epoch or len(patient.data.train),
-            seconds=seconds,
-            share=BATCH_SHARE,
-        )
+        batch = found.batch = _batch(turns, compute.changes, patient, seconds, BATCH_SHARE)
     except ImagenetOptError as error:
         found.notes.append(f"the batch is not tuned: {error}")
         return compute.rate
@@ -108,3 +102,25 @@ def _tune_device(found: Tuning, turns: Turns, patient: Patient, seconds: float) 
     if found.config.data.batch_size == AUTO and batch.size == patient.how.batch_size:
         found.overrides += (f"data.batch_size={batch.size}",)
     return batch.rate or compute.rate
+
+
+def _compute(found: Tuning, turns: Turns, patient: Patient, seconds: float) -> Compute:
+    """In micro-batches where the configured batch does not fit at once. Raises TurnFailed, ImagenetOptError."""
+    tune = partial(tune_compute, turns, patient.config, patient.device, seconds=seconds, share=COMPUTE_SHARE)
+    given = turns.overrides
+    try:
+        return tune()
+    except TurnFailed as error:
+        if not lacks_memory(str(error)) or not (cut := _batch(turns, (), patient, seconds, COMPUTE_SHARE).changes):
+            raise
+    found.notes.append(f"the batch does not fit at once: the device alone is measured with {' '.join(cut)}")
+    turns.overrides = (*given, *cut)
+    try:
+        return tune()
+    finally:
+        turns.overrides = given
+
+
+def _batch(turns: Turns, kept: Changes, patient: Patient, seconds: float, share: float) -> Batch:
+    num_train = patient.how.samples_per_epoch or len(patient.data.train)
+    return tune_batch(turns, kept, wanted=patient.how.batch_size, num_train=num_train, seconds=seconds, share=share)

@@ -2,7 +2,8 @@
 
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,15 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_opt import machine
 from imagenet_opt.cli.build import build_model, build_trainer
+from imagenet_opt.cli.doctor_fit import compile_seconds
 from imagenet_opt.cli.doctor_run import only, run_folder
+from imagenet_opt.cli.no_halving import NoHalving, named_out_of_memory
 from imagenet_opt.data.batch import Batch, Making
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.loader import image_dtype
 from imagenet_opt.errors import OutOfMemory
 from imagenet_opt.machine import GIB
 from imagenet_opt.measure.rate import NUM_WINDOWS
-from imagenet_opt.model.micro_batch import MicroBatches, Part, ran_out
 
 STEPS = 3
 """That show whether a batch fits: the optimizer's state is there from the second on, and the third reuses memory."""
@@ -36,12 +38,11 @@ def rate(job: dict[str, Any]) -> dict[str, Any]:
     """Images per second of the configuration job["config"], in windows, for about job["seconds"].
 
     job["folder"]: for what the trainer writes. With the seconds that it took to compile, None where nothing is.
+    Raises OutOfMemory.
     """
     clock = WindowClock(job["seconds"])
-    trainer = _train(job, num_steps=_NO_END, callback=clock)
-    summaries = [callback.summary() for callback in trainer.callbacks if hasattr(callback, "summary")]  # type: ignore[attr-defined]
-    compiled = [found["startup/compile_seconds"] for found in summaries if "startup/compile_seconds" in found]
-    return {"windows": clock.windows, "compile_seconds": compiled[0] if compiled else None}
+    trainer = _train(job, clock, num_steps=_NO_END)
+    return {"windows": clock.windows, "compile_seconds": compile_seconds(trainer)}
 
 
 def fits(job: dict[str, Any]) -> dict[str, Any]:
@@ -52,14 +53,8 @@ def fits(job: dict[str, Any]) -> dict[str, Any]:
     peak: float | None = None
     on_gpu = torch.cuda.is_available() and job["on_gpu"]
     _limit_memory(torch.device("cuda", *(job["devices"] or [0])) if on_gpu else torch.device("cpu"), job["spare"])
-    try:
-        trainer = _train(job, num_steps=STEPS, callback=NoHalving())
-        peak = _peak_gib(trainer.strategy.root_device)
-    except (OutOfMemory, MemoryError):
-        pass
-    except RuntimeError as error:
-        if not ran_out(error) and "bad_alloc" not in str(error):
-            raise
+    with suppress(OutOfMemory, MemoryError):
+        peak = peak_gib(_train(job, num_steps=STEPS).strategy.root_device)
     return {"fits": peak is not None, "peak_gib": peak}
 
 
@@ -97,21 +92,6 @@ class WindowClock(Callback):
         trainer.should_stop = len(self.windows) >= 2 and now - self._began >= self.seconds
 
 
-class NoHalving(Callback):
-    """Lets the fit end where the memory runs out, and not go on with smaller micro-batches."""
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        asked: Any = pl_module.micro_batch_size
-        pl_module.micro_batches = AskedOnly(asked)  # type: ignore[assignment]
-
-
-class AskedOnly(MicroBatches):
-    """Micro-batches that are never halved."""
-
-    def run(self, work: Callable[[slice], Part], num_images: int, take_back: Callable[[], None] | None) -> list[Part]:
-        return super().run(work, num_images, None)
-
-
 class Repeated:
     """A loader of one batch, `num` times."""
 
@@ -126,14 +106,15 @@ class Repeated:
             yield copy(self.batch)
 
 
-def _train(job: dict[str, Any], *, num_steps: int, callback: Callback) -> Trainer:
+def _train(job: dict[str, Any], *callbacks: Callback, num_steps: int) -> Trainer:
     asked: Any = OmegaConf.create(job["config"])
-    with run_folder(only(asked, callbacks=_ALONE), within=Path(job["folder"])) as config:
+    alone = only(asked, callbacks=_ALONE)
+    with run_folder(alone, within=Path(job["folder"])) as config, named_out_of_memory(config):
         with open_dict(config):
             config.trainer.enable_checkpointing = False
             config.trainer.devices = job["devices"] or 1
         trainer = build_trainer(config)
-        trainer.callbacks.append(callback)  # type: ignore[attr-defined]
+        trainer.callbacks.extend([NoHalving(), *callbacks])  # type: ignore[attr-defined]
         model = build_model(config, global_batch=config.data.batch_size)
         batch = random_batch(config, trainer)
         trainer.fit(model, train_dataloaders=Repeated(batch, num_steps), weights_only=True)
@@ -165,7 +146,7 @@ def _limit_memory(device: torch.device, spare: float) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (psutil.Process().memory_info().data + room, hard))
 
 
-def _peak_gib(device: torch.device) -> float:
+def peak_gib(device: torch.device) -> float:
     """Most that torch held on the GPU, or this process in RAM."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device) / GIB

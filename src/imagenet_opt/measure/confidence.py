@@ -45,6 +45,10 @@ def confidence(found: Diagnosis) -> Confidence:
     full = [estimate for name, estimate in estimates.items() if name.startswith("full")]
     if any(estimate.high - estimate.low > WIDE * estimate.median for estimate in full):
         doubts.append("the full run itself scatters")
+    if any(not one.facts.get("steady", True) for name, one in found.ceilings.items() if name.startswith("full")):
+        doubts.append(
+            "the full run was timed on batches that were made before, and may be slower in the long run; raise --budget"
+        )
     if "cached_share" not in found.facts:
         doubts.append(_UNKNOWN_CACHE)
     is_cold = evidence_of(found).is_cold

@@ -238,9 +238,12 @@ def test_a_run_is_rehearsed_without_the_accelerator(tmp_path: Path, images_root:
     assert run.returncode == 0, run.stderr
     said = run.stdout + run.stderr
     assert "simulated a10g (estimate): 900 images/s" in said
-    assert "simulated a10g: accelerator utilisation" in said and "of a simulated a10g" in said
+    assert "of a simulated a10g" in said
     numbers = json.loads((tmp_path / "run/summary.json").read_text())
     assert numbers["steps"] == 12
-    assert 0 < numbers["rehearsal/accelerator_utilization"] <= 1
+    utilization = numbers["rehearsal/accelerator_utilization"]
+    assert 0 < utilization <= 1
+    words = f"simulated a10g: accelerator utilisation {100 * utilization:.1f} % (MLPerf Storage asks for 90 %): "
+    assert words + ("pass" if utilization >= 0.9 else "fail") in said
     saved = opened(tmp_path / "run/last.ckpt")
     assert saved["network"].keys() == timm.create_model("test_resnet", num_classes=3).state_dict().keys()

@@ -124,6 +124,17 @@ def test_checkpoints_have_their_keys_and_their_size(project, tmp_path) -> None:
         project.fit(rehearsal(), checkpoint, max_epochs=2, ckpt_path=tmp_path / "real/last.ckpt")
 
 
+@pytest.mark.parametrize(("busy", "verdict"), [(0.899, "fail"), (0.9, "pass")])
+def test_ninety_percent_pass(busy: float, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("callbacks.rehearsal.rank_zero_info", said.append)
+    callback = rehearsal()
+    callback.timeline.busy_seconds, callback.timeline.idle_seconds = 1000 * busy, 1000 * (1 - busy)
+    callback.on_fit_end(None, None)
+    shown = f"{100 * busy:.1f} %"
+    assert said == [f"simulated x: accelerator utilisation {shown} (MLPerf Storage asks for 90 %): {verdict}"]
+
+
 def test_an_error_leaves_nothing_behind(project) -> None:
     class Failing(Plain):
         def training_step(self, batch, batch_idx):

@@ -224,6 +224,15 @@ def test_a_single_wrong_folder_is_a_warning(check: Check, ckpt: Path, root: Path
     assert found["labels"]["details"] == [f"{root}/val/class2 seems to hold class0"]
 
 
+def test_the_worst_classes_are_named(check: Check, ckpt: Path, root: Path) -> None:
+    shutil.rmtree(root / "val/class2")
+    shutil.copytree(root / "train/class0", root / "val/class2")
+    lines = check(f"ckpt={ckpt}")[2].splitlines()
+    first = lines.index("worst classes of val, as the network sees them:") + 1
+    assert re.fullmatch(r"  class2: right on 0 % of val, (9\d|100) % of train", lines[first])
+    assert len(lines) == first + 3
+
+
 def test_a_network_that_knows_nothing_says_nothing(check: Check, ckpt: Path, tmp_path: Path) -> None:
     saved = torch.load(ckpt)
     saved["network"]["fc.weight"].zero_()

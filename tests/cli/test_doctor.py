@@ -1,14 +1,19 @@
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 import yaml
 from hydra import compose, initialize_config_dir
 
-from imagenet_opt.cli.doctor import HELP, main, parse
-from imagenet_opt.cli.doctor_apply import Trial, cure_of, write_experiment
+from imagenet_opt.cli.doctor import HELP, main, parse, write
+from imagenet_opt.cli.doctor_apply import Trial, apply, cure_of, write_experiment
+from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.overrides import complete, config_folder
-from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.diagnosis import CAUSES, STAGES, read_diagnosis
+from imagenet_opt.errors import ConfigError, WorkerDied
+from imagenet_opt.measure.diagnosis import CAUSES, STAGES, Finding, read_diagnosis
 from imagenet_opt.measure.verdict import judge
 from tests.measure.test_verdict import STORIES
 
@@ -69,30 +74,104 @@ def test_an_examination_of_the_demo_data(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "doctor.json"]
 
 
-def test_only_what_can_be_set_is_applied() -> None:
-    assert cure_of(judge(STORIES["few_workers"])).overrides == ("data.num_workers=4",)
-    with pytest.raises(ConfigError, match="healthy, there is nothing to apply"):
-        cure_of(judge(STORIES["healthy"]))
-    with pytest.raises(ConfigError, match="no key of the configuration mends this; imagenet-opt hydrate"):
-        cure_of(judge(STORIES["lazy_mount"]))
+def test_an_examination_in_which_experiments_fail_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], checked: None
+) -> None:
+    """A /dev/shm that is full kills the workers, and the GPU runs out of memory: the rest is measured and written."""
+
+    def worker_dies(*_: Any) -> Any:
+        raise WorkerDied("a loader worker was killed; /dev/shm is full")
+
+    def no_memory(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("imagenet_opt.cli.doctor_stages.drain", worker_dies)
+    monkeypatch.setattr(Patient, "_fit", no_memory)
+    file = tmp_path / "doctor.json"
+    with pytest.raises(SystemExit) as end:
+        main(["rehearse=a10g", "data.cache_dir=cache", "data.num_train=400", "--budget=10s", f"--json={file}"])
+    assert end.value.code == 1
+    found = read_diagnosis(file)
+    assert found.ceilings.keys() == {"storage_cold", "storage_cached", "copy"}
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "Not judged: a loader worker was killed; /dev/shm is full (decoding from memory; the loader, files" in said
+    assert "CUDA out of memory. Tried to allocate 20.00 GiB (the device alone;" in found.sentence
+    assert any(finding.environment and finding.fired is False for finding in found.findings)
+    assert found.facts["profile_estimate"] == 1 and "(estimate); source: our estimate of 780" in found.texts["profile"]
+
+
+def test_only_what_can_be_set_is_applied(capsys: pytest.CaptureFixture[str]) -> None:
+    found = judge(STORIES["few_workers"])
+    assert cure_of(found).overrides == ("data.num_workers=4",)
+    for cause, words in (("healthy", "the verdict is healthy"), ("lazy_mount", "no key of the configuration mends")):
+        assert apply(judge(STORIES[cause]), (), seconds=1.0) is None
+        assert capsys.readouterr().out.startswith(f"nothing to apply: {words}")
+
+
+def test_the_environment_may_have_the_cure_but_the_cause_comes_first() -> None:
+    set_it = Finding("channels_last", True, "NCHW", overrides=("callbacks.acceleration.channels_last=true",))
+    found = judge(replace(STORIES["lazy_mount"], environment=(replace(set_it, environment=True),)))
+    assert cure_of(found).rule == "channels_last"
+    found = judge(replace(STORIES["few_workers"], environment=(replace(set_it, environment=True),)))
+    assert cure_of(found).rule == "few_workers"
+
+
+def trial(before: tuple[float, ...], after: tuple[float, ...], predicted: float | None = None) -> Trial:
+    return Trial("few_workers", ("data.num_workers=4",), before, after, predicted)
 
 
 def test_a_trial_says_what_was_predicted_and_what_came() -> None:
-    helped = Trial(before=(100.0, 110.0, 105.0), after=(210.0, 200.0, 220.0), predicted=2.5)
+    helped = trial((100.0, 110.0, 105.0), (210.0, 200.0, 220.0), predicted=2.5)
     assert helped.helps
-    assert str(helped) == "105 -> 210 images/s, 2.00 times; predicted 2.50 times: faster"
-    assert "no difference" in str(Trial(before=(100.0, 110.0, 105.0), after=(109.0, 200.0, 220.0), predicted=None))
+    times = "2.10 times (1.82 to 2.10 in 3 rounds)"
+    assert str(helped) == f"105 -> 210 images/s, {times}; predicted 2.50 times: faster"
+    assert "no difference" in str(trial((100.0, 110.0, 105.0), (109.0, 200.0, 220.0)))
+    assert str(trial((100.0, 110.0, 105.0), (90.0, 95.0, 99.0))).endswith("slower")
 
 
-def test_the_cure_becomes_an_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration, with a folder of experiments of its own."""
     conf = tmp_path / "conf"
     conf.mkdir()
     for entry in config_folder().iterdir():
         (conf / entry.name).symlink_to(entry) if entry.name != "experiment" else (conf / entry.name).mkdir()
+    (conf / "experiment/demo.yaml").symlink_to(config_folder() / "experiment/demo.yaml")
     monkeypatch.setattr("imagenet_opt.cli.overrides.config_folder", lambda: conf)
+    return conf
+
+
+@pytest.mark.slow
+def test_a_cure_is_tried_in_turns_and_kept_if_it_helps(
+    conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], checked: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    quick = ("callbacks.rehearsal.images_per_second=20000", "callbacks.rehearsal.launch_seconds=0", "logger=[csv]")
+    data = ("data.cache_dir=cache", "data.num_train=400", "data.num_workers=0", "data.batch_size=8")
+    wrong = ("rehearse=a10g", *quick, *data)
     found = judge(STORIES["few_workers"])
-    trial = Trial((100.0,) * 3, (300.0,) * 3, predicted=3.0)
-    file = write_experiment(found, cure_of(found), trial)
+    (cure,) = (finding for finding in found.findings if finding.fired)
+    found = replace(found, findings=(replace(cure, overrides=("data.num_workers=1",)),), facts={"cached_share": 1.0})
+    tried = apply(found, wrong, seconds=0.3)
+    assert len(tried.before) == len(tried.after) == 3 and min(*tried.before, *tried.after) > 0
+    assert tried.predicted == found.next_gain
+    assert capsys.readouterr().out == f"few_workers, data.num_workers=1: {tried}\n"
+    assert len(list((conf / "experiment").glob("tuned_*"))) == tried.helps
+    write(replace(found, trial=tried.plain()), tmp_path / "doctor.json")
+    kept = json.loads((tmp_path / "doctor.json").read_text())["trial"]
+    assert kept["overrides"] == ["data.num_workers=1"] and kept["gain"]["low"] <= kept["gain"]["median"]
+    assert read_diagnosis(tmp_path / "doctor.json").trial == kept
+
+
+def test_a_file_that_cannot_be_written_after_all_is_one_line() -> None:
+    with pytest.raises(ConfigError, match="--json /dev/full cannot be written: No space left"):
+        write(judge(STORIES["healthy"]), Path("/dev/full"))
+
+
+def test_the_cure_becomes_an_experiment(conf: Path) -> None:
+    found = judge(STORIES["storage_latency"])  # whose cause has no key
+    file = write_experiment(found, trial((100.0,) * 3, (300.0,) * 3, predicted=3.0))
     assert "few_workers; 100 -> 300 images/s" in file.read_text()
     assert yaml.safe_load(file.read_text()) == {"data": {"num_workers": 4}}
     with initialize_config_dir(str(conf), version_base="1.3"):

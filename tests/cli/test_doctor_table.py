@@ -65,6 +65,30 @@ def test_a_simulation_says_so_and_control_characters_are_shown() -> None:
     assert "\\x1b[31m" in printed(80, sentence="\x1b[31mred")
 
 
+def test_an_estimate_is_called_one_and_the_pass_line_is_drawn() -> None:
+    texts = {"profile": "900 images/s, an estimate: nobody has measured it"}
+    for busy, word in ((0.899, "fail"), (0.9, "pass")):
+        facts = {"cached_share": 0.0, "accelerator_utilization": busy, "profile_estimate": 1.0}
+        text = printed(110, simulated="a10g", texts=texts, facts=facts)
+        assert "simulated: a10g (estimate)" in text and "an estimate: nobody has measured it" in text
+        assert f"{busy:.1%}; MLPerf Storage asks for 90%: {word}" in text
+
+
+@pytest.mark.parametrize("width", [80, 110])
+def test_cold_rates_that_may_be_of_memory_say_so(width: int) -> None:
+    text = printed(width, facts={"cached_share": 0.0, "cold_verified": 0.0})
+    marked = [line.strip() for line in text.splitlines() if " (unverified) " in line]
+    assert [line.partition(" (")[0] for line in marked] == [STAGES[name] for name in STAGES if name.endswith("_cold")]
+    assert "…" not in text and all(len(line) <= width for line in text.splitlines())
+    assert "(unverified)" not in printed(width, facts={"cached_share": 0.0, "cold_verified": 1.0})
+
+
+def test_what_was_seen_of_the_storage_is_told() -> None:
+    told = {"first_touch": "first touch 330 ms, second 100 ms", "storage": "more than 8 requests bring no more"}
+    text = printed(100, texts=told)
+    assert all(f"files: {words}" in text for words in told.values())
+
+
 def test_a_terminal_without_unicode_gets_plain_signs() -> None:
     text = printed(80, encoding="ascii")
     assert "####" in text and "0.83 it/s" in text

@@ -114,11 +114,11 @@ def tallied(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Tally]:
     """By case, by the rules as they are now. runs: case, and what was measured then."""
     from imagenet_opt.measure.diagnosis import diagnosis_of
     from imagenet_opt.measure.evidence import evidence_of
-    from imagenet_opt.measure.verdict import judge
+    from imagenet_opt.measure.unjudged import conclude
 
     found = {name: Tally() for name in CASES}
     for name, plain in runs:
-        judged = judge(evidence_of(diagnosis_of(plain)))
+        judged = conclude(evidence_of(diagnosis_of(plain)))
         fired = {finding.rule for finding in judged.findings if finding.fired and not finding.environment}
         found[name].causes[judged.cause] += 1
         found[name].also.update(fired - {CASES[name].cause})

@@ -50,6 +50,7 @@ def test_a_profile_of_conf_is_built_and_sets_what_a_rehearsal_needs(name: str) -
     rehearsal = make(config.callbacks.rehearsal, "callbacks.rehearsal")
     assert rehearsal.simulated == f"simulated {name}"
     assert rehearsal.accelerator.source
+    assert rehearsal.accelerator.estimate, "of none of them all numbers were measured"
 
 
 def test_values_of_the_user_win_over_the_profile() -> None:

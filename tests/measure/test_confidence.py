@@ -24,6 +24,11 @@ def test_a_run_as_fast_as_expected_leaves_no_doubt() -> None:
         ({"ceilings": {"full_cold": Ceiling((RATES["full_cold"],) * 6, {"steady": 0.0})}},
          "medium", "timed on batches that were made before, and may be slower in the long run; raise --budget"),
         ({"facts": {}}, "medium", "whether files are in memory is not known"),
+        ({"facts": {"cached_share": 0.0, "cold_verified": 0.0}, "texts": {"cold": "unverified: nobody tells"}},
+         "medium", "cold rates are unverified: nobody tells"),
+        ({"facts": {"cached_share": 0.0, "cold_passes": 7.0}}, "medium", "up to 7 times, from memory at last; "
+         "a smaller data.batch_size"),
+        ({"texts": {"not_measured": "decoding from memory (a worker died)"}}, "medium", "not measured: decoding"),
         ({"measured": 250.0, "facts": {}}, "low", "whether files are in memory is not known"),
     ],
 )  # fmt: skip
@@ -31,6 +36,11 @@ def test_each_doubt_is_named(changes: dict, level: str, doubt: str) -> None:
     found = confidence(make_diagnosis(**changes))
     assert found.level == level
     assert doubt in found.doubts[-1]
+
+
+def test_cold_files_are_no_matter_where_the_run_reads_from_memory() -> None:
+    facts = {"cached_share": 1.0, "cold_verified": 0.0, "cold_passes": 7.0}
+    assert confidence(make_diagnosis(facts=facts)).level == "high"
 
 
 def test_a_calculated_copy_is_no_doubt() -> None:

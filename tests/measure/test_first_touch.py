@@ -30,6 +30,9 @@ def test_no_verdict_from_memory_or_few_files() -> None:
     unknown = Eviction(Residency(None, "no right to ask"), 10)
     assert FirstTouch((0.9,) * 10, (0.0001,) * 10, kept).lazy is None
     assert FirstTouch((0.9,) * 10, (0.0001,) * 10, unknown).lazy is None
+    assert FirstTouch((0.9,) * 10, (0.05,) * 10, kept).lazy is None
+    assert FirstTouch((0.9,) * 10, (0.05,) * 10, unknown).lazy is True, "no memory takes 50 ms"
+    assert FirstTouch((0.06,) * 10, (0.05,) * 10, unknown).lazy is False
     assert FirstTouch((0.9,) * 4, (0.0001,) * 4, COLD).lazy is None
 
 

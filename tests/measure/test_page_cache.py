@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.measure import page_cache
-from imagenet_opt.measure.page_cache import Eviction, Extent, Residency, evict, evicted, residency, sampled_residency
+from imagenet_opt.measure.page_cache import (
+    Eviction,
+    Extent,
+    Residency,
+    evict,
+    evicted,
+    eviction_probed,
+    probed,
+    residency,
+    sampled_residency,
+)
 
 PAGE = mmap.PAGESIZE
 NUM_PAGES = 40
@@ -117,6 +127,51 @@ print(found.verified, found.left.share, found.evidence)
     assert says == "False None unverified: the kernel tells only of files that one owns or may write" or (
         method == "cachestat" and says.startswith("True 0.0 verified")
     )
+
+
+def test_who_may_only_read_files_learns_by_reading_whether_they_leave_memory(file: str) -> None:
+    """As somebody else, on files that are root's: what is evicted is called cold, and what is mapped is not."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to be somebody else")
+    if probed([Extent(file)]).share is None:
+        pytest.skip("this file system has no RWF_NOWAIT")
+    os.chmod(file, 0o644)
+    for folder in list(Path(file).parents)[:3]:
+        os.chmod(folder, 0o755)
+    child = f"""
+import mmap, os, sys
+sys.path[:] = {sys.path!r}
+from imagenet_opt.measure import page_cache
+os.setgid(65534), os.setuid(65534)
+extents = [page_cache.Extent({file!r})]
+page_cache._CACHESTAT = 100_000  # as before Linux 6.5, and from 6.13 on
+assert page_cache.evicted(extents).unknown
+assert page_cache.eviction_probed(extents).verified
+with open({file!r}, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+    len(bytes(mapped))
+    print(page_cache.eviction_probed(extents).evidence)
+"""
+    ran = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("unverified: 100.0% of 1 files is still in memory (preadv2 with RWF_NOWAIT, of others")
+
+
+def test_probes_see_what_was_read(file: str, tmp_path: Path) -> None:
+    cold = probed([Extent(file)])
+    if cold.share is None:
+        pytest.skip("this file system has no RWF_NOWAIT")
+    assert cold.share == 0
+    other = tmp_path / "other"
+    other.write_bytes(b"x" * PAGE)  # what was just written is in memory
+    assert probed([Extent(str(other)), Extent(str(tmp_path / "absent"))]).share == 1
+    assert probed([]).share is None
+
+
+def test_without_the_flag_nothing_is_claimed(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "RWF_NOWAIT", 1 << 30)  # as a file system that knows no such flag
+    found = eviction_probed([Extent(file)])
+    assert not found.verified and found.unknown
+    assert found.evidence.startswith("unverified: the kernel tells only of files that one owns or may write (preadv2")
 
 
 def test_a_sample_speaks_for_the_data_set(file: str) -> None:

@@ -45,7 +45,7 @@ What is looked at:
   duplicates   validation images, byte for byte, that train has too, or val in another class
   labels       with ckpt: accuracy on train and on val, both by centre crops. A network that knows train and is near
                chance on val, but gives all images of a folder the same answer, has met folders with wrong names. Single
-               wrong folders show with five images a class and more: --sample 5000
+               wrong folders show with five images a class and more: --sample 5000. The five worst classes are named
 
 For all files their size is asked, which takes minutes where storage is slow. Status: 0 without errors, though there may
 be warnings; 1 with errors; 2 where it could not look at all."""
@@ -75,6 +75,8 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     verdicts, labels = check(options)
     show(verdicts)
+    if labels is not None:
+        show_worst(labels["classes"])
     if options.json is not None:
         found = {"command": ["imagenet-opt", "check", *argv], "verdicts": list(map(asdict, verdicts)), "labels": labels}
         options.json.write_text(json.dumps(found, indent=1))
@@ -181,6 +183,15 @@ def _decoding(name: str, index: "Index", rows: "Rows", timeout_seconds: float) -
         workers = usable_cpus() if len(rows) > _FEW else 1
         found = examine(index, rows, workers=workers, timeout_seconds=timeout_seconds, on_progress=show)
     return list(judge_examined(name, len(rows), found))
+
+
+def show_worst(classes: dict[str, dict[str, float | None]]) -> None:
+    """Classes that the network knows least on val. classes: accuracy on train and val by name; None without images."""
+    known = [(shares["val"], shares["train"], name) for name, shares in classes.items() if shares["val"] is not None]
+    print("worst classes of val, as the network sees them:")
+    for val, train, name in sorted(known, key=lambda one: (one[0], -(one[1] or 0.0)))[:_SHOWN]:
+        of_train = "no image" if train is None else f"{100 * train:.0f} %"
+        print(f"  {printable(name)}: right on {100 * val:.0f} % of val, {of_train} of train")
 
 
 def show(verdicts: "list[Verdict]") -> None:

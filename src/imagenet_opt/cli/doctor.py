@@ -2,12 +2,13 @@
 
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
 from imagenet_opt.cli.measuring import begin_measuring
+from imagenet_opt.errors import ConfigError
 
 if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
     from omegaconf import DictConfig
@@ -24,17 +25,23 @@ imagenet-opt doctor data.root=/fsx/imagenet --apply                  tries the c
   --budget TIME  of all experiments together, such as 60s or 5m (default 90s); slow storage, large
                  batches and a network on the CPU take longer, as each experiment sees a few batches
   --json FILE    write everything that was measured; imagenet-opt report FILE makes a page of it
-  --apply        measure again with the overrides that the verdict asks for, say what they brought beside what was
-                 predicted, and write them to conf/experiment/tuned_<host>_doctor.yaml
+  --apply        measure again with the overrides of the first rule that fired and has some, say what they brought
+                 beside what was predicted, and write them to conf/experiment/tuned_<host>_doctor.yaml
   --record-profile  measure this GPU alone and write it to conf/rehearse/<name>.yaml, for rehearse=<name> elsewhere
 
 Measured, in images a second: the GPU with a batch that stays on it, alone and while the loader runs; the loader with
 files in memory and on storage; decoding from memory with one worker and all; reading with 1 to 256 requests in
 flight; the copy to the GPU; the real trainer, with your callbacks and loggers. What a run should give is the least of
-these; where it gives less, the reason is looked for in the training process. Checks of the machine need no experiment.
+these; where it gives less, the reason is looked for in the training process. Checks of the machine need no experiment
+and come first. An experiment that fails is named, and the others go on. Status: 0; 1 where one failed on which the
+verdict would rest; 2 where nothing could be measured.
 
 The data set is only read. No checkpoint, log or W&B run is left behind. Root is not needed: files are dropped from the
 page cache one by one, so other runs on the same files read them from storage again."""
+
+
+_TURNS = 18
+"""Of --apply, of 5 s where the budget is the usual one."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,8 @@ def main(argv: list[str]) -> None:
         return
     options = parse(argv)
     begin_measuring()
+    from imagenet_opt.measure.unjudged import is_judged
+
     config = composed(options.overrides)
     command = shlex.join(["imagenet-opt", "doctor", *argv])
     if options.record_profile:
@@ -62,14 +71,27 @@ def main(argv: list[str]) -> None:
         record_profile(config, seconds=options.budget_seconds)
         return
     found = examine(config, options.budget_seconds, command)
-    if options.json is not None:
-        from imagenet_opt.measure.diagnosis import write_diagnosis
-
-        write_diagnosis(found, options.json)
+    write(found, options.json)
     if options.apply:
         from imagenet_opt.cli.doctor_apply import apply
 
-        apply(found, options.overrides)
+        trial = apply(found, options.overrides, seconds=options.budget_seconds / _TURNS)
+        if trial is not None:
+            write(replace(found, trial=trial.plain()), options.json)
+    if not is_judged(found):
+        sys.exit(1)
+
+
+def write(found: "Diagnosis", file: Path | None) -> None:
+    """As JSON, if a file is asked for. Raises ConfigError."""
+    from imagenet_opt.measure.diagnosis import write_diagnosis
+
+    if file is None:
+        return
+    try:
+        write_diagnosis(found, file)
+    except OSError as error:
+        raise ConfigError(f"--json {file} cannot be written: {error.strerror}; choose another file") from error
 
 
 def parse(argv: list[str]) -> Options:
@@ -107,7 +129,7 @@ def composed(overrides: tuple[str, ...]) -> "DictConfig":
 
 
 def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagnosis":
-    """All experiments, with a progress bar; prints the verdict. Raises ImagenetOptError."""
+    """All experiments, with a progress bar; prints the verdict. Raises ImagenetOptError where there can be none."""
     import torch
     from lightning.pytorch import seed_everything
     from rich.console import Console
@@ -117,7 +139,7 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
     from imagenet_opt.cli.doctor_stages import Patient
     from imagenet_opt.cli.doctor_table import print_diagnosis
     from imagenet_opt.cli.progress import announced
-    from imagenet_opt.measure.verdict import judge
+    from imagenet_opt.measure.unjudged import conclude
 
     quiet()
     if not torch.cuda.is_available() and "rehearsal" not in config.callbacks:
@@ -125,6 +147,6 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
     seed_everything(config.seed, verbose=False)
     with announced(NUM_EXPERIMENTS) as announce:
         examination = Examination(Patient(config), budget_seconds=budget_seconds, announce=announce)
-        found = judge(examination.evidence(command=command))
+        found = conclude(examination.evidence(command=command))
     print_diagnosis(found, Console(markup=False, highlight=False, width=None if Console().is_terminal else 110))
     return found

@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.measure.cuda_clock import CudaClock
 from imagenet_opt.measure.environment.gpu_state import GpuState, read_gpu
+from imagenet_opt.measure.environment.precision import convolutions_take_tf32
 from imagenet_opt.measure.host_waits import HostWaits
 from imagenet_opt.measure.operations import kernel_seconds
 from imagenet_opt.measure.rate import has_few_pauses
@@ -31,7 +32,8 @@ class Watched:
     phases: seconds of a step that the main process spent, by what it did. device_seconds: of a step, that the device
     computed. waits: where the host waited for the device in ordinary steps, and how often in each of these.
     cpu_seconds: of a step, of this process.
-    copy_seconds: of a batch of a loader beside, to the GPU; None where nothing is copied. gpu_state: while it computed.
+    copy_seconds: of a batch of a loader beside, to the GPU; None where nothing is copied. gpu_state, conv_tf32 (whether
+    float32 convolutions take TF32): while it computed.
     kernel_seconds: of a step, that kernels ran; None where it was not asked for, and where the profiler saw none.
     launch_seconds: of this process's CPUs in each step of the warm-up, in which no launch waits for the GPU.
     compile_seconds: see `compile_seconds`. steady: whether what was made ahead was used up before the first stamp, or
@@ -47,6 +49,7 @@ class Watched:
     cpu_seconds: float = 0.0
     copy_seconds: float | None = None
     gpu_state: GpuState | None = None
+    conv_tf32: bool = False
     kernel_seconds: float | None = None
     launch_seconds: list[float] = field(default_factory=list)
     compile_seconds: float | None = None
@@ -134,6 +137,7 @@ class Watch(Callback):
             self.seen.steady = self._num_warm > 2 * len(batch) + ahead
             must_begin = batch_idx >= trainer.num_training_batches // 3 or now - self._began > self.limit_seconds / 2
             if self.seen.steady or must_begin:
+                self._look(trainer.strategy.root_device)
                 self._begin(trainer)
             return
         self.seen.stamps.append(now)
@@ -168,6 +172,11 @@ class Watch(Callback):
         if self._num_profiled:
             self.seen.kernel_seconds = kernel_seconds(profiler, num_steps=self._num_profiled) or None
 
+    def _look(self, device: torch.device) -> None:
+        """While the GPU computes what was launched."""
+        if device.type == "cuda":
+            self.seen.gpu_state, self.seen.conv_tf32 = read_gpu(device.index), convolutions_take_tf32()
+
     def _begin(self, trainer: Trainer) -> None:
         self._num_ready = num_ready(trainer.train_dataloader)
         self._busy, self._cpu = self._busy_seconds(), time.process_time()  # waits for the GPU
@@ -188,8 +197,6 @@ class Watch(Callback):
         if self._device_clock is not None:
             self.seen.stamps[-1] = time.perf_counter()  # the GPU was behind
         self.seen.compile_seconds = compile_seconds(trainer)
-        device = trainer.strategy.root_device
-        self.seen.gpu_state = read_gpu(device.index) if device.type == "cuda" else None
 
     def _busy_seconds(self) -> float:
         """Of the device, so far; without one what the host computed."""

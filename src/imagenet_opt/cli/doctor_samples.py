@@ -16,7 +16,16 @@ from imagenet_opt.data.shards import ShardIndex
 from imagenet_opt.data.store import Store
 from imagenet_opt.data.subset import subset
 from imagenet_opt.errors import BadSample, ConfigError, DataError
-from imagenet_opt.measure.page_cache import Eviction, Extent, Residency, evicted, sampled_residency
+from imagenet_opt.measure.page_cache import (
+    NUM_PROBED,
+    Eviction,
+    Extent,
+    Residency,
+    evicted,
+    eviction_probed,
+    probed,
+    sampled_residency,
+)
 
 Rows = NDArray[np.int64]
 Index = FileIndex | ShardIndex
@@ -32,12 +41,14 @@ _LISTED = 100_000
 """Samples of an index, at least, so that no epoch ends within an experiment."""
 _WARMING = 64
 """Requests in flight to bring files into memory."""
+_GLANCED = 32
+"""Files that tell what those of the data set are like."""
 
 
 class Samples:
     """A training set for experiments. Each takes samples that none before has touched, as long as there are some.
 
-    warm_rows: samples that `warm` has brought into memory; encoded: the bytes of some of them.
+    warm_rows: samples that `warm` has brought into memory, before that few of `glance`; encoded: the bytes of some.
     Raises ConfigError for too few.
     """
 
@@ -50,6 +61,7 @@ class Samples:
         self._taken = 0
         self.warm_rows: Rows = self.rows[:0]
         self.encoded: list[bytes] = []
+        self._glanced: Rows = self.rows[:0]
 
     @cached_property
     def store(self) -> Store:
@@ -80,10 +92,21 @@ class Samples:
         except (OSError, BadSample):
             return [b""] * len(rows)
 
+    def glance(self) -> None:
+        """Read some samples that no experiment takes afterwards, while there are others."""
+        if not len(self._glanced):
+            self._glanced = self.take(_GLANCED)
+            if not self.encoded:
+                self._bring(self._glanced, least=_GLANCED, seconds=0.0)
+
     def warm(self, seconds: float) -> None:
         """Bring files into memory for so long, or as many as two batches take."""
         least = min(2 * self.how.batch_size, len(self.index))
-        rows, began = self.take(max(min(4096, len(self.index) // 4), least)), time.perf_counter()
+        self._bring(self.take(max(min(4096, len(self.index) // 4), least)), least=least, seconds=seconds)
+
+    def _bring(self, rows: Rows, *, least: int, seconds: float) -> None:
+        """Raises DataError where none can be read."""
+        began = time.perf_counter()
         kept: list[int] = []
 
         def read(row: int) -> bytes | None:
@@ -96,31 +119,44 @@ class Samples:
 
         with ThreadPoolExecutor(_WARMING) as threads:
             found = list(threads.map(read, rows.tolist()))
-        self.warm_rows = np.array([row for row, one in zip(rows.tolist(), found, strict=True) if one is not None])
-        self.encoded = [one for one in found if one]
-        if not self.encoded:
+        if not (encoded := [one for one in found if one]):
             raise DataError(f"none of {len(rows)} files under {self.index.folder} can be read (data.root)")
+        self.warm_rows = np.array([row for row, one in zip(rows.tolist(), found, strict=True) if one is not None])
+        self.encoded = encoded
 
     def evict(self, rows: Rows) -> Eviction:
-        """Drop the samples from the page cache."""
-        return evicted(self.extents(rows))
+        """Drop the samples from the page cache. Of files of others, other samples tell whether that works."""
+        found = evicted(self.extents(rows))
+        return self._probed_eviction if found.unknown else found
+
+    @cached_property
+    def _probed_eviction(self) -> Eviction:
+        self.glance()
+        return eviction_probed(self.extents(self._glanced))
 
     def residency(self) -> Residency:
         """How much of the data is in the page cache, from some samples."""
-        return sampled_residency(lambda i: self.extents(np.array([i]))[0], len(self.index), num=_LOOKED_AT)
+        found = sampled_residency(lambda i: self.extents(np.array([i]))[0], len(self.index), num=_LOOKED_AT)
+        return probed(self.extents(self.take(NUM_PROBED))) if found.share is None else found
+
+    def cold(self) -> tuple[Rows, Eviction]:
+        """Samples that were not read since they left the page cache, and whether they did."""
+        rows = self.take(min(max(self.how.batch_size, len(self.index) // 4), _COLD))
+        return rows, self.evict(rows)
 
     def cold_rows(self) -> Rows:
-        """Samples that were not read since they left the page cache."""
-        rows = self.take(min(max(self.how.batch_size, len(self.index) // 4), _COLD))
-        self.evict(rows)
-        return rows
+        return self.cold()[0]
 
     def listed(self, rows: Rows, num: int = _LISTED) -> Index:
         return listed(self.index, rows, num)
 
     def once(self, rows: Rows) -> Index:
-        """An index of samples on storage, each once unless they are too few for any measurement."""
+        """An index of samples on storage, each once unless they are too few for any measurement (`passes`)."""
         return self.listed(rows, max(len(rows), _LEAST_BATCHES * self.how.batch_size))
+
+    def passes(self, rows: Rows) -> int:
+        """How often `once` has each sample."""
+        return -(-_LEAST_BATCHES * self.how.batch_size // len(rows))
 
     @property
     def in_memory(self) -> Index:

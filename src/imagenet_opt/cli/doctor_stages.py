@@ -201,10 +201,11 @@ class Patient:
 
     @cached_property
     def _fitted(self) -> Any:
-        return self.loader(self.samples.listed(self.samples.rows[: self.how.batch_size])).loader
+        self.samples.glance()
+        return self.from_memory().loader
 
-    def precision(self) -> Finding:
-        """Which types convolutions run in, in one step of a few images."""
+    def precision(self, *, conv_tf32: bool) -> Finding:
+        """Which types convolutions run in, in one step of a few images. conv_tf32: while the network trained."""
         capability = torch.cuda.get_device_capability(self.device) if self.device.type == "cuda" else None
         words, dtypes = str(self.config.trainer.precision), Counter[str]()
         if capability is not None:
@@ -219,8 +220,7 @@ class Patient:
                     net(images).float().sum().backward()
 
             dtypes = precision_of_convolutions(step)
-        tf32 = bool(self.config.callbacks.get("acceleration", {}).get("tf32", False))
-        return check_precision(dtypes, precision=words, capability=capability, conv_tf32=tf32)
+        return check_precision(dtypes, precision=words, capability=capability, conv_tf32=conv_tf32)
 
     def _network(self) -> nn.Module:
         return build_network(**{name: self.config.model[name] for name in RECIPE})

@@ -7,12 +7,15 @@ from rich.table import Table
 from rich.text import Text
 
 from imagenet_opt.cli.terminal import printable
-from imagenet_opt.measure.confidence import confidence
+from imagenet_opt.measure.confidence import confidence, is_unverified
 from imagenet_opt.measure.diagnosis import CAUSES, STAGES, Ceiling, Diagnosis, Finding
+from imagenet_opt.measure.evidence import BUSY_ENOUGH
+from imagenet_opt.measure.unjudged import is_judged
 
 _BAR = 24
 """Characters of the longest bar, where there is room for it beside the other columns."""
-_BESIDE = 65
+_BESIDE = 34
+"""What the other columns take beside the name of the stage."""
 _REACH = 2.0
 """Bars end at so many times what the GPU takes."""
 _NOT_PREDICTABLE = "gain not predictable"
@@ -26,6 +29,9 @@ def print_diagnosis(found: Diagnosis, console: Console) -> None:
     console: with `markup=False, highlight=False`, and a width of 80 at least.
     """
     console.print(_verdict(found), _ceilings(found, console), Text())
+    for name in ("first_touch", "storage"):
+        if name in found.texts:
+            console.print(Text(printable(f"files: {found.texts[name]}"), style="dim"), Text())
     fired = [finding for finding in found.findings if finding.fired]
     fired.sort(key=lambda one: (one.rule != found.cause, -(one.gain or 0)))
     for finding in fired:
@@ -40,7 +46,10 @@ def print_diagnosis(found: Diagnosis, console: Console) -> None:
 def _verdict(found: Diagnosis) -> Panel:
     level, doubts = confidence(found)
     style = "green" if found.cause == "healthy" else "red"
-    title = printable(f"simulated: {found.simulated}") if found.simulated else CAUSES.get(found.cause, found.cause)
+    title = CAUSES.get(found.cause, found.cause) if is_judged(found) else "not judged"
+    if found.simulated:
+        estimate = " (estimate)" if found.facts.get("profile_estimate") else ""
+        title = printable(f"simulated: {found.simulated}{estimate}")
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()
@@ -55,16 +64,21 @@ def _facts(found: Diagnosis) -> list[tuple[str, str]]:
     def rate(images: float) -> str:
         return f"{images / found.batch_size:.2f} it/s, {images:,.0f} images/s"
 
-    rows = [
-        ("measured", rate(found.measured)),
-        ("expected", f"{rate(found.expected)}; the run reaches {found.efficiency:.0%} of it"),
-    ]
+    rows = []
+    if is_judged(found):
+        rows.append(("measured", rate(found.measured)))
+        rows.append(("expected", f"{rate(found.expected)}; the run reaches {found.efficiency:.0%} of it"))
     if found.unexplained is not None:
         rows.append(("unexplained", f"{found.unexplained:.0%} of what the stages alone allow"))
+    if (busy := found.facts.get("accelerator_utilization")) is not None:
+        word = "pass" if busy >= BUSY_ENOUGH else "fail"
+        rows.append(("accelerator utilisation", f"{busy:.1%}; MLPerf Storage asks for {BUSY_ENOUGH:.0%}: {word}"))
+    if "profile" in found.texts:
+        rows.append((f"profile {printable(found.simulated or '')}", printable(found.texts["profile"])))
     if found.next_gain is not None:
         when = "faster GPU" if found.cause == "healthy" else "if mended"
         rows.append((when, f"{rate(found.measured * found.next_gain)}, {found.next_gain:.2f} times as fast"))
-    elif found.cause != "healthy":
+    elif is_judged(found) and found.cause != "healthy":
         rows.append(("if mended", _NOT_PREDICTABLE))
     if found.next_stage is not None:
         rows.append(("next limit", STAGES.get(found.next_stage, found.next_stage)))
@@ -72,7 +86,9 @@ def _facts(found: Diagnosis) -> list[tuple[str, str]]:
 
 
 def _ceilings(found: Diagnosis, console: Console) -> Table:
-    width = max(1, min(_BAR, console.width - _BESIDE))
+    unverified = " (unverified)" if is_unverified(found) else ""
+    names = {name: STAGES[name] + unverified * name.endswith("_cold") for name in STAGES if name in found.ceilings}
+    width = max(1, min(_BAR, console.width - _BESIDE - max(map(len, names.values()), default=0)))
     table = Table(
         box=box.SIMPLE_HEAD, title="what each stage can do, alone", title_justify="left", padding=(0, 1, 0, 0)
     )
@@ -80,11 +96,11 @@ def _ceilings(found: Diagnosis, console: Console) -> Table:
     table.add_column("images/s", justify="right", no_wrap=True)
     table.add_column("interval", justify="right", no_wrap=True)
     table.add_column(min_width=width, no_wrap=True)
-    rates = {name: found.ceilings[name].images_per_second for name in STAGES if name in found.ceilings}
+    rates = {name: found.ceilings[name].images_per_second for name in names}
     reach = _REACH * max([found.expected, *(rate for name, rate in rates.items() if name.startswith("gpu"))])
     for name, rate in rates.items():
         bar = Text(_bar(rate / reach, width, console.options.ascii_only), _STYLES[name.partition("_")[0]])
-        table.add_row(STAGES[name], f"{rate:,.0f}", _span(found.ceilings[name]), bar)
+        table.add_row(names[name], f"{rate:,.0f}", _span(found.ceilings[name]), bar)
     return table
 
 

@@ -15,7 +15,7 @@ class Show(Protocol):
 
 @contextmanager
 def progress(what: str, unit: str) -> Iterator[Show]:
-    """A bar with rates and time left on a terminal, else a line at each tenth. unit: of what is counted, plural."""
+    """A bar on a terminal, else a line at each tenth, with the rate and the time left. unit: of what is counted."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -33,7 +33,8 @@ def progress(what: str, unit: str) -> Iterator[Show]:
         bar.update(task, completed=done, total=total, rate=rate)
         if not terminal and total and (tenth := 10 * done // total) > told:
             told = tenth
-            print(f"{what}: {done} of {total} {unit}, {rate}", file=sys.stderr, flush=True)
+            left = f", {duration(seconds * (total - done) / done)} left" if done < total else ""
+            print(f"{what}: {done} of {total} {unit}, {rate}{left}", file=sys.stderr, flush=True)
 
     with bar:
         yield show

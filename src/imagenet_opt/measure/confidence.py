@@ -3,7 +3,9 @@
 from typing import NamedTuple
 
 from imagenet_opt.measure.diagnosis import Diagnosis
+from imagenet_opt.measure.evidence import evidence_of
 from imagenet_opt.measure.statistics import LEAST_COVERAGE
+from imagenet_opt.measure.unjudged import NOT_MEASURED, is_judged
 
 EXPLAINED = 0.9
 """A run within that share of what is expected is explained, either way."""
@@ -20,9 +22,18 @@ class Confidence(NamedTuple):
     doubts: tuple[str, ...]
 
 
+def is_unverified(found: Diagnosis) -> bool:
+    """Whether some files that were to be read from storage may have been in memory."""
+    return found.facts.get("cold_verified") == 0
+
+
 def confidence(found: Diagnosis) -> Confidence:
+    if not is_judged(found):
+        return Confidence("low", ("there is no verdict",))
     doubts = []
-    if found.cause == "unexplained":
+    if NOT_MEASURED in found.texts:
+        doubts.append(f"not measured: {found.texts[NOT_MEASURED]}")
+    elif found.cause == "unexplained":
         doubts.append(f"the run gives {found.efficiency:.0%} of what is expected, and no experiment says why")
     elif found.efficiency > 1 / EXPLAINED:
         doubts.append(f"the run gives {found.efficiency:.0%} of what is expected: something changed meanwhile")
@@ -40,4 +51,12 @@ def confidence(found: Diagnosis) -> Confidence:
         )
     if "cached_share" not in found.facts:
         doubts.append(_UNKNOWN_CACHE)
+    is_cold = evidence_of(found).is_cold
+    if is_cold and is_unverified(found):
+        doubts.append(f"cold rates are {found.texts.get('cold', 'unverified')}")
+    if is_cold and (passes := found.facts.get("cold_passes", 1.0)) > 1:
+        doubts.append(
+            f"the files are so few that those on storage were read up to {passes:.0f} times, from memory at last; "
+            "a smaller data.batch_size needs fewer, a larger data.root has more"
+        )
     return Confidence(_LEVELS[min(len(doubts), 2)], tuple(doubts))

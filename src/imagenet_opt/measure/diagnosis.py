@@ -106,8 +106,9 @@ class Measurements:
     simulated: the profile's name, None on real hardware. ceilings: keys of STAGES. phases: seconds of a step of the
     full run that the main process spent in "fetch", "logging", "checkpoint", "step", "callback NAME", ...
     step_seconds: of each step of the full run. curves: points (x, y) by name: "workers" (workers, images/s decoded from
-    memory), "reads_in_flight" (requests in flight, images/s read cold), "cached_share" (share of the data in the page
-    cache, images/s read). facts, texts: what else was seen, by name. config: the whole one, without secrets.
+    memory), "reads_in_flight" (requests in flight, images/s read cold), "reads_in_flight_cached" (the same from
+    memory), "cached_share" (share of the data in the page cache, images/s read). facts, texts: what else was seen, by
+    name. config: the whole one, without secrets.
     """
 
     simulated: str | None
@@ -134,6 +135,7 @@ class Diagnosis(Measurements):
     times as fast the run then is, or would be with a faster GPU where it is healthy; None where that cannot be
     predicted. waterfall: of one step, from the GPU alone to the full run; its parts add up to the last step exactly.
     unexplained: share of what is expected that the run does not give; None where there is no run.
+    trial: of `doctor --apply`, what its overrides brought, see cli/doctor_apply.py; None where nothing was tried.
     """
 
     sentence: str
@@ -144,10 +146,11 @@ class Diagnosis(Measurements):
     next_gain: float | None
     waterfall: tuple[Step, ...]
     findings: tuple[Finding, ...]
+    trial: Mapping[str, Any] | None = None
 
     @property
     def efficiency(self) -> float:
-        return self.measured / self.expected
+        return self.measured / self.expected if self.expected else 0.0
 
     @property
     def unexplained(self) -> float | None:

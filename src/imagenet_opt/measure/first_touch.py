@@ -14,6 +14,8 @@ LAZY_RATIO = 3.0
 """First touches that take so many times as long as second ones: less is what the caches of a server bring."""
 LAZY_SECONDS = 0.02
 """First touches that take so long: a disk seeks in 10 ms, without anything behind the mount."""
+NOT_MEMORY_SECONDS = 0.005
+"""Requests that take so long were not answered from this machine's memory."""
 _NUM_TOUCHES, _LEAST_TOUCHES = 20, 5
 
 
@@ -34,8 +36,10 @@ class FirstTouch:
 
     @property
     def lazy(self) -> bool | None:
-        """Whether the files come from behind the mount; None where too few were read, or from memory at last."""
-        if len(self.first_seconds) < _LEAST_TOUCHES or not self.eviction.verified:
+        """Whether the files come from behind the mount; None where there were few, or perhaps from memory at last."""
+        again = float(np.median(self.second_seconds))
+        was_read = self.eviction.verified or (self.eviction.unknown and again >= NOT_MEMORY_SECONDS)
+        if len(self.first_seconds) < _LEAST_TOUCHES or not was_read:
             return None
         return self.ratio >= LAZY_RATIO and float(np.median(self.first_seconds)) >= LAZY_SECONDS
 

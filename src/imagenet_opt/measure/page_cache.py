@@ -20,8 +20,12 @@ COLD_SHARE = 0.01
 """Of evicted files at most this much may be left in memory to call them cold: others read them too."""
 _CACHESTAT = 451
 """Linux 6.5 and later, the same on x86-64 and arm64: include/uapi/asm-generic/unistd.h."""
+NUM_PROBED = 48
+"""Of files that the kernel tells nothing of otherwise: one page each."""
 _THREADS = 32
 """Opening a file on network storage takes a round trip, or several."""
+_NOT_OURS = "the kernel tells only of files that one owns or may write"
+_PROBE = "preadv2 with RWF_NOWAIT"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -53,6 +57,11 @@ class Eviction:
         return self.left.share is not None and self.left.share <= COLD_SHARE
 
     @property
+    def unknown(self) -> bool:
+        """Whether nothing can be told of them."""
+        return self.left.share is None
+
+    @property
     def evidence(self) -> str:
         if self.left.share is None:
             return f"unverified: {self.left.method}"
@@ -65,8 +74,8 @@ def residency(path: str, start: int = 0, size: int | None = None) -> Residency:
 
     cachestat(2), or mincore(2) before Linux 6.5 and where a sandbox forbids the other. Both speak only of files that
     one owns or may write: for others cachestat is refused (Linux 6.5 to 6.12 tells them too), and mincore says since
-    Linux 5.2 that all is in memory (can_do_mincore in mm/mincore.c), so it is not asked. preadv2 with RWF_NOWAIT,
-    which needs no such right, is no way out: it fetches the page that it misses. Raises OSError.
+    Linux 5.2 that all is in memory (can_do_mincore in mm/mincore.c), so it is not asked. `probed`
+    asks in a way that needs no such right, and reads. Raises OSError.
     """
     file = os.open(path, os.O_RDONLY)
     try:
@@ -80,7 +89,7 @@ def residency(path: str, start: int = 0, size: int | None = None) -> Residency:
         if num_cached is None and _may_ask(path, status.st_uid):
             num_cached, method = _mincore(file, first, end - first), "mincore"
         if num_cached is None:
-            return Residency(None, "the kernel tells only of files that one owns or may write")
+            return Residency(None, _NOT_OURS)
         return Residency(min(1.0, num_cached / num_pages), method)
     finally:
         os.close(file)
@@ -117,6 +126,61 @@ def sampled_residency(
     chosen = np.random.default_rng(seed).choice(num_samples, min(num, num_samples), replace=False).tolist()
     with ThreadPoolExecutor(_THREADS) as threads:
         return _mean([one for one in threads.map(lambda i: _seen(extent(i)), chosen) if one is not None])
+
+
+def probed(extents: Iterable[Extent]) -> Residency:
+    """Share of some of these of which one page, in the middle, is in memory; files that do not open do not count.
+
+    preadv2(2) with RWF_NOWAIT, which needs no right but to read: it gives what is in memory, and else fails. The kernel
+    may then begin to read ahead there, so files that were probed are not cold any more. None where the file system
+    does not know that flag, as NFS does not.
+    """
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return _mean([one for one in threads.map(_probe, list(extents)[:NUM_PROBED]) if one is not None])
+
+
+def eviction_probed(extents: Iterable[Extent]) -> Eviction:
+    """Whether files like these leave memory: some are read, evicted and probed, which must find them, and then not.
+
+    For files of others, of which `evicted` tells nothing; these here are cold no more.
+    """
+    some = list(dict.fromkeys(extents))[:NUM_PROBED]
+    with ThreadPoolExecutor(_THREADS) as threads:
+        readable = [extent for extent, read in zip(some, threads.map(_read, some), strict=True) if read]
+    before = probed(readable)
+    if before.share is None or before.share < 1 - COLD_SHARE:
+        reason = before.method if before.share is None else f"{before.method} does not find files just read"
+        return Eviction(Residency(None, reason), len(some))
+    evicted(readable)
+    return Eviction(probed(readable)._replace(method=f"{_PROBE}, of others like these"), len(readable))
+
+
+def _probe(extent: Extent) -> Residency | None:
+    """None for a file that cannot be opened, or has no such bytes."""
+    try:
+        file = os.open(extent.path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        size = os.fstat(file).st_size - extent.start if extent.size is None else extent.size
+        read = os.preadv(file, [bytearray(1)], extent.start + size // 2, os.RWF_NOWAIT)
+        return Residency(1.0, _PROBE) if read else None
+    except BlockingIOError:
+        return Residency(0.0, _PROBE)
+    except OSError as error:
+        return Residency(None, f"{_NOT_OURS} ({_PROBE}: {error.strerror})")
+    finally:
+        os.close(file)
+
+
+def _read(extent: Extent) -> bool:
+    """Into memory. False for a file that cannot be read."""
+    try:
+        with open(extent.path, "rb", buffering=0) as file:
+            file.seek(extent.start)
+            return bool(file.readall() if extent.size is None else file.read(extent.size))
+    except OSError:
+        return False
 
 
 def _seen(extent: Extent) -> Residency | None:

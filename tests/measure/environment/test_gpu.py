@@ -42,7 +42,7 @@ def test_what_cannot_be_read_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("bits", "words"),
     [
-        (0x04, "power limit"),
+        (0x24, "power limit"),
         (0x08, "hardware slowdown"),
         (0x20, "software slowdown for heat"),
         (0x48, "hardware slowdown for heat"),
@@ -55,8 +55,13 @@ def test_each_reason_of_lower_clocks_is_named(bits: int, words: str) -> None:
     assert list(found) == ["gpu_clocks"] and words in found["gpu_clocks"].evidence and found["gpu_clocks"].remedy
 
 
-def test_a_power_limit_is_raised_on_the_gpu_of_that_index() -> None:
-    assert fired(replace(HEALTHY, clock_reasons=4))["gpu_clocks"].commands == ("sudo nvidia-smi -i 3 -pl WATTS",)
+def test_a_power_limit_alone_is_what_a_busy_gpu_has() -> None:
+    (clocks,) = (found for found in check_gpu(replace(HEALTHY, clock_reasons=4)) if found.rule == "gpu_clocks")
+    assert clocks.fired is False and "power limit" in clocks.evidence
+
+
+def test_beside_heat_the_power_limit_is_raised_on_the_gpu_of_that_index() -> None:
+    assert fired(replace(HEALTHY, clock_reasons=0x24))["gpu_clocks"].commands == ("sudo nvidia-smi -i 3 -pl WATTS",)
 
 
 def test_narrow_and_slow_links_persistence_and_exclusive_mode_are_found() -> None:

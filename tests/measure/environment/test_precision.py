@@ -1,7 +1,12 @@
+import pytest
 import torch
 from torch import nn
 
-from imagenet_opt.measure.environment.precision import check_precision, precision_of_convolutions
+from imagenet_opt.measure.environment.precision import (
+    check_precision,
+    convolutions_take_tf32,
+    precision_of_convolutions,
+)
 
 
 def step(autocast: bool) -> None:
@@ -34,6 +39,19 @@ def test_float32_convolutions_need_tf32_or_16_bits() -> None:
     found = check_precision(FLOAT32, precision="32-true", capability=(8, 6), conv_tf32=False)
     assert found.fired and found.overrides == ("trainer.precision=mixed", "callbacks.acceleration.tf32=true")
     assert check_precision(FLOAT32, precision="32-true", capability=(8, 6), conv_tf32=True).fired is False
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_tf32_is_read_from_torch_by_its_old_switch_and_its_new_one(on: bool) -> None:
+    cudnn, before = torch.backends.cudnn, torch.backends.cudnn.allow_tf32
+    try:
+        cudnn.allow_tf32 = on
+        assert convolutions_take_tf32() is on
+        cudnn.conv.fp32_precision = "ieee" if on else "tf32"  # type: ignore[attr-defined]
+        assert convolutions_take_tf32() is not on
+    finally:
+        cudnn.allow_tf32 = before  # of convolutions and RNNs
+    assert cudnn.allow_tf32 == before
 
 
 def test_before_ampere_there_is_no_tf32_to_switch_on() -> None:

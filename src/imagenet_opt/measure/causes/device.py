@@ -30,8 +30,9 @@ def slow_gpu(seen: Evidence) -> Finding:
 
 
 def launch_bound(seen: Evidence) -> Finding:
-    slow = seen.busy_alone < BUSY_ENOUGH and seen.fact("waits_per_step") < ORDINARY_WAITS
-    fired = slow and not has_neighbours(seen) and not few_cpus(seen).fired  # which slow down the host itself
+    # What slows down the host itself, or for a moment only, is not its launches: the full run would show them too.
+    is_idle = max(seen.busy_alone, seen.busy) < BUSY_ENOUGH and seen.fact("waits_per_step") < ORDINARY_WAITS
+    fired = is_idle and not has_neighbours(seen) and not few_cpus(seen).fired
     compiled = ("callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=reduce-overhead")
     return Finding(
         "launch_bound",

@@ -5,8 +5,6 @@ import os
 from imagenet_opt import machine
 from imagenet_opt.measure.diagnosis import Finding
 from imagenet_opt.measure.environment.cpus import check_cpus
-from imagenet_opt.measure.environment.gpu import check_gpu
-from imagenet_opt.measure.environment.gpu_state import GpuState
 from imagenet_opt.measure.environment.hsm import check_released, read_hsm_states
 from imagenet_opt.measure.environment.lustre import check_limits, read_limits
 from imagenet_opt.measure.environment.memory import check_memory, check_page_cache, check_shared_memory
@@ -15,13 +13,11 @@ from imagenet_opt.measure.environment.setup import Setup
 from imagenet_opt.measure.environment.shapes import check_channels_last, check_multiples
 
 
-def check_environment(setup: Setup, gpu: GpuState | None) -> list[Finding]:
+def check_environment(setup: Setup) -> list[Finding]:
     """Every rule that needs no experiment, fired or not; none raises for what this machine lacks.
 
-    gpu: its state while it computes, as an idle one lowers its clocks and its link; None without one.
-
-    What is seen best while something runs has functions of its own: `gpu.check_gpu`, `precision.check_precision`,
-    `neighbours.Neighbours`.
+    What is only seen while something runs has functions of its own: `gpu.check_gpu`, as an idle GPU lowers its clocks
+    and its link, `precision.check_precision`, `neighbours.Neighbours`.
     """
     path = os.path.realpath(setup.data_root)
     mount = machine.find_mount(path)
@@ -44,5 +40,4 @@ def check_environment(setup: Setup, gpu: GpuState | None) -> list[Finding]:
         limits,
         check_multiples(setup),
         check_channels_last(setup),
-        *check_gpu(gpu),
     ]

@@ -14,6 +14,8 @@ _REASONS = {
     0x02: ("clocks set by an administrator", "reset the application clocks"),
 }
 """Bit -> what lowers the clocks, and what to do. Source: nvmlClocksEventReasons in NVIDIA's NVML API reference."""
+_POWER = 0x04
+"""A board at its power limit is a board that works; it matters where that is slower than others of its kind."""
 _COMMANDS = {0x04: "sudo nvidia-smi -i {index} -pl WATTS", 0x02: "sudo nvidia-smi -i {index} -rac"}
 _LOOK = "nvidia-smi -i {index} -q -d TEMPERATURE,POWER,PERFORMANCE"
 LINK = "pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max"
@@ -38,6 +40,9 @@ def gpu_clocks(state: GpuState) -> Finding:
     if not bits:
         idle = ", while it is idle" if state.clock_reasons & _IDLE else ""
         return Finding(rule, False, f"nothing lowers the clocks of {state.name}{idle}", environment=True)
+    if bits == [_POWER]:
+        usual = f"the power limit holds the clocks of {state.name}, as is usual under load"
+        return Finding(rule, False, usual, environment=True)
     return Finding(
         rule,
         True,

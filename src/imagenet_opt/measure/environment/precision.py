@@ -47,14 +47,26 @@ def precision_of_convolutions(step: Callable[[], None]) -> Counter[str]:
     return recorder.dtypes
 
 
+def convolutions_take_tf32() -> bool:
+    """Whether float32 convolutions run in TF32 now, on a GPU that has it.
+
+    torch has two switches and refuses to tell of the old one where the new one says something else for parts of cuDNN:
+    PyTorch's CUDA semantics, TensorFloat-32 on Ampere (and later) devices.
+    """
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:
+        return str(torch.backends.cudnn.conv.fp32_precision) == "tf32"  # type: ignore[attr-defined]
+
+
 def check_precision(
     dtypes: Mapping[str, int], *, precision: str, capability: tuple[int, int] | None, conv_tf32: bool
 ) -> Finding:
     """Fires where convolutions run in float32 without TF32 on a GPU that has tensor cores for better.
 
     dtypes: of `precision_of_convolutions`. capability: torch.cuda.get_device_capability(); None on a CPU.
-    conv_tf32: torch.backends.cudnn.allow_tf32, which convolutions obey; set_float32_matmul_precision does not reach
-    them. Source: PyTorch's CUDA semantics, TensorFloat-32 on Ampere (and later) devices.
+    conv_tf32: of `convolutions_take_tf32`, while the network trained; set_float32_matmul_precision does not reach
+    convolutions. Source: PyTorch's CUDA semantics, TensorFloat-32 on Ampere (and later) devices.
     """
     rule = "float32_convolutions"
     if capability is None:

@@ -24,6 +24,7 @@ def tiles(record: Record, price_per_hour: float | None = None) -> list[Tile]:
     made = [
         Tile(label, f"{rate / found.batch_size:.2f} it/s", _notes(rate, record, price_per_hour))
         for label, rate in rates.items()
+        if rate
     ]
     return [*made, Tile("efficiency", f"{found.efficiency:.0%}", ("measured / expected",))]
 

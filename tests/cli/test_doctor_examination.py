@@ -1,0 +1,167 @@
+"""The order and the length of the experiments, on a patient whose experiments are over at once."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from imagenet_opt.cli import doctor_examination
+from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.doctor_examination import NUM_EXPERIMENTS, Examination
+from imagenet_opt.cli.doctor_fit import Watched
+from imagenet_opt.cli.doctor_stages import Patient, Span
+from imagenet_opt.errors import WorkerDied
+from imagenet_opt.measure.diagnosis import STAGES, Ceiling
+from imagenet_opt.measure.environment.gpu_state import GpuState
+from imagenet_opt.measure.evidence import Evidence
+from imagenet_opt.measure.reads import DepthReads
+from imagenet_opt.measure.unjudged import NOT_MEASURED, conclude, is_judged
+from tests.conftest import write_images
+
+COLD = {"reads_in_flight": 8.0, "num_workers": 2.0}
+
+
+class Brief(Patient):
+    """Its experiments take no time, and note how long they were to take."""
+
+    def __init__(self, *overrides: str) -> None:
+        super().__init__(composed(overrides))
+        self.spans: list[float] = []
+
+    def decode(self, span: Span, num_workers: int | None = None) -> Ceiling:
+        return self._noted(span)
+
+    def load(self, index: Any, span: Span) -> Ceiling:
+        return self._noted(span)
+
+    def compute(self, span: Span, *, beside: bool) -> Watched:
+        self._noted(span)
+        return watched()
+
+    def train(self, index: Any, span: Span) -> Watched:
+        self._noted(span)
+        return watched()
+
+    def _noted(self, span: Span) -> Ceiling:
+        self.spans.append(span.seconds)
+        return Ceiling((100.0,) * 7, COLD)
+
+
+def watched() -> Watched:
+    """Ten steps of 0.1 s and 8 images, of which the device computes 0.09 s."""
+    return Watched(
+        stamps=[0.1 * i for i in range(11)],
+        num_images=[0] + [8] * 10,
+        phases={"fetch": 0.01},
+        device_seconds=0.09,
+        waits=Counter(),
+        num_ordinary=10,
+        gpu_state=GpuState(index=0, name="a GPU"),
+    )
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("examined"), num_classes=3, per_class=40)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds at each depth, of reads that take none."""
+    seconds: list[float] = []
+
+    def read_at_depths(read: Any, groups: Any, depths: Any, *, seconds: float) -> tuple[DepthReads, ...]:
+        asked.extend([seconds] * len(depths))
+        return tuple(DepthReads(depth, (float(depth),) * 7, 1.0, 0.1, 0.1, 0.1, 9, 0, 0.1) for depth in depths)
+
+    asked = seconds
+    monkeypatch.setattr(doctor_examination, "read_at_depths", read_at_depths)
+    return seconds
+
+
+def examined(patient: Brief, budget_seconds: float = 90.0) -> tuple[Evidence, list[str]]:
+    said: list[str] = []
+    return Examination(patient, budget_seconds=budget_seconds, announce=said.append).evidence(command="mine"), said
+
+
+def brief(root: Path) -> Brief:
+    small = ("data.batch_size=8", "data.image_size=32", "data.num_workers=1", "trainer.accelerator=cpu")
+    return Brief(f"data.root={root}", f"data.cache_dir={root}/cache", "model.name=test_resnet", *small)
+
+
+def test_the_budget_is_shared_out_in_proportion(root: Path, reads: list[float], checked: None) -> None:
+    found = []
+    for budget in (90.0, 30.0):
+        patient = brief(root)
+        examined(patient, budget)
+        found.append([*patient.spans, *reads])
+        reads.clear()
+    long, short = found
+    assert long == pytest.approx([3 * seconds for seconds in short])
+    assert 0.5 * 90 < sum(long) <= 90
+
+
+def test_every_experiment_is_announced_and_has_its_ceiling(root: Path, reads: list[float], checked: None) -> None:
+    seen, said = examined(brief(root))
+    assert len(said) == NUM_EXPERIMENTS
+    assert "looking at the machine" in said[0]
+    assert seen.ceilings.keys() == STAGES.keys() - {"copy", "copy_overlapped"}
+    assert seen.facts["accelerator_utilization"] == pytest.approx(0.9)
+    depths = {name: [depth for depth, _ in seen.curves[name]] for name in ("reads_in_flight", "reads_in_flight_cached")}
+    assert depths == {"reads_in_flight": [1, 4, 16, 64, 256], "reads_in_flight_cached": [1, 4, 16]}
+    assert seen.facts["cold_passes"] == -(-24 * 8 // 30)
+    assert is_judged(conclude(seen))
+
+
+def test_what_the_machine_lacks_is_said_before_the_first_experiment(
+    root: Path, reads: list[float], checked: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("imagenet_opt.machine.free_shared_memory", lambda: 2**16)
+    told: list[str] = []
+
+    def announce(what: str) -> None:
+        told.append(what + ": " + capsys.readouterr().err)
+
+    Examination(brief(root), budget_seconds=90, announce=announce).evidence(command="mine")
+    assert "small_shared_memory: 1 workers" in told[1]
+
+
+@pytest.mark.parametrize("stage", ["decode", "load", "compute", "train"])
+def test_one_experiment_that_fails_leaves_the_others(
+    stage: str, root: Path, reads: list[float], checked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate\nmore")
+            if stage == "compute"
+            else (WorkerDied("/dev/shm is full"))
+        )
+
+    monkeypatch.setattr(Brief, stage, fail)
+    seen, said = examined(brief(root))
+    assert len(said) == NUM_EXPERIMENTS
+    gone = {"decode": "decode", "load": "loader", "compute": "gpu", "train": "full"}[stage]
+    assert seen.ceilings.keys() == {
+        name for name in STAGES.keys() - {"copy", "copy_overlapped"} if not name.startswith(gone)
+    }
+    reason = "CUDA out of memory. Tried to allocate" if stage == "compute" else "/dev/shm is full"
+    assert seen.texts[NOT_MEASURED].startswith(f"{reason} (")
+    blind = [finding for finding in seen.environment if reason in finding.evidence]
+    assert blind and all(finding.fired is None for finding in blind)
+    found = conclude(seen)
+    assert not is_judged(found) and reason in found.sentence
+
+
+def test_whether_a_mount_is_lazy_may_stay_unknown(
+    root: Path, reads: list[float], checked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from imagenet_opt.measure.page_cache import Eviction, Residency
+
+    unknown = Eviction(Residency(None, "nobody tells"), 9)
+    patient = brief(root)
+    monkeypatch.setattr(patient.samples, "evict", lambda rows: unknown)
+    seen, _ = examined(patient)
+    assert "lazy" not in seen.facts
+    assert seen.facts["cold_verified"] == 0 and seen.texts["cold"] == "unverified: nobody tells"

@@ -1,0 +1,58 @@
+"""Diagnoses of evidence that has gaps."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from imagenet_opt.cli.doctor_table import print_diagnosis
+from imagenet_opt.measure.confidence import confidence
+from imagenet_opt.measure.diagnosis import Finding, read_diagnosis, write_diagnosis
+from imagenet_opt.measure.unjudged import NOT_MEASURED, conclude, is_judged
+from imagenet_opt.measure.verdict import judge
+from tests.measure.test_verdict import STORIES, seen
+
+DIED = {NOT_MEASURED: "the device alone (the GPU ran out of memory)"}
+SHM = Finding("small_shared_memory", True, "64 MiB are too little", environment=True)
+
+
+def without(*stages: str, texts: dict[str, str]) -> object:
+    whole = STORIES["few_workers"]
+    rest = {name: ceiling for name, ceiling in whole.ceilings.items() if name not in stages}
+    return replace(whole, ceilings=rest, texts=texts, environment=(SHM,))
+
+
+def test_what_is_not_needed_does_not_change_the_verdict() -> None:
+    found = conclude(without("copy", texts=DIED))
+    assert found.cause == "few_workers" and is_judged(found)
+    assert "not measured: the device alone" in "; ".join(confidence(found).doubts)
+
+
+def test_without_what_it_needs_there_is_no_verdict_but_all_the_rest(tmp_path: Path) -> None:
+    found = conclude(without("gpu", "full_cold", "full_warm", texts=DIED))
+    assert not is_judged(found)
+    assert found.sentence == "Not judged: the device alone (the GPU ran out of memory)"
+    assert found.findings == (SHM,) and "loader_cold" in found.ceilings
+    write_diagnosis(found, tmp_path / "doctor.json")
+    assert read_diagnosis(tmp_path / "doctor.json") == found
+    file = io.StringIO()
+    print_diagnosis(found, Console(file=file, width=100, markup=False, highlight=False))
+    assert "Not judged" in file.getvalue() and "64 MiB are too little" in file.getvalue()
+    assert "it/s" not in file.getvalue(), "no rate of a run that was not made"
+
+
+def test_nothing_at_all_can_be_printed_too() -> None:
+    found = conclude(replace(seen(), ceilings={}, texts=DIED))
+    print_diagnosis(found, Console(file=io.StringIO(), width=100, markup=False, highlight=False))
+    assert found.efficiency == 0 and confidence(found).level != "high"
+
+
+def test_a_gap_that_nothing_explains_is_a_mistake() -> None:
+    with pytest.raises(KeyError):
+        conclude(without("gpu", texts={}))
+
+
+def test_whole_evidence_is_judged_as_ever() -> None:
+    assert conclude(STORIES["lazy_mount"]) == judge(STORIES["lazy_mount"])

@@ -40,12 +40,13 @@ def recorded_cpu_seconds(num_cpus: int, folder: Path) -> float:
 
     def ticks(interval: float) -> Iterator[float]:
         nonlocal now
-        for _ in range(round(_SECONDS / interval)):
+        num = round(_SECONDS / interval)
+        for number in range(num):
             now += interval
+            if number == num - 1:
+                writer._began -= _SECONDS  # so that the last writing compresses all
+                gauges["done"] = 1
             yield now
-        writer._began -= _SECONDS  # so that the last writing compresses all
-        gauges["done"] = 1
-        yield now + interval
 
     with (
         patch.object(recorder, "_ticks", ticks),

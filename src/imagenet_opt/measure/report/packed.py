@@ -30,6 +30,8 @@ MOST_KEPT = 40_000
 _NONE = 65535
 """Stands for nan among levels of 16 bits."""
 _NO_CORE = 255
+_CORE_PERCENT = 5
+"""Steps in which a core's percent is kept: of the kernel's clock, a sample has steps of 10."""
 _ALIGNED_BYTES = 4
 
 
@@ -102,7 +104,7 @@ def _cores(found: Timeline, start: float, arrays: _Arrays) -> dict[str, int] | N
     times, busy = cores_thinned(found, start, MOST_KEPT)
     if not busy.size:
         return None
-    levels = np.where(np.isnan(busy), _NO_CORE, np.nan_to_num(busy))
+    levels = np.where(np.isnan(busy), _NO_CORE, np.round(np.nan_to_num(busy) / _CORE_PERCENT) * _CORE_PERCENT)
     return {"x": arrays.add(times, "f"), "z": arrays.add(levels, "B"), "num": len(busy)}
 
 

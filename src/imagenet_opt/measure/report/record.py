@@ -67,7 +67,7 @@ def step_seconds(found: Timeline) -> tuple[float, ...]:
     ends, times = found.spans("step")[:, 1], found.samples.get("unix_seconds", np.zeros(0))
     pauses = times[:-1][np.diff(times) > PAUSE_SECONDS]
     breaks = np.concatenate([found.spans("validation")[:, 0], found.spans("epoch")[:, 0], pauses])
-    broken = np.searchsorted(ends, breaks) - 1
+    broken = np.searchsorted(ends, breaks, side="right") - 1
     return tuple(np.delete(np.diff(ends), broken[(broken >= 0) & (broken < len(ends) - 1)]).tolist())
 
 

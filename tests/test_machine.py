@@ -1,6 +1,8 @@
 """What a process may really use, whatever the machine has."""
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -139,3 +141,12 @@ def test_a_partition_is_of_the_model_of_its_disk(tmp_path: Path, monkeypatch: py
     assert machine.disk_model("/dev/nvme0n1p1") == ""
     write(tmp_path / "nvme0n1/device", model="Amazon Elastic Block Store              ")
     assert machine.disk_model("/dev/nvme0n1p1") == "Amazon Elastic Block Store"
+
+
+@pytest.mark.skipif(shutil.which("findmnt") is None, reason="no findmnt to compare with")
+def test_hardware_is_what_the_systems_own_tools_say(tmp_path: Path) -> None:
+    found = machine.hardware(str(tmp_path), on_gpu=False)
+    assert found["memory"] == f"{round(psutil.virtual_memory().total / 2**30)} GiB"
+    kind = subprocess.run(["findmnt", "-n", "-o", "FSTYPE", "-T", tmp_path], capture_output=True, text=True).stdout
+    assert f"({kind.split()[0]})" in found["storage"]
+    assert found.keys() == {"memory", "storage"}

@@ -24,7 +24,6 @@ from imagenet_opt.measure.environment.neighbours import Neighbours, Occupancy, c
 from imagenet_opt.measure.environment.setup import Setup
 from imagenet_opt.measure.evidence import MOSTLY, Evidence
 from imagenet_opt.measure.first_touch import FirstTouch, touch_twice
-from imagenet_opt.measure.hardware import hardware
 from imagenet_opt.measure.reads import DEPTHS, DepthReads, read_at_depths
 from imagenet_opt.measure.storage_limit import StorageLimit, mixed_rate, storage_limit
 
@@ -231,7 +230,7 @@ class Examination:
                 "system": platform.platform(),
                 "usable CPUs": str(machine.usable_cpus()),
             }
-            | hardware(str(self.samples.index.folder), on_gpu=patient.device.type == "cuda"),
+            | machine.hardware(str(self.samples.index.folder), on_gpu=patient.device.type == "cuda"),
             versions=machine.versions(),
             config=OmegaConf.to_container(patient.config, resolve=False),  # type: ignore[arg-type]
             command=command,

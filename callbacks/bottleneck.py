@@ -14,6 +14,8 @@ from imagenet_opt.run.action_clock import CALLBACK, FETCH, LOGGER, SAVE, STEP, A
 from imagenet_opt.run.logging_step import is_logging_step
 
 Sums = dict[str, float]
+_ON_SAVE = ".on_save_checkpoint"
+"""What of each callback, and of the module, a save calls."""
 
 
 class Bottleneck(Callback):
@@ -42,6 +44,8 @@ class Bottleneck(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
             self._clock = watch(trainer)
+            # An action begins with its callback's key, which is its class's name or begins with it.
+            self._savers = tuple(f"{CALLBACK}{callback.state_key}." for callback in trainer.checkpoint_callbacks)
             self._device_clock = CudaClock() if trainer.strategy.root_device.type == "cuda" else None
             self._first = self._last = None
             self._num_steps, self._device_seconds, self._validation_seconds = 0, 0.0, 0.0
@@ -134,15 +138,14 @@ class Bottleneck(Callback):
         assert self._clock is not None
         sums = dict.fromkeys(("callbacks", "checkpoint", "logging"), 0.0)
         for action, seconds in self._clock.own_seconds.items():
-            if (kind := _kind(action)) is not None:
+            if (kind := self._kind(action)) is not None:
                 sums[kind] += seconds
         return sums
 
-
-def _kind(action: str) -> str | None:
-    if action.startswith(CALLBACK):  # whose key is its class's name, or begins with it
-        return "checkpoint" if "Checkpoint" in action.partition("{")[0] else "callbacks"
-    return "checkpoint" if action == SAVE else "logging" if action.startswith(LOGGER) else None
+    def _kind(self, action: str) -> str | None:
+        if action == SAVE or action.endswith(_ON_SAVE) or action.startswith(self._savers):
+            return "checkpoint"
+        return "callbacks" if action.startswith(CALLBACK) else "logging" if action.startswith(LOGGER) else None
 
 
 def _difference(before: Sums, after: Sums) -> Sums:

@@ -10,6 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from imagenet_opt.errors import printable
 from imagenet_opt.measure.gpu import device_names
+from imagenet_opt.measure.gpu_columns import nvml_words
 from imagenet_opt.measure.recording import Recording
 from imagenet_opt.measure.timeline import FOLDER, KINDS
 from imagenet_opt.run.action_clock import FETCH, LOGGER, SAVE, STEP, unwatch, watch
@@ -18,6 +19,10 @@ from imagenet_opt.run.logging_step import is_logging_step
 log = logging.getLogger(__name__)
 
 _ACTIONS = {FETCH: "fetch", STEP: "step", SAVE: "checkpoint"}
+MOST_CPU_PERCENT = 1.0
+"""Of one CPU, for the recorder."""
+STRETCH_SECONDS = 300.0
+"""Over which that is looked at."""
 
 
 class Timeline(Callback):
@@ -31,7 +36,8 @@ class Timeline(Callback):
 
     Of several processes, rank 0 and its machine are recorded. Batches ready: of a loader that has `num_ready`, as of
     the last step. A recorder that cannot start or go on, on a full disk for instance, costs one warning; training goes
-    on.
+    on. So does a driver that does not answer, without which all but the GPU is recorded, and a recorder that takes more
+    than 1 % of a CPU over five minutes.
     """
 
     def __init__(self, *, folder: str | Path) -> None:
@@ -46,9 +52,9 @@ class Timeline(Callback):
                 log.warning("timeline: not recorded, training goes on (%s)", printable(f"{error}"))
                 return
             self._trainer, self._gauges = trainer, self._recording.gauges
-            self._warned = False
+            self._warned: set[str] = set()
             self._phases = [KINDS.index("other")]
-            self._recorder_seconds = self._recorder_cpu_seconds = 0.0
+            self._logged = self._looked_at = (0.0, 0.0)
             self._clock = watch(trainer)
             self._clock.started.append(self._action_started)
             self._clock.stopped.append(self._action_stopped)
@@ -95,18 +101,34 @@ class Timeline(Callback):
             self._recording = None
 
     def _warn(self, recording: Recording) -> None:
+        if recording.is_lost():
+            self._say("no longer recorded, training goes on", printable(f"{recording.error}"))
+        if error := int(self._gauges["nvml_error"]):
+            self._say("the GPU's columns have gaps or are absent, all else is recorded", nvml_words(error))
+        seconds, cpu_seconds = self._taken()
+        before, cpu_before = self._looked_at
+        if seconds - before >= STRETCH_SECONDS:
+            self._looked_at = seconds, cpu_seconds
+            if (percent := 100 * (cpu_seconds - cpu_before) / (seconds - before)) > MOST_CPU_PERCENT:
+                remedy = "'~callbacks.timeline' trains without it"
+                self._say(f"recording takes more than {MOST_CPU_PERCENT:g} % of a CPU", f"{percent:.1f} %; {remedy}")
+
+    def _say(self, what: str, why: str) -> None:
         """Once."""
-        if recording.is_lost() and not self._warned:
-            self._warned = True
-            log.warning("timeline: no longer recorded, training goes on (%s)", printable(f"{recording.error}"))
+        if what not in self._warned:
+            self._warned.add(what)
+            log.warning("timeline: %s (%s)", what, why)
+
+    def _taken(self) -> tuple[float, float]:
+        """Seconds that the recorder has run, and CPU seconds that it took, as it last told."""
+        return self._gauges["recorder_seconds"], self._gauges["recorder_cpu_seconds"]
 
     def _cost(self) -> dict[str, float]:
         """Empty where the recorder has told nothing new."""
-        cpu_seconds, seconds = self._gauges["recorder_cpu_seconds"], self._gauges["recorder_seconds"]
-        cpu_before, before = self._recorder_cpu_seconds, self._recorder_seconds
+        (seconds, cpu_seconds), (before, cpu_before) = self._taken(), self._logged
         if seconds <= before:
             return {}
-        self._recorder_cpu_seconds, self._recorder_seconds = cpu_seconds, seconds
+        self._logged = seconds, cpu_seconds
         return {"timeline/cpu_percent": 100 * (cpu_seconds - cpu_before) / (seconds - before)}
 
     def _action_started(self, action: str) -> None:

@@ -150,3 +150,12 @@ def test_a_checkout_says_its_commit() -> None:
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     named = machine.versions()["imagenet-opt"].partition("(")[2].rstrip(")").removesuffix("-dirty")
     assert len(named) >= 7 and commit.stdout.startswith(named)
+
+
+@pytest.mark.skipif(shutil.which("findmnt") is None, reason="no findmnt to compare with")
+def test_hardware_is_what_the_systems_own_tools_say(tmp_path: Path) -> None:
+    found = machine.hardware(str(tmp_path), on_gpu=False)
+    assert found["memory"] == f"{round(psutil.virtual_memory().total / 2**30)} GiB"
+    kind = subprocess.run(["findmnt", "-n", "-o", "FSTYPE", "-T", tmp_path], capture_output=True, text=True).stdout
+    assert f"({kind.split()[0]})" in found["storage"]
+    assert found.keys() == {"memory", "storage"}

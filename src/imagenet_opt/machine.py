@@ -140,6 +140,29 @@ def disk_model(device: str) -> str:
     return ""
 
 
+def hardware(data_root: str, *, on_gpu: bool) -> dict[str, str]:
+    """RAM, and where the data lie; with a GPU its driver and CUDA. What cannot be found out is left out."""
+    mount = find_mount(data_root)
+    model = disk_model(mount.device) if mount else ""
+    found = {
+        "memory": f"{psutil.virtual_memory().total / GIB:.0f} GiB",
+        "storage": ", ".join(filter(None, [mount_of(data_root), model])),
+    }
+    return found | (_nvidia() if on_gpu else {})
+
+
+def _nvidia() -> dict[str, str]:
+    import pynvml
+    import torch
+
+    found = {"CUDA": str(torch.version.cuda)}
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        found["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
+        pynvml.nvmlShutdown()
+    return found
+
+
 def versions() -> dict[str, str]:
     """Versions of Python, of this program and of the packages that decide speed, by name."""
     names = ("imagenet-opt", "torch", "torchvision", "lightning", "timm", "nvidia-nvimgcodec-cu13", "numpy")

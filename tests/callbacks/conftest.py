@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers.logger import Logger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
@@ -85,7 +86,7 @@ class Project:
             accelerator="cpu",
             logger=self.logger,
             enable_model_summary=False,
-            enable_checkpointing=any("Checkpoint" in type(callback).__name__ for callback in callbacks),
+            enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
             callbacks=list(callbacks),
             **settings | options,
         )

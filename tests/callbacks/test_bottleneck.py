@@ -42,6 +42,14 @@ class SlowCheckpoint(Slow, Checkpoint):
     pass
 
 
+class GradientCheckpointing(Slow):
+    """Saves nothing, whatever its name."""
+
+
+class Saver(Slow, Checkpoint):
+    """Has no telling name."""
+
+
 class SlowLogger(Memory):
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         spend(0.02)
@@ -64,6 +72,8 @@ def test_rows_are_twenty_steps_apart_and_add_up(project) -> None:
     [
         ({"on_train_batch_end": 0.02}, Slow, "main_process"),
         ({"on_train_batch_start": 0.02}, SlowCheckpoint, "checkpoint"),
+        ({"on_train_batch_start": 0.02}, Saver, "checkpoint"),
+        ({"on_train_batch_end": 0.02}, GradientCheckpointing, "main_process"),
         ({"on_validation_batch_start": 0.3, "on_validation_start": 0.3}, Slow, "validation"),
     ],
 )

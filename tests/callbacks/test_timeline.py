@@ -36,14 +36,10 @@ class Lasting(Callback):
                 time.sleep(0.01)
 
 
-class Checkpoints(ModelCheckpoint):
-    """Named so that the fixture lets checkpoints be."""
-
-
 def test_events_are_those_of_the_fit(project, tmp_path: Path) -> None:
     timeline = Timeline(folder=tmp_path)
     began = time.time()
-    project.fit(timeline, Checkpoints(dirpath=tmp_path))
+    project.fit(timeline, ModelCheckpoint(dirpath=tmp_path))
     found = read_timeline(tmp_path / "timeline")
     counts = {kind: len(found.spans(kind)) for kind in KINDS}
     rows = len(project.logger.rows)
@@ -128,6 +124,48 @@ def test_a_recorder_that_cannot_start_is_one_warning(
     assert project.trainer.global_step == 20
 
 
+class Telling(Callback):
+    """Says in the recorder's place, which is held meanwhile, what it would say of itself."""
+
+    def __init__(self, timeline: Timeline, **gauges: float) -> None:
+        self.timeline, self.gauges = timeline, gauges
+
+    def on_train_start(self, *_) -> None:
+        self.pid = self.timeline._recording._process.pid
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+        for name, value in self.gauges.items():
+            self.timeline._gauges[name] = value
+
+    def on_train_end(self, *_) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    ("gauges", "expected"),
+    [
+        (
+            {"nvml_error": 15},
+            "timeline: the GPU's columns have gaps or are absent, all else is recorded (NVML error 15: GPU is lost)",
+        ),
+        (
+            {"recorder_seconds": 1e6, "recorder_cpu_seconds": 25e3},
+            "timeline: recording takes more than 1 % of a CPU (2.5 %; '~callbacks.timeline' trains without it)",
+        ),
+        ({"recorder_seconds": 1e6, "recorder_cpu_seconds": 9e3}, None),
+        ({"recorder_seconds": 200.0, "recorder_cpu_seconds": 100.0}, None),
+    ],
+)
+def test_what_the_recorder_tells_is_said_once(
+    project, tmp_path: Path, caplog: pytest.LogCaptureFixture, gauges: dict[str, float], expected: str | None
+) -> None:
+    timeline = Timeline(folder=tmp_path)
+    with caplog.at_level(logging.WARNING):
+        project.fit(timeline, Telling(timeline, **gauges), log_every_n_steps=1)
+    told = [text for record in caplog.records if "timeline" in (text := record.getMessage())]
+    assert told == ([expected] if expected else [])
+
+
 def test_an_error_in_training_ends_the_recorder_with_all_that_was(project, tmp_path: Path) -> None:
     class Failing(Callback):
         def on_train_batch_start(self, trainer: Trainer, *_) -> None:
@@ -148,8 +186,8 @@ def test_an_error_in_training_ends_the_recorder_with_all_that_was(project, tmp_p
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_a_run_that_goes_on_adds_to_it(project, tmp_path: Path) -> None:
-    project.fit(Timeline(folder=tmp_path), Checkpoints(dirpath=tmp_path, save_last=True), max_epochs=1)
-    project.fit(Timeline(folder=tmp_path), Checkpoints(dirpath=tmp_path), ckpt_path=tmp_path / "last.ckpt")
+    project.fit(Timeline(folder=tmp_path), ModelCheckpoint(dirpath=tmp_path, save_last=True), max_epochs=1)
+    project.fit(Timeline(folder=tmp_path), ModelCheckpoint(dirpath=tmp_path), ckpt_path=tmp_path / "last.ckpt")
     found = read_timeline(tmp_path / "timeline")
     steps = found.events["step"][found.events["kind"] == KINDS.index("step")]
     assert steps.tolist() == list(range(20))

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -38,12 +39,14 @@ class Page(HTMLParser):
         self.words: list[str] = []
         self.loads: list[str] = []
         self.drawings: dict[str, int] = {}
+        self.parts: list[str] = []
         self._tag = ""
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = dict(attrs)
         self._tag = tag
+        self.parts += [str(found["id"]) for _ in (1,) if tag == "section"]
         self.loads += [value or "" for name, value in attrs if name in ("src", "srcset", "data")]
         self.loads += [found["href"] or "" for _ in (1,) if tag == "link"]
         if (found.get("id") or "").startswith("plot-"):
@@ -64,6 +67,14 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
+ORDER = (
+    ("ceilings", "ceilings"), ("step", "waterfall"), ("step", "phases"), ("timeline", "timeline"),
+    ("timeline", "metrics"), ("steps", "histogram"), ("curves", "workers"), ("curves", "reads_in_flight"),
+    ("curves", "cached_share"), ("rules", None), ("baseline", "overlay"), ("about", None),
+)  # fmt: skip
+"""Parts, from the top, and the figures in them: first the verdict's proof, at last what only a second look needs."""
+
+
 def report(*arguments: object) -> Page:
     run("report", [str(argument) for argument in arguments])
     folder = Path(str(arguments[0]))
@@ -82,6 +93,65 @@ def test_a_run_with_everything_has_every_part(tmp_path: Path) -> None:
     assert "data.reads_in_flight=64" in page.text and "sudo sh -c 'echo 4096" in page.text
     assert re.search(r"measured images/s 212 100 2\.12", page.text)
     assert page.loads == ["data:,"], "nothing is fetched"
+
+
+def test_the_parts_come_in_the_order_in_which_one_asks(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "mine")
+    page = report(folder, "--baseline", write_run(tmp_path / "before"))
+    assert page.parts == list(dict.fromkeys(part for part, _ in ORDER)) == list(PARTS)
+    assert list(page.drawings) == [f"plot-{figure}" for _, figure in ORDER if figure]
+    html = (folder / "report.html").read_text()
+    sections = {part: html.index(f'<section class="card" id="{part}"') for part in PARTS}
+    for part, figure in ORDER:
+        if figure:
+            above = [name for name in PARTS if sections[name] < html.index(f'id="plot-{figure}"')]
+            assert above[-1] == part, figure
+    assert page.text.index("The GPU waits for storage") < page.text.index(PARTS["ceilings"])
+
+
+def test_the_terminal_has_the_verdict_and_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = write_run(tmp_path / "before", measured=100.0, simulated="a10g", cause="slow_decode")
+    report(write_run(tmp_path / "mine"), "--baseline", before, "--price-per-hour", "2")
+    said = capsys.readouterr().out
+    assert "The GPU waits for storage 72 % of the time" in said.replace("\n", " ")
+    for words in ("files one by one", "data.reads_in_flight=64", "confidence", "full run, files on storage"):
+        assert words in said, words
+    assert f"${2 * 1_281_167 / 212 / 3600:.2f} an epoch" in said
+    assert "careful: not the same accelerator: mine has a real one, before has a simulated a10g" in said
+    assert re.search(r"cause +storage answers late +decoding takes the CPUs", said)
+    assert said.splitlines()[-1].startswith("wrote ")
+
+
+def test_without_a_doctor_the_terminal_has_the_runs_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "mine")
+    (folder / "doctor.json").unlink()
+    report(folder)
+    said = capsys.readouterr().out
+    assert re.search(r"it/s +0\.83", said) and re.search(r"images/s +212", said)
+    assert "imagenet-opt doctor ... --json" in said
+
+
+def test_a_baseline_shows_what_was_found_in_both(tmp_path: Path) -> None:
+    machine = {"cpu": "AMD EPYC 7R32", "gpu": "NVIDIA H100", "usable CPUs": "8"}
+    before = write_run(tmp_path / "before", sentence="It was slow.", machine=machine)
+    page = report(write_run(tmp_path / "mine"), "--baseline", before)
+    assert "Careful: not the same gpu: mine has NVIDIA A10G, before has NVIDIA H100." in page.text
+    assert "It was slow." in page.text
+    assert "reads in flight fired; mended, 3.10 times as fast" in page.text
+    assert re.search(r"GPU alone 315\.3 315\.3 1\.00", page.text)
+
+
+def test_what_the_doctor_saw_and_how_sure_it_is_stand_at_the_end(tmp_path: Path) -> None:
+    page = report(write_run(tmp_path / "mine"))
+    end = page.text[page.text.rindex(PARTS["about"]) :]
+    for words in (
+        "cold 200 of 200 files were dropped",
+        "confidence high",
+        "memory 31 GiB",
+        "driver 580.95.05",
+        "CUDA 13.0",
+    ):
+        assert words in end, words
 
 
 def test_every_part_that_is_absent_says_what_makes_it(tmp_path: Path) -> None:
@@ -180,18 +250,67 @@ def test_no_text_of_a_file_becomes_markup(tmp_path: Path) -> None:
     assert not any("document.title=" in script.partition("</script>")[0][:200] for script in scripts)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium or Chrome is installed")
-def test_a_browser_draws_every_figure_without_a_complaint(tmp_path: Path) -> None:
-    assert CHROMIUM is not None
+@pytest.fixture
+def in_browser(tmp_path: Path) -> Callable[[Path], str]:
+    """What a page becomes in a browser, in which it says nothing on the console."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium or Chrome is installed (Debian: apt-get install chromium): figures are not drawn")
+
+    def opened(page: Path) -> str:
+        profile, place = f"--user-data-dir={tmp_path / 'profile'}", page.absolute().as_uri()
+        command = [CHROMIUM, *FLAGS, profile, "--dump-dom", place]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        assert "CONSOLE" not in done.stderr, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+        return done.stdout
+
+    return opened
+
+
+def test_a_browser_draws_every_figure_without_a_complaint(tmp_path: Path, in_browser: Callable[[Path], str]) -> None:
     folder = evil_run(tmp_path / "a<script>b")
     report(folder, "--baseline", folder)
-    profile = f"--user-data-dir={tmp_path / 'profile'}"
-    page = (folder / "report.html").absolute().as_uri()
-    done = subprocess.run(
-        [CHROMIUM, *FLAGS, profile, "--dump-dom", page], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert "CONSOLE" not in done.stderr, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    drawn = Page(done.stdout)
+    html = in_browser(folder / "report.html")
+    drawn = Page(html)
     assert len(drawn.drawings) == 10
     assert all(drawn.drawings.values()), drawn.drawings
-    assert "<title>owned</title>" not in done.stdout
+    assert "<title>owned</title>" not in html
+
+
+ZOOM = """<script>
+const drawn = [];
+const steps = [{"xaxis4.range[0]": 1000, "xaxis4.range[1]": 1010}, {"xaxis.range": [0, 3600]}];
+const zoomed = document.getElementById("plot-timeline");
+const next = () => steps.length ? Plotly.relayout(zoomed, steps.shift()) : document.body.append(
+  Object.assign(document.createElement("pre"), {id: "drawn", textContent: JSON.stringify(drawn)}));
+zoomed.on("plotly_react", () => {
+  const ranges = Object.keys(zoomed.layout).filter(key => key.startsWith("xaxis")).map(key => zoomed.layout[key].range);
+  const points = Object.fromEntries(zoomed.data.map(trace => [trace.name, [...trace.x]]));
+  const bands = zoomed.layout.shapes.filter(shape => shape.type === "rect").map(shape => shape.x0);
+  drawn.push({ranges, points, bands, title: zoomed.layout.title.text, peak: Math.max(...zoomed.data.find(
+    trace => trace.name === "read").y), cores: zoomed.data.find(trace => trace.type === "heatmap").z.length});
+  next();
+});
+next();
+</script>"""
+
+
+def test_an_hour_that_is_zoomed_shows_every_sample(tmp_path: Path, in_browser: Callable[[Path], str]) -> None:
+    folder = write_run(tmp_path / "mine")
+    shutil.rmtree(folder / "timeline")
+    write_timeline(folder, seconds=3600, num_cpus=4, peak_at=10_050)
+    report(folder)
+    page = folder / "report.html"
+    page.write_text(page.read_text().replace("</body>", f"{ZOOM}</body>"))
+    found = re.search(r'<pre id="drawn">(.*?)</pre>', in_browser(page), re.S)
+    assert found is not None
+    near, far = json.loads(found[1])
+    assert all(ends == [1000, 1010] for ends in near["ranges"]) and len(near["ranges"]) == 9, "the axes are linked"
+    for name in ("workers", "read", "queue", "each core, %"):
+        times = [x for x in near["points"][name] if 1000 <= x <= 1010]
+        assert len(times) in (100, 101), name
+    assert (near["title"], near["peak"], near["cores"]) == ("Every 100 ms", pytest.approx(777), 4)
+    assert near["bands"] and all(990 < begin < 1010 for begin in near["bands"])
+    assert all(ends == [0, 3600] for ends in far["ranges"])
+    assert 3500 < len(far["points"]["read"]) <= 4000 and far["peak"] == pytest.approx(777)
+    assert far["title"] == "The least and the greatest of every 1.8 s"
+    assert len(far["bands"]) == 300

@@ -1,11 +1,12 @@
 """What is read of NVML's own samples, by a driver that is none: no real one has been asked by these tests."""
 
+import math
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from imagenet_opt.measure.gpu_columns import GpuColumns
+from imagenet_opt.measure.gpu_columns import GpuColumns, nvml_words
 
 UTILIZATION, POWER = 1, 0
 
@@ -20,7 +21,7 @@ class Driver:
     NVML_GPU_UTILIZATION_SAMPLES, NVML_TOTAL_POWER_SAMPLES = UTILIZATION, POWER
 
     class NVMLError(Exception):
-        pass
+        value = 15
 
     class NVMLError_NotSupported(NVMLError):
         pass
@@ -81,3 +82,27 @@ def test_what_the_device_does_not_sample_is_left_out(monkeypatch: pytest.MonkeyP
     driver.rings = {UTILIZATION: [sample(1, 30)], POWER: [sample(1_020_000, 55_000)]}
     with GpuColumns("GPU-1", "00000000:1e:00.0") as gpu:
         assert drained(gpu).keys() == {"gpu_power"}
+
+
+def test_an_error_leaves_a_gap_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Moody(Driver):
+        answers = False
+
+        def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:
+            if not self.answers:
+                raise self.NVMLError
+            return super().nvmlDeviceGetMemoryInfo(handle)
+
+    driver = Moody()
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    with GpuColumns("GPU-1", "00000000:1e:00.0") as gpu:
+        assert math.isnan(gpu.memory_used_gib()) and gpu.error == 15
+        driver.answers = True
+        assert gpu.memory_used_gib() == 3.0
+
+
+def test_without_a_driver_there_are_no_columns() -> None:
+    with GpuColumns("GPU-none", "ffffffff:ff:ff.0") as gpu:
+        assert (drained(gpu), math.isnan(gpu.memory_used_gib())) == ({}, True)
+        assert nvml_words(gpu.error).startswith(f"NVML error {gpu.error}: ")
+    assert nvml_words(12) == "NVML error 12: NVML Shared Library Not Found"

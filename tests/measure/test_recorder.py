@@ -145,6 +145,19 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     recording.stop()
 
 
+def test_a_driver_that_does_not_answer_costs_only_its_columns(tmp_path: Path) -> None:
+    """There is none here, or it knows no such GPU."""
+    recording = Recording(tmp_path, ("GPU-none", "ffffffff:ff:ff.0"))
+    samples_seconds(recording, 0.3)
+    recording.stop()
+    assert recording.error is None
+    assert recording.gauges["nvml_error"] > 0
+    timeline = read(tmp_path)
+    assert np.isfinite(timeline.samples["memory_used_gib"]).all()
+    assert np.isnan(timeline.samples["gpu_memory_used_gib"]).all()
+    assert not timeline.gpu_utilization
+
+
 def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> None:
     program = f"""
 import time

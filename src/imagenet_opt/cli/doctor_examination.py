@@ -252,7 +252,8 @@ class Examination:
                 "gpu": torch.cuda.get_device_name() if patient.device.type == "cuda" else "none",
                 "system": platform.platform(),
                 "usable CPUs": str(machine.usable_cpus()),
-            },
+            }
+            | machine.hardware(str(self.samples.index.folder), on_gpu=patient.device.type == "cuda"),
             versions=machine.versions(),
             config=OmegaConf.to_container(patient.config, resolve=False),  # type: ignore[arg-type]
             command=command,

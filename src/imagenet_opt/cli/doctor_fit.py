@@ -261,14 +261,13 @@ def num_ready(loader: Any) -> int:
 
 def _phase(action: str) -> str:
     """What the main process does in one of Lightning's actions."""
+    callback = action.removeprefix(CALLBACK).partition("{")[0].partition(".")[0] if action.startswith(CALLBACK) else ""
     if action == FETCH:
         return "fetch"
-    if action == SAVE or "Checkpoint" in action or "checkpoint" in action:
+    if action == SAVE or action.endswith(".on_save_checkpoint") or callback in ("Checkpoint", "ModelCheckpoint"):
         return "checkpoint"
     if action.startswith(LOGGER):
         return "logging"
-    if action.startswith((f"{CALLBACK}Rehearsal", f"{CALLBACK}Watch")):
+    if callback in ("Rehearsal", "Watch"):
         return "device"
-    if action.startswith(CALLBACK):
-        return f"callback {action.removeprefix(CALLBACK).partition('{')[0].partition('.')[0]}"
-    return "step"
+    return f"callback {callback}" if callback else "step"

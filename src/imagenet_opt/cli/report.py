@@ -1,4 +1,4 @@
-"""`imagenet-opt report`: where the time of a run goes, as one HTML file that needs no network."""
+"""`imagenet-opt report`: where the time of a run goes, in short on the terminal, as a whole in one HTML file."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from imagenet_opt.cli.arguments import Parser
 from imagenet_opt.cli.terminal import printable
 from imagenet_opt.errors import ConfigError
 
-HELP = """Write one HTML file that says why the GPU waits. It opens anywhere, without a network.
+HELP = """Say why the GPU waits: in short here, as a whole in one HTML file that opens anywhere, without a network.
 
 imagenet-opt report runs/mine                              runs/mine/report.html
 imagenet-opt report runs/mine --baseline runs/before       and what is not the same as in another run
@@ -49,7 +49,10 @@ def main(argv: list[str]) -> None:
         print(HELP)
         return
     options = parse(argv)
+    from rich.console import Console
+
     from imagenet_opt.cli.report_files import read_record
+    from imagenet_opt.cli.report_summary import print_summary
     from imagenet_opt.cli.sweep_rows import write_whole
     from imagenet_opt.measure.report.page import render
 
@@ -61,6 +64,8 @@ def main(argv: list[str]) -> None:
         write_whole(options.out, page)
     except OSError as error:
         raise ConfigError(f"cannot write {options.out} ({error.strerror}); choose another file with --out") from error
+    console = Console(markup=False, highlight=False, width=None if Console().is_terminal else 110)
+    print_summary(record, baseline, options.price_per_hour, console)
     print(printable(f"wrote {options.out} ({len(page) / 1e6:.1f} MB)"))
     if options.wandb:
         from imagenet_opt.run.wandb_report import log_report

@@ -41,7 +41,7 @@ def read_record(place: Path) -> Record:
         raise ConfigError(
             f"{place} holds nothing to report; expected a folder that train.py wrote, or a {diagnosis.FILE}"
         )
-    absent["step_seconds"] = "no steps were timed: both doctor.json and timeline/ would hold them"
+    absent["steps"] = "no steps were timed: both doctor.json and timeline/ would hold them"
     return _record(place.absolute().name, place, parts | {"absent": absent}, place / diagnosis.FILE)
 
 

@@ -1,8 +1,10 @@
 """Signals in a loader's worker: a stop that reaches the whole process group is not for it."""
 
 import os
+import shutil
 import signal
 import threading
+from multiprocessing.util import get_temp_dir
 
 
 def shield(worker_id: int) -> None:
@@ -19,6 +21,8 @@ def shield(worker_id: int) -> None:
 
 
 def _obey(parent: int) -> None:
+    """Nothing else is put in order: the thread that works may be waiting for storage, for however long."""
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
+    shutil.rmtree(get_temp_dir(), ignore_errors=True)  # through which its batches' memory was handed over
     os._exit(0)

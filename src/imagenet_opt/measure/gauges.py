@@ -7,8 +7,8 @@ import numpy as np
 
 from imagenet_opt.measure.timeline import Table
 
-GAUGES = ("queue_depth", "step", "phase", "done", "recorder_cpu_seconds", "recorder_seconds")
-"""What both sides write to each other: a float64 each."""
+GAUGES = ("queue_depth", "step", "phase", "done", "recorder_cpu_seconds", "recorder_seconds", "nvml_error")
+"""What both sides write to each other: a float64 each. nvml_error: a number of NVML's, 0 for none."""
 _SLOTS = {name: slot for slot, name in enumerate((*GAUGES, "num_events"))}
 _NUM_EVENTS = 4096
 _EVENT = ("begin_unix_seconds", "end_unix_seconds", "kind", "step")

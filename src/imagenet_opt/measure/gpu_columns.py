@@ -1,7 +1,7 @@
 """What the driver has noted of a GPU by itself, as columns of a timeline."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -15,29 +15,38 @@ from imagenet_opt.measure.timeline import Table
 class GpuColumns(AbstractContextManager["GpuColumns"]):
     """One device, by its UUID and PCI bus id as torch has them; NVML is open within `with`.
 
-    Raises pynvml.NVMLError on entering, NVMLError_LibraryNotFound where there is no NVIDIA driver.
+    Raises nothing: what NVML refuses is left out, and `error` is its last one, as a number; 0 for none. A container
+    without the driver's library has no columns; a driver that answers again later is read again.
     Source: nvmlDeviceGetSamples in NVIDIA's NVML API reference: times in microseconds of the host's clock, power in mW.
     """
 
     def __init__(self, uuid: str, bus_id: str) -> None:
         self._names = uuid, bus_id
         self._last_seen = {"gpu_utilization": 0, "gpu_power": 0}
+        self._device: Any = None
+        self.error = 0
 
     def __enter__(self) -> "GpuColumns":
         import pynvml
 
         self._nvml: Any = pynvml
-        pynvml.nvmlInit()
-        self._device = find_device(pynvml, *self._names)
+        try:
+            pynvml.nvmlInit()
+            self._device = find_device(pynvml, *self._names)
+        except pynvml.NVMLError as error:
+            self.error = error.value
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._nvml.nvmlShutdown()
+        with suppress(self._nvml.NVMLError):  # it may never have been opened
+            self._nvml.nvmlShutdown()
 
     def drain(self) -> dict[str, Table]:
         """All that the driver has sampled since the last call: tables of a timeline, without those that are empty."""
+        if self._device is None:
+            return {}
         nvml = self._nvml
         tables = {
             "gpu_utilization": self._samples("gpu_utilization", nvml.NVML_GPU_UTILIZATION_SAMPLES, "percent", 1),
@@ -46,6 +55,8 @@ class GpuColumns(AbstractContextManager["GpuColumns"]):
         return {name: table for name, table in tables.items() if table}
 
     def memory_used_gib(self) -> float:
+        if self._device is None:
+            return float("nan")
         return float(self._supported(lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._device).used / GIB, float("nan")))
 
     def _samples(self, table: str, kind: int, unit: str, divisor: float) -> Table:
@@ -66,3 +77,13 @@ class GpuColumns(AbstractContextManager["GpuColumns"]):
             return read()
         except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_NotFound):
             return otherwise
+        except self._nvml.NVMLError as error:
+            self.error = error.value
+            return otherwise
+
+
+def nvml_words(error: int) -> str:
+    """What NVML calls an error."""
+    import pynvml
+
+    return f"NVML error {error}: {pynvml.NVMLError(error)}"

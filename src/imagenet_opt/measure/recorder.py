@@ -14,9 +14,8 @@ from imagenet_opt.measure.gauges import Gauges
 from imagenet_opt.measure.gpu_columns import GpuColumns
 from imagenet_opt.measure.host_columns import Row, host_rows
 from imagenet_opt.measure.sampler import next_due
-from imagenet_opt.measure.timeline import ChunkWriter, Table
+from imagenet_opt.measure.timeline import INTERVAL_SECONDS, ChunkWriter, Table
 
-_INTERVAL_SECONDS = 0.1
 _GPU_SECONDS = 1.0  # the driver keeps more than that, and a reading takes longer than all others
 _FLUSH_SECONDS = 10.0
 _SHOWN = ("queue_depth", "step", "phase")
@@ -36,7 +35,7 @@ class Recorder:
     def run(self) -> None:
         began = time.monotonic()
         gpu_at, flush_at = began, began + _FLUSH_SECONDS
-        for now in _ticks(_INTERVAL_SECONDS):
+        for now in _ticks(INTERVAL_SECONDS):
             over = bool(self._gauges["done"]) or os.getppid() != self._parent
             if self._gpu is not None and (over or now >= gpu_at):
                 self._sample_gpu(self._gpu)
@@ -63,6 +62,7 @@ class Recorder:
         self._gpu_memory_gib = gpu.memory_used_gib()
         for name, table in gpu.drain().items():
             self._writer.add(name, table)
+        self._gauges["nvml_error"] = gpu.error
 
 
 def _ticks(interval: float) -> Iterator[float]:

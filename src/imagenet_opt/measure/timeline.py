@@ -22,6 +22,8 @@ FOLDER = "timeline"
 """In the run folder."""
 KINDS = ("other", "fetch", "step", "validation", "checkpoint", "logging", "epoch")
 """Of events, and of phases, by the number that stands for them. No event is "other", no phase is "epoch"."""
+INTERVAL_SECONDS = 0.1
+"""Between samples."""
 _CHUNK_SECONDS = 600.0
 _CORE = re.compile(r"cpu\d+_percent")
 

@@ -7,6 +7,7 @@ import pytest
 
 from imagenet_opt.measure.diagnosis import STAGES, Step
 from imagenet_opt.measure.report import charts
+from imagenet_opt.measure.report.record import Steps
 from tests.diagnoses import RATES, make_diagnosis
 
 
@@ -39,14 +40,17 @@ def test_time_that_is_made_up_for_goes_back() -> None:
 
 def test_the_histogram_counts_every_step_and_marks_percentiles() -> None:
     seconds = (np.arange(1, 201) / 1000).tolist()
-    figure = charts.histogram({"mine": seconds})
+    figure = charts.histogram({"mine": Steps(tuple(seconds), "the run")})
+    assert figure.layout.title.text == "How long steps take: 200 steps of the run"
     assert sum(figure.data[0].y) == pytest.approx(1)
     assert [annotation.text for annotation in figure.layout.annotations] == [" p50 100.5 ms", " p99 198.0 ms"]
 
 
 def test_two_runs_have_the_same_bins() -> None:
-    ours, theirs = charts.histogram({"a": [0.1, 0.2], "b": [0.3, 0.4]}).data
+    runs = {"a": Steps((0.1, 0.2), "the run"), "b": Steps((0.3, 0.4, 0.4), "the doctor's full run")}
+    ours, theirs = charts.histogram(runs).data
     assert list(ours.x) == list(theirs.x)
+    assert (ours.name, theirs.name) == ("a: 2 steps of the run", "b: 3 steps of the doctor's full run")
 
 
 def test_the_curve_of_the_page_cache_has_the_harmonic_mean_beside_it() -> None:

@@ -58,6 +58,24 @@ def test_of_many_waits_the_longest_are_shaded(tmp_path: Path) -> None:
     assert (np.diff(longest(spans, MOST_BANDS)[:, 0]) > 0).all()
 
 
+def test_all_rows_share_one_time(tmp_path: Path) -> None:
+    write_timeline(tmp_path, seconds=20)
+    figure = timeline(read_timeline(tmp_path / "timeline"))
+    layout = figure.layout.to_plotly_json()
+    axes = {name.replace("axis", ""): axis for name, axis in layout.items() if name.startswith("xaxis")}
+    assert len(axes) == 9
+    assert len({axis.get("matches", name) for name, axis in axes.items()}) == 1
+    assert all(axis["range"] == [0, pytest.approx(19.9)] for axis in axes.values())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "title"), [(300, "Every 100 ms"), (3600, "The least and the greatest of every 1.8 s")]
+)
+def test_the_title_says_how_finely_it_is_drawn(tmp_path: Path, seconds: float, title: str) -> None:
+    write_timeline(tmp_path, seconds=seconds)
+    assert timeline(read_timeline(tmp_path / "timeline")).layout.title.text == title
+
+
 def test_only_the_gpu_is_simulated(tmp_path: Path) -> None:
     write_timeline(tmp_path, seconds=20)
     figure = timeline(read_timeline(tmp_path / "timeline"), simulated=True)

@@ -8,6 +8,7 @@ import numpy as np
 from imagenet_opt.measure.diagnosis import STAGES, Ceiling, Diagnosis
 from imagenet_opt.measure.report.downsample import min_max
 from imagenet_opt.measure.report.look import AXIS, COLOURS, SIMULATED, colour, escaped, layout
+from imagenet_opt.measure.report.record import Steps
 
 if TYPE_CHECKING:  # plotly takes a second to import
     import plotly.graph_objects as go
@@ -133,34 +134,36 @@ def phases(found: Diagnosis) -> "go.Figure":
     return figure.update_xaxes(title_text="ms", title_standoff=0)
 
 
-def histogram(steps: Mapping[str, Sequence[float]], *, simulated: bool = False) -> "go.Figure":
-    """How long steps take, in ms, with p50 and p99. steps: seconds, by name of the run; bins are the same for all."""
+def histogram(runs: Mapping[str, Steps], *, simulated: bool = False) -> "go.Figure":
+    """How long steps take, in ms, with p50 and p99. runs: by name; bins are the same for all."""
     import plotly.graph_objects as go
 
-    everything = np.concatenate([np.asarray(seconds) for seconds in steps.values()]) * 1e3
-    edges = np.histogram_bin_edges(everything, bins=NUM_BINS)
+    edges = np.histogram_bin_edges(np.concatenate([steps.seconds for steps in runs.values()]) * 1e3, bins=NUM_BINS)
     figure = go.Figure()
-    for number, (name, seconds) in enumerate(steps.items()):
+    for number, (name, steps) in enumerate(runs.items()):
         tint = COLOURS["decode" if number else "loader"]
-        counts, _ = np.histogram(np.asarray(seconds) * 1e3, edges)
-        shares = counts / counts.sum()
+        counts, _ = np.histogram(np.asarray(steps.seconds) * 1e3, edges)
         figure.add_bar(
-            x=(edges[:-1] + edges[1:]) / 2, y=shares, width=np.diff(edges), name=escaped(name), marker_color=tint,
-            opacity=0.85 if len(steps) == 1 else 0.6, hovertemplate="%{x:.1f} ms: %{y:.1%}",
+            x=(edges[:-1] + edges[1:]) / 2, y=counts / counts.sum(), width=np.diff(edges), marker_color=tint,
+            name=f"{escaped(name)}: {steps}", opacity=0.85 if len(runs) == 1 else 0.6,
+            hovertemplate="%{x:.1f} ms: %{y:.1%}<extra></extra>",
         )  # fmt: skip
-        for level, share in enumerate((50, 99)):
-            place = float(np.percentile(seconds, share)) * 1e3
-            figure.add_vline(place, opacity=1, line={"color": tint, "width": 1.5, "dash": "dot"})
-            figure.add_annotation(
-                x=place, y=1 - 0.09 * (level + 2 * number), yref="paper", xanchor="left", showarrow=False,
-                text=f" p{share} {place:,.1f} ms{f', {escaped(name)}' if len(steps) > 1 else ''}",
-            )  # fmt: skip
-    figure.update_layout(
-        layout(height=300, title="How long steps take", simulated=simulated, barmode="overlay", bargap=0)
-    )
-    figure.update_layout(showlegend=len(steps) > 1, legend={"orientation": "h", "y": -0.25})
+        _mark_percentiles(figure, steps, tint, number, f", {escaped(name)}" if len(runs) > 1 else "")
+    title = "How long steps take" + (f": {next(iter(runs.values()))}" if len(runs) == 1 else "")
+    figure.update_layout(layout(height=300, title=title, simulated=simulated, barmode="overlay", bargap=0))
+    figure.update_layout(showlegend=len(runs) > 1, legend={"orientation": "h", "y": -0.25})
     figure.update_yaxes(title_text="share of steps", tickformat=".0%", rangemode="tozero")
     return figure.update_xaxes(title_text="ms")
+
+
+def _mark_percentiles(figure: "go.Figure", steps: Steps, tint: str, number: int, suffix: str) -> None:
+    for level, share in enumerate((50, 99)):
+        place = float(np.percentile(steps.seconds, share)) * 1e3
+        figure.add_vline(place, opacity=1, line={"color": tint, "width": 1.5, "dash": "dot"})
+        figure.add_annotation(
+            x=place, y=1 - 0.09 * (level + 2 * number), yref="paper", xanchor="left", showarrow=False,
+            text=f" p{share} {place:,.1f} ms{suffix}",
+        )  # fmt: skip
 
 
 def curve(found: Diagnosis, name: str) -> "go.Figure":

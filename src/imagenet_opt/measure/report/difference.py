@@ -1,9 +1,15 @@
 """What is not the same in two runs."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from imagenet_opt.measure.diagnosis import STAGES, Ceiling
+from imagenet_opt.measure.confidence import confidence
+from imagenet_opt.measure.diagnosis import CAUSES, STAGES, Ceiling, Diagnosis, Finding
 from imagenet_opt.measure.report.record import Record, leaves
+
+HARDWARE = ("cpu", "gpu", "usable CPUs", "memory")
+"""What a machine has that both need for a ratio to be that of what was changed."""
+_ABSENT = "(absent)"
 
 
 class Row(NamedTuple):
@@ -15,11 +21,81 @@ class Row(NamedTuple):
     ratio: str = ""
 
 
-def ceiling_rows(ours: Record, theirs: Record) -> list[Row]:
+def careful(ours: Record, theirs: Record) -> list[str]:
+    """Why a ratio of the two may not be that of what was changed: sentences without their full stop."""
+    found = []
+    if ours.simulated != theirs.simulated:
+        kinds = [f"{one.name} has {_accelerator(one)}" for one in (ours, theirs)]
+        found.append(f"not the same accelerator: {', '.join(kinds)}")
+    mine, other = (dict(one.diagnosis.machine) if one.diagnosis else {} for one in (ours, theirs))
+    return found + [
+        f"not the same {name}: {ours.name} has {mine[name]}, {theirs.name} has {other[name]}"
+        for name in HARDWARE
+        if name in mine and name in other and mine[name] != other[name]
+    ]
+
+
+def _accelerator(record: Record) -> str:
+    return f"a simulated {record.simulated}" if record.simulated else "a real one"
+
+
+def differences(ours: Record, theirs: Record) -> dict[str, list[tuple[str, ...]]]:
+    """Rows of tables, by what they are about; empty where one has nothing to compare."""
+    tables: dict[str, list[Row]] = {"metrics": metric_rows(ours, theirs)}
+    plain = {"config": _changed(dict(leaves(ours.config)), dict(leaves(theirs.config)))}
+    if ours.diagnosis is not None and theirs.diagnosis is not None:
+        mine, other = ours.diagnosis, theirs.diagnosis
+        tables |= {"ceilings": ceiling_rows(mine, other), "step": step_rows(mine, other)}
+        plain |= {"verdict": verdict_rows(mine, other), "rules": rule_rows(mine, other)}
+        plain["machine"] = _changed({**mine.machine, **mine.versions}, {**other.machine, **other.versions})
+    whole = {name: [tuple(row) for row in rows] for name, rows in tables.items()}
+    return whole | {name: [row[:3] for row in rows] for name, rows in plain.items()}
+
+
+def verdict_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
+    mine, other = _verdict(ours), _verdict(theirs)
+    return [Row(name, mine[name], other[name]) for name in mine]
+
+
+def _verdict(found: Diagnosis) -> dict[str, str]:
+    return {
+        "cause": CAUSES.get(found.cause, found.cause),
+        "verdict": found.sentence,
+        "confidence": confidence(found).level,
+        "next limit": STAGES.get(found.next_stage or "", found.next_stage or "none"),
+        "looked at": found.date,
+    }
+
+
+def rule_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
+    """Of the rules that fired in one of the two at least."""
+    mine, other = ({finding.rule: finding for finding in found.findings} for found in (ours, theirs))
+    fired = [name for name in dict.fromkeys([*mine, *other]) if _fired(mine.get(name)) or _fired(other.get(name))]
+    return [Row(name, _outcome(mine.get(name)), _outcome(other.get(name))) for name in fired]
+
+
+def _fired(finding: Finding | None) -> bool:
+    return finding is not None and bool(finding.fired)
+
+
+def _outcome(finding: Finding | None) -> str:
+    if finding is None:
+        return _ABSENT
+    if finding.fired is None:
+        return "could not be looked at"
+    gain = "" if finding.gain is None else f"; mended, {finding.gain:.2f} times as fast"
+    return f"fired{gain}" if finding.fired else "did not fire"
+
+
+def step_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
+    """The parts of a step in milliseconds."""
+    mine, other = ({step.name: step.seconds * 1e3 for step in found.waterfall} for found in (ours, theirs))
+    return _numbers_rows(mine, other, "{:,.1f}")
+
+
+def ceiling_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
     """Of the stages that both have."""
-    if ours.diagnosis is None or theirs.diagnosis is None:
-        return []
-    mine, other = ours.diagnosis.ceilings, theirs.diagnosis.ceilings
+    mine, other = ours.ceilings, theirs.ceilings
     return [
         Row(label, _rate(mine[name]), _rate(other[name]), _ratio(mine[name], other[name]))
         for name, label in STAGES.items()
@@ -39,12 +115,7 @@ def _ratio(ours: Ceiling, theirs: Ceiling) -> str:
 
 
 def metric_rows(ours: Record, theirs: Record) -> list[Row]:
-    mine, other = _numbers(ours), _numbers(theirs)
-    rows = []
-    for name in dict.fromkeys([*mine, *other]):
-        a, b = mine.get(name), other.get(name)
-        rows.append(Row(name, show(a), show(b), f"{a / b:.2f}" if a is not None and b else ""))
-    return rows
+    return _numbers_rows(_numbers(ours), _numbers(theirs), "{:,.4g}")
 
 
 def _numbers(record: Record) -> dict[str, float]:
@@ -56,11 +127,20 @@ def _numbers(record: Record) -> dict[str, float]:
     return known | phases | dict(found.facts) | dict(record.summary)
 
 
+def _numbers_rows(mine: Mapping[str, float], other: Mapping[str, float], shape: str) -> list[Row]:
+    rows = []
+    for name in dict.fromkeys([*mine, *other]):
+        a, b = mine.get(name), other.get(name)
+        ours, theirs = ("" if value is None else shape.format(value) for value in (a, b))
+        rows.append(Row(name, ours, theirs, f"{a / b:.2f}" if a is not None and b else ""))
+    return rows
+
+
+def _changed(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[Row]:
+    """Of the names whose values are not the same."""
+    pairs = {name: (mine.get(name, _ABSENT), other.get(name, _ABSENT)) for name in [*mine, *other]}
+    return [Row(name, show(a), show(b)) for name, (a, b) in pairs.items() if a != b]
+
+
 def show(value: Any) -> str:
-    return "" if value is None else f"{value:,.4g}" if isinstance(value, float) else str(value)
-
-
-def config_rows(ours: Record, theirs: Record) -> list[Row]:
-    mine, other = dict(leaves(ours.config)), dict(leaves(theirs.config))
-    names = [name for name in dict.fromkeys([*mine, *other]) if mine.get(name) != other.get(name)]
-    return [Row(name, mine.get(name, "(absent)"), other.get(name, "(absent)")) for name in names]
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)

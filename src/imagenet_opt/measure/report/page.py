@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from imagenet_opt.measure.confidence import confidence
 from imagenet_opt.measure.diagnosis import CAUSES, STAGES, Diagnosis, Finding
 from imagenet_opt.measure.report import FOLDER, charts, timeline_chart
-from imagenet_opt.measure.report.difference import ceiling_rows, config_rows, metric_rows, show
+from imagenet_opt.measure.report.difference import careful, differences, show
+from imagenet_opt.measure.report.packed import pack
 from imagenet_opt.measure.report.record import Record, leaves
 from imagenet_opt.measure.report.tiles import tiles
 
@@ -54,8 +55,10 @@ def render(record: Record, baseline: Record | None = None, *, price_per_hour: fl
         figures={name: Markup(_html(name, figure)) for name, figure in drawn.items()},
         curves=[name for name in charts.CURVES if name in drawn],
         findings=_by_outcome(found) if found else {},
-        rows=_differences(record, baseline) if baseline else {},
-        about=_about(record),
+        careful=careful(record, baseline) if baseline else [],
+        rows=differences(record, baseline) if baseline else {},
+        about=about(record),
+        packed=pack(record.timeline, simulated=record.simulated is not None) if record.timeline else None,
         plotly=Markup(get_plotlyjs()),
     )
 
@@ -70,12 +73,10 @@ def figures(record: Record, baseline: Record | None = None) -> dict[str, "go.Fig
         drawn["timeline"] = timeline_chart.timeline(record.timeline, simulated=record.simulated is not None)
     if len(record.metrics) > 1:
         drawn["metrics"] = charts.rates(record.metrics, simulated=record.simulated is not None)
-    if record.step_seconds:
-        drawn["histogram"] = charts.histogram(
-            {record.name: record.step_seconds}, simulated=record.simulated is not None
-        )
-        if baseline is not None and baseline.step_seconds:
-            runs = {record.name: record.step_seconds, f"{baseline.name} (baseline)": baseline.step_seconds}
+    if record.steps is not None:
+        drawn["histogram"] = charts.histogram({record.name: record.steps}, simulated=record.simulated is not None)
+        if baseline is not None and baseline.steps is not None:
+            runs = {record.name: record.steps, f"{baseline.name} (baseline)": baseline.steps}
             simulated = any(run.simulated is not None for run in (record, baseline))
             drawn["overlay"] = charts.histogram(runs, simulated=simulated)
     return drawn
@@ -91,7 +92,9 @@ def _of_diagnosis(found: Diagnosis) -> dict[str, "go.Figure"]:
 
 
 def _html(name: str, figure: "go.Figure") -> str:
-    bar = {"displayModeBar": name == "timeline", "displaylogo": False, "responsive": True}
+    bar: dict[str, Any] = {"displayModeBar": name == "timeline", "displaylogo": False, "responsive": True}
+    if name == "timeline":  # of which only the visible part is drawn: what is not would not be scaled to
+        bar |= {"doubleClick": "reset", "modeBarButtonsToRemove": ["autoScale2d"]}
     text: str = figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"plot-{name}", config=bar)
     return text
 
@@ -109,19 +112,20 @@ def _by_outcome(found: Diagnosis) -> dict[str, list[Finding]]:
     return groups
 
 
-def _differences(record: Record, baseline: Record) -> dict[str, list[tuple[str, ...]]]:
-    return {
-        "ceilings": [tuple(row) for row in ceiling_rows(record, baseline)],
-        "config": [row[:3] for row in config_rows(record, baseline)],
-        "metrics": [tuple(row) for row in metric_rows(record, baseline)],
-    }
-
-
-def _about(record: Record) -> Mapping[str, list[tuple[str, str]]]:
+def about(record: Record) -> Mapping[str, list[tuple[str, str]]]:
+    """Tables of names and values, by heading; those without any are empty."""
     found = record.diagnosis
     known: dict[str, Mapping[str, Any]] = {}
     if found is not None:
-        known = {"Machine": found.machine, "Versions": found.versions, "Measured beside": found.facts}
-    known["Summary of the run"] = record.summary
-    tables = {name: [(key, show(value)) for key, value in facts.items()] for name, facts in known.items()}
-    return tables | {"Configuration": list(leaves(record.config))}
+        known = {"Machine": found.machine, "Versions": found.versions, "How sure it is": _certainty(found)}
+        known |= {"The cure, tried": getattr(found, "trial", None) or {}}
+        known |= {"Measured beside": found.facts, "Seen beside": found.texts}
+    known |= {"Summary of the run": record.summary, "Configuration": record.config}
+    return {name: [(key, show(value)) for key, value in leaves(facts)] for name, facts in known.items()}
+
+
+def _certainty(found: Diagnosis) -> dict[str, Any]:
+    level, doubts = confidence(found)
+    known = {"confidence": level, "doubts": "; ".join(doubts) or "none", "measured / expected": found.efficiency}
+    unexplained = getattr(found, "unexplained", None)
+    return known | ({} if unexplained is None else {"unexplained": unexplained})

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,16 @@ PAUSE_SECONDS = 2.0
 """Without a sample: the run was interrupted, or the machine was."""
 IMAGENET_IMAGES = 1_281_167
 """For training. Source: Russakovsky et al., ImageNet Large Scale Visual Recognition Challenge, IJCV 2015."""
+
+
+class Steps(NamedTuple):
+    """How long steps took, in seconds, and whose they are."""
+
+    seconds: tuple[float, ...]
+    whose: str
+
+    def __str__(self) -> str:
+        return f"{len(self.seconds):,} steps of {self.whose}"
 
 
 @dataclass(frozen=True)
@@ -43,11 +53,12 @@ class Record:
         return None if name is None else str(name)
 
     @property
-    def step_seconds(self) -> tuple[float, ...]:
-        """Of each step of the doctor's full run, else of the timeline."""
-        if self.diagnosis and self.diagnosis.step_seconds:
-            return self.diagnosis.step_seconds
-        return () if self.timeline is None else step_seconds(self.timeline)
+    def steps(self) -> Steps | None:
+        """Of the run's timeline or of the doctor's full run: the longer series."""
+        run = Steps(() if self.timeline is None else step_seconds(self.timeline), "the run")
+        full = Steps(() if self.diagnosis is None else self.diagnosis.step_seconds, "the doctor's full run")
+        longer = run if len(run.seconds) >= len(full.seconds) else full
+        return longer if longer.seconds else None
 
 
 def step_seconds(found: Timeline) -> tuple[float, ...]:
@@ -56,15 +67,15 @@ def step_seconds(found: Timeline) -> tuple[float, ...]:
     ends, times = found.spans("step")[:, 1], found.samples.get("unix_seconds", np.zeros(0))
     pauses = times[:-1][np.diff(times) > PAUSE_SECONDS]
     breaks = np.concatenate([found.spans("validation")[:, 0], found.spans("epoch")[:, 0], pauses])
-    broken = np.searchsorted(ends, breaks) - 1
+    broken = np.searchsorted(ends, breaks, side="right") - 1
     return tuple(np.delete(np.diff(ends), broken[(broken >= 0) & (broken < len(ends) - 1)]).tolist())
 
 
-def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted name and value of all that is no mapping."""
     for key, value in config.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
             yield from leaves(value, f"{name}.")
         else:
-            yield name, str(value)
+            yield name, value

@@ -1,0 +1,54 @@
+"""What a report says, in short, on the terminal."""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from imagenet_opt.cli.doctor_table import print_diagnosis
+from imagenet_opt.cli.terminal import printable
+from imagenet_opt.measure.report.difference import Row, careful, rule_rows, verdict_rows
+from imagenet_opt.measure.report.record import Record
+from imagenet_opt.measure.report.tiles import tiles
+
+
+def print_summary(record: Record, baseline: Record | None, price_per_hour: float | None, console: Console) -> None:
+    """The diagnosis, without one what the run says of its speed; epochs and costs; and what a baseline's verdict was.
+
+    console: with `markup=False, highlight=False`, and a width of 80 at least.
+    """
+    if record.diagnosis is not None:
+        print_diagnosis(record.diagnosis, console)
+    else:
+        console.print(Text(printable(f"{record.name}: {record.absent.get('diagnosis', 'not diagnosed')}")))
+    console.print(_tiles(record, price_per_hour))
+    if baseline is not None:
+        _print_difference(record, baseline, console)
+
+
+def _print_difference(record: Record, baseline: Record, console: Console) -> None:
+    for warning in careful(record, baseline):
+        console.print(Text(printable(f"careful: {warning}"), style="yellow"))
+    ours, theirs = record.diagnosis, baseline.diagnosis
+    if ours is not None and theirs is not None:
+        rows = [*verdict_rows(ours, theirs), *rule_rows(ours, theirs)]
+        console.print(_beside(rows, f"now: {record.name}", f"baseline: {baseline.name}"))
+
+
+def _tiles(record: Record, price_per_hour: float | None) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(justify="right", style="bold", no_wrap=True)
+    table.add_column()
+    for tile in tiles(record, price_per_hour):
+        simulated = " (simulated)" if record.simulated else ""
+        table.add_row(f"{tile.label}{simulated}", tile.value, ", ".join(tile.notes))
+    return table
+
+
+def _beside(rows: list[Row], ours: str, theirs: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("", ours, theirs):
+        table.add_column(Text(printable(heading)), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row[:3]))
+    return table

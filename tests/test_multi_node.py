@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from imagenet_opt.cli.doctor import composed
 from tests.test_train import RECORDER, REPOSITORY, TINY, environment, metrics, opened
 
 pytestmark = pytest.mark.slow
 
 
 def torchrun(folder: Path, root: Path, flags: list[str], *overrides: str) -> subprocess.Popen[str]:
-    arguments = [f"data.root={root}", f"hydra.run.dir={folder}", *TINY, "data.batch_size=3", "trainer.strategy=ddp"]
+    tiny = (word for word in TINY if word != "trainer.devices=1")
+    arguments = [f"data.root={root}", f"hydra.run.dir={folder}", *tiny, "data.batch_size=3", "trainer=multi_node"]
     recorder = ["allow_targets=[recorder]", "+callbacks.recorder._target_=recorder.Recorder"]
     recorder += [f"+callbacks.recorder.folder={folder.parent}"]
     start = [sys.executable, "-m", "torch.distributed.run", *flags, str(REPOSITORY / "train.py")]
@@ -52,7 +54,7 @@ def test_one_node_and_then_two_train_one_run(images_root: Path, tmp_path: Path) 
     (tmp_path / "recorder.py").write_text(RECORDER)
     run = tmp_path / "run"
     one = ["--standalone", "--nproc-per-node=2"]
-    ended(torchrun(run, images_root, one, "trainer.devices=2", "trainer.max_steps=4"))
+    ended(torchrun(run, images_root, one, "trainer.max_steps=4"))
     first, second = (seen_by(tmp_path, rank, 0) for rank in (0, 1))
     assert not first & second and len(first | second) == 4 * 2 * 3
     assert opened(run / "last.ckpt")["global_step"] == 4
@@ -60,10 +62,7 @@ def test_one_node_and_then_two_train_one_run(images_root: Path, tmp_path: Path) 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     two = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}"]
-    nodes = [
-        torchrun(run, images_root, [*two, f"--node-rank={rank}"], "trainer.devices=1", "trainer.num_nodes=2")
-        for rank in (0, 1)
-    ]
+    nodes = [torchrun(run, images_root, [*two, f"--node-rank={rank}"]) for rank in (0, 1)]
     said = [ended(node) for node in nodes]
     assert "at step 4" in said[0]
     assert opened(run / "last.ckpt")["global_step"] == 12
@@ -76,6 +75,26 @@ def test_one_node_and_then_two_train_one_run(images_root: Path, tmp_path: Path) 
     assert steps == sorted(set(steps)) == [1, 3, 5, 7, 9, 11]
     assert len([file for file in tmp_path.rglob("last.ckpt")]) == 1
     assert [file.name for file in tmp_path.rglob("summary.json")] == ["summary.json"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, ("auto", 1)),
+        ({"SLURM_NTASKS_PER_NODE": "4", "SLURM_NNODES": "3"}, ("4", "3")),
+        ({"SLURM_NNODES": "3", "LOCAL_WORLD_SIZE": "8", "GROUP_WORLD_SIZE": "2"}, ("8", "2")),  # torchrun within a job
+    ],
+)
+def test_multi_node_has_the_numbers_of_who_starts_it(
+    environment: dict[str, str], expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch, checked: None
+) -> None:
+    for name in ("SLURM_NTASKS_PER_NODE", "SLURM_NNODES", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    trainer = composed(("data=demo", "trainer=multi_node")).trainer
+    assert (trainer.devices, str(trainer.num_nodes)) == (expected[0], str(expected[1]))
+    assert (trainer.strategy, trainer.max_epochs) == ("ddp", 8)
 
 
 def test_processes_that_share_no_folder_are_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 
 from callbacks.profiler import Profiler
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.model.network import build_network
 from tests.callbacks.conftest import Plain
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
@@ -55,6 +56,17 @@ def test_the_window_is_recorded_and_nothing_else(project, tmp_path: Path, caplog
     calls = {row["operation"]: float(row["calls_per_step"]) for row in table}
     assert calls["aten::convolution_backward"] == 2
     assert "profiler: 2 steps from step 5 on" in caplog.text
+
+
+def test_a_trace_of_resnet50_has_some_hundred_kb(project, tmp_path: Path) -> None:
+    """Small images: a trace has one entry an operation, however long it takes."""
+    module = Plain()
+    module.net = build_network("resnet50", num_classes=3)
+    project.fit(Profiler(folder=tmp_path, start_step=0), module=module, max_steps=4)
+    trace = tmp_path / "profile/step_2.json.gz"
+    assert names(trace)["aten::conv2d"] == 3 * 53
+    assert trace.stat().st_size < 500_000
+    assert (tmp_path / "profile/step_2.csv").stat().st_size < 5_000
 
 
 def test_a_window_may_go_over_an_epochs_end(project, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import json
+import re
 import shlex
-from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,25 +13,27 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from imagenet_opt import machine
 from imagenet_opt.cli import overrides as cli_overrides
 from imagenet_opt.cli import tune_memory
+from imagenet_opt.cli.bench_report import cpu_name
 from imagenet_opt.cli.build import build_run
 from imagenet_opt.cli.overrides import complete, config_folder
 from imagenet_opt.cli.tune import HELP, main, parse
-from imagenet_opt.cli.tune_batch import Batch, _fit, _grow
 from imagenet_opt.cli.tune_compute import AS_IT_IS, _formats, _ways
 from imagenet_opt.cli.tune_loader import Loader, Setting, tune_loader
 from imagenet_opt.cli.tune_memory import MemoryTrials, largest_size, most_images
 from imagenet_opt.cli.tune_output import _loader_sheet
-from imagenet_opt.cli.tune_turns import Changes, Turns
+from imagenet_opt.cli.tune_turns import Turns
 from imagenet_opt.cli.tuned import how_to_train, write_tuned
 from imagenet_opt.data.loader import Seat
-from imagenet_opt.errors import ConfigError, OutOfMemory, StorageFailed
+from imagenet_opt.errors import ConfigError, StorageFailed
 from imagenet_opt.measure.climb import Climb
-from imagenet_opt.measure.deadline import Deadline, OutOfTime
+from imagenet_opt.measure.deadline import Deadline
+from imagenet_opt.measure.diagnosis import Ceiling
 from imagenet_opt.measure.interleave import TurnFailed
 from tests.cli.test_build import composed, tiny
-from tests.conftest import loading
+from tests.conftest import loading, write_images
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -89,6 +92,83 @@ def test_what_was_found_becomes_an_experiment_that_trains(own_conf: Path, images
     assert run.trainer.global_step == 1 and run.model.micro_batch_size == 2
 
 
+def one_of_each_wins(function: str, job: dict[str, Any], **limits: Any) -> dict[str, Any]:
+    """What a process of its own would find: channels first, compiled, in batches of four is the fastest; eight fit."""
+    config = job["config"]
+    batch, acceleration = config["data"]["batch_size"], config["callbacks"]["acceleration"]
+    if function.endswith(".fits"):
+        return {"fits": batch <= 8, "peak_gib": batch / 4 if batch <= 8 else None}
+    rate = 100.0 * {2: 1.0, 4: 1.3, 8: 1.2}[batch]
+    rate *= (1.0 if acceleration["channels_last"] else 1.5) * (
+        0.5 if config["trainer"]["precision"] == "32-true" else 1
+    )
+    rate *= 1.4 if acceleration["compile"] else 1.0
+    return {"windows": [rate, rate], "compile_seconds": 20.0 if acceleration["compile"] else None}
+
+
+def a_hundred_each(patient: Any, seat: Any, setting: Setting, seconds: float) -> Ceiling:
+    return Ceiling((100.0 * setting.num_workers,))
+
+
+def test_what_wins_is_written_with_what_was_tried_and_trains(
+    tmp_path: Path,
+    own_conf: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    checked: None,
+) -> None:
+    for module in ("tune_turns", "tune_memory"):
+        monkeypatch.setattr(f"imagenet_opt.cli.{module}.call_apart", one_of_each_wins)
+    monkeypatch.setattr("imagenet_opt.cli.tune_loader._rate", a_hundred_each)
+    monkeypatch.setattr(machine, "usable_cpus", lambda: 4)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    root = write_images(tmp_path / "images", num_classes=3, per_class=22)
+    given = [f"data.root={root}", "data.batch_size=2", "data.num_workers=1", "trainer.accelerator=cpu"]
+    given += [f"data.cache_dir={tmp_path}", "trainer.devices=1", "optimizer.lr=0.5"]
+    main(given)
+    (file,) = (own_conf / "experiment").glob("tuned_*_tune.yaml")
+    assert yaml.safe_load(file.read_text()) == {
+        "trainer": {"precision": "mixed"},
+        "callbacks": {
+            "acceleration": {"channels_last": False, "tf32": True, "compile": True, "compile_mode": "default"}
+        },
+        "data": {"batch_size": 4, "num_workers": 4},
+    }
+    line = capsys.readouterr().err.partition("train with it: ")[2].strip()
+    assert line.endswith(f"+experiment={file.stem}") and "batch_size" not in line and "num_workers" not in line
+    with initialize_config_dir(str(own_conf), version_base="1.3"):
+        config = compose("train", ["~hydra", *complete(shlex.split(line)[2:])])
+    assert (config.data.batch_size, config.data.num_workers, config.optimizer.lr) == (4, 4, 0.5)
+    assert (config.callbacks.acceleration.compile, config.callbacks.acceleration.channels_last) == (True, False)
+
+    package, when, command, *said = [line for line in file.read_text().splitlines() if line.startswith("#")]
+    assert package == "# @package _global_" and command.startswith("# imagenet-opt tune data.root=")
+    assert datetime.fromisoformat(when.removeprefix("# ").split(",")[0]).utcoffset() is not None
+    assert cpu_name() in when and when.endswith(f"torch {machine.versions()['torch']}")
+    said = [line.removeprefix("# ") for line in said]
+    rows = [line for line in said if ", verdict " in line]
+    assert {re.split(", (?:images/s|at once) ", row)[0]: row.rpartition(", verdict ")[2] for row in rows} == {
+        "device alone: precision and memory order, not compiled: setting as configured": "as it was",
+        "device alone: precision and memory order, not compiled: setting mixed, channels first": "faster",
+        "device alone: precision and memory order, not compiled: setting 32-true, channels last": "not faster",
+        "device alone: precision and memory order, not compiled: setting 32-true, channels first": "not faster",
+        "device alone: compilation: setting as configured": "as it was",
+        "device alone: compilation: setting default": "faster",
+        "device alone: larger batches: setting batch 2": "as it was",
+        "device alone: larger batches: setting batch 4": "faster",
+        "device alone: larger batches: setting batch 8": "slower than the best",
+        "what fits into the memory: batch 2": "fits",
+        "what fits into the memory: batch 4": "fits",
+        "what fits into the memory: batch 8": "fits",
+        "what fits into the memory: batch 16": "out of memory",
+        "loader alone: setting 1 workers, auto ahead, auto reads": "as it was",
+        "loader alone: setting 4 workers, auto ahead, auto reads": "kept",
+    }
+    assert "lr 0.00781 at batch 4 of one process: 0.5 per 256 images" in said
+    assert "8 images were seen to fit at 224 px with 10 % of the free memory to spare, not compiled" in said
+    assert "the device takes 273 images/s" in said and any(line.startswith("the GPU is the limit") for line in said)
+
+
 @pytest.mark.parametrize(
     ("given", "same"),
     [
@@ -140,84 +220,6 @@ def test_memory_is_asked_at_the_largest_resolution_of_the_run(tmp_path: Path) ->
 @pytest.mark.parametrize(("num_train", "most"), [(1_281_167, 1024), (2000, 496), (39, 8), (20, 4), (3, 1)])
 def test_a_quarter_of_an_epoch_is_the_most(num_train: int, most: int) -> None:
     assert most_images(num_train) == most
-
-
-@dataclass
-class Holding(MemoryTrials):
-    """Trials on a device that holds `capacity` images at once, until there is no time for more."""
-
-    capacity: int = 0
-    num: int = 100
-
-    def _try(self, batch: int, micro: int | None) -> Any:
-        if len(self.tried) == self.num:
-            raise OutOfTime
-        return {"peak_gib": 1.0 if (micro or batch) <= self.capacity else None}
-
-
-@pytest.mark.parametrize(
-    ("wanted", "capacity", "fitting", "changes"),
-    [
-        (384, 200, 200, ("model.micro_batch_size=192",)),
-        (384, 700, 696, ()),
-        (50, 50, 50, ()),
-        (50, 49, 48, ("model.micro_batch_size=32",)),
-        (50, 4000, 1024, ()),
-        (6, 1, 1, ("model.micro_batch_size=1",)),
-    ],
-)
-def test_the_wanted_batch_is_kept(wanted: int, capacity: int, fitting: int, changes: tuple[str, ...]) -> None:
-    found = Batch(wanted)
-    _fit(found, Holding(OmegaConf.create(), capacity=capacity), wanted, 1024)
-    assert (found.fitting, found.changes) == (fitting, changes)
-
-
-def test_where_the_time_ends_what_was_seen_to_fit_counts() -> None:
-    found = Batch(256)
-    _fit(found, Holding(OmegaConf.create(), capacity=600, num=2), 256, 1024)
-    assert (found.fitting, found.changes) == (512, ())
-    assert found.notes == ["not tried: budget: other batch sizes"]
-
-
-def test_a_device_that_holds_nothing_is_said_so() -> None:
-    config = OmegaConf.create({"data": {"image_size": 224}, "callbacks": {}})
-    with pytest.raises(OutOfMemory, match=r"no batch from 1 images on fits.*224 px.*data.image_size"):
-        _fit(Batch(64), Holding(config), 64, 1024)
-
-
-@dataclass
-class Ending(MemoryTrials):
-    """Trials that end otherwise."""
-
-    why: str = ""
-
-    def _try(self, batch: int, micro: int | None) -> Any:
-        raise TurnFailed(self.why)
-
-
-@pytest.mark.parametrize(
-    "why", ["killed by signal 9", "no end after 60 s", "killed by signal 6: what():  std::bad_alloc"]
-)
-def test_only_memory_and_time_make_a_batch_too_large(why: str) -> None:
-    assert not Ending(OmegaConf.create(), why=why).fits(8)
-    with pytest.raises(ConfigError, match="8 images cannot be tried: ImportError: no timm"):
-        Ending(OmegaConf.create(), why="ImportError: no timm").fits(8)
-    with pytest.raises(ConfigError, match=r"cannot be tried: .*nvidia-smi -c 0"):
-        Ending(OmegaConf.create(), why="AcceleratorError: CUDA-capable device(s) is/are busy or unavailable").fits(8)
-
-
-class Broken(Turns):
-    """A device that computes no more."""
-
-    def rate(self, changes: Changes, seconds: float, *, share: float, name: str) -> float:
-        raise TurnFailed("not compiled and measured within 20 s: budget")
-
-
-def test_what_was_found_stays_where_larger_batches_cannot_be_compared() -> None:
-    found = Batch(64, fitting=256)
-    _grow(found, Broken((), 10, Deadline(60), lambda what: None), (), 1.0, 0.9)
-    assert (found.size, found.changes, found.rate) == (64, (), None)
-    assert found.notes == ["larger batches are not compared: not compiled and measured within 20 s: budget"]
 
 
 def test_what_a_setting_is_refused_for_is_a_turn_that_failed(

@@ -2,53 +2,193 @@
 
 import json
 import sys
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 from xml.etree import ElementTree
 
 import torch
 
+from imagenet_opt.cli.study_sheet import MEASURES
 from imagenet_opt.machine import usable_cpus, versions
+from imagenet_opt.measure.sheet import Column, Sheet
+from imagenet_opt.run.metrics_csv import read_rows
 
-RUNS = ("baseline", "aggressive")
-SHOWN = {
-    "throughput/images_per_second": "images/s",
-    "throughput/data_wait_fraction": "data wait",
-    "gpu/utilization_percent": "GPU busy %",
-    "memory/peak_gib": "peak GiB",
-    "startup/compile_seconds": "compile s",
+AIMS = {"end to end": 0.95, "factor": 3.0, "cifar10": 0.94}
+STUDIES = ("ladder", "short_ladder", "anatomy")
+ACCURACY, BUSY, RATE = "val/acc1", "gpu/utilization_percent", "throughput/images_per_second"
+RUN_BY = {
+    "ladder": "run.sh --ladder",
+    "short_ladder": "run.sh",
+    "run": "run.sh",
+    "anatomy": "run.sh",
+    "tests": "run.sh",
+    "cifar10": "run.sh --cifar10",
 }
+"""What each part is run by."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """value: None where it was not measured. aim: the least it should be, None for no aim."""
+
+    what: str
+    value: float | None
+    shape: str
+    aim: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        if self.value is None:
+            return "not run"
+        return "" if self.aim is None else "pass" if self.value >= self.aim else "FAIL"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """alone: images per second of the network alone; full: end to end. busy: share of the time."""
+
+    name: str
+    alone: float
+    full: float
+    busy: float
+
+
+def gathered(out: Path) -> dict[str, Any]:
+    studies = {name: json.loads(p.read_text()) for name in STUDIES if (p := out / name / "study.json").exists()}
+    curve = [[step, row[ACCURACY]] for step, row in read_rows(out / "cifar10" / "metrics.csv") if ACCURACY in row]
+    run = whole_run(out / "run")
+    ladder = speeds(next((studies[name] for name in STUDIES[:2] if name in studies), None))
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU",
+        "cpus": usable_cpus(),
+        "versions": versions(),
+        "images": json.loads(p.read_text()) if (p := out / "images.json").exists() else None,
+        "parts": parts(out),
+        "figures": [asdict(one) | {"verdict": one.verdict} for one in figures(ladder, run, curve)],
+        "run": run,
+        "cifar10_curve": curve,
+        "studies": studies,
+        "tests": outcomes(out / "tests.xml"),
+    }
+
+
+def parts(out: Path) -> dict[str, str]:
+    """What became of each, by name; of one that was run several times, the last time."""
+    said = {name: f"not run, {by} OUT does it" for name, by in RUN_BY.items()}
+    file = out / "parts.txt"
+    for line in file.read_text().splitlines() if file.exists() else ():
+        name, status, seconds = line.split()
+        how = {"0": "done", "124": "out of time", "137": "out of time"}.get(status, f"failed, status {status}")
+        said[name] = f"{how}, {seconds} s"
+    return said
+
+
+def speeds(ladder: dict[str, Any] | None) -> list[Speed]:
+    """Of all rows that were measured; the first one is the start."""
+    if ladder is None:
+        return []
+    (sheet,) = ladder["sheets"]
+    headings = [column["heading"] for column in sheet["columns"]]
+    alone, full = (headings.index(f"{name}, images/s") for name in MEASURES.values())
+    busy = headings.index("device busy")
+    rows = [row for row in sheet["rows"] if isinstance(row[alone], float)]
+    return [Speed(row[0], row[alone], row[full], row[busy]) for row in rows]
+
+
+def whole_run(folder: Path) -> dict[str, float]:
+    """Its summary, in which the GPU's utilization is that of the second half: compiling is in the first."""
+    file = folder / "summary.json"
+    if not file.exists():
+        return {}
+    found: dict[str, float] = json.loads(file.read_text())
+    found.pop(BUSY, None)
+    rows = read_rows(folder / "metrics.csv")
+    later = [row[BUSY] for step, row in rows if BUSY in row and step > found["steps"] / 2]
+    return found | ({BUSY: fmean(later)} if later else {})
+
+
+def figures(ladder: list[Speed], run: dict[str, float], curve: list[list[float]]) -> list[Figure]:
+    start = ladder[0] if ladder else None
+    best = max(ladder, key=lambda one: one.alone, default=None)
+    rate, busy = run.get(RATE), run.get(BUSY)
+    name = best.name if best else "all on"
+    alone = best.alone if best else None
+
+    def share(one: float | None, whole: float | None) -> float | None:
+        return None if one is None or whole is None else one / whole
+
+    return [
+        Figure("network alone, start, images/s", start and start.alone, "{:,.0f}"),
+        Figure(f"network alone, {name}, images/s", alone, "{:,.0f}"),
+        Figure("network alone, over the start", share(alone, start and start.alone), "{:.2f} x", AIMS["factor"]),
+        Figure(f"end to end, {name}, images/s", best and best.full, "{:,.0f}"),
+        Figure("end to end, over the network alone", share(best and best.full, alone), "{:.1%}", AIMS["end to end"]),
+        Figure("GPU busy end to end, by its events", best and best.busy, "{:.0%}"),
+        Figure("a whole run of train.py, images/s", rate, "{:,.0f}"),
+        Figure("a whole run, over the network alone", share(rate, alone), "{:.1%}", AIMS["end to end"]),
+        Figure("GPU busy in a whole run, by NVML", share(busy, 100.0), "{:.0%}"),
+        Figure(
+            "CIFAR-10, best top-1 of validation", max((y for _, y in curve), default=None), "{:.2%}", AIMS["cifar10"]
+        ),
+    ]
 
 
 def outcomes(junit: Path) -> dict[str, str]:
     """Each test's name and passed, failed or skipped."""
     found = {}
-    for case in ElementTree.parse(junit).iter("testcase"):
+    for case in ElementTree.parse(junit).iter("testcase") if junit.exists() else ():
         kinds = {child.tag for child in case} & {"failure", "error", "skipped"}
         found[f"{case.get('classname')}::{case.get('name')}"] = kinds.pop() if kinds else "passed"
     return found
 
 
+def markdown(report: dict[str, Any]) -> str:
+    lines = [f"{report['date']}, {report['device']}, {report['cpus']} CPUs, torch {report['versions']['torch']}", ""]
+    if images := report["images"]:
+        kind = "drawn images" if images["is_drawn"] else "JPEGs"
+        lines += [
+            f"ResNet-50 at 224 pixels. {images['num_files']} {kind} under {images['num_links']} names, all in memory: "
+            "what storage would add is not in these numbers.",
+            "",
+        ]
+    lines += table("figure", "value", "aim", "verdict")
+    for figure in report["figures"]:
+        value, aim = (None if figure[key] is None else figure["shape"].format(figure[key]) for key in ("value", "aim"))
+        lines.append(f"| {figure['what']} | {value or '-'} | {aim or ''} | {figure['verdict']} |")
+    lines += [
+        "",
+        *table("part", "what became of it"),
+        *(f"| {name} | {how} |" for name, how in report["parts"].items()),
+    ]
+    for name, study in report["studies"].items():
+        lines += ["", f"## {name}: {study['command']}", "", *map(sheet_markdown, study["sheets"])]
+    if report["cifar10_curve"]:
+        lines += ["", "## CIFAR-10", "", *table("step", "top-1")]
+        lines += [f"| {step} | {accuracy:.2%} |" for step, accuracy in report["cifar10_curve"]]
+    if report["tests"]:
+        lines += ["", "## Tests", "", *table("test", "outcome")]
+        lines += [f"| {name} | {how} |" for name, how in report["tests"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def table(*headings: str) -> list[str]:
+    return [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
+
+
+def sheet_markdown(sheet: dict[str, Any]) -> str:
+    columns = tuple(Column(**column) for column in sheet["columns"])
+    return Sheet(sheet["title"], columns, tuple(map(tuple, sheet["rows"])), tuple(sheet["notes"])).markdown()
+
+
 def main(out: Path) -> None:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    summaries = {run: json.loads(p.read_text()) for run in RUNS if (p := out / run / "summary.json").exists()}
-    report = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "device": device,
-        "cpus": usable_cpus(),
-        "versions": versions(),
-        "command": "tests/gpu/run.sh OUT",
-        "tests": outcomes(out / "tests.xml") if (out / "tests.xml").exists() else {},
-        "runs": summaries,
-    }
+    report = gathered(out)
     (out / "gpu.json").write_text(json.dumps(report, indent=2) + "\n")
-    lines = [f"{report['date']}, {device}, {report['cpus']} CPUs, torch {report['versions']['torch']}", ""]
-    lines += ["| run | " + " | ".join(SHOWN.values()) + " |", "|---" * (len(SHOWN) + 1) + "|"]
-    for run, summary in summaries.items():
-        lines.append(f"| {run} | " + " | ".join(f"{summary[k]:.3g}" if k in summary else "" for k in SHOWN) + " |")
-    lines += ["", "| test | outcome |", "|---|---|"] + [f"| {name} | {how} |" for name, how in report["tests"].items()]
-    (out / "gpu.md").write_text("\n".join(lines) + "\n")
-    print((out / "gpu.md").read_text())
+    (out / "gpu.md").write_text(markdown(report))
+    print(markdown(report))
 
 
 if __name__ == "__main__":

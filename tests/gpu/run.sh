@@ -1,35 +1,58 @@
 #!/usr/bin/env bash
-# All that needs a GPU, in one command from a bare checkout: tests/gpu/run.sh OUT [IMAGES [CIFAR10]]
-# IMAGES: a folder of class folders with JPEGs, 128 or more; without it, images are drawn. CIFAR10: train/ and val/,
-# each with class folders. Writes OUT/gpu.json, OUT/gpu.md, the ladder and what the commands printed. No installation:
-# the packages must be importable. With IMAGES meant to take below 8 minutes; CIFAR-10 comes on top. OUT must be empty.
-# All parts run; the status is 1 where one has failed.
+# All that needs a GPU, from a bare checkout; nothing is installed, the packages must be importable.
+#
+#   tests/gpu/run.sh OUT [IMAGES]           a short ladder, a whole run, the anatomy and the tests, in 8 minutes; what
+#                                           there is no time for is cut short, and said. OUT must be empty.
+#   tests/gpu/run.sh --ladder OUT [IMAGES]  the whole ladder with its check of losses, 9.5 minutes of it each time: the
+#                                           same command goes on, three or four times
+#   tests/gpu/run.sh --cifar10 OUT CIFAR10  the recipe for CIFAR-10, 9.5 minutes of it each time
+#
+# IMAGES: class folders with JPEGs; 150 are enough, as each is used again and again. Without it, images are drawn.
+# CIFAR10: train/ and val/, each with class folders. All of it adds to OUT/gpu.json and OUT/gpu.md, which have the
+# numbers beside their aims, and OUT has what the commands printed. All parts run; the status is 1 where one has failed.
 set -uo pipefail
-cd "$(dirname "$0")/../.."
-out=${1:?usage: tests/gpu/run.sh OUT [IMAGES [CIFAR10]]}
-mkdir -p "$out"
-out=$(realpath "$out")
-[ -z "$(ls -A "$out")" ] || { echo "$out is not empty" >&2; exit 2; }
-failed=()
+usage="usage: tests/gpu/run.sh [--ladder] OUT [IMAGES], or tests/gpu/run.sh --cifar10 OUT CIFAR10"
+mode=all limit=470 failed=0 steps=400 batch=128
+case ${1:-} in --ladder | --cifar10) mode=${1#--} limit=570 && shift ;; esac
+[ -n "${1:-}" ] && { [ $mode != cifar10 ] || [ -d "${2:-}" ]; } || { echo "$usage" >&2; exit 2; }
+mkdir -p "$1" && out=$(realpath "$1") && images=${2:+$(realpath "$2")} || exit 2
+[ $mode != all ] || [ -z "$(ls -A "$out")" ] || { echo "$out is not empty" >&2; exit 2; }
+cd "$(dirname "$0")/../.." || exit 2
 export PYTHONPATH="src:.${PYTHONPATH:+:$PYTHONPATH}" WANDB_MODE=offline XDG_CACHE_HOME="$out/cache"
-data=(data=demo data.image_size=224)
-[ $# -ge 2 ] && data=("data.root=$2" data.train_folder=. data.val_folder=.)
+data=("data.root=$out/cache/images" data.train_folder=. data.val_folder=. data.batch_size=$batch)
+study=(python3 -m imagenet_opt.cli.main study)
 
-python3 -m pytest tests/gpu -o addopts="--import-mode=importlib -q" --junitxml="$out/tests.xml" |
-    tee "$out/tests.log" || failed+=(tests)
-python3 -m imagenet_opt.cli.main study study=tests/gpu/ladder.yaml "${data[@]}" data.batch_size=128 \
-    --repeats 2 --seconds 3 --parity 0 --folder "$out/ladder" 2>&1 | tee "$out/ladder.log" || failed+=(ladder)
-python3 -m imagenet_opt.cli.main study study=anatomy "${data[@]}" data.batch_size=128 \
-    --folder "$out/anatomy" 2>&1 | tee "$out/anatomy.log" || failed+=(anatomy)
-for experiment in baseline aggressive; do
-    python3 train.py +experiment=$experiment "${data[@]}" data.batch_size=128 trainer.limit_val_batches=2 \
-        trainer.max_steps=100 logger=csv hydra.run.dir="$out/$experiment" 2>&1 | tee "$out/$experiment.log" ||
-        failed+=("$experiment")
-done
-if [ $# -ge 3 ]; then
-    python3 train.py +experiment=cifar10 data.root="$3" logger=csv hydra.run.dir="$out/cifar10" 2>&1 |
-        tee "$out/cifar10.log" || failed+=(cifar10)
+part() { # NAME COMMAND...: within the time that is left; parts.txt has its status and seconds
+    local name=$1 began=$SECONDS left=$((limit - SECONDS)) status=124
+    shift
+    if [ $left -gt 0 ]; then
+        timeout --signal=INT --kill-after=10 $left "$@" > >(tee "$out/$name.log") 2>&1
+        status=$?
+    fi
+    [ "$status" -eq 0 ] || failed=1
+    echo "$name $status $((SECONDS - began))" >>"$out/parts.txt"
+}
+
+if [ $mode = cifar10 ]; then
+    part cifar10 python3 train.py +experiment=cifar10 data.root="$images" logger=csv hydra.run.dir="$out/cifar10"
+    [ $failed -ne 0 ] || rm -rf "${out:?}"/cifar10/checkpoints "$out"/cifar10/*.ckpt
+else
+    part images python3 tests/gpu/repeated.py "$out" $((steps * batch)) ${images:+"$images"}
 fi
-python3 tests/gpu/report.py "$out" || failed+=(report)
-rm -rf "$out/cache" "$out"/*/checkpoints "$out"/*/*.ckpt "$out"/*/compiled
-[ ${#failed[@]} -eq 0 ] || { echo "failed: ${failed[*]}" >&2; exit 1; }
+if [ $mode = ladder ]; then
+    part ladder "${study[@]}" study=ladder "${data[@]}" --repeats 3 --seconds 3 --parity 100 --folder "$out/ladder"
+    [ $failed -ne 0 ] || rm -rf "${out:?}/cache" "$out/ladder/compiled"
+elif [ $mode = all ]; then
+    part short_ladder "${study[@]}" study=tests/gpu/ladder.yaml "${data[@]}" --repeats 2 --seconds 3 --parity 0 \
+        --folder "$out/short_ladder"
+    part run env TORCHINDUCTOR_CACHE_DIR="$out/short_ladder/compiled" \
+        python3 train.py +experiment=aggressive "${data[@]}" data.num_workers=auto data.prefetch_factor=auto \
+        callbacks.acceleration.compile=true callbacks.acceleration.compile_mode=default \
+        callbacks.acceleration.cuda_graph=true trainer.max_steps=$steps trainer.limit_val_batches=0 logger=csv \
+        hydra.run.dir="$out/run"
+    part anatomy "${study[@]}" study=anatomy "${data[@]}" --folder "$out/anatomy"
+    part tests python3 -m pytest tests/gpu -o addopts="--import-mode=importlib -q" --junitxml="$out/tests.xml"
+    rm -rf "${out:?}/cache" "$out"/*/checkpoints "$out"/*/*.ckpt "$out"/*/compiled
+fi
+python3 tests/gpu/report.py "$out" || failed=1
+exit $failed

@@ -153,6 +153,8 @@ def build_trainer(config: DictConfig) -> Trainer:
         device = torch.device("cuda" if config.trainer.accelerator in ("gpu", "cuda") else "cpu")
     with open_dict(config):
         config.trainer.precision = precision_of(config.trainer.precision, device)
+        asked = {key: config.trainer.get(key) for key in ("devices", "num_nodes")}  # texts where torchrun or SLURM says
+        config.trainer.update({key: int(num) for key, num in asked.items() if str(num).isdecimal()})
     make_trainer = make(config.trainer, "trainer")
     try:
         every = config.trainer.log_every_n_steps

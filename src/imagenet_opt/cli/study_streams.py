@@ -14,23 +14,30 @@ from imagenet_opt.machine import GIB
 from imagenet_opt.measure.blocks import Ratio, measured_ratios
 from imagenet_opt.measure.interleave import Rounds, TurnFailed
 from imagenet_opt.measure.interval import interval, ratio_cells, series
-from imagenet_opt.measure.several_batches import Loss, backward_in_turn, backward_on_streams
+from imagenet_opt.measure.several_batches import Loss, backward_in_turn, backward_on_streams, in_turn_on_streams
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
 from imagenet_opt.measure.statistics import median_interval
 from imagenet_opt.measure.stretch import seconds_per_call
 
 EACH = "one after the other, a step each"
+EACH_ON_STREAMS = "a step each, each on a stream of its own (waits for the one before)"
 ADDED = "one after the other, gradients added, one step"
 STREAMS = "on streams of their own, gradients added, one step"
 WHOLE = "as one batch, one step"
+_ON_STREAMS = (EACH_ON_STREAMS, STREAMS)
+_OF_A_STEP_EACH = (EACH, EACH_ON_STREAMS)
+_AGAINST = {EACH: ADDED, EACH_ON_STREAMS: EACH, STREAMS: ADDED, WHOLE: ADDED}
+"""What each is compared with."""
+_SHORT = {ADDED: "added in turn", EACH: "a step each in turn"}
 _COLUMNS = (
     Column("batches"),
     Column("how"),
     Column("steps", "{:,.0f}"),
     Column("images/s", "{:,.0f}"),
     Column("interval of images/s"),
-    Column("against added in turn", "{:.2f}"),
-    Column("interval of that"),
+    Column("against"),
+    Column("times", "{:.2f}"),
+    Column("interval of times"),
     Column("verdict"),
     Column("peak memory, GiB", "{:.2f}"),
 )
@@ -61,7 +68,8 @@ def run(request: Request) -> list[Sheet]:
 
 
 def _turns(subject: Subject, num_batches: int, seconds: float) -> list[tuple[str, Callable[[], Trained]]]:
-    ways = (EACH, ADDED, STREAMS, WHOLE) if subject.device.type == "cuda" else (EACH, ADDED, WHOLE)
+    on_gpu = subject.device.type == "cuda"
+    ways = [way for way in (EACH, EACH_ON_STREAMS, ADDED, STREAMS, WHOLE) if on_gpu or way not in _ON_STREAMS]
     return [(way, partial(train, subject, num_batches, way, seconds)) for way in ways]
 
 
@@ -87,16 +95,25 @@ def _step(subject: Subject, num_batches: int, way: str) -> Callable[[], None]:
     if way == WHOLE:
         batches = [tuple(torch.cat(parts) for parts in zip(*batches, strict=True))]  # type: ignore[list-item]
     losses: list[Loss] = [partial(subject.loss, net, images, labels) for images, labels in batches]
-    streams = [torch.cuda.Stream(subject.device) for _ in losses] if way == STREAMS else []
+    streams = [torch.cuda.Stream(subject.device) for _ in losses] if way in _ON_STREAMS else []
+
+    def update() -> None:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    def alone(loss: Loss) -> None:
+        loss().backward()
+        update()
 
     def step() -> None:
-        for some in [[loss] for loss in losses] if way == EACH else [losses]:
-            if streams:
-                backward_on_streams(some, list(net.parameters()), streams)
-            else:
-                backward_in_turn(some)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        if way == EACH_ON_STREAMS:
+            in_turn_on_streams([partial(alone, loss) for loss in losses], streams)
+        elif way == EACH:
+            for loss in losses:
+                alone(loss)
+        else:
+            backward_on_streams(losses, list(net.parameters()), streams) if streams else backward_in_turn(losses)
+            update()
 
     return step
 
@@ -108,7 +125,7 @@ def sheet_of(rounds: Rounds[Trained], subject: Subject, counts: tuple[int, ...])
         ways = {name.removeprefix(f"{num} "): name for name in rounds.results if name.startswith(f"{num} ")}
         rates = {way: [one.images_per_second for one in rounds.results[name]] for way, name in ways.items()}
         peaks = {way: [one.peak_gib for one in rounds.results[name]] for way, name in ways.items()}
-        pairs = [(way, ADDED) for way in rates if way != ADDED]
+        pairs = [(way, _AGAINST[way]) for way in rates if way in _AGAINST]
         ratios = measured_ratios(rates, pairs, num_comparisons=len(counts) * len(pairs))
         whole = {way: rate for way, rate in rates.items() if ways[way] not in rounds.failures}
         rows += [_row(num, way, whole.get(way), ratios.get(way), peaks[way][-1:]) for way in ways]
@@ -126,28 +143,28 @@ def _row(
     num: int, way: str, rates: list[float] | None, ratio: Ratio | None, peaks: list[float | None]
 ) -> tuple[Cell, ...]:
     """A way that failed, if only in one round, has no numbers: the reason stands below."""
-    steps = float(num if way == EACH else 1)
+    steps = float(num if way in _OF_A_STEP_EACH else 1)
     if rates is None:
-        return (str(num), way, steps, *[None] * 6)
+        return (str(num), way, steps, *[None] * 7)
     rate = median_interval(rates)
-    return (str(num), way, steps, rate.median, interval(rate, "{:,.0f}"), *ratio_cells(ratio), *peaks)
+    against = None if ratio is None else _SHORT[_AGAINST[way]]
+    return (str(num), way, steps, rate.median, interval(rate, "{:,.0f}"), against, *ratio_cells(ratio), *peaks)
 
 
 def _words(subject: Subject) -> tuple[str, ...]:
-    why = (
-        "A step needs the weights that the step before has made, so batches with a step each cannot be computed at the "
-        "same time, on streams or otherwise. Only batches that share one step can: that is training with a larger "
-        "batch, which wants a learning rate of its own and takes fewer steps an epoch."
+    what = (
+        "Rows with one step train with a larger batch: it wants a learning rate of its own, and an epoch has fewer "
+        "steps."
     )
     if subject.device.type == "cuda":
         return (
-            why,
-            "Streams share one GPU: they gain something only where one batch leaves part of it unused, and the same "
-            "images as one batch then use it as well. Their launches come from one thread of Python, and each stream "
-            "has activations and gradients of its own.",
+            what,
+            "A step begins with the weights that the step before has made: on streams of their own, too, a step waits "
+            "for the one before, and the row says what these streams bring. Batches that share a step wait for none; "
+            "each then has activations and gradients of its own, and one thread of Python launches them all.",
         )
     return (
-        why,
-        f"No row with streams: CUDA streams need a GPU, and here it is {subject.where}, where one batch keeps all "
-        "cores busy already. The other rows are measured; memory is not, as a process has no peak of its own for each.",
+        what,
+        f"No rows with streams: CUDA streams need a GPU, and here it is {subject.where}. The other rows are measured; "
+        "memory is not, as a process has no peak of its own for each.",
     )

@@ -111,11 +111,11 @@ def num_processes(config: DictConfig, device: torch.device) -> tuple[int, int]:
     devices = config.trainer.devices
     if OmegaConf.is_list(devices):
         local = len(devices)
-    elif isinstance(devices, int) and devices > 0:
-        local = devices
+    elif str(devices).isdecimal() and int(devices) > 0:
+        local = int(devices)
     else:
         local = torch.cuda.device_count() if device.type == "cuda" else 1
-    return local, local * config.trainer.get("num_nodes", 1)
+    return local, local * int(config.trainer.get("num_nodes", 1))
 
 
 def largest_size(config: DictConfig) -> int:

@@ -7,7 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from imagenet_opt import machine
+from imagenet_opt.cli.bench_report import cpu_name
 from imagenet_opt.cli.study_output import now, print_sheets
 from imagenet_opt.cli.sweep_rows import write_whole
 from imagenet_opt.cli.terminal import printable
@@ -135,18 +138,24 @@ def write_json(
     write_whole(file, json.dumps(whole, indent=2) + "\n")
 
 
+def _device() -> str:
+    cpu = f"{machine.usable_cpus()} CPUs of {cpu_name()}"
+    return f"{torch.cuda.get_device_name()}, {cpu}" if torch.cuda.is_available() else cpu
+
+
 def write_experiment(found: Tuning, sheets: Sequence[Sheet], command: str, given: Sequence[str]) -> Path | None:
     """conf/experiment/tuned_<host>_tune.yaml with what was measured as its header; None where nothing is to change."""
     if not found.overrides:
         print("nothing to change, no experiment is written", file=sys.stderr)
         return None
-    simulated = f", simulated {found.simulated}" if found.simulated else ""
-    lines = [f"{now()}, {host()}{simulated}, torch {machine.versions()['torch']}", command]
+    device = f"simulated {found.simulated}" if found.simulated else _device()
+    lines = [f"{now()}, {host()}, {device}, torch {machine.versions()['torch']}", command]
     for sheet in sheets:
         heads = [column.heading for column in sheet.columns]
         for row in sheet.texts():
             cells = [f"{head} {text}" for head, text in zip(heads, row, strict=True) if text != "-"]
             lines.append(f"{sheet.title}: {', '.join(cells)}")
-    file = write_tuned("tune", found.overrides, lines)
+        lines += sheet.notes
+    file = write_tuned("tune", found.overrides, [*lines, *_notes(found)])
     print(how_to_train(file, given), file=sys.stderr)
     return file

@@ -1,4 +1,4 @@
-"""Gradients of several batches, made one after the other or at the same time on CUDA streams of their own."""
+"""Several batches, one after the other or at the same time, on one CUDA stream or each on a stream of its own."""
 
 from collections.abc import Callable, Sequence
 
@@ -36,3 +36,14 @@ def backward_on_streams(
         torch._foreach_add_(total, list(gradients))
     for parameter, gradient in zip(parameters, total, strict=True):
         parameter.grad = gradient
+
+
+def in_turn_on_streams(steps: Sequence[Callable[[], object]], streams: Sequence[torch.cuda.Stream]) -> None:
+    """Each on a stream of its own that waits for the step before, as it begins with the weights that one leaves."""
+    before = main = torch.cuda.current_stream()
+    for step, stream in zip(steps, streams, strict=True):
+        stream.wait_stream(before)
+        with torch.cuda.stream(stream):
+            step()
+        before = stream
+    main.wait_stream(before)

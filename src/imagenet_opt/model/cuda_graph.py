@@ -33,9 +33,10 @@ class GraphedForward:
         self._net, self._capture = net, capture
         self._before = net._compiled_call_impl
         self._call: Callable[..., Any] = self._before or net._call_impl
-        self._tensors = [*net.parameters(), *net.buffers()]
+        self._parameters = list(net.parameters())
+        self._tensors: list[Tensor] = [*self._parameters, *net.buffers()]
         self._layers = list(net.modules())
-        self._graphs: dict[Hashable, tuple[nn.Module, list[Any]]] = {}
+        self._graphs: dict[Hashable, tuple[nn.Module, tuple[list[Any], ...]]] = {}
         net._compiled_call_impl = self
 
     def capture(self, images: Tensor) -> None:
@@ -70,15 +71,16 @@ class GraphedForward:
         graph, state = self._graphs.get(_key(args[0]), (None, None))
         return graph if state == self._state() else None
 
-    def _state(self) -> list[Any]:
-        """What a graph cannot follow."""
-        tensors = [(tensor.data_ptr(), tensor.requires_grad) for tensor in self._tensors]
-        return [*tensors, *(layer.training for layer in self._layers)]
+    def _state(self) -> tuple[list[Any], ...]:
+        """What a graph cannot follow; asked for in every forward."""
+        places = [*map(Tensor.data_ptr, self._tensors)]
+        trainable = [parameter.requires_grad for parameter in self._parameters]
+        return places, trainable, [layer.training for layer in self._layers]
 
     def _move_gradients(self) -> None:
-        for tensor in self._tensors:
-            if tensor.grad is not None:
-                tensor.grad = tensor.grad.clone()
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.clone()
 
 
 class _Called(nn.Module):

@@ -118,7 +118,7 @@ def about(record: Record) -> Mapping[str, list[tuple[str, str]]]:
     known: dict[str, Mapping[str, Any]] = {}
     if found is not None:
         known = {"Machine": found.machine, "Versions": found.versions, "How sure it is": _certainty(found)}
-        known |= {"The cure, tried": getattr(found, "trial", None) or {}}
+        known |= {"The cure, tried": found.trial or {}}
         known |= {"Measured beside": found.facts, "Seen beside": found.texts}
     known |= {"Summary of the run": record.summary, "Configuration": record.config}
     return {name: [(key, show(value)) for key, value in leaves(facts)] for name, facts in known.items()}
@@ -127,5 +127,5 @@ def about(record: Record) -> Mapping[str, list[tuple[str, str]]]:
 def _certainty(found: Diagnosis) -> dict[str, Any]:
     level, doubts = confidence(found)
     known = {"confidence": level, "doubts": "; ".join(doubts) or "none", "measured / expected": found.efficiency}
-    unexplained = getattr(found, "unexplained", None)
+    unexplained = found.unexplained
     return known | ({} if unexplained is None else {"unexplained": unexplained})

@@ -1,0 +1,134 @@
+"""What tests/gpu/run.sh makes of the parts it has run, and of those it has not; no GPU is needed for that."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from imagenet_opt.cli.study_plan import Plan, StepsFile
+from imagenet_opt.cli.study_request import Request
+from imagenet_opt.cli.study_sheet import sheets
+from imagenet_opt.cli.study_steps import Outcome
+from imagenet_opt.data.index import scan_split
+from imagenet_opt.data.store import FolderStore
+from imagenet_opt.measure.sheet import Column, Sheet
+from tests.gpu import repeated, report
+
+SUMMARY = {"steps": 400, "throughput/images_per_second": 2700.0, "gpu/utilization_percent": 20.0}
+METRICS = """step,gpu/utilization_percent,val/acc1
+19,1.0,
+199,50.0,
+219,97.0,
+399,99.0,
+"""
+TESTS = """<testsuites><testsuite><testcase classname="a" name="one"/><testcase classname="a" name="two"><failure/>
+</testcase><testcase classname="a" name="three"><skipped/></testcase></testsuite></testsuites>"""
+
+
+def ladder() -> Sheet:
+    """As the study itself makes it, of two rounds."""
+    file = StepsFile.model_validate({"order": "cumulative", "steps": [{"name": "mixed"}, {"name": "graph"}]})
+    request = Request("ladder", "Ladder", "steps", {}, (), 2, 1.0, 0, None, folder=Path())
+    outcome = Outcome(Plan(file, (), batch_size=128, has_gpu=True), request, cold=False)
+    for name, alone in {"start": 800.0, "mixed": 3000.0, "graph": 2900.0}.items():
+        speed = {"compute": alone, "full": 0.9 * alone, "busy": 0.91, "memory_gib": 9.0, "compile_seconds": None}
+        outcome.speeds[name] = [speed | {"step_seconds": None, "kernel_seconds": None} for _ in range(2)]
+    (sheet,) = sheets(outcome)
+    return sheet
+
+
+def write_study(out: Path, name: str, sheet: Sheet) -> None:
+    (out / name).mkdir()
+    (out / name / "study.json").write_text(json.dumps({"command": f"study {name}", "sheets": [asdict(sheet)]}))
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    write_study(tmp_path, "short_ladder", ladder())
+    write_study(tmp_path, "anatomy", Sheet("Step", (Column("kind"), Column("ms", "{:.1f}")), (("conv|x", 12.34),)))
+    for run in ("run", "cifar10"):
+        (tmp_path / run).mkdir()
+    (tmp_path / "run/summary.json").write_text(json.dumps(SUMMARY))
+    (tmp_path / "run/metrics.csv").write_text(METRICS)
+    (tmp_path / "cifar10/metrics.csv").write_text("step,epoch,val/acc1\n97,0,0.51\n194,1,0.9431\n291,2,0.9375\n")
+    (tmp_path / "tests.xml").write_text(TESTS)
+    (tmp_path / "images.json").write_text('{"num_files": 150, "num_links": 51300, "is_drawn": false}')
+    (tmp_path / "parts.txt").write_text("images 0 2\nshort_ladder 0 200\nrun 2 9\nrun 0 60\ntests 124 90\n")
+    return tmp_path
+
+
+def test_numbers_stand_beside_their_aims(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report.main(out)
+    found = json.loads((out / "gpu.json").read_text())
+    figures: dict[str, Any] = {one["what"]: (one["value"], one["verdict"]) for one in found["figures"]}
+    assert figures == {
+        "network alone, start, images/s": (800.0, ""),
+        "network alone, mixed, images/s": (3000.0, ""),
+        "network alone, over the start": (3.75, "pass"),
+        "end to end, mixed, images/s": (2700.0, ""),
+        "end to end, over the network alone": (0.9, "FAIL"),
+        "GPU busy end to end, by its events": (0.91, ""),
+        "a whole run of train.py, images/s": (2700.0, ""),
+        "a whole run, over the network alone": (0.9, "FAIL"),
+        "GPU busy in a whole run, by NVML": (0.98, ""),
+        "CIFAR-10, best top-1 of validation": (0.9431, "pass"),
+    }
+    assert found["cifar10_curve"] == [[97, 0.51], [194, 0.9431], [291, 0.9375]]
+    assert found["tests"] == {"a::one": "passed", "a::two": "failure", "a::three": "skipped"}
+    assert found["parts"]["run"] == "done, 60 s" and found["parts"]["tests"] == "out of time, 90 s"
+    assert found["parts"]["ladder"] == "not run, run.sh --ladder OUT does it"
+    page = (out / "gpu.md").read_text()
+    assert page == capsys.readouterr().out[:-1]
+    for line in (
+        "| network alone, over the start | 3.75 x | 3.00 x | pass |",
+        "| end to end, over the network alone | 90.0% | 95.0% | FAIL |",
+        "| CIFAR-10, best top-1 of validation | 94.31% | 94.00% | pass |",
+        "| 194 | 94.31% |",
+        "| conv\\|x | 12.3 |",
+        "| a::two | failure |",
+    ):
+        assert f"\n{line}\n" in page
+    assert "150 JPEGs under 51300 names" in page and "| mixed | 3,000 | 3.75 x" in page
+
+
+def test_what_was_not_run_has_no_verdict(tmp_path: Path) -> None:
+    report.main(tmp_path)
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert {(one["value"], one["verdict"]) for one in found["figures"]} == {(None, "not run")}
+    assert set(found["parts"]) == {"ladder", "short_ladder", "run", "anatomy", "tests", "cifar10"}
+    assert "| CIFAR-10, best top-1 of validation | - | 94.00% | not run |" in (tmp_path / "gpu.md").read_text()
+
+
+def test_the_whole_ladder_counts_where_there_are_both(out: Path) -> None:
+    write_study(out, "ladder", Sheet("Ladder", ladder().columns, ladder().rows[:1]))
+    report.main(out)
+    found = json.loads((out / "gpu.json").read_text())
+    assert found["figures"][2] == {
+        "what": "network alone, over the start",
+        "value": 1.0,
+        "shape": "{:.2f} x",
+        "aim": 3.0,
+        "verdict": "FAIL",
+    }
+    assert set(found["studies"]) == {"ladder", "short_ladder", "anatomy"}
+    assert "### Ladder" in (out / "gpu.md").read_text()
+
+
+def test_a_few_files_become_an_epoch_that_the_index_and_the_reader_take(images_root: Path, tmp_path: Path) -> None:
+    repeated.main(tmp_path, 100, images_root / "train")  # 39 files, three times
+    index = scan_split(tmp_path / "cache", "images")
+    assert len(index) == 117 and index.classes == ("class0", "class1", "class2")
+    original = (images_root / "train/class1/image003.JPEG").read_bytes()
+    copies = [i for i in range(len(index)) if index.path(i).endswith("class1/00002_image003.JPEG")]
+    assert FolderStore(index).read_many(np.array(copies)) == [original]
+    assert json.loads((tmp_path / "images.json").read_text())["num_files"] == 39
+    repeated.main(tmp_path, 999, images_root / "train")  # is there already
+    assert len(scan_split(tmp_path / "cache", "images")) == 117
+
+
+def test_a_folder_without_images_is_said(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no images in the class folders"):
+        repeated.repeat(tmp_path, tmp_path / "images", 10)

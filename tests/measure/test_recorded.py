@@ -12,7 +12,7 @@ from tests.doctor.suite import Tally, tallied
 
 RECORDED = Path(__file__).with_name("recorded.jsonl.gz")
 MOST_WRONG = 1
-"""Of the 14 or 15 runs of a case: a machine that others use is in trouble of its own now and then."""
+"""Of the 20 runs of a case: a machine that others use is in trouble of its own now and then."""
 
 
 def runs() -> Iterator[tuple[str, dict[str, Any]]]:

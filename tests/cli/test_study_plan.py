@@ -86,7 +86,6 @@ def test_steps_that_replace_one_are_compared_with_the_same_and_no_ground_for_oth
     assert ladder.overrides_of(row(ladder, "c")) == ("data.root=d", "s=1", "x=1", "z=1", "w=1")
     assert ladder.pair(row(ladder, "c")) == ("c", "b")
     assert ladder.alternatives() == [["a"], ["b", "b2", "b3"], ["c"]]
-    assert ladder.notes() == ["Instead of b, and against what that is compared with: b2; b3."]
 
 
 def test_where_the_replaced_step_fails_the_others_stand_as_they_did() -> None:

@@ -39,7 +39,7 @@ def test_where_the_first_row_fails_later_the_rounds_before_count(
     measure_speeds(outcome, Kept(tmp_path), announced)
     assert len(turns.jobs) == 8 and FUSED not in turns.jobs[-1].overrides
     assert {name: len(speeds) for name, speeds in outcome.speeds.items()} == {"start": 2, "fused": 2, "freed": 2}
-    (sheet,) = sheets(outcome)
+    sheet, _ = sheets(outcome)
     assert any(note.startswith("Measuring ended in round 3, as start failed") for note in sheet.notes)
     assert sheet.texts()[1][2].startswith("1.50 x")
 
@@ -52,7 +52,7 @@ def test_a_row_that_fails_later_is_told_where_others_stand_on_it(
     monkeypatch.setattr(study_steps, "call_apart", turns)
     outcome = steps_outcome(tmp_path, STEPS, repeats=2)
     measure_speeds(outcome, Kept(tmp_path), announced)
-    (sheet,) = sheets(outcome)
+    sheet, _ = sheets(outcome)
     assert "freed was measured on top of fused, which failed later: its worth includes that." in sheet.notes
     assert sheet.texts()[2][2].startswith("1.50 x")
 

@@ -10,7 +10,8 @@ from imagenet_opt.cli import study_steps
 from imagenet_opt.cli.doctor import composed
 from imagenet_opt.cli.kept import Kept
 from imagenet_opt.cli.study_steps import Outcome, measure_speeds
-from imagenet_opt.cli.study_winners import TogetherJob, choose, keep_winners, measure_together
+from imagenet_opt.cli.study_turn import TogetherJob
+from imagenet_opt.cli.study_winners import choose, keep_winners, measure_together
 from imagenet_opt.cli.tuned import host
 from imagenet_opt.measure.parity import Parity
 from tests.cli.turns import Processes, announced, steps_outcome
@@ -54,7 +55,7 @@ def test_what_is_worth_it_becomes_an_experiment_that_says_what_was_measured(
     sheet = keep_winners(outcome, kept, announced)
     assert dict(sheet.rows) == {
         "channels_last": "yes",
-        "compile": "no: max-autotune is faster",
+        "compile": "no: max-autotune is the better of those that replace each other",
         "max-autotune": "yes",
         "fused": "no: no difference",
     }
@@ -125,7 +126,7 @@ def test_of_those_that_replace_each_other_the_one_that_helps_full_runs_is_kept(
     outcome = measured(tmp_path, processes)
     for speed in outcome.speeds["max-autotune"]:
         speed["full"] = 520.0 * 1.2
-    assert choose(outcome)["max-autotune"] == "compile is faster"
+    assert choose(outcome)["max-autotune"] == "compile is the better of those that replace each other"
     outcome.parities["compile"] = Parity(0.3, 0.2)
     assert choose(outcome)["max-autotune"] is None, "what trains otherwise is no rival"
 

@@ -24,9 +24,11 @@ class Kept:
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / FILE
+        versions = machine.versions()
+        versions["imagenet-opt"] = versions["imagenet-opt"].partition(" ")[0]  # any commit
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
         self.machine = {
-            "versions": machine.versions(),
+            "versions": versions,
             "host": platform.node(),
             "cpu": cpu_name(),
             "cpus": machine.usable_cpus(),

@@ -67,6 +67,8 @@ def seconds_left(outcome: Outcome, taken: Sequence[float]) -> float | None:
 
     taken: seconds of the turns so far.
     """
+    if outcome.ended:
+        return None
     rows = [row.name for row in outcome.plan.rows if row.name not in outcome.failures]
     counts = [len(outcome.speeds.get(name, [])) for name in rows]
     left = sum(outcome.request.repeats - num for num in counts)

@@ -150,13 +150,10 @@ class Plan:
         return [(word, start) for word, start in given if _value(word) != _value(start)]
 
     def notes(self) -> list[str]:
-        """What rows are compared with where that is not the row above."""
+        """Rows whose worth includes that of another step."""
         if self.file.order != "cumulative":
             return []
         found = []
-        for step in self.file.steps:
-            if names := [row.name for row in self.rows if row.step and row.step.instead_of == step.name]:
-                found.append(f"Instead of {step.name}, and against what that is compared with: {'; '.join(names)}.")
         for row in self.rows:
             if row.name not in self.dropped and (more := [step.name for step in self.also(row)]):
                 found.append(

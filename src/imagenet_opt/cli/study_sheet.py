@@ -47,7 +47,7 @@ def ratios_of(outcome: Outcome, measure: str) -> dict[str, Ratio]:
     """By row, what its step is worth; of a ladder also the last row over the first. Rounds that are not over do not
     count."""
     measured = [row for row in outcome.plan.rows if row.name in outcome.speeds]
-    num_rounds = min((len(outcome.speeds[row.name]) for row in measured), default=0)
+    num_rounds = _num_rounds(outcome)
     later = [row for row in measured if row.step is not None]
     if not num_rounds or not later:
         return {}
@@ -58,6 +58,11 @@ def ratios_of(outcome: Outcome, measure: str) -> dict[str, Ratio]:
         pairs[WHOLE] = (ground[-1], measured[0].name)
     found = block_ratios(values, list(pairs.values()), num_comparisons=len(MEASURES) * len(pairs))
     return dict(zip(pairs, found, strict=True))
+
+
+def _num_rounds(outcome: Outcome) -> int:
+    """That are over for all rows that did not fail."""
+    return min((len(speeds) for speeds in outcome.speeds.values()), default=0)
 
 
 def rates(outcome: Outcome, row: Row, measure: str) -> list[float]:
@@ -103,9 +108,10 @@ def notes(outcome: Outcome, ratios: dict[str, dict[str, Ratio]]) -> list[str]:
     """What the numbers mean, in words."""
     plan, found = outcome.plan, []
     num = len(ratios["compute"])
-    against = {"cumulative": "the row above that worked", "alone": "the start", "leave_one_out": "all without it"}
+    named = "the row that the next table names"
+    against = {"cumulative": named, "alone": "the start", "leave_one_out": "all without it"}
     found.append(
-        f"Worth: against {against[plan.file.order]}, in {outcome.request.repeats} rounds, {len(MEASURES) * num} "
+        f"Worth: against {against[plan.file.order]}, in {_num_rounds(outcome)} rounds, {len(MEASURES) * num} "
         f"comparisons whose intervals hold together with {CONFIDENCE:.0%}; where one contains 1 there is no difference."
     )
     found.append(f"Full runs read {'from storage' if outcome.cold else 'files that are in memory'}.")

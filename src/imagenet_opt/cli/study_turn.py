@@ -21,6 +21,13 @@ class SpeedJob:
 
 
 @dataclass(frozen=True)
+class TogetherJob(SpeedJob):
+    """A turn of what is worth keeping or of the start, which is no turn of the rows. beside: overrides of the other."""
+
+    beside: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class LossJob:
     """steps: optimizer steps to train."""
 
@@ -65,7 +72,7 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
         "memory_gib": peak_gib(patient.device),
         "compile_seconds": alone.compile_seconds,
         "step_seconds": alone.device_seconds,
-        "kernel_seconds": alone.kernel_seconds,
+        "kernel_seconds": (alone.kernel_seconds or 0.0) if patient.device.type == "cuda" else None,
         "batch_size": float(patient.how.batch_size),
         "steady": float(full.steady),
     }

@@ -11,7 +11,7 @@ from imagenet_opt.cli.study_output import now
 from imagenet_opt.cli.study_plan import Row
 from imagenet_opt.cli.study_sheet import MEASURES, ratios_of, said
 from imagenet_opt.cli.study_steps import Outcome, Speed, speed_of
-from imagenet_opt.cli.study_turn import SpeedJob
+from imagenet_opt.cli.study_turn import TogetherJob
 from imagenet_opt.cli.tuned import host, how_to_train, write_tuned
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.blocks import Ratio, block_ratios
@@ -19,13 +19,6 @@ from imagenet_opt.measure.interleave import TurnFailed, interleave
 from imagenet_opt.measure.parity import Parity
 from imagenet_opt.measure.sheet import Column, Sheet
 from imagenet_opt.measure.statistics import verdict
-
-
-@dataclass(frozen=True)
-class TogetherJob(SpeedJob):
-    """A turn of what is worth keeping or of the start, which is no turn of the rows. beside: overrides of the other."""
-
-    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,8 +57,8 @@ def choose(outcome: Outcome) -> dict[str, str | None]:
     full, compute = (ratios_of(outcome, measure) for measure in ("full", "compute"))
     for names in outcome.plan.alternatives():
         good = [name for name in names if reasons[name] is None]
-        best = max(good, key=lambda name: (full[name].ratio, compute[name].ratio), default=None)
-        reasons |= {name: f"{best} is faster" for name in good if name != best}
+        best = max(good, key=lambda name: (round(full[name].ratio, 2), compute[name].ratio), default=None)
+        reasons |= {name: f"{best} is the better of those that replace each other" for name in good if name != best}
     return reasons
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from imagenet_opt.cli.study_output import strict_json
 from imagenet_opt.cli.study_plan import Plan, StepsFile
 from imagenet_opt.cli.study_request import Request
 from imagenet_opt.cli.study_sheet import sheets
@@ -15,6 +16,7 @@ from imagenet_opt.cli.study_steps import Outcome
 from imagenet_opt.data.index import scan_split
 from imagenet_opt.data.store import FolderStore
 from imagenet_opt.measure.sheet import Column, Sheet
+from tests.cli.studies import speed
 from tests.gpu import repeated, report
 
 SUMMARY = {"steps": 400, "throughput/images_per_second": 2700.0, "gpu/utilization_percent": 20.0}
@@ -28,26 +30,25 @@ TESTS = """<testsuites><testsuite><testcase classname="a" name="one"/><testcase 
 </testcase><testcase classname="a" name="three"><skipped/></testcase></testsuite></testsuites>"""
 
 
-def ladder() -> Sheet:
-    """As the study itself makes it, of two rounds."""
+def ladder(**rates: float) -> list[Sheet]:
+    """As the study itself makes it, of three rounds; with these medians of the network alone, by row."""
     file = StepsFile.model_validate({"order": "cumulative", "steps": [{"name": "mixed"}, {"name": "graph"}]})
-    request = Request("ladder", "Ladder", "steps", {}, (), 2, 1.0, 0, None, folder=Path())
+    request = Request("ladder", "Ladder", "steps", {}, (), 3, 1.0, 0, None, folder=Path())
     outcome = Outcome(Plan(file, (), batch_size=128, has_gpu=True), request, cold=False)
-    for name, alone in {"start": 800.0, "mixed": 3000.0, "graph": 2900.0}.items():
-        speed = {"compute": alone, "full": 0.9 * alone, "busy": 0.91, "memory_gib": 9.0, "compile_seconds": None}
-        outcome.speeds[name] = [speed | {"step_seconds": None, "kernel_seconds": None} for _ in range(2)]
-    (sheet,) = sheets(outcome)
-    return sheet
+    for name, alone in rates.items():
+        outcome.speeds[name] = [speed(alone * mood, 0.9 * alone * mood, busy=0.91) for mood in (0.5, 1.0, 1.2)]
+    return sheets(outcome)
 
 
-def write_study(out: Path, name: str, sheet: Sheet) -> None:
-    (out / name).mkdir()
-    (out / name / "study.json").write_text(json.dumps({"command": f"study {name}", "sheets": [asdict(sheet)]}))
+def write_study(out: Path, name: str, *sheets: Sheet) -> None:
+    (out / name).mkdir(exist_ok=True)
+    whole = {"command": f"study {name}", "sheets": [asdict(sheet) for sheet in sheets]}
+    (out / name / "study.json").write_text(strict_json(whole))
 
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    write_study(tmp_path, "short_ladder", ladder())
+    write_study(tmp_path, "short_ladder", *ladder(start=800.0, mixed=3000.0, graph=2900.0))
     write_study(tmp_path, "anatomy", Sheet("Step", (Column("kind"), Column("ms", "{:.1f}")), (("conv|x", 12.34),)))
     for run in ("run", "cifar10"):
         (tmp_path / run).mkdir()
@@ -70,9 +71,9 @@ def test_numbers_stand_beside_their_aims(out: Path, capsys: pytest.CaptureFixtur
         "network alone, over the start": (3.75, "pass"),
         "end to end, mixed, images/s": (2700.0, ""),
         "end to end, over the network alone": (0.9, "FAIL"),
-        "GPU busy end to end, by its events": (0.91, ""),
+        "GPU busy end to end, by its kernels": (0.91, ""),
         "a whole run of train.py, images/s": (2700.0, ""),
-        "a whole run, over the network alone": (0.9, "FAIL"),
+        "a whole run, over the network alone, graph": (2700 / 2900, "FAIL"),
         "GPU busy in a whole run, by NVML": (0.98, ""),
         "CIFAR-10, best top-1 of validation": (0.9431, "pass"),
     }
@@ -103,7 +104,7 @@ def test_what_was_not_run_has_no_verdict(tmp_path: Path) -> None:
 
 
 def test_the_whole_ladder_counts_where_there_are_both(out: Path) -> None:
-    write_study(out, "ladder", Sheet("Ladder", ladder().columns, ladder().rows[:1]))
+    write_study(out, "ladder", *ladder(start=800.0))
     report.main(out)
     found = json.loads((out / "gpu.json").read_text())
     assert found["figures"][2] == {
@@ -114,17 +115,38 @@ def test_the_whole_ladder_counts_where_there_are_both(out: Path) -> None:
         "verdict": "FAIL",
     }
     assert set(found["studies"]) == {"ladder", "short_ladder", "anatomy"}
-    assert "### Ladder" in (out / "gpu.md").read_text()
+    page = (out / "gpu.md").read_text()
+    assert page.count("### Ladder") == 2 and "### What each row sets" in page
+
+
+def test_a_whole_run_is_compared_with_the_row_that_trains_like_it(out: Path) -> None:
+    """Which is the last one of the short ladder, whatever else is faster."""
+
+    def share() -> tuple[float | None, str]:
+        figures = json.loads((out / "gpu.json").read_text())["figures"]
+        (one,) = (figure for figure in figures if figure["what"].startswith("a whole run, over the network alone"))
+        return one["value"], one["verdict"]
+
+    write_study(out, "ladder", *ladder(start=800.0, mixed=9000.0, graph=8000.0))
+    report.main(out)
+    assert share() == (2700 / 2900, "FAIL")
+    write_study(out, "short_ladder", *ladder(start=800.0, mixed=3000.0))
+    report.main(out)
+    assert share() == (None, "not run")
 
 
 def test_a_few_files_become_an_epoch_that_the_index_and_the_reader_take(images_root: Path, tmp_path: Path) -> None:
+    left_over = tmp_path / "cache/new_images/class0"  # by one that was killed
+    left_over.mkdir(parents=True)
+    (left_over / "00000_image000.JPEG").touch()
     repeated.main(tmp_path, 100, images_root / "train")  # 39 files, three times
     index = scan_split(tmp_path / "cache", "images")
     assert len(index) == 117 and index.classes == ("class0", "class1", "class2")
     original = (images_root / "train/class1/image003.JPEG").read_bytes()
     copies = [i for i in range(len(index)) if index.path(i).endswith("class1/00002_image003.JPEG")]
     assert FolderStore(index).read_many(np.array(copies)) == [original]
-    assert json.loads((tmp_path / "images.json").read_text())["num_files"] == 39
+    said = json.loads((tmp_path / "images.json").read_text())
+    assert (said["num_files"], said["num_links"]) == (39, 117)
     repeated.main(tmp_path, 999, images_root / "train")  # is there already
     assert len(scan_split(tmp_path / "cache", "images")) == 117
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 import __main__
-from imagenet_opt.cli.apart import call_apart
+from imagenet_opt.cli.apart import Hung, call_apart
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.interleave import TurnFailed
 
@@ -78,7 +78,7 @@ def test_other_ends_are_turns_that_failed_with_their_reason(tmp_path: Path) -> N
         call_apart(f"{__name__}.fail", "of mine", environment=HERE)
     with pytest.raises(TurnFailed, match="killed by signal 9"):
         call_apart(f"{__name__}.die", None, environment=HERE)
-    with pytest.raises(TurnFailed, match=r"no end after 0\.1 s"):
+    with pytest.raises(Hung, match=r"no end after 0\.1 s"):
         call_apart(f"{__name__}.die", None, environment=HERE, limit_seconds=0.1)
 
 

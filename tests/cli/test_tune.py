@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from imagenet_opt import machine
 from imagenet_opt.cli import overrides as cli_overrides
 from imagenet_opt.cli import tune_memory
+from imagenet_opt.cli.apart import Hung
 from imagenet_opt.cli.bench_report import cpu_name
 from imagenet_opt.cli.build import build_run
 from imagenet_opt.cli.overrides import complete, config_folder
@@ -230,6 +231,21 @@ def test_what_a_setting_is_refused_for_is_a_turn_that_failed(
     both = ("callbacks.acceleration.cuda_graph=true", "callbacks.acceleration.gradient_checkpointing=true")
     with pytest.raises(TurnFailed, match="cuda_graph=true cannot capture"):
         turns.rate(both, 1.0, share=1.0, name="both")
+
+
+def test_a_setting_that_takes_longer_than_there_is_time_is_told(
+    images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
+) -> None:
+    def hang(function: str, job: Any, *, limit_seconds: float) -> Any:
+        raise Hung(f"no end after {limit_seconds:g} s")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("imagenet_opt.cli.tune_turns.call_apart", hang)
+    turns = Turns((f"data.root={images_root}",), 3, Deadline(60), lambda what: None)
+    with pytest.raises(TurnFailed, match=r"^not measured within 120 s: budget$"):  # the first has a minute more
+        turns.rate(("callbacks.acceleration.compile=false",), 1.0, share=1.0, name="eager")
+    with pytest.raises(TurnFailed, match=r"^not compiled and measured within 120 s: budget$"):
+        turns.rate(("callbacks.acceleration.compile=true",), 1.0, share=1.0, name="compiled")
 
 
 def test_a_loader_that_cannot_be_measured_is_a_turn_that_failed(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """Which batch: what fits is found with few trials, and a larger one is taken only where it is surely faster."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
+from imagenet_opt.cli.apart import Hung
 from imagenet_opt.cli.tune_batch import Batch, _fit, _grow
 from imagenet_opt.cli.tune_memory import MemoryTrials
 from imagenet_opt.cli.tune_turns import Changes, Turns
@@ -61,21 +62,27 @@ def test_a_device_that_holds_nothing_is_said_so() -> None:
 class Ending(MemoryTrials):
     """Trials that end otherwise."""
 
-    why: str = ""
+    error: Exception = field(default_factory=TurnFailed)
 
     def _try(self, batch: int, micro: int | None) -> Any:
-        raise TurnFailed(self.why)
+        raise self.error
 
 
 @pytest.mark.parametrize(
-    "why", ["killed by signal 9", "no end after 60 s", "killed by signal 6: what():  std::bad_alloc"]
+    "error",
+    [
+        TurnFailed("killed by signal 9"),
+        TurnFailed("killed by signal 6: what():  std::bad_alloc"),
+        Hung("no end after 60 s"),
+    ],
 )
-def test_only_memory_and_time_make_a_batch_too_large(why: str) -> None:
-    assert not Ending(OmegaConf.create(), why=why).fits(8)
+def test_only_memory_and_time_make_a_batch_too_large(error: Exception) -> None:
+    assert not Ending(OmegaConf.create(), error=error).fits(8)
     with pytest.raises(ConfigError, match="8 images cannot be tried: ImportError: no timm"):
-        Ending(OmegaConf.create(), why="ImportError: no timm").fits(8)
+        Ending(OmegaConf.create(), error=TurnFailed("ImportError: no timm")).fits(8)
     with pytest.raises(ConfigError, match=r"cannot be tried: .*nvidia-smi -c 0"):
-        Ending(OmegaConf.create(), why="AcceleratorError: CUDA-capable device(s) is/are busy or unavailable").fits(8)
+        busy = TurnFailed("AcceleratorError: CUDA-capable device(s) is/are busy or unavailable")
+        Ending(OmegaConf.create(), error=busy).fits(8)
 
 
 class Broken(Turns):

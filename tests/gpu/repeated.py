@@ -5,6 +5,7 @@ drawn), and OUT/images.json says of how many files. Each file is read once, so a
 """
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,20 +15,22 @@ from imagenet_opt.data.index import IMAGE_SUFFIXES
 NUM_DRAWN = 200
 
 
-def repeat(images: Path, target: Path, num: int) -> int:
-    """How many files there are; the links to them are there whole or not at all."""
+def repeat(images: Path, target: Path, num: int) -> tuple[int, int]:
+    """How many files there are, and links to them, which are there whole or not at all."""
     files = sorted(file for file in images.glob("*/*") if file.suffix.lower() in IMAGE_SUFFIXES)
     if not files:
         sys.exit(f"no images in the class folders of {images}")
+    num_each = -(-num // len(files))
     fresh = target.with_name(f"new_{target.name}")
+    shutil.rmtree(fresh, ignore_errors=True)  # of one that was killed
     for file in files:
         file.read_bytes()
         folder = fresh / file.parent.name
         folder.mkdir(parents=True, exist_ok=True)
-        for i in range(-(-num // len(files))):
+        for i in range(num_each):
             (folder / f"{i:05d}_{file.name}").symlink_to(file.resolve())
     fresh.rename(target)
-    return len(files)
+    return len(files), num_each * len(files)
 
 
 def main(out: Path, num: int, images: Path | None) -> None:
@@ -38,8 +41,8 @@ def main(out: Path, num: int, images: Path | None) -> None:
     is_drawn = images is None
     if images is None:
         images = ensure_demo(target.parent / "drawn", num_train=NUM_DRAWN, num_val=10) / "train"
-    num_files = repeat(images, target, num)
-    (out / "images.json").write_text(json.dumps({"num_files": num_files, "num_links": num, "is_drawn": is_drawn}))
+    num_files, num_links = repeat(images, target, num)
+    (out / "images.json").write_text(json.dumps({"num_files": num_files, "num_links": num_links, "is_drawn": is_drawn}))
 
 
 if __name__ == "__main__":

@@ -5,19 +5,19 @@ import sys
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 from xml.etree import ElementTree
 
 import torch
 
-from imagenet_opt.cli.study_sheet import MEASURES
 from imagenet_opt.machine import usable_cpus, versions
 from imagenet_opt.measure.sheet import Column, Sheet
 from imagenet_opt.run.metrics_csv import read_rows
 
 AIMS = {"end to end": 0.95, "factor": 3.0, "cifar10": 0.94}
-STUDIES = ("ladder", "short_ladder", "anatomy")
+LADDERS = ("ladder", "short_ladder")
+STUDIES = (*LADDERS, "anatomy")
 ACCURACY, BUSY, RATE = "val/acc1", "gpu/utilization_percent", "throughput/images_per_second"
 RUN_BY = {
     "ladder": "run.sh --ladder",
@@ -48,7 +48,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Speed:
-    """alone: images per second of the network alone; full: end to end. busy: share of the time."""
+    """Medians. alone: images per second of the network alone; full: end to end. busy: share of the time."""
 
     name: str
     alone: float
@@ -60,7 +60,9 @@ def gathered(out: Path) -> dict[str, Any]:
     studies = {name: json.loads(p.read_text()) for name in STUDIES if (p := out / name / "study.json").exists()}
     curve = [[step, row[ACCURACY]] for step, row in read_rows(out / "cifar10" / "metrics.csv") if ACCURACY in row]
     run = whole_run(out / "run")
-    ladder = speeds(next((studies[name] for name in STUDIES[:2] if name in studies), None))
+    ladders = {name: speeds(studies[name]) for name in LADDERS if name in studies}
+    ladder = [one for one in next(iter(ladders.values()), []) if one]
+    as_run = ladders.get("short_ladder", [None])[-1]
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU",
@@ -68,7 +70,7 @@ def gathered(out: Path) -> dict[str, Any]:
         "versions": versions(),
         "images": json.loads(p.read_text()) if (p := out / "images.json").exists() else None,
         "parts": parts(out),
-        "figures": [asdict(one) | {"verdict": one.verdict} for one in figures(ladder, run, curve)],
+        "figures": [asdict(one) | {"verdict": one.verdict} for one in figures(ladder, as_run, run, curve)],
         "run": run,
         "cifar10_curve": curve,
         "studies": studies,
@@ -87,16 +89,16 @@ def parts(out: Path) -> dict[str, str]:
     return said
 
 
-def speeds(ladder: dict[str, Any] | None) -> list[Speed]:
-    """Of all rows that were measured; the first one is the start."""
-    if ladder is None:
-        return []
-    (sheet,) = ladder["sheets"]
-    headings = [column["heading"] for column in sheet["columns"]]
-    alone, full = (headings.index(f"{name}, images/s") for name in MEASURES.values())
-    busy = headings.index("device busy")
-    rows = [row for row in sheet["rows"] if isinstance(row[alone], float)]
-    return [Speed(row[0], row[alone], row[full], row[busy]) for row in rows]
+def speeds(ladder: dict[str, Any]) -> list[Speed | None]:
+    """Of each row, None where it was not measured; the first one is the start."""
+    return [speed(row["name"], row.get("speeds")) for row in ladder["sheets"][0]["data"]["rows"]]
+
+
+def speed(name: str, rounds: list[dict[str, float]] | None) -> Speed | None:
+    if not rounds:
+        return None
+    alone, full, busy = (median(one[what] for one in rounds) for what in ("compute", "full", "busy"))
+    return Speed(name, alone, full, busy)
 
 
 def whole_run(folder: Path) -> dict[str, float]:
@@ -111,11 +113,13 @@ def whole_run(folder: Path) -> dict[str, float]:
     return found | ({BUSY: fmean(later)} if later else {})
 
 
-def figures(ladder: list[Speed], run: dict[str, float], curve: list[list[float]]) -> list[Figure]:
+def figures(ladder: list[Speed], as_run: Speed | None, run: dict[str, float], curve: list[list[float]]) -> list[Figure]:
+    """as_run: the row that trains as the whole run does."""
     start = ladder[0] if ladder else None
     best = max(ladder, key=lambda one: one.alone, default=None)
     rate, busy = run.get(RATE), run.get(BUSY)
     name = best.name if best else "all on"
+    same = as_run.name if as_run else "all on"
     alone = best.alone if best else None
 
     def share(one: float | None, whole: float | None) -> float | None:
@@ -127,9 +131,14 @@ def figures(ladder: list[Speed], run: dict[str, float], curve: list[list[float]]
         Figure("network alone, over the start", share(alone, start and start.alone), "{:.2f} x", AIMS["factor"]),
         Figure(f"end to end, {name}, images/s", best and best.full, "{:,.0f}"),
         Figure("end to end, over the network alone", share(best and best.full, alone), "{:.1%}", AIMS["end to end"]),
-        Figure("GPU busy end to end, by its events", best and best.busy, "{:.0%}"),
+        Figure("GPU busy end to end, by its kernels", best and best.busy, "{:.0%}"),
         Figure("a whole run of train.py, images/s", rate, "{:,.0f}"),
-        Figure("a whole run, over the network alone", share(rate, alone), "{:.1%}", AIMS["end to end"]),
+        Figure(
+            f"a whole run, over the network alone, {same}",
+            share(rate, as_run and as_run.alone),
+            "{:.1%}",
+            AIMS["end to end"],
+        ),
         Figure("GPU busy in a whole run, by NVML", share(busy, 100.0), "{:.0%}"),
         Figure(
             "CIFAR-10, best top-1 of validation", max((y for _, y in curve), default=None), "{:.2%}", AIMS["cifar10"]

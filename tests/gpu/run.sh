@@ -4,7 +4,8 @@
 #   tests/gpu/run.sh OUT [IMAGES]           a short ladder, a whole run, the anatomy and the tests, in 8 minutes; what
 #                                           there is no time for is cut short, and said. OUT must be empty.
 #   tests/gpu/run.sh --ladder OUT [IMAGES]  the whole ladder with its check of losses, 9.5 minutes of it each time: the
-#                                           same command goes on, three or four times
+#                                           same command goes on, three or four times, and on the
+#                                           same hostname: turns of another one are measured anew
 #   tests/gpu/run.sh --cifar10 OUT CIFAR10  the recipe for CIFAR-10, 9.5 minutes of it each time
 #
 # IMAGES: class folders with JPEGs; 150 are enough, as each is used again and again. Without it, images are drawn.
@@ -51,7 +52,9 @@ elif [ $mode = all ]; then
         callbacks.acceleration.cuda_graph=true trainer.max_steps=$steps trainer.limit_val_batches=0 logger=csv \
         hydra.run.dir="$out/run"
     part anatomy "${study[@]}" study=anatomy "${data[@]}" --folder "$out/anatomy"
-    part tests python3 -m pytest tests/gpu -o addopts="--import-mode=importlib -q" --junitxml="$out/tests.xml"
+    # the doctor's take the longest: last, so that they alone are cut short
+    part tests python3 -m pytest tests/gpu/test_[!d]*.py tests/gpu/test_d*.py \
+        -o addopts="--import-mode=importlib -q" --junitxml="$out/tests.xml"
     rm -rf "${out:?}/cache" "$out"/*/checkpoints "$out"/*/*.ckpt "$out"/*/compiled
 fi
 python3 tests/gpu/report.py "$out" || failed=1

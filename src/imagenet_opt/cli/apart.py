@@ -29,6 +29,10 @@ _JOB, _ANSWER, _LOG = "job.pickle", "answer.json", "log.txt"
 _ERROR = re.compile(r"(\w+\.)*(?P<error>\w*(Error|Exception|Interrupt)(:.*|$))")
 
 
+class Hung(TurnFailed):
+    """The call had not ended within its limit."""
+
+
 def call_apart(
     function: str, job: Any, *, limit_seconds: float = LIMIT_SECONDS, environment: Mapping[str, str] | None = None
 ) -> Any:
@@ -38,7 +42,8 @@ def call_apart(
     `function` starts with its own command line, as Lightning does for DDP, call it too (LOCAL_RANK tells them apart);
     the first one's answer counts, and the first error of any.
 
-    Raises ImagenetOptError as the process raised it, and TurnFailed with the reason where it died otherwise.
+    Raises ImagenetOptError as the process raised it, Hung after limit_seconds, and TurnFailed with the reason where it
+    died otherwise.
     """
     with tempfile.TemporaryDirectory(prefix="imagenet_opt_apart_") as scratch:
         folder = Path(scratch)
@@ -68,7 +73,7 @@ def _run(command: list[str], folder: Path, limit_seconds: float, environment: Ma
         try:
             return process.wait(limit_seconds)
         except subprocess.TimeoutExpired as error:
-            raise TurnFailed(f"no end after {limit_seconds:g} s") from error
+            raise Hung(f"no end after {limit_seconds:g} s") from error
         finally:
             _end(process)
 

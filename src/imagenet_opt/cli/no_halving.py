@@ -28,11 +28,11 @@ class AskedOnly(MicroBatches):
 
 @contextmanager
 def named_out_of_memory(config: DictConfig) -> Iterator[None]:
-    """Whatever ran out of memory within, in a step, a compilation or a copy, becomes one OutOfMemory that names the
-    keys of this configuration."""
+    """An error of torch or Python that says that memory ran out, in a compilation or a copy, becomes an OutOfMemory
+    that names the keys of this configuration. One that is there already knows better what to set."""
     try:
         yield
-    except (OutOfMemory, MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not ran_out(error) and "bad_alloc" not in str(error):
             raise
         where, micro = f"out of memory at data.batch_size={config.data.batch_size}", config.model.micro_batch_size

@@ -2,14 +2,13 @@
 
 import shlex
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 from omegaconf import OmegaConf
 
-from imagenet_opt.cli.apart import call_apart
+from imagenet_opt.cli.apart import Hung, call_apart
 from imagenet_opt.cli.doctor import composed
 from imagenet_opt.cli.kept import Kept
 from imagenet_opt.cli.study_plan import Plan, Row, StepsFile
@@ -181,13 +180,13 @@ def apart(function: str, job: object, request: Request, *, timed_seconds: float)
     """What a function of study_turn gives in a process of its own. Raises TurnFailed."""
     cache = {"TORCHINDUCTOR_CACHE_DIR": str((request.folder / "compiled").resolve())}
     limit = _COMPILING_SECONDS + _ALLOWANCE * timed_seconds
-    began = time.monotonic()
     try:
         return call_apart(f"imagenet_opt.cli.study_turn.{function}", job, limit_seconds=limit, environment=cache)
-    except (ImagenetOptError, TurnFailed) as error:
-        hung = time.monotonic() - began >= limit
-        hint = "; it hangs or compiles for too long: leave it out in a study of your own, study=FILE.yaml"
-        raise TurnFailed(f"{error}{hint if hung else ''}") from error
+    except Hung as error:
+        hint = "it hangs or compiles for too long: leave it out in a study of your own, study=FILE.yaml"
+        raise TurnFailed(f"{error}; {hint}") from error
+    except ImagenetOptError as error:
+        raise TurnFailed(str(error)) from error
 
 
 def plain(overrides: tuple[str, ...]) -> object:

@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_rounds import rounds_of
 from imagenet_opt.cli.study_subject import Subject, subject_of
-from imagenet_opt.machine import GIB
 from imagenet_opt.measure.blocks import Ratio, measured_ratios
 from imagenet_opt.measure.interleave import Rounds, TurnFailed
 from imagenet_opt.measure.interval import interval, ratio_cells, series
+from imagenet_opt.measure.peak_memory import peak_gib
 from imagenet_opt.measure.several_batches import Loss, backward_in_turn, backward_on_streams, in_turn_on_streams
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
 from imagenet_opt.measure.statistics import median_interval
@@ -52,7 +52,7 @@ class Options(BaseModel):
 
 @dataclass(frozen=True)
 class Trained:
-    """peak_gib: of the GPU's memory; None on a CPU."""
+    """peak_gib: that torch reserved of the GPU's memory; None on a CPU."""
 
     images_per_second: float
     peak_gib: float | None
@@ -83,7 +83,7 @@ def train(subject: Subject, num_batches: int, way: str, seconds: float) -> Train
         taken = seconds_per_call(_step(subject, num_batches, way), seconds=seconds, settle=subject.settle)
     except torch.OutOfMemoryError as error:
         raise TurnFailed("the GPU's memory does not hold it") from error
-    peak = torch.cuda.max_memory_allocated(subject.device) / GIB if on_gpu else None
+    peak = peak_gib(subject.device) if on_gpu else None
     return Trained(num_batches * subject.num_images / taken, peak)
 
 

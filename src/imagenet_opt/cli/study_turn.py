@@ -52,7 +52,7 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
     from imagenet_opt.cli.doctor import composed
     from imagenet_opt.cli.doctor_stages import Patient, Span, watched_ceiling
     from imagenet_opt.cli.no_halving import named_out_of_memory
-    from imagenet_opt.cli.tune_trial import peak_gib
+    from imagenet_opt.measure.peak_memory import peak_gib
 
     quiet()
     config = composed((*job.overrides, STOPS))

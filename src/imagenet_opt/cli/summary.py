@@ -1,11 +1,9 @@
 """What is left to say when a run ends: one table, and the same as summary.json."""
 
 import json
-import resource
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Trainer
 from rich import box
 from rich.console import Console
@@ -13,8 +11,8 @@ from rich.table import Table
 
 from imagenet_opt.cli.sweep_rows import SUMMARY
 from imagenet_opt.cli.terminal import printable
-from imagenet_opt.machine import GIB
 from imagenet_opt.measure.bottleneck import sentence
+from imagenet_opt.measure.peak_memory import peak_gib
 from imagenet_opt.run import checkpoint as checkpoints
 from imagenet_opt.run import metrics_csv
 
@@ -45,13 +43,6 @@ def _loader(trainer: Trainer) -> dict[str, float]:
     loader: Any = getattr(trainer.train_dataloader, "loader", None)
     names = ("num_workers", "prefetch_factor")
     return {f"loader/{name}": getattr(loader, name) or 0 for name in names if hasattr(loader, name)}
-
-
-def peak_gib(device: torch.device) -> float:
-    """Most memory ever taken: allocated on the GPU, or resident in this process on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / GIB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
 
 
 def write_summary(numbers: dict[str, float], run_folder: Path) -> None:

@@ -22,10 +22,14 @@ AS_IT_IS = "as configured"
 
 @dataclass
 class Compute:
-    """changes: what to keep. rate: images per second with them, None where that was measured uncompiled only."""
+    """changes: what to keep. rate: images per second with them, None where that was measured uncompiled only.
+
+    cut: the micro-batches that all was measured with, where the batch did not fit at once.
+    """
 
     changes: Changes = ()
     rate: float | None = None
+    cut: Changes = ()
     notes: list[str] = field(default_factory=list)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from imagenet_opt.cli.apart import call_apart
+from imagenet_opt.cli.apart import Hung, call_apart
 from imagenet_opt.errors import ConfigError, OutOfMemory
 from imagenet_opt.measure.fit_search import largest_that_fits, whole
 from imagenet_opt.measure.interleave import TurnFailed
@@ -50,7 +50,7 @@ class MemoryTrials:
             found = self._try(batch, micro)
             trial = Trial(batch, micro, found["peak_gib"])
         except TurnFailed as error:
-            if not lacks_memory(str(error)):
+            if not lacks_memory(error):
                 raise ConfigError(f"{batch} images cannot be tried: {explained(error)}") from error
             trial = Trial(batch, micro, None, str(error))
         self.tried.append(trial)
@@ -80,9 +80,12 @@ class MemoryTrials:
             return call_apart("imagenet_opt.cli.tune_trial.fits", job, limit_seconds=self.limit())
 
 
-def lacks_memory(why: str) -> bool:
+def lacks_memory(error: TurnFailed) -> bool:
     """Killed for it, ended for it, or so short of it that there was no end."""
-    return why.startswith(("killed by signal 9", "no end after")) or ran_out(RuntimeError(why)) or "bad_alloc" in why
+    if isinstance(error, Hung) or isinstance(error.__cause__, OutOfMemory):
+        return True
+    why = str(error)
+    return why.startswith("killed by signal 9") or ran_out(RuntimeError(why)) or "bad_alloc" in why
 
 
 def explained(error: TurnFailed) -> str:

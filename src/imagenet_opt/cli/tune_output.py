@@ -89,7 +89,7 @@ def _loader_sheet(loader: Loader, simulated: str) -> Sheet:
     untimed = [(one, why) for one, why in found.failures.items() if one not in found.turns]
     rows += [(*_cells(str(one), (), base, ()), why) for one, why in untimed]
     if loader.target is None:
-        facts = ["what the device takes, compiled, is not known: there was no time for that"]
+        facts = ["what the device takes is not known: it was not measured with all that is kept"]
     else:
         facts = [f"the device takes {loader.target / ENOUGH:,.0f} images/s{simulated}"]
     if (num := loader.num_processes) > 1:

@@ -1,7 +1,7 @@
 """All that is tuned, in order: the device alone, the batch, the loader."""
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -101,6 +101,8 @@ def _tune_device(found: Tuning, turns: Turns, patient: Patient, seconds: float) 
     found.overrides += batch.changes
     if found.config.data.batch_size == AUTO and batch.size == patient.how.batch_size:
         found.overrides += (f"data.batch_size={batch.size}",)
+    if compute.cut and not batch.changes:  # it fits with what was found, and was timed in micro-batches
+        return batch.rate
     return batch.rate or compute.rate
 
 
@@ -111,12 +113,12 @@ def _compute(found: Tuning, turns: Turns, patient: Patient, seconds: float) -> C
     try:
         return tune()
     except TurnFailed as error:
-        if not lacks_memory(str(error)) or not (cut := _batch(turns, (), patient, seconds, COMPUTE_SHARE).changes):
+        if not lacks_memory(error) or not (cut := _batch(turns, (), patient, seconds, COMPUTE_SHARE).changes):
             raise
     found.notes.append(f"the batch does not fit at once: the device alone is measured with {' '.join(cut)}")
     turns.overrides = (*given, *cut)
     try:
-        return tune()
+        return replace(tune(), cut=cut)
     finally:
         turns.overrides = given
 

@@ -22,7 +22,7 @@ from imagenet_opt.data.batch import Batch, Making
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.loader import image_dtype
 from imagenet_opt.errors import OutOfMemory
-from imagenet_opt.machine import GIB
+from imagenet_opt.measure.peak_memory import peak_gib
 from imagenet_opt.measure.rate import NUM_WINDOWS
 
 STEPS = 3
@@ -144,11 +144,3 @@ def _limit_memory(device: torch.device, spare: float) -> None:
     room = int(machine.available_memory() * (1 - spare))
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (psutil.Process().memory_info().data + room, hard))
-
-
-def peak_gib(device: torch.device) -> float:
-    """Most that torch held on the GPU, or this process in RAM."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_reserved(device) / GIB
-    lines = Path("/proc/self/status").read_text().splitlines()  # getrusage counts the process before as well
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / GIB

@@ -8,7 +8,7 @@ from statistics import median
 
 from omegaconf import DictConfig, open_dict
 
-from imagenet_opt.cli.apart import call_apart
+from imagenet_opt.cli.apart import Hung, call_apart
 from imagenet_opt.cli.doctor import composed
 from imagenet_opt.cli.tune_memory import job_of
 from imagenet_opt.errors import ImagenetOptError
@@ -88,11 +88,9 @@ class Turns:
             job = job_of(config, folder) | {"seconds": seconds}
             try:
                 found = call_apart("imagenet_opt.cli.tune_trial.rate", job, limit_seconds=limit)
-            except TurnFailed as error:
-                if str(error).startswith("no end after"):
-                    what = "compiled and measured" if compiles else "measured"
-                    raise TurnFailed(f"not {what} within {limit:.0f} s: budget") from error
-                raise
+            except Hung as error:
+                what = "compiled and measured" if compiles else "measured"
+                raise TurnFailed(f"not {what} within {limit:.0f} s: budget") from error
             except ImagenetOptError as error:
                 raise TurnFailed(str(error)) from error
             finally:

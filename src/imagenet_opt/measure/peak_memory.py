@@ -1,0 +1,19 @@
+"""The most memory that this process has had."""
+
+import resource
+from pathlib import Path
+
+import torch
+
+from imagenet_opt.machine import GIB
+
+_STATUS = Path("/proc/self/status")
+
+
+def peak_gib(device: torch.device) -> float:
+    """That torch reserved on the GPU, what it keeps for reuse and for graphs included; on a CPU, resident in RAM."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device) / GIB
+    own = (int(line.split()[1]) for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM"))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # also of the program that this process ran before
+    return next(own, before) * 1024 / GIB

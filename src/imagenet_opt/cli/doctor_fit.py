@@ -188,7 +188,7 @@ class Watch(Callback):
     def _end(self, trainer: Trainer) -> None:
         num_steps = len(self.seen.stamps) - 1
         taken = self._num_ready - num_ready(trainer.train_dataloader)
-        self.seen.steady |= taken <= _MOST_TAKEN * num_steps
+        self.seen.steady |= taken <= max(1, _MOST_TAKEN * num_steps)  # one may be half made
         is_save, phases = saves(trainer), Counter[str]()
         for action, seconds in self._clock.own_seconds.items():
             phases[_phase(action, is_save)] += (seconds - self._own.get(action, 0.0)) / num_steps  # type: ignore[assignment]

@@ -21,6 +21,8 @@ MOST = 1024
 keep its accuracy when the learning rate is scaled (arXiv 1706.02677)."""
 LIMIT_SECONDS = 600.0
 """Of a trial."""
+_NO_ROOM = ("bad_alloc", "Thread creation failed")
+"""What C++, and OpenMP for the stack of a thread, say where the memory runs out."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ def lacks_memory(error: TurnFailed) -> bool:
     if isinstance(error, Hung) or isinstance(error.__cause__, OutOfMemory):
         return True
     why = str(error)
-    return why.startswith("killed by signal 9") or ran_out(RuntimeError(why)) or "bad_alloc" in why
+    no_room = any(words in why for words in _NO_ROOM)
+    return why.startswith("killed by signal 9") or ran_out(RuntimeError(why)) or no_room
 
 
 def explained(error: TurnFailed) -> str:

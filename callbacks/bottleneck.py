@@ -10,12 +10,10 @@ from lightning.pytorch.utilities import rank_zero_info
 from imagenet_opt.measure.attribution import MIN_STEPS, Attribution, Window, attribute
 from imagenet_opt.measure.bottleneck import sentence
 from imagenet_opt.measure.cuda_clock import CudaClock
-from imagenet_opt.run.action_clock import CALLBACK, FETCH, LOGGER, SAVE, STEP, ActionClock, unwatch, watch
+from imagenet_opt.run.action_clock import CALLBACK, FETCH, LOGGER, STEP, ActionClock, saves, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step
 
 Sums = dict[str, float]
-_ON_SAVE = ".on_save_checkpoint"
-"""What of each callback, and of the module, a save calls."""
 
 
 class Bottleneck(Callback):
@@ -44,8 +42,7 @@ class Bottleneck(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
             self._clock = watch(trainer)
-            # An action begins with its callback's key, which is its class's name or begins with it.
-            self._savers = tuple(f"{CALLBACK}{callback.state_key}." for callback in trainer.checkpoint_callbacks)
+            self._is_save = saves(trainer)
             self._device_clock = CudaClock() if trainer.strategy.root_device.type == "cuda" else None
             self._first = self._last = None
             self._num_steps, self._device_seconds, self._validation_seconds = 0, 0.0, 0.0
@@ -143,7 +140,7 @@ class Bottleneck(Callback):
         return sums
 
     def _kind(self, action: str) -> str | None:
-        if action == SAVE or action.endswith(_ON_SAVE) or action.startswith(self._savers):
+        if self._is_save(action):
             return "checkpoint"
         return "callbacks" if action.startswith(CALLBACK) else "logging" if action.startswith(LOGGER) else None
 

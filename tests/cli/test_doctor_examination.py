@@ -44,6 +44,9 @@ class Brief(Patient):
         self._noted(span)
         return watched()
 
+    def copy(self, span: Span) -> Ceiling | None:
+        return self._noted(span) if self.device.type == "cuda" else None
+
     def _noted(self, span: Span) -> Ceiling:
         self.spans.append(span.seconds)
         return Ceiling((100.0,) * 7, COLD)
@@ -126,6 +129,14 @@ def test_what_the_machine_lacks_is_said_before_the_first_experiment(
 
     Examination(brief(root), budget_seconds=90, announce=announce).evidence(command="mine")
     assert "small_shared_memory: 1 workers" in told[1]
+
+
+def test_where_no_kernel_is_seen_it_is_said(root: Path, checked: None) -> None:
+    patient = brief(root)
+    patient.device = torch.device("cuda", 0)
+    blind = Examination(patient, budget_seconds=90, announce=lambda what: None)
+    blind._compute()
+    assert blind.texts["kernels"].startswith("no kernel was seen; CUPTI needs permission")
 
 
 @pytest.mark.parametrize("stage", ["decode", "load", "compute", "train"])

@@ -1,8 +1,23 @@
 """What of the main process's time the doctor calls by which name."""
 
 import pytest
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from imagenet_opt.cli.doctor_fit import _phase
+from imagenet_opt.run.action_clock import saves
+
+
+class Checkpoint(LightningCheckpoint):
+    pass
+
+
+class Saver(LightningCheckpoint):
+    """Has no telling name."""
+
+
+KEPT = ModelCheckpoint(monitor="val.loss")
 
 
 @pytest.mark.parametrize(
@@ -11,7 +26,8 @@ from imagenet_opt.cli.doctor_fit import _phase
         ("[_TrainingEpochLoop].train_dataloader_next", "fetch"),
         ("save_checkpoint", "checkpoint"),
         ("[Callback]Checkpoint.on_train_batch_end", "checkpoint"),
-        ("[Callback]ModelCheckpoint{'monitor': 'val.loss'}.on_train_batch_end", "checkpoint"),
+        (f"[Callback]{KEPT.state_key}.on_train_batch_end", "checkpoint"),
+        ("[Callback]Saver.on_train_batch_end", "checkpoint"),
         ("[Callback]Throughput.on_save_checkpoint", "checkpoint"),
         ("[Callback]GradientCheckpointing.on_train_batch_end", "callback GradientCheckpointing"),
         ("[Callback]Watch.on_train_batch_end", "device"),
@@ -23,4 +39,5 @@ from imagenet_opt.cli.doctor_fit import _phase
     ],
 )
 def test_only_exact_names_are_known(action: str, phase: str) -> None:
-    assert _phase(action) == phase
+    trainer = Trainer(accelerator="cpu", logger=False, callbacks=[Checkpoint(), Saver(), KEPT])
+    assert _phase(action, saves(trainer)) == phase

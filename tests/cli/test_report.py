@@ -8,6 +8,7 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from imagenet_opt.cli.main import run
@@ -15,6 +16,7 @@ from imagenet_opt.cli.report import parse
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.diagnosis import Finding, write_diagnosis
 from imagenet_opt.measure.report.page import PARTS
+from imagenet_opt.measure.timeline import ChunkWriter
 from tests.diagnoses import make_diagnosis, write_run, write_timeline
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -117,6 +119,7 @@ def test_the_terminal_has_the_verdict_and_what_to_do(tmp_path: Path, capsys: pyt
     for words in ("files one by one", "data.reads_in_flight=64", "confidence", "full run, files on storage"):
         assert words in said, words
     assert f"${2 * 1_281_167 / 212 / 3600:.2f} an epoch" in said
+    assert said.count("3.02 it/s") == 1, "a rate is said once"
     assert "careful: not the same accelerator: mine has a real one, before has a simulated a10g" in said
     assert re.search(r"cause +storage answers late +decoding takes the CPUs", said)
     assert said.splitlines()[-1].startswith("wrote ")
@@ -314,3 +317,22 @@ def test_an_hour_that_is_zoomed_shows_every_sample(tmp_path: Path, in_browser: C
     assert 3500 < len(far["points"]["read"]) <= 4000 and far["peak"] == pytest.approx(777)
     assert far["title"] == "The least and the greatest of every 1.8 s"
     assert len(far["bands"]) == 300
+
+
+ZOOM_ONCE = """<script>
+const zoomed = document.getElementById("plot-timeline");
+zoomed.on("plotly_react", () => document.body.append("drawn anew"));
+Plotly.relayout(zoomed, {"xaxis.range[0]": 1, "xaxis.range[1]": 2});
+</script>"""
+
+
+def test_a_timeline_without_events_can_be_zoomed(tmp_path: Path, in_browser: Callable[[Path], str]) -> None:
+    folder = write_run(tmp_path / "mine")
+    shutil.rmtree(folder / "timeline")
+    writer = ChunkWriter(folder / "timeline")
+    writer.add("samples", {"unix_seconds": 100 + 0.1 * np.arange(50), "queue_depth": np.ones(50)})
+    writer.flush()
+    report(folder)
+    page = folder / "report.html"
+    page.write_text(page.read_text().replace("</body>", f"{ZOOM_ONCE}</body>"))
+    assert in_browser(page).rpartition("</script>")[2].startswith("drawn anew")

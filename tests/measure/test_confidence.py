@@ -23,7 +23,8 @@ def test_a_run_as_fast_as_expected_leaves_no_doubt() -> None:
          "medium", "scatters"),
         ({"ceilings": {"full_cold": Ceiling((RATES["full_cold"],) * 6, {"steady": 0.0})}},
          "medium", "timed on batches that were made before, and may be slower in the long run; raise --budget"),
-        ({"facts": {}}, "medium", "whether files are in memory is not known"),
+        ({"facts": {}, "texts": {"cached_share": "nobody tells"}}, "medium", "in memory is not known: nobody tells"),
+        ({"texts": {"kernels": "no kernel seen; ask"}}, "medium", "GPU's kernels count as work: no kernel seen; ask"),
         ({"facts": {"cached_share": 0.0, "cold_verified": 0.0}, "texts": {"cold": "unverified: nobody tells"}},
          "medium", "cold rates are unverified: nobody tells"),
         ({"facts": {"cached_share": 0.0, "cold_passes": 7.0}}, "medium", "up to 7 times, from memory at last; "
@@ -41,6 +42,15 @@ def test_each_doubt_is_named(changes: dict, level: str, doubt: str) -> None:
 def test_cold_files_are_no_matter_where_the_run_reads_from_memory() -> None:
     facts = {"cached_share": 1.0, "cold_verified": 0.0, "cold_passes": 7.0}
     assert confidence(make_diagnosis(facts=facts)).level == "high"
+
+
+def test_the_full_run_of_the_other_state_is_no_doubt() -> None:
+    """Files are on storage; of those in memory the run scatters, and used up what was made before."""
+    rates = {name: Ceiling((RATES[name],) * 6) for name in RATES}
+    other = Ceiling(tuple(RATES["full_warm"] * x for x in (0.5, 0.6, 1, 1, 1.4, 1.5)), {"steady": 0.0})
+    assert confidence(make_diagnosis(ceilings=rates | {"full_warm": other})).level == "high"
+    in_memory = confidence(make_diagnosis(ceilings=rates | {"full_warm": other}, facts={"cached_share": 1.0}))
+    assert len(in_memory.doubts) == 2
 
 
 def test_a_calculated_copy_is_no_doubt() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_opt.measure.cures import changing, data_words, look_at, more_cpus, pack, saves, without_waiting
+from imagenet_opt.measure.cures import changing, data_place, look_at, saves, without_waiting
 from imagenet_opt.measure.evidence import Evidence
 from imagenet_opt.measure.rules import RULES
 from tests.measure.test_verdict import STORIES, seen
@@ -57,25 +57,66 @@ def test_another_callback_that_saves_is_named() -> None:
 
 def test_the_folder_is_the_runs_own_and_quoted_for_the_shell() -> None:
     run = configured(data={"root": "/my data/$x", "train_folder": ".", "val_folder": "val"})
-    assert shlex.split(data_words(run)) == ["data.root=/my data/$x", "data.train_folder=."]
-    assert shlex.split(pack(run))[2] == "data.root=/my data/$x"
+    assert shlex.split(data_place(run).words) == ["data.root=/my data/$x", "data.train_folder=."]
+    assert shlex.split(data_place(run).pack())[2] == "data.root=/my data/$x"
 
 
 @pytest.mark.parametrize("config", [{}, {"data": {"root": None}}, {"data": {"root": "${oc.env:DATA}"}}])
 def test_without_a_folder_there_is_a_place_for_it(config: dict[str, Any]) -> None:
-    assert data_words(configured(**config)) == "data.root=YOUR_FOLDER"
+    assert data_place(configured(**config)).words == "data.root=YOUR_FOLDER"
 
 
 def test_shards_are_copied_and_not_packed() -> None:
     packed = replace(configured(data={"root": "/fsx/packed"}), facts=seen().facts | {"packed": 1.0})
-    assert pack(packed) == "cp -r /fsx/packed /local/disk/packed"
-    assert "/fsx/packed" not in pack(packed, "max_side=500"), "which are the images' own folder no longer"
+    assert data_place(packed).pack() == "cp -r /fsx/packed /local/disk/packed"
+    smaller = data_place(packed).pack("max_side=500")
+    assert "/fsx/packed" not in smaller, "which are the images' own folder no longer"
 
 
-def test_each_limit_of_cpus_is_lifted_where_it_was_set() -> None:
-    assert more_cpus("cgroup quota", 8) == ("docker run --cpus=8 ...",)
-    assert more_cpus("SLURM_CPUS_PER_TASK", 8) == ("#SBATCH --cpus-per-task=8",)
-    assert more_cpus("affinity", 8)[0] == "taskset --cpu-list 0-7 python train.py ..."
+def test_a_callback_is_left_out_by_a_word_that_the_shell_leaves_alone() -> None:
+    callbacks = {"mine": {"_target_": "callbacks.mine.Mine"}}
+    rule = next(rule for rule in RULES if rule.__name__ == "slow_callback")
+    (command,) = rule(replace(STORIES["slow_callback"], config={"callbacks": callbacks})).commands
+    assert command.endswith(" '~callbacks.mine'"), "a bare ~word may be a home"
+
+
+@pytest.mark.parametrize(
+    ("switches", "overrides"),
+    [
+        ({}, ("compile=true", "compile_mode=reduce-overhead")),
+        ({"compile": True, "compile_mode": "default"}, ("compile_mode=reduce-overhead",)),
+        ({"compile": False, "compile_mode": "max-autotune"}, ("compile=true", "compile_mode=reduce-overhead")),
+        ({"cuda_graph": True, "compile": False, "compile_mode": "default"}, ()),
+        ({"compile": True, "compile_mode": "reduce-overhead"}, ()),
+        ({"compile": True, "compile_mode": "max-autotune"}, ()),
+    ],
+)
+def test_no_second_kind_of_cuda_graphs_is_prescribed(switches: dict[str, Any], overrides: tuple[str, ...]) -> None:
+    """Acceleration refuses compile_mode=reduce-overhead beside cuda_graph=true."""
+    rule = next(rule for rule in RULES if rule.__name__ == "launch_bound")
+    found = rule(replace(STORIES["launch_bound"], config={"callbacks": {"acceleration": switches}}))
+    assert found.fired and found.overrides == tuple(f"callbacks.acceleration.{one}" for one in overrides)
+    assert ("CUDA graphs" in found.remedy) == bool(overrides)
+
+
+@pytest.mark.parametrize(("resize_on", "has_gpu"), [("device", 1.0), ("worker", 1.0), ("worker", 0.0)])
+def test_the_gpu_is_told_to_resize_where_there_is_one_that_does_not(resize_on: str, has_gpu: float) -> None:
+    rule = next(rule for rule in RULES if rule.__name__ == "slow_decode")
+    slow = STORIES["slow_decode"]
+    facts, texts = slow.facts | {"has_gpu": has_gpu}, slow.texts | {"resize_on": resize_on}
+    found = rule(replace(slow, simulated=None, facts=facts, texts=texts))
+    told = resize_on == "worker" and bool(has_gpu)
+    assert found.fired and ("resize_on=device" in found.remedy) == bool(found.overrides) == told
+
+
+@pytest.mark.parametrize(
+    ("in_slurm", "command"), [(0.0, "taskset --cpu-list 0-3 "), (1.0, "sbatch --cpus-per-task=4 ")]
+)
+def test_a_slurm_job_asks_slurm_for_its_cpus(in_slurm: float, command: str) -> None:
+    rule = next(rule for rule in RULES if rule.__name__ == "few_cpus")
+    few = STORIES["few_cpus"]
+    (found,) = rule(replace(few, facts=few.facts | {"in_slurm": in_slurm})).commands
+    assert found.startswith(command)
 
 
 def test_processes_are_looked_at_by_their_ids() -> None:

@@ -10,6 +10,11 @@ from rich.console import Console
 from imagenet_opt.cli.doctor_table import print_diagnosis
 from imagenet_opt.measure.confidence import confidence
 from imagenet_opt.measure.diagnosis import Finding, read_diagnosis, write_diagnosis
+from imagenet_opt.measure.report.charts import ceilings
+from imagenet_opt.measure.report.difference import metric_rows, verdict_rows
+from imagenet_opt.measure.report.page import about
+from imagenet_opt.measure.report.record import Record
+from imagenet_opt.measure.report.tiles import tiles
 from imagenet_opt.measure.unjudged import NOT_MEASURED, conclude, is_judged
 from imagenet_opt.measure.verdict import judge
 from tests.measure.test_verdict import STORIES, seen
@@ -41,6 +46,17 @@ def test_without_what_it_needs_there_is_no_verdict_but_all_the_rest(tmp_path: Pa
     print_diagnosis(found, Console(file=file, width=100, markup=False, highlight=False))
     assert "Not judged" in file.getvalue() and "64 MiB are too little" in file.getvalue()
     assert "it/s" not in file.getvalue(), "no rate of a run that was not made"
+
+
+def test_a_report_shows_no_rate_of_a_run_that_was_not_made() -> None:
+    record = Record("mine", conclude(without("full_cold", "full_warm", texts=DIED)), summary={"steps": 7.0})
+    assert tiles(record) == []
+    words = [annotation.text for annotation in ceilings(record.diagnosis).layout.annotations]
+    assert words and not any("measured" in word or "expected" in word for word in words)
+    names = {name for name, *_ in metric_rows(record, record)}
+    assert "steps" in names and not names & {"measured images/s", "expected images/s", "efficiency"}
+    assert "measured / expected" not in {name for name, _ in about(record)["How sure it is"]}
+    assert {row.name: row.ours for row in verdict_rows(record.diagnosis, record.diagnosis)}["cause"] == "not judged"
 
 
 def test_nothing_at_all_can_be_printed_too() -> None:

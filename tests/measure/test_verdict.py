@@ -142,6 +142,19 @@ def test_a_healthy_run_names_what_a_faster_gpu_would_meet() -> None:
     assert "it is the limit. A faster one would bring up to 4.2" in found.sentence
 
 
+def test_the_copy_that_is_the_next_limit_is_the_one_that_was_seen_beside_the_gpu() -> None:
+    """A faster GPU would take what is copied while it computes, 500 images/s, and not the 40000 of the copy alone."""
+    found = judge(seen({"copy_overlapped": 500.0}))
+    assert found.next_gain == pytest.approx(500 / 316)
+    assert found.next_stage == "copy_overlapped"
+
+
+def test_without_kernels_seen_late_launches_are_not_looked_at() -> None:
+    unseen = replace(STORIES["launch_bound"], texts={"kernels": "no kernel was seen; ask for it"})
+    rule = next(finding for finding in judge(unseen).findings if finding.rule == "launch_bound")
+    assert rule.fired is None and rule.evidence == "no kernel was seen; ask for it"
+
+
 def test_what_is_unexplained_is_a_number() -> None:
     found = judge(STORIES["unexplained"])
     assert found.unexplained == pytest.approx(1 - 200 / 318)
@@ -225,12 +238,17 @@ def test_what_is_not_known_of_first_touches_is_not_judged() -> None:
     assert found.cause == "storage_latency"
 
 
-def test_released_files_are_lazy_whatever_the_touches_say() -> None:
-    says = Finding("released_files", True, "40 of 200 files are released", environment=True)
-    slow = seen(SLOW_STORAGE, {"fetch": 0.45}, storage_bound="latency", lazy=0.0)
+def test_released_files_are_lazy_where_no_touch_has_told() -> None:
+    command = ("imagenet-opt hydrate data.root=/fsx",)
+    says = Finding("released_files", True, "40 of 200 files are released", commands=command, environment=True)
+    slow = seen(SLOW_STORAGE, {"fetch": 0.45}, storage_bound="latency")
     found = judge(replace(slow, environment=(says,)))
     assert found.cause == "lazy_mount" and "40 of 200 files are released" in found.sentence
     assert judge(replace(seen(), environment=(says,))).cause == "healthy"
+    touched = replace(slow, facts=slow.facts | {"lazy": 0.0}, environment=(says,))
+    assert judge(touched).cause == "storage_latency", "1 of 200 would not make all the others slow"
+    lost = replace(slow, environment=(replace(says, commands=()),))
+    assert judge(lost).cause == "storage_latency", "what is lost cannot be fetched"
 
 
 def test_copies_that_are_not_made_ahead_add_to_the_step() -> None:
@@ -276,7 +294,7 @@ def test_without_workers_training_waits_for_each_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["storage_bound", "depth", "lazy", "others_cpus", "waits_per_step", "main_cpu_seconds"]
+    "name", ["storage_bound", "depth", "lazy", "kernels", "others_cpus", "waits_per_step", "main_cpu_seconds"]
 )
 def test_what_the_rules_read_is_measured(name: str) -> None:
     """By cli/doctor_examination.py, which alone makes evidence."""

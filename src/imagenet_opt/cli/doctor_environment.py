@@ -8,7 +8,7 @@ import numpy as np
 from imagenet_opt import machine
 from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.data.image_file import REFUSED, open_image
-from imagenet_opt.data.shards import ShardIndex
+from imagenet_opt.measure.data_place import DataPlace
 from imagenet_opt.measure.diagnosis import Finding
 from imagenet_opt.measure.environment.check import check_environment
 from imagenet_opt.measure.environment.setup import Setup
@@ -28,11 +28,12 @@ def look_at_run(patient: Patient) -> tuple[dict[str, float], dict[str, str]]:
         "num_samples": float(len(patient.samples.index)),
         "log_every_n_steps": float(trainer.log_every_n_steps),
         "has_gpu": float(not on_cpu),
-        "packed": float(isinstance(patient.samples.index, ShardIndex)),
+        "packed": float(patient.samples.is_packed),
+        "in_slurm": float("SLURM_JOB_ID" in os.environ),
     }
     texts = {
         "cached_share": cached.method,
-        "cpu_limit": min(limits, key=lambda name: limits[name], default="no limit"),
+        "cpu_limit": min(limits, key=lambda name: limits[name]),
         "resize_on": "worker" if how.resize_on == "auto" and on_cpu else how.resize_on,
         "reads_in_flight": str(how.reads_in_flight),
         "precision": str(trainer.precision),
@@ -54,7 +55,8 @@ def look_around(patient: Patient) -> list[Finding]:
     asked |= {name: getattr(how, name) for name in asked if getattr(how, name) != "auto"}
     return check_environment(
         Setup(
-            data_root=str(config.data.get("root") or samples.index.folder),
+            data=DataPlace.configured(config.data, packed=samples.is_packed),
+            folder=str(samples.index.folder),
             files=tuple(extent.path for extent in samples.extents(samples.rows[:_LOOKED_AT])),
             data_bytes=int(mb_per_image(samples.encoded) * 1e6 * len(samples.index)),
             **asked,

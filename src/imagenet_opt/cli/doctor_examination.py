@@ -25,6 +25,7 @@ from imagenet_opt.measure.environment.gpu_state import GpuState
 from imagenet_opt.measure.environment.neighbours import Neighbours, Occupancy, check_swapping
 from imagenet_opt.measure.evidence import Evidence
 from imagenet_opt.measure.first_touch import FirstTouch, touch_twice
+from imagenet_opt.measure.launch_gaps import PERMISSION
 from imagenet_opt.measure.page_cache import Eviction
 from imagenet_opt.measure.reads import DEPTHS, DepthReads, read_at_depths
 from imagenet_opt.measure.storage_limit import StorageLimit, mixed_rate, storage_limit
@@ -148,6 +149,8 @@ class Examination:
         with self._experiment("the GPU alone" if patient.device.type == "cuda" else "the device alone"):
             alone = patient.compute(self._span(2), beside=False)
             self.kernel_seconds = alone.kernel_seconds
+            if patient.device.type == "cuda" and alone.kernel_seconds is None:
+                self.texts["kernels"] = f"no kernel was seen; {PERMISSION}"
             self._use_kernel_seconds(alone)
             self.ceilings["gpu"] = watched_ceiling(alone)
             self.facts["main_cpu_seconds"] = alone.cpu_seconds

@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -16,7 +17,7 @@ from imagenet_opt.measure.environment.precision import convolutions_take_tf32
 from imagenet_opt.measure.host_waits import HostWaits
 from imagenet_opt.measure.operations import kernel_seconds
 from imagenet_opt.measure.rate import has_few_pauses
-from imagenet_opt.run.action_clock import CALLBACK, FETCH, LOGGER, SAVE, STEP, ActionClock, unwatch, watch
+from imagenet_opt.run.action_clock import CALLBACK, FETCH, LOGGER, STEP, ActionClock, saves, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step
 
 _LEAST_STEPS = 8
@@ -188,9 +189,9 @@ class Watch(Callback):
         num_steps = len(self.seen.stamps) - 1
         taken = self._num_ready - num_ready(trainer.train_dataloader)
         self.seen.steady |= taken <= _MOST_TAKEN * num_steps
-        phases: Counter[str] = Counter()
+        is_save, phases = saves(trainer), Counter[str]()
         for action, seconds in self._clock.own_seconds.items():
-            phases[_phase(action)] += (seconds - self._own.get(action, 0.0)) / num_steps  # type: ignore[assignment]
+            phases[_phase(action, is_save)] += (seconds - self._own.get(action, 0.0)) / num_steps  # type: ignore[assignment]
         self.seen.phases = dict(phases)
         self.seen.cpu_seconds = (time.process_time() - self._cpu) / num_steps
         self.seen.device_seconds = (self._busy_seconds() - self._busy) / num_steps
@@ -259,12 +260,12 @@ def num_ready(loader: Any) -> int:
     return int(getattr(loader, "num_ready", 0))
 
 
-def _phase(action: str) -> str:
-    """What the main process does in one of Lightning's actions."""
+def _phase(action: str, is_save: Callable[[str], bool]) -> str:
+    """What the main process does in one of Lightning's actions. is_save: of `action_clock.saves`."""
     callback = action.removeprefix(CALLBACK).partition("{")[0].partition(".")[0] if action.startswith(CALLBACK) else ""
     if action == FETCH:
         return "fetch"
-    if action == SAVE or action.endswith(".on_save_checkpoint") or callback in ("Checkpoint", "ModelCheckpoint"):
+    if is_save(action):
         return "checkpoint"
     if action.startswith(LOGGER):
         return "logging"

@@ -67,6 +67,10 @@ class Samples:
     def store(self) -> Store:
         return store_of(self.index, self.how)
 
+    @property
+    def is_packed(self) -> bool:
+        return isinstance(self.index, ShardIndex)
+
     def take(self, num: int) -> Rows:
         """Samples that no experiment has touched, fewer where they run out; the least recently touched then."""
         rows = np.take(self.rows, np.arange(self._taken, self._taken + min(num, len(self.rows))), mode="wrap")

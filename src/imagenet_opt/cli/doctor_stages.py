@@ -209,18 +209,22 @@ class Patient:
         capability = torch.cuda.get_device_capability(self.device) if self.device.type == "cuda" else None
         words, dtypes = str(self.config.trainer.precision), Counter[str]()
         if capability is not None:
-            with run_folder(only(self.config, callbacks=())) as alone:
-                trainer = build_trainer(alone)
-            words = str(trainer.precision)
-            net = self._network().to(self.device)
-            images = torch.randn(8, 3, self.how.image_size, self.how.image_size, device=self.device)
-
-            def step() -> None:
-                with trainer.precision_plugin.forward_context():
-                    net(images).float().sum().backward()
-
-            dtypes = precision_of_convolutions(step)
+            words, dtypes = self.dtypes()
         return check_precision(dtypes, precision=words, capability=capability, conv_tf32=conv_tf32)
+
+    def dtypes(self) -> tuple[str, Counter[str]]:
+        """The trainer's precision, and what `precision_of_convolutions` sees of a step with it."""
+        with run_folder(only(self.config, callbacks=())) as alone:
+            trainer = build_trainer(alone)
+        plugin = trainer.precision_plugin
+        net = plugin.convert_module(self._network()).to(self.device)
+        images = torch.randn(8, 3, self.how.image_size, self.how.image_size, device=self.device)
+
+        def step() -> None:
+            with plugin.forward_context():
+                net(plugin.convert_input(images)).float().sum().backward()
+
+        return str(trainer.precision), precision_of_convolutions(step)
 
     def _network(self) -> nn.Module:
         return build_network(**{name: self.config.model[name] for name in RECIPE})

@@ -8,9 +8,9 @@ from rich.text import Text
 
 from imagenet_opt.cli.terminal import printable
 from imagenet_opt.measure.confidence import confidence, is_unverified
-from imagenet_opt.measure.diagnosis import CAUSES, STAGES, Ceiling, Diagnosis, Finding
+from imagenet_opt.measure.diagnosis import STAGES, Ceiling, Diagnosis, Finding
 from imagenet_opt.measure.evidence import BUSY_ENOUGH
-from imagenet_opt.measure.unjudged import is_judged
+from imagenet_opt.measure.unjudged import is_judged, meaning
 
 _BAR = 24
 """Characters of the longest bar, where there is room for it beside the other columns."""
@@ -46,7 +46,7 @@ def print_diagnosis(found: Diagnosis, console: Console) -> None:
 def _verdict(found: Diagnosis) -> Panel:
     level, doubts = confidence(found)
     style = "green" if found.cause == "healthy" else "red"
-    title = CAUSES.get(found.cause, found.cause) if is_judged(found) else "not judged"
+    title = meaning(found)
     if found.simulated:
         estimate = " (estimate)" if found.facts.get("profile_estimate") else ""
         title = printable(f"simulated: {found.simulated}{estimate}")

@@ -8,11 +8,13 @@ from imagenet_opt.cli.doctor_table import print_diagnosis
 from imagenet_opt.cli.terminal import printable
 from imagenet_opt.measure.report.difference import Row, careful, rule_rows, verdict_rows
 from imagenet_opt.measure.report.record import Record
-from imagenet_opt.measure.report.tiles import tiles
+from imagenet_opt.measure.report.tiles import epoch, rates, tiles
+from imagenet_opt.measure.unjudged import is_judged
 
 
 def print_summary(record: Record, baseline: Record | None, price_per_hour: float | None, console: Console) -> None:
-    """The diagnosis, without one what the run says of its speed; epochs and costs; and what a baseline's verdict was.
+    """The diagnosis with epochs and costs, without a verdict what the run says of its speed; and what a baseline's
+    verdict was.
 
     console: with `markup=False, highlight=False`, and a width of 80 at least.
     """
@@ -20,7 +22,7 @@ def print_summary(record: Record, baseline: Record | None, price_per_hour: float
         print_diagnosis(record.diagnosis, console)
     else:
         console.print(Text(printable(f"{record.name}: {record.absent.get('diagnosis', 'not diagnosed')}")))
-    console.print(_tiles(record, price_per_hour))
+    console.print(_numbers(record, price_per_hour))
     if baseline is not None:
         _print_difference(record, baseline, console)
 
@@ -34,14 +36,18 @@ def _print_difference(record: Record, baseline: Record, console: Console) -> Non
         console.print(_beside(rows, f"now: {record.name}", f"baseline: {baseline.name}"))
 
 
-def _tiles(record: Record, price_per_hour: float | None) -> Table:
-    table = Table.grid(padding=(0, 2))
+def _numbers(record: Record, price_per_hour: float | None) -> Table:
+    """Of a verdict, which has its rates itself, the epochs."""
+    table, found = Table.grid(padding=(0, 2)), record.diagnosis
     table.add_column(style="dim", no_wrap=True)
-    table.add_column(justify="right", style="bold", no_wrap=True)
-    table.add_column()
-    for tile in tiles(record, price_per_hour):
-        simulated = " (simulated)" if record.simulated else ""
-        table.add_row(f"{tile.label}{simulated}", tile.value, ", ".join(tile.notes))
+    table.add_column(style="bold", no_wrap=True)
+    if found is not None and is_judged(found):
+        rows = {label: epoch(rate, found, price_per_hour) for label, rate in rates(found).items()}
+    else:
+        rows = {tile.label: tile.value for tile in tiles(record)}
+    simulated = " (simulated)" if record.simulated else ""
+    for label, words in rows.items():
+        table.add_row(f"{label}{simulated}", words)
     return table
 
 

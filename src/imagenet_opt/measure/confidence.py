@@ -11,7 +11,6 @@ EXPLAINED = 0.9
 """A run within that share of what is expected is explained, either way."""
 WIDE = 0.2
 """Width of an interval, as a share of its median, from which a rate is said to scatter."""
-_UNKNOWN_CACHE = "whether files are in memory is not known: the kernel tells it of files that you own or may write"
 _LEVELS = ("high", "medium", "low")
 
 
@@ -38,23 +37,27 @@ def confidence(found: Diagnosis) -> Confidence:
     elif found.efficiency > 1 / EXPLAINED:
         doubts.append(f"the run gives {found.efficiency:.0%} of what is expected: something changed meanwhile")
     estimates = {name: ceiling.estimate for name, ceiling in found.ceilings.items()}
+    estimates.pop("copy_overlapped", None)  # a mean over all copies: one window, however many there were
     if found.simulated is not None:
         estimates.pop("copy", None)  # calculated from the profile: one value, and exact
     if few := sorted({estimate.num for estimate in estimates.values() if estimate.coverage < LEAST_COVERAGE}):
         doubts.append(f"some rates come from {few[0]} windows only, too few for an interval")
-    full = [estimate for name, estimate in estimates.items() if name.startswith("full")]
-    if any(estimate.high - estimate.low > WIDE * estimate.median for estimate in full):
+    seen = evidence_of(found)
+    full = found.ceilings.get(f"full_{seen.state}")
+    if full and full.estimate.high - full.estimate.low > WIDE * full.estimate.median:
         doubts.append("the full run itself scatters")
-    if any(not one.facts.get("steady", True) for name, one in found.ceilings.items() if name.startswith("full")):
+    if full and not full.facts.get("steady", True):
         doubts.append(
             "the full run was timed on batches that were made before, and may be slower in the long run; raise --budget"
         )
     if "cached_share" not in found.facts:
-        doubts.append(_UNKNOWN_CACHE)
-    is_cold = evidence_of(found).is_cold
-    if is_cold and is_unverified(found):
+        why = found.texts.get("cached_share")
+        doubts.append("whether files are in memory is not known" + (f": {why}" if why else ""))
+    if "kernels" in found.texts:
+        doubts.append(f"gaps between the GPU's kernels count as work: {found.texts['kernels']}")
+    if seen.is_cold and is_unverified(found):
         doubts.append(f"cold rates are {found.texts.get('cold', 'unverified')}")
-    if is_cold and (passes := found.facts.get("cold_passes", 1.0)) > 1:
+    if seen.is_cold and (passes := found.facts.get("cold_passes", 1.0)) > 1:
         doubts.append(
             f"the files are so few that those on storage were read up to {passes:.0f} times, from memory at last; "
             "a smaller data.batch_size needs fewer, a larger data.root has more"

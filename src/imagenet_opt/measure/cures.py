@@ -1,16 +1,12 @@
 """What rules prescribe, as it is typed: overrides that change something, commands with the run's own folders."""
 
-import os
 import re
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from imagenet_opt.errors import printable
+from imagenet_opt.measure.data_place import DataPlace
 from imagenet_opt.measure.evidence import Evidence
 
-LOCAL = "/local/disk/packed"
-"""Where data is to be laid: a place that the user has to choose."""
 _INSTEAD = {
     "item": "x.detach() instead of x.item()",
     "tolist": "x.detach() instead of x.tolist()",
@@ -58,46 +54,8 @@ def callbacks_like(seen: Evidence, words: str) -> dict[str, str]:
     return {key: name for key, name in classes.items() if words in name}
 
 
-def data_words(seen: Evidence) -> str:
-    """data.root=... and, where they are not the usual ones, the folders below, as words of a command."""
-    root = configured(seen, "data.root")
-    known = isinstance(root, str) and "${" not in root
-    words = [f"data.root={root}" if known else "data.root=YOUR_FOLDER"]
-    for split in ("train", "val"):
-        folder = configured(seen, f"data.{split}_folder") or split
-        words += [f"data.{split}_folder={folder}"] * (known and folder != split)
-    return " ".join(shlex.quote(printable(word)) for word in words)
-
-
-def hydrate(seen: Evidence) -> str:
-    return f"imagenet-opt hydrate {data_words(seen)}"
-
-
-def pack(seen: Evidence, *options: str) -> str:
-    """To shards on a local disk. Shards themselves are only copied there; they cannot be packed again, the images can.
-
-    options: such as max_side=500, which make images smaller.
-    """
-    if not seen.fact("packed"):
-        return " ".join(["imagenet-opt pack", data_words(seen), f"out={LOCAL}", *options])
-    if options:
-        return " ".join(["imagenet-opt pack data.root=YOUR_ORIGINALS", f"out={LOCAL}", *options])
-    root = configured(seen, "data.root")
-    folder = os.path.expanduser(root) if isinstance(root, str) and "${" not in root else "YOUR_FOLDER"
-    return f"cp -r {shlex.quote(printable(folder))} {LOCAL}"
-
-
-def more_cpus(limit: str, num: int) -> tuple[str, ...]:
-    """Lines that ask for so many CPUs. limit: which one binds, as `machine.cpu_limits` names it.
-
-    Sources: docker run, --cpus; sbatch(1), --cpus-per-task; taskset(1).
-    """
-    if limit == "cgroup quota":
-        return (f"docker run --cpus={num} ...",)
-    slurm = f"#SBATCH --cpus-per-task={num}"
-    return (
-        (slurm,) if limit == "SLURM_CPUS_PER_TASK" else (f"taskset --cpu-list 0-{num - 1} python train.py ...", slurm)
-    )
+def data_place(seen: Evidence) -> DataPlace:
+    return DataPlace.configured(configured(seen, "data"), packed=bool(seen.fact("packed")))
 
 
 def look_at(others: str) -> str:

@@ -73,8 +73,13 @@ class Evidence(Measurements):
     @property
     def copy(self) -> float:
         """Images per second of the copy to the device; without end where there is none, as it is no limit then."""
-        copies = (self.ceilings.get(name) for name in ("copy_overlapped", "copy"))
-        return next((copy.images_per_second for copy in copies if copy is not None), float("inf"))
+        copy = self.ceilings.get(self.copy_stage)
+        return float("inf") if copy is None else copy.images_per_second
+
+    @property
+    def copy_stage(self) -> str:
+        """The one that counts: what was seen while the device computed, before what was tried alone."""
+        return "copy_overlapped" if "copy_overlapped" in self.ceilings else "copy"
 
     @property
     def is_overlapped(self) -> bool:

@@ -16,7 +16,8 @@ class GpuColumns(AbstractContextManager["GpuColumns"]):
     """One device, by its UUID and PCI bus id as torch has them; NVML is open within `with`.
 
     Raises nothing: what NVML refuses is left out, and `error` is its last one, as a number; 0 for none. A container
-    without the driver's library has no columns; a driver that answers again later is read again.
+    without the driver's library has no columns, nor has a driver that refuses to begin; what it refuses later is asked
+    for again.
     Source: nvmlDeviceGetSamples in NVIDIA's NVML API reference: times in microseconds of the host's clock, power in mW.
     """
 

@@ -55,14 +55,15 @@ def has_neighbours(seen: Evidence) -> bool:
 
 def is_lazy(seen: Evidence) -> bool | None:
     """Whether files come from behind the mount at first touch; None where too few were touched to know."""
-    if released(seen):
-        return True
-    return bool(seen.facts["lazy"]) if "lazy" in seen.facts else None
+    if "lazy" in seen.facts:
+        return bool(seen.facts["lazy"])
+    return True if released(seen) else None
 
 
 def released(seen: Evidence) -> str:
-    """What the file system itself says of files whose content is not in it; "" where it has all, or does not say."""
-    found = (one.evidence for one in seen.environment if one.rule == "released_files" and one.fired)
+    """What the file system itself says of files that can be fetched into it; "" where there are none, or it does not
+    say."""
+    found = (one.evidence for one in seen.environment if one.rule == "released_files" and one.fired and one.commands)
     return next(found, "")
 
 

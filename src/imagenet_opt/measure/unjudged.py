@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from imagenet_opt.measure.diagnosis import Diagnosis, Measurements
+from imagenet_opt.measure.diagnosis import CAUSES, Diagnosis, Measurements
 from imagenet_opt.measure.evidence import Evidence
 from imagenet_opt.measure.verdict import judge
 
@@ -37,3 +37,8 @@ def conclude(seen: Evidence) -> Diagnosis:
 
 def is_judged(found: Diagnosis) -> bool:
     return bool(found.measured)
+
+
+def meaning(found: Diagnosis) -> str:
+    """Of the verdict's cause."""
+    return CAUSES.get(found.cause, found.cause) if is_judged(found) else "not judged"

@@ -87,7 +87,7 @@ def _next_stage(seen: Evidence, gain: float, cause: str) -> str:
     if of_cpus or abs(seen.cpu_budget - rate) < 0.03 * rate:
         return "decode_all"
     rates = {name: ceiling.images_per_second for name, ceiling in seen.ceilings.items()}
-    limits = ["copy", "decode_all", "loader_warm", *(("loader_cold", "storage_cold") if seen.is_cold else ())]
+    limits = [seen.copy_stage, "decode_all", "loader_warm", *(("loader_cold", "storage_cold") if seen.is_cold else ())]
     limits += () if cause == "healthy" else ("gpu", "gpu_beside_loader")
     above = {name: rates[name] for name in limits if name in rates and rates[name] >= 0.97 * rate}
     return min(above, key=lambda name: above[name], default="decode_all")

@@ -16,6 +16,18 @@ CALLBACK, LOGGER = "[Callback]", "[Logger]"
 """How the actions of each begin: then follow its class and the method."""
 
 
+def saves(trainer: Trainer) -> Callable[[str], bool]:
+    """Tells which actions are saves: with what each callback and the module do for one, and all that Lightning
+    `Checkpoint`s of this trainer do."""
+    # An action begins with its callback's key, which is its class's name or begins with it.
+    savers = tuple(f"{CALLBACK}{callback.state_key}." for callback in trainer.checkpoint_callbacks)
+
+    def is_save(action: str) -> bool:
+        return action == SAVE or action.endswith(".on_save_checkpoint") or action.startswith(savers)
+
+    return is_save
+
+
 class ActionClock(Profiler):
     """Times actions in a Trainer and hands everything on to the profiler that the user chose.
 

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from imagenet_opt.measure.data_place import DataPlace
 from imagenet_opt.measure.environment.setup import Setup
 
 
@@ -12,7 +13,8 @@ def setup() -> Callable[..., Setup]:
 
     def changed(**fields: Any) -> Setup:
         usual: dict[str, Any] = {
-            "data_root": "/fsx/imagenet",
+            "data": DataPlace("/fsx/imagenet"),
+            "folder": "/fsx/imagenet/train",
             "files": (),
             "data_bytes": 140 * 2**30,
             "num_workers": 8,

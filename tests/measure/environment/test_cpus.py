@@ -3,9 +3,9 @@ import pytest
 from imagenet_opt.measure.environment.cpus import check_cpus
 
 CASES = [
-    ({"affinity": 2}, {}, "taskset"),
-    ({"affinity": 64, "cgroup quota": 2}, {}, "docker run --cpus=N"),
-    ({"affinity": 2}, {"SLURM_JOB_ID": "7"}, "sbatch --cpus-per-task=N"),
+    ({"affinity": 2}, {}, "taskset --cpu-list 0-63 "),
+    ({"affinity": 64, "cgroup quota": 2}, {}, "docker run --cpus=64"),
+    ({"affinity": 2}, {"SLURM_JOB_ID": "7"}, "sbatch --cpus-per-task=64"),
     ({"affinity": 64, "SLURM_CPUS_PER_TASK": 2}, {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "2"}, "sbatch"),
 ]
 

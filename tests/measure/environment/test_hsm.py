@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from imagenet_opt.measure.data_place import DataPlace
 from imagenet_opt.measure.environment.hsm import check_released, looks_released, parse_hsm_states, read_hsm_states
 
 OUTPUT = """\
@@ -21,17 +22,17 @@ def test_the_states_of_lfs() -> None:
 
 
 def test_released_files_are_fetched_by_hydrate() -> None:
-    found = check_released(parse_hsm_states(OUTPUT), "/fsx", "lustre")
+    found = check_released(parse_hsm_states(OUTPUT), DataPlace("/fsx", "."), "lustre")
     assert found.rule == "released_files" and found.fired and "1 of 4" in found.evidence and "25%" in found.evidence
-    assert found.commands == ("imagenet-opt hydrate data.root=/fsx",)
-    assert check_released({"a": 9, "b": 0}, "/fsx", "lustre").fired is False
-    lost = check_released({"a": 0x49}, "/fsx", "lustre")
+    assert found.commands == ("imagenet-opt hydrate data.root=/fsx data.train_folder=.",)
+    assert check_released({"a": 9, "b": 0}, DataPlace("/fsx", "."), "lustre").fired is False
+    lost = check_released({"a": 0x49}, DataPlace("/fsx", "."), "lustre")
     assert lost.fired and "1 more are lost" in lost.evidence and not lost.commands
 
 
 def test_elsewhere_it_cannot_be_looked_at() -> None:
-    assert check_released(None, "/d", "ext4").fired is None
-    assert check_released(None, "/d", "lustre").fired is None
+    assert check_released(None, DataPlace("/d"), "ext4").fired is None
+    assert check_released(None, DataPlace("/d"), "lustre").fired is None
 
 
 @pytest.mark.parametrize(

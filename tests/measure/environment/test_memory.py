@@ -3,6 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from imagenet_opt.data.budget import fit_loader
+from imagenet_opt.measure.data_place import DataPlace
 from imagenet_opt.measure.environment.memory import check_memory, check_page_cache, check_shared_memory
 from imagenet_opt.measure.environment.setup import Setup
 
@@ -43,10 +44,10 @@ def test_the_share_of_the_data_that_stays_in_memory(setup: Callable[..., Setup])
 
 
 def test_shards_are_not_packed_again(setup: Callable[..., Setup]) -> None:
-    found = check_page_cache(setup(files=("/packed/train/shard-00000.tar",)), available=GIB)
-    assert "data.root=YOUR_ORIGINALS" in found.commands[0]
+    found = check_page_cache(setup(data=DataPlace("/packed", packed=True)), available=GIB)
+    assert found.commands == ("imagenet-opt pack data.root=YOUR_ORIGINALS out=/local/disk/packed max_side=256",)
 
 
 def test_a_strange_folder_stays_one_word_of_one_line(setup: Callable[..., Setup]) -> None:
-    command = check_page_cache(setup(data_root="/a b\n; rm -r x"), available=GIB).commands[0]
+    command = check_page_cache(setup(data=DataPlace("/a b\n; rm -r x")), available=GIB).commands[0]
     assert "'data.root=/a b\\n; rm -r x'" in command and "\n" not in command

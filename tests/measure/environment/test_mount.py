@@ -3,6 +3,7 @@
 import pytest
 
 from imagenet_opt.machine import Mount
+from imagenet_opt.measure.data_place import DataPlace
 from imagenet_opt.measure.environment.mount import check_mount, check_options
 
 LUSTRE = "172.31.5.9@tcp:/abcdefgh /fsx lustre rw,noatime,flock,lazystatfs 0 0"
@@ -14,6 +15,7 @@ S3 = "mountpoint-s3 /s3 fuse rw,nosuid,nodev,noatime,user_id=0,group_id=0,defaul
 S3FS = "s3fs /s3 fuse.s3fs rw,nosuid,nodev,relatime,user_id=0,group_id=0 0 0"
 RCLONE = "bucket:imagenet /s3 fuse.rclone ro,nosuid,nodev,relatime,user_id=1000,group_id=1000 0 0"
 OVERLAY = "overlay / overlay rw,relatime,lowerdir=/l/A:/l/B,upperdir=/u,workdir=/w 0 0"
+PACK = "imagenet-opt pack 'data.root=/data set' data.train_folder=. out=/local/disk/packed"
 EXT4 = "/dev/mapper/vg-nfs / ext4 rw,relatime,discard 0 0"
 
 
@@ -38,23 +40,23 @@ def mount(line: str) -> Mount:
     ],
 )
 def test_each_kind_of_storage_is_known(line: str, fired: bool, words: str) -> None:
-    found = check_mount(mount(line), data_root="/data set")
+    found = check_mount(mount(line), DataPlace("/data set", train_folder="."))
     assert found.fired is fired and words in found.evidence
-    assert found.commands == (("imagenet-opt pack 'data.root=/data set' out=/local/disk/packed",) if fired else ())
+    assert found.commands == ((PACK,) if fired else ())
 
 
 def test_shards_are_copied_and_not_packed_again() -> None:
-    found = check_mount(mount(S3), data_root="/s3/packed", packed=True)
+    found = check_mount(mount(S3), DataPlace("/s3/packed", packed=True))
     assert found.commands == ("cp -r /s3/packed /local/disk/packed",)
 
 
 def test_a_rented_disk_is_not_taken_for_a_local_one() -> None:
-    found = check_mount(mount(EXT4), data_root="/data", model="Amazon Elastic Block Store")
+    found = check_mount(mount(EXT4), DataPlace("/data"), model="Amazon Elastic Block Store")
     assert "EBS volume" in found.evidence and "a disk of this machine" not in found.evidence
 
 
 def test_without_a_mount_nothing_is_said() -> None:
-    assert check_mount(None, data_root="/data").fired is None and check_options(None).fired is None
+    assert check_mount(None, DataPlace("/data")).fired is None and check_options(None).fired is None
 
 
 @pytest.mark.parametrize(

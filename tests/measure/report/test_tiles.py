@@ -1,5 +1,6 @@
 """The numbers at the top of a report."""
 
+from imagenet_opt.measure.diagnosis import CAUSES
 from imagenet_opt.measure.report.record import Record
 from imagenet_opt.measure.report.tiles import tiles
 from tests.diagnoses import make_diagnosis
@@ -11,6 +12,12 @@ def test_an_epoch_has_the_images_that_the_doctor_counted() -> None:
         "100 images/s",
         "1.0 h, $2.00 an epoch of 360,000",
     )
+
+
+def test_a_healthy_run_is_not_fixed_but_would_have_a_faster_gpu() -> None:
+    labels = {cause: [tile.label for tile in tiles(Record("run", make_diagnosis(cause=cause)))] for cause in CAUSES}
+    assert labels.pop("healthy") == ["now", "expected", "faster GPU", "efficiency"]
+    assert all(label == ["now", "expected", "if mended", "efficiency"] for label in labels.values())
 
 
 def test_or_those_of_imagenet() -> None:

@@ -2,8 +2,9 @@
 
 from imagenet_opt.measure.causes.loader import small_prefetch
 from imagenet_opt.measure.causes.main_process import host_sync, stalls
-from imagenet_opt.measure.cures import look_at, more_cpus, pack
+from imagenet_opt.measure.cures import data_place, look_at
 from imagenet_opt.measure.diagnosis import Finding
+from imagenet_opt.measure.environment.cpus import more_cpus
 from imagenet_opt.measure.evidence import BUSY_ENOUGH, Evidence
 from imagenet_opt.measure.gains import cpus_gain, gpu_gain, most_gain
 from imagenet_opt.measure.symptoms import (
@@ -64,7 +65,7 @@ def few_cpus(seen: Evidence) -> Finding:
         fired,
         f"the job may use {usable:.0f} of the machine's {there:.0f} CPUs ({limit})",
         "ask for all of them",
-        commands=more_cpus(limit, int(there)),
+        commands=(more_cpus(limit, int(there), in_slurm=bool(seen.fact("in_slurm"))),),
         gain=cpus_gain(seen, there) if fired else None,
     )
 
@@ -83,13 +84,14 @@ def slow_decode(seen: Evidence) -> Finding:
     reads = f", and one process reads {seen.storage:.0f} img/s, its CPU busy" if is_reading_on_cpu(seen) else ""
     device = seen.simulated or seen.fact("has_gpu")
     here = bool(device) and seen.texts.get("resize_on") == "worker"
+    resize = "let the GPU resize (data.resize_on=device), " if here else ""
     return Finding(
         "slow_decode",
         fired,
         says + reads,
-        "pack the images smaller (max_side), let the GPU resize (data.resize_on=device), or take more CPUs",
+        f"pack the images smaller (max_side), {resize}or take more CPUs",
         overrides=("data.resize_on=device",) if here else (),
-        commands=(pack(seen, "max_side=500"),),
+        commands=(data_place(seen).pack("max_side=500"),),
     )
 
 

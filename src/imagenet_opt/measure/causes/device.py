@@ -3,13 +3,14 @@
 import math
 
 from imagenet_opt.measure.causes.cpus import few_cpus
-from imagenet_opt.measure.cures import changing, configured, data_words
+from imagenet_opt.measure.cures import changing, configured, data_place
 from imagenet_opt.measure.diagnosis import Finding
 from imagenet_opt.measure.environment.gpu import LINK
 from imagenet_opt.measure.evidence import BUSY_ENOUGH, Evidence
 from imagenet_opt.measure.gains import gpu_gain
 from imagenet_opt.measure.symptoms import ORDINARY_WAITS, SLOWER, has_neighbours, is_starved
 
+_SWITCHES = ("compile", "compile_mode", "cuda_graph")
 _RECORD = "imagenet-opt doctor --record-profile keeps what a GPU does when all is well"
 
 
@@ -30,19 +31,28 @@ def slow_gpu(seen: Evidence) -> Finding:
 
 
 def launch_bound(seen: Evidence) -> Finding:
+    if "kernels" in seen.texts:
+        return Finding("launch_bound", None, seen.texts["kernels"])
     # What slows down the host itself, or for a moment only, is not its launches: the full run would show them too.
     is_idle = max(seen.busy_alone, seen.busy) < BUSY_ENOUGH and seen.fact("waits_per_step") < ORDINARY_WAITS
     fired = is_idle and not has_neighbours(seen) and not few_cpus(seen).fired
+    graphed = _has_graphs(seen)
     compiled = ("callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=reduce-overhead")
     return Finding(
         "launch_bound",
         fired,
         f"with its batch resident the GPU computes {seen.busy_alone:.0%} of the time",
-        "launch less often: compile, CUDA graphs, a larger batch",
-        overrides=changing(seen, *compiled),
-        commands=(f"imagenet-opt tune {data_words(seen)}",),
+        "launch less often: " + ("a larger batch" if graphed else "compile, CUDA graphs, a larger batch"),
+        overrides=() if graphed else changing(seen, *compiled),
+        commands=(f"imagenet-opt tune {data_place(seen).words}",),
         gain=gpu_gain(seen, seen.gpu / seen.busy_alone) if fired else None,
     )
+
+
+def _has_graphs(seen: Evidence) -> bool:
+    """Whether CUDA graphs are on already, by themselves or by torch.compile; both at once are refused."""
+    compiled, mode, own = (configured(seen, f"callbacks.acceleration.{key}") for key in _SWITCHES)
+    return bool(own) or (bool(compiled) and mode in ("reduce-overhead", "max-autotune"))
 
 
 def slow_copy(seen: Evidence) -> Finding:

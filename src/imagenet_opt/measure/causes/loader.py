@@ -2,7 +2,7 @@
 
 import math
 
-from imagenet_opt.measure.cures import hydrate, pack
+from imagenet_opt.measure.cures import data_place
 from imagenet_opt.measure.diagnosis import Finding
 from imagenet_opt.measure.evidence import Evidence
 from imagenet_opt.measure.gains import loader_gain, stall_gain
@@ -23,31 +23,31 @@ _NEARER = {False: "pack the data into shards on a local disk", True: "copy the s
 
 def lazy_mount(seen: Evidence) -> Finding:
     first, second = seen.fact("first_touch_seconds"), seen.fact("second_touch_seconds")
-    lazy = is_lazy(seen)
+    lazy, data = is_lazy(seen), data_place(seen)
     if lazy is None:
         return Finding("lazy_mount", None, f"could not be looked at: {seen.texts.get('first_touch', 'not tried')}")
     fired = is_slow_reading(seen) and lazy
     return Finding(
         "lazy_mount",
         fired,
-        released(seen)
-        or f"files take {1000 * first:.0f} ms at their first touch, {1000 * second:.0f} ms at their second, "
-        "out of memory",
-        f"fetch every file once before training, or {_NEARER[bool(seen.fact('packed'))]}",
-        commands=(hydrate(seen), pack(seen)),
+        f"files take {1000 * first:.0f} ms at their first touch, {1000 * second:.0f} ms at their second, out of memory"
+        if "lazy" in seen.facts
+        else released(seen),
+        f"fetch every file once before training, or {_NEARER[data.packed]}",
+        commands=(data.hydrate(), data.pack()),
         gain=loader_gain(seen, seen.decode) if fired else None,
     )
 
 
 def storage_bandwidth(seen: Evidence) -> Finding:
-    rate = seen.storage * seen.fact("mb_per_image")
+    rate, data = seen.storage * seen.fact("mb_per_image"), data_place(seen)
     fired = is_slow_reading(seen) and not is_lazy(seen) and seen.texts.get("storage_bound") == "bandwidth"
     return Finding(
         "storage_bandwidth",
         fired,
         f"storage gives {rate:.0f} MB/s however many files are asked for at a time: {seen.storage:.0f} img/s",
-        f"pack the images smaller (max_side), or {_NEARER[bool(seen.fact('packed'))]}",
-        commands=(pack(seen, "max_side=400"), *((pack(seen),) if seen.fact("packed") else ())),
+        f"pack the images smaller (max_side), or {_NEARER[data.packed]}",
+        commands=(data.pack("max_side=400"), *((data.pack(),) if data.packed else ())),
         gain=loader_gain(seen, seen.decode) if fired else None,
     )
 
@@ -55,7 +55,8 @@ def storage_bandwidth(seen: Evidence) -> Finding:
 def storage_latency(seen: Evidence) -> Finding:
     late, deep = seen.fact("storage_latency_seconds"), seen.fact("depth")
     fired = is_slow_reading(seen) and not is_lazy(seen) and seen.texts.get("storage_bound") != "bandwidth"
-    overrides, near = _deeper(seen), _NEARER[bool(seen.fact("packed"))]
+    overrides, data = _deeper(seen), data_place(seen)
+    near = _NEARER[data.packed]
     most = min(seen.decode, seen.best_depth[1]) if overrides else seen.decode
     return Finding(
         "storage_latency",
@@ -63,7 +64,7 @@ def storage_latency(seen: Evidence) -> Finding:
         f"files arrive {1000 * late:.0f} ms after they are asked for, {deep:.0f} in flight: {seen.loader:.0f} img/s",
         f"ask for more at a time, or {near}" if overrides else near,
         overrides=overrides,
-        commands=(pack(seen),),
+        commands=(data.pack(),),
         gain=loader_gain(seen, most) if fired else None,
     )
 

@@ -1,8 +1,9 @@
 """Causes in the training process: what it does, or waits for, beside computing."""
 
+import shlex
 from dataclasses import replace
 
-from imagenet_opt.measure.cures import callbacks_like, data_words, saves, without_waiting
+from imagenet_opt.measure.cures import callbacks_like, data_place, saves, without_waiting
 from imagenet_opt.measure.diagnosis import Finding
 from imagenet_opt.measure.evidence import BUSY_ENOUGH, Evidence
 from imagenet_opt.measure.gains import gpu_gain, stall_gain
@@ -51,7 +52,7 @@ def slow_callback(seen: Evidence) -> Finding:
     name = slowest.removeprefix("callback ")
     found = _stall(seen, "slow_callback", slowest, f"call {name} less often, or leave it out")
     keys = [key for key, called in callbacks_like(seen, name).items() if called == name]
-    without = f"python train.py {data_words(seen)} {' '.join(f'~{key}' for key in keys)}"
+    without = " ".join(["python train.py", data_place(seen).words, *(shlex.quote(f"~{key}") for key in keys)])
     found = replace(found, commands=(without if keys else f"grep -rn 'class {name}' --include=*.py .",))
     return replace(found, fired=False, gain=None) if host_sync(seen).fired else found  # it waits for the GPU
 

@@ -19,22 +19,16 @@ def check_environment(setup: Setup) -> list[Finding]:
     What is only seen while something runs has functions of its own: `gpu.check_gpu`, as an idle GPU lowers its clocks
     and its link, `precision.check_precision`, `neighbours.Neighbours`.
     """
-    path = os.path.realpath(setup.data_root)
-    mount = machine.find_mount(path)
+    mount = machine.find_mount(setup.folder)
     kind = "" if mount is None else mount.kind
-    released = check_released(read_hsm_states(setup.files) if kind == "lustre" else None, setup.data_root, kind)
+    released = check_released(read_hsm_states(setup.files) if kind == "lustre" else None, setup.data, kind)
     limits = check_limits(read_limits() if kind == "lustre" else None, kind, num_cpus=os.cpu_count() or 1)
     return [
         check_cpus(machine.cpu_limits(), installed=os.cpu_count() or 1, slurm=os.environ),
         check_shared_memory(setup, free=machine.free_shared_memory()),
         check_memory(setup, available=machine.available_memory()),
         check_page_cache(setup, available=machine.available_memory()),
-        check_mount(
-            mount,
-            data_root=setup.data_root,
-            packed=setup.is_packed,
-            model="" if mount is None else machine.disk_model(mount.device),
-        ),
+        check_mount(mount, setup.data, model="" if mount is None else machine.disk_model(mount.device)),
         check_options(mount),
         released,
         limits,

@@ -2,13 +2,12 @@
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from imagenet_opt.errors import printable
+from imagenet_opt.measure.data_place import DataPlace
 from imagenet_opt.measure.diagnosis import Finding
 
 RELEASED = 0x4
@@ -57,7 +56,7 @@ def looks_released(*, size: int, num_blocks: int) -> bool:
     return size > 512 and num_blocks <= 1
 
 
-def check_released(states: Mapping[str, int] | None, data_root: str, kind: str) -> Finding:
+def check_released(states: Mapping[str, int] | None, data: DataPlace, kind: str) -> Finding:
     """kind: of file system; only on Lustre is there a state to be had."""
     if kind != "lustre":
         return Finding("released_files", None, f"only Lustre tells of archived files; this is {kind}", environment=True)
@@ -78,6 +77,6 @@ def check_released(states: Mapping[str, int] | None, data_root: str, kind: str) 
         True,
         f"{evidence}: their content is in the archive behind the mount and comes at the first touch",
         remedy="fetch all files before training, many at a time",
-        commands=("imagenet-opt hydrate " + shlex.quote(printable(f"data.root={data_root}")),),
+        commands=(data.hydrate(),),
         environment=True,
     )

@@ -1,8 +1,5 @@
 """What batches in flight and the data set need, against /dev/shm, RAM and the page cache."""
 
-import shlex
-
-from imagenet_opt.errors import printable
 from imagenet_opt.machine import GIB
 from imagenet_opt.measure.diagnosis import Finding
 from imagenet_opt.measure.environment.setup import Setup
@@ -76,14 +73,12 @@ def check_page_cache(setup: Setup, *, available: int) -> Finding:
     sizes = f"{setup.data_bytes / GIB:.1f} GiB of training data, {room / GIB:.1f} GiB of memory to keep it in"
     if share == 1:
         return Finding("page_cache", False, f"{sizes}: all of it stays in memory after one epoch", environment=True)
-    folder = "YOUR_ORIGINALS" if setup.is_packed else setup.data_root
-    root = shlex.quote(printable(f"data.root={folder}"))
     return Finding(
         "page_cache",
         True,
         f"{sizes}: {share:.0%} fits, so every epoch reads the rest, and more, from storage again",
         remedy="pack smaller images (about a sixth of ImageNet's size), onto a local disk where there is one; or take "
         "a machine with more memory",
-        commands=(f"imagenet-opt pack {root} out=/local/disk/packed max_side=256",),
+        commands=(setup.data.pack("max_side=256"),),
         environment=True,
     )

@@ -5,6 +5,7 @@ import shlex
 
 from imagenet_opt.errors import printable
 from imagenet_opt.machine import Mount
+from imagenet_opt.measure.data_place import DataPlace
 from imagenet_opt.measure.diagnosis import Finding
 
 _NETWORK, _OBJECTS, _PROGRAM, _LOCAL, _UNKNOWN = "network", "object storage", "program", "local", "unknown"
@@ -34,10 +35,10 @@ _FULL_RSIZE = 1 << 20
 """The largest that Linux takes and asks for by itself, nfs(5)."""
 
 
-def check_mount(mount: Mount | None, *, data_root: str, packed: bool = False, model: str = "") -> Finding:
+def check_mount(mount: Mount | None, data: DataPlace, *, model: str = "") -> Finding:
     """Fires where another place for the data is the remedy.
 
-    data_root: as configured. packed: it holds shards. model: of the disk, as it calls itself.
+    model: of the disk, as it calls itself.
     """
     if mount is None:
         return Finding("slow_mount", None, "no mount holds the data's folder", environment=True)
@@ -50,16 +51,14 @@ def check_mount(mount: Mount | None, *, data_root: str, packed: bool = False, mo
         evidence += f", {printable(model)}"
     if kind != _OBJECTS:
         return Finding("slow_mount", False, evidence, environment=True)
-    copy = f"cp -r {shlex.quote(printable(data_root))} /local/disk/packed"
-    pack = f"imagenet-opt pack {shlex.quote(printable(f'data.root={data_root}'))} out=/local/disk/packed"
     return Finding(
         "slow_mount",
         True,
         evidence,
         remedy="copy the shards onto a local disk"
-        if packed
+        if data.packed
         else "pack the data onto a local disk, or copy it there; shards are read in long stretches",
-        commands=(copy if packed else pack,),
+        commands=(data.pack(),),
         environment=True,
     )
 

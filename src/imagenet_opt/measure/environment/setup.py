@@ -2,20 +2,23 @@
 
 from dataclasses import dataclass
 
+from imagenet_opt.measure.data_place import DataPlace
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """A run on this machine.
 
-    data_root: as configured. files: some of the training files, in no order of their folders. data_bytes: of the whole
-    training set. num_workers, prefetch_factor: asked for (what auto comes to); fitted_workers, fitted_prefetch: what
-    the loader's budget made of them. batch_bytes: of a batch as a worker hands it over, on the mean.
-    precision: trainer.precision as Lightning understands it, such
-    as "bf16-mixed" or "32-true". widths: channels in and out of the network's convolutions and linear layers, the
-    image's own left out. cuda_index: torch's; None on a CPU.
+    data: as configured. folder: where the training files really lie, without links. files: some of these, in no order
+    of their folders. data_bytes: of the whole training set. num_workers, prefetch_factor: asked for (what auto comes
+    to); fitted_workers, fitted_prefetch: what the loader's budget made of them. batch_bytes: of a batch as a worker
+    hands it over, on the mean. precision: trainer.precision as Lightning understands it, such as "bf16-mixed" or
+    "32-true". widths: channels in and out of the network's convolutions and linear layers, the image's own left out.
+    cuda_index: torch's; None on a CPU.
     """
 
-    data_root: str
+    data: DataPlace
+    folder: str
     files: tuple[str, ...]
     data_bytes: int
     num_workers: int
@@ -29,8 +32,3 @@ class Setup:
     num_classes: int
     channels_last: bool
     cuda_index: int | None = None
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether the files are shards, which cannot be packed again."""
-        return bool(self.files) and all(file.endswith(".tar") for file in self.files)

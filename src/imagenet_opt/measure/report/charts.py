@@ -9,6 +9,7 @@ from imagenet_opt.measure.diagnosis import STAGES, Ceiling, Diagnosis
 from imagenet_opt.measure.report.downsample import min_max
 from imagenet_opt.measure.report.look import AXIS, COLOURS, SIMULATED, colour, escaped, layout
 from imagenet_opt.measure.report.record import Steps
+from imagenet_opt.measure.unjudged import is_judged
 
 if TYPE_CHECKING:  # plotly takes a second to import
     import plotly.graph_objects as go
@@ -27,7 +28,7 @@ CURVES = {
 
 
 def ceilings(found: Diagnosis) -> "go.Figure":
-    """A bar for each experiment with its interval; the full run drawn across, dashed what was expected of it."""
+    """A bar for each experiment with its interval; the full run, if judged, across, dashed what was expected of it."""
     import plotly.graph_objects as go
 
     stages = [name for name in STAGES if name in found.ceilings]
@@ -36,16 +37,21 @@ def ceilings(found: Diagnosis) -> "go.Figure":
     figure = go.Figure()
     for name in stages:
         _add_ceiling(figure, name, found.ceilings[name], limit, found.simulated is not None)
+    if is_judged(found):
+        _add_rates(figure, found)
+    look = layout(height=120 + 30 * len(stages), title="Images per second", simulated=found.simulated is not None)
+    figure.update_layout(look, margin_t=60)
+    figure.update_xaxes(title_text="images/s", range=[0, limit * 1.12])
+    return figure.update_yaxes(autorange="reversed", showgrid=False)
+
+
+def _add_rates(figure: "go.Figure", found: Diagnosis) -> None:
     lines = sorted([(found.measured, "measured", "solid"), (found.expected, "expected", "dash")])
     for (rate, label, dash), side in zip(lines, ("right", "left"), strict=True):
         figure.add_vline(rate, opacity=1, line={"color": COLOURS["wait"], "width": 2, "dash": dash})
         figure.add_annotation(
             x=rate, y=1, yref="paper", yanchor="bottom", xanchor=side, text=f" {label} {rate:,.0f} ", showarrow=False
         )
-    look = layout(height=120 + 30 * len(stages), title="Images per second", simulated=found.simulated is not None)
-    figure.update_layout(look, margin_t=60)
-    figure.update_xaxes(title_text="images/s", range=[0, limit * 1.12])
-    return figure.update_yaxes(autorange="reversed", showgrid=False)
 
 
 def _add_ceiling(figure: "go.Figure", name: str, ceiling: Ceiling, limit: float, simulated: bool) -> None:

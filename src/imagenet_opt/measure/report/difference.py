@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from imagenet_opt.measure.confidence import confidence
-from imagenet_opt.measure.diagnosis import CAUSES, STAGES, Ceiling, Diagnosis, Finding
+from imagenet_opt.measure.diagnosis import STAGES, Ceiling, Diagnosis, Finding
 from imagenet_opt.measure.report.record import Record, leaves
+from imagenet_opt.measure.unjudged import is_judged, meaning
 
 HARDWARE = ("cpu", "gpu", "usable CPUs", "memory")
 """What a machine has that both need for a ratio to be that of what was changed."""
@@ -59,7 +60,7 @@ def verdict_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
 
 def _verdict(found: Diagnosis) -> dict[str, str]:
     return {
-        "cause": CAUSES.get(found.cause, found.cause),
+        "cause": meaning(found),
         "verdict": found.sentence,
         "confidence": confidence(found).level,
         "next limit": STAGES.get(found.next_stage or "", found.next_stage or "none"),
@@ -122,7 +123,8 @@ def _numbers(record: Record) -> dict[str, float]:
     found = record.diagnosis
     if found is None:
         return dict(record.summary)
-    known = {"measured images/s": found.measured, "expected images/s": found.expected, "efficiency": found.efficiency}
+    verdict = {"measured images/s": found.measured, "expected images/s": found.expected, "efficiency": found.efficiency}
+    known = verdict if is_judged(found) else {}
     phases = {f"{name}, seconds of a step": seconds for name, seconds in found.phases.items()}
     return known | phases | dict(found.facts) | dict(record.summary)
 

@@ -11,6 +11,7 @@ from imagenet_opt.measure.report.downsample import min_max
 from imagenet_opt.measure.report.look import layout
 from imagenet_opt.measure.report.timeline_chart import (
     BAND,
+    COARSE,
     MOST_BANDS,
     MOST_POINTS,
     MOST_TIMES,
@@ -75,7 +76,8 @@ def pack(found: Timeline, *, simulated: bool = False) -> dict[str, Any]:
         "clock": next((lines[line.label]["x"] for line in shown if line.table == "samples"), None),
         "seconds": INTERVAL_SECONDS * max(1.0, num / MOST_KEPT),
         "title": layout(height=0, title="{}", simulated=simulated)["title"]["text"],
-        "finest": resolution(num, MOST_KEPT).capitalize(),
+        "finest": resolution(num, MOST_KEPT),
+        "coarse": COARSE,
         "band": BAND,
         "none": _NONE,
         "noCore": _NO_CORE,

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from imagenet_opt.measure.confidence import confidence
-from imagenet_opt.measure.diagnosis import CAUSES, STAGES, Diagnosis, Finding
+from imagenet_opt.measure.diagnosis import STAGES, Diagnosis, Finding
 from imagenet_opt.measure.report import FOLDER, charts, timeline_chart
 from imagenet_opt.measure.report.difference import careful, differences, show
 from imagenet_opt.measure.report.packed import pack
 from imagenet_opt.measure.report.record import Record, leaves
 from imagenet_opt.measure.report.tiles import tiles
+from imagenet_opt.measure.unjudged import meaning
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -45,7 +46,7 @@ def render(record: Record, baseline: Record | None = None, *, price_per_hour: fl
         record=record,
         baseline=baseline,
         found=found,
-        cause=CAUSES.get(found.cause, found.cause) if found else None,
+        cause=meaning(found) if found else None,
         next_stage=STAGES.get(found.next_stage, found.next_stage) if found and found.next_stage else None,
         sure=confidence(found) if found else None,
         simulated=record.simulated,
@@ -126,6 +127,7 @@ def about(record: Record) -> Mapping[str, list[tuple[str, str]]]:
 
 def _certainty(found: Diagnosis) -> dict[str, Any]:
     level, doubts = confidence(found)
-    known = {"confidence": level, "doubts": "; ".join(doubts) or "none", "measured / expected": found.efficiency}
+    known: dict[str, Any] = {"confidence": level, "doubts": "; ".join(doubts) or "none"}
     unexplained = found.unexplained
-    return known | ({} if unexplained is None else {"unexplained": unexplained})
+    shares = {"measured / expected": found.efficiency, "unexplained": unexplained}
+    return known | ({} if unexplained is None else shares)

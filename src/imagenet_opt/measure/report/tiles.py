@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
+from imagenet_opt.measure.diagnosis import Diagnosis
 from imagenet_opt.measure.report.record import IMAGENET_IMAGES, Record
+from imagenet_opt.measure.unjudged import is_judged
 
 
 class Tile(NamedTuple):
@@ -14,27 +16,33 @@ class Tile(NamedTuple):
 
 
 def tiles(record: Record, price_per_hour: float | None = None) -> list[Tile]:
-    """Rates now, expected and if the cause is mended; of a run without a diagnosis, what its summary says."""
+    """The rates of a verdict; of a run without one, what its summary says."""
     found = record.diagnosis
-    if found is None:
+    if found is None or not is_judged(found):
         return _of_summary(record)
-    rates = {"now": found.measured, "expected": found.expected}
-    if found.next_gain is not None:
-        rates["if fixed"] = found.measured * found.next_gain
     made = [
-        Tile(label, f"{rate / found.batch_size:.2f} it/s", _notes(rate, record, price_per_hour))
-        for label, rate in rates.items()
-        if rate
+        Tile(
+            label, f"{rate / found.batch_size:.2f} it/s", (f"{rate:,.0f} images/s", epoch(rate, found, price_per_hour))
+        )
+        for label, rate in rates(found).items()
     ]
     return [*made, Tile("efficiency", f"{found.efficiency:.0%}", ("measured / expected",))]
 
 
-def _notes(rate: float, record: Record, price_per_hour: float | None) -> tuple[str, ...]:
-    assert record.diagnosis is not None
-    images = record.diagnosis.facts.get("num_samples", IMAGENET_IMAGES)
+def rates(found: Diagnosis) -> dict[str, float]:
+    """Images per second now, as expected, and with what comes next: the cause mended, or a faster GPU."""
+    known = {"now": found.measured, "expected": found.expected}
+    if found.next_gain is not None:
+        known["faster GPU" if found.cause == "healthy" else "if mended"] = found.measured * found.next_gain
+    return known
+
+
+def epoch(rate: float, found: Diagnosis, price_per_hour: float | None) -> str:
+    """How long one takes, and what it costs."""
+    images = found.facts.get("num_samples", IMAGENET_IMAGES)
     hours = images / rate / 3600
     price = "" if price_per_hour is None else f", ${price_per_hour * hours:,.2f}"
-    return f"{rate:,.0f} images/s", f"{_duration(hours)}{price} an epoch of {images:,.0f}"
+    return f"{_duration(hours)}{price} an epoch of {images:,.0f}"
 
 
 def _duration(hours: float) -> str:

@@ -72,7 +72,7 @@
   function title(from, to) {
     const [first, end] = plan.clock === null ? [0, 0] : visible(arrays[plan.clock], from, to), num = end - first;
     const seconds = (2 * num / plan.mostPoints * plan.seconds).toFixed(1);
-    return num > plan.mostPoints ? `The least and the greatest of every ${seconds} s` : plan.finest;
+    return num > plan.mostPoints ? plan.coarse.replace("{}", seconds) : plan.finest;
   }
 
   async function draw(from, to) {
@@ -82,7 +82,8 @@
       else if (trace.name in plan.lanes) Object.assign(trace, lane(trace, from, to));
       else if (plan.cores) Object.assign(trace, cores(plan.cores, from, to));
     }
-    const bands = spans("fetch", from, to, plan.mostBands).map(([x0, x1]) => ({...plan.band, x0, x1}));
+    const waits = "fetch" in plan.lanes ? spans("fetch", from, to, plan.mostBands) : [];
+    const bands = waits.map(([x0, x1]) => ({...plan.band, x0, x1}));
     const marks = plot.layout.shapes.filter(shape => shape.type === "line");
     const text = plan.title.replace("{}", title(from, to));
     const layout = {...plot.layout, shapes: [...bands, ...marks], title: {...plot.layout.title, text}};

@@ -61,6 +61,8 @@ _ACROSS = {"xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
 BAND = _ACROSS | {"type": "rect", "fillcolor": COLOURS["wait"], "opacity": 0.12, "line_width": 0}
 """A wait, without its ends `x0` and `x1`."""
 _EVENTS = "main process"
+COARSE = "The least and the greatest of every {} s"
+"""How finely samples are drawn that are too many to be drawn one by one."""
 
 
 def timeline(found: Timeline, *, simulated: bool = False) -> "go.Figure":
@@ -78,7 +80,7 @@ def timeline(found: Timeline, *, simulated: bool = False) -> "go.Figure":
         for line in lines:
             _add_line(figure, found, line, start, titles.index(title) + 1)
     _mark(figure, found, start)
-    words = resolution(len(found.samples.get("unix_seconds", ())), MOST_POINTS).capitalize()
+    words = resolution(len(found.samples.get("unix_seconds", ())), MOST_POINTS)
     figure.update_layout(layout(height=90 + 115 * len(titles), title=words, simulated=simulated, hovermode="x"))
     figure.update_xaxes(AXIS | {"range": [0, _seconds(found, start)]}).update_yaxes(AXIS | {"title_font_size": 11})
     for place, title in enumerate(titles, 1):
@@ -110,8 +112,8 @@ def _has(found: Timeline, line: Line) -> bool:
 def resolution(num: int, most: int) -> str:
     """How finely so many samples are drawn, with so many points at most."""
     if num <= most:
-        return f"every {1e3 * INTERVAL_SECONDS:.0f} ms"
-    return f"the least and the greatest of every {2 * num / most * INTERVAL_SECONDS:.1f} s"
+        return f"Every {1e3 * INTERVAL_SECONDS:.0f} ms"
+    return COARSE.format(f"{2 * num / most * INTERVAL_SECONDS:.1f}")
 
 
 def start_seconds(found: Timeline) -> float:

@@ -24,7 +24,7 @@ def test_a_run_as_fast_as_expected_leaves_no_doubt() -> None:
         ({"ceilings": {"full_cold": Ceiling((RATES["full_cold"],) * 6, {"steady": 0.0})}},
          "medium", "timed on batches that were made before, and may be slower in the long run; raise --budget"),
         ({"facts": {}, "texts": {"cached_share": "nobody tells"}}, "medium", "in memory is not known: nobody tells"),
-        ({"texts": {"kernels": "no kernel was seen; ask"}}, "medium", "GPU's kernels count as work: no kernel was seen; ask"),
+        ({"texts": {"kernels": "no kernel seen; ask"}}, "medium", "GPU's kernels count as work: no kernel seen; ask"),
         ({"facts": {"cached_share": 0.0, "cold_verified": 0.0}, "texts": {"cold": "unverified: nobody tells"}},
          "medium", "cold rates are unverified: nobody tells"),
         ({"facts": {"cached_share": 0.0, "cold_passes": 7.0}}, "medium", "up to 7 times, from memory at last; "

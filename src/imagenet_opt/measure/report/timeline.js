@@ -84,7 +84,7 @@
     }
     const waits = "fetch" in plan.lanes ? spans("fetch", from, to, plan.mostBands) : [];
     const bands = waits.map(([x0, x1]) => ({...plan.band, x0, x1}));
-    const marks = plot.layout.shapes.filter(shape => shape.type === "line");
+    const marks = (plot.layout.shapes ?? []).filter(shape => shape.type === "line");
     const text = plan.title.replace("{}", title(from, to));
     const layout = {...plot.layout, shapes: [...bands, ...marks], title: {...plot.layout.title, text}};
     await Plotly.react(plot, plot.data, layout);

@@ -52,7 +52,7 @@ def holding(**room: int) -> Callable[..., dict[str, Any]]:
     ("room", "micro", "rate"),
     [
         ({"full": 2, "mixed": 6}, None, None),  # what it takes of whole batches was not measured
-        ({"full": 2, "mixed": 3}, 3, 150.0),
+        ({"full": 2, "mixed": 3}, 2, 150.0),
         ({"full": 6, "mixed": 6}, None, 150.0),
     ],
 )

@@ -118,7 +118,7 @@ def notes(outcome: Outcome, ratios: dict[str, dict[str, Ratio]]) -> list[str]:
     found += [f"{name} failed: {reason}." for name, reason in outcome.failures.items()]
     found += outcome.notes()
     for reason in dict.fromkeys(plan.absent.values()):
-        names = ", ".join(name for name, other in plan.absent.items() if other == reason)
+        names = "; ".join(name for name, other in plan.absent.items() if other == reason)
         found.append(f"Left out, as {reason}: {names}.")
     if not outcome.speeds.get(plan.rows[0].name):
         return found
@@ -149,7 +149,7 @@ def _queue_left(outcome: Outcome) -> list[str]:
     names = [name for name, speeds in outcome.speeds.items() if any(speed.get("steady") == 0 for speed in speeds)]
     if not names:
         return []
-    named = ", ".join(names)
+    named = "; ".join(names)
     return [f"Raise --seconds: in {named} the queue was not used up, so the pipeline rate may be the queue's."]
 
 

@@ -29,7 +29,7 @@ def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> P
     monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
     monkeypatch.setenv("HOME", str(home))
     model = ("model.name=test_resnet", "trainer.precision=bf16-true")
-    found = Patient(composed(("data.root=~/set", f"data.cache_dir={tmp_path}/cache", *model, *SMALL)))
+    found = Patient(composed(("data.root='~/set'", f"data.cache_dir={tmp_path}/cache", *model, *SMALL)))
     found.samples.glance()
     return found
 

@@ -322,7 +322,8 @@ def test_an_hour_that_is_zoomed_shows_every_sample(tmp_path: Path, in_browser: C
 ZOOM_ONCE = """<script>
 const zoomed = document.getElementById("plot-timeline");
 zoomed.on("plotly_react", () => document.body.append("drawn anew"));
-Plotly.relayout(zoomed, {"xaxis.range[0]": 1, "xaxis.range[1]": 2});
+const axis = zoomed.data[0].xaxis.replace("x", "xaxis");
+Plotly.relayout(zoomed, {[`${axis}.range[0]`]: 1, [`${axis}.range[1]`]: 2});
 </script>"""
 
 
@@ -335,4 +336,4 @@ def test_a_timeline_without_events_can_be_zoomed(tmp_path: Path, in_browser: Cal
     report(folder)
     page = folder / "report.html"
     page.write_text(page.read_text().replace("</body>", f"{ZOOM_ONCE}</body>"))
-    assert in_browser(page).rpartition("</script>")[2].startswith("drawn anew")
+    assert "drawn anew" in in_browser(page).rpartition("</script>")[2]

@@ -8,12 +8,13 @@ from imagenet_opt.cli.overrides import config_folder
 
 @pytest.fixture
 def own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The configuration with a folder of experiments that may be written."""
+    """The configuration with a folder of experiments that may be written, without those that were found here."""
     conf = tmp_path / "conf"
     conf.mkdir()
     for entry in config_folder().iterdir():
         (conf / entry.name).symlink_to(entry) if entry.name != "experiment" else (conf / entry.name).mkdir()
     for file in (config_folder() / "experiment").glob("*.yaml"):
-        (conf / "experiment" / file.name).write_text(file.read_text())
+        if not file.name.startswith("tuned_"):
+            (conf / "experiment" / file.name).write_text(file.read_text())
     monkeypatch.setattr(cli_overrides, "config_folder", lambda: conf)
     return conf

@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from imagenet_opt.cli.doctor import HELP, main, parse, write
 from imagenet_opt.cli.doctor_apply import Trial, apply, cure_of, write_experiment
 from imagenet_opt.cli.doctor_stages import Patient
-from imagenet_opt.cli.overrides import complete, config_folder
+from imagenet_opt.cli.overrides import complete
 from imagenet_opt.errors import ConfigError, WorkerDied
 from imagenet_opt.measure.diagnosis import CAUSES, STAGES, Finding, read_diagnosis
 from imagenet_opt.measure.verdict import judge
@@ -130,21 +130,9 @@ def test_a_trial_says_what_was_predicted_and_what_came() -> None:
     assert str(trial((100.0, 110.0, 105.0), (90.0, 95.0, 99.0))).endswith("slower")
 
 
-@pytest.fixture
-def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The configuration, with a folder of experiments of its own."""
-    conf = tmp_path / "conf"
-    conf.mkdir()
-    for entry in config_folder().iterdir():
-        (conf / entry.name).symlink_to(entry) if entry.name != "experiment" else (conf / entry.name).mkdir()
-    (conf / "experiment/demo.yaml").symlink_to(config_folder() / "experiment/demo.yaml")
-    monkeypatch.setattr("imagenet_opt.cli.overrides.config_folder", lambda: conf)
-    return conf
-
-
 @pytest.mark.slow
 def test_a_cure_is_tried_in_turns_and_kept_if_it_helps(
-    conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], checked: None
+    own_conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], checked: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
     quick = ("callbacks.rehearsal.images_per_second=20000", "callbacks.rehearsal.launch_seconds=0", "logger=[csv]")
@@ -157,7 +145,7 @@ def test_a_cure_is_tried_in_turns_and_kept_if_it_helps(
     assert len(tried.before) == len(tried.after) == 3 and min(*tried.before, *tried.after) > 0
     assert tried.predicted == found.next_gain
     assert capsys.readouterr().out == f"few_workers, data.num_workers=1: {tried}\n"
-    assert len(list((conf / "experiment").glob("tuned_*"))) == tried.helps
+    assert len(list((own_conf / "experiment").glob("tuned_*"))) == tried.helps
     write(replace(found, trial=tried.plain()), tmp_path / "doctor.json")
     kept = json.loads((tmp_path / "doctor.json").read_text())["trial"]
     assert kept["overrides"] == ["data.num_workers=1"] and kept["gain"]["low"] <= kept["gain"]["median"]
@@ -169,11 +157,11 @@ def test_a_file_that_cannot_be_written_after_all_is_one_line() -> None:
         write(judge(STORIES["healthy"]), Path("/dev/full"))
 
 
-def test_the_cure_becomes_an_experiment(conf: Path) -> None:
+def test_the_cure_becomes_an_experiment(own_conf: Path) -> None:
     found = judge(STORIES["storage_latency"])  # whose cause has no key
     file = write_experiment(found, trial((100.0,) * 3, (300.0,) * 3, predicted=3.0))
     assert "few_workers; 100 -> 300 images/s" in file.read_text()
     assert yaml.safe_load(file.read_text()) == {"data": {"num_workers": 4}}
-    with initialize_config_dir(str(conf), version_base="1.3"):
+    with initialize_config_dir(str(own_conf), version_base="1.3"):
         config = compose("train", complete([f"+experiment={file.stem}", "data.root=somewhere"]))
     assert config.data.num_workers == 4

@@ -9,9 +9,10 @@ import torch
 
 from imagenet_opt.cli import doctor_examination
 from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.doctor_ceilings import Span
 from imagenet_opt.cli.doctor_examination import NUM_EXPERIMENTS, Examination
 from imagenet_opt.cli.doctor_fit import Watched
-from imagenet_opt.cli.doctor_stages import Patient, Span
+from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.errors import WorkerDied
 from imagenet_opt.measure.diagnosis import STAGES, Ceiling
 from imagenet_opt.measure.environment.gpu_state import GpuState

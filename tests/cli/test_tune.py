@@ -14,12 +14,11 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from imagenet_opt import machine
-from imagenet_opt.cli import overrides as cli_overrides
 from imagenet_opt.cli import tune_memory
 from imagenet_opt.cli.apart import Hung
 from imagenet_opt.cli.bench_report import cpu_name
 from imagenet_opt.cli.build import build_run
-from imagenet_opt.cli.overrides import complete, config_folder
+from imagenet_opt.cli.overrides import complete
 from imagenet_opt.cli.tune import HELP, main, parse
 from imagenet_opt.cli.tune_compute import AS_IT_IS, _formats, _ways
 from imagenet_opt.cli.tune_loader import Loader, Setting, tune_loader
@@ -37,19 +36,6 @@ from tests.cli.test_build import composed, tiny
 from tests.conftest import loading, write_images
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-
-
-@pytest.fixture
-def own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The configuration with a folder of experiments that may be written."""
-    conf = tmp_path / "conf"
-    conf.mkdir()
-    for entry in config_folder().iterdir():
-        (conf / entry.name).symlink_to(entry) if entry.name != "experiment" else (conf / entry.name).mkdir()
-    for file in (config_folder() / "experiment").glob("*.yaml"):
-        (conf / "experiment" / file.name).write_text(file.read_text())
-    monkeypatch.setattr(cli_overrides, "config_folder", lambda: conf)
-    return conf
 
 
 def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:

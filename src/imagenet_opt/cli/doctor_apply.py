@@ -90,7 +90,7 @@ def try_out(overrides: tuple[str, ...], cure: Finding, *, seconds: float, cold: 
     patients[1].samples.rows = patients[0].samples.rows[::-1]
     for number in range(_ROUNDS):
         for which in (0, 1) if number % 2 == 0 else (1, 0):
-            rates[which].append(patients[which].full_rate(seconds, cold=cold))
+            rates[which].append(patients[which].full_run(seconds, cold=cold)[1])
     return Trial(cure.rule, cure.overrides, tuple(rates[0]), tuple(rates[1]), cure.gain)
 
 

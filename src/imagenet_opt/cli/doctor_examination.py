@@ -14,10 +14,11 @@ from omegaconf import OmegaConf
 
 from imagenet_opt import machine
 from imagenet_opt.cli.bench_report import cpu_name
+from imagenet_opt.cli.doctor_ceilings import Span, watched_ceiling
 from imagenet_opt.cli.doctor_environment import look_around, look_at_run, mb_per_image, megapixels
 from imagenet_opt.cli.doctor_fit import Watched
 from imagenet_opt.cli.doctor_samples import Index, Rows
-from imagenet_opt.cli.doctor_stages import Patient, Span, watched_ceiling
+from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.errors import ImagenetOptError, printable
 from imagenet_opt.measure.diagnosis import Ceiling, Finding
 from imagenet_opt.measure.environment.gpu import check_gpu

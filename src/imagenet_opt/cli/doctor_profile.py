@@ -20,7 +20,8 @@ def record_profile(config: "DictConfig", *, seconds: float) -> None:
 
     Raises ConfigError without a GPU, and for another network or size than the ones that profiles are of.
     """
-    from imagenet_opt.cli.doctor_stages import Patient, Span, watched_ceiling
+    from imagenet_opt.cli.doctor_ceilings import Span, watched_ceiling
+    from imagenet_opt.cli.doctor_stages import Patient
     from imagenet_opt.cli.overrides import config_folder
     from imagenet_opt.machine import versions
     from imagenet_opt.measure.accelerator import Accelerator, write_profile

@@ -1,19 +1,18 @@
 """The doctor's experiments: each stage of the pipeline alone, and all together, made from a configuration."""
 
 import sys
-import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
 from imagenet_opt.cli.build import build_model, build_trainer, make, num_classes_of, precision_of
-from imagenet_opt.cli.doctor_fit import Watch, Watched, images_ahead
+from imagenet_opt.cli.doctor_ceilings import Span, drain, timed_copy, watched_ceiling
+from imagenet_opt.cli.doctor_fit import Watch, Watched
 from imagenet_opt.cli.doctor_resident import ResidentLoader, take_one
 from imagenet_opt.cli.doctor_run import offline, only, run_folder
 from imagenet_opt.cli.doctor_samples import Index, Samples
@@ -30,23 +29,11 @@ from imagenet_opt.data.store import Store
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.diagnosis import Ceiling, Finding
 from imagenet_opt.measure.environment.precision import check_precision, precision_of_convolutions
-from imagenet_opt.measure.rate import has_few_pauses, rate_windows
 from imagenet_opt.model.network import build_network
 from imagenet_opt.run.wandb_run import finish
 
 _ALONE = ("acceleration", "mixing", "rehearsal")
 """Callbacks that belong to the GPU's own work."""
-
-
-@dataclass(frozen=True)
-class Span:
-    """Seconds of one experiment, and when it ends at the latest."""
-
-    seconds: float
-
-    @property
-    def limit(self) -> float:
-        return 4 * self.seconds
 
 
 class Patient:
@@ -133,14 +120,14 @@ class Patient:
         how = replace(self.how, samples_per_epoch=None)
         return self._fit(self.config, ImageData(index, self.data.val, how), span)
 
-    def full_rate(self, seconds: float, *, cold: bool) -> float:
-        """Images per second of the full run, once."""
+    def full_run(self, seconds: float, *, cold: bool) -> tuple[Watched, float]:
+        """Everything together, once, and its images per second. cold: with files dropped from the page cache."""
         samples = self.samples
         if not cold and not len(samples.warm_rows):
             samples.warm(seconds)
         index = samples.once(samples.cold_rows()) if cold else samples.listed(samples.warm_rows)
         seen = self.train(index, Span(seconds))
-        return watched_ceiling(seen, multiple=self.num_workers, in_bursts=True).images_per_second
+        return seen, watched_ceiling(seen, multiple=self.num_workers, in_bursts=True).images_per_second
 
     def _fit(self, config: DictConfig, data: Any, span: Span) -> Watched:
         watch = Watch(
@@ -265,48 +252,3 @@ def recorded_rate(gpu: str) -> float | None:
         if profile.name == gpu and not profile.estimate:
             return float(profile.images_per_second)
     return None
-
-
-def drain(loader: DevicePrefetcher, span: Span) -> Ceiling:
-    """What a loader gives to one who does nothing else; it is closed then."""
-    workers = max(1, loader.loader.num_workers)
-    loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]
-    stamps: list[float] = []
-    sizes: list[int] = []
-    began = time.perf_counter()
-    try:
-        for number, batch in enumerate(loader):
-            if number < workers:
-                loader.drain()
-                continue
-            stamps.append(now := time.perf_counter())
-            sizes.append(len(batch))
-            least = max(3 * workers * len(batch), 3 * images_ahead(batch, loader))
-            enough = now - stamps[0] >= span.seconds and sum(sizes[1:]) >= least and not has_few_pauses(stamps)
-            if (enough or now - began > span.limit) and len(stamps) > 1:
-                break
-        if len(stamps) < 2:
-            raise ConfigError(f"{len(stamps) + workers} batches are too few to measure; lower data.batch_size")
-        facts = {name.removeprefix("loader/"): value for name, value in loader.drain().items()}
-    finally:
-        loader.close()
-    facts |= {"num_workers": float(loader.loader.num_workers), "longest_gap_seconds": float(np.diff(stamps).max())}
-    return Ceiling(rate_windows(stamps, sizes, multiple=workers), facts, in_bursts=True)
-
-
-def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> Ceiling:
-    """Copies from pinned memory, one after the other."""
-    pinned, stamps = batch.pin_memory(), [0.0]
-    torch.cuda.synchronize(device)
-    began = time.perf_counter()
-    while stamps[-1] < span.seconds:
-        pinned.to(device, non_blocking=True)
-        torch.cuda.synchronize(device)
-        stamps.append(time.perf_counter() - began)
-    return Ceiling(rate_windows(stamps, [len(batch)] * len(stamps)), {"batch_mb": batch.data.nbytes / 1e6})
-
-
-def watched_ceiling(seen: Watched, *, multiple: int = 1, in_bursts: bool = False) -> Ceiling:
-    facts = {"device_seconds": seen.device_seconds, "num_steps": float(len(seen.step_seconds))}
-    facts["steady"] = float(seen.steady)
-    return Ceiling(rate_windows(seen.stamps, seen.num_images, multiple=multiple), facts, in_bursts)

@@ -50,7 +50,8 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
 
     from imagenet_opt.cli.console import quiet
     from imagenet_opt.cli.doctor import composed
-    from imagenet_opt.cli.doctor_stages import Patient, Span, watched_ceiling
+    from imagenet_opt.cli.doctor_ceilings import Span, watched_ceiling
+    from imagenet_opt.cli.doctor_stages import Patient
     from imagenet_opt.cli.no_halving import named_out_of_memory
     from imagenet_opt.measure.peak_memory import peak_gib
 
@@ -58,13 +59,10 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
     config = composed((*job.overrides, STOPS))
     seed_everything(config.seed, verbose=False)
     patient = Patient(config, compared=True)
-    samples = patient.samples
-    samples.warm(job.seconds)
+    patient.samples.warm(job.seconds)
     with named_out_of_memory(config):
         alone = patient.compute(Span(job.seconds), beside=False)
-        index = samples.once(samples.cold_rows()) if job.cold else samples.listed(samples.warm_rows)
-        full = patient.train(index, Span(job.seconds))
-    whole = watched_ceiling(full, multiple=patient.num_workers, in_bursts=True).images_per_second
+        full, whole = patient.full_run(job.seconds, cold=job.cold)
     return {
         "compute": watched_ceiling(alone).images_per_second,
         "full": whole,

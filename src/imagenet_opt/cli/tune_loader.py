@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any
 
 from imagenet_opt import machine
-from imagenet_opt.cli.doctor_stages import Patient, Span, drain
+from imagenet_opt.cli.doctor_ceilings import Span, drain
+from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.tune_memory import num_processes
 from imagenet_opt.cli.tune_turns import Changes
 from imagenet_opt.data.loader import Seat, train_loader

@@ -56,19 +56,22 @@ class Evidence(Measurements):
     @property
     def storage_at_depth(self) -> float:
         """What the storage gives with as many requests in flight as the loader has, between those that were tried."""
-        # At a depth of which no answer came in time the curve has no point.
-        points = [point for point in self.curves.get("reads_in_flight", ()) if point[1] > 0]
+        points = self._depths
         if not self.is_cold or not points:
             return self.storage
         depths, rates = np.log(np.array(points)).T
         return float(np.exp(np.interp(np.log(max(1.0, self.fact("depth"))), depths, rates)))
 
     @property
+    def _depths(self) -> list[tuple[float, float]]:
+        """Requests in flight, and images per second with so many; where no answer came in time there is no point."""
+        return [(depth, rate) for depth, rate in self.curves.get("reads_in_flight", ()) if rate > 0]
+
+    @property
     def best_depth(self) -> tuple[float, float]:
         """The fewest requests in flight that bring nearly all that the storage gives, and images per second there."""
-        points = [point for point in self.curves.get("reads_in_flight", ()) if point[1] > 0]
-        most = max((rate for _, rate in points), default=0.0)
-        return next((point for point in sorted(points) if point[1] >= NEARLY_ALL * most), (0.0, 0.0))
+        most = max((rate for _, rate in self._depths), default=0.0)
+        return next((point for point in sorted(self._depths) if point[1] >= NEARLY_ALL * most), (0.0, 0.0))
 
     @property
     def copy(self) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imagenet_opt.cli.study_output import strict_json
+from imagenet_opt.cli.sheets import strict_json
 from imagenet_opt.cli.study_plan import Plan, StepsFile
 from imagenet_opt.cli.study_request import Request
 from imagenet_opt.cli.study_sheet import sheets

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -120,8 +121,11 @@ def free_shared_memory() -> int:
 
 def mount_of(path: str) -> str:
     """Mount point that holds `path` and its file system, such as "/fsx (lustre)"."""
-    found = find_mount(path)
-    return "an unknown mount" if found is None else f"{found.mountpoint} ({found.kind})"
+    return _named(find_mount(path))
+
+
+def _named(mount: Mount | None) -> str:
+    return "an unknown mount" if mount is None else f"{mount.mountpoint} ({mount.kind})"
 
 
 def find_mount(path: str) -> Mount | None:
@@ -140,13 +144,37 @@ def disk_model(device: str) -> str:
     return ""
 
 
+def facts() -> dict[str, Any]:
+    """What decides speed here, and how busy others keep it; call it before the measurement."""
+    import torch
+
+    return {
+        "cpu": cpu_name(),
+        "usable_cpus": usable_cpus(),
+        "memory_gib": round(psutil.virtual_memory().total / GIB, 1),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "system": platform.platform(),
+        "busy_percent_before": psutil.cpu_percent(1.0),
+    }
+
+
+def cpu_name() -> str:
+    """As the kernel says it; the architecture where it does not."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
 def hardware(data_root: str, *, on_gpu: bool) -> dict[str, str]:
     """RAM, and where the data lie; with a GPU its driver and CUDA. What cannot be found out is left out."""
     mount = find_mount(data_root)
     model = disk_model(mount.device) if mount else ""
     found = {
         "memory": f"{psutil.virtual_memory().total / GIB:.0f} GiB",
-        "storage": ", ".join(filter(None, [mount_of(data_root), model])),
+        "storage": ", ".join(filter(None, [_named(mount), model])),
     }
     return found | (_nvidia() if on_gpu else {})
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.doctor_environment import look_around, look_at_run
 from imagenet_opt.cli.doctor_stages import Patient
 from tests.conftest import write_images

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from imagenet_opt.cli import doctor_examination
-from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.doctor_ceilings import Span
 from imagenet_opt.cli.doctor_examination import NUM_EXPERIMENTS, Examination
 from imagenet_opt.cli.doctor_fit import Watched

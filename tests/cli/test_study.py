@@ -6,8 +6,9 @@ import pytest
 import wandb
 
 from imagenet_opt.cli import study, study_steps
+from imagenet_opt.cli.sheets import about
 from imagenet_opt.cli.study import parse
-from imagenet_opt.cli.study_output import about, log_sheets, write_outputs
+from imagenet_opt.cli.study_output import log_sheets, write_outputs
 from imagenet_opt.errors import ConfigError, RunFolderError
 from imagenet_opt.measure.sheet import Column, Sheet
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.study_queue import drain, run, slowed
 from imagenet_opt.errors import ConfigError

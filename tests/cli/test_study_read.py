@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.study_read import Files, in_blocks, read, run
 from imagenet_opt.data.pack import pack

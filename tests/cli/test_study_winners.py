@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from imagenet_opt.cli import study_steps
-from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.kept import Kept
 from imagenet_opt.cli.study_steps import Outcome, measure_speeds
 from imagenet_opt.cli.study_turn import TogetherJob

@@ -16,13 +16,13 @@ from omegaconf import OmegaConf
 from imagenet_opt import machine
 from imagenet_opt.cli import tune_memory
 from imagenet_opt.cli.apart import Hung
-from imagenet_opt.cli.bench_report import cpu_name
 from imagenet_opt.cli.build import build_run
 from imagenet_opt.cli.overrides import complete
+from imagenet_opt.cli.run_size import largest_size
 from imagenet_opt.cli.tune import HELP, main, parse
 from imagenet_opt.cli.tune_compute import AS_IT_IS, _formats, _ways
 from imagenet_opt.cli.tune_loader import Loader, Setting, tune_loader
-from imagenet_opt.cli.tune_memory import MemoryTrials, largest_size, most_images
+from imagenet_opt.cli.tune_memory import MemoryTrials, most_images
 from imagenet_opt.cli.tune_output import _loader_sheet
 from imagenet_opt.cli.tune_turns import Turns
 from imagenet_opt.cli.tuned import how_to_train, write_tuned
@@ -131,7 +131,7 @@ def test_what_wins_is_written_with_what_was_tried_and_trains(
     package, when, command, *said = [line for line in file.read_text().splitlines() if line.startswith("#")]
     assert package == "# @package _global_" and command.startswith("# imagenet-opt tune data.root=")
     assert datetime.fromisoformat(when.removeprefix("# ").split(",")[0]).utcoffset() is not None
-    assert cpu_name() in when and when.endswith(f"torch {machine.versions()['torch']}")
+    assert machine.cpu_name() in when and when.endswith(f"torch {machine.versions()['torch']}")
     said = [line.removeprefix("# ") for line in said]
     rows = [line for line in said if ", verdict " in line]
     assert {re.split(", (?:images/s|at once) ", row)[0]: row.rpartition(", verdict ")[2] for row in rows} == {

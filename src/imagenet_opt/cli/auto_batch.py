@@ -6,7 +6,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
 
-from imagenet_opt.cli.tune_memory import MOST, SPARE, MemoryTrials, largest_size, most_images
+from imagenet_opt.cli.run_size import largest_size
+from imagenet_opt.cli.tune_memory import MOST, SPARE, MemoryTrials, most_images
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.optimizer import REFERENCE_BATCH

@@ -94,34 +94,24 @@ def _peers(words: str) -> tuple[str, ...]:
 
 def bench(options: Options) -> "Report":
     """Measure all rows. Raises ImagenetOptError."""
-    from hydra import compose, initialize_config_dir
-
-    from imagenet_opt.cli.composition import check_all
-    from imagenet_opt.cli.overrides import complete, config_folder
-
-    check_all()
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        config = compose("train", complete(list(options.overrides)))
-
-    import torch
-
+    from imagenet_opt import machine
     from imagenet_opt.cli.bench_plan import make_plan, measure
-    from imagenet_opt.cli.bench_report import Report, data_facts, machine_facts
+    from imagenet_opt.cli.bench_report import Report, data_facts
     from imagenet_opt.cli.build import make
-    from imagenet_opt.cli.targets import check_targets
+    from imagenet_opt.cli.composition import composed
+    from imagenet_opt.cli.run_size import device_of
     from imagenet_opt.data.datamodule import cache_folder
 
-    check_targets(config.data, "data", allowed=config.allow_targets)
+    config = composed(options.overrides)
     data = make(config.data, "data")
-    may_use_gpu = torch.cuda.is_available() and config.trainer.accelerator in ("auto", "gpu", "cuda")
     plan = make_plan(
         data.train,
         data.loading,
         against=options.against,
         num_batches=options.batches,
-        has_gpu=may_use_gpu,
+        has_gpu=device_of(config).type == "cuda",
         cache=cache_folder(config.data.cache_dir),
     )
-    machine = machine_facts()
+    host = machine.facts()
     rounds = measure(plan, repeats=options.repeats)
-    return Report(plan, rounds, machine, data_facts(plan))
+    return Report(plan, rounds, host, data_facts(plan))

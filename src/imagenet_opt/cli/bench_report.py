@@ -4,7 +4,6 @@ import datetime
 import io
 import json
 import os
-import platform
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,8 +12,6 @@ from statistics import mean, median
 from typing import Any
 
 import numpy as np
-import psutil
-import torch
 from PIL import Image
 
 from imagenet_opt import machine
@@ -22,7 +19,6 @@ from imagenet_opt.cli.bench_job import CEILING, OWN, REGION, WORKER, Job
 from imagenet_opt.cli.bench_peers import PEERS
 from imagenet_opt.cli.bench_plan import Plan
 from imagenet_opt.data.loader import store_of
-from imagenet_opt.machine import GIB
 from imagenet_opt.measure.interleave import Rounds
 from imagenet_opt.measure.statistics import Estimate, median_interval, ratio_interval, verdict
 from imagenet_opt.measure.turn import Turn
@@ -72,28 +68,6 @@ class Report:
                 against = other in PEERS or (side, other) == (REGION, CEILING)
                 if against and self.rates(side) and self.rates(other):
                     yield side, other, ratio_interval(self.rates(side), self.rates(other))
-
-
-def machine_facts() -> dict[str, Any]:
-    """What decides speed here, and how busy others keep it; call it before the measurement."""
-    return {
-        "cpu": cpu_name(),
-        "usable_cpus": machine.usable_cpus(),
-        "memory_gib": round(psutil.virtual_memory().total / GIB, 1),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "system": platform.platform(),
-        "busy_percent_before": psutil.cpu_percent(1.0),
-    }
-
-
-def cpu_name() -> str:
-    """As the kernel says it; the architecture where it does not."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def data_facts(plan: Plan) -> dict[str, Any]:

@@ -7,14 +7,15 @@ and set environment variables by it. A recipe may be a stranger's: it can say al
 from typing import Any
 
 import hydra._internal.hydra as hydra_internal
+from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
-from imagenet_opt.cli.overrides import config_folder
+from imagenet_opt.cli.overrides import complete, config_folder
 from imagenet_opt.cli.secrets import check_overrides, check_secrets, guard_environment
 from imagenet_opt.cli.sweep_plugins import TARGETS as _PLUGINS
 from imagenet_opt.cli.sweep_plugins import check_plugins
-from imagenet_opt.cli.targets import is_within, leaves, refused
+from imagenet_opt.cli.targets import check_targets, is_within, leaves, refused
 from imagenet_opt.errors import ConfigError
 
 _ACTED_ON = ("callbacks", "launcher", "sweeper", "job_logging", "hydra_logging")
@@ -30,6 +31,17 @@ _STREAMS = ("ext://sys.stdout", "ext://sys.stderr")
 _RUN_FOLDER = "${hydra.runtime.output_dir}/"
 _NAME = "${hydra.job.name}"
 """A text by its type, and what submitit's own configuration says."""
+
+
+def composed(overrides: tuple[str, ...]) -> DictConfig:
+    """The configuration of train.py with these overrides. Raises ImagenetOptError."""
+    check_all()
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        config = compose("train", complete(list(overrides)), return_hydra_config=False)
+    with open_dict(config):
+        config.run_folder = "."  # Hydra knows it in train.py only
+    check_targets(config, allowed=config.allow_targets)
+    return config
 
 
 def check_all() -> None:

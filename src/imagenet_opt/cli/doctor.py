@@ -61,6 +61,7 @@ def main(argv: list[str]) -> None:
         return
     options = parse(argv)
     begin_measuring()
+    from imagenet_opt.cli.composition import composed
     from imagenet_opt.measure.unjudged import is_judged
 
     config = composed(options.overrides)
@@ -107,25 +108,6 @@ def parse(argv: list[str]) -> Options:
         check_writable(found.json)
     seconds = budget_seconds(found.budget)
     return Options(tuple(found.overrides), seconds, found.json, found.apply, found.record_profile)
-
-
-def composed(overrides: tuple[str, ...]) -> "DictConfig":
-    """The configuration of train.py with these overrides. Raises ImagenetOptError."""
-    from hydra import compose, initialize_config_dir
-
-    from imagenet_opt.cli.composition import check_all
-    from imagenet_opt.cli.overrides import complete, config_folder
-    from imagenet_opt.cli.targets import check_targets
-
-    check_all()
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        config = compose("train", complete(list(overrides)), return_hydra_config=False)
-    from omegaconf import open_dict
-
-    with open_dict(config):
-        config.run_folder = "."  # Hydra knows it in train.py only
-    check_targets(config, allowed=config.allow_targets)
-    return config
 
 
 def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagnosis":

@@ -81,7 +81,7 @@ def _why_nothing(found: Diagnosis) -> str:
 
 def try_out(overrides: tuple[str, ...], cure: Finding, *, seconds: float, cold: bool) -> Trial:
     """Full runs in turns; cold: each on files that are dropped from the page cache before."""
-    from imagenet_opt.cli.doctor import composed
+    from imagenet_opt.cli.composition import composed
     from imagenet_opt.cli.doctor_stages import Patient
 
     patients = [Patient(composed(overrides)), Patient(composed((*overrides, *cure.overrides)))]

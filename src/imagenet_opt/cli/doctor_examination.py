@@ -13,7 +13,6 @@ import torch
 from omegaconf import OmegaConf
 
 from imagenet_opt import machine
-from imagenet_opt.cli.bench_report import cpu_name
 from imagenet_opt.cli.doctor_ceilings import Span, watched_ceiling
 from imagenet_opt.cli.doctor_environment import look_around, look_at_run, mb_per_image, megapixels
 from imagenet_opt.cli.doctor_fit import Watched
@@ -252,7 +251,7 @@ class Examination:
             curves=self.curves,
             environment=tuple(self.environment),
             machine={
-                "cpu": cpu_name(),
+                "cpu": machine.cpu_name(),
                 "gpu": torch.cuda.get_device_name() if patient.device.type == "cuda" else "none",
                 "system": platform.platform(),
                 "usable CPUs": str(machine.usable_cpus()),

@@ -19,7 +19,7 @@ from imagenet_opt.cli.doctor_samples import Index, Samples
 from imagenet_opt.cli.export import RECIPE
 from imagenet_opt.cli.no_halving import NoHalving
 from imagenet_opt.cli.overrides import config_folder
-from imagenet_opt.cli.tune_memory import largest_size, num_processes
+from imagenet_opt.cli.run_size import device_of, largest_size, num_processes
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import Seat, image_dtype, train_loader
@@ -59,8 +59,7 @@ class Patient:
 
     @cached_property
     def device(self) -> torch.device:
-        on_gpu = torch.cuda.is_available() and self.config.trainer.accelerator in ("auto", "gpu", "cuda")
-        return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+        return device_of(self.config)
 
     @cached_property
     def seat(self) -> Seat:

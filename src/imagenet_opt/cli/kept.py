@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from imagenet_opt import machine
-from imagenet_opt.cli.bench_report import cpu_name
 from imagenet_opt.errors import ConfigError
 
 FILE = "measured.jsonl"
@@ -30,7 +29,7 @@ class Kept:
         self.machine = {
             "versions": versions,
             "host": platform.node(),
-            "cpu": cpu_name(),
+            "cpu": machine.cpu_name(),
             "cpus": machine.usable_cpus(),
             "gpu": gpu,
         }

@@ -53,7 +53,7 @@ def main(argv: list[str]) -> None:
 
     from imagenet_opt.cli.report_files import read_record
     from imagenet_opt.cli.report_summary import print_summary
-    from imagenet_opt.cli.sweep_rows import write_whole
+    from imagenet_opt.cli.whole_file import write_whole
     from imagenet_opt.measure.report.page import render
 
     record = read_record(options.run)

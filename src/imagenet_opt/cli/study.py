@@ -65,7 +65,8 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     begin_measuring()
     prepare(options.request)
-    from imagenet_opt.cli.study_output import about, log_sheets, print_sheets, write_outputs
+    from imagenet_opt.cli.sheets import about, print_sheets
+    from imagenet_opt.cli.study_output import log_sheets, write_outputs
 
     facts = about(options.request.command)
     sheets = study(options.request)
@@ -129,8 +130,8 @@ def _request(found: Namespace, command: str) -> "Request":
 def prepare(request: "Request") -> None:
     """The folder, with nobody else in it, and what can be known to be wrong. Raises ImagenetOptError."""
     from imagenet_opt.cli.alone import keep_others_out
+    from imagenet_opt.cli.composition import composed
     from imagenet_opt.cli.console import quiet
-    from imagenet_opt.cli.doctor import composed
 
     quiet()
     composed(request.overrides)

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Collection
 from functools import partial
 
-from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.kept import Kept
 from imagenet_opt.cli.progress import duration
 from imagenet_opt.cli.study_plan import Row

@@ -1,49 +1,22 @@
 """What a study leaves: tables on the terminal, study.md, study.html, study.json and W&B."""
 
-import datetime
 import html
-import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf, open_dict
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
-from imagenet_opt import machine
-from imagenet_opt.cli.bench_report import machine_facts
 from imagenet_opt.cli.build import make
-from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.overrides import config_folder
+from imagenet_opt.cli.sheets import strict_json
 from imagenet_opt.cli.study_request import Request
-from imagenet_opt.cli.sweep_rows import write_whole
-from imagenet_opt.cli.terminal import printable
+from imagenet_opt.cli.whole_file import write_whole
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.sheet import Plot, Sheet
 from imagenet_opt.run.wandb_run import finish
-
-
-def print_sheets(sheets: Sequence[Sheet]) -> Console:
-    """On the terminal, with their notes; with what else may be said there."""
-    console = Console(markup=False, highlight=False, width=None if Console().is_terminal else 140)
-    for sheet in sheets:
-        console.print(terminal_table(sheet))
-        for note in sheet.notes:
-            console.print(f"  {printable(note)}")
-    return console
-
-
-def terminal_table(sheet: Sheet) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=printable(sheet.title), title_justify="left")
-    for place, column in enumerate(sheet.columns):
-        table.add_column(column.heading, justify="left" if place == 0 else "right", overflow="fold")
-    for row in sheet.texts():
-        table.add_row(*map(printable, row))
-    return table
 
 
 def write_outputs(sheets: list[Sheet], request: Request, facts: dict[str, Any], file: Path | None) -> None:
@@ -63,22 +36,6 @@ def write_outputs(sheets: list[Sheet], request: Request, facts: dict[str, Any], 
     except OSError as error:
         raise ConfigError(f"the tables above could not be written: {error}; free space or choose --folder") from error
     print(f"{request.folder}/study.html has the plots, study.md and study.json the numbers", file=sys.stderr)
-
-
-def strict_json(found: Any) -> str:
-    """With null for what is no finite number, for which JSON has no word."""
-    plain = json.loads(json.dumps(found), parse_constant=lambda name: None)
-    return json.dumps(plain, indent=2) + "\n"
-
-
-def about(command: str) -> dict[str, Any]:
-    """By what, when and where it is measured, and how busy others keep the machine: call it before measuring."""
-    return {"command": command, "date": now(), "machine": machine_facts(), "versions": machine.versions()}
-
-
-def now() -> str:
-    """With the offset from UTC."""
-    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def page(sheets: list[Sheet], request: Request, facts: str) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.study_request import Request, checked_options

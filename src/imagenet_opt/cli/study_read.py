@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.doctor_samples import Rows, Samples
 from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.study_request import Request, checked_options

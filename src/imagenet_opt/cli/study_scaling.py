@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, field_validator
 
 from imagenet_opt import machine
 from imagenet_opt.cli.apart import LIMIT_SECONDS, call_apart
+from imagenet_opt.cli.composition import composed
+from imagenet_opt.cli.run_size import wants_gpu
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_rounds import rounds_of
 from imagenet_opt.cli.study_scaling_turn import Job, Pace
@@ -46,11 +48,8 @@ def run(request: Request) -> list[Sheet]:
     """All numbers of processes in turns, each in processes of its own. Raises ImagenetOptError."""
     import torch
 
-    from imagenet_opt.cli.doctor import composed
-
     processes = checked_options(Scaling, request).processes
-    accelerator = composed(request.overrides).trainer.accelerator
-    num_gpus = torch.cuda.device_count() if accelerator in ("auto", "gpu", "cuda") else 0
+    num_gpus = torch.cuda.device_count() if wants_gpu(composed(request.overrides)) else 0
     absent = {n: f"left out: {num_gpus} GPUs here" for n in processes if 0 < num_gpus < n}
     num_threads = None if num_gpus else max(1, machine.usable_cpus() // max(processes))
     turns = {

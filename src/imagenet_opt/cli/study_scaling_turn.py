@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer, seed_everythin
 from omegaconf import DictConfig, open_dict
 
 from imagenet_opt.cli.build import build_model, build_trainer, make, num_classes_of
-from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.doctor_fit import images_ahead
 from imagenet_opt.cli.doctor_run import run_folder
 from imagenet_opt.cli.doctor_samples import listed

@@ -9,7 +9,7 @@ from functools import partial
 from omegaconf import OmegaConf
 
 from imagenet_opt.cli.apart import Hung, call_apart
-from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.kept import Kept
 from imagenet_opt.cli.study_plan import Plan, Row, StepsFile
 from imagenet_opt.cli.study_request import Request, checked_options

@@ -11,8 +11,9 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from imagenet_opt.cli.build import check_types, precision_of
-from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.export import RECIPE
+from imagenet_opt.cli.run_size import device_of
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
@@ -103,8 +104,7 @@ def subject_of(overrides: tuple[str, ...]) -> Subject:
     that is trained on in earnest, and not the demo's small images. Raises ImagenetOptError."""
     chosen = any(word.startswith(("data=", "experiment=", "+experiment=")) for word in overrides)
     config = composed(overrides if chosen else ("data=folder", *overrides))
-    on_gpu = torch.cuda.is_available() and config.trainer.accelerator in ("auto", "gpu", "cuda")
-    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    device = device_of(config)
     network = {name: config.model[name] for name in RECIPE}
     network["num_classes"] = network["num_classes"] or _CLASSES
     check_types(build_network, network, "model.")

@@ -48,8 +48,8 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
     """
     from lightning.pytorch import seed_everything
 
+    from imagenet_opt.cli.composition import composed
     from imagenet_opt.cli.console import quiet
-    from imagenet_opt.cli.doctor import composed
     from imagenet_opt.cli.doctor_ceilings import Span, watched_ceiling
     from imagenet_opt.cli.doctor_stages import Patient
     from imagenet_opt.cli.no_halving import named_out_of_memory
@@ -82,8 +82,8 @@ def losses(job: LossJob) -> list[float]:
     from omegaconf import open_dict
 
     from imagenet_opt.cli.build import build_run, make, num_classes_of
+    from imagenet_opt.cli.composition import composed
     from imagenet_opt.cli.console import quiet
-    from imagenet_opt.cli.doctor import composed
     from imagenet_opt.cli.doctor_run import only, run_folder
     from imagenet_opt.cli.doctor_stages import at_one_size
     from imagenet_opt.cli.no_halving import NoHalving, named_out_of_memory

@@ -7,7 +7,7 @@ from statistics import median
 
 from imagenet_opt import machine
 from imagenet_opt.cli.kept import Kept
-from imagenet_opt.cli.study_output import now
+from imagenet_opt.cli.sheets import now
 from imagenet_opt.cli.study_plan import Row
 from imagenet_opt.cli.study_sheet import MEASURES, ratios_of, said
 from imagenet_opt.cli.study_steps import Outcome, Speed, speed_of

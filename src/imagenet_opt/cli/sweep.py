@@ -24,7 +24,8 @@ from omegaconf import DictConfig
 from imagenet_opt.cli.handover import Handover
 from imagenet_opt.cli.preempted import STATUS, SWEEP_JOB, command, leave
 from imagenet_opt.cli.sweep_plugins import end_of_multirun
-from imagenet_opt.cli.sweep_rows import JOB, SUMMARY, Row, collect_rows, print_table, speed, write_csv, write_whole
+from imagenet_opt.cli.sweep_rows import JOB, SUMMARY, Row, collect_rows, print_table, speed, write_csv
+from imagenet_opt.cli.whole_file import write_whole
 from imagenet_opt.errors import Preempted
 from imagenet_opt.run.signals import stop
 

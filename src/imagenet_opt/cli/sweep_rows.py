@@ -4,8 +4,6 @@ import csv
 import io
 import logging
 import math
-import os
-import platform
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any, Literal, TypedDict
@@ -16,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from imagenet_opt.cli.terminal import printable
+from imagenet_opt.cli.whole_file import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -144,13 +143,6 @@ def write_csv(rows: list[Row], sweep_dir: Path) -> None:
     writer.writeheader()
     writer.writerows({**row, **row["parameters"], **row["summary"]} for row in rows)
     write_whole(sweep_dir / CSV, text.getvalue())
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write so that a reader, or a crash, never meets half a file."""
-    fresh = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
-    fresh.write_text(text, encoding="utf-8", newline="")
-    os.replace(fresh, path)
 
 
 def print_table(rows: list[Row], sweep_dir: Path) -> None:

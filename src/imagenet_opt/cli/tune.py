@@ -52,7 +52,7 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     begin_measuring()
     command = shlex.join(["imagenet-opt", "tune", *argv])
-    from imagenet_opt.cli.study_output import about
+    from imagenet_opt.cli.sheets import about
     from imagenet_opt.cli.tune_output import print_tuning, sheets_of, write_experiment, write_json
     from imagenet_opt.cli.tune_run import tune
 

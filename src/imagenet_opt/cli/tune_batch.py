@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from imagenet_opt.cli.tune_memory import LIMIT_SECONDS, MemoryTrials, Trial, largest_size, most_images
+from imagenet_opt.cli.run_size import largest_size
+from imagenet_opt.cli.tune_memory import LIMIT_SECONDS, MemoryTrials, Trial, most_images
 from imagenet_opt.cli.tune_turns import Changes, Turns
 from imagenet_opt.measure.deadline import OutOfTime
 from imagenet_opt.measure.fit_search import even_parts, largest_that_fits

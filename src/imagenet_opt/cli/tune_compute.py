@@ -8,7 +8,7 @@ import torch
 from omegaconf import DictConfig
 
 from imagenet_opt.cli.build import precision_of
-from imagenet_opt.cli.tune_memory import num_processes
+from imagenet_opt.cli.run_size import num_processes
 from imagenet_opt.cli.tune_turns import COMPILE_KEY, Changes, Turns
 from imagenet_opt.measure.deadline import OutOfTime
 from imagenet_opt.measure.interleave import TurnFailed

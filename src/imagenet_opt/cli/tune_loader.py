@@ -8,7 +8,7 @@ from typing import Any
 from imagenet_opt import machine
 from imagenet_opt.cli.doctor_ceilings import Span, drain
 from imagenet_opt.cli.doctor_stages import Patient
-from imagenet_opt.cli.tune_memory import num_processes
+from imagenet_opt.cli.run_size import num_processes
 from imagenet_opt.cli.tune_turns import Changes
 from imagenet_opt.data.loader import Seat, train_loader
 from imagenet_opt.errors import ImagenetOptError

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_opt.cli.apart import Hung, call_apart
+from imagenet_opt.cli.run_size import largest_size, wants_gpu
 from imagenet_opt.errors import ConfigError, OutOfMemory
 from imagenet_opt.measure.fit_search import largest_that_fits, whole
 from imagenet_opt.measure.interleave import TurnFailed
@@ -108,26 +108,8 @@ def job_of(config: DictConfig, folder: str) -> dict[str, Any]:
         "config": OmegaConf.to_container(config, resolve=True),
         "folder": folder,
         "devices": list(devices)[:1] if OmegaConf.is_list(devices) else [],
-        "on_gpu": config.trainer.accelerator in ("auto", "gpu", "cuda"),
+        "on_gpu": wants_gpu(config),
     }
-
-
-def num_processes(config: DictConfig, device: torch.device) -> tuple[int, int]:
-    """Of the run that is tuned: on one node, and in all."""
-    devices = config.trainer.devices
-    if OmegaConf.is_list(devices):
-        local = len(devices)
-    elif str(devices).isdecimal() and int(devices) > 0:
-        local = int(devices)
-    else:
-        local = torch.cuda.device_count() if device.type == "cuda" else 1
-    return local, local * int(config.trainer.get("num_nodes", 1))
-
-
-def largest_size(config: DictConfig) -> int:
-    """Pixels of the largest training images of the run."""
-    growing = config.callbacks.get("resolution_schedule")
-    return int(config.data.image_size if growing is None else max(growing.start, growing.end))
 
 
 def most_images(num_train: int) -> int:

@@ -10,15 +10,14 @@ from typing import Any
 import torch
 
 from imagenet_opt import machine
-from imagenet_opt.cli.bench_report import cpu_name
-from imagenet_opt.cli.study_output import now, print_sheets
-from imagenet_opt.cli.sweep_rows import write_whole
+from imagenet_opt.cli.sheets import now, print_sheets
 from imagenet_opt.cli.terminal import printable
 from imagenet_opt.cli.tune_batch import Batch
 from imagenet_opt.cli.tune_loader import ENOUGH, Loader, Setting
 from imagenet_opt.cli.tune_run import Tuning
 from imagenet_opt.cli.tune_turns import Turns
 from imagenet_opt.cli.tuned import host, how_to_train, write_tuned
+from imagenet_opt.cli.whole_file import write_whole
 from imagenet_opt.measure.climb import LEAST_GAIN, Climb
 from imagenet_opt.measure.contest import TURNS, surely_faster
 from imagenet_opt.measure.sheet import Cell, Column, Sheet
@@ -139,7 +138,7 @@ def write_json(
 
 
 def _device() -> str:
-    cpu = f"{machine.usable_cpus()} CPUs of {cpu_name()}"
+    cpu = f"{machine.usable_cpus()} CPUs of {machine.cpu_name()}"
     return f"{torch.cuda.get_device_name()}, {cpu}" if torch.cuda.is_available() else cpu
 
 

@@ -9,8 +9,8 @@ from lightning.pytorch import seed_everything
 from omegaconf import DictConfig
 
 from imagenet_opt.cli.auto_batch import AUTO
+from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.console import quiet
-from imagenet_opt.cli.doctor import composed
 from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.tune_batch import Batch, tune_batch

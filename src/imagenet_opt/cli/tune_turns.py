@@ -9,7 +9,7 @@ from statistics import median
 from omegaconf import DictConfig, open_dict
 
 from imagenet_opt.cli.apart import Hung, call_apart
-from imagenet_opt.cli.doctor import composed
+from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.tune_memory import job_of
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.contest import Contest, hold_contest

@@ -60,6 +60,14 @@ def test_the_curve_of_the_page_cache_has_the_harmonic_mean_beside_it() -> None:
                                  / (RATES["storage_cached"] + RATES["storage_cold"]))  # fmt: skip
 
 
+def test_phases_too_short_to_be_seen_are_one_bar_that_lists_them() -> None:
+    short = {f"callback C{number}": 0.0001 for number in range(12)}
+    *seen, others = charts.phases(make_diagnosis(phases={"fetch": 0.02, **short, "step": 0.08})).data
+    assert [bar.name for bar in seen] == ["fetch 20.0 ms", "step 80.0 ms"]
+    assert others.name == "12 others 1.2 ms" and others.x[0] == pytest.approx(1.2)
+    assert others.hovertemplate.count("<br>") == 11 and "callback C11: 0.10 ms" in others.hovertemplate
+
+
 @pytest.mark.parametrize("draw", [charts.ceilings, charts.waterfall, charts.phases])
 def test_a_simulated_figure_says_so(draw) -> None:
     assert "simulated" in draw(make_diagnosis(simulated="a10g")).layout.title.text

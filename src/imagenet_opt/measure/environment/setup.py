@@ -12,9 +12,8 @@ class Setup:
     data: as configured. folder: where the training files really lie, without links. files: some of these, in no order
     of their folders. data_bytes: of the whole training set. num_workers, prefetch_factor: asked for (what auto comes
     to); fitted_workers, fitted_prefetch: what the loader's budget made of them. batch_bytes: of a batch as a worker
-    hands it over, on the mean. precision: trainer.precision as Lightning understands it, such as "bf16-mixed" or
-    "32-true". widths: channels in and out of the network's convolutions and linear layers, the image's own left out.
-    cuda_index: torch's; None on a CPU.
+    hands it over, on the mean. precision: trainer.precision, which may be "mixed". widths: channels in and out of the
+    network's convolutions and linear layers, the image's own left out. cuda_index: torch's; None on a CPU.
     """
 
     data: DataPlace

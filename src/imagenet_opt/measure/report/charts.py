@@ -113,7 +113,8 @@ def waterfall(found: Diagnosis) -> "go.Figure":
 _WORDS = {
     "wait": "wait", "fetch": "wait", "stor": "storage", "read": "storage", "conten": "contention",
     "beside": "contention", "prepar": "loader", "decode": "decode", "loop": "loader", "copy": "copy",
-    "forward": "gpu", "gpu": "gpu", "check": "storage", "valid": "decode", "log": "contention", "callback": "full",
+    "forward": "gpu", "gpu": "gpu", "check": "storage", "valid": "decode", "log": "contention",
+    "callback": "full", "other": "full",
 }  # fmt: skip
 """What the name of a part of a step holds -> its colour; the first that fits."""
 
@@ -122,22 +123,38 @@ def part_colour(name: str) -> str:
     return COLOURS[next((kind for word, kind in _WORDS.items() if word in name.lower()), "loader")]
 
 
+SMALL_PHASE = 0.01
+"""Share of a step below which phases are drawn as one: a run has a callback for each of a dozen."""
+
+
 def phases(found: Diagnosis) -> "go.Figure":
     """What the main process does in one step of the full run, as one bar."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    for name, seconds in found.phases.items():
+    for name, seconds, hover in _phases_to_draw(found.phases):
         figure.add_bar(
             x=[seconds * 1e3], y=[""], orientation="h", name=f"{escaped(name)} {seconds * 1e3:,.1f} ms",
             marker={"color": part_colour(name), "line": {"width": 1, "color": "#fff"}},
-            hovertemplate=f"{escaped(name)}: %{{x:.2f}} ms<extra></extra>",
+            hovertemplate=f"{escaped(hover)}<extra></extra>".replace("\n", "<br>"),
         )  # fmt: skip
     simulated = found.simulated is not None
     look = layout(height=180, title="The main process in one step of the full run", simulated=simulated)
-    legend = {"orientation": "h", "y": -0.7, "traceorder": "normal"}
+    legend = {"orientation": "h", "y": 0, "yref": "container", "yanchor": "bottom", "traceorder": "normal"}
     figure.update_layout(look, barmode="stack", showlegend=True, legend=legend)
     return figure.update_xaxes(title_text="ms", title_standoff=0)
+
+
+def _phases_to_draw(phases: Mapping[str, float]) -> list[tuple[str, float, str]]:
+    """(name, seconds, what hovering says) of those that can be seen, then of all others together."""
+    least = SMALL_PHASE * sum(phases.values())
+    lines = {name: f"{name}: {seconds * 1e3:,.2f} ms" for name, seconds in phases.items()}
+    small = [name for name, seconds in phases.items() if seconds < least]
+    drawn = [(name, seconds, lines[name]) for name, seconds in phases.items() if name not in small]
+    if small:
+        total = sum(phases[name] for name in small)
+        drawn.append((f"{len(small)} others", total, "\n".join(lines[name] for name in small)))
+    return drawn
 
 
 def histogram(runs: Mapping[str, Steps], *, simulated: bool = False) -> "go.Figure":

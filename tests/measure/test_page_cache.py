@@ -71,6 +71,22 @@ def test_pages_that_hold_other_bytes_as_well_are_dropped_too(file: str) -> None:
     assert residency(file).share == 0
 
 
+def test_neighbours_in_a_shard_leave_memory_together(tmp_path: Path, file: str) -> None:
+    """What is read in one go lies in large pages, each of which holds several samples; tar headers are between them."""
+    shard, num, header = str(tmp_path / "shard"), 40, 512
+    size = 25 * PAGE + 100
+    Path(shard).write_bytes(bytes(num * (size + header)))
+    evict(shard, write_out=True)
+    samples = [Extent(shard, i * (size + header) + header, size) for i in range(num)]
+    for _, start, _ in samples:
+        with open(shard, "rb") as opened:
+            opened.seek(start)
+            assert opened.read(size)
+    found = evicted(samples[: num // 2])
+    assert found.verified and found.num_files == num // 2
+    assert residency(*samples[-1]).share == 1
+
+
 def test_nothing_is_not_in_memory(file: str) -> None:
     assert residency(file, 2 * NUM_PAGES * PAGE).share == 0
     os.truncate(file, 0)

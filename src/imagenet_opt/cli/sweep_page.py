@@ -18,8 +18,8 @@ from imagenet_opt.cli.sweep_rows import (
     show,
     speed,
     varying,
-    write_whole,
 )
+from imagenet_opt.cli.whole_file import write_whole
 from imagenet_opt.measure.report import FOLDER
 from imagenet_opt.measure.report.look import COLOURS, escaped, layout
 

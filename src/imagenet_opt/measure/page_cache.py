@@ -115,8 +115,21 @@ def evicted(extents: Iterable[Extent]) -> Eviction:
     """Evicts these, and looks what is left of them; files that cannot be opened are left out."""
     unique = list(dict.fromkeys(extents))
     with ThreadPoolExecutor(_THREADS) as threads:
-        found = [left for left in threads.map(_emptied, unique) if left is not None]
+        found = [left for left in threads.map(_emptied, _joined(unique)) if left is not None]
     return Eviction(_mean(found), len(unique))
+
+
+def _joined(extents: Iterable[Extent]) -> list[Extent]:
+    """Neighbours in a file as one: of a large page (a folio) that is named in part the kernel drops nothing."""
+    found: list[Extent] = []
+    for path, start, size in sorted(extents, key=lambda one: (one.path, one.start)):
+        last = found[-1] if found else Extent("")
+        if last.path == path and last.size is not None and start <= last.start + last.size + mmap.PAGESIZE:
+            end = None if size is None else max(last.start + last.size, start + size)
+            found[-1] = last._replace(size=end and end - last.start)
+        else:
+            found.append(Extent(path, start, size))
+    return found
 
 
 def sampled_residency(

@@ -43,11 +43,13 @@ def missing() -> list[str]:
 
 def main() -> None:
     if found := missing():
-        sys.exit("\n".join(["run.sh needs what cannot be imported here:", *found]))
+        print("run.sh needs what cannot be imported here:", *found, sep="\n")
+        sys.exit(1)
     import torch
 
     if not torch.cuda.is_available():
-        sys.exit("run.sh needs a CUDA device; torch sees none")
+        print("run.sh needs a CUDA device; torch sees none")
+        sys.exit(1)
 
 
 if __name__ == "__main__":

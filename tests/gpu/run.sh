@@ -2,7 +2,7 @@
 # All that needs a GPU, from a bare checkout; nothing is installed, the packages must be importable.
 #
 #   tests/gpu/run.sh OUT [IMAGES]           quick tests, a whole run, the anatomy, a short ladder, slow tests, in this
-#                                           order: one or two calls
+#                                           order: about two calls
 #   tests/gpu/run.sh --ladder OUT [IMAGES]  a ladder of nine rows with its check of losses: two or three calls
 #   tests/gpu/run.sh --cifar10 OUT CIFAR10 [OVERRIDE...]
 #                                           the recipe for CIFAR-10, with overrides of train.py
@@ -30,7 +30,7 @@ mkdir -p "$1" && out=$(realpath "$1") && images=${2:+$(realpath "$2")} || exit 2
 [ -e "$out/parts.txt" ] || [ -z "$(ls -A "$out")" ] || { echo "$out is neither empty nor of this script" >&2; exit 2; }
 cd "$(dirname "$0")/../.." || exit 2
 export PYTHONPATH="src:.${PYTHONPATH:+:$PYTHONPATH}" XDG_CACHE_HOME="$out/cache"
-python3 tests/gpu/needed.py || exit 2
+python3 tests/gpu/needed.py 2>/dev/null || exit 2  # nvImageCodec tells there of GPU libraries that the CPU needs not
 touch "$out/parts.txt"
 # A shorter queue than usual, which a turn must use up before it is timed.
 data=("data.root=$out/cache/images" data.train_folder=. data.val_folder=. data.batch_size=$batch data.num_workers=auto

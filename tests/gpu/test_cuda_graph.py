@@ -108,7 +108,7 @@ def assert_alike(one: tuple[Training, Tensor], other: tuple[Training, Tensor], t
 @pytest.mark.parametrize("micro_batch_size", [None, 8, 6])
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16-mixed", 2e-2), ("32-true", 1e-3), ("16-mixed", 1e-2)])
 def test_graphs_train_as_eager_does(micro_batch_size: int | None, precision: str, tolerance: float) -> None:
-    eager = fit(precision=precision, micro_batch_size=micro_batch_size)
+    eager = fit(Acceleration(), precision=precision, micro_batch_size=micro_batch_size)
     captured = graph()
     graphed = fit(captured, precision=precision, micro_batch_size=micro_batch_size)
     assert_alike(graphed, eager, tolerance)
@@ -160,7 +160,7 @@ def test_a_size_for_which_memory_runs_out_goes_without_and_the_next_is_captured(
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(module, sample, **options)
 
-    eager = fit(precision="32-true")
+    eager = fit(Acceleration(), precision="32-true")
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", scarce)
     with caplog.at_level("INFO"):
         assert_alike(fit(Acceleration(cuda_graph=True), precision="32-true"), eager, 1e-3)
@@ -188,7 +188,7 @@ def test_graphs_of_a_micro_batch_that_was_halved_are_given_back(monkeypatch: pyt
             if batch_idx == NUM_STEPS - 1:
                 self.left = [shape for shape, module in captured if module() is not None]
 
-    eager, halve = fit(Halve(), precision="32-true"), Halve()
+    eager, halve = fit(Acceleration(), Halve(), precision="32-true"), Halve()
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", noted)
     assert_alike(fit(graph(), halve, precision="32-true"), eager, 1e-3)
     assert [shape for shape, _ in captured] == [(16, 3, 64, 64), (8, 3, 64, 64), (8, 3, 96, 96)]

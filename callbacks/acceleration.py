@@ -33,6 +33,7 @@ class Acceleration(Callback):
     why, "stop" raises.
     cuda_graph: the forward and backward of each training shape (of a micro-batch, where there are any) are captured at
     its first batch and replayed as one launch; loss and optimizer stay as they are, validation and other shapes too.
+    Graphs of a micro-batch that was halved are given back.
     For one process with a GPU, and for modules that follow each forward by its backward; on_failure
     holds for it as well. What hooks and Python code in the network do, they do at the capture only.
     gradient_checkpointing: timm's, less memory for more time.
@@ -87,6 +88,7 @@ class Acceleration(Callback):
         self.cuda_graph_seconds: float | None = None
         self._tried: set[torch.Size] = set()
         self._captured: set[torch.Size] = set()
+        self._micro_batch_size: int | None = None
         self._graphed: GraphedForward | None = None
         self._before: tuple[str, bool, bool] | None = None
 
@@ -119,7 +121,11 @@ class Acceleration(Callback):
             self._tried.add(shape)
             self._compile(trainer, pl_module, _images(batch))
         if self.cuda_graph:
-            images = _images(batch)[: getattr(pl_module, "micro_batch_size", None)]
+            size = getattr(pl_module, "micro_batch_size", None)
+            if size != self._micro_batch_size:  # memory ran out, and no batch of the former size comes again
+                self._release_graphs()
+                self._micro_batch_size = size
+            images = _images(batch)[:size]
             if images.shape not in self._captured:
                 self._captured.add(images.shape)
                 self._capture(trainer, pl_module, images)

@@ -1,24 +1,28 @@
 """What tests/gpu/run.sh makes of the parts it has run, and of those it has not; no GPU is needed for that."""
 
 import json
+import re
+import tomllib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from imagenet_opt.cli.sheets import strict_json
 from imagenet_opt.cli.study_plan import Plan, StepsFile
-from imagenet_opt.cli.study_request import Request
+from imagenet_opt.cli.study_request import Request, read_study
 from imagenet_opt.cli.study_sheet import sheets
 from imagenet_opt.cli.study_steps import Outcome
 from imagenet_opt.data.index import scan_split
 from imagenet_opt.data.store import FolderStore
 from imagenet_opt.measure.sheet import Column, Sheet
 from tests.cli.studies import speed
-from tests.gpu import repeated, report
+from tests.gpu import needed, repeated, report
 
+ROOT = Path(__file__).parents[1]
 SUMMARY = {"steps": 400, "throughput/images_per_second": 2700.0, "gpu/utilization_percent": 20.0}
 METRICS = """step,gpu/utilization_percent,val/acc1
 19,1.0,
@@ -28,6 +32,7 @@ METRICS = """step,gpu/utilization_percent,val/acc1
 """
 TESTS = """<testsuites><testsuite><testcase classname="a" name="one"/><testcase classname="a" name="two"><failure/>
 </testcase><testcase classname="a" name="three"><skipped/></testcase></testsuite></testsuites>"""
+SLOW_TESTS = '<testsuites><testsuite><testcase classname="a" name="four"/></testsuite></testsuites>'
 
 
 def ladder(**rates: float) -> list[Sheet]:
@@ -55,9 +60,10 @@ def out(tmp_path: Path) -> Path:
     (tmp_path / "run/summary.json").write_text(json.dumps(SUMMARY))
     (tmp_path / "run/metrics.csv").write_text(METRICS)
     (tmp_path / "cifar10/metrics.csv").write_text("step,epoch,val/acc1\n97,0,0.51\n194,1,0.9431\n291,2,0.9375\n")
-    (tmp_path / "tests.xml").write_text(TESTS)
+    (tmp_path / "quick_tests.xml").write_text(TESTS)
+    (tmp_path / "slow_tests.xml").write_text(SLOW_TESTS)
     (tmp_path / "images.json").write_text('{"num_files": 150, "num_links": 51300, "is_drawn": false}')
-    (tmp_path / "parts.txt").write_text("images 0 2\nshort_ladder 0 200\nrun 2 9\nrun 0 60\ntests 124 90\n")
+    (tmp_path / "parts.txt").write_text("quick_tests 1 90\nrun 2 9\nrun 0 60\nshort_ladder 124 99\n")
     return tmp_path
 
 
@@ -66,27 +72,34 @@ def test_numbers_stand_beside_their_aims(out: Path, capsys: pytest.CaptureFixtur
     found = json.loads((out / "gpu.json").read_text())
     figures: dict[str, Any] = {one["what"]: (one["value"], one["verdict"]) for one in found["figures"]}
     assert figures == {
-        "network alone, start, images/s": (800.0, ""),
-        "network alone, mixed, images/s": (3000.0, ""),
-        "network alone, over the start": (3.75, "pass"),
-        "end to end, mixed, images/s": (2700.0, ""),
-        "end to end, over the network alone": (0.9, "FAIL"),
-        "GPU busy end to end, by its kernels": (0.91, ""),
-        "a whole run of train.py, images/s": (2700.0, ""),
-        "a whole run, over the network alone, graph": (2700 / 2900, "FAIL"),
-        "GPU busy in a whole run, by NVML": (0.98, ""),
-        "CIFAR-10, best top-1 of validation": (0.9431, "pass"),
+        "short_ladder: network alone, start, images/s": (800.0, ""),
+        "short_ladder: network alone, mixed, images/s": (3000.0, ""),
+        "short_ladder: that over the start": (3.75, "pass"),
+        "short_ladder: end to end, mixed, images/s": (2700.0, ""),
+        "short_ladder: that over its network alone": (0.9, "FAIL"),
+        "short_ladder: GPU busy end to end, by its kernels": (0.91, ""),
+        "run: a whole run of train.py, images/s": (2700.0, ""),
+        "run: that over short_ladder's network alone, graph": (2700 / 2900, "FAIL"),
+        "run: GPU busy, by NVML": (0.98, ""),
+        "cifar10: best top-1 of validation": (0.9431, "pass"),
     }
     assert found["cifar10_curve"] == [[97, 0.51], [194, 0.9431], [291, 0.9375]]
-    assert found["tests"] == {"a::one": "passed", "a::two": "failure", "a::three": "skipped"}
-    assert found["parts"]["run"] == "done, 60 s" and found["parts"]["tests"] == "out of time, 90 s"
-    assert found["parts"]["ladder"] == "not run, run.sh --ladder OUT does it"
+    assert found["tests"] == {"a::one": "passed", "a::two": "failure", "a::three": "skipped", "a::four": "passed"}
+    assert found["parts"] == {
+        "quick_tests": "failed, status 1, 90 s",
+        "run": "done, 60 s",
+        "anatomy": "not run, run.sh OUT does it",
+        "short_ladder": "out of time, the same command goes on, 99 s",
+        "slow_tests": "not run, run.sh OUT does it",
+        "ladder": "not run, run.sh --ladder OUT does it",
+        "cifar10": "not run, run.sh --cifar10 OUT does it",
+    }
     page = (out / "gpu.md").read_text()
     assert page == capsys.readouterr().out[:-1]
     for line in (
-        "| network alone, over the start | 3.75 x | 3.00 x | pass |",
-        "| end to end, over the network alone | 90.0% | 95.0% | FAIL |",
-        "| CIFAR-10, best top-1 of validation | 94.31% | 94.00% | pass |",
+        "| short_ladder: that over the start | 3.75 x | 3.00 x | pass |",
+        "| short_ladder: that over its network alone | 90.0% | 95.0% | FAIL |",
+        "| cifar10: best top-1 of validation | 94.31% | 94.00% | pass |",
         "| 194 | 94.31% |",
         "| conv\\|x | 12.3 |",
         "| a::two | failure |",
@@ -99,8 +112,8 @@ def test_what_was_not_run_has_no_verdict(tmp_path: Path) -> None:
     report.main(tmp_path)
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert {(one["value"], one["verdict"]) for one in found["figures"]} == {(None, "not run")}
-    assert set(found["parts"]) == {"ladder", "short_ladder", "run", "anatomy", "tests", "cifar10"}
-    assert "| CIFAR-10, best top-1 of validation | - | 94.00% | not run |" in (tmp_path / "gpu.md").read_text()
+    assert all(said.startswith("not run, run.sh") for said in found["parts"].values())
+    assert "| cifar10: best top-1 of validation | - | 94.00% | not run |" in (tmp_path / "gpu.md").read_text()
 
 
 def test_the_whole_ladder_counts_where_there_are_both(out: Path) -> None:
@@ -108,7 +121,7 @@ def test_the_whole_ladder_counts_where_there_are_both(out: Path) -> None:
     report.main(out)
     found = json.loads((out / "gpu.json").read_text())
     assert found["figures"][2] == {
-        "what": "network alone, over the start",
+        "what": "ladder: that over the start",
         "value": 1.0,
         "shape": "{:.2f} x",
         "aim": 3.0,
@@ -124,7 +137,7 @@ def test_a_whole_run_is_compared_with_the_row_that_trains_like_it(out: Path) -> 
 
     def share() -> tuple[float | None, str]:
         figures = json.loads((out / "gpu.json").read_text())["figures"]
-        (one,) = (figure for figure in figures if figure["what"].startswith("a whole run, over the network alone"))
+        (one,) = (figure for figure in figures if figure["what"].startswith("run: that over short_ladder"))
         return one["value"], one["verdict"]
 
     write_study(out, "ladder", *ladder(start=800.0, mixed=9000.0, graph=8000.0))
@@ -149,6 +162,28 @@ def test_a_few_files_become_an_epoch_that_the_index_and_the_reader_take(images_r
     assert (said["num_files"], said["num_links"]) == (39, 117)
     repeated.main(tmp_path, 999, images_root / "train")  # is there already
     assert len(scan_split(tmp_path / "cache", "images")) == 117
+
+
+def test_all_that_the_program_needs_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for W&B, which nothing of run.sh logs to."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        wanted = tomllib.load(file)["project"]["dependencies"]
+    names = {re.split(r"[ ;<>=]", one)[0] for one in wanted}
+    assert names - {"wandb"} <= {package.partition("==")[0] for package in needed.MODULES.values()}
+    monkeypatch.setattr(needed, "MODULES", {"json": "json", "there.is.none": "no-such-package"})
+    assert needed.missing() == ["  no-such-package: No module named 'there'"]
+
+
+def test_the_ladders_are_of_the_steps_that_the_studies_have() -> None:
+    """So that what is told of a row here is true there as well."""
+    steps = yaml.safe_load((ROOT / "conf/study/ladder.yaml").read_text())["steps"]
+    known = {word for step in steps for word in step.get("overrides", [])}
+    for name in report.LADDERS:
+        _, file = read_study(str(ROOT / f"tests/gpu/{name}.yaml"), ROOT / "conf/study", [])
+        ladder = StepsFile.model_validate(file.model_extra)
+        plan = Plan(ladder, (), batch_size=128, has_gpu=True)
+        assert {word for row in plan.rows if row.step for word in plan.words(row.step)} <= known
+        assert "callbacks.acceleration.cuda_graph=true" in plan.overrides_of(plan.rows[-1]), "as run.sh trains"
 
 
 def test_a_folder_without_images_is_said(tmp_path: Path) -> None:

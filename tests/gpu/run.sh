@@ -1,33 +1,55 @@
 #!/usr/bin/env bash
 # All that needs a GPU, from a bare checkout; nothing is installed, the packages must be importable.
 #
-#   tests/gpu/run.sh OUT [IMAGES]           a short ladder, a whole run, the anatomy and the tests, in 8 minutes; what
-#                                           there is no time for is cut short, and said. OUT must be empty.
-#   tests/gpu/run.sh --ladder OUT [IMAGES]  the whole ladder with its check of losses, 9.5 minutes of it each time: the
-#                                           same command goes on, three or four times, and on the
-#                                           same hostname: turns of another one are measured anew
-#   tests/gpu/run.sh --cifar10 OUT CIFAR10  the recipe for CIFAR-10, 9.5 minutes of it each time
+#   tests/gpu/run.sh OUT [IMAGES]           quick tests, a whole run, the anatomy, a short ladder, slow tests, in this
+#                                           order: about two calls
+#   tests/gpu/run.sh --ladder OUT [IMAGES]  a ladder of nine rows with its check of losses: two or three calls
+#   tests/gpu/run.sh --cifar10 OUT CIFAR10 [OVERRIDE...]
+#                                           the recipe for CIFAR-10, with overrides of train.py
+#
+# A call lasts 9 minutes at most. The same command goes on: parts that ended well are not run again, a ladder keeps each
+# turn that it has measured, and training goes on from its last epoch. A ladder's turns are those of one hostname: on
+# another machine they are measured anew. How many calls it takes is reckoned, not measured.
 #
 # IMAGES: class folders with JPEGs; 150 are enough, as each is used again and again. Without it, images are drawn.
-# CIFAR10: train/ and val/, each with class folders. All of it adds to OUT/gpu.json and OUT/gpu.md, which have the
-# numbers beside their aims, and OUT has what the commands printed. All parts run; the status is 1 where one has failed.
+# CIFAR10: train/ and val/, each with class folders of JPEGs. (From an archive: mkdir DIR && tar xf ARCHIVE -C DIR.)
+# Packages: those of pyproject.toml but for wandb, and pytest; needed.py says which are missing. Of antlr4 4.9.3, which
+# hydra-core needs, there is no wheel to be downloaded: pip wheel antlr4-python3-runtime==4.9.3 makes one.
+#
+# OUT is empty at first. gpu.json and gpu.md there have the numbers beside their aims; it has what the commands printed
+# as well. Status 1: a part has failed or was cut short, and gpu.md says which. Status 2: nothing could be run.
 set -uo pipefail
-usage="usage: tests/gpu/run.sh [--ladder] OUT [IMAGES], or tests/gpu/run.sh --cifar10 OUT CIFAR10"
-mode=all limit=470 failed=0 steps=400 batch=128
-case ${1:-} in --ladder | --cifar10) mode=${1#--} limit=570 && shift ;; esac
-[ -n "${1:-}" ] && { [ $mode != cifar10 ] || [ -d "${2:-}" ]; } || { echo "$usage" >&2; exit 2; }
+usage="usage: tests/gpu/run.sh [--ladder] OUT [IMAGES], or tests/gpu/run.sh --cifar10 OUT CIFAR10 [OVERRIDE...]"
+mode=all limit=530 failed=0 steps=400 batch=128
+case ${1:-} in --ladder | --cifar10) mode=${1#--} && shift ;; esac
+[ -n "${1:-}" ] && { [ $mode = cifar10 ] || [ $# -le 2 ]; } || { echo "$usage" >&2; exit 2; }
+if [ $mode = cifar10 ] || [ -n "${2:-}" ]; then
+    [ -d "${2:-}" ] || { printf '%s\n' "${2:-CIFAR10} is no folder" "$usage" >&2; exit 2; }
+fi
 mkdir -p "$1" && out=$(realpath "$1") && images=${2:+$(realpath "$2")} || exit 2
-[ $mode != all ] || [ -z "$(ls -A "$out")" ] || { echo "$out is not empty" >&2; exit 2; }
+[ -e "$out/parts.txt" ] || [ -z "$(ls -A "$out")" ] || { echo "$out is neither empty nor of this script" >&2; exit 2; }
 cd "$(dirname "$0")/../.." || exit 2
-export PYTHONPATH="src:.${PYTHONPATH:+:$PYTHONPATH}" WANDB_MODE=offline XDG_CACHE_HOME="$out/cache"
-data=("data.root=$out/cache/images" data.train_folder=. data.val_folder=. data.batch_size=$batch)
+export PYTHONPATH="src:.${PYTHONPATH:+:$PYTHONPATH}" XDG_CACHE_HOME="$out/cache"
+python3 tests/gpu/needed.py 2>/dev/null || exit 2  # nvImageCodec tells there of GPU libraries that the CPU needs not
+touch "$out/parts.txt"
+# A shorter queue than usual, which a turn must use up before it is timed.
+data=("data.root=$out/cache/images" data.train_folder=. data.val_folder=. data.batch_size=$batch data.num_workers=auto
+    data.prefetch_factor=2 logger=csv)
 study=(python3 -m imagenet_opt.cli.main study)
+tests=(python3 -m pytest tests/gpu/test_[!d]*.py tests/gpu/test_d*.py -o addopts="--import-mode=importlib -q")
 
-part() { # NAME COMMAND...: within the time that is left; parts.txt has its status and seconds
+ended_well() { # NAME
+    grep -q "^$1 0 " "$out/parts.txt"
+}
+
+part() { # NAME SECONDS COMMAND...: for so long at most, unless it has ended well; parts.txt has its status and seconds
     local name=$1 began=$SECONDS left=$((limit - SECONDS)) status=124
-    shift
+    [ $left -lt "$2" ] || left=$2
+    shift 2
+    ! ended_well "$name" || return 0
     if [ $left -gt 0 ]; then
-        timeout --signal=INT --kill-after=10 $left "$@" > >(tee "$out/$name.log") 2>&1
+        # Where a shell ignores SIGINT, as for what it runs in the background, its children would too.
+        timeout --signal=INT --kill-after=10 $left env --default-signal=INT "$@" > >(tee "$out/$name.log") 2>&1
         status=$?
     fi
     [ "$status" -eq 0 ] || failed=1
@@ -35,27 +57,28 @@ part() { # NAME COMMAND...: within the time that is left; parts.txt has its stat
 }
 
 if [ $mode = cifar10 ]; then
-    part cifar10 python3 train.py +experiment=cifar10 data.root="$images" logger=csv hydra.run.dir="$out/cifar10"
+    part cifar10 $limit python3 train.py +experiment=cifar10 data.root="$images" logger=csv \
+        hydra.run.dir="$out/cifar10" "${@:3}"
     [ $failed -ne 0 ] || rm -rf "${out:?}"/cifar10/checkpoints "$out"/cifar10/*.ckpt
 else
-    part images python3 tests/gpu/repeated.py "$out" $((steps * batch)) ${images:+"$images"}
+    timeout 60 python3 tests/gpu/repeated.py "$out" $((steps * batch)) ${images:+"$images"} || exit 2
 fi
 if [ $mode = ladder ]; then
-    part ladder "${study[@]}" study=ladder "${data[@]}" --repeats 3 --seconds 3 --parity 100 --folder "$out/ladder"
-    [ $failed -ne 0 ] || rm -rf "${out:?}/cache" "$out/ladder/compiled"
+    part ladder $limit "${study[@]}" study=tests/gpu/ladder.yaml "${data[@]}" --repeats 2 --seconds 1.5 --parity 40 \
+        --folder "$out/ladder"
 elif [ $mode = all ]; then
-    part short_ladder "${study[@]}" study=tests/gpu/ladder.yaml "${data[@]}" --repeats 2 --seconds 3 --parity 0 \
-        --folder "$out/short_ladder"
-    part run env TORCHINDUCTOR_CACHE_DIR="$out/short_ladder/compiled" \
-        python3 train.py +experiment=aggressive "${data[@]}" data.num_workers=auto data.prefetch_factor=auto \
-        callbacks.acceleration.compile=true callbacks.acceleration.compile_mode=default \
-        callbacks.acceleration.cuda_graph=true trainer.max_steps=$steps trainer.limit_val_batches=0 logger=csv \
-        hydra.run.dir="$out/run"
-    part anatomy "${study[@]}" study=anatomy "${data[@]}" --folder "$out/anatomy"
-    # the doctor's take the longest: last, so that they alone are cut short
-    part tests python3 -m pytest tests/gpu/test_[!d]*.py tests/gpu/test_d*.py \
-        -o addopts="--import-mode=importlib -q" --junitxml="$out/tests.xml"
-    rm -rf "${out:?}/cache" "$out"/*/checkpoints "$out"/*/*.ckpt "$out"/*/compiled
+    part quick_tests 180 "${tests[@]}" -m "not slow" --junitxml="$out/quick_tests.xml"
+    ended_well run || rm -rf "${out:?}/run"
+    part run 180 env TORCHINDUCTOR_CACHE_DIR="$out/short_ladder/compiled" \
+        python3 train.py +experiment=aggressive "${data[@]}" callbacks.acceleration.compile=true \
+        callbacks.acceleration.compile_mode=default callbacks.acceleration.cuda_graph=true \
+        trainer.max_steps=$steps trainer.limit_val_batches=0 hydra.run.dir="$out/run"
+    rm -rf "${out:?}"/run/checkpoints "$out"/run/*.ckpt
+    part anatomy 90 "${study[@]}" study=anatomy "${data[@]}" --seconds 3 --folder "$out/anatomy"
+    part short_ladder $limit "${study[@]}" study=tests/gpu/short_ladder.yaml "${data[@]}" --repeats 2 --seconds 1.5 \
+        --parity 0 --folder "$out/short_ladder"
+    part slow_tests $limit "${tests[@]}" -m slow --junitxml="$out/slow_tests.xml"
 fi
+[ $mode = cifar10 ] || [ $failed -ne 0 ] || rm -rf "${out:?}/cache" "$out"/*/compiled
 python3 tests/gpu/report.py "$out" || failed=1
 exit $failed

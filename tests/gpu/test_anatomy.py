@@ -16,6 +16,7 @@ from imagenet_opt.measure.peak import matmul_peak, memory_bandwidth
 SMALL = ("model.name=resnet18", "data.image_size=64", "data.batch_size=32", "trainer.precision=bf16-mixed")
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_step_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = measured(Job(SMALL, seconds=1.0, num_steps=5))

@@ -1,5 +1,7 @@
 """CUDA graphs on a real GPU: the same training with one launch instead of hundreds."""
 
+import gc
+import weakref
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -106,7 +108,7 @@ def assert_alike(one: tuple[Training, Tensor], other: tuple[Training, Tensor], t
 @pytest.mark.parametrize("micro_batch_size", [None, 8, 6])
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16-mixed", 2e-2), ("32-true", 1e-3), ("16-mixed", 1e-2)])
 def test_graphs_train_as_eager_does(micro_batch_size: int | None, precision: str, tolerance: float) -> None:
-    eager = fit(precision=precision, micro_batch_size=micro_batch_size)
+    eager = fit(Acceleration(), precision=precision, micro_batch_size=micro_batch_size)
     captured = graph()
     graphed = fit(captured, precision=precision, micro_batch_size=micro_batch_size)
     assert_alike(graphed, eager, tolerance)
@@ -116,7 +118,7 @@ def test_graphs_train_as_eager_does(micro_batch_size: int | None, precision: str
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
-@pytest.mark.parametrize("mode", ["default", "max-autotune-no-cudagraphs"])
+@pytest.mark.parametrize("mode", ["default", pytest.param("max-autotune-no-cudagraphs", marks=pytest.mark.slow)])
 def test_what_is_compiled_is_captured_compiled(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch._dynamo.reset()
@@ -158,12 +160,58 @@ def test_a_size_for_which_memory_runs_out_goes_without_and_the_next_is_captured(
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(module, sample, **options)
 
-    eager = fit(precision="32-true")
+    eager = fit(Acceleration(), precision="32-true")
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", scarce)
     with caplog.at_level("INFO"):
         assert_alike(fit(Acceleration(cuda_graph=True), precision="32-true"), eager, 1e-3)
     assert asked == [64, 96]
     assert "no CUDA graph of (16, 3, 64, 64)" in caplog.text and "CUDA graph of (16, 3, 96, 96) captured" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_graphs_of_a_micro_batch_that_was_halved_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, captured = torch.cuda.make_graphed_callables, []
+
+    @wraps(real)
+    def noted(module: nn.Module, sample: tuple[Tensor], **options: Any) -> nn.Module:
+        captured.append((tuple(sample[0].shape), weakref.ref(module)))
+        return real(module, sample, **options)
+
+    class Halve(Callback):
+        """As the step does where memory runs out."""
+
+        def on_train_batch_end(
+            self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+        ) -> None:
+            if batch_idx == 2:
+                pl_module.micro_batch_size = 8
+            if batch_idx == NUM_STEPS - 1:
+                self.left = [shape for shape, module in captured if module() is not None]
+
+    eager, halve = fit(Acceleration(), Halve(), precision="32-true"), Halve()
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", noted)
+    assert_alike(fit(graph(), halve, precision="32-true"), eager, 1e-3)
+    assert [shape for shape, _ in captured] == [(16, 3, 64, 64), (8, 3, 64, 64), (8, 3, 96, 96)]
+    assert halve.left == [(8, 3, 64, 64), (8, 3, 96, 96)]
+
+
+def test_what_is_released_gives_its_memory_back() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.Flatten(), nn.LazyLinear(1)).cuda()
+    images = torch.randn(64, 3, 128, 128, device="cuda")
+    net(images)  # gives the last layer its size
+    graphed = GraphedForward(net, capture_on_gpu())
+
+    def reserved() -> int:
+        gc.collect()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved()
+
+    before = reserved()
+    graphed.capture(images)
+    taken = reserved() - before
+    assert taken > 2**29, "two activations of 260 MB and their gradients"
+    graphed.release()
+    assert torch.cuda.memory_reserved() - before < taken / 4, "but for workspaces of the stream of the capture"
 
 
 def test_dropout_draws_anew_in_each_replay() -> None:

@@ -10,7 +10,8 @@ from imagenet_opt.cli.doctor import main
 from imagenet_opt.cli.overrides import config_folder
 from imagenet_opt.measure.diagnosis import CAUSES, STAGES, read_diagnosis
 
-SMALL = ("data=demo", "data.num_train=2000", "data.batch_size=32")
+pytestmark = pytest.mark.slow
+SMALL = ("data=demo", "data.num_train=2000", "data.batch_size=32", "logger=csv")
 
 
 def test_all_experiments_run_and_the_gpu_is_seen_at_work(

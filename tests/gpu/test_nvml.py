@@ -13,11 +13,6 @@ from imagenet_opt.measure.environment.gpu_state import read_gpu
 from imagenet_opt.measure.environment.precision import precision_of_convolutions
 from imagenet_opt.measure.gpu import gpu_readings
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device with NVML"),
-]
-
 
 def work(seconds: float) -> None:
     """Keep the device busy."""

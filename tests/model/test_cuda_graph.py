@@ -4,6 +4,7 @@ torch can capture on a GPU only; what stands in for it here has the same static 
 """
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -14,12 +15,15 @@ from imagenet_opt.model.cuda_graph import GraphedForward
 
 class StandIn:
     """Like torch.cuda.make_graphed_callables: three forwards and backwards to warm up, then one copy of images, logits
-    and gradients, which each replay writes over."""
+    and gradients, which each replay writes over. The logits of each forward are kept as autograd has them, and what is
+    captured refers to itself."""
 
     def __init__(self) -> None:
         self.shapes: list[torch.Size] = []
         self.replayed: list[torch.Size] = []
         self.autocast: list[tuple[bool, bool]] = []
+        self.logits: list[Tensor] = []
+        self.captured: list[weakref.ref[nn.Module]] = []
 
     def __call__(self, module: nn.Module, sample: tuple[Tensor]) -> nn.Module:
         (static_images,) = sample
@@ -27,9 +31,12 @@ class StandIn:
         self.shapes.append(static_images.shape)
         self.autocast.append((torch.is_autocast_enabled("cpu"), torch.is_autocast_cache_enabled()))
         for _ in range(3):
-            torch.autograd.grad(module(static_images).sum(), parameters)
+            self.logits.append(module(static_images))
+            torch.autograd.grad(self.logits[-1].sum(), parameters)
         forward, replayed = module.forward, self.replayed
-        static_logits = forward(static_images).detach()
+        static_logits = forward(static_images)
+        self.logits.append(static_logits)
+        self.captured.append(weakref.ref(module))
         static_grads = [torch.zeros_like(parameter) for parameter in parameters]
 
         class Replay(torch.autograd.Function):
@@ -166,6 +173,25 @@ def test_what_was_compiled_is_captured_and_comes_back(stand_in: StandIn) -> None
     assert stand_in.replayed
     graphed.release()
     assert net._compiled_call_impl is compiled
+
+
+@pytest.mark.parametrize("last", [nn.Identity(), nn.Unflatten(1, (3, 1))], ids=["tensor", "view"])
+def test_autograd_keeps_nothing_of_the_warm_up_and_the_capture(stand_in: StandIn, last: nn.Module) -> None:
+    """Else the gradients of each later backward would be added on their stream."""
+    net = network().append(last)
+    GraphedForward(net, stand_in).capture(images())
+    assert [logits.grad_fn for logits in stand_in.logits] == [None] * 4
+    net(images()).sum().backward()
+    assert stand_in.replayed and all(parameter.grad is not None for parameter in net.parameters())
+
+
+def test_what_was_captured_is_gone_when_it_is_released(stand_in: StandIn) -> None:
+    graphed = GraphedForward(network(), stand_in)
+    graphed.capture(images(4, 8))
+    graphed.capture(images(4, 12))
+    assert all(captured() is not None for captured in stand_in.captured)
+    graphed.release()
+    assert [captured() for captured in stand_in.captured] == [None, None]
 
 
 def test_copies_have_no_graph(stand_in: StandIn) -> None:

@@ -1,12 +1,13 @@
 """A network's forward and backward as CUDA graphs, one for each shape of images."""
 
+import gc
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from imagenet_opt.model.snapshot import Snapshot
 
@@ -44,18 +45,21 @@ class GraphedForward:
 
         Gradients are left alone.
         """
-        before = Snapshot(self._net.buffers())
+        before, called = Snapshot(self._net.buffers()), _Called(self._net, self._call)
         try:
             with without_autocast_cache(images.device):
-                graph = self._capture(_Called(self._net, self._call), (images.detach().clone(),))
+                graph = self._capture(called, (images.detach().clone(),))
         finally:
             before.restore()
+        called.let_go()
         self._graphs[_key(images)] = graph, self._state()
 
     def release(self) -> None:
-        """The network is called as it was before."""
+        """The network is called as it was before, and the graphs' memory is free."""
         self._net._compiled_call_impl = self._before
         self._graphs.clear()
+        gc.collect()  # torch's graphed callables refer to themselves
+        torch.cuda.empty_cache()
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         if (graph := self._graph_for(args, options)) is None:
@@ -89,9 +93,28 @@ class _Called(nn.Module):
     def __init__(self, net: nn.Module, call: Callable[..., Any]) -> None:
         super().__init__()
         self.net, self.call = net, call
+        self.last: Any = None
 
     def forward(self, images: Tensor) -> Any:
-        return self.call(images)
+        self.let_go()
+        self.last = tree_map(_whole, self.call(images))
+        return self.last
+
+    def let_go(self) -> None:
+        """Of autograd's nodes that the last logits, which torch keeps, would keep alive after their backward.
+
+        Those of the parameters belong to the stream on which they were made, that of the warm-up or of the capture.
+        Each later backward would add its gradients there, wait for it, and warn that streams do not match.
+        """
+        for tensor in tree_leaves(self.last):
+            if isinstance(tensor, Tensor):
+                tensor.detach_()
+        self.last = None
+
+
+def _whole(found: Any) -> Any:
+    """A view cannot be detached in place."""
+    return found.clone() if isinstance(found, Tensor) and found._is_view() else found
 
 
 def capture_on_gpu() -> Capture:

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from imagenet_opt.cli.tune_memory import job_of
-from imagenet_opt.cli.tune_run import Tuning, _tune_device
+from imagenet_opt.cli.tune_run import Tuning, _tune_device, _with_number
 from imagenet_opt.cli.tune_trial import rate
 from imagenet_opt.cli.tune_turns import Turns
 from imagenet_opt.errors import OutOfMemory
 from imagenet_opt.measure.deadline import Deadline
-from tests.cli.test_build import tiny
+from tests.cli.test_build import composed, tiny
 from tests.conftest import hold_images, loading
 
 
@@ -72,9 +72,8 @@ def test_a_batch_that_does_not_fit_is_cut_before_anything_is_compared(
     given = (f"data.root={images_root}", "trainer.accelerator=cpu", "trainer.precision=32-true", "data.batch_size=6")
     turns = Turns(given, 3, Deadline(600), lambda what: None)
     config = turns.config(())
-    patient: Any = SimpleNamespace(
-        config=config, device=torch.device("cpu"), how=loading(), data=SimpleNamespace(train=range(39))
-    )
+    data = SimpleNamespace(train=range(39), loading=loading())
+    patient: Any = SimpleNamespace(config=config, device=torch.device("cpu"), how=data.loading, data=data)
     found = Tuning(config, None)
     assert _tune_device(found, turns, patient, 0.1) == rate
     cut = () if micro is None else (f"model.micro_batch_size={micro}",)
@@ -83,3 +82,13 @@ def test_a_batch_that_does_not_fit_is_cut_before_anything_is_compared(
     said = ["the batch does not fit at once: the device alone is measured with model.micro_batch_size=2"]
     assert found.notes == (said if room["full"] < 6 else [])
     assert turns.overrides == given, "the batch is looked for as configured"
+
+
+@pytest.mark.parametrize(("epoch", "start"), [(12, 2), (39, 8)])
+def test_the_batch_to_begin_with_is_of_the_epoch_that_is_trained(
+    epoch: int, start: int, images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = (f"data.root={images_root}", "data.batch_size=auto", f"data.samples_per_epoch={epoch}")
+    overrides, patient = _with_number(given, composed(tmp_path, *given))
+    assert overrides == (*given, f"data.batch_size={start}") and patient.how.batch_size == start

@@ -4,7 +4,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import Any
 
 from omegaconf import DictConfig, open_dict
 
@@ -73,19 +72,22 @@ class Turns:
             self.deadline.check(self._start_seconds + compiles * _LEAST_COMPILE_SECONDS + seconds, share)
             limit = self.deadline.left(share)
         self.announce(name)
-        found = self._measure(config, seconds, limit, compiles)
-        if found["compile_seconds"] is not None:
-            self.compile_seconds[changes] = max(found["compile_seconds"], self.compile_seconds.get(changes, 0.0))
-        start_seconds = self._elapsed - seconds - (found["compile_seconds"] or 0.0)
+        windows, compile_seconds = self._measure(config, seconds, limit, compiles)
+        if compile_seconds is not None:
+            self.compile_seconds[changes] = max(compile_seconds, self.compile_seconds.get(changes, 0.0))
+        start_seconds = self._elapsed - seconds - (compile_seconds or 0.0)
         self._start_seconds = max(self._start_seconds or 0.0, start_seconds)
-        return median(found["windows"])
+        return median(windows)
 
-    def _measure(self, config: DictConfig, seconds: float, limit: float, compiles: bool) -> Any:
+    def _measure(
+        self, config: DictConfig, seconds: float, limit: float, compiles: bool
+    ) -> tuple[list[float], float | None]:
+        """Images per second of each window, and the seconds that it took to compile, None where nothing was."""
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="imagenet_opt_tune_") as folder:
             job = job_of(config, folder) | {"seconds": seconds}
             try:
-                return call_apart("imagenet_opt.cli.tune_trial.rate", job, limit_seconds=limit)
+                found = call_apart("imagenet_opt.cli.tune_trial.rate", job, limit_seconds=limit)
             except Hung as error:
                 what = "compiled and measured" if compiles else "measured"
                 raise TurnFailed(f"not {what} within {limit:.0f} s: budget") from error
@@ -93,3 +95,4 @@ class Turns:
                 raise TurnFailed(str(error)) from error
             finally:
                 self._elapsed = time.monotonic() - began
+        return found["windows"], found["compile_seconds"]

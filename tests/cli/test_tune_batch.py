@@ -22,7 +22,7 @@ class Holding(MemoryTrials):
     capacity: int = 0
     num: int = 100
 
-    def _try(self, batch: int, micro: int | None) -> Any:
+    def _try(self, batch: int, micro: int | None, limit_seconds: float) -> Any:
         if len(self.tried) == self.num:
             raise OutOfTime
         return {"peak_gib": 1.0 if (micro or batch) <= self.capacity else None}
@@ -45,6 +45,13 @@ def test_the_wanted_batch_is_kept(wanted: int, capacity: int, fitting: int, chan
     assert (found.fitting, found.changes) == (fitting, changes)
 
 
+def test_one_image_is_tried_once() -> None:
+    trials = Holding(OmegaConf.create({"data": {"image_size": 224}, "callbacks": {}}))
+    with pytest.raises(OutOfMemory, match="no batch from 1 images on fits"):
+        _fit(Batch(1), trials, 1, 1024)
+    assert len(trials.tried) == 1
+
+
 def test_where_the_time_ends_what_was_seen_to_fit_counts() -> None:
     found = Batch(256)
     _fit(found, Holding(OmegaConf.create(), capacity=600, num=2), 256, 1024)
@@ -60,11 +67,14 @@ def test_a_device_that_holds_nothing_is_said_so() -> None:
 
 @dataclass
 class Ending(MemoryTrials):
-    """Trials that end otherwise."""
+    """Trials that end otherwise, from batches of `least` on."""
 
     error: Exception = field(default_factory=TurnFailed)
+    least: int = 1
 
-    def _try(self, batch: int, micro: int | None) -> Any:
+    def _try(self, batch: int, micro: int | None, limit_seconds: float) -> Any:
+        if batch < self.least:
+            return {"peak_gib": 1.0}
         raise self.error
 
 
@@ -73,16 +83,28 @@ class Ending(MemoryTrials):
     [
         TurnFailed("killed by signal 9"),
         TurnFailed("killed by signal 6: what():  std::bad_alloc"),
-        Hung("no end after 60 s"),
+        Hung("no end after 600 s"),
     ],
 )
-def test_only_memory_and_time_make_a_batch_too_large(error: Exception) -> None:
+def test_only_memory_makes_a_batch_too_large(error: Exception) -> None:
     assert not Ending(OmegaConf.create(), error=error).fits(8)
     with pytest.raises(ConfigError, match="8 images cannot be tried: ImportError: no timm"):
         Ending(OmegaConf.create(), error=TurnFailed("ImportError: no timm")).fits(8)
     with pytest.raises(ConfigError, match=r"cannot be tried: .*nvidia-smi -c 0"):
         busy = TurnFailed("AcceleratorError: CUDA-capable device(s) is/are busy or unavailable")
         Ending(OmegaConf.create(), error=busy).fits(8)
+
+
+def test_a_trial_that_was_given_little_time_says_nothing_about_memory() -> None:
+    hung = Hung("no end after 60 s")
+    with pytest.raises(OutOfTime):
+        Ending(OmegaConf.create(), limit=lambda: 60.0, error=hung).fits(8)
+    with pytest.raises(ConfigError, match="no time was left to see whether 256 images fit; raise --budget"):
+        _fit(Batch(256), Ending(OmegaConf.create(), limit=lambda: 60.0, error=hung), 256, 1024)
+    found = Batch(256)
+    _fit(found, Ending(OmegaConf.create(), limit=lambda: 60.0, error=hung, least=512), 256, 1024)
+    assert (found.fitting, found.changes) == (256, ())
+    assert found.notes == ["not tried: budget: other batch sizes"]
 
 
 class Broken(Turns):

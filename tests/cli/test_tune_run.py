@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from imagenet_opt.cli.tune_memory import job_of
-from imagenet_opt.cli.tune_run import Tuning, _tune_device
+from imagenet_opt.cli.tune_run import Tuning, _tune_device, _with_number
 from imagenet_opt.cli.tune_trial import rate
 from imagenet_opt.cli.tune_turns import Turns
 from imagenet_opt.errors import OutOfMemory
 from imagenet_opt.measure.deadline import Deadline
-from tests.cli.test_build import tiny
-from tests.conftest import hold_images, loading
+from tests.cli.test_build import composed, tiny
+from tests.conftest import hold_images, loading, write_images
 
 
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
@@ -40,7 +40,7 @@ def holding(**room: int) -> Callable[..., dict[str, Any]]:
         at_once = config["model"]["micro_batch_size"] or config["data"]["batch_size"]
         fits = at_once <= room[precision]
         if function.endswith(".fits"):
-            return {"fits": fits, "peak_gib": 1.0 if fits else None}
+            return {"peak_gib": 1.0 if fits else None}
         if not fits:
             raise OutOfMemory(f"{at_once} images at once do not fit; set model.micro_batch_size={at_once // 2}")
         return {"windows": [150.0 if precision == "mixed" else 100.0] * 2, "compile_seconds": None}
@@ -72,9 +72,8 @@ def test_a_batch_that_does_not_fit_is_cut_before_anything_is_compared(
     given = (f"data.root={images_root}", "trainer.accelerator=cpu", "trainer.precision=32-true", "data.batch_size=6")
     turns = Turns(given, 3, Deadline(600), lambda what: None)
     config = turns.config(())
-    patient: Any = SimpleNamespace(
-        config=config, device=torch.device("cpu"), how=loading(), data=SimpleNamespace(train=range(39))
-    )
+    data = SimpleNamespace(train=range(39), loading=loading())
+    patient: Any = SimpleNamespace(config=config, device=torch.device("cpu"), how=data.loading, data=data)
     found = Tuning(config, None)
     assert _tune_device(found, turns, patient, 0.1) == rate
     cut = () if micro is None else (f"model.micro_batch_size={micro}",)
@@ -83,3 +82,14 @@ def test_a_batch_that_does_not_fit_is_cut_before_anything_is_compared(
     said = ["the batch does not fit at once: the device alone is measured with model.micro_batch_size=2"]
     assert found.notes == (said if room["full"] < 6 else [])
     assert turns.overrides == given, "the batch is looked for as configured"
+
+
+@pytest.mark.parametrize(("epoch", "start"), [(12, 2), (66, 16)])
+def test_the_batch_to_begin_with_is_of_the_epoch_that_is_trained(
+    epoch: int, start: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = write_images(tmp_path / "images", num_classes=3, per_class=22)
+    given = (f"data.root={root}", "data.batch_size=auto", f"data.samples_per_epoch={epoch}")
+    overrides, patient = _with_number(given, composed(tmp_path, *given))
+    assert overrides == (*given, f"data.batch_size={start}") and patient.how.batch_size == start

@@ -42,6 +42,18 @@ def test_a_lucky_turn_is_not_kept() -> None:
     assert found.best == (2, 4) and len(found.turns[8, 4]) == 3
 
 
+def test_who_fails_is_named_and_not_who_is_compared_with_it() -> None:
+    rates = {(2, 4): iter([100.0]), (8, 4): iter([120.0] * 3)}
+
+    def rate(setting: Setting) -> float:
+        if (found := next(rates[setting], None)) is None:
+            raise TurnFailed("read error")
+        return found
+
+    found = climb((2, 4), (workers,), rate, enough=None)
+    assert (found.best, found.failures) == ((2, 4), {(2, 4): "read error"})
+
+
 def test_what_fails_is_passed_over_and_the_budget_ends_it() -> None:
     def rate(setting: Setting) -> float:
         if setting[0] == 8:

@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig, open_dict
 
 from imagenet_opt.cli.run_size import largest_size
-from imagenet_opt.cli.tune_memory import MOST, SPARE, MemoryTrials, most_images
+from imagenet_opt.cli.tune_memory import MOST, SPARE, MemoryTrials, most_images, num_train
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
@@ -65,15 +65,15 @@ def _part(num_images: int, world_size: int) -> int:
 
 def _look(config: DictConfig, data: ImageData) -> tuple[int, str]:
     """The largest batch, and the sentence about it."""
-    num_train = data.loading.samples_per_epoch or len(data.train)
-    most = most_images(num_train)
+    num = num_train(data)
+    most = most_images(num)
     log.info(f"data.batch_size=auto: looking for the largest batch up to {most} images, one process a trial")
-    trials = MemoryTrials(config)
-    side, spare = largest_size(config), f"{SPARE:.0%} to spare".replace("%", " %")
+    trials = MemoryTrials(config, before=lambda what: log.info(f"data.batch_size=auto: trying {what}"))
+    side, spare = largest_size(config), f"{100 * SPARE:.0f} % to spare"
     size = trials.largest(start=REFERENCE_BATCH, most=most)
     if not size:
         raise trials.nothing_fits()
     if size < most:
         return size, f"{size} images fit at {side} px with {spare}"
-    bound = f"auto takes no more than {MOST}" if num_train // 4 >= MOST else "auto takes no more than 1/4 of an epoch"
+    bound = f"auto takes no more than {MOST}" if num // 4 >= MOST else "auto takes no more than 1/4 of an epoch"
     return size, f"{size} images fit at {side} px with more than {spare} ({bound})"

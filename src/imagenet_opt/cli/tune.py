@@ -6,6 +6,7 @@ from pathlib import Path
 
 from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
 from imagenet_opt.cli.measuring import begin_measuring
+from imagenet_opt.cli.tuned import check_writable_experiments
 
 HELP = """Which settings are the fastest here? Measured within a time, and kept only where they are faster beyond noise.
 
@@ -19,9 +20,9 @@ imagenet-opt tune data.root=/fsx/imagenet rehearse=a10g             the loader o
 
 In this order, each with what was found before:
   the device alone, on random images that stay there: precision, channels_last, then ways to compile (on GPUs also
-    reduce-overhead, max-autotune and a CUDA graph). All have a short turn, the better half a longer
-    one; a change is kept when each of three turns with it was faster than each without. What cannot be compiled in
-    the time is left out.
+    reduce-overhead, max-autotune and a CUDA graph, compiled or not). All have a short turn, the better half a
+    longer one; a change is kept when each of three turns with it (four where several were compared) was faster than
+    each without. What cannot be compiled in the time is left out.
   batch size: the largest that fits at the largest resolution of the run, three steps in a process of its own,
     with 10 % of the free memory left. Where the configured batch does not fit, model.micro_batch_size keeps
     it; a larger one is taken only if it is faster. The learning rate follows: it is stated per 256 images.
@@ -50,6 +51,7 @@ def main(argv: list[str]) -> None:
         print(HELP)
         return
     options = parse(argv)
+    check_writable_experiments()
     begin_measuring()
     command = shlex.join(["imagenet-opt", "tune", *argv])
     from imagenet_opt.cli.sheets import about
@@ -60,9 +62,9 @@ def main(argv: list[str]) -> None:
     found = tune(options.overrides, options.budget_seconds)
     sheets = sheets_of(found)
     print_tuning(found, sheets)
+    write_experiment(found, sheets, command, options.overrides)
     if options.json is not None:
         write_json(found, sheets, facts, options.budget_seconds, options.json)
-    write_experiment(found, sheets, command, options.overrides)
 
 
 def parse(argv: list[str]) -> Options:

@@ -3,15 +3,16 @@
 from dataclasses import dataclass, field
 
 from imagenet_opt.cli.run_size import largest_size
-from imagenet_opt.cli.tune_memory import LIMIT_SECONDS, MemoryTrials, Trial, most_images
+from imagenet_opt.cli.tune_memory import LIMIT_SECONDS, SPARE, MemoryTrials, Trial, most_images
 from imagenet_opt.cli.tune_turns import Changes, Turns
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.deadline import OutOfTime
 from imagenet_opt.measure.fit_search import even_parts, largest_that_fits
 from imagenet_opt.measure.interleave import TurnFailed
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
 
 _LEAST_SECONDS = 60.0
-"""That a trial may take whatever is left: our choice, above what a start and three slow steps take."""
+"""That a trial may take whatever is left: our choice, above what a start and three steps of a GPU take."""
 
 
 @dataclass
@@ -47,9 +48,9 @@ def tune_batch(turns: Turns, kept: Changes, *, wanted: int, num_train: int, seco
     _fit(found, trials, wanted, max(wanted, most_images(num_train)))
     if found.fitting > wanted:
         _grow(found, turns, kept, seconds, share)
-    side, lr = largest_size(config), config.optimizer.lr
+    side, lr, spare = largest_size(config), config.optimizer.lr, f"{100 * SPARE:.0f} %"
     found.notes += [
-        f"{found.fitting} images were seen to fit at {side} px with 10 % of the free memory to spare, not compiled",
+        f"{found.fitting} images were seen to fit at {side} px with {spare} of the free memory to spare, not compiled",
         f"lr {lr * found.size / REFERENCE_BATCH:.3g} at batch {found.size} of one process: {lr:g} per 256 images",
     ]
     return found
@@ -61,9 +62,11 @@ def _fit(found: Batch, trials: MemoryTrials, wanted: int, most: int) -> None:
         if trials.fits(wanted):
             found.fitting = wanted
             found.fitting = max(wanted, trials.largest(start=2 * wanted, most=most, known=wanted))
-        else:
-            found.fitting = trials.largest(start=max(1, wanted // 2), most=max(1, wanted - 1))
-    except OutOfTime:
+        elif wanted > 1:
+            found.fitting = trials.largest(start=wanted // 2, most=wanted - 1)
+    except OutOfTime as error:
+        if not trials.tried:
+            raise ConfigError(f"no time was left to see whether {wanted} images fit; raise --budget") from error
         found.fitting = max((trial.batch for trial in trials.tried if trial.peak_gib is not None), default=0)
         found.notes.append("not tried: budget: other batch sizes")
     if not found.fitting:

@@ -14,9 +14,18 @@ from imagenet_opt.measure.deadline import OutOfTime
 from imagenet_opt.measure.interleave import TurnFailed
 
 _ACCELERATION = "callbacks.acceleration"
+_FORMATS_SHARE = 0.6
+"""Of the time for both contests: on a CPU ten turns of the formats stand beside six of compilation."""
 _EAGER = (f"{COMPILE_KEY}=false",)
-_MODES = ("reduce-overhead", "max-autotune")
-"""Of torch.compile, beside default; for GPUs only."""
+_GPU_MODES = ("reduce-overhead", "max-autotune")
+_WAYS: dict[str, tuple[str | None, bool]] = {
+    "off": (None, False),
+    "a CUDA graph": (None, True),
+    "default": ("default", False),
+    "compile and a CUDA graph": ("default", True),
+    **{mode: (mode, False) for mode in _GPU_MODES},
+}
+"""torch.compile's mode, None for uncompiled, and whether cuda_graph is on; those that search for long come last."""
 AS_IT_IS = "as configured"
 
 
@@ -41,7 +50,7 @@ def tune_compute(turns: Turns, config: DictConfig, device: torch.device, *, seco
     found = Compute()
     fixed = _EAGER if "acceleration" in config.callbacks else ()
     formats = {name: (*fixed, *changes) for name, changes in dict(_formats(config, device)).items()}
-    contest = turns.contest("precision and memory order, not compiled", formats, seconds, 0.5 * share)
+    contest = turns.contest("precision and memory order, not compiled", formats, seconds, _FORMATS_SHARE * share)
     found.changes = formats[contest.winner][len(fixed) :]
     found.rate = contest.rate(contest.winner)
     if not fixed:
@@ -83,16 +92,17 @@ def _formats(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Ch
 
 
 def _ways(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Changes]]:
-    """As configured comes first; cheap ones before those that search for long."""
-    now = config.callbacks.acceleration
-    on_gpu = device.type == "cuda"
-    plain = (f"{_ACCELERATION}.cuda_graph=false",) if on_gpu else ()
+    """As configured comes first."""
+    now, on_gpu = config.callbacks.acceleration, device.type == "cuda"
+    can_graph = on_gpu and not now.gradient_checkpointing and num_processes(config, device) == (1, 1)
+    configured = (now.compile_mode if on_gpu else "default") if now.compile else None
     yield AS_IT_IS, ()
-    mode = now.compile_mode if on_gpu else "default"
-    current = "cuda_graph" if on_gpu and now.cuda_graph else mode if now.compile else "off"
-    ways = {"off": (f"{COMPILE_KEY}=false", *plain)}
-    if on_gpu and not now.gradient_checkpointing and num_processes(config, device) == (1, 1):
-        ways["cuda_graph"] = (f"{COMPILE_KEY}=false", f"{_ACCELERATION}.cuda_graph=true")
-    for name in ("default", *(_MODES if on_gpu else ())):
-        ways[name] = (f"{COMPILE_KEY}=true", f"{_ACCELERATION}.compile_mode={name}", *plain)
-    yield from ((name, changes) for name, changes in ways.items() if name != current)
+    for name, (mode, graph) in _WAYS.items():
+        if (graph and not can_graph) or (mode in _GPU_MODES and not on_gpu):
+            continue
+        if (mode, graph) == (configured, can_graph and now.cuda_graph):
+            continue
+        changes = [f"{COMPILE_KEY}={str(mode is not None).lower()}"]
+        changes += [f"{_ACCELERATION}.compile_mode={mode}"] if mode else []
+        changes += [f"{_ACCELERATION}.cuda_graph={str(graph).lower()}"] if on_gpu else []
+        yield name, tuple(changes)

@@ -1,7 +1,7 @@
 """Workers, batches ahead and requests in flight: until the loader gives more than the device takes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from imagenet_opt.cli.tune_turns import Changes
 from imagenet_opt.data.loader import Seat, train_loader
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.climb import Climb, climb
-from imagenet_opt.measure.deadline import Deadline, OutOfTime
+from imagenet_opt.measure.deadline import Deadline
 from imagenet_opt.measure.diagnosis import Ceiling
 from imagenet_opt.measure.interleave import TurnFailed
 
@@ -23,7 +23,7 @@ _KEYS = ("num_workers", "prefetch_factor", "reads_in_flight")
 
 
 @dataclass(frozen=True)
-class Setting:
+class LoaderSetting:
     """As data.* has it: numbers, or auto."""
 
     num_workers: Any
@@ -33,23 +33,22 @@ class Setting:
     def __str__(self) -> str:
         return f"{self.num_workers} workers, {self.prefetch_factor} ahead, {self.reads_in_flight} reads"
 
-    def beside(self, other: "Setting") -> Changes:
+    def beside(self, other: "LoaderSetting") -> Changes:
         """The overrides that make this out of the other."""
         return tuple(f"data.{key}={getattr(self, key)}" for key in _KEYS if getattr(self, key) != getattr(other, key))
 
 
 @dataclass
 class Loader:
-    """ceilings: what each turn saw. target: images per second that are enough, None where that is not known.
+    """target: images per second that are enough, None where that is not known.
 
     num_processes: of a node, which share its CPUs; this is about one of them.
     """
 
-    climb: Climb[Setting]
+    climb: Climb[LoaderSetting]
     changes: Changes
     target: float | None
     num_processes: int
-    ceilings: dict[Setting, list[Ceiling]] = field(default_factory=dict)
 
 
 def tune_loader(
@@ -60,24 +59,25 @@ def tune_loader(
     Raises TurnFailed where what is configured cannot be measured.
     """
     how, seat = patient.how, _seat(patient)
-    start = Setting(how.num_workers, how.prefetch_factor, how.reads_in_flight)
-    ceilings: dict[Setting, list[Ceiling]] = {}
+    start = LoaderSetting(how.num_workers, how.prefetch_factor, how.reads_in_flight)
+    begun = False
 
-    def turn(setting: Setting) -> float:
-        if ceilings and deadline.left() < Span(seconds).limit:
-            raise OutOfTime
+    def turn(setting: LoaderSetting) -> float:
+        nonlocal begun
+        if begun:
+            deadline.check(Span(seconds).limit)
         announce(f"the loader: {setting}")
         try:
-            ceiling = _rate(patient, seat, setting, seconds)
+            rate = _rate(patient, seat, setting, seconds).images_per_second
         except ImagenetOptError as error:
             raise TurnFailed(str(error)) from error
-        ceilings.setdefault(setting, []).append(ceiling)
-        return ceiling.images_per_second
+        begun = True
+        return rate
 
     target = None if device_rate is None else ENOUGH * device_rate
     cpus = max(1, machine.usable_cpus() // seat.sharing_cpus)
     found = climb(start, (partial(_workers, cpus), _prefetch, _reads), turn, enough=target)
-    return Loader(found, found.best.beside(start), target, seat.local_processes, ceilings)
+    return Loader(found, found.best.beside(start), target, seat.local_processes)
 
 
 def _seat(patient: Patient) -> Seat:
@@ -87,7 +87,7 @@ def _seat(patient: Patient) -> Seat:
     return replace(patient.seat, local_processes=local, sharing_cpus=sharing)
 
 
-def _rate(patient: Patient, seat: Seat, setting: Setting, seconds: float) -> Ceiling:
+def _rate(patient: Patient, seat: Seat, setting: LoaderSetting, seconds: float) -> Ceiling:
     how = replace(patient.how, samples_per_epoch=None, **{key: getattr(setting, key) for key in _KEYS})
     workers = machine.usable_cpus() if setting.num_workers == "auto" else max(1, setting.num_workers)
     rows = patient.samples.cold_rows()
@@ -95,18 +95,18 @@ def _rate(patient: Patient, seat: Seat, setting: Setting, seconds: float) -> Cei
     return drain(train_loader(index, how, seat), Span(seconds))
 
 
-def _workers(cpus: int, best: Setting) -> list[Setting]:
+def _workers(cpus: int, best: LoaderSetting) -> list[LoaderSetting]:
     """One a CPU is the likely best; fewer where the storage or the CPUs' threads are the limit."""
     now = cpus if best.num_workers == "auto" else min(best.num_workers, cpus)
     others = dict.fromkeys((cpus, cpus - cpus // 4, cpus // 2))
     return [replace(best, num_workers=num) for num in others if num > 0 and num != now]
 
 
-def _prefetch(best: Setting) -> list[Setting]:
+def _prefetch(best: LoaderSetting) -> list[LoaderSetting]:
     now = 4 if best.prefetch_factor == "auto" else best.prefetch_factor
     return [replace(best, prefetch_factor=2 * now), replace(best, prefetch_factor=max(1, now // 2))]
 
 
-def _reads(best: Setting) -> list[Setting]:
+def _reads(best: LoaderSetting) -> list[LoaderSetting]:
     """What follows the latency is the likely best, then ever more."""
     return [replace(best, reads_in_flight=num) for num in ("auto", 64, 256) if num != best.reads_in_flight]

@@ -9,7 +9,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_opt.cli.apart import Hung, call_apart
 from imagenet_opt.cli.run_size import largest_size, wants_gpu
+from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.errors import ConfigError, OutOfMemory
+from imagenet_opt.measure.deadline import OutOfTime
 from imagenet_opt.measure.fit_search import largest_that_fits, whole
 from imagenet_opt.measure.interleave import TurnFailed
 from imagenet_opt.model.micro_batch import ran_out
@@ -20,7 +22,7 @@ MOST = 1024
 """Images of a process: our choice. Eight processes then have the largest batch, 8192, with which ResNet-50 is known to
 keep its accuracy when the learning rate is scaled (arXiv 1706.02677)."""
 LIMIT_SECONDS = 600.0
-"""Of a trial."""
+"""Of a trial; what takes longer has so little room that it does not get on."""
 _NO_ROOM = ("bad_alloc", "Thread creation failed")
 """What C++, and OpenMP for the stack of a thread, say where the memory runs out."""
 
@@ -45,12 +47,19 @@ class MemoryTrials:
     tried: list[Trial] = field(default_factory=list)
 
     def fits(self, batch: int, micro: int | None = None) -> bool:
-        """Whether three steps end well. Raises ConfigError where they fail for anything but memory or time."""
+        """Whether three steps end well within LIMIT_SECONDS.
+
+        Raises OutOfTime where a lower limit ends them, ConfigError where they fail for anything but memory.
+        """
         at_once = "" if micro is None else f", {micro} at once"
         self.before(f"whether {batch} images fit{at_once}")
+        limit_seconds = self.limit()
         try:
-            found = self._try(batch, micro)
-            trial = Trial(batch, micro, found["peak_gib"])
+            trial = Trial(batch, micro, self._try(batch, micro, limit_seconds)["peak_gib"])
+        except Hung as error:
+            if limit_seconds < LIMIT_SECONDS:
+                raise OutOfTime from error
+            trial = Trial(batch, micro, None, str(error))
         except TurnFailed as error:
             if not lacks_memory(error):
                 raise ConfigError(f"{batch} images cannot be tried: {explained(error)}") from error
@@ -70,7 +79,7 @@ class MemoryTrials:
             "model.name, or end other programs on the device"
         )
 
-    def _try(self, batch: int, micro: int | None) -> Any:
+    def _try(self, batch: int, micro: int | None, limit_seconds: float) -> Any:
         config = self.config.copy()
         with open_dict(config):
             config.data.batch_size = batch
@@ -79,12 +88,12 @@ class MemoryTrials:
                 config.callbacks.acceleration.compile = False
         with tempfile.TemporaryDirectory(prefix="imagenet_opt_tune_") as folder:
             job = job_of(config, folder) | {"spare": SPARE}
-            return call_apart("imagenet_opt.cli.tune_trial.fits", job, limit_seconds=self.limit())
+            return call_apart("imagenet_opt.cli.tune_trial.fits", job, limit_seconds=limit_seconds)
 
 
 def lacks_memory(error: TurnFailed) -> bool:
-    """Killed for it, ended for it, or so short of it that there was no end."""
-    if isinstance(error, Hung) or isinstance(error.__cause__, OutOfMemory):
+    """Killed for it, or ended for it."""
+    if isinstance(error.__cause__, OutOfMemory):
         return True
     why = str(error)
     no_room = any(words in why for words in _NO_ROOM)
@@ -110,6 +119,11 @@ def job_of(config: DictConfig, folder: str) -> dict[str, Any]:
         "devices": list(devices)[:1] if OmegaConf.is_list(devices) else [],
         "on_gpu": wants_gpu(config),
     }
+
+
+def num_train(data: ImageData) -> int:
+    """Images of an epoch."""
+    return data.loading.samples_per_epoch or len(data.train)
 
 
 def most_images(num_train: int) -> int:

@@ -1,28 +1,29 @@
 """What a tuning leaves: tables on the terminal, a JSON file, and the experiment to train with."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
 from imagenet_opt import machine
-from imagenet_opt.cli.sheets import now, print_sheets
+from imagenet_opt.cli.sheets import now, print_sheets, strict_json
 from imagenet_opt.cli.terminal import printable
 from imagenet_opt.cli.tune_batch import Batch
-from imagenet_opt.cli.tune_loader import ENOUGH, Loader, Setting
+from imagenet_opt.cli.tune_loader import ENOUGH, Loader, LoaderSetting
 from imagenet_opt.cli.tune_run import Tuning
 from imagenet_opt.cli.tune_turns import Turns
 from imagenet_opt.cli.tuned import host, how_to_train, write_tuned
 from imagenet_opt.cli.whole_file import write_whole
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.climb import LEAST_GAIN, Climb
 from imagenet_opt.measure.contest import TURNS, surely_faster
 from imagenet_opt.measure.sheet import Cell, Column, Sheet
-from imagenet_opt.measure.statistics import median_interval
 
+_GAIN = f"{100 * (LEAST_GAIN - 1):.0f} %"
 _RATES = (
     Column("setting"),
     Column("images/s", "{:,.1f}"),
@@ -33,7 +34,7 @@ _RATES = (
 )
 _WHY = {
     "enough": f"the GPU is the limit: the loader gives {ENOUGH:g} times what the device takes, no more is needed",
-    "nothing more": "no other setting brings 3 % more",
+    "nothing more": f"no other setting brings {_GAIN} more",
     "budget": "not tried: budget: further settings of the loader",
 }
 
@@ -54,20 +55,19 @@ def _contest_sheet(title: str, turns: Turns) -> Sheet:
     contest, settings = turns.contests[title]
     rows = []
     for name, rates in contest.turns.items():
-        seen = turns.seen.get(settings[name], [])
-        compiled = max((turn.compile_seconds for turn in seen if turn.compile_seconds is not None), default=None)
-        cells = _cells(name, rates, contest.turns[contest.base], [rate for turn in seen for rate in turn.windows])
-        rows.append((*cells, compiled, contest.verdict(name)))
+        cells = _cells(name, rates, contest.turns[contest.base])
+        rows.append((*cells, turns.compile_seconds.get(settings[name]), contest.verdict(name)))
     columns = (*_RATES, Column("compile s", "{:.0f}"), Column("verdict"))
     return Sheet(f"device alone: {title}", columns, tuple(rows))
 
 
-def _cells(name: str, rates: Sequence[float], base: Sequence[float], windows: Sequence[float]) -> tuple[Cell, ...]:
+def _cells(name: str, rates: Sequence[float], base: Sequence[float]) -> tuple[Cell, ...]:
+    """From the least to the most of several turns; one turn has no such span."""
     if not rates:
         return (name, None, None, None, None, 0.0)
-    middle, found = median_interval(rates).median, median_interval(windows or rates)
-    times = middle / median_interval(base).median if base else None
-    return (name, middle, found.low, found.high, times, float(len(rates)))
+    low, high = (min(rates), max(rates)) if len(rates) > 1 else (None, None)
+    times = median(rates) / median(base) if base else None
+    return (name, median(rates), low, high, times, float(len(rates)))
 
 
 def _memory_sheet(batch: Batch) -> Sheet:
@@ -83,10 +83,9 @@ def _loader_sheet(loader: Loader, simulated: str) -> Sheet:
     found, base = loader.climb, next(iter(loader.climb.turns.values()))
     rows = []
     for setting, rates in found.turns.items():
-        windows = [rate for ceiling in loader.ceilings[setting] for rate in ceiling.windows]
-        rows.append((*_cells(str(setting), rates, base, windows), _beside_the_start(found, setting)))
+        rows.append((*_cells(str(setting), rates, base), _beside_the_start(found, setting)))
     untimed = [(one, why) for one, why in found.failures.items() if one not in found.turns]
-    rows += [(*_cells(str(one), (), base, ()), why) for one, why in untimed]
+    rows += [(*_cells(str(one), (), base), why) for one, why in untimed]
     if loader.target is None:
         facts = ["what the device takes is not known: it was not measured with all that is kept"]
     else:
@@ -96,17 +95,18 @@ def _loader_sheet(loader: Loader, simulated: str) -> Sheet:
     return Sheet(f"loader alone{simulated}", (*_RATES, Column("verdict")), tuple(rows), (*facts, _WHY[found.why]))
 
 
-def _beside_the_start(found: Climb[Setting], setting: Setting) -> str:
+def _beside_the_start(found: Climb[LoaderSetting], setting: LoaderSetting) -> str:
     start, rates = next(iter(found.turns)), found.turns[setting]
-    if setting in found.failures:
-        return found.failures[setting]
+    if (why := found.failures.get(setting)) is not None:
+        return f"kept, though once: {why}" if setting == found.best else why
     if setting == found.best:
         return "kept"
     if setting == start:
         return "as it was"
     if len(rates) < TURNS:
         lucky = found.rate(setting) >= LEAST_GAIN * found.rate(found.best)
-        return "undecided: budget" if lucky else f"not {LEAST_GAIN - 1:.0%} faster".replace("%", " %")
+        undecided = "undecided: budget" if found.why == "budget" else "undecided"
+        return undecided if lucky else f"not {_GAIN} faster"
     return "faster, surpassed" if surely_faster(rates, found.turns[start]) else "no difference"
 
 
@@ -124,7 +124,7 @@ def print_tuning(found: Tuning, sheets: Sequence[Sheet]) -> None:
 def write_json(
     found: Tuning, sheets: Sequence[Sheet], facts: dict[str, Any], budget_seconds: float, file: Path
 ) -> None:
-    """facts: of the machine, as it was before."""
+    """facts: of the machine, as it was before. Raises ConfigError."""
     whole = {
         **facts,
         "simulated": found.simulated,
@@ -134,7 +134,12 @@ def write_json(
         "notes": _notes(found),
         "sheets": [asdict(sheet) for sheet in sheets],
     }
-    write_whole(file, json.dumps(whole, indent=2) + "\n")
+    try:
+        write_whole(file, strict_json(whole))
+    except OSError as error:
+        raise ConfigError(
+            f"--json {file} could not be written: {error.strerror}; the tables above have it all"
+        ) from error
 
 
 def _device() -> str:
@@ -142,11 +147,11 @@ def _device() -> str:
     return f"{torch.cuda.get_device_name()}, {cpu}" if torch.cuda.is_available() else cpu
 
 
-def write_experiment(found: Tuning, sheets: Sequence[Sheet], command: str, given: Sequence[str]) -> Path | None:
-    """conf/experiment/tuned_<host>_tune.yaml with what was measured as its header; None where nothing is to change."""
+def write_experiment(found: Tuning, sheets: Sequence[Sheet], command: str, given: Sequence[str]) -> None:
+    """conf/experiment/tuned_<host>_tune.yaml with what was measured as its header, where anything is to change."""
     if not found.overrides:
         print("nothing to change, no experiment is written", file=sys.stderr)
-        return None
+        return
     device = f"simulated {found.simulated}" if found.simulated else _device()
     lines = [f"{now()}, {host()}, {device}, torch {machine.versions()['torch']}", command]
     for sheet in sheets:
@@ -157,4 +162,3 @@ def write_experiment(found: Tuning, sheets: Sequence[Sheet], command: str, given
         lines += sheet.notes
     file = write_tuned("tune", found.overrides, [*lines, *_notes(found)])
     print(how_to_train(file, given), file=sys.stderr)
-    return file

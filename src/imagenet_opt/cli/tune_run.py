@@ -16,7 +16,7 @@ from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.tune_batch import Batch, tune_batch
 from imagenet_opt.cli.tune_compute import Compute, tune_compute
 from imagenet_opt.cli.tune_loader import Loader, tune_loader
-from imagenet_opt.cli.tune_memory import explained, lacks_memory, most_images
+from imagenet_opt.cli.tune_memory import explained, lacks_memory, most_images, num_train
 from imagenet_opt.cli.tune_turns import Changes, Turns
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure.deadline import Deadline
@@ -80,7 +80,7 @@ def _with_number(overrides: tuple[str, ...], config: DictConfig) -> tuple[tuple[
     if config.data.batch_size != AUTO:
         return overrides, Patient(config)
     patient = Patient(composed((*overrides, "data.batch_size=1")))
-    start = min(REFERENCE_BATCH, most_images(len(patient.data.train)))
+    start = min(REFERENCE_BATCH, most_images(num_train(patient.data)))
     overrides = (*overrides, f"data.batch_size={start}")
     return overrides, Patient(composed(overrides))
 
@@ -124,5 +124,5 @@ def _compute(found: Tuning, turns: Turns, patient: Patient, seconds: float) -> C
 
 
 def _batch(turns: Turns, kept: Changes, patient: Patient, seconds: float, share: float) -> Batch:
-    num_train = patient.how.samples_per_epoch or len(patient.data.train)
-    return tune_batch(turns, kept, wanted=patient.how.batch_size, num_train=num_train, seconds=seconds, share=share)
+    num, wanted = num_train(patient.data), patient.how.batch_size
+    return tune_batch(turns, kept, wanted=wanted, num_train=num, seconds=seconds, share=share)

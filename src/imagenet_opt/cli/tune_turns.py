@@ -3,7 +3,6 @@
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from omegaconf import DictConfig, open_dict
@@ -26,16 +25,11 @@ _GRACE_SECONDS = 60.0
 """The first turn of all may take longer than its share, as nothing can be said without it."""
 
 
-@dataclass(frozen=True)
-class Turn:
-    """windows: images per second. compile_seconds: None where nothing was compiled."""
-
-    windows: tuple[float, ...]
-    compile_seconds: float | None
-
-
 class Turns:
-    """Of the configuration that `overrides` give. seen: all turns by their changes. contests: with theirs, by title."""
+    """Of the configuration that `overrides` give. contests: with the changes of each setting, by title.
+
+    compile_seconds: by changes, of the turn that took the most.
+    """
 
     def __init__(
         self, overrides: Sequence[str], num_classes: int, deadline: Deadline, announce: Callable[[str], None]
@@ -44,9 +38,9 @@ class Turns:
         self.num_classes = num_classes
         self.deadline = deadline
         self.announce = announce
-        self.seen: dict[Changes, list[Turn]] = {}
+        self.compile_seconds: dict[Changes, float] = {}
         self.contests: dict[str, tuple[Contest, Mapping[str, Changes]]] = {}
-        self._start_seconds = 0.0
+        self._start_seconds: float | None = None
 
     def config(self, changes: Sequence[str]) -> DictConfig:
         """With these changes; a failure to compile is an error then."""
@@ -73,16 +67,22 @@ class Turns:
         """Images per second. share: of the time, that may be over then. Raises TurnFailed, OutOfTime."""
         config = self.config(changes)
         compiles = bool(config.callbacks.get("acceleration", {}).get("compile", False))
-        if self.seen:
+        limit = self.deadline.seconds + _GRACE_SECONDS
+        if self._start_seconds is not None:
             self.deadline.check(self._start_seconds + compiles * _LEAST_COMPILE_SECONDS + seconds, share)
+            limit = self.deadline.left(share)
         self.announce(name)
-        limit = self.deadline.left(share) if self.seen else self.deadline.seconds + _GRACE_SECONDS
-        turn = self._measure(config, seconds, limit, compiles)
-        self._start_seconds = max(self._start_seconds, self._elapsed - seconds - (turn.compile_seconds or 0.0))
-        self.seen.setdefault(changes, []).append(turn)
-        return median(turn.windows)
+        windows, compile_seconds = self._measure(config, seconds, limit, compiles)
+        if compile_seconds is not None:
+            self.compile_seconds[changes] = max(compile_seconds, self.compile_seconds.get(changes, 0.0))
+        start_seconds = self._elapsed - seconds - (compile_seconds or 0.0)
+        self._start_seconds = max(self._start_seconds or 0.0, start_seconds)
+        return median(windows)
 
-    def _measure(self, config: DictConfig, seconds: float, limit: float, compiles: bool) -> Turn:
+    def _measure(
+        self, config: DictConfig, seconds: float, limit: float, compiles: bool
+    ) -> tuple[list[float], float | None]:
+        """Images per second of each window, and the seconds that it took to compile, None where nothing was."""
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="imagenet_opt_tune_") as folder:
             job = job_of(config, folder) | {"seconds": seconds}
@@ -95,4 +95,4 @@ class Turns:
                 raise TurnFailed(str(error)) from error
             finally:
                 self._elapsed = time.monotonic() - began
-        return Turn(tuple(found["windows"]), found["compile_seconds"])
+        return found["windows"], found["compile_seconds"]

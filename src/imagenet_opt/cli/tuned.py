@@ -1,12 +1,23 @@
 """What a command has found to be better here, kept as an experiment: conf/experiment/tuned_<host>_<kind>.yaml."""
 
+import os
 import platform
 import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from imagenet_opt.cli.whole_file import write_whole
 from imagenet_opt.errors import ConfigError, printable
+
+
+def check_writable_experiments() -> None:
+    """Before what may take an hour, and not after it. Raises ConfigError."""
+    from imagenet_opt.cli.overrides import config_folder
+
+    folder = config_folder() / "experiment"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"{folder} cannot be written, where what is found goes to; make it writable")
 
 
 def write_tuned(kind: str, overrides: Sequence[str], header: Sequence[str]) -> Path:
@@ -24,7 +35,7 @@ def write_tuned(kind: str, overrides: Sequence[str], header: Sequence[str]) -> P
     file = config_folder() / "experiment" / f"tuned_{host()}_{kind}.yaml"
     keys = OmegaConf.to_yaml(OmegaConf.from_dotlist([word.lstrip("+") for word in overrides]))
     try:
-        file.write_text("\n".join(["# @package _global_", *(f"# {printable(line)}" for line in header), keys]))
+        write_whole(file, "\n".join(["# @package _global_", *(f"# {printable(line)}" for line in header), keys]))
     except OSError as error:
         raise ConfigError(f"cannot write {file}: {error.strerror}; set {' '.join(overrides)} yourself") from error
     return file

@@ -55,7 +55,7 @@ def climb(
 
 def _try(found: Climb[T], setting: T, turn: Callable[[T], float]) -> bool:
     """Whether `setting` is now the best."""
-    before = found.best
+    before, one = found.best, setting
     try:
         _turn(found, setting, turn)
         if found.rate(setting) < LEAST_GAIN * found.rate(before):
@@ -64,7 +64,7 @@ def _try(found: Climb[T], setting: T, turn: Callable[[T], float]) -> bool:
             for one in (before, setting) if len(found.turns[setting]) % 2 == 0 else (setting, before):
                 _turn(found, one, turn)
     except TurnFailed as error:
-        found.failures[setting] = str(error)
+        found.failures[one] = str(error)
         return False
     if surely_faster(found.turns[setting], found.turns[before]):
         found.best = setting

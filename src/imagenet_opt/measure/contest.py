@@ -8,12 +8,15 @@ from imagenet_opt.measure.deadline import OutOfTime
 from imagenet_opt.measure.interleave import TurnFailed
 
 TURNS = 3
-"""Of each of the last two: by chance alone three turns all beat three others about once in twenty times."""
+"""Of each of two: by chance alone three turns all beat three others once in twenty times, 1 / C(6, 3)."""
+TURNS_OF_SEVERAL = 4
+"""Of each of the last two, where the best of several is taken: with three turns the best of three equals would win once
+in twelve contests, of five once in nine; with four less than once in twenty, up to twelve (simulated)."""
 
 
-def surely_faster(ours: Sequence[float], theirs: Sequence[float]) -> bool:
-    """Whether each of three turns or more beats each of theirs."""
-    return min(len(ours), len(theirs)) >= TURNS and min(ours) > max(theirs)
+def surely_faster(ours: Sequence[float], theirs: Sequence[float], *, num_turns: int = TURNS) -> bool:
+    """Whether each of so many turns or more beats each of theirs."""
+    return min(len(ours), len(theirs)) >= num_turns and min(ours) > max(theirs)
 
 
 @dataclass
@@ -31,8 +34,13 @@ class Contest:
     @property
     def winner(self) -> str:
         """The base, unless the finalist is surely faster."""
-        best = self.finalist
-        return best if best is not None and surely_faster(self.turns[best], self.turns[self.base]) else self.base
+        return self.finalist if self.finalist is not None and self._beats_the_base(self.finalist) else self.base
+
+    @property
+    def num_turns(self) -> int:
+        """That the base and the last one need, by how many candidates gave a rate at all."""
+        num_candidates = sum(bool(rates) for name, rates in self.turns.items() if name != self.base)
+        return TURNS if num_candidates == 1 else TURNS_OF_SEVERAL
 
     def rate(self, name: str) -> float:
         return median(self.turns[name])
@@ -46,12 +54,14 @@ class Contest:
         if name == self.base:
             return "as it was"
         if name == self.finalist:
-            ours, theirs = self.turns[name], self.turns[self.base]
-            lacking = min(len(ours), len(theirs)) < TURNS
-            return "undecided: budget" if lacking else "faster" if surely_faster(ours, theirs) else "no difference"
+            lacking = min(len(self.turns[name]), len(self.turns[self.base])) < self.num_turns
+            return "undecided: budget" if lacking else "faster" if self._beats_the_base(name) else "no difference"
         if max(self.turns[name]) <= max(self.turns[self.base]):
             return "not faster"
         return "no difference" if self.finalist is None else "slower than the best"
+
+    def _beats_the_base(self, name: str) -> bool:
+        return surely_faster(self.turns[name], self.turns[self.base], num_turns=self.num_turns)
 
 
 def hold_contest(names: Sequence[str], turn: Callable[[str, float], float], *, seconds: float) -> Contest:
@@ -59,8 +69,8 @@ def hold_contest(names: Sequence[str], turn: Callable[[str, float], float], *, s
 
     A round gives each of those left a turn, twice as long as in the round before; the worse half of the others, and
     who was not faster than the base, leave (such a turn could not be among those that are all faster). The base and
-    the last one then take turns until both have had three. A turn may raise TurnFailed, which ends that name only, and
-    OutOfTime, which ends the contest; TurnFailed of the base goes on to the caller.
+    the last one then take turns until both have had `num_turns`. A turn may raise TurnFailed, which ends that name
+    only, and OutOfTime, which ends the contest; TurnFailed of the base goes on to the caller.
     """
     found = Contest(names[0], {name: [] for name in names})
     left = list(names[1:])
@@ -72,7 +82,7 @@ def hold_contest(names: Sequence[str], turn: Callable[[str, float], float], *, s
             if len(left) <= 1:
                 break
         found.finalist = left[0] if left else None
-        while left and min(len(found.turns[name]) for name in (found.base, *left)) < TURNS:
+        while left and min(len(found.turns[name]) for name in (found.base, *left)) < found.num_turns:
             left = _round(found, left, turn, seconds, backwards=len(found.turns[found.base]) % 2 == 1)
             found.finalist = left[0] if left else None
     except OutOfTime:

@@ -1,15 +1,18 @@
 """A step is taken apart in a process of its own; what tables make of the numbers; a step that is compiled as well."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from imagenet_opt.cli.overrides import config_folder
-from imagenet_opt.cli.study_anatomy import Anatomy, Compiled, TrainingStep, compiled, run, seen, sheets_of
+from imagenet_opt.cli.study_anatomy import Anatomy, Compiled, TrainingStep, anatomy_of, compiled, run, seen, sheets_of
 from imagenet_opt.cli.study_request import Request, read_study
-from imagenet_opt.cli.study_subject import subject_of
+from imagenet_opt.cli.study_subject import Subject, subject_of
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.anatomy import Part
 from imagenet_opt.measure.interleave import TurnFailed
@@ -69,8 +72,11 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_step_is_taken_apart(tmp_path: Path) -> None:
-    groups, operations, limits = run(request(num_operations=3))
+def test_a_step_is_taken_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ResNet takes a minute to compile: here torch leaves it as it is."""
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    compiling = (COMPILING, "callbacks.acceleration.compile_mode=max-autotune")
+    groups, operations, limits = run(request(*compiling, num_operations=3))
     rows = {row[0]: row[1:] for row in groups.rows}
     assert tuple(rows) == GROUPS
     assert sum(row[1] for row in rows.values()) == pytest.approx(100)
@@ -79,7 +85,8 @@ def test_a_step_is_taken_apart(tmp_path: Path) -> None:
     assert all(rows[group][0] > 0 for group in ("contraction", "normalisation", "element-wise", "optimizer"))
     assert len(operations.rows) == 3
     assert operations.rows[0][3] >= operations.rows[1][3] >= operations.rows[2][3] > 0
-    assert 0 < values(limits)[MFU] < 100
+    assert all(0 < values(limits)[f"{MFU}, {how}"] < 100 for how in ("not compiled", "compiled"))
+    assert any("in the mode default" in note for note in limits.notes), "which it is on a CPU"
     assert "No GPU here" in limits.notes[-1]
     assert [len(series.y) for series in groups.plots[0].series] == [6, 6]
     assert list(tmp_path.iterdir()) == []
@@ -133,11 +140,33 @@ def test_a_compiled_step_stands_beside_the_other() -> None:
     assert any("in the mode max-autotune" in note for note in limits.notes)
 
 
-def test_a_configuration_that_compiles_is_measured_compiled_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("found", [None, Compiled("default", 0.25), Compiled("default", failure="no compiler")])
+def test_another_process_tells_all_of_it(found: Compiled | None) -> None:
+    whole = replace(MADE_UP, compiled=found)
+    assert anatomy_of(json.loads(json.dumps(asdict(whole)))) == whole
+
+
+class OnlyCompiled(nn.Linear):
+    def forward(self, images: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            raise RuntimeError("not compiled")
+        return super().forward(images.flatten(1))
+
+
+class Small(Subject):
+    def net(self) -> nn.Module:
+        return OnlyCompiled(3 * 32 * 32, 1000)
+
+
+def test_the_step_is_compiled_where_training_compiles(checked: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "compiled")
-    *_, limits = run(request(COMPILING, "callbacks.acceleration.compile_mode=max-autotune", "model.name=test_resnet"))
-    assert 0 < values(limits)[f"{MFU}, compiled"] < 100
-    assert any("in the mode default" in note for note in limits.notes), "which it is on a CPU"
+    torch._dynamo.reset()
+    compiling, plain = (TrainingStep(Small(**vars(subject_of((*SMALL, *more))))) for more in ([COMPILING], []))
+    found = compiled(compiling, seconds=0.1)
+    assert found is not None and found.failure is None and found.seconds and found.seconds > 0
+    assert compiled(plain, seconds=0.1) is None
+    with pytest.raises(RuntimeError, match="not compiled"):
+        plain()
 
 
 def test_what_cannot_be_compiled_is_told_beside_all_else(checked: None) -> None:

@@ -222,17 +222,18 @@ def test_pillows_warning_of_half_a_bomb_is_not_passed_on(monkeypatch: pytest.Mon
 def peak_growth(data: bytes, box: tuple[int, int, int, int], *, region_decode: bool = True) -> tuple[int, float]:
     """Bytes of a crop, and MB that its decoding took at most, in a process of its own."""
     command = (
-        "import sys, resource; from imagenet_opt.data.decode import Decoder;"
+        "import sys, torch; from imagenet_opt.data.decode import Decoder;"
         "from imagenet_opt.data.region_codec import load_codec; load_codec();"
+        "from imagenet_opt.measure.peak_memory import peak_gib; cpu = torch.device('cpu');"
         "data = sys.stdin.buffer.read();"
         f"decoder = Decoder(exif_rotation=False, max_crop_pixels=2**22, region_decode={region_decode});"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
+        "before = peak_gib(cpu);"
         f"image = decoder.open(data, 'large'); pixels = decoder.crop(image, {box});"
-        "print(pixels.size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+        "print(pixels.size, peak_gib(cpu) - before)"
     )
     done = subprocess.run([sys.executable, "-c", command], input=data, capture_output=True, timeout=120, check=True)
-    num_bytes, grown_kib = map(int, done.stdout.split())
-    return num_bytes, grown_kib / 1000
+    num_bytes, grown_gib = done.stdout.split()
+    return int(num_bytes), float(grown_gib) * 2**30 / 1e6
 
 
 def test_twenty_thousand_pixels_take_little_memory() -> None:

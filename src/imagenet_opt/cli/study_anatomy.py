@@ -82,7 +82,7 @@ def run(request: Request) -> list[Sheet]:
             found = call_apart(f"{__name__}.measured", job, limit_seconds=LIMIT_SECONDS + 10 * job.seconds)
         except TurnFailed as error:
             raise ConfigError(f"study={request.name}: no step could be measured ({error})") from error
-    return sheets_of(_anatomy(found), options.num_operations)
+    return sheets_of(anatomy_of(found), options.num_operations)
 
 
 def measured(job: Job) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def measured(job: Job) -> dict[str, Any]:
     return asdict(found)
 
 
-def _anatomy(found: dict[str, Any]) -> Anatomy:
+def anatomy_of(found: dict[str, Any]) -> Anatomy:
     """Out of JSON."""
     return Anatomy(
         **found

@@ -213,6 +213,9 @@ def test_ours_is_the_training_loader_as_it_hands_over(job: Job) -> None:
     ragged = Ours(replace(job, side=REGION))
     first = next(iter(ragged))
     assert isinstance(first, RaggedBatch) and len(first) == 6
+    wholly = replace(job, loading=replace(HOW, region_decode=False))
+    decoders = [Ours(one).prefetcher.loader.dataset.decoder for one in (wholly, replace(wholly, side=REGION))]
+    assert [decoder.region_decode for decoder in decoders] == [False, True], "what its name says"
     assert ragged.drain()["loader/mb_read"] > 0 and ragged.drain() == {"num_workers": 0.0}
 
 

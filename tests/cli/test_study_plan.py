@@ -214,13 +214,35 @@ def test_the_ladder_climbs_in_the_order_in_which_it_is_read() -> None:
     ladder = shipped("ladder")
     stood_on = [name for name, *_ in ladder.alternatives()]
     words = ["pinned", "ahead", "mixed", "TF32", "channels_last", "cuDNN", "fused", "None", "compile", "mixup"]
-    assert all(word in name for word, name in zip([*words, "GPU", "batch"], stood_on, strict=True))
+    assert all(word in name for word, name in zip([*words, "region decode", "GPU", "batch"], stood_on, strict=True))
     assert [made for made in ladder.alternatives() if len(made) > 1] == [
+        ["mixed precision", "float16"],
         [
             "compile",
             "compile, full graph",
             "compile, reduce-overhead",
             "compile, max-autotune",
             "compile and a CUDA graph",
-        ]
+        ],
     ]
+    assert row(ladder, "region decode").step == shipped("ladder", has_gpu=False).rows[-2].step, "not for GPUs alone"
+
+
+@pytest.mark.parametrize("name", ["ladder", "leave_one_out", "checklist"])
+def test_regions_are_decoded_by_a_step_of_its_own(name: str) -> None:
+    made = shipped(name, "data.root=/data")
+    step, first = row(made, "region decode"), made.rows[0]
+    parts = [composed(*made.overrides_of(one)).data.region_decode for one in (made.base_of(step), step)]
+    assert parts == ([True, False] if name == "leave_one_out" else [False, True])
+    assert made.other_loss(step) is None, "its pixels are the same"
+    assert composed(*made.overrides_of(first)).data.region_decode == (name == "leave_one_out")
+
+
+def test_all_that_can_be_on_at_once_is_and_each_is_left_out_once() -> None:
+    made = shipped("leave_one_out", "data.root=/data")
+    whole = composed(*made.overrides_of(made.rows[0]))
+    switches = {name for name, value in acceleration(whole).items() if value is True}
+    assert switches == {"channels_last", "tf32", "cudnn_benchmark", "compile", "cuda_graph"}
+    assert whole.callbacks.mixing.mode == "on"
+    without = composed(*made.overrides_of(row(made, "CUDA graph")))
+    assert acceleration(without) == acceleration(whole) | {"cuda_graph": False}

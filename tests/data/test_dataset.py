@@ -67,6 +67,17 @@ def test_worker_and_device_resize_are_alike(images_root: Path, loader: MakeLoade
         assert (pixels(a) - pixels(b)).abs().mean() <= 0.5
 
 
+@pytest.mark.parametrize("resize_on", ["worker", "device"])
+@pytest.mark.parametrize("max_crop_pixels", [2**22, 300])
+def test_batches_without_region_decode_are_the_same(
+    images_root: Path, loader: MakeLoader, resize_on: str, max_crop_pixels: int
+) -> None:
+    options = {"resize_on": resize_on, "max_crop_pixels": max_crop_pixels}
+    parts, wholes = (batches(loader(images_root, region_decode=of_parts, **options)) for of_parts in (True, False))
+    for a, b in zip(parts, wholes, strict=True):
+        assert torch.equal(a.indices, b.indices) and torch.equal(a.images, b.images)
+
+
 def test_half_of_the_images_are_flipped() -> None:
     draw = TrainOrder(num_samples=4000, batch_size=4000, seed=0).draw(0, 0)
     side = np.full(4000, 50)

@@ -18,10 +18,12 @@ from imagenet_opt.errors import BadSample
 from tests.data.conftest import encoded, picture
 
 BOX = (7, 5, 20, 31)
+TURNED = Image.Exif()
+TURNED[0x0112] = 6  # a quarter
 
 
-def decoding(*, exif_rotation: bool = False, max_crop_pixels: int = 2**22) -> Decoder:
-    return Decoder(exif_rotation=exif_rotation, max_crop_pixels=max_crop_pixels)
+def decoding(*, exif_rotation: bool = False, max_crop_pixels: int = 2**22, region_decode: bool = True) -> Decoder:
+    return Decoder(exif_rotation=exif_rotation, max_crop_pixels=max_crop_pixels, region_decode=region_decode)
 
 
 def crop(data: bytes, box: tuple[int, int, int, int] = BOX, **options) -> np.ndarray:
@@ -59,7 +61,7 @@ def test_ordinary_jpegs_are_decoded_bit_for_bit(subsampling: int, options: dict,
 
 
 def test_real_images_are_decoded_bit_for_bit(sample_root: Path) -> None:
-    decoder, regions = decoding(), 0
+    decoder, wholly, regions = decoding(), decoding(region_decode=False), 0
     for path in sorted(sample_root.glob("*/*.JPEG"))[::5]:
         image = decoder.open(path.read_bytes(), str(path))
         expected = whole(image.encoded)
@@ -67,7 +69,33 @@ def test_real_images_are_decoded_bit_for_bit(sample_root: Path) -> None:
         for box in some_boxes(2, expected.shape[:2]):
             regions += image.stream is not None
             assert np.array_equal(decoder.crop(image, box), part(expected, box)), (path, box)
+            assert np.array_equal(wholly.crop(wholly.open(image.encoded, str(path)), box), part(expected, box))
     assert regions >= 390
+
+
+@pytest.mark.parametrize("most", [2**22, 48 * 64 // 2])
+@pytest.mark.parametrize("exif_rotation", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "kind", "options"),
+    [
+        ("RGB", "JPEG", {"exif": TURNED}),
+        ("RGB", "JPEG", {"progressive": True}),
+        ("L", "JPEG", {}),
+        ("CMYK", "JPEG", {}),
+        ("RGB", "PNG", {}),
+    ],
+)
+def test_without_region_decode_pixels_are_the_same(
+    mode: str, kind: str, options: dict, exif_rotation: bool, most: int
+) -> None:
+    """Of small crops, of small crops of a picture that is large, and of crops that come smaller."""
+    data = encoded(picture(48, 64, mode), kind, **options)
+    for box in (BOX, (0, 0, 1, 1), (0, 0, 48, 48), (3, 1, 45, 47)):
+        found = [
+            crop(data, box, exif_rotation=exif_rotation, max_crop_pixels=most, region_decode=region_decode)
+            for region_decode in (True, False)
+        ]
+        assert np.array_equal(*found), box
 
 
 def test_grey_becomes_three_channels() -> None:
@@ -121,9 +149,7 @@ def test_sixteen_bits_become_eight(kind: str) -> None:
 
 
 def test_exif_turns_only_when_asked() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6  # turned a quarter
-    data = encoded(picture(48, 64), exif=exif)
+    data = encoded(picture(48, 64), exif=TURNED)
     assert np.array_equal(crop(data), part(whole(data)))
     decoder = decoding(exif_rotation=True)
     image = decoder.open(data, "some.JPEG")
@@ -193,19 +219,21 @@ def test_pillows_warning_of_half_a_bomb_is_not_passed_on(monkeypatch: pytest.Mon
     assert Image.MAX_IMAGE_PIXELS == 4000
 
 
-def peak_growth(data: bytes, box: tuple[int, int, int, int]) -> tuple[int, float]:
+def peak_growth(data: bytes, box: tuple[int, int, int, int], *, region_decode: bool = True) -> tuple[int, float]:
     """Bytes of a crop, and MB that its decoding took at most, in a process of its own."""
     command = (
-        "import sys, resource; from imagenet_opt.data.decode import Decoder;"
+        "import sys, torch; from imagenet_opt.data.decode import Decoder;"
         "from imagenet_opt.data.region_codec import load_codec; load_codec();"
-        "data = sys.stdin.buffer.read(); decoder = Decoder(exif_rotation=False, max_crop_pixels=2**22);"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
+        "from imagenet_opt.measure.peak_memory import peak_gib; cpu = torch.device('cpu');"
+        "data = sys.stdin.buffer.read();"
+        f"decoder = Decoder(exif_rotation=False, max_crop_pixels=2**22, region_decode={region_decode});"
+        "before = peak_gib(cpu);"
         f"image = decoder.open(data, 'large'); pixels = decoder.crop(image, {box});"
-        "print(pixels.size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+        "print(pixels.size, peak_gib(cpu) - before)"
     )
     done = subprocess.run([sys.executable, "-c", command], input=data, capture_output=True, timeout=120, check=True)
-    num_bytes, grown_kib = map(int, done.stdout.split())
-    return num_bytes, grown_kib / 1000
+    num_bytes, grown_gib = done.stdout.split()
+    return int(num_bytes), float(grown_gib) * 2**30 / 1e6
 
 
 def test_twenty_thousand_pixels_take_little_memory() -> None:
@@ -216,10 +244,13 @@ def test_twenty_thousand_pixels_take_little_memory() -> None:
     assert grown_mb < 300  # of 1200
 
 
-def test_a_small_crop_of_a_large_image_takes_the_memory_of_the_crop() -> None:
-    num_bytes, grown_mb = peak_growth(encoded(Image.new("RGB", (8000, 8000)), quality=50), (7000, 7000, 300, 300))
+@pytest.mark.parametrize("region_decode", [True, False])
+def test_a_small_crop_of_a_large_image_takes_the_memory_of_the_crop(region_decode: bool) -> None:
+    """Without region decode that of the picture."""
+    data = encoded(Image.new("RGB", (8000, 8000)), quality=50)
+    num_bytes, grown_mb = peak_growth(data, (7000, 7000, 300, 300), region_decode=region_decode)
     assert num_bytes == 3 * 300 * 300
-    assert grown_mb < 50  # of 192
+    assert grown_mb < 50 if region_decode else grown_mb > 150  # of 192
 
 
 def test_a_decompression_bomb_is_refused() -> None:

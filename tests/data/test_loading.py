@@ -21,6 +21,8 @@ from tests.data.conftest import loading
         ({"crop_scale": (0.5, 0.1)}, r"data\.crop_scale"),
         ({"val_crop_ratio": 1.5}, r"data\.val_crop_ratio=1\.5"),
         ({"max_crop_pixels": 0}, r"data\.max_crop_pixels=0"),
+        ({"region_decode": "off"}, r"data\.region_decode=off must be true or false"),
+        ({"exif_rotation": 1}, r"data\.exif_rotation=1 must be true or false"),
     ],
 )
 def test_what_cannot_be_is_told_by_its_key(options: dict, words: str) -> None:

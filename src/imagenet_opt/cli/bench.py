@@ -28,7 +28,8 @@ Any override of train.py may be added: data.batch_size=384 data.num_workers=8 da
 Rows: `worker resize` hands over uint8 images of one size, as other loaders do; `region decode` hands over crops for the
 GPU to resize, as training with a GPU does; `nvImageCodec alone` is the decoder's limit: such crops from memory, in as
 many processes. data.resize_on=worker or device leaves one of ours; auto shows both, but on a machine with a GPU and
-without --against only `region decode`, and then with the copy to the GPU.
+without --against only `region decode`, and then with the copy to the GPU. data.region_decode=false is for `worker
+resize` alone, which then decodes whole pictures.
 
 Reading it: a GPU that trains more images a second than `region decode` gives will wait. The table below the rows says
 for what a worker spends its time: `waits for bytes` is the storage's, `decodes` the CPUs'.

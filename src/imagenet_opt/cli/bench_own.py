@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from imagenet_opt.cli.bench_job import WORKER, Job
+from imagenet_opt.cli.bench_job import REGION, WORKER, Job
 from imagenet_opt.data.dataset import train_crops
 from imagenet_opt.data.loader import Seat, store_of, train_loader
 from imagenet_opt.data.order import Draw, TrainOrder
@@ -28,6 +28,7 @@ class Ours:
         how = replace(
             job.loading,
             resize_on="worker" if job.side == WORKER else "device",
+            region_decode=job.loading.region_decode or job.side == REGION,
             num_workers=job.num_workers,
             prefetch_factor=job.prefetch_factor,
             samples_per_epoch=None,

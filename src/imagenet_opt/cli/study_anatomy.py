@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 
 _MOVING = ("normalisation", "element-wise")
 """Groups that move more than they compute."""
+_UNTIL_STEADY = 2
+"""Steps: the first one compiles; in modes with CUDA graphs of their own the second one records them."""
 
 
 class Options(BaseModel):
     """num_steps: profiled. num_operations: shown."""
 
     model_config = ConfigDict(extra="forbid")
-    num_steps: int = Field(5, ge=1, le=1000)
-    num_operations: int = Field(15, ge=1)
+    num_steps: int = Field(ge=1, le=1000)
+    num_operations: int = Field(ge=1)
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,20 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Compiled:
+    """The step compiled. mode: torch.compile's. seconds: None where it cannot be compiled; `failure` says why."""
+
+    mode: str
+    seconds: float | None = None
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
 class Anatomy:
-    """step_seconds: unprofiled, the mean. kernel_seconds: of a step; None without a GPU. bandwidth: GB/s."""
+    """step_seconds: unprofiled, uncompiled, the mean. kernel_seconds: of that; None without a GPU. bandwidth: GB/s.
+
+    compiled: None where the configuration does not compile.
+    """
 
     device: str
     dtype: str
@@ -55,6 +69,7 @@ class Anatomy:
     bandwidth: float
     parts: tuple[Part, ...]
     operations: tuple[Operation, ...]
+    compiled: Compiled | None
 
 
 def run(request: Request) -> list[Sheet]:
@@ -67,15 +82,7 @@ def run(request: Request) -> list[Sheet]:
             found = call_apart(f"{__name__}.measured", job, limit_seconds=LIMIT_SECONDS + 10 * job.seconds)
         except TurnFailed as error:
             raise ConfigError(f"study={request.name}: no step could be measured ({error})") from error
-    anatomy = Anatomy(
-        **found
-        | {
-            "peak": MatmulPeak(*found["peak"]),
-            "parts": tuple(Part(**part) for part in found["parts"]),
-            "operations": tuple(Operation(**operation) for operation in found["operations"]),
-        }
-    )
-    return [_groups(anatomy), _operations(anatomy, options.num_operations), _limits(anatomy)]
+    return sheets_of(anatomy_of(found), options.num_operations)
 
 
 def measured(job: Job) -> dict[str, Any]:
@@ -102,8 +109,22 @@ def measured(job: Job) -> dict[str, Any]:
         bandwidth=memory_bandwidth(device, seconds=job.seconds / 4),
         parts=tuple(parts(operations, counted_work(step.forward_backward, step.update))),
         operations=tuple(operations),
+        compiled=compiled(step, seconds=job.seconds),
     )
     return asdict(found)
+
+
+def anatomy_of(found: dict[str, Any]) -> Anatomy:
+    """Out of JSON."""
+    return Anatomy(
+        **found
+        | {
+            "peak": MatmulPeak(*found["peak"]),
+            "parts": tuple(Part(**part) for part in found["parts"]),
+            "operations": tuple(Operation(**operation) for operation in found["operations"]),
+            "compiled": found["compiled"] and Compiled(**found["compiled"]),
+        }
+    )
 
 
 def seen(seconds: float) -> float:
@@ -114,7 +135,7 @@ def seen(seconds: float) -> float:
 
 
 class TrainingStep:
-    """Forward, backward and update on a batch that stays on the device, uncompiled."""
+    """Forward, backward and update on a batch that stays on the device; uncompiled until `compiled` has it."""
 
     def __init__(self, subject: "Subject") -> None:
         self.subject, self.net, self.batch = subject, subject.net(), subject.batch()
@@ -132,6 +153,20 @@ class TrainingStep:
         self.update()
 
 
+def compiled(step: TrainingStep, *, seconds: float) -> Compiled | None:
+    """The step as the configuration compiles it, from now on; None where it does not."""
+    if (how := step.subject.compile) is None:
+        return None
+    try:
+        step.net.compile(**how)
+        for _ in range(_UNTIL_STEADY):
+            step()
+        return Compiled(how["mode"], seconds_per_call(step, seconds=seconds, settle=step.subject.settle))
+    except Exception as error:  # of Dynamo, Inductor, the C++ compiler, or no memory: all else has been measured
+        reason = next(iter(str(error).strip().splitlines()), "")
+        return Compiled(how["mode"], failure=f"{type(error).__name__}: {reason}")
+
+
 def _profiled(step: TrainingStep, num_steps: int) -> torch.profiler.profile:
     kinds, subject = torch.profiler.ProfilerActivity, step.subject
     profile = torch.profiler.profile(activities=[kinds.CPU, *([kinds.CUDA] if subject.device.type == "cuda" else [])])
@@ -140,6 +175,11 @@ def _profiled(step: TrainingStep, num_steps: int) -> torch.profiler.profile:
             step()
         subject.settle()
     return profile
+
+
+def sheets_of(anatomy: Anatomy, num_operations: int) -> list[Sheet]:
+    """num_operations: shown."""
+    return [_groups(anatomy), _operations(anatomy, num_operations), _limits(anatomy)]
 
 
 def _groups(anatomy: Anatomy) -> Sheet:
@@ -205,23 +245,45 @@ def _operations(anatomy: Anatomy, num_operations: int) -> Sheet:
 
 def _limits(anatomy: Anatomy) -> Sheet:
     """What the step reaches, and what the device can do."""
-    achieved = anatomy.parts[0].flops / anatomy.step_seconds / 1e12
-    rows: list[tuple[Cell, ...]] = [
-        ("training step", 1000 * anatomy.step_seconds, "ms"),
-        ("training", anatomy.num_images / anatomy.step_seconds, "images/s"),
-        ("contractions of the step", achieved, "TFLOP/s"),
+    how = ", not compiled" if anatomy.compiled else ""
+    rows = _rates(anatomy, anatomy.step_seconds, how)
+    if anatomy.compiled and anatomy.compiled.seconds:
+        rows += _rates(anatomy, anatomy.compiled.seconds, ", compiled")
+    rows += [
         (f"measured peak, {anatomy.dtype}, {anatomy.peak.size} x {anatomy.peak.size}", anatomy.peak[0], "TFLOP/s"),
-        ("model FLOPs utilisation (MFU) of that peak", 100 * achieved / anatomy.peak.tflops_per_second, "%"),
         ("measured memory bandwidth", anatomy.bandwidth, "GB/s"),
     ]
     if anatomy.kernel_seconds is not None:
         gaps = LaunchGaps(anatomy.step_seconds, anatomy.kernel_seconds)
-        rows += [("time in which no kernel runs", 100 * gaps.gap_share, "%")]
+        rows += [(f"time in which no kernel runs{how}", 100 * gaps.gap_share, "%")]
         said = gaps.sentence()[:1].upper() + gaps.sentence()[1:] + "."
     else:
         said = "No GPU here, so there are no gaps between kernels to look for."
     columns = (Column(f"on {anatomy.device}"), Column("measured", "{:,.4g}"), Column("unit"))
     return Sheet("The step beside what the device can do", columns, tuple(rows), (*_limit_notes(anatomy), said))
+
+
+def _rates(anatomy: Anatomy, seconds: float, how: str) -> list[tuple[Cell, ...]]:
+    """Of a step that takes so many seconds; however it is run, its FLOPs are those of the network."""
+    achieved = anatomy.parts[0].flops / seconds / 1e12
+    return [
+        (f"training step{how}", 1000 * seconds, "ms"),
+        (f"training{how}", anatomy.num_images / seconds, "images/s"),
+        (f"contractions of the step{how}", achieved, "TFLOP/s"),
+        (f"model FLOPs utilisation (MFU) of the measured peak{how}", 100 * achieved / anatomy.peak[0], "%"),
+    ]
+
+
+def _compiled_notes(anatomy: Anatomy) -> tuple[str, ...]:
+    if (found := anatomy.compiled) is None:
+        return ()
+    if found.failure:
+        return (f"The step could not be compiled (callbacks.acceleration.compile=true): {found.failure}.",)
+    return (
+        f"Compiled is in the mode {found.mode}, timed after the other, and without what "
+        "callbacks.acceleration.cuda_graph adds. Kinds, operations and gaps between kernels are those of the step that "
+        "is not compiled.",
+    )
 
 
 def _limit_notes(anatomy: Anatomy) -> tuple[str, ...]:
@@ -230,6 +292,7 @@ def _limit_notes(anatomy: Anatomy) -> tuple[str, ...]:
     notes = (
         "The peak is the fastest square matrix product that was measured here, not the data sheet's. MFU after "
         "Chowdhery et al., PaLM, arXiv:2204.02311, which takes the latter.",
+        *_compiled_notes(anatomy),
     )
     if not seconds:
         return notes

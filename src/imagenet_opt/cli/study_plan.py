@@ -15,6 +15,7 @@ PLAIN = (
     "model.set_to_none=false",
     "data.copies=pageable",
     "data.resize_on=worker",
+    "data.region_decode=false",
     *(
         f"callbacks.acceleration.{name}=false"
         for name in ("channels_last", "tf32", "cudnn_benchmark", "gradient_checkpointing", "cuda_graph")

@@ -30,6 +30,7 @@ class Subject:
     network: what `build_network` takes; optimizer: what `build_optimizer` takes. weights: type of the parameters;
     products: of what convolutions and matrix products take, another one in mixed precision.
     channels_last, tf32, cudnn_benchmark: as the callback `acceleration` has them; the last two on a GPU only.
+    compile: what a network's `compile` takes, for those that compile it; None where training does not.
     """
 
     network: dict[str, Any]
@@ -43,6 +44,7 @@ class Subject:
     channels_last: bool
     tf32: bool
     cudnn_benchmark: bool
+    compile: dict[str, Any] | None
 
     def __str__(self) -> str:
         return f"{self.network['name']}, {self.num_images} images of {self.image_size} pixels, {self.where}"
@@ -123,7 +125,14 @@ def subject_of(overrides: tuple[str, ...]) -> Subject:
         channels_last=bool(acceleration.get("channels_last", False)),
         tf32=bool(acceleration.get("tf32", False)),
         cudnn_benchmark=bool(acceleration.get("cudnn_benchmark", False)),
+        compile=_compile_options(acceleration, device) if acceleration.get("compile", False) else None,
     )
+
+
+def _compile_options(acceleration: Any, device: torch.device) -> dict[str, Any]:
+    """As the callback compiles: on a CPU in the mode `default`."""
+    mode = "default" if device.type == "cpu" else acceleration.get("compile_mode", "default")
+    return {"mode": mode, "fullgraph": bool(acceleration.get("fullgraph", False)), "dynamic": False}
 
 
 def _whole(key: str, value: Any) -> int:

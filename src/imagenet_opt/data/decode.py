@@ -34,11 +34,13 @@ class Decoder:
 
     exif_rotation: turn images as their EXIF data says; ImageNet's usual numbers are without.
     max_crop_pixels: larger crops come smaller by a whole factor, averaged.
+    region_decode: False decodes whole pictures of what regions can be decoded of: the same bits, for more time.
     """
 
-    def __init__(self, *, exif_rotation: bool, max_crop_pixels: int) -> None:
+    def __init__(self, *, exif_rotation: bool, max_crop_pixels: int, region_decode: bool = True) -> None:
         self.exif_rotation = exif_rotation
         self.max_crop_pixels = max_crop_pixels
+        self.region_decode = region_decode
 
     def open(self, encoded: bytes, name: str) -> Opened:
         """Raises BadSample, with `name`, for what nothing opens."""
@@ -69,7 +71,7 @@ class Decoder:
         if pixels is None:
             if large or image.stream is None:
                 return _reduced(image, box, self.max_crop_pixels)
-            region = region_codec().decode(image.stream, box)
+            region = region_codec().decode(image.stream, box) if self.region_decode else None
             if region is not None:
                 return region
             pixels = decode_whole(image.encoded, image.name, exif_rotation=False)

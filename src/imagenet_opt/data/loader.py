@@ -119,7 +119,9 @@ def _dataset(index: Split, how: Loading, seat: Seat, order: TrainOrder | EvalOrd
     )
     return BatchDataset(
         reader=Reader(store, reads_in_flight=how.reads_in_flight, timeout_seconds=how.read_timeout),
-        decoder=Decoder(exif_rotation=how.exif_rotation, max_crop_pixels=how.max_crop_pixels),
+        decoder=Decoder(
+            exif_rotation=how.exif_rotation, max_crop_pixels=how.max_crop_pixels, region_decode=how.region_decode
+        ),
         labels=index.labels,
         order=order,
         crop_plan=plan,

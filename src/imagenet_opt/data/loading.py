@@ -33,6 +33,7 @@ class Loading:
     crop_scale: share of an image's area that a training crop may take. val_image_size: None for `image_size`.
     samples_per_epoch: None for the whole training set. shuffle: "block" keeps 8 to 16 neighbours of the index together.
     resize_on: "auto" is the device when that is a GPU, else the worker. max_crop_pixels: larger crops come smaller.
+    region_decode: where a JPEG allows it, decode the crop and not the whole picture; the bits are the same.
     copies: to a GPU, see DevicePrefetcher.
     on_bad_sample: "skip" up to max_bad_fraction of the data set. read_timeout: seconds for an
     answer, twice; half of it for errors that may pass.
@@ -49,6 +50,7 @@ class Loading:
     samples_per_epoch: int | None
     shuffle: str
     reads_in_flight: int | Auto
+    region_decode: bool
     resize_on: str
     max_crop_pixels: int
     copies: str
@@ -66,6 +68,9 @@ class Loading:
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise ConfigError(f"data.{name}={value} must be one of {', '.join(choices)}")
+        for name in ("region_decode", "exif_rotation"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ConfigError(f"data.{name}={value} must be true or false")
         if not _is_range(self.crop_scale):
             raise ConfigError(f"data.crop_scale={self.crop_scale} must be two shares of the area, such as [0.08, 1.0]")
         object.__setattr__(self, "crop_scale", tuple(self.crop_scale))  # YAML has lists only

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from imagenet_opt.cli.overrides import config_folder
 from imagenet_opt.cli.study_anatomy import run, seen
-from imagenet_opt.cli.study_request import Request, read_study
+from imagenet_opt.cli.study_request import Request
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.interleave import TurnFailed
 from imagenet_opt.measure.operations import GROUPS
+from tests.cli.studies import small_request
 
 SMALL = (
     "model.name=resnet18",
@@ -22,19 +22,7 @@ SMALL = (
 
 
 def request(*overrides: str, **options: Any) -> Request:
-    stem, file = read_study("anatomy", config_folder() / "study")
-    return Request(
-        name=stem,
-        title=file.title,
-        kind=file.kind,
-        options=(file.model_extra or {}) | options,
-        overrides=(*SMALL, *overrides),
-        repeats=2,
-        seconds=0.2,
-        parity_steps=0,
-        price_per_hour=None,
-        folder=Path("nowhere"),
-    )
+    return small_request("anatomy", Path("nowhere"), *SMALL, *overrides, seconds=0.2, **options)
 
 
 @pytest.fixture(autouse=True)

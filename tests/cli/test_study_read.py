@@ -97,7 +97,7 @@ def test_files_that_cannot_be_read_are_told(tmp_path: Path, checked: None) -> No
     for image in (own / "train").rglob("*.JPEG"):
         image.unlink()
     with pytest.raises(TurnFailed, match=r"cannot read .*: No such file or directory"):
-        read(files, Setting("cold", 2, 4, 8), 1)
+        read(files, Setting("warm", 2, 4, 8), 1)
     with pytest.raises(DataError, match=r"none of 16 files under .* can be read \(data.root\): .*No such file"):
         files.bring()
 

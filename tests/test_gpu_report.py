@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,13 @@ import yaml
 
 from imagenet_opt.cli.sheets import strict_json
 from imagenet_opt.cli.study_plan import Plan, StepsFile
-from imagenet_opt.cli.study_request import Request, read_study
+from imagenet_opt.cli.study_request import read_study
 from imagenet_opt.cli.study_sheet import sheets
 from imagenet_opt.cli.study_steps import Outcome
 from imagenet_opt.data.index import scan_split
 from imagenet_opt.data.store import FolderStore
 from imagenet_opt.measure.sheet import Column, Sheet
-from tests.cli.studies import speed
+from tests.cli.studies import small_request, speed
 from tests.gpu import needed, repeated, report
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +38,7 @@ SLOW_TESTS = '<testsuites><testsuite><testcase classname="a" name="four"/></test
 def ladder(**rates: float) -> list[Sheet]:
     """As the study itself makes it, of three rounds; with these medians of the network alone, by row."""
     file = StepsFile.model_validate({"order": "cumulative", "steps": [{"name": "mixed"}, {"name": "graph"}]})
-    request = Request("ladder", "Ladder", "steps", {}, (), 3, 1.0, 0, None, folder=Path())
+    request = replace(small_request("ladder", Path()), title="Ladder", repeats=3)
     outcome = Outcome(Plan(file, (), batch_size=128, has_gpu=True), request, cold=False)
     for name, alone in rates.items():
         outcome.speeds[name] = [speed(alone * mood, 0.9 * alone * mood, busy=0.91) for mood in (0.5, 1.0, 1.2)]

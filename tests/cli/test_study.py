@@ -1,11 +1,15 @@
 import json
 import math
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import wandb
 
+from imagenet_opt.claim import claim
 from imagenet_opt.cli import study, study_steps
+from imagenet_opt.cli.alone import FILE
 from imagenet_opt.cli.sheets import about
 from imagenet_opt.cli.study import parse
 from imagenet_opt.cli.study_output import log_sheets, write_outputs
@@ -46,15 +50,28 @@ def mine(tmp_path: Path) -> Path:
         (["--price-per-hour", "nan"], "--price-per-hour nan must be dollars above 0"),
         (["--price-per-hour", "inf"], "--price-per-hour inf must be dollars above 0"),
         (["study=read", "study.state=[cold"], r"study.state=\[cold: no value that YAML knows"),
-        (["--apply", "study=queue"], "--apply is for studies of steps"),
+        (
+            ["--apply", "study=queue"],
+            r"--apply counts for nothing in study=queue \(kind: queue\), which takes --repeats$",
+        ),
         (["--apply", "--parity", "0"], "--apply keeps steps whose loss was compared: give --parity STEPS above 0"),
-        (["--parity", "10", "study=queue"], "--parity is for studies of steps"),
+        (["--parity", "0", "study=read"], "--parity counts for nothing .* which takes --repeats and --seconds"),
+        (["--price-per-hour", "2", "study=shapes"], "--price-per-hour counts for nothing in study=shapes"),
+        (["--seconds", "60", "study=queue"], "--seconds counts for nothing in study=queue"),
+        (["--repeats", "20", "study=anatomy"], "--repeats counts for nothing in study=anatomy"),
         (["--nosuch"], "unrecognized arguments: --nosuch"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_measured(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(words)
+
+
+def test_what_is_not_said_is_the_default() -> None:
+    assert (parse([]).request.repeats, parse([]).request.seconds, parse([]).request.parity_steps) == (5, 8.0, 200)
+    given = parse(["--repeats", "3", "--seconds", "2", "--parity", "0", "--price-per-hour", "1.5"]).request
+    assert (given.repeats, given.seconds, given.parity_steps, given.price_per_hour) == (3, 2.0, 0, 1.5)
+    assert parse(["--apply"]).request.apply and not given.apply
 
 
 def test_a_file_that_is_no_study_is_told_by_its_key(tmp_path: Path) -> None:
@@ -89,8 +106,33 @@ def test_a_rehearsal_has_no_network_to_study(mine: Path, tmp_path: Path) -> None
 
 def test_a_folder_that_cannot_be_is_told_first(mine: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match="cannot write"):
+    with pytest.raises(RunFolderError, match=r"cannot write .*; choose another with --folder FOLDER$"):
         study.main([f"study={mine}", "data=demo", "--folder", str(tmp_path / "file")])
+
+
+def test_a_folder_in_which_another_study_works_is_told_first(mine: Path, tmp_path: Path, checked: None) -> None:
+    held = claim(tmp_path / FILE)
+    with pytest.raises(RunFolderError, match=r"another process works in .* another folder with --folder FOLDER$"):
+        study.main([f"study={mine}", "data=demo", "--folder", str(tmp_path)])
+    os.close(held)
+
+
+def test_a_file_that_cannot_be_written_is_named_by_its_flag(tmp_path: Path) -> None:
+    request = parse(["data=demo", "--folder", str(tmp_path)]).request
+    sheet = Sheet("A study", (Column("step"),), (("start",),))
+    with pytest.raises(ConfigError, match=r"all\.json: No such file .* choose another --json$"):
+        write_outputs([sheet], request, about("imagenet-opt study"), tmp_path / "gone/all.json")
+    with pytest.raises(ConfigError, match=r"study\.md: No such file .* choose another --folder$"):
+        write_outputs([sheet], replace(request, folder=tmp_path / "gone"), about("imagenet-opt study"), None)
+
+
+def test_only_what_counts_is_recorded(tmp_path: Path) -> None:
+    recorded = {}
+    for kind in ("ladder", "queue", "anatomy"):
+        request = parse([f"study={kind}", "--folder", str(tmp_path)]).request
+        write_outputs([Sheet("A study", (Column("step"),), ())], request, about("imagenet-opt study"), None)
+        recorded[kind] = json.loads((tmp_path / "study.json").read_text()).keys() & {"repeats", "seconds"}
+    assert recorded == {"ladder": {"repeats", "seconds"}, "queue": {"repeats"}, "anatomy": {"seconds"}}
 
 
 @pytest.mark.parametrize("logger", [["logger=csv"], ["logger.wandb.project=mine", "logger.wandb.name=tuesday"]])

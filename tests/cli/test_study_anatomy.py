@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from imagenet_opt.cli.overrides import config_folder
 from imagenet_opt.cli.study_anatomy import Anatomy, Compiled, TrainingStep, anatomy_of, compiled, run, seen, sheets_of
-from imagenet_opt.cli.study_request import Request, read_study
+from imagenet_opt.cli.study_request import Request
 from imagenet_opt.cli.study_subject import Subject, subject_of
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.anatomy import Part
@@ -19,6 +18,7 @@ from imagenet_opt.measure.interleave import TurnFailed
 from imagenet_opt.measure.operations import GROUPS, Operation
 from imagenet_opt.measure.peak import MatmulPeak
 from imagenet_opt.measure.sheet import Sheet
+from tests.cli.studies import small_request
 
 SMALL = (
     "model.name=resnet18",
@@ -52,19 +52,7 @@ MADE_UP = Anatomy(
 
 
 def request(*overrides: str, **options: Any) -> Request:
-    stem, file = read_study("anatomy", config_folder() / "study")
-    return Request(
-        name=stem,
-        title=file.title,
-        kind=file.kind,
-        options=(file.model_extra or {}) | options,
-        overrides=(*SMALL, *overrides),
-        repeats=2,
-        seconds=0.2,
-        parity_steps=0,
-        price_per_hour=None,
-        folder=Path("nowhere"),
-    )
+    return small_request("anatomy", Path("nowhere"), *SMALL, *overrides, seconds=0.2, **options)
 
 
 @pytest.fixture(autouse=True)

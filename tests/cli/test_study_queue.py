@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from imagenet_opt.cli import study_queue
 from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.study_queue import drain, run, slowed
@@ -17,12 +18,18 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     return (f"data.root={root}", f"data.cache_dir={root}/cache", "data.batch_size=6", "data.image_size=32")
 
 
-def test_each_depth_beside_the_law(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:
+def test_each_depth_beside_the_law(
+    overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
+) -> None:
     options = {"prefetch_factors": [1, 2], "num_steps": 9, "load_seconds": 0.06}
-    measured, calculated = run(small_request("queue", tmp_path, *overrides, **options))
+    request = small_request("queue", tmp_path, *overrides, **options)
+    measured, calculated = run(request)
     assert [row[:2] for row in measured.rows] == [("1", 3.0), ("2", 4.0)]
     assert len(measured.columns) == len(measured.rows[0])
     assert "Calculated" in calculated.title
+    for name in ("alone", "drain"):
+        monkeypatch.setattr(study_queue, name, pytest.fail)
+    assert run(request) == [measured, calculated]  # all is there, and what the device was simulated by
 
 
 def test_the_queue_is_full_before_the_first_step(overrides: tuple[str, ...], checked: None) -> None:

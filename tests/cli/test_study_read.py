@@ -3,12 +3,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from imagenet_opt.cli import study_read
 from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.study_read import Files, in_blocks, read, run
 from imagenet_opt.data.pack import pack
 from imagenet_opt.data.pack_plan import PackOptions
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, DataError
+from imagenet_opt.measure.interleave import TurnFailed
 from imagenet_opt.measure.page_cache import evict, residency
 from imagenet_opt.measure.read_sheet import Setting
 from tests.cli.studies import small_request
@@ -28,13 +30,24 @@ def overrides(root: Path) -> tuple[str, ...]:
 
 
 def test_every_setting_of_the_grid_has_a_row(
-    root: Path, overrides: tuple[str, ...], tmp_path: Path, checked: None
+    root: Path,
+    overrides: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    checked: None,
 ) -> None:
     images = [str(path) for path in (root / "train").rglob("*.*") if path.is_file()]
     for path in images:
         evict(path, write_out=True)
     leave = all(residency(path).share == 0 for path in images)  # they do not from memory file systems
-    (sheet,) = run(small_request("read", tmp_path, *overrides, seconds=0.02, state=["cold", "warm"], **GRID))
+    request = small_request("read", tmp_path, *overrides, seconds=0.02, state=["cold", "warm"], **GRID)
+    (sheet,) = run(request)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "measuring: reading 16 files into memory"
+    assert said[1] == "measuring: round 1 of 2: cold, workers 1, in flight 1, batch 8"
+    monkeypatch.setattr(study_read, "read", pytest.fail)
+    assert run(request) == [sheet]
     assert [row[:4] for row in sheet.rows] == [
         (state, workers, depth, 8.0) for state in ("cold", "warm") for workers in ("1", "2") for depth in (1.0, 4.0)
     ]
@@ -66,10 +79,27 @@ def test_all_bytes_of_a_pass_are_read_once(overrides: tuple[str, ...], workers: 
 def test_warm_files_are_never_dropped(overrides: tuple[str, ...], checked: None) -> None:
     patient = Patient(composed(overrides))
     files = Files(patient.samples, num_warm=16)
-    warm = set(files.rows(Setting("warm", 1, 1, 8), 16).tolist())
+    warm = set(files.rows(Setting("warm", 1, 1, 8), 16)[0].tolist())
     assert len(warm) == 16
     for _ in range(20):
-        assert warm.isdisjoint(files.rows(Setting("cold", 1, 1, 8), 64).tolist())
+        assert warm.isdisjoint(files.rows(Setting("cold", 1, 1, 8), 64)[0].tolist())
+
+
+def test_files_that_cannot_be_read_are_told(tmp_path: Path, checked: None) -> None:
+    own = write_images(tmp_path / "images", num_classes=3, per_class=30)
+    patient = Patient(composed((f"data.root={own}", f"data.cache_dir={tmp_path}/cache")))
+    files = Files(patient.samples, num_warm=16)
+    images = [Path(patient.samples.index.path(row)) for row in patient.samples.rows.tolist()]
+    for image in images[:3]:
+        image.unlink()
+    found = read(files, Setting("cold", 1, 4, 8), 2)
+    assert (found.num_files, found.num_unread) == (13, 3)
+    for image in (own / "train").rglob("*.JPEG"):
+        image.unlink()
+    with pytest.raises(TurnFailed, match=r"cannot read .*: No such file or directory"):
+        read(files, Setting("warm", 2, 4, 8), 1)
+    with pytest.raises(DataError, match=r"none of 16 files under .* can be read \(data.root\): .*No such file"):
+        files.bring()
 
 
 def test_too_few_files_are_named(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:

@@ -9,22 +9,16 @@ import pytest
 
 from imagenet_opt.cli import study_scaling_turn
 from imagenet_opt.cli.apart import call_apart
-from imagenet_opt.cli.overrides import config_folder
-from imagenet_opt.cli.study_request import Request, checked_options, read_study
+from imagenet_opt.cli.study_request import checked_options
 from imagenet_opt.cli.study_scaling import Scaling, sheet
-from imagenet_opt.cli.study_scaling_turn import Job, Pace, train
+from imagenet_opt.cli.study_scaling_turn import Job, StepRate, train
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.interleave import Rounds
-
-
-def request(**options: object) -> Request:
-    return Request("scaling", "a title", "scaling", options, (), 2, 1.0, 0, None, Path("runs"))
+from tests.cli.studies import small_request
 
 
 def test_the_shipped_study_is_one() -> None:
-    name, study = read_study("scaling", config_folder() / "study")
-    assert (name, study.kind) == ("scaling", "scaling")
-    assert checked_options(Scaling, request(**(study.model_extra or {}))).processes == [1, 2, 4]
+    assert checked_options(Scaling, small_request("scaling", Path())).processes == [1, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +32,7 @@ def test_the_shipped_study_is_one() -> None:
 )
 def test_mistakes_name_the_key(options: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        checked_options(Scaling, request(**options))
+        checked_options(Scaling, small_request("scaling", Path(), **options))
 
 
 def test_efficiency_is_of_each_round_and_what_was_not_measured_says_why() -> None:
@@ -47,7 +41,11 @@ def test_efficiency_is_of_each_round_and_what_was_not_measured_says_why() -> Non
     With two rows it is the mean of the logarithms, and its interval that of a paired t test: t of six is 2.5706.
     """
     alone, two = (100.0, 300.0, 100.0, 110.0, 90.0, 100.0), (180.0, 540.0, 170.0, 198.0, 162.0, 190.0)
-    results = {"1": [Pace(rate, 6 / rate) for rate in alone], "2": [Pace(rate, 12 / rate) for rate in two], "4": []}
+    results = {
+        "1": [StepRate(rate, 6 / rate) for rate in alone],
+        "2": [StepRate(rate, 12 / rate) for rate in two],
+        "4": [],
+    }
     rounds = Rounds(results, {"4": "killed by signal 9"})
     found = sheet([1, 2, 4, 8], rounds, {8: "left out: 4 GPUs here"}, num_cpus=None)
     first, second, third, fourth = found.rows
@@ -65,15 +63,15 @@ def test_efficiency_is_of_each_round_and_what_was_not_measured_says_why() -> Non
 
 
 def test_processes_that_share_the_cpus_are_told() -> None:
-    rounds = Rounds({name: [Pace(10.0, 0.6), Pace(12.0, 0.5)] for name in "124"})
+    rounds = Rounds({name: [StepRate(10.0, 0.6), StepRate(12.0, 0.5)] for name in "124"})
     found = sheet([1, 2, 4], rounds, {}, num_cpus=2)
-    assert [row[-1] for row in found.rows] == ["", "", "more processes than CPUs (2)"]
+    assert [row[-1] for row in found.rows] == ["", "", "more than CPUs (2)"]
     assert [row[3] for row in found.rows] == pytest.approx([1.0, 0.5, 0.25])
     assert "share" not in found.notes[0] and "share 2 CPUs" in found.notes[-1]
 
 
 def test_without_one_process_nothing_is_compared() -> None:
-    rounds = Rounds({"1": [], "2": [Pace(10.0, 0.6)]}, {"1": "ended with status 1"})
+    rounds = Rounds({"1": [], "2": [StepRate(10.0, 0.6)]}, {"1": "ended with status 1"})
     found = sheet([1, 2], rounds, {}, num_cpus=None)
     assert found.rows[1][1] == 10.0 and found.rows[1][3] is None and found.plots == ()
 

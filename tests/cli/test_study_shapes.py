@@ -1,12 +1,14 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch.nn.functional import conv2d, linear
 from torch.utils.flop_counter import FlopCounterMode
 
+from imagenet_opt.cli import study_shapes
 from imagenet_opt.cli.study_shapes import BATCH, CHANNELS, OUTPUTS, convolution, last_layer, run, sheet_of
 from imagenet_opt.cli.study_subject import subject_of
 from imagenet_opt.errors import ConfigError
@@ -28,6 +30,40 @@ def test_all_sizes_take_turns(tmp_path: Path, checked: None) -> None:
     assert "tensor cores, which it does not have" in sheet.notes[2]
     assert [row[9] is None for row in sheet.rows] == [row[6] is None for row in sheet.rows]
     assert len(sheet.plots) == 3
+
+
+def test_a_size_that_no_memory_holds_says_so_and_is_compared_with_nothing(tmp_path: Path, checked: None) -> None:
+    """1000 would be compared with the multiple of 64; no convolution is left."""
+    few = {"channels": [10**9, 10**9 + 1], "batches": [8, 9], "outputs": [1000, 1001, 64 * 10**12]}
+    (sheet,) = run(small_request("shapes", tmp_path, *CPU, seconds=0.001, **few))
+    assert [row[:2] for row in sheet.rows] == [(BATCH, "8"), (BATCH, "9"), (OUTPUTS, "1000"), (OUTPUTS, "1001")]
+    assert [row[6] for row in sheet.rows] == [None, "8", None, "1000"]
+    failed = [note.partition(": ")[2] for note in sheet.notes[:3]]
+    assert [reason.partition(":")[0] for reason in failed] == [
+        *(f"channels, {size}" for size in few["channels"]),
+        f"outputs, {64 * 10**12}",
+    ]
+    assert len(sheet.plots) == 2
+
+
+def test_a_study_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> None:
+    asked = small_request("shapes", tmp_path, *CPU, seconds=0.001, channels=[7, 8], batches=[8, 9], outputs=[8, 9])
+    measure, num_left = study_shapes.seconds_per_call, 6
+
+    def stopped(*given: Any, **options: Any) -> float:
+        nonlocal num_left
+        if not num_left:
+            raise KeyboardInterrupt
+        num_left -= 1
+        return measure(*given, **options)
+
+    monkeypatch.setattr(study_shapes, "seconds_per_call", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(asked)
+    num_left = 6  # of the second round
+    (sheet,) = run(asked)
+    assert num_left == 0
+    assert run(asked) == [sheet]
 
 
 def test_flops_are_those_that_torch_counts(checked: None) -> None:

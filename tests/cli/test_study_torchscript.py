@@ -1,17 +1,21 @@
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from imagenet_opt.cli import study_torchscript
 from imagenet_opt.cli.apart import call_apart
 from imagenet_opt.cli.study_subject import subject_of
 from imagenet_opt.cli.study_torchscript import EAGER, WAYS, Found, Job, measure, sheet_of
 from imagenet_opt.measure.interleave import Rounds, TurnFailed
-from tests.cli.studies import TINY
+from tests.cli.studies import TINY, small_request
 
 CPU = (*TINY, "trainer.accelerator=cpu")
 TRACE, COMPILE, BOTH = "torch.jit.trace", "torch.compile", "torch.compile of torch.jit.script"
 
 
 def times(seconds: float) -> list[Found]:
-    return [Found(seconds=seconds + i / 1000, ready_seconds=9.0 - i, first_loss=6.9) for i in range(6)]
+    return [Found(seconds + i / 1000, ready_seconds=9.0 - i, first_loss=6.9, again=i > 0) for i in range(6)]
 
 
 def test_forms_beside_eager(checked: None) -> None:
@@ -26,6 +30,31 @@ def test_forms_beside_eager(checked: None) -> None:
     assert any(note.startswith(f"{BOTH} failed with torch") and "RuntimeError: no" in note for note in sheet.notes)
     assert any("quickest form here is torch.compile, 2.00 times" in note for note in sheet.notes)
     assert sheet.plots[0].series[0].x == (EAGER, TRACE, COMPILE)
+
+
+def test_a_study_that_was_stopped_knows_who_found_code_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
+) -> None:
+    """It is stopped as the second of three rounds begins; what was compiled until then is gone."""
+    calls = 0
+
+    def compiling(function: str, job: Job, *, limit_seconds: float, environment: dict[str, str]) -> dict[str, float]:
+        nonlocal calls
+        calls += 1
+        if calls == len(WAYS) + 1:
+            raise KeyboardInterrupt
+        code = Path(environment["TORCHINDUCTOR_CACHE_DIR"], "code")
+        ready = 1.0 if code.exists() else 9.0
+        code.touch()
+        return {"seconds": 0.5, "ready_seconds": ready, "first_loss": 6.9}
+
+    monkeypatch.setattr(study_torchscript, "call_apart", compiling)
+    asked = replace(small_request("torchscript", tmp_path, *CPU), repeats=3)
+    with pytest.raises(KeyboardInterrupt):
+        study_torchscript.run(asked)
+    (sheet,) = study_torchscript.run(asked)
+    assert calls == 3 * len(WAYS) + 1
+    assert [row[6:8] for row in sheet.rows] == [(9.0, 1.0)] * len(WAYS)
 
 
 def test_no_gain_is_an_answer(checked: None) -> None:

@@ -43,7 +43,7 @@ def test_the_interval_is_that_of_a_regression_on_names_and_rounds() -> None:
     coefficients, squares, *_ = np.linalg.lstsq(np.array(design), logs.ravel(), rcond=None)
     reach = 3.7074 * math.sqrt(float(squares[0]) / 6) * math.sqrt(2 / 4)  # t of 99.5 % one-sided, 6 degrees of freedom
     values = {name: np.exp(row).tolist() for name, row in zip("abc", logs, strict=True)}
-    found = block_ratios(values, [("b", "a")], num_comparisons=5, confidence=0.95)[0]
+    found = block_ratios(values, [("b", "a")], num_comparisons=5)[0]
     middle = coefficients[1] - coefficients[0]
     assert math.log(found.ratio) == pytest.approx(middle)
     assert (math.log(found.low), math.log(found.high)) == pytest.approx((middle - reach, middle + reach), rel=1e-4)

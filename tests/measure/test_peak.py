@@ -11,18 +11,20 @@ from imagenet_opt.measure.peak import best_seconds, matmul_peak, memory_bandwidt
 CPU = torch.device("cpu")
 
 
-def test_the_best_size_wins() -> None:
-    found = matmul_peak(CPU, torch.float32, seconds=0.05, sizes=(8, 256))
-    assert found.size == 256  # 8 x 8 is all overhead
-    assert matmul_peak(CPU, torch.bfloat16, seconds=0.01, sizes=(64,)).size == 64
+def test_the_best_size_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(peak.SIZES, "cpu", (8, 256))
+    assert matmul_peak(CPU, torch.float32, seconds=0.05).size == 256  # 8 x 8 is all overhead
+    monkeypatch.setitem(peak.SIZES, "cpu", (64,))
+    assert matmul_peak(CPU, torch.bfloat16, seconds=0.01).size == 64
 
 
 def test_rates_on_a_clock_on_which_all_takes_half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy reads and writes; a product has a multiplication and an addition for each of n^3."""
     monkeypatch.setitem(peak.COPIED_MB, "cpu", 1)
+    monkeypatch.setitem(peak.SIZES, "cpu", (64,))
     monkeypatch.setattr("time.perf_counter", map((0.5).__mul__, itertools.count()).__next__)
     assert memory_bandwidth(CPU, seconds=1.0) == pytest.approx(2 * 1e6 / 0.5 / 1e9)
-    found = matmul_peak(CPU, torch.float32, seconds=1.0, sizes=(64,))
+    found = matmul_peak(CPU, torch.float32, seconds=1.0)
     assert found.tflops_per_second == pytest.approx(2 * 64**3 / 0.5 / 1e12)
 
 

@@ -23,7 +23,7 @@ def test_shares_are_read_by_processes_of_their_own() -> None:
 
 def test_each_process_takes_one_share() -> None:
     def pid() -> list[BatchRead]:
-        return [BatchRead(0, 1, 0, 1 << os.getpid() % 60)]
+        return [BatchRead(0, 1, 1, 1 << os.getpid() % 60)]
 
     assert read_shares([pid] * 3).num_bytes.bit_count() == 3
 
@@ -47,9 +47,13 @@ def test_a_killed_process_fails_the_turn() -> None:
 def test_nothing_read_is_no_rate() -> None:
     with pytest.raises(TurnFailed, match="no batch"):
         sum_up([])
+    with pytest.raises(TurnFailed, match=r"^Permission denied$"):
+        sum_up([timed(lambda: [ValueError("Permission denied"), ValueError("bad")])] * 2)
 
 
 def test_a_file_that_cannot_be_read_does_not_count() -> None:
     found = timed(lambda: [b"12345", ValueError("bad"), b"123"])
-    assert (found.num_files, found.num_bytes) == (2, 8)
+    assert (found.num_files, found.num_bytes, found.num_unread) == (2, 8, 1)
+    whole = sum_up([found, found])
+    assert (whole.num_files, whole.num_unread) == (4, 2)
     assert found.ended >= found.began

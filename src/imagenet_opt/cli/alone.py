@@ -16,11 +16,11 @@ FILE = ".claim"
 _POLL_SECONDS = 0.5
 
 
-def keep_others_out(folder: Path, *, wait_seconds: float = 60) -> None:
+def keep_others_out(folder: Path, *, wait_seconds: float = 60, remedy: str = "hydra.run.dir=FOLDER") -> None:
     """Hold `folder` until this process ends in any way; of a run's processes, the first one does.
 
-    wait_seconds: a job that was queued again may meet the slow end of the one before.
-    Raises RunFolderError when another process still trains there after that, or the folder cannot be written.
+    wait_seconds: a job that was queued again may meet the slow end of the one before. remedy: what names another one.
+    Raises RunFolderError when another process still works there after that, or the folder cannot be written.
     """
     if rank_zero_only.rank != 0 or os.environ.get("NODE_RANK", "0") != "0":  # type: ignore[attr-defined]
         return
@@ -28,12 +28,10 @@ def keep_others_out(folder: Path, *, wait_seconds: float = 60) -> None:
         held = _claim(folder, wait_seconds)
     except BlockingIOError as error:
         raise RunFolderError(
-            f"another process trains in {folder}; wait for it, or choose another folder with hydra.run.dir=FOLDER"
+            f"another process works in {folder}; wait for it, or choose another folder with {remedy}"
         ) from error
     except OSError as error:
-        raise RunFolderError(
-            f"cannot write {folder} ({error.strerror}); choose another with hydra.run.dir=FOLDER"
-        ) from error
+        raise RunFolderError(f"cannot write {folder} ({error.strerror}); choose another with {remedy}") from error
     os.register_at_fork(after_in_child=lambda: os.close(held))  # a worker that outlives a killed run holds nothing
 
 
@@ -48,6 +46,6 @@ def _claim(folder: Path, wait_seconds: float) -> int:
             if time.monotonic() >= deadline:
                 raise
         if not told:
-            log.info(f"another process trains in {folder}: waiting up to {wait_seconds:g} s for its end")
+            log.info(f"another process works in {folder}: waiting up to {wait_seconds:g} s for its end")
             told = True
         time.sleep(_POLL_SECONDS)

@@ -24,9 +24,16 @@ from imagenet_opt.measure.interleave import TurnFailed
 
 LIMIT_SECONDS = 1800
 """A call that takes longer has hung."""
+_ALLOWANCE = 10
+"""Times what is timed in it, which such a call may take on top."""
 _CLEAN_UP_SECONDS = 3
 _JOB, _ANSWER, _LOG = "job.pickle", "answer.json", "log.txt"
 _ERROR = re.compile(r"(\w+\.)*(?P<error>\w*(Error|Exception|Interrupt)(:.*|$))")
+
+
+def limit(timed_seconds: float) -> float:
+    """Seconds after which a call has hung in which so many are timed."""
+    return LIMIT_SECONDS + _ALLOWANCE * timed_seconds
 
 
 class Hung(TurnFailed):

@@ -2,21 +2,18 @@
 
 import hashlib
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from imagenet_opt.cli.bench_job import CEILING, OWN, REGION, WORKER, Job
 from imagenet_opt.cli.bench_peers import PEERS
 from imagenet_opt.cli.bench_turn import run_turn, write_packed
+from imagenet_opt.cli.progress import announced
 from imagenet_opt.data.budget import fit_loader
 from imagenet_opt.data.index import FileIndex
 from imagenet_opt.data.loading import Loading
@@ -69,7 +66,7 @@ def make_plan(
     absent = {name: reason for name in (CEILING, *against) if (reason := _why_not(name, how))}
     limit = (CEILING,) if REGION in own else ()
     sides = tuple(name for name in (*own, *limit, *against) if name not in absent)
-    files = _part(index, how.seed) if any(PEERS[name].packs for name in sides if name in PEERS) else index
+    files = _part(index, how.seed) if any(map(_packs, sides)) else index
     ready = max(1, budget.num_workers) * budget.prefetch_factor
     num_warmup = max(LEAST_WARMUP, ready)
     num_batches = _whole_rounds(num_batches, budget.num_workers)
@@ -90,14 +87,16 @@ def make_plan(
 
 
 def measure(plan: Plan, *, repeats: int) -> Rounds[Turn]:
-    """Write what peers read in formats of their own, then all rows in turns, with a bar on a terminal.
+    """Write what peers read in formats of their own, then all rows in turns, each announced.
 
     A row that fails is left out from then on; one of ours raises DataError.
     """
-    with _progress(repeats * len(plan.sides)) as show:
+    packing = [side for side in plan.sides if _packs(side)]
+    with announced(len(packing) + repeats * len(plan.sides)) as announce:
         turns, failures = {}, {}
         for side in plan.sides:
-            show(f"files for {side}", 0)
+            if side in packing:
+                announce(f"files for {side}")
             try:
                 turns[side] = _turn(_prepared(plan, side))
             except TurnFailed as error:
@@ -105,25 +104,20 @@ def measure(plan: Plan, *, repeats: int) -> Rounds[Turn]:
         rounds = interleave(
             turns,
             repeats=repeats,
-            before_turn=lambda number, side, done: show(f"round {number + 1} of {repeats}: {side}", done),
+            before_turn=lambda number, side, done: announce(f"round {number + 1} of {repeats}: {side}"),
         )
     return Rounds(rounds.results, failures | rounds.failures)
 
 
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[str, int], None]]:
-    """A bar on a terminal, nothing elsewhere. What it yields takes what is being done and how much is done."""
-    columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console, quiet = Console(stderr=True), not sys.stderr.isatty()
-    with Progress(*columns, console=console, disable=quiet, transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda what, done: bar.update(task, description=what, completed=done)
+def _packs(side: str) -> bool:
+    """Whether it reads a format of its own."""
+    return side in PEERS and PEERS[side].packs
 
 
 def _prepared(plan: Plan, side: str) -> Job:
     """The side's job, its packed files written. Raises TurnFailed."""
     job = replace(plan.job, side=side)
-    if side not in PEERS or not PEERS[side].packs:
+    if not _packs(side):
         return job
     try:
         job = replace(job, packed=plan.cache / "bench" / f"{side}-{_fingerprint(job)}")

@@ -15,7 +15,7 @@ from imagenet_opt.data.loading import Loading
 from imagenet_opt.data.shards import ShardIndex
 from imagenet_opt.data.store import Store
 from imagenet_opt.data.subset import subset
-from imagenet_opt.errors import BadSample, ConfigError, DataError
+from imagenet_opt.errors import BadSample, ConfigError, DataError, printable
 from imagenet_opt.measure.page_cache import (
     NUM_PROBED,
     Eviction,
@@ -101,15 +101,15 @@ class Samples:
         if not len(self._glanced):
             self._glanced = self.take(_GLANCED)
             if not self.encoded:
-                self._bring(self._glanced, least=_GLANCED, seconds=0.0)
+                self.bring(self._glanced, least=_GLANCED, seconds=0.0)
 
     def warm(self, seconds: float) -> None:
         """Bring files into memory for so long, or as many as two batches take."""
         least = min(2 * self.how.batch_size, len(self.index))
-        self._bring(self.take(max(min(4096, len(self.index) // 4), least)), least=least, seconds=seconds)
+        self.bring(self.take(max(min(4096, len(self.index) // 4), least)), least=least, seconds=seconds)
 
-    def _bring(self, rows: Rows, *, least: int, seconds: float) -> None:
-        """Raises DataError where none can be read."""
+    def bring(self, rows: Rows, *, least: int, seconds: float) -> None:
+        """Read these into memory for so long, `least` of them anyway. Raises DataError where none can be read."""
         began = time.perf_counter()
         kept: list[int] = []
 
@@ -124,9 +124,18 @@ class Samples:
         with ThreadPoolExecutor(_WARMING) as threads:
             found = list(threads.map(read, rows.tolist()))
         if not (encoded := [one for one in found if one]):
-            raise DataError(f"none of {len(rows)} files under {self.index.folder} can be read (data.root)")
+            reason = self._reason(rows[:1])
+            raise DataError(f"none of {len(rows)} files under {self.index.folder} can be read (data.root): {reason}")
         self.warm_rows = np.array([row for row, one in zip(rows.tolist(), found, strict=True) if one is not None])
         self.encoded = encoded
+
+    def _reason(self, row: Rows) -> str:
+        """Why this sample cannot be read."""
+        try:
+            self.store.read_many(row)
+        except (OSError, BadSample) as error:
+            return printable(str(error))
+        return "they are empty"
 
     def evict(self, rows: Rows) -> Eviction:
         """Drop the samples from the page cache. Of files of others, other samples tell whether that works."""

@@ -5,7 +5,7 @@ import shlex
 from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from imagenet_opt.cli.arguments import Parser, check_writable
 from imagenet_opt.cli.measuring import begin_measuring
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are 
     from imagenet_opt.cli.study_request import Request
     from imagenet_opt.measure.sheet import Sheet
 
-HELP = """What is each optimisation worth here? Measured in turns, each in a process of its own, with intervals.
+HELP = """What is each optimisation worth here? Measured in turns, side by side, with intervals.
 
 imagenet-opt study data.root=/fsx/imagenet +experiment=aggressive    any override of train.py may be added
 imagenet-opt study study=leave_one_out data.root=/fsx/imagenet       all on, and what is lost without each
@@ -33,19 +33,20 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   study=streams        several batches at a time on streams of their own
   study=torchscript    scripted and traced networks beside compiled ones
 
-  --repeats R         rounds in which all take turns (default 5)
-  --seconds S         of each timed stretch (default 8)
+  --repeats R         rounds in which all take turns (default 5); anatomy has none
+  --seconds S         of each timed stretch (default 8); not of queue, where study.num_steps says how long
   --parity STEPS      of steps: so long each is trained to see that the loss stays (default 200; 0 for no such check)
   --price-per-hour P  of steps: of this machine, for images per dollar
-  --folder FOLDER     for study.md, study.html and study.json; studies of steps go on there (default runs/study_NAME)
+  --folder FOLDER     for study.md, study.html and study.json, and for what was measured (default runs/study_NAME)
   --json FILE         write everything that was measured there too
   --apply             of steps: write what was worth it and keeps the loss to conf/experiment/tuned_<host>_study.yaml
   --wandb             log the tables to Weights & Biases, as logger.wandb.* says
 
+Broken off, the same command goes on after the turns that were measured; anatomy, which has one, begins anew.
 The answer may be: no difference. Verdicts allow for the number of
 comparisons. Without a GPU what needs one is left out, with the reason, and the rest is measured on the CPU."""
 
-_PARITY_STEPS = 200
+DEFAULTS = {"repeats": 5, "seconds": 8.0, "parity": 200, "price_per_hour": None, "apply": False}
 LIMITS = {"repeats": (2, 1000), "seconds": (0.1, 3600), "parity": (0, 1_000_000)}
 
 
@@ -80,13 +81,13 @@ def parse(argv: list[str]) -> Options:
     """Raises ConfigError for what is unknown or does not fit."""
     parser = Parser("study")
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--repeats", type=int)
+    parser.add_argument("--seconds", type=float)
     parser.add_argument("--parity", type=int)
     parser.add_argument("--price-per-hour", type=float)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--apply", action="store_true")
+    parser.add_argument("--apply", action="store_true", default=None)
     parser.add_argument("--wandb", action="store_true")
     found = parser.parse_intermixed_args(argv)
     for name, (least, most) in LIMITS.items():
@@ -108,23 +109,37 @@ def _request(found: Namespace, command: str) -> "Request":
     names = [word.partition("=")[2] for word in found.overrides if word.startswith("study=")]
     changes = [word.removeprefix("study.") for word in found.overrides if word.startswith("study.")]
     stem, file = read_study(names[-1] if names else "ladder", config_folder() / "study", changes)
-    given = {"--apply": found.apply, "--parity": found.parity, "--price-per-hour": found.price_per_hour}
-    for flag in (name for name, value in given.items() if value and file.kind != "steps"):
-        raise ConfigError(f"{flag} is for studies of steps, such as study=ladder; {stem} is of another kind")
+    flags = _flags(found, stem, file.kind)
     return Request(
         name=stem,
         title=file.title,
         kind=file.kind,
         options=file.model_extra or {},
         overrides=tuple(word for word in found.overrides if not word.startswith(("study=", "study."))),
-        repeats=found.repeats,
-        seconds=found.seconds,
-        parity_steps=_PARITY_STEPS if found.parity is None else found.parity,
-        price_per_hour=found.price_per_hour,
-        apply=found.apply,
+        repeats=flags["repeats"],
+        seconds=flags["seconds"],
+        parity_steps=flags["parity"],
+        price_per_hour=flags["price_per_hour"],
+        apply=flags["apply"],
         folder=found.folder or Path("runs", f"study_{stem}"),
         command=command,
     )
+
+
+def _flags(found: Namespace, stem: str, kind: str) -> dict[str, Any]:
+    """All of FLAGS. Raises ConfigError for one that was given and that studies of this kind do not take."""
+    from imagenet_opt.cli.study_request import FLAGS, KINDS
+
+    given = {name: value for name in FLAGS if (value := getattr(found, name)) is not None}
+    for name in given:
+        if name not in KINDS[kind].flags:
+            taken = " and ".join(map(_flag, KINDS[kind].flags))
+            raise ConfigError(f"{_flag(name)} counts for nothing in study={stem} (kind: {kind}), which takes {taken}")
+    return DEFAULTS | given
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def prepare(request: "Request") -> None:
@@ -135,7 +150,7 @@ def prepare(request: "Request") -> None:
 
     quiet()
     composed(request.overrides)
-    keep_others_out(request.folder, wait_seconds=0)
+    keep_others_out(request.folder, wait_seconds=0, remedy="--folder FOLDER")
 
 
 def study(request: "Request") -> "list[Sheet]":
@@ -144,5 +159,5 @@ def study(request: "Request") -> "list[Sheet]":
 
     from imagenet_opt.cli.study_request import KINDS
 
-    sheets: list[Sheet] = get_method(KINDS[request.kind])(request)
+    sheets: list[Sheet] = get_method(KINDS[request.kind].run)(request)
     return sheets

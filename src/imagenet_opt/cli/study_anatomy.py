@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from imagenet_opt.cli.apart import LIMIT_SECONDS, call_apart
+from imagenet_opt.cli.apart import call_apart, limit
 from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.errors import ConfigError
@@ -79,7 +79,7 @@ def run(request: Request) -> list[Sheet]:
         announce("one training step, taken apart")
         job = Job(request.overrides, request.seconds, options.num_steps)
         try:
-            found = call_apart(f"{__name__}.measured", job, limit_seconds=LIMIT_SECONDS + 10 * job.seconds)
+            found = call_apart(f"{__name__}.measured", job, limit_seconds=limit(job.seconds))
         except TurnFailed as error:
             raise ConfigError(f"study={request.name}: no step could be measured ({error})") from error
     return sheets_of(anatomy_of(found), options.num_operations)

@@ -12,7 +12,7 @@ from imagenet_opt.cli.build import make
 from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.overrides import config_folder
 from imagenet_opt.cli.sheets import strict_json
-from imagenet_opt.cli.study_request import Request
+from imagenet_opt.cli.study_request import KINDS, Request
 from imagenet_opt.cli.whole_file import write_whole
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.sheet import Plot, Sheet
@@ -25,17 +25,24 @@ def write_outputs(sheets: list[Sheet], request: Request, facts: dict[str, Any], 
     line = f"{facts['date']}, {host['gpu'] or host['cpu']}, {host['usable_cpus']} CPUs, "
     line += ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     text = f"## {request.title}\n\n{line}\n\n    {command}\n\n" + "\n".join(sheet.markdown() for sheet in sheets)
-    asked = {"study": request.name, "repeats": request.repeats, "seconds": request.seconds}
-    whole = strict_json(asked | facts | {"sheets": [asdict(sheet) for sheet in sheets]})
-    try:
-        write_whole(request.folder / "study.md", text)
-        write_whole(request.folder / "study.json", whole)
-        write_whole(request.folder / "study.html", page(sheets, request, f"{line}\n{command}"))
-        if file is not None:
-            write_whole(file, whole)
-    except OSError as error:
-        raise ConfigError(f"the tables above could not be written: {error}; free space or choose --folder") from error
+    counts = KINDS[request.kind].flags
+    asked = {name: getattr(request, name) for name in ("repeats", "seconds") if name in counts}
+    whole = strict_json({"study": request.name} | asked | facts | {"sheets": [asdict(sheet) for sheet in sheets]})
+    _write(request.folder / "study.md", text, "--folder")
+    _write(request.folder / "study.json", whole, "--folder")
+    _write(request.folder / "study.html", page(sheets, request, f"{line}\n{command}"), "--folder")
+    if file is not None:
+        _write(file, whole, "--json")
     print(f"{request.folder}/study.html has the plots, study.md and study.json the numbers", file=sys.stderr)
+
+
+def _write(file: Path, text: str, flag: str) -> None:
+    """Raises ConfigError. flag: what chooses the place."""
+    try:
+        write_whole(file, text)
+    except OSError as error:
+        reason = f"the tables above could not be written to {file}: {error.strerror}"
+        raise ConfigError(f"{reason}; free space or choose another {flag}") from error
 
 
 def page(sheets: list[Sheet], request: Request, facts: str) -> str:

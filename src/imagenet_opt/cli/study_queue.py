@@ -12,7 +12,7 @@ from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.study_request import Request, checked_options
-from imagenet_opt.cli.study_rounds import rounds_of
+from imagenet_opt.cli.study_rounds import KeptTurns, rounds_of
 from imagenet_opt.data.loader import train_loader
 from imagenet_opt.data.loading import Loading
 from imagenet_opt.data.prefetcher import DevicePrefetcher
@@ -48,7 +48,8 @@ def run(request: Request) -> list[Sheet]:
     how = slowed(patient.how, options.load_seconds, num_requests)
     with announced(1) as announce:
         announce("the loader alone")
-        load_seconds, decode_seconds = alone(patient, how)
+        kept = KeptTurns(request, tuple[float, float])  # the turns hold only beside what it gave
+        load_seconds, decode_seconds = kept.take("the loader alone", partial(alone, patient, how))
     compute_seconds = load_seconds / options.load_over_compute
     turns = {
         str(depth): partial(
@@ -56,7 +57,7 @@ def run(request: Request) -> list[Sheet]:
         )
         for depth in options.prefetch_factors
     }
-    rounds = rounds_of(turns, request, "data.prefetch_factor={}")
+    rounds = rounds_of(turns, request, Drained, label="data.prefetch_factor={}")
     found = {int(depth): drained for depth, drained in rounds.results.items() if depth not in rounds.failures}
     sheet = queue_sheet(found, compute_seconds, decode_seconds)
     return [replace(sheet, notes=(*rounds.reasons, *sheet.notes)), scattered_sheet()]

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.doctor_samples import Rows, Samples
 from imagenet_opt.cli.doctor_stages import Patient
+from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_rounds import rounds_of
 from imagenet_opt.data.order import block_size_for
@@ -40,29 +41,30 @@ class Options(BaseModel):
 
 
 class Files:
-    """The files that are read: some in memory, the others on storage. Reads the first ones.
-
-    verified: by setting, whether the kernel confirms that what was read cold had left its memory.
-    """
+    """The files that are read: some in memory, once `bring` has read them, the others on storage."""
 
     def __init__(self, samples: Samples, num_warm: int) -> None:
         self.samples = samples
-        self.verified: dict[Setting, bool] = {}
         self._warm, samples.rows = np.split(samples.rows, [min(num_warm, len(samples.rows) // _WARM_SHARE)])
-        for row in self._warm.tolist():
-            samples.read(np.array([row]))
+
+    def bring(self) -> None:
+        """Raises DataError where none can be read."""
+        if num_warm := len(self._warm):
+            with announced(1) as announce:
+                announce(f"reading {num_warm} files into memory")
+                self.samples.bring(self._warm, least=num_warm, seconds=0.0)
 
     def most(self, setting: Setting) -> int:
         """Batches for each worker that no turn exceeds: files on storage are read once in a turn."""
         return 1_000_000 if setting.state == WARM else len(self.samples.rows) // setting.num_at_a_time
 
-    def rows(self, setting: Setting, num: int) -> Rows:
-        """So many samples: in memory, or out of it and others than the last ones, as long as there are any."""
+    def rows(self, setting: Setting, num: int) -> tuple[Rows, bool]:
+        """So many samples: in memory, or out of it and others than the last ones, as long as there are any; and whether
+        the kernel confirms that they are out of it."""
         if setting.state == WARM:
-            return np.resize(self._warm, num)
+            return np.resize(self._warm, num), False
         rows = self.samples.take(num)
-        self.verified[setting] = self.samples.evict(rows).verified and self.verified.get(setting, True)
-        return rows
+        return rows, self.samples.evict(rows).verified
 
 
 def run(request: Request) -> list[Sheet]:
@@ -77,10 +79,11 @@ def run(request: Request) -> list[Sheet]:
         if not files.most(setting):
             few = f"only {len(samples.rows)} files; set study.batch_size=[N] or study.num_workers=[N] with less"
             raise ConfigError(f"study={request.name}: {setting}: {few}")
+    files.bring()
     turns = {str(setting): partial(turn, files, setting, request.seconds) for setting in settings}
-    rounds = rounds_of(turns, request)
+    rounds = rounds_of(turns, request, ReadPass)
     found = {setting: rounds.results[str(setting)] for setting in settings if str(setting) not in rounds.failures}
-    sheet = read_sheet(found, files.verified, _title(patient))
+    sheet = read_sheet(found, _title(patient))
     return [replace(sheet, notes=(*rounds.reasons, *sheet.notes))]
 
 
@@ -105,14 +108,15 @@ def turn(files: Files, setting: Setting, seconds: float) -> ReadPass:
 
 def read(files: Files, setting: Setting, num_each: int) -> ReadPass:
     """So many batches by each process, which take turns as a loader's workers do."""
-    rows = files.rows(setting, num_each * setting.num_at_a_time)
+    rows, is_cold = files.rows(setting, num_each * setting.num_at_a_time)
     batches = rows.reshape(-1, setting.batch_size)
-    return read_shares(
+    found = read_shares(
         [
             partial(_share, files.samples, setting.reads_in_flight, batches[worker :: setting.num_workers])
             for worker in range(setting.num_workers)
         ]
     )
+    return replace(found, is_cold=is_cold)
 
 
 def _share(samples: Samples, reads_in_flight: int, batches: Rows) -> list[BatchRead]:

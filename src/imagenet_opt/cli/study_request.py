@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -14,17 +14,27 @@ from imagenet_opt.errors import ConfigError
 
 Options = TypeVar("Options", bound=BaseModel)
 
+
+class Kind(NamedTuple):
+    """run: a function (Request) -> list of Sheets, which says what the study's file may hold. flags: of those of FLAGS
+    that it takes."""
+
+    run: str
+    flags: tuple[str, ...] = ("repeats", "seconds")
+
+
+FLAGS = ("repeats", "seconds", "parity", "price_per_hour", "apply")
+"""Of the command line, which not every kind takes."""
 KINDS = {
-    "steps": "imagenet_opt.cli.study_steps.run",
-    "scaling": "imagenet_opt.cli.study_scaling.run",
-    "queue": "imagenet_opt.cli.study_queue.run",
-    "read": "imagenet_opt.cli.study_read.run",
-    "anatomy": "imagenet_opt.cli.study_anatomy.run",
-    "shapes": "imagenet_opt.cli.study_shapes.run",
-    "streams": "imagenet_opt.cli.study_streams.run",
-    "torchscript": "imagenet_opt.cli.study_torchscript.run",
+    "steps": Kind("imagenet_opt.cli.study_steps.run", FLAGS),
+    "scaling": Kind("imagenet_opt.cli.study_scaling.run"),
+    "queue": Kind("imagenet_opt.cli.study_queue.run", ("repeats",)),
+    "read": Kind("imagenet_opt.cli.study_read.run"),
+    "anatomy": Kind("imagenet_opt.cli.study_anatomy.run", ("seconds",)),
+    "shapes": Kind("imagenet_opt.cli.study_shapes.run"),
+    "streams": Kind("imagenet_opt.cli.study_streams.run"),
+    "torchscript": Kind("imagenet_opt.cli.study_torchscript.run"),
 }
-"""Kind of a study -> function (Request) -> list of Sheets, which says what its file may hold."""
 
 
 class StudyFile(BaseModel):

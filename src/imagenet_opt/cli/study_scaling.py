@@ -6,12 +6,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, PositiveInt, field_validator
 
 from imagenet_opt import machine
-from imagenet_opt.cli.apart import LIMIT_SECONDS, call_apart
+from imagenet_opt.cli.apart import call_apart, limit
 from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.run_size import wants_gpu
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_rounds import rounds_of
-from imagenet_opt.cli.study_scaling_turn import Job, Pace
+from imagenet_opt.cli.study_scaling_turn import Job, StepRate
 from imagenet_opt.measure.blocks import Ratio, measured_ratios
 from imagenet_opt.measure.interleave import Rounds
 from imagenet_opt.measure.interval import interval, ratio_cells, series
@@ -57,20 +57,20 @@ def run(request: Request) -> list[Sheet]:
         for n in processes
         if n not in absent
     }
-    rounds = rounds_of(turns, request, "processes: {}")
+    rounds = rounds_of(turns, request, StepRate, label="processes: {}")
     shared = None if num_gpus else machine.usable_cpus()
     return [sheet(processes, rounds, absent, num_cpus=shared)]
 
 
-def _turn(job: Job, num_threads: int | None) -> Pace:
+def _turn(job: Job, num_threads: int | None) -> StepRate:
     """num_threads: that each process computes with; left to itself, one process alone would take all CPUs."""
     own = {} if num_threads is None else {"OMP_NUM_THREADS": str(num_threads)}
-    limit = LIMIT_SECONDS + 10 * job.seconds
-    found: Any = call_apart("imagenet_opt.cli.study_scaling_turn.train", job, limit_seconds=limit, environment=own)
-    return Pace(**found)
+    train = "imagenet_opt.cli.study_scaling_turn.train"
+    found: Any = call_apart(train, job, limit_seconds=limit(job.seconds), environment=own)
+    return StepRate(**found)
 
 
-def sheet(processes: list[int], rounds: Rounds[Pace], absent: dict[int, str], *, num_cpus: int | None) -> Sheet:
+def sheet(processes: list[int], rounds: Rounds[StepRate], absent: dict[int, str], *, num_cpus: int | None) -> Sheet:
     """num_cpus: that the processes share, None where each has a GPU. absent: why a number was not measured."""
     paces = {n: rounds.results.get(str(n), []) for n in processes}
     why = absent | {int(name): f"failed: {reason}" for name, reason in rounds.failures.items()}
@@ -90,7 +90,7 @@ def sheet(processes: list[int], rounds: Rounds[Pace], absent: dict[int, str], *,
     return Sheet("Weak scaling", COLUMNS, tuple(rows), tuple(notes), _plots(paces, shares))
 
 
-def _row(num: int, paces: list[Pace], share: Ratio | None, remark: str | None) -> tuple[Cell, ...]:
+def _row(num: int, paces: list[StepRate], share: Ratio | None, remark: str | None) -> tuple[Cell, ...]:
     if not paces:
         return (num, *[None] * (len(COLUMNS) - 2), remark)
     rate = median_interval([pace.images_per_second for pace in paces])
@@ -100,10 +100,10 @@ def _row(num: int, paces: list[Pace], share: Ratio | None, remark: str | None) -
 
 
 def _crowding(num: int, num_cpus: int | None) -> str | None:
-    return f"more processes than CPUs ({num_cpus})" if num_cpus is not None and num > num_cpus else None
+    return f"more than CPUs ({num_cpus})" if num_cpus is not None and num > num_cpus else None
 
 
-def _plots(paces: dict[int, list[Pace]], shares: dict[str, Ratio]) -> tuple[Plot, ...]:
+def _plots(paces: dict[int, list[StepRate]], shares: dict[str, Ratio]) -> tuple[Plot, ...]:
     """None where nothing can be compared."""
     if not shares:
         return ()

@@ -37,7 +37,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepRate:
     """images_per_second: of all processes together."""
 
     images_per_second: float
@@ -52,7 +52,7 @@ class Stretch(Callback):
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.pace: Pace | None = None
+        self.pace: StepRate | None = None
         self._first = self._last = self._step = -1
 
     def on_train_batch_end(
@@ -70,7 +70,7 @@ class Stretch(Callback):
             self._begin()
         elif self._step == self._last:
             each = (self._now() - self._began) / (self._last - self._first)
-            self.pace = Pace(len(batch) * trainer.world_size / each, each)
+            self.pace = StepRate(len(batch) * trainer.world_size / each, each)
             trainer.should_stop = True
 
     def _begin(self) -> None:
@@ -83,7 +83,7 @@ class Stretch(Callback):
 
 
 def train(job: Job) -> dict[str, float]:
-    """A Pace, in the first of the processes. Raises ImagenetOptError, and TurnFailed for too few images."""
+    """A StepRate, in the first of the processes. Raises ImagenetOptError, and TurnFailed for too few images."""
     config = composed(job.overrides)
     at_one_size(config)
     seed_everything(config.seed, verbose=False)

@@ -1,14 +1,15 @@
 """Sizes of layers around the multiples that tensor cores want: what does one channel more or less cost?"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
-from torch import Tensor, nn
+from torch import nn
 
 from imagenet_opt.cli.study_request import Request, checked_options
-from imagenet_opt.cli.study_rounds import rounds_of
+from imagenet_opt.cli.study_rounds import rounds_of, what_torch_refuses
 from imagenet_opt.cli.study_subject import Subject, subject_of
 from imagenet_opt.measure.blocks import Ratio, measured_ratios
 from imagenet_opt.measure.interval import interval, ratio_cells, series
@@ -50,14 +51,17 @@ class Options(BaseModel):
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of one size. power: of the size, with which the work grows. flops: of a forward and backward pass."""
+    """One layer of one size. power: of the size, with which the work grows. flops: of a forward and backward pass.
+
+    build: makes what computes one.
+    """
 
     varies: str
     size: int
     power: int
     flops: float
     num_images: int
-    call: Callable[[], object]
+    build: Callable[[], Callable[[], object]]
 
 
 def run(request: Request) -> list[Sheet]:
@@ -70,34 +74,38 @@ def run(request: Request) -> list[Sheet]:
         **{f"{BATCH}, {size}": last_layer(subject, BATCH, size) for size in options.batches},
         **{f"{OUTPUTS}, {size}": last_layer(subject, OUTPUTS, size) for size in options.outputs},
     }
+    turns = {name: partial(seconds_of, layer, subject, request.seconds) for name, layer in layers.items()}
+    rounds = rounds_of(turns, request, float, subject=asdict(subject))
+    found = [(layer, rounds.results[name]) for name, layer in layers.items() if name not in rounds.failures]
+    sheet = sheet_of(found, subject)
+    return [replace(sheet, notes=(*rounds.reasons, *sheet.notes))]
 
-    def turn(layer: Layer) -> Callable[[], float]:
-        return lambda: seconds_per_call(layer.call, seconds=request.seconds, settle=subject.settle)
 
-    rounds = rounds_of({name: turn(layer) for name, layer in layers.items()}, request)
-    return [sheet_of([(layer, rounds.results[name]) for name, layer in layers.items()], subject)]
+def seconds_of(layer: Layer, subject: Subject, seconds: float) -> float:
+    """A forward and backward pass of the layer, which is in memory for so long alone. Raises TurnFailed."""
+    with what_torch_refuses():
+        return seconds_per_call(layer.build(), seconds=seconds, settle=subject.settle)
 
 
 def convolution(subject: Subject, channels: int) -> Layer:
     """3x3, in ResNet-50's third stage."""
     side = max(1, subject.image_size // _STRIDE)
-    layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-    call = _forward_backward(subject, layer, subject.random(subject.num_images, channels, side, side))
+    shape = (subject.num_images, channels, side, side)
+    net = partial(nn.Conv2d, channels, channels, 3, padding=1, bias=False)
     flops = 2.0 * _PASSES * subject.num_images * side**2 * 9 * channels**2
-    return Layer(CHANNELS, channels, 2, flops, subject.num_images, call)
+    return Layer(CHANNELS, channels, 2, flops, subject.num_images, partial(_forward_backward, subject, net, shape))
 
 
 def last_layer(subject: Subject, varies: str, size: int) -> Layer:
     """A matrix product of N x 2048 and 2048 x outputs."""
     num_images, outputs = (size, _CLASSES) if varies == BATCH else (subject.num_images, size)
-    call = _forward_backward(subject, nn.Linear(_FEATURES, outputs), subject.random(num_images, _FEATURES))
-    return Layer(varies, size, 1, 2.0 * _PASSES * num_images * _FEATURES * outputs, num_images, call)
+    build = partial(_forward_backward, subject, partial(nn.Linear, _FEATURES, outputs), (num_images, _FEATURES))
+    return Layer(varies, size, 1, 2.0 * _PASSES * num_images * _FEATURES * outputs, num_images, build)
 
 
-def _forward_backward(subject: Subject, layer: nn.Module, inputs: Tensor) -> Callable[[], object]:
-    """On a GPU as a CUDA graph, since launching a single layer takes longer than computing it."""
-    layer = subject.placed(layer)
-    inputs.requires_grad_()
+def _forward_backward(subject: Subject, net: Callable[[], nn.Module], shape: tuple[int, ...]) -> Callable[[], object]:
+    """shape: of the inputs. On a GPU as a CUDA graph, since launching a single layer takes longer than computing it."""
+    layer, inputs = subject.placed(net()), subject.random(*shape).requires_grad_()
     with torch.no_grad(), subject.autocast():
         gradient = torch.randn_like(layer(inputs))
 
@@ -136,8 +144,8 @@ def sheet_of(found: list[tuple[Layer, list[float]]], subject: Subject) -> Sheet:
         pairs = [(str(layer.size), str(better[layer])) for layer in own if better[layer] is not None]
         ratios = measured_ratios(values, pairs, num_comparisons=num_comparisons)
         rows += [_row(layer, rates, better[layer], ratios.get(str(layer.size))) for layer, rates in own.items()]
-        points = {float(layer.size): median_interval(rates) for layer, rates in own.items()}
-        curves.append(series(varies, dict(sorted(points.items()))))
+        if points := {float(layer.size): median_interval(rates) for layer, rates in own.items()}:
+            curves.append(series(varies, dict(sorted(points.items()))))
     return Sheet(
         f"Sizes and multiples: {subject.num_images} images of {subject.image_size} pixels, {subject.where}",
         _COLUMNS,

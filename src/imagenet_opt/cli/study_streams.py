@@ -1,17 +1,17 @@
 """Several batches at a time on CUDA streams of their own: does it train quicker than one after the other?"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from imagenet_opt.cli.study_request import Request, checked_options
-from imagenet_opt.cli.study_rounds import rounds_of
+from imagenet_opt.cli.study_rounds import rounds_of, what_torch_refuses
 from imagenet_opt.cli.study_subject import Subject, subject_of
 from imagenet_opt.measure.blocks import Ratio, measured_ratios
-from imagenet_opt.measure.interleave import Rounds, TurnFailed
+from imagenet_opt.measure.interleave import Rounds
 from imagenet_opt.measure.interval import interval, ratio_cells, series
 from imagenet_opt.measure.peak_memory import peak_gib
 from imagenet_opt.measure.several_batches import Loss, backward_in_turn, backward_on_streams, in_turn_on_streams
@@ -39,7 +39,7 @@ _COLUMNS = (
     Column("times", "{:.2f}"),
     Column("interval of times"),
     Column("verdict"),
-    Column("peak memory, GiB", "{:.2f}"),
+    Column("peak GiB", "{:.2f}"),
 )
 
 
@@ -64,7 +64,8 @@ def run(request: Request) -> list[Sheet]:
     subject = subject_of(request.overrides)
     subject.prepare()
     turns = {f"{num} {way}": turn for num in options.num_batches for way, turn in _turns(subject, num, request.seconds)}
-    return [sheet_of(rounds_of(turns, request), subject, options.num_batches)]
+    rounds = rounds_of(turns, request, Trained, subject=asdict(subject))
+    return [sheet_of(rounds, subject, options.num_batches)]
 
 
 def _turns(subject: Subject, num_batches: int, seconds: float) -> list[tuple[str, Callable[[], Trained]]]:
@@ -74,15 +75,13 @@ def _turns(subject: Subject, num_batches: int, seconds: float) -> list[tuple[str
 
 
 def train(subject: Subject, num_batches: int, way: str, seconds: float) -> Trained:
-    """Train so many batches again and again. Raises TurnFailed where they do not fit into the GPU's memory."""
+    """Train so many batches again and again. Raises TurnFailed, as where they do not fit into the GPU's memory."""
     on_gpu = subject.device.type == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(subject.device)
-    try:
+    with what_torch_refuses():
         taken = seconds_per_call(_step(subject, num_batches, way), seconds=seconds, settle=subject.settle)
-    except torch.OutOfMemoryError as error:
-        raise TurnFailed("the GPU's memory does not hold it") from error
     peak = peak_gib(subject.device) if on_gpu else None
     return Trained(num_batches * subject.num_images / taken, peak)
 

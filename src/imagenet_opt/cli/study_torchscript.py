@@ -3,15 +3,17 @@
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, TypedDict
+from pathlib import Path
+from statistics import median
+from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from imagenet_opt.cli.apart import LIMIT_SECONDS, call_apart
+from imagenet_opt.cli.apart import call_apart, limit
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_rounds import rounds_of
 from imagenet_opt.cli.study_subject import Subject, subject_of
@@ -34,7 +36,7 @@ _COLUMNS = (
     Column("verdict"),
     Column("until it runs, s", "{:.1f}"),
     Column("again, s", "{:.1f}"),
-    Column("first loss", "{:.4f}"),
+    Column("first loss", "{:.3f}"),
 )
 
 
@@ -51,12 +53,17 @@ class Job:
     seconds: float
 
 
-class Found(TypedDict):
-    """seconds: of a forward and backward pass. ready_seconds: of what comes before: making it and its first passes."""
+@dataclass(frozen=True)
+class Found:
+    """seconds: of a forward and backward pass. ready_seconds: of what comes before: making it and its first passes.
+
+    again: in a process that found on disk what the first one of this form had compiled.
+    """
 
     seconds: float
     ready_seconds: float
     first_loss: float
+    again: bool
 
 
 def _trace(net: Any, images: Tensor) -> Any:
@@ -76,21 +83,22 @@ def run(request: Request) -> list[Sheet]:
     """Raises ImagenetOptError."""
     checked_options(Options, request)
     subject = subject_of(request.overrides)
-    # torch keeps what it has compiled: with a folder of this study's own the first round is the first one indeed
     with tempfile.TemporaryDirectory(prefix="imagenet_opt_compiled_") as cache:
-        environment = {"TORCHINDUCTOR_CACHE_DIR": cache}
-        turns = {way: partial(_apart, Job(subject, way, request.seconds), environment) for way in WAYS}
-        rounds = rounds_of(turns, request)
+        turns = {way: partial(_apart, Job(subject, way, request.seconds), Path(cache, way)) for way in WAYS}
+        rounds = rounds_of(turns, request, Found, subject=asdict(subject))
     return [sheet_of(rounds, subject)]
 
 
-def _apart(job: Job, environment: dict[str, str]) -> Found:
-    limit = LIMIT_SECONDS + 10 * job.seconds
-    found: Found = call_apart(f"{__name__}.measure", job, limit_seconds=limit, environment=environment)
-    return found
+def _apart(job: Job, cache: Path) -> Found:
+    """cache: where torch keeps what it has compiled; not there before the first of this form."""
+    again = cache.exists()
+    cache.mkdir(exist_ok=True)
+    environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    found = call_apart(f"{__name__}.measure", job, limit_seconds=limit(job.seconds), environment=environment)
+    return Found(**found, again=again)
 
 
-def measure(job: Job) -> Found:
+def measure(job: Job) -> dict[str, float]:
     """In a process of its own. What torch refuses ends it, with torch's reason."""
     subject = job.subject
     subject.prepare()
@@ -109,11 +117,11 @@ def measure(job: Job) -> Found:
     subject.settle()
     ready_seconds = time.perf_counter() - began
     seconds = seconds_per_call(step, seconds=job.seconds, settle=subject.settle)
-    return Found(seconds=seconds, ready_seconds=ready_seconds, first_loss=losses[0])
+    return {"seconds": seconds, "ready_seconds": ready_seconds, "first_loss": losses[0]}
 
 
 def sheet_of(rounds: Rounds[Found], subject: Subject) -> Sheet:
-    seconds = {way: [one["seconds"] for one in found] for way, found in rounds.results.items()}
+    seconds = {way: [one.seconds for one in found] for way, found in rounds.results.items()}
     rates = {way: [1 / one for one in taken] for way, taken in seconds.items()}
     ratios = measured_ratios(rates, [(way, EAGER) for way in rates if way != EAGER])
     rows: list[tuple[Cell, ...]] = []
@@ -124,10 +132,9 @@ def sheet_of(rounds: Rounds[Found], subject: Subject) -> Sheet:
             notes.append(f"{way} failed with torch {torch.__version__}: {rounds.failures[way]}.")
             continue
         taken, answer = median_interval(ms(seconds[way])), ratio_cells(ratios.get(way))
-        ready = [one["ready_seconds"] for one in found]
-        later = median_interval(ready[1:]).median if ready[1:] else None
-        loss = found[0]["first_loss"]
-        rows.append((way, taken.median, interval(taken, "{:,.1f}"), *answer, ready[0], later, loss))
+        first, later = ([one.ready_seconds for one in found if one.again is again] for again in (False, True))
+        ready = (median(first), median(later) if later else None)
+        rows.append((way, taken.median, interval(taken, "{:,.1f}"), *answer, *ready, found[0].first_loss))
     return Sheet(
         f"TorchScript beside torch.compile: {subject}",
         _COLUMNS,

@@ -24,13 +24,12 @@ def block_ratios(
     pairs: Sequence[tuple[str, str]],
     *,
     num_comparisons: int | None = None,
-    confidence: float = CONFIDENCE,
 ) -> list[Ratio]:
     """first / second of each pair, each name with one positive value a round, in the same rounds.
 
     A round that was slow for all counts for none: each round is a block, and what is left of the logarithms when the
     means of rounds and names are taken off is the noise, which all names share. The intervals are Student's, made
-    wider after Bonferroni for `num_comparisons` (None: these pairs), so that all hold at once with `confidence`.
+    wider after Bonferroni for `num_comparisons` (None: these pairs), so that all hold at once with CONFIDENCE.
     Source: randomised complete blocks, Montgomery, Design and Analysis of Experiments, chapter 4.
     """
     names = list(values)
@@ -43,10 +42,10 @@ def block_ratios(
         centres = [math.exp(means[ours] - means[theirs]) for ours, theirs in pairs]
         return [Ratio(centre, 0.0, math.inf, 0.0) for centre in centres]
     noise = math.sqrt(float((residuals**2).sum()) / freedom)
-    tail = (1 - confidence) / max(1, num_comparisons or len(pairs))
+    tail = (1 - CONFIDENCE) / max(1, num_comparisons or len(pairs))
     reach = student_quantile(1 - tail / 2, freedom) * noise * math.sqrt(2 / num_rounds)
     return [
-        Ratio(math.exp(middle), math.exp(middle - reach), math.exp(middle + reach), confidence)
+        Ratio(math.exp(middle), math.exp(middle - reach), math.exp(middle + reach), CONFIDENCE)
         for middle in (means[ours] - means[theirs] for ours, theirs in pairs)
     ]
 

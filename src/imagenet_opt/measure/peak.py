@@ -26,14 +26,12 @@ class MatmulPeak(NamedTuple):
     size: int
 
 
-def matmul_peak(
-    device: torch.device, dtype: torch.dtype, *, seconds: float, sizes: tuple[int, ...] | None = None
-) -> MatmulPeak:
+def matmul_peak(device: torch.device, dtype: torch.dtype, *, seconds: float) -> MatmulPeak:
     """Best of several sizes, each for its part of `seconds`, with torch's switches for float32 as they are.
 
     A product takes 2 size^3 FLOPs. On a GPU with a power limit random numbers are slower than zeros, so they are it.
     """
-    sizes = sizes or SIZES.get(device.type, SIZES["cpu"])
+    sizes = SIZES.get(device.type, SIZES["cpu"])
     return max(MatmulPeak(_tflops(device, dtype, size, seconds / len(sizes)), size) for size in sizes)
 
 

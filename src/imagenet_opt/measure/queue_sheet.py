@@ -19,8 +19,8 @@ _STEADY = 3
 _SCATTERED_LOAD, _SCATTERED_STEPS, _DEPTHS = 0.8, 20_000, (1, 2, 4, 8, 16, 32)
 """Mean seconds a batch of the calculated example, where the device takes 1, and steps."""
 _COLUMNS = (
-    Column("data.prefetch_factor"),
-    Column("batches ready at first", "{:,.0f}"),
+    Column("prefetch"),
+    Column("ready at first", "{:,.0f}"),
     Column("steps that do not wait", "{:,.0f}"),
     Column("simulated", "{:,.0f}"),
     Column("steps by the law", "{:,.0f}"),

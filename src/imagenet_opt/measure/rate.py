@@ -10,10 +10,8 @@ LATE = 4.0
 MANY_PAUSES = 4
 
 
-def rate_windows(
-    stamps: Sequence[float], num_images: Sequence[int], *, multiple: int = 1, num_windows: int = NUM_WINDOWS
-) -> tuple[float, ...]:
-    """Images per second in `num_windows` stretches of equally many batches, or in fewer where batches are few.
+def rate_windows(stamps: Sequence[float], num_images: Sequence[int], *, multiple: int = 1) -> tuple[float, ...]:
+    """Images per second in NUM_WINDOWS stretches of equally many batches, or in fewer where batches are few.
 
     stamps: seconds, when each batch was there; num_images: of each. The first batch begins the measurement and does
     not count. multiple: of so many batches is each stretch, as workers bring theirs at about the same time. Batches
@@ -23,7 +21,7 @@ def rate_windows(
     if num_batches < 1:
         raise ValueError(f"{len(stamps)} batches, no rate")
     multiple = max(1, min(multiple, num_batches))
-    num_windows = min(num_windows, num_batches // multiple)
+    num_windows = min(NUM_WINDOWS, num_batches // multiple)
     size = num_batches // (num_windows * multiple) * multiple
     edges = [num_batches - size * i for i in range(num_windows, -1, -1)]
     return tuple(sum(num_images[begin + 1 : end + 1]) / (stamps[end] - stamps[begin]) for begin, end in pairwise(edges))

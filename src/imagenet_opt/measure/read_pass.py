@@ -15,12 +15,17 @@ _START_SECONDS = 60.0
 
 
 class BatchRead(NamedTuple):
-    """Seconds of the machine's monotonic clock, which all processes share."""
+    """Seconds of the machine's monotonic clock, which all processes share.
+
+    num_files: that were read. num_unread: others, which could not be; reason: why the first of those could not.
+    """
 
     began: float
     ended: float
     num_files: int
     num_bytes: int
+    num_unread: int = 0
+    reason: str = ""
 
 
 Share = Callable[[], list[BatchRead]]
@@ -29,12 +34,17 @@ Share = Callable[[], list[BatchRead]]
 
 @dataclass(frozen=True)
 class ReadPass:
-    """From the first request to the last answer: nothing read ahead is left out, and nothing counted twice."""
+    """From the first request to the last answer: nothing read ahead is left out, and nothing counted twice.
+
+    num_unread: files beside those, which could not be read. is_cold: the kernel confirms that all were out of memory.
+    """
 
     seconds: float
     num_batches: int
     num_files: int
     num_bytes: int
+    num_unread: int = 0
+    is_cold: bool = False
 
     @property
     def seconds_per_batch(self) -> float:
@@ -50,12 +60,13 @@ class ReadPass:
 
 
 def sum_up(batches: Sequence[BatchRead]) -> ReadPass:
-    """Raises TurnFailed for none."""
-    if not batches:
-        raise TurnFailed("no batch was read")
-    seconds = max(batch.ended for batch in batches) - min(batch.began for batch in batches)
+    """Raises TurnFailed where no file was read."""
     num_files, num_bytes = sum(batch.num_files for batch in batches), sum(batch.num_bytes for batch in batches)
-    return ReadPass(max(seconds, 1e-9), len(batches), num_files, num_bytes)
+    if not num_files:
+        raise TurnFailed(next((batch.reason for batch in batches if batch.reason), "no batch was read"))
+    seconds = max(batch.ended for batch in batches) - min(batch.began for batch in batches)
+    num_unread = sum(batch.num_unread for batch in batches)
+    return ReadPass(max(seconds, 1e-9), len(batches), num_files, num_bytes, num_unread)
 
 
 def read_shares(shares: Sequence[Share]) -> ReadPass:
@@ -90,5 +101,7 @@ def timed(read: Callable[[], Sequence[bytes | Exception]]) -> BatchRead:
     """One batch; a file that cannot be read has no bytes."""
     began = time.monotonic()
     samples = read()
+    ended = time.monotonic()
     sizes = [len(sample) for sample in samples if isinstance(sample, bytes)]
-    return BatchRead(began, time.monotonic(), len(sizes), sum(sizes))
+    unread = [str(sample) for sample in samples if isinstance(sample, Exception)]
+    return BatchRead(began, ended, len(sizes), sum(sizes), len(unread), next(iter(unread), ""))

@@ -12,6 +12,7 @@ from imagenet_opt.measure.statistics import Estimate, median_interval, verdict
 
 State = Literal["cold", "warm"]
 COLD, WARM = "cold", "warm"
+_VERIFIED, _UNVERIFIED = "verified", "unverified"
 _COLUMNS = (
     Column("files"),
     Column("workers"),
@@ -44,20 +45,19 @@ class Setting:
         return self.num_workers * self.batch_size
 
 
-def read_sheet(found: Mapping[Setting, Sequence[ReadPass]], verified: Mapping[Setting, bool], title: str) -> Sheet:
-    """verified: whether the kernel says that the files of a cold setting had left its memory."""
+def read_sheet(found: Mapping[Setting, Sequence[ReadPass]], title: str) -> Sheet:
     passes = [one for some in found.values() for one in some]
     mean = f", {sum(one.num_bytes for one in passes) / sum(one.num_files for one in passes) / 1e3:.0f} kB each"
     return Sheet(
         f"Reading alone: {title}{mean}",
         _COLUMNS,
-        tuple(_row(setting, some, verified.get(setting, False)) for setting, some in found.items()),
-        tuple(_words(found, verified)),
+        tuple(_row(setting, some) for setting, some in found.items()),
+        tuple(_words(found)),
         (_plot(found),),
     )
 
 
-def _row(setting: Setting, passes: Sequence[ReadPass], verified: bool) -> tuple[Cell, ...]:
+def _row(setting: Setting, passes: Sequence[ReadPass]) -> tuple[Cell, ...]:
     rate = _megabytes(passes)
     taken = median_interval([one.seconds_per_batch for one in passes])
     return (
@@ -70,7 +70,7 @@ def _row(setting: Setting, passes: Sequence[ReadPass], verified: bool) -> tuple[
         median_interval([one.files_per_second for one in passes]).median,
         taken.median,
         interval(taken, "{:.4f}"),
-        None if setting.state == WARM else "verified" if verified else "unverified",
+        None if setting.state == WARM else _VERIFIED if all(one.is_cold for one in passes) else _UNVERIFIED,
     )
 
 
@@ -78,12 +78,19 @@ def _megabytes(passes: Sequence[ReadPass]) -> Estimate:
     return median_interval([one.megabytes_per_second for one in passes])
 
 
-def _words(found: Mapping[Setting, Sequence[ReadPass]], verified: Mapping[Setting, bool]) -> Iterator[str]:
+def _words(found: Mapping[Setting, Sequence[ReadPass]]) -> Iterator[str]:
     """The best setting of each state beside the plainest, and what the numbers do not say."""
     for state in (COLD, WARM):
         if own := {setting: passes for setting, passes in found.items() if setting.state == state}:
             yield _best(own, num_comparisons=len(found))
-    if not all(verified.values()):
+    every = [one for passes in found.values() for one in passes]
+    if num_unread := sum(one.num_unread for one in every):
+        num = num_unread + sum(one.num_files for one in every)
+        yield (
+            f"{num_unread:,} of {num:,} files could not be read. That took time and brought nothing, "
+            "so MB/s are less than the storage gives; imagenet-opt check names such files."
+        )
+    if not all(one.is_cold for setting, passes in found.items() if setting.state == COLD for one in passes):
         yield (
             "Unverified: the kernel does not confirm that the files had left its memory, as others read them, or they "
             "are not yours."

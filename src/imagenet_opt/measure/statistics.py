@@ -20,8 +20,8 @@ class Estimate(NamedTuple):
     num: int
 
 
-def median_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Estimate:
-    """The median between two of the values, the nearest pair of order statistics that has `confidence`.
+def median_interval(values: Sequence[float]) -> Estimate:
+    """The median between two of the values, the nearest pair of order statistics that has CONFIDENCE.
 
     Fewer than six values cannot reach 95 %: then the least and the most, with the coverage that these have (one value
     alone has none). Right for independent values of any distribution. Source: the order-statistic interval for a
@@ -31,7 +31,7 @@ def median_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) 
     if not ordered:
         raise ValueError("no values, no median")
     rank = 0
-    while rank + 1 < (len(ordered) + 1) / 2 and coverage(len(ordered), rank + 1) >= confidence:
+    while rank + 1 < (len(ordered) + 1) / 2 and coverage(len(ordered), rank + 1) >= CONFIDENCE:
         rank += 1
     return Estimate(median(ordered), ordered[rank], ordered[-1 - rank], coverage(len(ordered), rank), len(ordered))
 

@@ -67,7 +67,8 @@ class Kept:
         self._round = []
         try:
             yield
-            self._append(self._round)
+            if self._round:
+                self._append(self._round)
         finally:
             self._round = None
 

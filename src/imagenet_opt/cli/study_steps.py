@@ -58,7 +58,7 @@ def begin(request: Request, kept: Kept) -> Outcome:
     file = checked_options(StepsFile, request)
     if request.apply:
         check_writable_experiments()
-        _check_kept(file)
+        _check_representable(file)
     patient = Patient(composed((*request.overrides, *file.below)))
     mixed = precision_of("mixed", patient.device)
     has_gpu = patient.device.type == "cuda"
@@ -71,7 +71,7 @@ def begin(request: Request, kept: Kept) -> Outcome:
     return Outcome(plan, request, cold=bool(cold))
 
 
-def _check_kept(file: StepsFile) -> None:
+def _check_representable(file: StepsFile) -> None:
     """Whether an experiment can hold what the study may find. Raises ConfigError."""
     for word in (*file.lasting, *(word for step in file.steps for word in step.overrides)):
         if reason := unwritable(word):

@@ -181,7 +181,7 @@ def test_the_ladders_are_of_the_steps_that_the_studies_have() -> None:
     for name in report.LADDERS:
         _, file = read_study(str(ROOT / f"tests/gpu/{name}.yaml"), ROOT / "conf/study", [])
         ladder = StepsFile.model_validate(file.model_extra)
-        plan = Plan(ladder, (), batch_size=128, has_gpu=True)
+        plan = Plan(ladder, (), batch_size=128, has_gpu=True, mixed="bf16-mixed")
         assert {word for row in plan.rows if row.step for word in plan.words(row.step)} <= known
         assert "callbacks.acceleration.cuda_graph=true" in plan.overrides_of(plan.rows[-1]), "as run.sh trains"
 

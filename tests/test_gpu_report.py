@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from imagenet_opt.cli.sheets import strict_json
+from imagenet_opt.cli.study_outcome import Outcome
 from imagenet_opt.cli.study_plan import Plan, StepsFile
 from imagenet_opt.cli.study_request import read_study
 from imagenet_opt.cli.study_sheet import sheets
-from imagenet_opt.cli.study_steps import Outcome
 from imagenet_opt.data.index import scan_split
 from imagenet_opt.data.store import FolderStore
 from imagenet_opt.measure.sheet import Column, Sheet
@@ -39,7 +39,7 @@ def ladder(**rates: float) -> list[Sheet]:
     """As the study itself makes it, of three rounds; with these medians of the network alone, by row."""
     file = StepsFile.model_validate({"order": "cumulative", "steps": [{"name": "mixed"}, {"name": "graph"}]})
     request = replace(small_request("ladder", Path()), title="Ladder", repeats=3)
-    outcome = Outcome(Plan(file, (), batch_size=128, has_gpu=True), request, cold=False)
+    outcome = Outcome(Plan(file, (), batch_size=128, has_gpu=True, mixed="bf16-mixed"), request, cold=False)
     for name, alone in rates.items():
         outcome.speeds[name] = [speed(alone * mood, 0.9 * alone * mood, busy=0.91) for mood in (0.5, 1.0, 1.2)]
     return sheets(outcome)
@@ -181,7 +181,7 @@ def test_the_ladders_are_of_the_steps_that_the_studies_have() -> None:
     for name in report.LADDERS:
         _, file = read_study(str(ROOT / f"tests/gpu/{name}.yaml"), ROOT / "conf/study", [])
         ladder = StepsFile.model_validate(file.model_extra)
-        plan = Plan(ladder, (), batch_size=128, has_gpu=True)
+        plan = Plan(ladder, (), batch_size=128, has_gpu=True, mixed="bf16-mixed")
         assert {word for row in plan.rows if row.step for word in plan.words(row.step)} <= known
         assert "callbacks.acceleration.cuda_graph=true" in plan.overrides_of(plan.rows[-1]), "as run.sh trains"
 

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from imagenet_opt.cli import composition
 from imagenet_opt.cli import overrides as cli_overrides
 from imagenet_opt.cli.overrides import config_folder
 
@@ -16,5 +17,6 @@ def own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for file in (config_folder() / "experiment").glob("*.yaml"):
         if not file.name.startswith("tuned_"):
             (conf / "experiment" / file.name).write_text(file.read_text())
-    monkeypatch.setattr(cli_overrides, "config_folder", lambda: conf)
+    for module in (cli_overrides, composition):  # which has it by name
+        monkeypatch.setattr(module, "config_folder", lambda: conf)
     return conf

@@ -1,12 +1,18 @@
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from lightning.pytorch import Trainer
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.profilers import PassThroughProfiler
 
 from callbacks.acceleration import Acceleration
+from imagenet_opt.cli import doctor_fit
 from imagenet_opt.cli.build import build_model, build_trainer
+from imagenet_opt.cli.doctor_ceilings import watched_ceiling
 from imagenet_opt.cli.doctor_fit import Watch, compile_seconds
 from imagenet_opt.cli.doctor_run import only, run_folder
 from imagenet_opt.cli.tune_trial import Repeated, random_batch
@@ -44,6 +50,68 @@ def test_a_stock_that_shrinks_while_it_is_timed_is_told(
         trainer.fit(build_model(config, global_batch=6), train_dataloaders=queue)
     assert watch.seen.steady == steady
     assert watch.seen.phases and watch.seen.kernel_seconds is None
+
+
+class Gpu:
+    """A device, and a host that launches steps ahead of it; seconds of both on one clock."""
+
+    def __init__(self) -> None:
+        self.host = self.done = 0.0
+
+    def launch(self, seconds: float) -> None:
+        self.host += 0.001
+        self.done = max(self.done, self.host) + seconds
+
+    def synchronize(self) -> None:
+        self.host = max(self.host, self.done)
+
+    def clock(self) -> float:
+        return self.host
+
+
+class Event:
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu, self.at = gpu, 0.0
+
+    def record(self) -> None:
+        self.at = max(self.gpu.done, self.gpu.host)
+
+    def query(self) -> bool:
+        return self.gpu.host >= self.at
+
+    def elapsed_time(self, later: "Event") -> float:
+        return 1000 * (later.at - self.at)
+
+
+@pytest.mark.parametrize("stalls", [False, True])
+def test_a_host_that_runs_ahead_of_the_gpu_does_not_make_it_look_slower(
+    stalls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It launches twenty steps of 10 ms in 20 ms and waits for them, to read metrics; the next launch takes 1 ms."""
+    gpu, device = Gpu(), torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: Event(gpu))
+    monkeypatch.setattr(torch.cuda, "synchronize", gpu.synchronize)
+    monkeypatch.setattr(doctor_fit, "time", SimpleNamespace(perf_counter=gpu.clock, process_time=gpu.clock))
+    trainer: Any = SimpleNamespace(
+        strategy=SimpleNamespace(root_device=device), profiler=PassThroughProfiler(), train_dataloader=None,
+        callbacks=[], checkpoint_callbacks=[], loggers=[], num_training_batches=1_000_000, is_last_batch=False,
+        should_stop=False, _logger_connector=SimpleNamespace(should_update_logs=False),
+    )  # fmt: skip
+    watch = Watch(seconds=2, limit_seconds=8, multiple=1, sees_kernels=False, sees_waits=False)
+    module = LightningModule()
+    watch.setup(trainer, module, "fit")
+    for step in count():
+        watch.on_train_batch_start(trainer, module, range(8), step)
+        gpu.launch(0.3 if stalls and step == 100 else 0.010)
+        if step % 20 == 19:
+            gpu.synchronize()
+        watch.on_train_batch_end(trainer, module, None, range(8), step)
+        if trainer.should_stop:
+            break
+    assert watched_ceiling(watch.seen).images_per_second == pytest.approx(20 * 8 / 0.201, rel=0.005)
+    assert len(watch.seen.stamps) == len(watch.seen.num_images)
+    assert sorted(watch.seen.step_seconds)[len(watch.seen.step_seconds) // 2] == pytest.approx(0.010)
+    assert watch.seen.stamps[-1] == pytest.approx(gpu.done)
 
 
 def test_capturing_a_graph_counts_as_compiling() -> None:

@@ -49,3 +49,16 @@ def test_a_changed_configuration_is_another_measurement(tmp_path: Path) -> None:
     kept = Kept(tmp_path)
     assert kept.take(Job(()), 0, lambda: 1, config={"lr": 0.1}) == 1
     assert kept.take(Job(()), 0, lambda: 2, config={"lr": 0.2}) == 2
+
+
+def test_a_round_is_kept_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    first = Kept(tmp_path)
+    with first.whole_round():
+        assert [first.take(Job((name,)), 0, lambda: 1) for name in "ab"] == [1, 1]
+    with pytest.raises(KeyboardInterrupt), first.whole_round():
+        assert first.take(Job(("a",)), 1, lambda: 1) == 1
+        raise KeyboardInterrupt
+    assert first.take(Job(("alone",)), 0, lambda: 1) == 1
+    again = Kept(tmp_path)
+    assert [again.take(Job((name,)), 0, lambda: 2) for name in ("a", "b", "alone")] == [1, 1, 1]
+    assert again.take(Job(("a",)), 1, lambda: 2) == 2

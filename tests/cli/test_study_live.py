@@ -1,5 +1,6 @@
 """Whoever waits for a study sees what is measured, what is known already, and how long it takes."""
 
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -7,10 +8,9 @@ import pytest
 from rich.console import Console
 
 from imagenet_opt.cli.study_live import live, seconds_left
+from imagenet_opt.cli.study_outcome import Outcome
 from imagenet_opt.cli.study_plan import Plan, StepsFile
-from imagenet_opt.cli.study_request import Request
-from imagenet_opt.cli.study_steps import Outcome
-from tests.cli.studies import speed
+from tests.cli.studies import small_request, speed
 
 NUM_STEPS = 16
 
@@ -19,8 +19,8 @@ NUM_STEPS = 16
 def outcome() -> Outcome:
     steps = [{"name": f"step {i}, with a long name that no column holds"} for i in range(NUM_STEPS)]
     file = StepsFile.model_validate({"order": "alone", "steps": steps})
-    request = Request("mine", "Mine", "steps", {}, (), 4, 1.0, 0, None, Path())
-    return Outcome(Plan(file, (), batch_size=64, has_gpu=False), request, cold=True)
+    request = replace(small_request("ladder", Path()), repeats=4)
+    return Outcome(Plan(file, (), batch_size=64, has_gpu=False, mixed="32-true"), request, cold=True)
 
 
 def measure(outcome: Outcome, num_rounds: int) -> None:

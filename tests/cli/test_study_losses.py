@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from imagenet_opt.cli import study_steps
+from imagenet_opt.cli import study_apart
 from imagenet_opt.cli.kept import Kept
 from imagenet_opt.cli.study_losses import compare_losses
-from imagenet_opt.cli.study_steps import Outcome
+from imagenet_opt.cli.study_outcome import Outcome
 from imagenet_opt.measure.parity import Parity
 from tests.cli.turns import Processes, Words, announced, steps_outcome
 
@@ -27,7 +27,7 @@ def curve(words: Words) -> list[float]:
 
 def compared(folder: Path, monkeypatch: pytest.MonkeyPatch, failing: str = "-") -> tuple[Outcome, Processes]:
     processes = Processes(curve=curve, fails=lambda words, number: failing in words)
-    monkeypatch.setattr(study_steps, "call_apart", processes)
+    monkeypatch.setattr(study_apart, "call_apart", processes)
     outcome = steps_outcome(folder, STEPS, parity_steps=10)
     outcome.speeds["start"] = [processes.speed(())]
     compare_losses(outcome, Kept(folder), announced)
@@ -74,7 +74,7 @@ def test_nothing_is_trained_where_no_loss_can_be_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
 ) -> None:
     processes = Processes()
-    monkeypatch.setattr(study_steps, "call_apart", processes)
+    monkeypatch.setattr(study_apart, "call_apart", processes)
     outcome = steps_outcome(tmp_path, STEPS[1:2], parity_steps=10)
     outcome.speeds["start"] = [processes.speed(())]
     compare_losses(outcome, Kept(tmp_path), announced)

@@ -36,7 +36,7 @@ def row(made: Plan, name: str) -> Row:
 
 def shipped(name: str, *given: str, has_gpu: bool = True) -> Plan:
     _, found = read_study(name, config_folder() / "study")
-    return Plan(StepsFile.model_validate(found.model_extra), given, batch_size=50, has_gpu=has_gpu)
+    return Plan(StepsFile.model_validate(found.model_extra), given, batch_size=50, has_gpu=has_gpu, mixed="bf16-mixed")
 
 
 def composed(*words: str) -> DictConfig:
@@ -157,7 +157,7 @@ def test_names_must_tell_the_steps_apart() -> None:
 @pytest.mark.parametrize(("size", "factor", "batch"), [(256, 1.5, 384), (50, 1.5, 72), (6, 1.5, 9), (1, 0.5, 1)])
 def test_a_batch_becomes_a_multiple_of_eight_unless_it_is_small(size: int, factor: float, batch: int) -> None:
     file = StepsFile.model_validate({"order": "alone", "steps": [{"name": "a", "batch_factor": factor}]})
-    made = Plan(file, (), batch_size=size, has_gpu=False)
+    made = Plan(file, (), batch_size=size, has_gpu=False, mixed="32-true")
     assert made.overrides_of(row(made, "a")) == (f"data.batch_size={batch}",)
 
 

@@ -3,15 +3,19 @@
 import math
 import os
 import statistics
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from lightning.pytorch import LightningModule
 
 from imagenet_opt.cli import study_scaling_turn
 from imagenet_opt.cli.apart import call_apart
 from imagenet_opt.cli.study_request import checked_options
 from imagenet_opt.cli.study_scaling import Scaling, sheet
-from imagenet_opt.cli.study_scaling_turn import Job, StepRate, train
+from imagenet_opt.cli.study_scaling_turn import Job, StepRate, Stretch, train
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.interleave import Rounds
 from tests.cli.studies import small_request
@@ -76,6 +80,36 @@ def test_without_one_process_nothing_is_compared() -> None:
     assert found.rows[1][1] == 10.0 and found.rows[1][3] is None and found.plots == ()
 
 
+class Clock:
+    """In the place of `time`. seconds: of each step; of those after them, the last one's."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.seconds, self.now, self.num_steps = seconds, 0.0, 0
+
+    def step(self) -> None:
+        self.now += self.seconds[min(self.num_steps, len(self.seconds) - 1)]
+        self.num_steps += 1
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def test_only_the_stretch_after_the_slow_first_steps_and_the_reckoning_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three steps that compile, eight of 0.1 s that tell how many fit into 2 s, and so many of 0.2 s."""
+    clock = Clock(30.0, 5.0, 5.0, *[0.1] * 8, 0.2)
+    monkeypatch.setattr(study_scaling_turn, "time", clock)
+    strategy = SimpleNamespace(broadcast=lambda value: value)
+    trainer: Any = SimpleNamespace(
+        strategy=strategy, train_dataloader=None, num_training_batches=1000, world_size=2, should_stop=False
+    )
+    stretch, module = Stretch(2.0), LightningModule()
+    while not trainer.should_stop:
+        clock.step()
+        stretch.on_train_batch_end(trainer, module, None, range(6), clock.num_steps - 1)
+    assert clock.num_steps == 3 + 8 + 20
+    assert stretch.pace == StepRate(pytest.approx(2 * 6 / 0.2), pytest.approx(0.2))  # type: ignore[arg-type]
+
+
 TINY = ("model.name=test_resnet", "data.image_size=32", "data.batch_size=6", "data.num_workers=0")
 
 
@@ -83,22 +117,33 @@ TINY = ("model.name=test_resnet", "data.image_size=32", "data.batch_size=6", "da
 def test_a_turn_goes_on_where_an_epoch_ends(
     images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
 ) -> None:
+    clock = Clock(30.0, 5.0, 5.0, 0.1)
+
+    class Clocked(Stretch):
+        def on_train_batch_end(self, *details: Any) -> None:
+            clock.step()
+            super().on_train_batch_end(*details)
+
+    monkeypatch.setattr(study_scaling_turn, "time", clock)
+    monkeypatch.setattr(study_scaling_turn, "Stretch", Clocked)
     monkeypatch.setattr(study_scaling_turn, "_LISTED", 1)
     monkeypatch.chdir(tmp_path)
     root = (f"data.root={images_root}", f"data.cache_dir={tmp_path}/cache", "trainer.precision=32-true")
-    found = train(Job((*root, *TINY), 1, 0.05, on_gpu=False))
-    assert found["images_per_second"] * found["step_seconds"] == pytest.approx(6)
+    found = train(Job((*root, *TINY), 1, 2.0, on_gpu=False))
+    assert found == pytest.approx({"images_per_second": 60.0, "step_seconds": 0.1})
+    assert clock.num_steps == 3 + 8 + 20 > 39 // 6, "of several epochs"
 
 
 @pytest.mark.slow
 def test_two_processes_train_and_the_first_one_answers(images_root: Path, tmp_path: Path) -> None:
     job = Job((f"data.root={images_root}", *TINY, "trainer.precision=32-true"), 2, 0.1, on_gpu=False)
-    before = os.getcwd()
+    before, began = os.getcwd(), time.perf_counter()
     os.chdir(tmp_path)
     try:
         own = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         found = call_apart("imagenet_opt.cli.study_scaling_turn.train", job, environment=own, limit_seconds=120)
     finally:
         os.chdir(before)
-    assert found["images_per_second"] * found["step_seconds"] == pytest.approx(2 * 6)
+    assert found["images_per_second"] == pytest.approx(2 * 6 / found["step_seconds"]), "of both"
+    assert 0 < 16 * found["step_seconds"] < time.perf_counter() - began, "so many steps are timed at least"
     assert [file.name for file in tmp_path.iterdir() if file.name != "cache"] == []

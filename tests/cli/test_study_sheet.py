@@ -1,14 +1,14 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from imagenet_opt.cli.study_outcome import Outcome
 from imagenet_opt.cli.study_plan import Plan, StepsFile
-from imagenet_opt.cli.study_request import Request
 from imagenet_opt.cli.study_sheet import gaps, sheets
-from imagenet_opt.cli.study_steps import Outcome
 from imagenet_opt.cli.study_winners import why_not
 from imagenet_opt.measure.parity import Parity
-from tests.cli.studies import speed
+from tests.cli.studies import small_request, speed
 
 
 @pytest.fixture
@@ -16,8 +16,8 @@ def outcome() -> Outcome:
     steps = [{"name": name, "overrides": [f"model.drop_rate={name}"]} for name in ("fast", "lossy", "slow", "broken")]
     steps += [{"name": "graph", "overrides": ["a=b"], "needs": "gpu"}]
     file = StepsFile.model_validate({"order": "alone", "steps": steps})
-    request = Request("mine", "Mine", "steps", {}, (), 4, 1.0, 10, 2.0, apply=False, folder=Path())
-    found = Outcome(Plan(file, (), batch_size=64, has_gpu=False), request, cold=True)
+    request = replace(small_request("ladder", Path()), repeats=4, parity_steps=10, price_per_hour=2.0)
+    found = Outcome(Plan(file, (), batch_size=64, has_gpu=False, mixed="32-true"), request, cold=True)
     rounds = [1.0, 0.7, 1.05, 0.9]  # the machine's moods
     wobble = [1.0, 1.01, 0.99, 1.0]
     for name, times in {"start": 1.0, "fast": 1.5, "lossy": 1.4, "slow": 0.6}.items():

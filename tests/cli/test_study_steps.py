@@ -1,18 +1,20 @@
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from imagenet_opt.cli import study_steps
+from imagenet_opt.cli import study_apart
 from imagenet_opt.cli.apart import Hung
 from imagenet_opt.cli.kept import Kept
+from imagenet_opt.cli.study_apart import apart
 from imagenet_opt.cli.study_sheet import sheets
-from imagenet_opt.cli.study_steps import apart, begin, measure_speeds
+from imagenet_opt.cli.study_steps import begin, measure_speeds
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.interleave import TurnFailed
 from tests.cli.studies import TINY, small_request
-from tests.cli.turns import Processes, announced, steps_outcome
+from tests.cli.turns import Processes, Words, announced, steps_outcome
 
 FUSED = "optimizer.fused=true"
 STEPS: list[dict[str, Any]] = [
@@ -21,21 +23,23 @@ STEPS: list[dict[str, Any]] = [
 ]
 
 
-def test_without_its_first_row_a_study_ends_with_what_to_mend(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
-) -> None:
-    monkeypatch.setattr(study_steps, "call_apart", Processes(fails=lambda words, number: True))
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch, checked: None) -> Processes:
+    found = Processes(times={FUSED: 1.5})
+    monkeypatch.setattr(study_apart, "call_apart", found)
+    return found
+
+
+def test_without_its_first_row_a_study_ends_with_what_to_mend(tmp_path: Path, turns: Processes) -> None:
+    turns.fails = lambda words, number: True
     outcome = steps_outcome(tmp_path, STEPS, start=["seed=3"])
     with pytest.raises(ConfigError, match=r"first row, start, .*: out of memory; .* python train.py data=demo .*seed"):
         measure_speeds(outcome, Kept(tmp_path), announced)
 
 
-def test_where_the_first_row_fails_later_the_rounds_before_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
-) -> None:
+def test_where_the_first_row_fails_later_the_rounds_before_count(tmp_path: Path, turns: Processes) -> None:
     """Each round begins with another row; in the third the last one has its turn before the start."""
-    turns = Processes(times={FUSED: 1.5}, fails=lambda words, number: number == 8)
-    monkeypatch.setattr(study_steps, "call_apart", turns)
+    turns.fails = lambda words, number: number == 8
     outcome = steps_outcome(tmp_path, STEPS, repeats=4)
     measure_speeds(outcome, Kept(tmp_path), announced)
     assert len(turns.jobs) == 8 and FUSED not in turns.jobs[-1].overrides
@@ -43,14 +47,46 @@ def test_where_the_first_row_fails_later_the_rounds_before_count(
     sheet, _ = sheets(outcome)
     assert any(note.startswith("Measuring ended in round 3, as start failed") for note in sheet.notes)
     assert sheet.texts()[1][2].startswith("1.50 x")
+    turns.fails = lambda words, number: False
+    measure_speeds(steps_outcome(tmp_path, STEPS, repeats=4), Kept(tmp_path), announced)
+    assert len(turns.jobs) == 8 + 6, "the round that it broke off is tried again as a whole"
 
 
-def test_a_row_that_fails_later_is_told_where_others_stand_on_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
-) -> None:
+def test_a_round_that_was_broken_off_is_measured_anew(tmp_path: Path, turns: Processes) -> None:
+    """As it is compared in itself, and the machine has another mood by then."""
+
+    def interrupted(words: Words, number: int) -> bool:
+        if number == 5:
+            raise KeyboardInterrupt
+        return False
+
+    turns.fails = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        measure_speeds(steps_outcome(tmp_path, STEPS), Kept(tmp_path), announced)
+    measure_speeds(steps_outcome(tmp_path, STEPS), Kept(tmp_path), announced)
+    assert len(turns.jobs) == 5 + 3, "all of the second round, and none of the first"
+
+
+def test_beside_other_steps_all_is_measured_anew(tmp_path: Path, turns: Processes) -> None:
+    for steps, num_turns in ((STEPS[:1], 4), (STEPS, 6), (STEPS, 0)):
+        before = len(turns.jobs)
+        measure_speeds(steps_outcome(tmp_path, steps), Kept(tmp_path), announced)
+        assert len(turns.jobs) - before == num_turns
+
+
+def test_what_has_failed_is_not_tried_again_by_the_next_command(tmp_path: Path, turns: Processes) -> None:
+    """It may hang for an hour; and a turn of it now would be of no round."""
+    turns.fails = lambda words, number: FUSED in words
+    for num_turns in (2 * len(STEPS) + 1, 0):
+        before, outcome = len(turns.jobs), steps_outcome(tmp_path, STEPS)
+        measure_speeds(outcome, Kept(tmp_path), announced)
+        assert len(turns.jobs) - before == num_turns
+        assert outcome.failures == {"fused": "out of memory"} and len(outcome.speeds["freed"]) == 2
+
+
+def test_a_row_that_fails_later_is_told_where_others_stand_on_it(tmp_path: Path, turns: Processes) -> None:
     """In the second round of three rows the second has the first turn."""
-    turns = Processes(times={FUSED: 1.5}, fails=lambda words, number: number == 4)
-    monkeypatch.setattr(study_steps, "call_apart", turns)
+    turns.fails = lambda words, number: number == 4
     outcome = steps_outcome(tmp_path, STEPS, repeats=2)
     measure_speeds(outcome, Kept(tmp_path), announced)
     sheet, _ = sheets(outcome)
@@ -67,7 +103,7 @@ def test_a_turn_may_take_an_hour_to_compile_and_what_hangs_is_told(
         limits.append(limit_seconds)
         raise Hung("no end")
 
-    monkeypatch.setattr(study_steps, "call_apart", hang)
+    monkeypatch.setattr(study_apart, "call_apart", hang)
     with pytest.raises(TurnFailed, match=r"no end; it hangs .* leave it out in a study of your own"):
         apart("speed", None, small_request("ladder", tmp_path), timed_seconds=8)
     assert limits == [3680]
@@ -91,9 +127,16 @@ def test_what_the_start_undoes_and_what_is_nothing_here_is_told_beforehand(
     [("optimizer=lamb", "chooses a group"), ("+callbacks=ema", "chooses a group"), ("~callbacks.mixing", "removes")],
 )
 def test_what_no_experiment_can_hold_is_told_before_hours_of_measuring(
-    word: str, reason: str, tmp_path: Path, checked: None
+    word: str, reason: str, tmp_path: Path, own_conf: Path, checked: None
 ) -> None:
-    outcome = steps_outcome(tmp_path, [{"name": "seed", "overrides": ["seed=1"]}, {"name": "a", "overrides": [word]}])
-    request = outcome.request
+    steps = [{"name": "seed", "overrides": ["seed=1"]}, {"name": "a", "overrides": [word]}]
+    request = steps_outcome(tmp_path, steps, apply=True).request
     with pytest.raises(ConfigError, match=rf"--apply: .*{reason}.*; leave --apply out"):
-        begin(type(request)(**{**vars(request), "apply": True}), Kept(tmp_path))
+        begin(request, Kept(tmp_path))
+
+
+def test_where_no_experiment_can_be_written_is_told_too(tmp_path: Path, own_conf: Path, checked: None) -> None:
+    shutil.rmtree(own_conf / "experiment")
+    request = steps_outcome(tmp_path, STEPS, apply=True).request
+    with pytest.raises(ConfigError, match="experiment cannot be written"):
+        begin(request, Kept(tmp_path))

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 import yaml
 
-from imagenet_opt.cli import study_steps
+from imagenet_opt.cli import study_apart
 from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.kept import Kept
-from imagenet_opt.cli.study_steps import Outcome, measure_speeds
+from imagenet_opt.cli.study_outcome import Outcome
+from imagenet_opt.cli.study_steps import measure_speeds
 from imagenet_opt.cli.study_turn import TogetherJob
-from imagenet_opt.cli.study_winners import choose, keep_winners, measure_together
+from imagenet_opt.cli.study_winners import choose, keep_winners, measure_together, words_of
 from imagenet_opt.cli.tuned import host
 from imagenet_opt.measure.parity import Parity
 from tests.cli.turns import Processes, announced, steps_outcome
@@ -28,11 +29,11 @@ STEPS: list[dict[str, Any]] = [
 COMMAND = "imagenet-opt study data=demo --apply"
 
 
-def measured(folder: Path, processes: Processes) -> Outcome:
+def measured(folder: Path, processes: Processes, *given: str) -> Outcome:
     """All rows, and losses that stay."""
-    outcome = steps_outcome(folder, STEPS, MIXING, start="plain", repeats=3, parity_steps=10, command=COMMAND)
+    outcome = steps_outcome(folder, STEPS, MIXING, *given, start="plain", repeats=2, parity_steps=10, command=COMMAND)
     for row in outcome.plan.rows:
-        outcome.speeds[row.name] = [processes.speed(outcome.plan.overrides_of(row)) for _ in range(3)]
+        outcome.speeds[row.name] = [processes.speed(outcome.plan.overrides_of(row)) for _ in range(2)]
     outcome.parities = {step["name"]: Parity(0.1, 0.2) for step in STEPS}
     return outcome
 
@@ -40,7 +41,7 @@ def measured(folder: Path, processes: Processes) -> Outcome:
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch, own_conf: Path, checked: None) -> Processes:
     found = Processes(times={LAST: 1.2, COMPILE: 1.3, MODE: 1.1})
-    monkeypatch.setattr(study_steps, "call_apart", found)
+    monkeypatch.setattr(study_apart, "call_apart", found)
     return found
 
 
@@ -62,17 +63,20 @@ def test_what_is_worth_it_becomes_an_experiment_that_says_what_was_measured(
     (file,) = experiments(own_conf)
     assert file.stem == f"tuned_{host()}_study" and f"written to {file}" in sheet.notes[0]
     header = [line for line in file.read_text().splitlines() if line.startswith("# ")]
-    facts, command, rounds, alone, _, last, mode = header[1:]
+    facts, command, rounds, alone, _, now, _, last, mode = header[1:]
     assert facts.startswith("# 20") and host() in facts and f"torch {version('torch')}" in facts
     assert str(kept.machine["gpu"] or kept.machine["cpu"]) in facts
-    assert command == f"# {COMMAND}" and rounds.endswith("in 3 rounds")
-    assert alone == "# network alone 1,000 -> 1,716 images/s, 1.72 x (1.72 to 1.72) faster"
+    assert command == f"# {COMMAND}" and rounds.endswith("against the start and how you train now, in 2 rounds")
+    assert alone == "# network alone over the start 1,000 -> 1,716 images/s, 1.72 x (1.72 to 1.72) faster"
+    assert now == "# network alone over how you train now 1,000 -> 1,716 images/s, 1.72 x (1.72 to 1.72) faster"
     assert last.startswith("# channels_last: network alone 1.20 x (1.20 to 1.20) faster, full pipeline 1.20 x")
     assert "loss same: 0.100, seeds 0.200 (channels_last against start)" in last
     assert mode.startswith("# max-autotune: network alone 1.43 x") and "against channels_last)" in mode
     assert "mixing" not in yaml.safe_load(file.read_text())["callbacks"], "that belongs to the recipe"
     config = composed((*outcome.request.overrides, f"+experiment=[demo,{file.stem}]"))
-    assert config.callbacks.mixing.mode == "on" and not config.optimizer.fused
+    usual = composed(outcome.request.overrides)
+    assert config.callbacks.mixing.mode == "on" and config.optimizer == usual.optimizer
+    assert config.data == usual.data, "what made no difference to float32 stays as the user trains"
     assert (config.callbacks.acceleration.compile, config.callbacks.acceleration.compile_mode) == (True, "max-autotune")
 
 
@@ -81,10 +85,68 @@ def test_together_they_are_measured_with_the_mixing_that_the_user_trains_with(
 ) -> None:
     keep_winners(measured(tmp_path, processes), Kept(tmp_path), announced)
     together = [job.overrides for job in processes.jobs if isinstance(job, TogetherJob)]
-    assert len(together) == 6
+    assert len(together) == 6 and len(set(together)) == 3
     for words in set(together):
         assert composed(words).callbacks.mixing.mode == "on"
         assert (COMPILE in words) == (MODE in words) == (LAST in words)
+
+
+def test_what_the_user_has_already_is_told(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
+    outcome = measured(tmp_path, processes, LAST, COMPILE, MODE)
+    (note,) = keep_winners(outcome, Kept(tmp_path), announced).notes
+    assert "network alone over how you train now 1,716 -> 1,716 images/s, 1.00 x" in note
+    assert "; no difference from how you train now; written to " in note
+    assert "# no difference from how you train now" in experiments(own_conf)[0].read_text().splitlines()
+
+
+def test_what_is_slower_than_what_the_user_has_is_not_written(
+    processes: Processes, own_conf: Path, tmp_path: Path
+) -> None:
+    """Compiling was slow in the rows, and is fast as the user trains."""
+    outcome = measured(tmp_path, processes, COMPILE)
+    for name in ("compile", "max-autotune"):
+        outcome.speeds[name] = [processes.speed(()) for _ in range(2)]
+    (note,) = keep_winners(outcome, Kept(tmp_path), announced).notes
+    assert note.startswith("No experiment was written: together they are slower than how you train now: network alone")
+    assert "over the start 1,000 -> 1,200 images/s" in note and "you train now 1,300 -> 1,200 images/s" in note
+    assert not experiments(own_conf)
+
+
+def test_what_does_harm_is_written_off(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
+    outcome = measured(tmp_path, processes, FUSED)
+    (slow,) = (row for row in outcome.plan.rows if row.name == "fused")
+    outcome.speeds["fused"] = [processes.speed(()) for _ in range(2)]
+    assert words_of(outcome, []) == ["optimizer.fused=false"]
+    (note,) = keep_winners(outcome, Kept(tmp_path), announced).notes
+    assert "off, as it did harm: optimizer.fused=false" in note
+    (file,) = experiments(own_conf)
+    assert yaml.safe_load(file.read_text())["optimizer"] == {"fused": False}
+    outcome.speeds["fused"] = outcome.speeds["max-autotune"]
+    assert words_of(outcome, []) == []
+    outcome.parities["fused"] = Parity(0.3, 0.2)
+    assert words_of(outcome, []) == ["optimizer.fused=false"]
+    outcome.parities["fused"] = "failed: the loss is NaN"
+    assert words_of(outcome, []) == ["optimizer.fused=false"]
+    outcome.plan.drop(slow, first_round=True)
+    outcome.failures, outcome.parities = {"fused": "out of memory"}, {}
+    del outcome.speeds["fused"]
+    assert words_of(outcome, []) == ["optimizer.fused=false"]
+
+
+def test_what_a_harmless_step_has_too_is_not_to_blame(processes: Processes, tmp_path: Path) -> None:
+    """Compiling is no difference, and max-autotune slower: the user's compile stays."""
+    processes.times = {MODE: 0.8}
+    outcome = measured(tmp_path, processes)
+    assert words_of(outcome, []) == ["callbacks.acceleration.compile_mode=default"]
+
+
+def test_where_a_row_is_left_out_its_failure_is_none_of_the_step(tmp_path: Path) -> None:
+    outcome = steps_outcome(tmp_path, STEPS[:1])
+    outcome.failures["channels_last"] = "out of memory"
+    outcome.plan.file.start = "plain"
+    assert words_of(outcome, []) == ["callbacks.acceleration.channels_last=false"]
+    outcome.plan.file.order = "leave_one_out"
+    assert words_of(outcome, []) == []
 
 
 def test_turns_of_all_together_are_none_of_later_rounds(processes: Processes, tmp_path: Path) -> None:
@@ -107,7 +169,8 @@ def test_what_is_not_faster_together_is_not_written(processes: Processes, own_co
     kept, outcome = Kept(tmp_path), measured(tmp_path, processes)
     processes.times = {LAST: 1.2, COMPILE: 1 / 1.2}
     (note,) = keep_winners(outcome, kept, announced).notes
-    assert note.startswith("No experiment was written: together they are not faster for sure: network alone 1,000 ->")
+    told = "together they are not faster for sure: network alone over the start 1,000 ->"
+    assert note.startswith(f"No experiment was written: {told}")
     assert not experiments(own_conf)
 
 
@@ -117,6 +180,7 @@ def test_a_turn_that_fails_together_leaves_no_experiment(processes: Processes, o
     assert keep_winners(outcome, kept, announced).notes == (
         "No experiment was written: all that is worth keeping: out of memory",
     )
+    assert len(processes.jobs) == 3, "the start and the user's own run once, for nothing"
     assert not experiments(own_conf)
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.cli.study_plan import Plan, StepsFile
-from imagenet_opt.cli.study_steps import Outcome, Speed
+from imagenet_opt.cli.study_outcome import Outcome, Speed
+from imagenet_opt.cli.study_plan import Plan, StepsFile, key_of
 from imagenet_opt.cli.study_turn import SpeedJob
 from imagenet_opt.measure.interleave import TurnFailed
 from tests.cli.studies import TINY, small_request
@@ -32,9 +32,9 @@ class Processes:
 
     def speed(self, words: Words) -> Speed:
         """Nothing but the overrides decides, so intervals have no width."""
-        rate = 1000.0
+        rate, last = 1000.0, {key_of(word): word for word in words}
         for word, times in self.times.items():
-            rate *= times if word in words else 1.0
+            rate *= times if word in last.values() else 1.0
         facts: Speed = {"busy": 0.5, "memory_gib": 2.0, "compile_seconds": None, "batch_size": 4.0}
         return facts | {"compute": rate, "full": rate / 2, "step_seconds": None, "kernel_seconds": None}
 
@@ -43,7 +43,8 @@ def steps_outcome(folder: Path, steps: list[dict[str, Any]], *given: str, start:
     """Of a ladder of which nothing is measured. given: overrides. asked: fields of the Request."""
     options = {"order": "cumulative", "start": start if start == "plain" else list(start), "steps": steps}
     request = replace(small_request("ladder", folder, *TINY, *given), options=options, **asked)
-    plan = Plan(StepsFile.model_validate(options), request.overrides, batch_size=4, has_gpu=True)
+    file = StepsFile.model_validate(options)
+    plan = Plan(file, request.overrides, batch_size=4, has_gpu=True, mixed="bf16-mixed")
     return Outcome(plan, request, cold=False)
 
 

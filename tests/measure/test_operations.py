@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from imagenet_opt.measure.operations import GROUPS, group_of, kernel_seconds, timed_operations
+from imagenet_opt.measure.operations import GROUPS, covered, group_of, kernel_seconds, timed_operations
 
 KINDS = {
     "contraction": """convolution mkldnn_convolution cudnn_convolution convolution_backward conv2d _conv_depthwise2d mm
@@ -77,3 +77,8 @@ def test_a_forward_within_the_optimizers_step_is_none_of_its_work() -> None:
     groups = {(one.name, one.group) for one in timed_operations(profile, num_steps=1, on_gpu=False)}
     assert {("aten::addmm", "contraction"), ("aten::relu", "element-wise"), ("aten::add_", "optimizer")} <= groups
     assert ("Optimizer.step#SGD.step", "rest") in groups
+
+
+def test_what_runs_at_the_same_time_counts_once() -> None:
+    assert covered([]) == 0
+    assert covered([(5.0, 6.0), (0.0, 3.0), (1.0, 2.0), (2.5, 4.0), (4.0, 4.5)]) == 4.5 + 1.0

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_opt.cli.tuned import host, how_to_train, write_tuned
+from imagenet_opt.measure.contest import TURNS, surely_faster
 from imagenet_opt.measure.diagnosis import Diagnosis, Finding
 from imagenet_opt.measure.evidence import evidence_of
 from imagenet_opt.measure.statistics import Estimate, ratio_interval
-
-_ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Trial:
     @property
     def helps(self) -> bool:
         """Whether each turn with it was faster than each without."""
-        return min(self.after) > max(self.before)
+        return surely_faster(self.after, self.before)
 
     def plain(self) -> dict[str, Any]:
         """For a file."""
@@ -44,7 +43,8 @@ class Trial:
     def __str__(self) -> str:
         was, now, gain = statistics.median(self.before), statistics.median(self.after), self.gain
         predicted = "" if self.predicted is None else f"; predicted {self.predicted:.2f} times"
-        verdict = "faster" if self.helps else "slower" if max(self.after) < min(self.before) else "no difference"
+        slower = surely_faster(self.before, self.after)
+        verdict = "faster" if self.helps else "slower" if slower else "no difference"
         times = f"{gain.median:.2f} times ({gain.low:.2f} to {gain.high:.2f} in {gain.num} rounds)"
         return f"{was:.0f} -> {now:.0f} images/s, {times}{predicted}: {verdict}"
 
@@ -88,7 +88,7 @@ def try_out(overrides: tuple[str, ...], cure: Finding, *, seconds: float, cold: 
     rates: tuple[list[float], list[float]] = ([], [])
     # Files that the other has not brought into some server's memory.
     patients[1].samples.rows = patients[0].samples.rows[::-1]
-    for number in range(_ROUNDS):
+    for number in range(TURNS):
         for which in (0, 1) if number % 2 == 0 else (1, 0):
             rates[which].append(patients[which].full_run(seconds, cold=cold)[1])
     return Trial(cure.rule, cure.overrides, tuple(rates[0]), tuple(rates[1]), cure.gain)

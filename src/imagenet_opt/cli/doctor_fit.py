@@ -28,7 +28,8 @@ _MOST_TAKEN = 0.05
 
 @dataclass
 class Watched:
-    """stamps: seconds at the end of each step, and before the first; num_images: of each, 0 for the first stamp.
+    """stamps: seconds at the end of each step, and before the first; num_images: of each, 0 for the first stamp. On a
+    GPU by its own clock: the host launches steps ahead of it, and waits for it now and then.
 
     phases: seconds of a step that the main process spent, by what it did. device_seconds: of a step, that the device
     computed. waits: where the host waited for the device in ordinary steps, and how often in each of these.
@@ -83,6 +84,7 @@ class Watch(Callback):
         self._num_warm = self._num_ready = 0
         self._own: dict[str, float] = {}
         self._device_clock: CudaClock | None = None
+        self._step_clock: CudaClock | None = None
         self._found: Counter[str] = Counter()
         self._is_ordinary = False
         self._is_counting = False
@@ -96,7 +98,7 @@ class Watch(Callback):
         self._simulated: Any = simulated[0] if simulated else None
         self._waits: HostWaits | None = None
         if trainer.strategy.root_device.type == "cuda":
-            self._device_clock = CudaClock()
+            self._device_clock, self._step_clock = CudaClock(), CudaClock()
         if self._device_clock is not None and self.sees_waits:
             self._waits = HostWaits()
             self._clock.started.append(self._fetch_begins)
@@ -141,10 +143,10 @@ class Watch(Callback):
                 self._look(trainer.strategy.root_device)
                 self._begin(trainer)
             return
-        self.seen.stamps.append(now)
+        self._stamp(now)
         self.seen.num_images.append(len(batch))
         self._is_ordinary = not is_logging_step(trainer)
-        enough = now - self.seen.stamps[0] >= self.seconds and len(self.seen.stamps) > self.least_steps
+        enough = now - self.seen.stamps[0] >= self.seconds and len(self.seen.num_images) > self.least_steps
         enough = enough and sum(self.seen.num_images) >= 2 * ahead and not has_few_pauses(self.seen.stamps)
         if enough or now - self._began >= self.limit_seconds or trainer.is_last_batch:  # what ends an epoch is no step
             self._end(trainer)
@@ -184,9 +186,23 @@ class Watch(Callback):
         self._own = dict(self._clock.own_seconds)
         self.seen.stamps.append(time.perf_counter())
         self.seen.num_images.append(0)
+        if self._step_clock is not None:
+            self._step_clock.lap()
+
+    def _stamp(self, now: float) -> None:
+        """The end of a step; of a GPU's, those that it has ended by now."""
+        if self._step_clock is None:
+            self.seen.stamps.append(now)
+        else:
+            self._step_clock.lap()
+            self._note_ended(self._step_clock)
+
+    def _note_ended(self, clock: CudaClock) -> None:
+        for seconds in clock.finished_seconds():
+            self.seen.stamps.append(self.seen.stamps[-1] + seconds)
 
     def _end(self, trainer: Trainer) -> None:
-        num_steps = len(self.seen.stamps) - 1
+        num_steps = len(self.seen.num_images) - 1
         taken = self._num_ready - num_ready(trainer.train_dataloader)
         self.seen.steady |= taken <= max(1, _MOST_TAKEN * num_steps)  # one may be half made
         is_save, phases = saves(trainer), Counter[str]()
@@ -195,8 +211,8 @@ class Watch(Callback):
         self.seen.phases = dict(phases)
         self.seen.cpu_seconds = (time.process_time() - self._cpu) / num_steps
         self.seen.device_seconds = (self._busy_seconds() - self._busy) / num_steps
-        if self._device_clock is not None:
-            self.seen.stamps[-1] = time.perf_counter()  # the GPU was behind
+        if self._step_clock is not None:
+            self._note_ended(self._step_clock)  # `_busy_seconds` has waited for the GPU, which was behind
         self.seen.compile_seconds = compile_seconds(trainer)
 
     def _busy_seconds(self) -> float:

@@ -9,6 +9,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+_WITHIN = "IMAGENET_OPT_RUNS_WITHIN"
+
 
 def only(config: DictConfig, *, callbacks: tuple[str, ...]) -> DictConfig:
     """Without loggers, and with these callbacks only."""
@@ -20,9 +22,21 @@ def only(config: DictConfig, *, callbacks: tuple[str, ...]) -> DictConfig:
 
 
 @contextlib.contextmanager
+def removed_afterwards() -> Iterator[dict[str, str]]:
+    """Variables for a process whose run folders are removed here, as it cannot do that where it is killed."""
+    with tempfile.TemporaryDirectory(prefix=".doctor_", dir=_runs(), ignore_cleanup_errors=True) as folder:
+        yield {_WITHIN: str(Path(folder).absolute())}
+
+
+def _runs() -> str:
+    """On the disk where runs are written."""
+    return os.environ.get(_WITHIN) or ("runs" if Path("runs").is_dir() else ".")
+
+
+@contextlib.contextmanager
 def run_folder(config: DictConfig, *, within: Path | None = None) -> Iterator[DictConfig]:
     """The configuration of a run that leaves nothing behind, on the disk where runs are written, or `within`."""
-    runs = within or ("runs" if Path("runs").is_dir() else ".")
+    runs = within or _runs()
     with tempfile.TemporaryDirectory(prefix=".doctor_", dir=runs, ignore_cleanup_errors=True) as folder:
         changed: Any = config.copy()
         with open_dict(changed):

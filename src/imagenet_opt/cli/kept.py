@@ -1,11 +1,11 @@
-"""What was measured, kept line by line, so that a study that was broken off goes on."""
+"""What was measured, kept line by line and round by round, so that a study that was broken off goes on."""
 
 import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class Kept:
             "gpu": gpu,
         }
         self.answers: dict[str, Any] = {}
+        self._round: list[dict[str, Any]] | None = None
         found = self.file.read_bytes() if self.file.exists() else b""
         self._is_torn = bool(found) and not found.endswith(b"\n")
         for line in found.splitlines():
@@ -50,14 +51,32 @@ class Kept:
         key = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:24]
         if key not in self.answers:
             self.answers[key] = answer = measure()
-            self._append({"key": key, "number": number, "job": asdict(job), "answer": answer})
+            row = {"key": key, "number": number, "job": asdict(job), "answer": answer}
+            if self._round is None:
+                self._append([row])
+            else:
+                self._round.append(row)
         return self.answers[key]
 
-    def _append(self, row: dict[str, Any]) -> None:
+    @contextmanager
+    def whole_round(self) -> Iterator[None]:
+        """What is taken within is written at its end, or not at all: after an interruption a round is measured anew.
+
+        What is compared within a round has seen the machine in one mood, which two sessions have not.
+        """
+        self._round = []
+        try:
+            yield
+            if self._round:
+                self._append(self._round)
+        finally:
+            self._round = None
+
+    def _append(self, rows: Sequence[dict[str, Any]]) -> None:
+        lines = b"".join(json.dumps(row, default=str).encode() + b"\n" for row in rows)
         try:
             with self.file.open("ab") as file:
-                file.write(b"\n" if self._is_torn else b"")
-                file.write(json.dumps(row, default=str).encode() + b"\n")
+                file.write(b"\n" + lines if self._is_torn else lines)
                 file.flush()
                 os.fsync(file.fileno())
             self._is_torn = False

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from imagenet_opt.cli.progress import duration
+from imagenet_opt.cli.study_outcome import Outcome
 from imagenet_opt.cli.study_sheet import MEASURES, gaps, rates, ratios_of
-from imagenet_opt.cli.study_steps import Outcome
 from imagenet_opt.cli.terminal import printable
 
 _KEPT_SECONDS = 1.0

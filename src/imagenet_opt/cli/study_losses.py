@@ -2,18 +2,20 @@
 
 import sys
 from collections.abc import Callable, Collection
-from functools import partial
 
 from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.kept import Kept
 from imagenet_opt.cli.progress import duration
+from imagenet_opt.cli.study_apart import losses_of
+from imagenet_opt.cli.study_outcome import Outcome
 from imagenet_opt.cli.study_plan import Row
-from imagenet_opt.cli.study_steps import Outcome, apart, plain
 from imagenet_opt.cli.study_turn import LossJob
 from imagenet_opt.measure.interleave import TurnFailed
 from imagenet_opt.measure.parity import Parity, parity
 
 NUM_SEEDS = 3
+FAILED = "failed: "
+"""How it begins why the loss of a row was not compared that could not be trained."""
 
 
 def compare_losses(outcome: Outcome, kept: Kept, announce: Callable[[str], None]) -> None:
@@ -38,7 +40,7 @@ def _compared(row: Row, base: Row, curves: "_Curves", seeds: list[list[float]]) 
     if isinstance(without := curves.of(base), str):
         return f"not compared, as {base.name} failed: {without}"
     found = curves.of(row)
-    return f"failed: {found}" if isinstance(found, str) else parity(found, without, seeds)
+    return f"{FAILED}{found}" if isinstance(found, str) else parity(found, without, seeds)
 
 
 class _Curves:
@@ -68,8 +70,7 @@ class _Curves:
     def _measured(self, row: Row, seed: int) -> list[float]:
         self.announce(f"loss of {self.num_steps} steps: {row.name}, seed {seed}")
         job = LossJob((*self.outcome.plan.overrides_of(row), f"seed={seed}"), self.num_steps)
-        measure = partial(apart, "losses", job, self.outcome.request, timed_seconds=self.seconds)
-        found: list[float] = self.kept.take(job, 0, measure, config=plain(job.overrides))
+        found = losses_of(job, self.outcome.request, self.kept, timed_seconds=self.seconds)
         self.outcome.losses.setdefault(row.name, {})[seed] = found
         return found
 

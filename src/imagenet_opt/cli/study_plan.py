@@ -89,7 +89,7 @@ class Plan:
         *,
         batch_size: int,
         has_gpu: bool,
-        mixed: str = "bf16-mixed",
+        mixed: str,
     ) -> None:
         _check(file)
         self.file = file
@@ -146,8 +146,8 @@ class Plan:
 
     def replaced(self) -> list[tuple[str, str]]:
         """Overrides of the command line that the start undoes, each with what it sets there."""
-        starts = {_key(word): word for word in self.file.below}
-        given = [(word, starts[_key(word)]) for word in self.overrides if _key(word) in starts]
+        starts = {key_of(word): word for word in self.file.below}
+        given = [(word, starts[key_of(word)]) for word in self.overrides if key_of(word) in starts]
         return [(word, start) for word, start in given if _value(word) != _value(start)]
 
     def notes(self) -> list[str]:
@@ -208,7 +208,8 @@ def _check(file: StepsFile) -> None:
             )
 
 
-def _key(word: str) -> str:
+def key_of(word: str) -> str:
+    """That an override sets."""
     return word.lstrip("+~").partition("=")[0]
 
 

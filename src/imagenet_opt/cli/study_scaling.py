@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, field_validator
 from imagenet_opt import machine
 from imagenet_opt.cli.apart import call_apart, limit
 from imagenet_opt.cli.composition import composed
+from imagenet_opt.cli.doctor_run import removed_afterwards
 from imagenet_opt.cli.run_size import wants_gpu
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_rounds import rounds_of
@@ -66,7 +67,8 @@ def _turn(job: Job, num_threads: int | None) -> StepRate:
     """num_threads: that each process computes with; left to itself, one process alone would take all CPUs."""
     own = {} if num_threads is None else {"OMP_NUM_THREADS": str(num_threads)}
     train = "imagenet_opt.cli.study_scaling_turn.train"
-    found: Any = call_apart(train, job, limit_seconds=limit(job.seconds), environment=own)
+    with removed_afterwards() as runs:
+        found: Any = call_apart(train, job, limit_seconds=limit(job.seconds), environment={**own, **runs})
     return StepRate(**found)
 
 

@@ -1,17 +1,24 @@
-"""The table of a study of steps, made of what was measured so far."""
+"""The table of a study of steps, made of what was measured so far, and what each of its rows is."""
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from statistics import median
+from typing import Any
 
-from imagenet_opt.cli.study_plan import Row
-from imagenet_opt.cli.study_rows import numbers, ratio_numbers, what_rows_set
-from imagenet_opt.cli.study_steps import Outcome
+from imagenet_opt.cli.study_outcome import Outcome
+from imagenet_opt.cli.study_plan import Plan, Row
 from imagenet_opt.measure.blocks import Ratio, block_ratios
 from imagenet_opt.measure.launch_gaps import PERMISSION, LaunchGaps
+from imagenet_opt.measure.parity import Parity
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
 from imagenet_opt.measure.statistics import CONFIDENCE, verdict
 
 WHOLE = "all together"
 MEASURES = {"compute": "network alone", "full": "full pipeline"}
+Ratios = Mapping[str, Mapping[str, Ratio]]
+"""By measure and row."""
+_ADDED = "Each row trains with what the row that it is compared with has, and with its own."
+_LEFT_OUT = "The first row trains with all of them, each other one without its own."
 _HELD_UP = 0.8
 """A full run that reaches less of what the network alone does is held up by its pipeline."""
 _FAR = 100.0
@@ -69,7 +76,7 @@ def rates(outcome: Outcome, row: Row, measure: str) -> list[float]:
     return [float(speed[measure] or 0.0) for speed in outcome.speeds.get(row.name, [])]
 
 
-def _cells(outcome: Outcome, row: Row, ratios: dict[str, dict[str, Ratio]]) -> tuple[Cell, ...]:
+def _cells(outcome: Outcome, row: Row, ratios: Ratios) -> tuple[Cell, ...]:
     request = outcome.request
     num_more = bool(request.price_per_hour) + bool(request.parity_steps)
     if row.name in outcome.failures:
@@ -104,7 +111,7 @@ def said(ratio: Ratio | None) -> str | None:
     return f"{ratio.ratio:.2f} x ({ratio.low:.2f} to {high}) {verdict(ratio)}"
 
 
-def notes(outcome: Outcome, ratios: dict[str, dict[str, Ratio]]) -> list[str]:
+def notes(outcome: Outcome, ratios: Ratios) -> list[str]:
     """What the numbers mean, in words."""
     plan, found = outcome.plan, []
     num = len(ratios["compute"])
@@ -174,3 +181,63 @@ def plots(outcome: Outcome) -> tuple[Plot, ...]:
             Series(name, tuple(row.name for row in rows), middles, tuple(map(min, found)), tuple(map(max, found)))
         )
     return (Plot("Images per second, median and range of the rounds", "", "images/s", "bars", tuple(series)),)
+
+
+def numbers(outcome: Outcome, ratios: Ratios) -> dict[str, Any]:
+    """Everything that was measured, as JSON has it."""
+    plan = outcome.plan
+    left_out = [
+        {"name": step.name, "overrides": plan.words(step), "failure": f"left out: {plan.absent[step.name]}"}
+        for step in plan.file.steps
+        if step.name in plan.absent
+    ]
+    rows = [_numbers(outcome, row, ratios) for row in plan.rows]
+    return {"order": plan.file.order, "cold": outcome.cold, "rows": [*rows, *left_out]}
+
+
+def _numbers(outcome: Outcome, row: Row, ratios: Ratios) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "overrides": overrides(outcome.plan, row),
+        "compared_with": compared_with(outcome.plan, row),
+        "speeds": outcome.speeds.get(row.name, []),
+        "ratios": ratio_numbers(ratios, row.name),
+        "losses": outcome.losses.get(row.name, {}),
+        "parity": _parity(outcome.parities.get(row.name)),
+        "failure": outcome.failures.get(row.name),
+    }
+
+
+def ratio_numbers(ratios: Ratios, name: str) -> dict[str, Any]:
+    """By measure. low, high: of an interval that does not exist after too few rounds are not finite."""
+    return {
+        measure: {"ratio": one.ratio, "low": one.low, "high": one.high, "verdict": verdict(one)}
+        for measure, found in ratios.items()
+        if (one := found.get(name)) is not None
+    }
+
+
+def _parity(found: Parity | str | None) -> dict[str, Any] | None:
+    if isinstance(found, Parity):
+        return {**asdict(found), "agrees": found.agrees}
+    return None if found is None else {"not_compared": found}
+
+
+def overrides(plan: Plan, row: Row) -> list[str]:
+    """The row's own; of the first, those of the start."""
+    return plan.words(row.step) if row.step else list(plan.file.below)
+
+
+def compared_with(plan: Plan, row: Row) -> str | None:
+    return plan.base_of(row).name if row.step else None
+
+
+def what_rows_set(plan: Plan) -> Sheet:
+    """Which overrides make each row."""
+    columns = (Column("step"), Column("its overrides"), Column("compared with"))
+    rows: list[tuple[Cell, ...]] = [
+        (row.name, " ".join(overrides(plan, row)) or "none", compared_with(plan, row)) for row in plan.rows
+    ]
+    rows += [(step.name, " ".join(plan.words(step)), None) for step in plan.file.steps if step.name in plan.absent]
+    said = _LEFT_OUT if plan.file.order == "leave_one_out" else _ADDED
+    return Sheet("What each row sets", columns, tuple(rows), (f"All have what the command line says. {said}",))

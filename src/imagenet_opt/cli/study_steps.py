@@ -3,28 +3,27 @@
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
-from omegaconf import OmegaConf
-
-from imagenet_opt.cli.apart import Hung, call_apart
+from imagenet_opt.cli.build import precision_of
 from imagenet_opt.cli.composition import composed
+from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.kept import Kept
+from imagenet_opt.cli.study_apart import speed_of
+from imagenet_opt.cli.study_live import live
+from imagenet_opt.cli.study_losses import compare_losses
+from imagenet_opt.cli.study_outcome import Outcome, Speed
 from imagenet_opt.cli.study_plan import Plan, Row, StepsFile
 from imagenet_opt.cli.study_request import Request, checked_options
+from imagenet_opt.cli.study_sheet import sheets
 from imagenet_opt.cli.study_turn import SpeedJob
-from imagenet_opt.cli.tuned import unwritable
-from imagenet_opt.errors import ConfigError, ImagenetOptError, printable
+from imagenet_opt.cli.study_winners import keep_winners
+from imagenet_opt.cli.tuned import check_writable_experiments, unwritable
+from imagenet_opt.errors import ConfigError, printable
 from imagenet_opt.measure.evidence import MOSTLY
 from imagenet_opt.measure.interleave import TurnFailed, interleave
-from imagenet_opt.measure.parity import Parity
 from imagenet_opt.measure.sheet import Sheet
-
-_COMPILING_SECONDS = 3600.0
-_ALLOWANCE = 10
-"""A turn that takes so many times what is timed in it, and that time to compile on top, has hung."""
-Speed = dict[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -34,63 +33,32 @@ class Storage:
     folder: str
 
 
-@dataclass
-class Outcome:
-    """speeds: by row, one a round. failures: by row, why. parities: by row, or why its loss was not compared.
-
-    losses: by row and seed, the curve. cold: whether full runs read files from storage. ended: why measuring ended
-    early, if it did.
-    """
-
-    plan: Plan
-    request: Request
-    cold: bool
-    speeds: dict[str, list[Speed]] = field(default_factory=dict)
-    failures: dict[str, str] = field(default_factory=dict)
-    parities: dict[str, Parity | str] = field(default_factory=dict)
-    losses: dict[str, dict[int, list[float]]] = field(default_factory=dict)
-    ended: str | None = None
-
-    def notes(self) -> list[str]:
-        """What stands below the table, beside what its numbers mean."""
-        return [*self.plan.notes(), *([self.ended] if self.ended else [])]
-
-
 class _FirstRowFailed(Exception):
     """Nothing more can be compared."""
 
 
 def run(request: Request) -> list[Sheet]:
     """Measure all rows in turns, then their losses. Raises ImagenetOptError."""
-    from imagenet_opt.cli.study_live import live
-    from imagenet_opt.cli.study_sheet import sheets
-
     kept = Kept(request.folder)
     outcome = begin(request, kept)
     with live(outcome) as announce:
         measure_speeds(outcome, kept, announce)
         if request.parity_steps:
-            from imagenet_opt.cli.study_losses import compare_losses
-
             compare_losses(outcome, kept, announce)
         if not request.apply:
             return sheets(outcome)
-        from imagenet_opt.cli.study_winners import keep_winners
-
         return [*sheets(outcome), keep_winners(outcome, kept, announce)]
 
 
 def begin(request: Request, kept: Kept) -> Outcome:
     """Nothing measured yet, except whether the data is in memory. Raises ConfigError for a study that cannot be."""
-    from imagenet_opt.cli.build import precision_of
-    from imagenet_opt.cli.doctor_stages import Patient
-
     config = composed(request.overrides)
     if "rehearsal" in config.callbacks:
         raise ConfigError("a study measures the network itself, which a rehearsal does not run; leave rehearse= out")
     file = checked_options(StepsFile, request)
     if request.apply:
-        _check_writable(file)
+        check_writable_experiments()
+        _check_representable(file)
     patient = Patient(composed((*request.overrides, *file.below)))
     mixed = precision_of("mixed", patient.device)
     has_gpu = patient.device.type == "cuda"
@@ -103,7 +71,8 @@ def begin(request: Request, kept: Kept) -> Outcome:
     return Outcome(plan, request, cold=bool(cold))
 
 
-def _check_writable(file: StepsFile) -> None:
+def _check_representable(file: StepsFile) -> None:
+    """Whether an experiment can hold what the study may find. Raises ConfigError."""
     for word in (*file.lasting, *(word for step in file.steps for word in step.overrides)):
         if reason := unwritable(word):
             raise ConfigError(f"--apply: {word} {reason}; leave --apply out, or say keys in the study's file")
@@ -121,10 +90,9 @@ def measure_speeds(outcome: Outcome, kept: Kept, announce: Callable[[str], None]
     Where the first row fails measuring ends, with the rounds before. Raises ConfigError if there are none.
     """
     rows = {row.name: row for row in outcome.plan.rows}
-    rounds = {name: 0 for name in rows}
 
     def turn(row: Row) -> Speed:
-        number, rounds[row.name] = rounds[row.name], rounds[row.name] + 1
+        number = len(outcome.speeds.get(row.name, ()))
         try:
             found = speed_of(_job(row, outcome), number, outcome.request, kept)
         except TurnFailed as error:
@@ -143,6 +111,7 @@ def measure_speeds(outcome: Outcome, kept: Kept, announce: Callable[[str], None]
             {name: partial(turn, row) for name, row in rows.items()},
             repeats=repeats,
             before_turn=lambda number, name, done: announce(f"round {number + 1} of {repeats}: {name}"),
+            each_round=kept.whole_round,
         )
     except _FirstRowFailed as error:
         _end(outcome, str(error))
@@ -166,29 +135,6 @@ def _end(outcome: Outcome, reason: str) -> None:
 
 
 def _job(row: Row, outcome: Outcome) -> SpeedJob:
-    return SpeedJob(outcome.plan.overrides_of(row), outcome.request.seconds, outcome.cold)
-
-
-def speed_of(job: SpeedJob, number: int, request: Request, kept: Kept) -> Speed:
-    """One turn, in a process of its own. Raises TurnFailed."""
-    measure = partial(apart, "speed", job, request, timed_seconds=job.seconds)
-    found: Speed = kept.take(job, number, measure, config=plain(job.overrides))
-    return found
-
-
-def apart(function: str, job: object, request: Request, *, timed_seconds: float) -> object:
-    """What a function of study_turn gives in a process of its own. Raises TurnFailed."""
-    cache = {"TORCHINDUCTOR_CACHE_DIR": str((request.folder / "compiled").resolve())}
-    limit = _COMPILING_SECONDS + _ALLOWANCE * timed_seconds
-    try:
-        return call_apart(f"imagenet_opt.cli.study_turn.{function}", job, limit_seconds=limit, environment=cache)
-    except Hung as error:
-        hint = "it hangs or compiles for too long: leave it out in a study of your own, study=FILE.yaml"
-        raise TurnFailed(f"{error}; {hint}") from error
-    except ImagenetOptError as error:
-        raise TurnFailed(str(error)) from error
-
-
-def plain(overrides: tuple[str, ...]) -> object:
-    """The configuration as JSON has it."""
-    return OmegaConf.to_container(composed(overrides))
+    plan, request = outcome.plan, outcome.request
+    beside = tuple(tuple(plan.words(step)) for step in plan.file.steps)
+    return SpeedJob(plan.overrides_of(row), request.seconds, outcome.cold, beside)

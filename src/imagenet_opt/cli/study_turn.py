@@ -13,18 +13,20 @@ _NUM_LOSSES = 20
 
 @dataclass(frozen=True)
 class SpeedJob:
-    """seconds: of each timed stretch. cold: with files that are dropped from the page cache before."""
+    """seconds: of each timed stretch. cold: with files that are dropped from the page cache before.
+
+    beside: overrides of what it takes turns with; beside others it is another turn, as rounds are of one session.
+    """
 
     overrides: tuple[str, ...]
     seconds: float
     cold: bool
+    beside: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
 class TogetherJob(SpeedJob):
-    """A turn of what is worth keeping or of the start, which is no turn of the rows. beside: overrides of the other."""
-
-    beside: tuple[str, ...] = ()
+    """A turn of what is worth keeping or of what that is compared with, which is no turn of the rows."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,9 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
     busy: share of the full run in which kernels ran, counted as in the network alone. Where no kernels were seen: in
     which the device had something to do, the gaps between its kernels included; on a CPU, in which this process was
     within a step. memory_gib: that torch held of the GPU at most, graphs' pools included, or this process of the RAM.
-    compile_seconds: with the capture of a CUDA graph. step_seconds, kernel_seconds: of the network alone. steady: 0
-    where the full run was timed on batches that were made before, and may be slower in the long run.
+    compile_seconds: with the capture of a CUDA graph. step_seconds, kernel_seconds: of the network alone, from one step
+    to the next. steady: 0 where the full run was timed on batches that were made before, and may be slower in the long
+    run.
 
     Raises ImagenetOptError; OutOfMemory instead of halving micro-batches.
     """
@@ -63,13 +66,14 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
     with named_out_of_memory(config):
         alone = patient.compute(Span(job.seconds), beside=False)
         full, whole = patient.full_run(job.seconds, cold=job.cold)
+    compute = watched_ceiling(alone).images_per_second
     return {
-        "compute": watched_ceiling(alone).images_per_second,
+        "compute": compute,
         "full": whole,
         "busy": min(1.0, (alone.kernel_seconds or full.device_seconds) * whole / patient.how.batch_size),
         "memory_gib": peak_gib(patient.device),
         "compile_seconds": alone.compile_seconds,
-        "step_seconds": alone.device_seconds,
+        "step_seconds": patient.how.batch_size / compute,
         "kernel_seconds": (alone.kernel_seconds or 0.0) if patient.device.type == "cuda" else None,
         "batch_size": float(patient.how.batch_size),
         "steady": float(full.steady),

@@ -8,9 +8,11 @@ from statistics import median
 from imagenet_opt import machine
 from imagenet_opt.cli.kept import Kept
 from imagenet_opt.cli.sheets import now
-from imagenet_opt.cli.study_plan import Row
+from imagenet_opt.cli.study_apart import plain, speed_of
+from imagenet_opt.cli.study_losses import FAILED
+from imagenet_opt.cli.study_outcome import Outcome, Speed
+from imagenet_opt.cli.study_plan import Row, key_of
 from imagenet_opt.cli.study_sheet import MEASURES, ratios_of, said
-from imagenet_opt.cli.study_steps import Outcome, Speed, speed_of
 from imagenet_opt.cli.study_turn import TogetherJob
 from imagenet_opt.cli.tuned import host, how_to_train, write_tuned
 from imagenet_opt.errors import ConfigError
@@ -20,10 +22,12 @@ from imagenet_opt.measure.parity import Parity
 from imagenet_opt.measure.sheet import Column, Sheet
 from imagenet_opt.measure.statistics import verdict
 
+START, NOW, TOGETHER = "the start", "how you train now", "all that is worth keeping"
+
 
 @dataclass(frozen=True)
 class Gain:
-    """Images per second of the start and of all that is worth keeping, and how many times those are."""
+    """Images per second of something and of all that is worth keeping, and how many times those are."""
 
     before: float
     after: float
@@ -33,22 +37,50 @@ class Gain:
         return f"{self.before:,.0f} -> {self.after:,.0f} images/s, {said(self.ratio)}"
 
 
+Gains = dict[str, dict[str, Gain]]
+"""Over START and over NOW, by measure; without NOW where that is the start."""
+
+
 def keep_winners(outcome: Outcome, kept: Kept, announce: Callable[[str], None]) -> Sheet:
     """Those that were faster in one measure, slower in none, and have the same loss; written where they are faster
-    together too, to conf/experiment/tuned_<host>_study.yaml."""
+    together too, and not slower than what the user has, to conf/experiment/tuned_<host>_study.yaml."""
     plan, reasons = outcome.plan, choose(outcome)
     winners = [row for row in plan.rows if row.name in reasons and reasons[row.name] is None]
     columns = (Column("step"), Column("worth keeping"))
     rows = tuple((name, "yes" if reason is None else f"no: {reason}") for name, reason in reasons.items())
     if not winners:
         return Sheet("Worth keeping", columns, rows, ("Nothing was worth it for sure; no experiment was written.",))
-    words = [*plan.file.lasting, *(word for row in winners if row.step for word in plan.words(row.step))]
     try:
-        gains = measure_together(outcome, words, kept, announce)
-        note = _write(outcome, winners, words, gains, kept)
-    except (TurnFailed, ConfigError) as error:
+        words = words_of(outcome, winners)
+        note = _write(outcome, winners, words, measure_together(outcome, words, kept, announce), kept)
+    except ConfigError as error:
         note = f"No experiment was written: {error}"
     return Sheet("Worth keeping", columns, rows, (note,))
+
+
+def words_of(outcome: Outcome, winners: list[Row]) -> list[str]:
+    """Overrides that turn on what is worth it, below them those that turn off what does harm.
+
+    Off is what the start has, for keys to which only harmful steps gave their value. What made no difference stays as
+    the user trains: it made none to the plain start, which may have hidden what it is worth.
+    """
+    plan, harmful, harmless = outcome.plan, set[str](), set[str]()
+    for row in plan.rows:
+        if row.step:
+            (harmful if _does_harm(outcome, row) else harmless).update(plan.words(row.step))
+    on = [word for row in winners if row.step for word in plan.words(row.step)]
+    off = set(map(key_of, harmful - harmless)) - set(map(key_of, on))
+    return [*(word for word in plan.file.lasting if key_of(word) in off), *on]
+
+
+def _does_harm(outcome: Outcome, row: Row) -> bool:
+    """Whether it was slower, failed, or trains otherwise. A row that leaves a step out fails without the step."""
+    found = outcome.parities.get(row.name)
+    differs = isinstance(found, Parity) and not found.agrees
+    failed = row.name in outcome.failures or (isinstance(found, str) and found.startswith(FAILED))
+    ratios = [ratio for measure in MEASURES if (ratio := ratios_of(outcome, measure).get(row.name)) is not None]
+    slower = any(verdict(ratio) == "slower" for ratio in ratios)
+    return differs or slower or (failed and outcome.plan.file.order != "leave_one_out")
 
 
 def choose(outcome: Outcome) -> dict[str, str | None]:
@@ -80,47 +112,73 @@ def _worth_it(verdicts: set[str]) -> bool:
     return "faster" in verdicts and "slower" not in verdicts
 
 
-def measure_together(
-    outcome: Outcome, words: list[str], kept: Kept, announce: Callable[[str], None]
-) -> dict[str, Gain]:
-    """By measure, what the winners give over the start, in turns of their own. Raises TurnFailed."""
+def measure_together(outcome: Outcome, words: list[str], kept: Kept, announce: Callable[[str], None]) -> Gains:
+    """What these overrides give over the start and over the run as the user trains now, in turns of their own.
+
+    Raises ConfigError where one of these fails.
+    """
     given, request = outcome.request.overrides, outcome.request
-    start, whole = "the start", "all that is worth keeping"
-    sides = {start: (*given, *outcome.plan.file.lasting), whole: (*given, *words)}
-    numbers = dict.fromkeys(sides, 0)
+    sides = {START: (*given, *outcome.plan.file.lasting), NOW: given, TOGETHER: (*given, *words)}
+    if plain(sides[START]) == plain(sides[NOW]):
+        del sides[NOW]
+    speeds: dict[str, list[Speed]] = {name: [] for name in sides}
 
-    def turn(name: str) -> Speed:
-        number, numbers[name] = numbers[name], numbers[name] + 1
-        beside = sides[whole if name == start else start]
-        return speed_of(TogetherJob(sides[name], request.seconds, outcome.cold, beside=beside), number, request, kept)
+    def turn(name: str) -> None:
+        beside = tuple(other for key, other in sides.items() if key != name)
+        job = TogetherJob(sides[name], request.seconds, outcome.cold, beside)
+        try:
+            speeds[name].append(speed_of(job, len(speeds[name]), request, kept))
+        except TurnFailed as error:
+            raise ConfigError(f"{name}: {error}") from error
 
-    turns = {name: partial(turn, name) for name in sides}
-    rounds = interleave(turns, repeats=request.repeats, before_turn=lambda number, name, done: announce(name))
-    for reason in rounds.reasons:
-        raise TurnFailed(reason)
-    found = {}
+    interleave(
+        {name: partial(turn, name) for name in sides},
+        repeats=request.repeats,
+        before_turn=lambda number, name, done: announce(name),
+        each_round=kept.whole_round,
+    )
+    return _gains(speeds)
+
+
+def _gains(speeds: dict[str, list[Speed]]) -> Gains:
+    bases = [name for name in speeds if name != TOGETHER]
+    found: Gains = {name: {} for name in bases}
     for measure in MEASURES:
-        rates = {name: [float(speed[measure] or 0.0) for speed in rounds.results[name]] for name in sides}
-        (ratio,) = block_ratios(rates, [(whole, start)], num_comparisons=len(MEASURES))
-        found[measure] = Gain(median(rates[start]), median(rates[whole]), ratio)
+        rates = {name: [float(speed[measure] or 0.0) for speed in some] for name, some in speeds.items()}
+        pairs = [(TOGETHER, name) for name in bases]
+        ratios = block_ratios(rates, pairs, num_comparisons=len(MEASURES) * len(pairs))
+        for name, ratio in zip(bases, ratios, strict=True):
+            found[name][measure] = Gain(median(rates[name]), median(rates[TOGETHER]), ratio)
     return found
 
 
-def _write(outcome: Outcome, winners: list[Row], words: list[str], gains: dict[str, Gain], kept: Kept) -> str:
+def _write(outcome: Outcome, winners: list[Row], words: list[str], gains: Gains, kept: Kept) -> str:
     """Raises ConfigError."""
-    told = [f"{name} {gains[measure]}" for measure, name in MEASURES.items()]
-    if not _worth_it({verdict(gain.ratio) for gain in gains.values()}):
+    told = _told(gains)
+    verdicts = {name: {verdict(gain.ratio) for gain in found.values()} for name, found in gains.items()}
+    if not _worth_it(verdicts[START]):
         raise ConfigError(f"together they are not faster for sure: {'; '.join(told)}")
+    if "slower" in verdicts.get(NOW, ()):
+        raise ConfigError(f"together they are slower than {NOW}: {'; '.join(told)}")
+    if NOW in verdicts and "faster" not in verdicts[NOW]:
+        told.append(f"no difference from {NOW}")
+    if off := [word for word in words if word in outcome.plan.file.lasting]:
+        told.append(f"off, as it did harm: {' '.join(off)}")
     request, where = outcome.request, kept.machine
     header = [
         f"{now()}, {host()}, {where['gpu'] or where['cpu']}, {where['cpus']} CPUs, torch {machine.versions()['torch']}",
         request.command,
-        f"{request.title}: all that is worth keeping against the start, in {request.repeats} rounds",
+        f"{request.title}: {TOGETHER} against {' and '.join(gains)}, in {request.repeats} rounds",
         *told,
         *(_line(outcome, row) for row in winners),
     ]
     file = write_tuned("study", words, header)
     return f"Together: {'; '.join(told)}; {how_to_train(file, request.overrides)}."
+
+
+def _told(gains: Gains) -> list[str]:
+    """A line for each measure and what it was compared with."""
+    return [f"{measure} over {name} {found[key]}" for name, found in gains.items() for key, measure in MEASURES.items()]
 
 
 def _line(outcome: Outcome, row: Row) -> str:

@@ -13,16 +13,22 @@ class CudaClock:
         self._started: torch.cuda.Event | None = None
 
     def start(self) -> None:
-        self._started = torch.cuda.Event(enable_timing=True)
-        self._started.record()
+        self._started = None
+        self.lap()
 
     def stop(self) -> None:
         """End the span that `start` began; does nothing without one."""
         if self._started is not None:
-            ended = torch.cuda.Event(enable_timing=True)
-            ended.record()
-            self._pending.append((self._started, ended))
+            self.lap()
             self._started = None
+
+    def lap(self) -> None:
+        """End the span, if one has begun, and begin the next one at the same moment."""
+        now = torch.cuda.Event(enable_timing=True)
+        now.record()
+        if self._started is not None:
+            self._pending.append((self._started, now))
+        self._started = now
 
     def finished_seconds(self) -> list[float]:
         """Seconds of each span that the device has finished since the last call, oldest first."""

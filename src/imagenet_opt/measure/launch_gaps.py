@@ -13,8 +13,8 @@ PERMISSION = (
 
 @dataclass(frozen=True)
 class LaunchGaps:
-    """Seconds of a step on the GPU, without waits for data: from its first launch to the end of its last kernel, and
-    those in which kernels ran. The latter come from a profiler; kernels that run at the same time count each.
+    """Seconds of a step on the GPU, without waits for data: from one to the next, and those in which kernels ran, of
+    the same stretch. The latter come from a profiler; where several kernels run at the same time it counts once.
 
     Raises ValueError where one of them is not above 0.
     """

@@ -4,8 +4,10 @@ The three kinds of work, contractions, normalisations with reductions, and eleme
 et al., Data Movement Is All You Need, 2020, arXiv:2007.00072.
 """
 
+import math
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,10 +88,19 @@ def timed_operations(profile: Any, *, num_steps: int, on_gpu: bool) -> list[Oper
 
 
 def kernel_seconds(profile: Any, *, num_steps: int) -> float:
-    """Of a step, that kernels and copies on the GPU took, summed; 0 where there is none."""
+    """Of a step, in which the GPU ran a kernel or a copy, or several at once; 0 where there is none."""
     events = [event for event in profile.events() if event.device_type.name == "CUDA"]
-    kernels = [event for event in events if not event.is_user_annotation]  # a range of many
-    return float(sum(event.self_device_time_total for event in kernels)) / 1e6 / num_steps
+    kernels = [event.time_range for event in events if not event.is_user_annotation]  # a range of many
+    return covered([(span.start, span.end) for span in kernels]) / 1e6 / num_steps
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """How long one of the spans, from begin to end, lasts or several at once."""
+    total, until = 0.0, -math.inf
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
 
 
 def _begins_of_updates(events: list[Any]) -> dict[int, float]:

@@ -51,14 +51,13 @@ def test_a_changed_configuration_is_another_measurement(tmp_path: Path) -> None:
     assert kept.take(Job(()), 0, lambda: 2, config={"lr": 0.2}) == 2
 
 
-def test_a_round_is_kept_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_round_of_two_sessions_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Kept(tmp_path)
-    with first.whole_round():
-        assert [first.take(Job((name,)), 0, lambda: 1) for name in "ab"] == [1, 1]
-    with pytest.raises(KeyboardInterrupt), first.whole_round():
-        assert first.take(Job(("a",)), 1, lambda: 1) == 1
-        raise KeyboardInterrupt
-    assert first.take(Job(("alone",)), 0, lambda: 1) == 1
+    for name, number in (("a", 0), ("b", 0), ("a", 1)):
+        first.take(Job((name,)), number, lambda: 1)
+    assert first.interrupted(Job) == ()
+    monkeypatch.setattr("imagenet_opt.cli.kept._SESSION", "another")
     again = Kept(tmp_path)
-    assert [again.take(Job((name,)), 0, lambda: 2) for name in ("a", "b", "alone")] == [1, 1, 1]
-    assert again.take(Job(("a",)), 1, lambda: 2) == 2
+    for name, number in (("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2)):
+        again.take(Job((name,)), number, lambda: 2)
+    assert [told.partition(" was")[0] for told in again.interrupted(Job)] == ["Round 2"]

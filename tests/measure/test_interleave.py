@@ -1,7 +1,6 @@
 """Turns: their order, and what a failure does to the others."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from imagenet_opt.measure.interleave import TurnFailed, interleave
 
@@ -38,16 +37,3 @@ def test_what_comes_next_is_told_before_it_begins() -> None:
     told: list[tuple[int, str, int]] = []
     interleave({"a": lambda: 1, "b": lambda: 2}, repeats=2, before_turn=lambda *what: told.append(what))
     assert told == [(0, "a", 0), (0, "b", 1), (1, "b", 2), (1, "a", 3)]
-
-
-def test_each_round_is_within_what_it_is_given() -> None:
-    log: list[str] = []
-
-    @contextmanager
-    def bracketed() -> Iterator[None]:
-        log.append("(")
-        yield
-        log.append(")")
-
-    interleave({name: recorded(log, name) for name in "ab"}, repeats=2, each_round=bracketed)
-    assert "".join(log) == "(ab)(ba)"

@@ -1,11 +1,13 @@
-"""What was measured, kept line by line and round by round, so that a study that was broken off goes on."""
+"""What was measured, kept line by line, so that a study that was broken off goes on."""
 
 import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import uuid
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from imagenet_opt import machine
 from imagenet_opt.errors import ConfigError
 
 FILE = "measured.jsonl"
+_SESSION = uuid.uuid4().hex
+"""Of this process."""
 
 
 class Kept:
@@ -34,13 +38,14 @@ class Kept:
             "gpu": gpu,
         }
         self.answers: dict[str, Any] = {}
-        self._round: list[dict[str, Any]] | None = None
+        self._sessions: dict[str, str] = {}
+        self._taken: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
         found = self.file.read_bytes() if self.file.exists() else b""
         self._is_torn = bool(found) and not found.endswith(b"\n")
         for line in found.splitlines():
             with suppress(ValueError, KeyError, TypeError):  # torn by the end of a process
                 row = json.loads(line)
-                self.answers[row["key"]] = row["answer"]
+                self.answers[row["key"]], self._sessions[row["key"]] = row["answer"], row["session"]
 
     def take(self, job: Any, number: int, measure: Callable[[], Any], *, config: Any = None) -> Any:
         """The answer for the `number`th time of `job` (a dataclass), measured now unless it is there.
@@ -50,33 +55,25 @@ class Kept:
         facts = {"kind": type(job).__name__, "job": asdict(job), "number": number, "config": config, **self.machine}
         key = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:24]
         if key not in self.answers:
-            self.answers[key] = answer = measure()
-            row = {"key": key, "number": number, "job": asdict(job), "answer": answer}
-            if self._round is None:
-                self._append([row])
-            else:
-                self._round.append(row)
+            self.answers[key], self._sessions[key] = measure(), _SESSION
+            row = {"key": key, "number": number, "job": asdict(job), "session": _SESSION, "answer": self.answers[key]}
+            self._append(row)
+        self._taken[facts["kind"], number].add(self._sessions[key])
         return self.answers[key]
 
-    @contextmanager
-    def whole_round(self) -> Iterator[None]:
-        """What is taken within is written at its end, or not at all: after an interruption a round is measured anew.
+    def interrupted(self, job: type) -> tuple[str, ...]:
+        """What to say of rounds whose turns of such jobs are not all of one session."""
+        rounds = [number + 1 for (kind, number), some in self._taken.items() if kind == job.__name__ and len(some) > 1]
+        return tuple(
+            f"Round {one} was broken off and finished later: what it compares may have seen the machine in two moods."
+            for one in sorted(rounds)
+        )
 
-        What is compared within a round has seen the machine in one mood, which two sessions have not.
-        """
-        self._round = []
-        try:
-            yield
-            if self._round:
-                self._append(self._round)
-        finally:
-            self._round = None
-
-    def _append(self, rows: Sequence[dict[str, Any]]) -> None:
-        lines = b"".join(json.dumps(row, default=str).encode() + b"\n" for row in rows)
+    def _append(self, row: dict[str, Any]) -> None:
+        line = json.dumps(row, default=str).encode() + b"\n"
         try:
             with self.file.open("ab") as file:
-                file.write(b"\n" + lines if self._is_torn else lines)
+                file.write(b"\n" + line if self._is_torn else line)
                 file.flush()
                 os.fsync(file.fileno())
             self._is_torn = False

@@ -52,6 +52,10 @@ class KeptTurns(Generic[T]):
         self._numbers[name] += 1
         return self._answer.validate_python(found)
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return self._kept.interrupted(TurnJob)
+
     def _measured(self, turn: Callable[[], T]) -> Any:
         """As JSON has it."""
         try:
@@ -88,6 +92,7 @@ def rounds_of(
         )
     if len(rounds.failures) == len(turns):
         raise ConfigError(f"study={request.name}: {rounds.reasons[0]}")
+    rounds.remarks = kept.remarks
     return rounds
 
 

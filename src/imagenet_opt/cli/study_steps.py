@@ -111,10 +111,10 @@ def measure_speeds(outcome: Outcome, kept: Kept, announce: Callable[[str], None]
             {name: partial(turn, row) for name, row in rows.items()},
             repeats=repeats,
             before_turn=lambda number, name, done: announce(f"round {number + 1} of {repeats}: {name}"),
-            each_round=kept.whole_round,
         )
     except _FirstRowFailed as error:
         _end(outcome, str(error))
+    outcome.interrupted = kept.interrupted(SpeedJob)
 
 
 def _end(outcome: Outcome, reason: str) -> None:

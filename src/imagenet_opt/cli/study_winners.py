@@ -135,7 +135,6 @@ def measure_together(outcome: Outcome, words: list[str], kept: Kept, announce: C
         {name: partial(turn, name) for name in sides},
         repeats=request.repeats,
         before_turn=lambda number, name, done: announce(name),
-        each_round=kept.whole_round,
     )
     return _gains(speeds)
 

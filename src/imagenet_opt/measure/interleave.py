@@ -1,7 +1,6 @@
 """Several things measured in turns, so that a machine that others use as well treats all of them alike."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -14,15 +13,16 @@ class TurnFailed(Exception):
 
 @dataclass
 class Rounds(Generic[T]):
-    """results: by name, one a round until the name failed. failures: by name, why."""
+    """results: by name, one a round until the name failed. failures: by name, why. remarks: what to say of them."""
 
     results: dict[str, list[T]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """A line for each failure."""
-        return tuple(f"{name}: {why}" for name, why in self.failures.items())
+        """A line for each failure, and the remarks."""
+        return (*(f"{name}: {why}" for name, why in self.failures.items()), *self.remarks)
 
 
 def interleave(
@@ -30,24 +30,22 @@ def interleave(
     *,
     repeats: int,
     before_turn: Callable[[int, str, int], None] = lambda number, name, done: None,
-    each_round: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Rounds[T]:
     """Everything once a round, `repeats` rounds; each begins with another one, so that nobody always comes last.
 
     A turn that raises TurnFailed is not asked again. before_turn: called with the number of the round, the name, and
-    how many turns are over. each_round: what each round is measured within.
+    how many turns are over.
     """
     rounds: Rounds[T] = Rounds({name: [] for name in turns})
     names = list(turns)
     for number in range(repeats):
         first = number % max(1, len(names))
-        with each_round():
-            for place, name in enumerate(names[first:] + names[:first]):
-                if name in rounds.failures:
-                    continue
-                before_turn(number, name, number * len(names) + place)
-                try:
-                    rounds.results[name].append(turns[name]())
-                except TurnFailed as error:
-                    rounds.failures[name] = str(error)
+        for place, name in enumerate(names[first:] + names[:first]):
+            if name in rounds.failures:
+                continue
+            before_turn(number, name, number * len(names) + place)
+            try:
+                rounds.results[name].append(turns[name]())
+            except TurnFailed as error:
+                rounds.failures[name] = str(error)
     return rounds

@@ -6,12 +6,13 @@ import pytest
 from imagenet_opt.cli import study_read
 from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.doctor_stages import Patient
-from imagenet_opt.cli.study_read import Files, in_blocks, read, run
+from imagenet_opt.cli.study_read import Files, in_blocks, read, run, turn, used_up
 from imagenet_opt.data.pack import pack
 from imagenet_opt.data.pack_plan import PackOptions
 from imagenet_opt.errors import ConfigError, DataError
 from imagenet_opt.measure.interleave import TurnFailed
 from imagenet_opt.measure.page_cache import evict, residency
+from imagenet_opt.measure.read_pass import ReadPass
 from imagenet_opt.measure.read_sheet import Setting
 from tests.cli.studies import small_request
 from tests.conftest import write_images
@@ -44,7 +45,7 @@ def test_every_setting_of_the_grid_has_a_row(
     request = small_request("read", tmp_path, *overrides, seconds=0.02, state=["cold", "warm"], **GRID)
     (sheet,) = run(request)
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "measuring: reading 16 files into memory"
+    assert said[0] == "measuring: reading 22 files into memory"
     assert said[1] == "measuring: round 1 of 2: cold, workers 1, in flight 1, batch 8"
     monkeypatch.setattr(study_read, "read", pytest.fail)
     assert run(request) == [sheet]
@@ -69,7 +70,7 @@ def test_shards_are_read_in_blocks(root: Path, tmp_path: Path, checked: None) ->
 @pytest.mark.parametrize("workers", [1, 2])
 def test_all_bytes_of_a_pass_are_read_once(overrides: tuple[str, ...], workers: int, checked: None) -> None:
     patient = Patient(composed(overrides))
-    files = Files(patient.samples, num_warm=0)
+    files = Files(patient.samples, [])
     order = patient.samples.rows[:48].copy()
     found = read(files, Setting("cold", workers, 4, 8), 48 // (8 * workers))
     sizes = [Path(patient.samples.index.path(row)).stat().st_size for row in order.tolist()]
@@ -78,9 +79,10 @@ def test_all_bytes_of_a_pass_are_read_once(overrides: tuple[str, ...], workers: 
 
 def test_warm_files_are_never_dropped(overrides: tuple[str, ...], checked: None) -> None:
     patient = Patient(composed(overrides))
-    files = Files(patient.samples, num_warm=16)
-    warm = set(files.rows(Setting("warm", 1, 1, 8), 16)[0].tolist())
-    assert len(warm) == 16
+    setting = Setting("warm", 1, 1, 8)
+    files = Files(patient.samples, [setting])
+    warm = set(files.rows(setting, 200)[0].tolist())
+    assert len(warm) == 90 // 4  # and not the same batch again and again
     for _ in range(20):
         assert warm.isdisjoint(files.rows(Setting("cold", 1, 1, 8), 64)[0].tolist())
 
@@ -88,7 +90,7 @@ def test_warm_files_are_never_dropped(overrides: tuple[str, ...], checked: None)
 def test_files_that_cannot_be_read_are_told(tmp_path: Path, checked: None) -> None:
     own = write_images(tmp_path / "images", num_classes=3, per_class=30)
     patient = Patient(composed((f"data.root={own}", f"data.cache_dir={tmp_path}/cache")))
-    files = Files(patient.samples, num_warm=16)
+    files = Files(patient.samples, [Setting("warm", 2, 4, 8)])
     images = [Path(patient.samples.index.path(row)) for row in patient.samples.rows.tolist()]
     for image in images[:3]:
         image.unlink()
@@ -98,8 +100,35 @@ def test_files_that_cannot_be_read_are_told(tmp_path: Path, checked: None) -> No
         image.unlink()
     with pytest.raises(TurnFailed, match=r"cannot read .*: No such file or directory"):
         read(files, Setting("warm", 2, 4, 8), 1)
-    with pytest.raises(DataError, match=r"none of 16 files under .* can be read \(data.root\): .*No such file"):
+    with pytest.raises(DataError, match=r"none of 22 files under .* can be read \(data.root\): .*No such file"):
         files.bring()
+
+
+def test_a_turn_is_as_long_as_the_batches_after_the_first_say(
+    overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, checked: None
+) -> None:
+    """The first batch takes 0.5 s and each other one 0.125 s; there are 11 batches on storage."""
+    nums: list[int] = []
+
+    def slow_at_first(files: Files, setting: Setting, num_each: int) -> ReadPass:
+        nums.append(num_each)
+        return ReadPass(0.375 + num_each / 8, num_each, 8 * num_each, 8000 * num_each)
+
+    monkeypatch.setattr(study_read, "read", slow_at_first)
+    patient = Patient(composed(overrides))
+    warm, cold = Setting("warm", 1, 1, 8), Setting("cold", 1, 1, 8)
+    files = Files(patient.samples, [cold])
+    assert turn(files, warm, 16).seconds == 16
+    assert nums == [1, 8, 125]
+    assert turn(files, warm, 0.1).num_batches == 1
+    short = turn(files, cold, 16)
+    assert nums[4:] == [1, 8, 11]
+    (note,) = used_up(files, {cold: [short]}, 16)
+    assert note.startswith(
+        "90 files on storage were used up before the time in 1 of 1 cold turns, the shortest after 1.8 s"
+    )
+    assert not [*used_up(files, {cold: [short]}, 2)]
+    assert not [*used_up(files, {warm: [short]}, 16)]
 
 
 def test_too_few_files_are_named(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:

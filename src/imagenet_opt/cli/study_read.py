@@ -1,6 +1,7 @@
 """Reading alone: workers x batch x requests in flight, files in memory and on storage, of a folder or of shards."""
 
 import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,11 +19,16 @@ from imagenet_opt.data.reader import Reader
 from imagenet_opt.data.shards import ShardIndex
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.read_pass import BatchRead, ReadPass, read_shares, timed
-from imagenet_opt.measure.read_sheet import WARM, Setting, State, read_sheet
+from imagenet_opt.measure.read_sheet import COLD, WARM, Setting, State, read_sheet
 from imagenet_opt.measure.sheet import Sheet
 
-_WARM_SHARE = 4
-"""At most a quarter of the files is kept in memory; the others are those on storage."""
+_WARM_SHARE, _WARM_FILES = 4, 4096
+"""A quarter of the files is kept in memory, so many at most unless a batch for each worker takes more: far more than a
+CPU's caches hold. The others are those on storage."""
+_TRIAL = 0.25
+"""Part of the time that is read on trial: a first batch alone is slower than the later ones."""
+_SHORT = 0.8
+"""A turn of less than that part of the time is not what was asked for."""
 
 
 class Options(BaseModel):
@@ -41,11 +47,15 @@ class Options(BaseModel):
 
 
 class Files:
-    """The files that are read: some in memory, once `bring` has read them, the others on storage."""
+    """The files that are read: some in memory, once `bring` has read them, the others on storage.
 
-    def __init__(self, samples: Samples, num_warm: int) -> None:
+    settings: of the study, which says whether any are needed in memory, and how many are read at a time.
+    """
+
+    def __init__(self, samples: Samples, settings: Sequence[Setting]) -> None:
         self.samples = samples
-        self._warm, samples.rows = np.split(samples.rows, [min(num_warm, len(samples.rows) // _WARM_SHARE)])
+        most = max([max(_WARM_FILES, one.num_at_a_time) for one in settings if one.state == WARM], default=0)
+        self._warm, samples.rows = np.split(samples.rows, [min(most, len(samples.rows) // _WARM_SHARE)])
 
     def bring(self) -> None:
         """Raises DataError where none can be read."""
@@ -74,7 +84,7 @@ def run(request: Request) -> list[Sheet]:
     samples, settings = patient.samples, options.settings
     if patient.how.shuffle == "block":
         samples.rows = in_blocks(len(samples.index), block_size_for(min(options.batch_size)))
-    files = Files(samples, max([one.num_at_a_time for one in settings if one.state == WARM], default=0))
+    files = Files(samples, settings)
     for setting in settings:
         if not files.most(setting):
             few = f"only {len(samples.rows)} files; set study.batch_size=[N] or study.num_workers=[N] with less"
@@ -84,13 +94,29 @@ def run(request: Request) -> list[Sheet]:
     rounds = rounds_of(turns, request, ReadPass)
     found = {setting: rounds.results[str(setting)] for setting in settings if str(setting) not in rounds.failures}
     sheet = read_sheet(found, _title(patient))
-    return [replace(sheet, notes=(*rounds.reasons, *sheet.notes))]
+    return [replace(sheet, notes=(*rounds.reasons, *used_up(files, found, request.seconds), *sheet.notes))]
 
 
 def _title(patient: Patient) -> str:
     index = patient.samples.index
     kind = f"packed (shards: {len(index.shards)})," if isinstance(index, ShardIndex) else "a folder,"
     return f"{kind} {len(index):,} images, data.shuffle={patient.how.shuffle}"
+
+
+def used_up(files: Files, found: Mapping[Setting, Sequence[ReadPass]], seconds: float) -> Iterator[str]:
+    """Says so where turns have read all files on storage long before their time was over."""
+    cold = [
+        (one.seconds, one.num_batches == files.most(setting) * setting.num_workers)
+        for setting, passes in found.items()
+        for one in passes
+        if setting.state == COLD
+    ]
+    if short := [taken for taken, all_read in cold if all_read and taken < _SHORT * seconds]:
+        yield (
+            f"{len(files.samples.rows):,} files on storage were used up before the time in {len(short)} of {len(cold)} "
+            f"cold turns, the shortest after {min(short):.2g} s of {seconds:g} s: none is timed twice in a turn. "
+            "A larger data set makes such turns longer, --repeats makes more of them."
+        )
 
 
 def in_blocks(num: int, block_size: int) -> Rows:
@@ -100,10 +126,16 @@ def in_blocks(num: int, block_size: int) -> Rows:
 
 
 def turn(files: Files, setting: Setting, seconds: float) -> ReadPass:
-    """One batch for each worker tells how many of them fill `seconds`; these are then read, from first to last."""
-    first = read(files, setting, 1)
-    num_each = min(int(seconds / first.seconds), files.most(setting))
-    return first if num_each <= 1 else read(files, setting, num_each)
+    """One batch for each worker tells how many are read on trial, and both tell how many fill `seconds`: these are then
+    read, from first to last. The last of the three counts."""
+    first, most = read(files, setting, 1), files.most(setting)
+    if first.seconds >= seconds or most == 1:
+        return first
+    num_tried = min(max(2, int(_TRIAL * seconds / first.seconds)), most)
+    trial = read(files, setting, num_tried)
+    later_seconds = max((trial.seconds - first.seconds) / (num_tried - 1), trial.seconds / num_tried / 2)
+    num_each = min(1 + int((seconds - first.seconds) / later_seconds), most)
+    return trial if num_each <= num_tried else read(files, setting, num_each)
 
 
 def read(files: Files, setting: Setting, num_each: int) -> ReadPass:

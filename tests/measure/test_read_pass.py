@@ -1,4 +1,7 @@
 import os
+import signal
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -42,6 +45,35 @@ def test_a_killed_process_fails_the_turn() -> None:
 
     with pytest.raises(TurnFailed, match="killed"):
         read_shares([die])
+
+
+STOPPED = """
+import os, signal
+from imagenet_opt.measure.read_pass import read_shares
+
+def wait_for_ever():
+    os.write(1, b"!")
+    while True:
+        signal.pause()
+
+try:
+    read_shares([wait_for_ever] * 3)
+except KeyboardInterrupt:
+    print("stopped")
+"""
+
+
+def test_ctrl_c_ends_all_processes_without_a_word_of_theirs() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.read(3) == b"!!!"
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.communicate(timeout=60) == (b"stopped\n", b"")  # also: none is left that could write more
+    finally:
+        process.kill()
 
 
 def test_nothing_read_is_no_rate() -> None:

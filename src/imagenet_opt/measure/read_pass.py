@@ -1,10 +1,12 @@
 """Batches read by several processes at once, as a loader's workers read them, without anything else."""
 
 import multiprocessing
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import BrokenBarrierError
 from typing import Any, NamedTuple
@@ -72,15 +74,40 @@ def sum_up(batches: Sequence[BatchRead]) -> ReadPass:
 def read_shares(shares: Sequence[Share]) -> ReadPass:
     """Each share in a process of its own, forked as a loader's workers are; all begin together.
 
-    Raises what a share raises; TurnFailed where a process dies.
+    Ctrl-C, which the terminal sends to all of them, reaches this process alone, which ends the others. Raises what a
+    share raises; TurnFailed where a process dies.
     """
     context = multiprocessing.get_context("fork")
     begin = context.Barrier(len(shares))  # also sees to it that no process takes two shares
     try:
-        with ProcessPoolExecutor(len(shares), context, _inherit, (shares, begin)) as processes:
-            return sum_up([batch for found in processes.map(_read, range(len(shares))) for batch in found])
+        with ProcessPoolExecutor(len(shares), context, _inherit, (shares, begin)) as processes, _ended_when_stopped():
+            with _deaf_to_interrupts():
+                answers = processes.map(_read, range(len(shares)))
+            return sum_up([batch for found in answers for batch in found])
     except (BrokenProcessPool, BrokenBarrierError) as error:
         raise TurnFailed("a process that reads was killed, most often as memory ran out") from error
+
+
+@contextmanager
+def _ended_when_stopped() -> Iterator[None]:
+    """The processes that are started meanwhile, if this one is stopped: they may wait for storage for long."""
+    others = set(multiprocessing.active_children())
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        for child in set(multiprocessing.active_children()) - others:
+            child.kill()
+        raise
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes forked meanwhile stay so; this one hears of an interrupt afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _inherited: tuple[Sequence[Share], Any] = ((), None)

@@ -27,7 +27,7 @@ def test_all_sizes_take_turns(tmp_path: Path, checked: None) -> None:
     ]
     assert [row[6] for row in sheet.rows] == ["8", None, None, "8", None, "8"]
     assert "on the CPU" in sheet.title
-    assert "tensor cores, which it does not have" in sheet.notes[2]
+    assert "This ran on the CPU." in sheet.notes[3]
     assert [row[9] is None for row in sheet.rows] == [row[6] is None for row in sheet.rows]
     assert len(sheet.plots) == 3
 
@@ -91,6 +91,12 @@ def test_a_size_off_the_multiples_is_compared_flop_for_flop(checked: None) -> No
     row = next(row for row in sheet.rows if row[1] == "257")
     assert row[6:] == ("256", pytest.approx(0.5), "0.50-0.50", "slower", pytest.approx(257 / 264))
     assert "last layer: outputs 257 (0.50)" in sheet.notes[0]
+
+
+def test_a_tiny_layer_has_digits(checked: None) -> None:
+    layer = last_layer(subject_of(CPU), OUTPUTS, 8)
+    sheet = sheet_of([(layer, [layer.flops / 1e9 / rate for rate in (0.031, 0.033, 0.034)])], subject_of(CPU))
+    assert sheet.texts()[0][4:6] == ["0.033", "0.031-0.034"]
 
 
 @pytest.mark.parametrize("channels", [[], [0, 8]])

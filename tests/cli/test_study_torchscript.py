@@ -19,7 +19,7 @@ def times(seconds: float) -> list[Found]:
 
 
 def test_forms_beside_eager(checked: None) -> None:
-    found = Rounds({EAGER: times(1.0), TRACE: times(1.0), COMPILE: times(0.499), BOTH: []}, {BOTH: "RuntimeError: no"})
+    found = Rounds({EAGER: times(1.0), TRACE: times(1.0), COMPILE: times(0.499), BOTH: []}, {BOTH: "RuntimeError: no."})
     sheet = sheet_of(found, subject_of(CPU))
     rows = {row[0]: row for row in sheet.rows}
     assert rows[EAGER][3:6] == (None, None, None)
@@ -27,7 +27,9 @@ def test_forms_beside_eager(checked: None) -> None:
     assert rows[COMPILE][5] == "faster"
     assert rows[COMPILE][6:8] == (9.0, 6.0)  # the first process, and the median of those after it
     assert rows[BOTH][1:] == (None,) * 8
-    assert any(note.startswith(f"{BOTH} failed with torch") and "RuntimeError: no" in note for note in sheet.notes)
+    assert any(
+        note.startswith(f"{BOTH} failed with torch") and note.endswith(" RuntimeError: no.") for note in sheet.notes
+    )
     assert any("quickest form here is torch.compile, 2.00 times" in note for note in sheet.notes)
     assert sheet.plots[0].series[0].x == (EAGER, TRACE, COMPILE)
 

@@ -1,7 +1,9 @@
 import math
 
+import pytest
+
 from imagenet_opt.measure.blocks import Ratio
-from imagenet_opt.measure.interval import interval, ratio_cells, series
+from imagenet_opt.measure.interval import interval, ratio_cells, series, shape_of
 from imagenet_opt.measure.statistics import median_interval
 
 
@@ -17,3 +19,19 @@ def test_a_ratio_in_cells() -> None:
     assert ratio_cells(Ratio(0.9, 0.85, 0.95, 0.95), "{:.0%}") == (0.9, "85%-95%", "slower")
     assert ratio_cells(Ratio(2.0, 0.0, math.inf, 0.0)) == (2.0, None, "undecided")
     assert ratio_cells(None) == (None, None, None)
+
+
+def test_an_interval_of_two_rounds_that_says_nothing_has_no_absurd_numbers() -> None:
+    assert ratio_cells(Ratio(1.37, 0.002, 933.88, 0.95))[1] == "0.00 to far more"
+    assert ratio_cells(Ratio(40.0, 16.0, 99.5, 0.95))[1] == "16.00-99.50"
+
+
+@pytest.mark.parametrize(
+    "values, shown", [([0.0341, 2.0], "0.034"), ([5.24], "5.2"), ([12.4, 1e4], "12"), ([1234.0], "1,234")]
+)
+def test_the_least_of_a_column_has_two_digits(values: list[float], shown: str) -> None:
+    assert shape_of(values).format(values[0]) == shown
+
+
+def test_a_column_of_nothing_has_a_format() -> None:
+    assert shape_of([]).format(3.0) == "3"

@@ -17,7 +17,10 @@ def test_rates_and_what_the_kernel_says_of_cold_files() -> None:
     sheet = read_sheet({cold: passes(10, is_cold=True), deep: passes(500), warm: passes(900)}, "a folder")
     assert [row[-1] for row in sheet.rows] == ["verified", "unverified", None]
     assert sheet.rows[1][4:8] == (510.0, "500.0-520.0", 5000.0, 1 / 500)
-    assert "50.00 times as much as cold, workers 1, in flight 1, batch 10: faster" in sheet.notes[0]
+    assert (
+        "50.00 times as much as cold, workers 1, in flight 1, batch 10 (geometric means over the rounds): faster"
+        in sheet.notes[0]
+    )
     assert any(note.startswith("Unverified") for note in sheet.notes)
     assert [(curve.name, curve.x) for curve in sheet.plots[0].series] == [
         ("cold, workers 1", (1, 64)),

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from statistics import median
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
@@ -12,7 +13,7 @@ from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_rounds import rounds_of, what_torch_refuses
 from imagenet_opt.cli.study_subject import Subject, subject_of
 from imagenet_opt.measure.blocks import Ratio, measured_ratios
-from imagenet_opt.measure.interval import interval, ratio_cells, series
+from imagenet_opt.measure.interval import RATIOS, interval, ratio_cells, series, shape_of
 from imagenet_opt.measure.quantization import multiple_of, neighbour, padded_share
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
 from imagenet_opt.measure.statistics import median_interval
@@ -25,19 +26,6 @@ _FEATURES, _CLASSES, _STRIDE = 2048, 1000, 16
 (arXiv 1512.03385, table 1)."""
 _PASSES = 3
 """Matrix products of a layer's forward and backward pass: outputs, and gradients of inputs and of weights."""
-_COLUMNS = (
-    Column("what varies"),
-    Column("size"),
-    Column("multiple of"),
-    Column("images/s", "{:,.0f}"),
-    Column("GFLOP/s", "{:,.0f}"),
-    Column("interval of GFLOP/s"),
-    Column("compared with"),
-    Column("a FLOP's speed against it", "{:.2f}"),
-    Column("interval of that"),
-    Column("verdict"),
-    Column("if filled up to 8", "{:.2f}"),
-)
 
 
 class Options(BaseModel):
@@ -137,18 +125,19 @@ def sheet_of(found: list[tuple[Layer, list[float]]], subject: Subject) -> Sheet:
     curves: list[Series] = []
     sizes = {varies: [layer.size for layer, _ in found if layer.varies == varies] for varies in _VARIES}
     better = {layer: neighbour(layer.size, sizes[layer.varies]) for layer, _ in found}
+    shape = shape_of(median(_rates(layer, seconds)) for layer, seconds in found)
     num_comparisons = sum(other is not None for other in better.values())
     for varies in _VARIES:
         own = {layer: _rates(layer, seconds) for layer, seconds in found if layer.varies == varies}
         values = {str(layer.size): rates for layer, rates in own.items()}
         pairs = [(str(layer.size), str(better[layer])) for layer in own if better[layer] is not None]
         ratios = measured_ratios(values, pairs, num_comparisons=num_comparisons)
-        rows += [_row(layer, rates, better[layer], ratios.get(str(layer.size))) for layer, rates in own.items()]
+        rows += [_row(layer, rates, better[layer], ratios.get(str(layer.size)), shape) for layer, rates in own.items()]
         if points := {float(layer.size): median_interval(rates) for layer, rates in own.items()}:
             curves.append(series(varies, dict(sorted(points.items()))))
     return Sheet(
         f"Sizes and multiples: {subject.num_images} images of {subject.image_size} pixels, {subject.where}",
-        _COLUMNS,
+        _columns(rows, shape),
         tuple(rows),
         _words(rows, subject),
         tuple(Plot(one.name, "size", "GFLOP/s", "lines", (one,)) for one in curves),
@@ -160,8 +149,25 @@ def _rates(layer: Layer, seconds: list[float]) -> list[float]:
     return [layer.flops / 1e9 / one for one in seconds]
 
 
-def _row(layer: Layer, rates: list[float], better: int | None, ratio: Ratio | None) -> tuple[Cell, ...]:
-    """rates: one a round. better: the size that this one is compared with."""
+def _columns(rows: list[tuple[Cell, ...]], shape: str) -> tuple[Column, ...]:
+    """shape: of GFLOP/s."""
+    return (
+        Column("what varies"),
+        Column("size"),
+        Column("multiple of"),
+        Column("images/s", shape_of(row[3] for row in rows if isinstance(row[3], float))),
+        Column("GFLOP/s", shape),
+        Column("interval of GFLOP/s"),
+        Column("compared with"),
+        Column("a FLOP's speed against it", "{:.2f}"),
+        Column("interval of that"),
+        Column("verdict"),
+        Column("if filled up to 8", "{:.2f}"),
+    )
+
+
+def _row(layer: Layer, rates: list[float], better: int | None, ratio: Ratio | None, shape: str) -> tuple[Cell, ...]:
+    """rates: one a round. better: the size that this one is compared with. shape: of rates."""
     rate, multiple = median_interval(rates), multiple_of(layer.size)
     return (
         layer.varies,
@@ -169,7 +175,7 @@ def _row(layer: Layer, rates: list[float], better: int | None, ratio: Ratio | No
         str(multiple) if multiple > 1 else None,
         rate.median * 1e9 / layer.flops * layer.num_images,
         rate.median,
-        interval(rate, "{:,.0f}"),
+        interval(rate, shape),
         None if better is None else str(better),
         *ratio_cells(ratio),
         padded_share(layer.size, 8, layer.power) if multiple == 1 else None,
@@ -183,11 +189,12 @@ def _words(rows: list[tuple[Cell, ...]], subject: Subject) -> tuple[str, ...]:
         f"Of the sizes that are no multiple of 8 these are slower, FLOP for FLOP, than the nearest multiple: {named}.",
         "If filled up to 8: what remains of the speed where the device computes up to the next multiple of 8 and "
         "throws the rest away. Much less than that means that such sizes take another, slower way.",
+        RATIOS,
     )
     if subject.device.type == "cuda":
         return words
     return (
         *words,
-        f"This is {subject.where}: the multiples of 8 and 64 are those of tensor cores, which it does not have. oneDNN "
-        "has blocks of its own, of 8 or 16 channels.",
+        "This ran on the CPU. The multiples of 8 and 64 are those of a GPU's tensor cores; oneDNN, which computes "
+        "here, has blocks of its own, of 8 or 16 channels.",
     )

@@ -12,7 +12,7 @@ from imagenet_opt.cli.study_rounds import rounds_of, what_torch_refuses
 from imagenet_opt.cli.study_subject import Subject, subject_of
 from imagenet_opt.measure.blocks import Ratio, measured_ratios
 from imagenet_opt.measure.interleave import Rounds
-from imagenet_opt.measure.interval import interval, ratio_cells, series
+from imagenet_opt.measure.interval import RATIOS, interval, ratio_cells, series
 from imagenet_opt.measure.peak_memory import peak_gib
 from imagenet_opt.measure.several_batches import Loss, backward_in_turn, backward_on_streams, in_turn_on_streams
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
@@ -39,8 +39,9 @@ _COLUMNS = (
     Column("times", "{:.2f}"),
     Column("interval of times"),
     Column("verdict"),
-    Column("peak GiB", "{:.2f}"),
 )
+_PEAK = Column("peak GiB", "{:.2f}")
+"""Left out where no row has one, as on a CPU."""
 
 
 class Options(BaseModel):
@@ -129,10 +130,11 @@ def sheet_of(rounds: Rounds[Trained], subject: Subject, counts: tuple[int, ...])
         whole = {way: rate for way, rate in rates.items() if ways[way] not in rounds.failures}
         rows += [_row(num, way, whole.get(way), ratios.get(way), peaks[way][-1:]) for way in ways]
         curves.append(series(f"{num} batches", {way: median_interval(rate) for way, rate in whole.items()}))
+    has_peak = any(row[-1] is not None for row in rows)
     return Sheet(
         f"Several batches of {subject}",
-        _COLUMNS,
-        tuple(rows),
+        (*_COLUMNS, _PEAK) if has_peak else _COLUMNS,
+        tuple(row if has_peak else row[:-1] for row in rows),
         (*rounds.reasons, *_words(subject)),
         (Plot("Several batches at a time", "", "images/s", "bars", tuple(curves)),),
     )
@@ -158,12 +160,14 @@ def _words(subject: Subject) -> tuple[str, ...]:
     if subject.device.type == "cuda":
         return (
             what,
+            RATIOS,
             "A step begins with the weights that the step before has made: on streams of their own, too, a step waits "
             "for the one before, and the row says what these streams bring. Batches that share a step wait for none; "
             "each then has activations and gradients of its own, and one thread of Python launches them all.",
         )
     return (
         what,
-        f"No rows with streams: CUDA streams need a GPU, and here it is {subject.where}. The other rows are measured; "
-        "memory is not, as a process has no peak of its own for each.",
+        RATIOS,
+        "No rows with streams, as CUDA streams need a GPU, and this ran on the CPU. Memory is not measured here: a "
+        "process has no peak of its own for each row.",
     )

@@ -19,7 +19,7 @@ from imagenet_opt.cli.study_rounds import rounds_of
 from imagenet_opt.cli.study_subject import Subject, subject_of
 from imagenet_opt.measure.blocks import measured_ratios
 from imagenet_opt.measure.interleave import Rounds
-from imagenet_opt.measure.interval import interval, ratio_cells, series
+from imagenet_opt.measure.interval import RATIOS, interval, ratio_cells, series
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Sheet
 from imagenet_opt.measure.statistics import median_interval
 from imagenet_opt.measure.stretch import seconds_per_call
@@ -129,7 +129,7 @@ def sheet_of(rounds: Rounds[Found], subject: Subject) -> Sheet:
     for way, found in rounds.results.items():
         if way in rounds.failures:
             rows.append((way, *[None] * (len(_COLUMNS) - 1)))
-            notes.append(f"{way} failed with torch {torch.__version__}: {rounds.failures[way]}.")
+            notes.append(f"{way} failed with torch {torch.__version__}: {rounds.failures[way].rstrip('.')}.")
             continue
         taken, answer = median_interval(ms(seconds[way])), ratio_cells(ratios.get(way))
         first, later = ([one.ready_seconds for one in found if one.again is again] for again in (False, True))
@@ -156,6 +156,7 @@ def _answer(rows: list[tuple[Cell, ...]]) -> list[str]:
         answer = "Nothing could be compared with eager here."
     return [
         answer,
+        RATIOS,
         "Until it runs: making the form and its first five passes, which eager has too; again: in a new process that "
         "finds what torch.compile has kept on disk. A form that computes the same has the same first loss.",
         "torch.jit is no longer developed, and fuses little in training. torch.compile makes its graph from the Python "

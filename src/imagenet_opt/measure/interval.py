@@ -1,10 +1,19 @@
 """Estimates and ratios as cells of a table, and as points of a plot."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 
 from imagenet_opt.measure.blocks import Ratio
 from imagenet_opt.measure.sheet import Cell, Series
 from imagenet_opt.measure.statistics import Estimate, Interval, verdict
+
+FAR = 100.0
+"""Ratios from which on an interval says nothing."""
+RATIOS = (
+    "Ratios and their intervals are of geometric means over the rounds, the other columns of medians: where rounds "
+    "differ much, the ratio is not that of the two medians."
+)
+"""What stands below a table with ratio_cells."""
 
 
 def interval(found: Interval, shape: str) -> str | None:
@@ -14,7 +23,16 @@ def interval(found: Interval, shape: str) -> str | None:
 
 def ratio_cells(ratio: Ratio | None, shape: str = "{:.2f}") -> tuple[Cell, Cell, Cell]:
     """The ratio, its interval in this format, and what that allows to say."""
-    return (None, None, None) if ratio is None else (ratio.ratio, interval(ratio, shape), verdict(ratio))
+    if ratio is None:
+        return None, None, None
+    known = ratio.high < FAR or not ratio.coverage
+    return ratio.ratio, interval(ratio, shape) if known else f"{shape.format(ratio.low)} to far more", verdict(ratio)
+
+
+def shape_of(values: Iterable[float]) -> str:
+    """A format for a column of these, all positive, that shows two digits or more of the least."""
+    least = min(values, default=1e9)
+    return f"{{:,.{max(0, 1 - math.floor(math.log10(least)))}f}}"
 
 
 def series(name: str, points: Mapping[float, Estimate] | Mapping[str, Estimate]) -> Series:

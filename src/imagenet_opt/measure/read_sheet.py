@@ -109,7 +109,7 @@ def _best(found: Mapping[Setting, Sequence[ReadPass]], *, num_comparisons: int) 
     if best != plain:
         rates = {str(setting): [one.megabytes_per_second for one in passes] for setting, passes in found.items()}
         ratio = measured_ratios(rates, [(str(best), str(plain))], num_comparisons=num_comparisons)[str(best)]
-        words += f", {ratio.ratio:.2f} times as much as {plain}: {verdict(ratio)}"
+        words += f", {ratio.ratio:.2f} times as much as {plain} (geometric means over the rounds): {verdict(ratio)}"
     return f"{words}. As the best of {len(found)} it owes some of that to chance."
 
 

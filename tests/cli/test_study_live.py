@@ -63,3 +63,13 @@ def test_the_rest_is_reckoned_from_the_last_round(outcome: Outcome) -> None:
     assert seconds_left(outcome, taken) == pytest.approx(2 * NUM_STEPS * 10.0)
     measure(outcome, 4)
     assert seconds_left(outcome, taken) is None
+
+
+def test_a_row_that_fails_is_told_as_it_happens(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
+    with live(outcome, Console(file=StringIO())) as announce:
+        announce("round 1 of 4: start")
+        outcome.failures["step 0"] = "compile_mode='maxi' is none"
+        announce("round 1 of 4: step 1")
+        announce("round 1 of 4: step 2")
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 4 and said[1] == "step 0 failed: compile_mode='maxi' is none"

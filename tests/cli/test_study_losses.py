@@ -42,9 +42,11 @@ def test_each_loss_is_compared_with_that_without_the_step(
     same = Parity(pytest.approx(0.15), pytest.approx(0.2))  # type: ignore[arg-type]
     assert outcome.parities == {"fused": same, "mixing": "mixed labels", "freed": same}
     assert len(processes.jobs) == 6, "three seeds of the start, and each row once"
-    assert "trains 10 steps 6 times" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said == "comparing losses trains 10 steps 6 times; --parity 0 leaves it out\n", "how long is not known"
     _, again = compared(tmp_path, monkeypatch)
     assert not again.jobs, "what was trained is kept"
+    assert not capsys.readouterr().err, "and takes no time"
 
 
 def test_a_start_that_fails_leaves_nothing_to_compare_with(
@@ -79,3 +81,16 @@ def test_nothing_is_trained_where_no_loss_can_be_the_same(
     outcome.speeds["start"] = [processes.speed(())]
     compare_losses(outcome, Kept(tmp_path), announced)
     assert outcome.parities == {"mixing": "mixed labels"} and not processes.jobs
+
+
+def test_the_time_that_is_told_has_the_start_of_each_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """10 steps of 4 images at 500 a second are 0.08 s; a turn times twice 0.1 s, the rest of it is its start."""
+    processes = Processes(curve=curve)
+    monkeypatch.setattr(study_apart, "call_apart", processes)
+    outcome = steps_outcome(tmp_path, STEPS[:1], parity_steps=10)
+    outcome.speeds["start"] = [processes.speed(()) | {"turn_seconds": taken} for taken in (12.2, 10.2, 11.2)]
+    outcome.speeds["fused"] = [processes.speed(()) | {"turn_seconds": 15.2}]
+    compare_losses(outcome, Kept(tmp_path), announced)
+    assert "10 steps 4 times, about 48.3 s with the start of each process;" in capsys.readouterr().err

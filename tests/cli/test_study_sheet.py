@@ -41,7 +41,22 @@ def test_the_table_says_what_a_step_is_worth_and_what_holds_it_up(outcome: Outco
     assert headings.index("worth alone") == 2 and headings.index("worth in the pipeline") == 4
     assert rows["start"][headings.index("M images per $")] == "0.2"  # 95 a second, 3600 seconds, 2 $
     assert rows["lossy"][headings.index("loss")] == "DIFFERS: 0.300, seeds 0.200"
-    assert any(note.startswith("With fast the network alone does 1,42") and "doctor" in note for note in sheet.notes)
+    assert any("Images/s are medians of the rounds, ratios those of geometric means" in note for note in sheet.notes)
+
+
+def held_up(outcome: Outcome) -> list[str]:
+    return [note for note in sheets(outcome)[0].notes if note.startswith("With fast the network alone does 1,42")]
+
+
+def test_what_holds_the_network_up_is_a_bottleneck_only_where_the_device_waits(outcome: Outcome) -> None:
+    (note,) = held_up(outcome)
+    assert "on a CPU the loader computes on the network's cores" in note and "worth nothing" not in note
+    on_gpu = [one | {"kernel_seconds": 0.01, "step_seconds": 0.02} for one in outcome.speeds["fast"]]
+    outcome.speeds["fast"] = on_gpu
+    (note,) = held_up(outcome)
+    assert "behind that bottleneck a faster network is worth nothing" in note and "doctor" in note
+    outcome.speeds["fast"] = [one | {"busy": 0.93} for one in on_gpu]
+    assert not held_up(outcome)
 
 
 def test_launches_that_leave_no_gap_are_told_beforehand(outcome: Outcome) -> None:

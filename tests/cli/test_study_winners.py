@@ -61,14 +61,17 @@ def test_what_is_worth_it_becomes_an_experiment_that_says_what_was_measured(
         "fused": "no: no difference",
     }
     (file,) = experiments(own_conf)
-    assert file.stem == f"tuned_{host()}_study" and f"written to {file}" in sheet.notes[0]
+    assert file.stem == f"tuned_{host()}_study" and f"written to {file}" in sheet.notes[-1]
     header = [line for line in file.read_text().splitlines() if line.startswith("# ")]
     facts, command, rounds, alone, _, now, _, last, mode = header[1:]
     assert facts.startswith("# 20") and host() in facts and f"torch {version('torch')}" in facts
     assert str(kept.machine["gpu"] or kept.machine["cpu"]) in facts
     assert command == f"# {COMMAND}" and rounds.endswith("against the start and how you train now, in 2 rounds")
-    assert alone == "# network alone over the start 1,000 -> 1,716 images/s, 1.72 x (1.72 to 1.72) faster"
-    assert now == "# network alone over how you train now 1,000 -> 1,716 images/s, 1.72 x (1.72 to 1.72) faster"
+    assert alone == "# Together, network alone, over the start: 1,000 -> 1,716 images/s, 1.72 x (1.72 to 1.72) faster"
+    assert (
+        now
+        == "# Together, network alone, over how you train now: 1,000 -> 1,716 images/s, 1.72 x (1.72 to 1.72) faster"
+    )
     assert last.startswith("# channels_last: network alone 1.20 x (1.20 to 1.20) faster, full pipeline 1.20 x")
     assert "loss same: 0.100, seeds 0.200 (channels_last against start)" in last
     assert mode.startswith("# max-autotune: network alone 1.43 x") and "against channels_last)" in mode
@@ -91,12 +94,24 @@ def test_together_they_are_measured_with_the_mixing_that_the_user_trains_with(
         assert (COMPILE in words) == (MODE in words) == (LAST in words)
 
 
-def test_what_the_user_has_already_is_told(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
+def test_a_user_who_has_it_all_already_gets_no_file(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
     outcome = measured(tmp_path, processes, LAST, COMPILE, MODE)
-    (note,) = keep_winners(outcome, Kept(tmp_path), announced).notes
-    assert "network alone over how you train now 1,716 -> 1,716 images/s, 1.00 x" in note
-    assert "; no difference from how you train now; written to " in note
-    assert "# no difference from how you train now" in experiments(own_conf)[0].read_text().splitlines()
+    notes = keep_winners(outcome, Kept(tmp_path), announced).notes
+    assert len(notes) == 5, "each measure over each of both is a line"
+    assert any("network alone, over how you train now: 1,716 -> 1,716 images/s, 1.00 x" in note for note in notes)
+    assert notes[-1] == "No experiment was written: no difference from how you train now, so you have it all already."
+    assert not experiments(own_conf)
+
+
+def test_who_trains_as_the_start_does_gets_the_file(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
+    processes.times = {LAST: 1.2}
+    outcome = steps_outcome(tmp_path, STEPS[:1], repeats=2, parity_steps=10)
+    for row in outcome.plan.rows:
+        outcome.speeds[row.name] = [processes.speed(outcome.plan.overrides_of(row)) for _ in range(2)]
+    outcome.parities = {"channels_last": Parity(0.1, 0.2)}
+    *told, last = keep_winners(outcome, Kept(tmp_path), announced).notes
+    assert len(told) == 2 and "over the start: 1,000 -> 1,200" in told[0] and last.startswith("written to ")
+    assert len(experiments(own_conf)) == 1
 
 
 def test_what_is_slower_than_what_the_user_has_is_not_written(
@@ -106,9 +121,9 @@ def test_what_is_slower_than_what_the_user_has_is_not_written(
     outcome = measured(tmp_path, processes, COMPILE)
     for name in ("compile", "max-autotune"):
         outcome.speeds[name] = [processes.speed(()) for _ in range(2)]
-    (note,) = keep_winners(outcome, Kept(tmp_path), announced).notes
-    assert note.startswith("No experiment was written: together they are slower than how you train now: network alone")
-    assert "over the start 1,000 -> 1,200 images/s" in note and "you train now 1,300 -> 1,200 images/s" in note
+    *told, last = keep_winners(outcome, Kept(tmp_path), announced).notes
+    assert last == "No experiment was written: together they are slower than how you train now."
+    assert "over the start: 1,000 -> 1,200 images/s" in told[0] and "you train now: 1,300 -> 1,200 images/s" in told[2]
     assert not experiments(own_conf)
 
 
@@ -117,8 +132,7 @@ def test_what_does_harm_is_written_off(processes: Processes, own_conf: Path, tmp
     (slow,) = (row for row in outcome.plan.rows if row.name == "fused")
     outcome.speeds["fused"] = [processes.speed(()) for _ in range(2)]
     assert words_of(outcome, []) == ["optimizer.fused=false"]
-    (note,) = keep_winners(outcome, Kept(tmp_path), announced).notes
-    assert "off, as it did harm: optimizer.fused=false" in note
+    assert "Off, as it did harm: optimizer.fused=false" in keep_winners(outcome, Kept(tmp_path), announced).notes
     (file,) = experiments(own_conf)
     assert yaml.safe_load(file.read_text())["optimizer"] == {"fused": False}
     outcome.speeds["fused"] = outcome.speeds["max-autotune"]
@@ -168,9 +182,9 @@ def test_turns_of_all_together_are_none_of_later_rounds(processes: Processes, tm
 def test_what_is_not_faster_together_is_not_written(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
     kept, outcome = Kept(tmp_path), measured(tmp_path, processes)
     processes.times = {LAST: 1.2, COMPILE: 1 / 1.2}
-    (note,) = keep_winners(outcome, kept, announced).notes
-    told = "together they are not faster for sure: network alone over the start 1,000 ->"
-    assert note.startswith(f"No experiment was written: {told}")
+    told, *_, last = keep_winners(outcome, kept, announced).notes
+    assert told.startswith("Together, network alone, over the start: 1,000 ->")
+    assert last == "No experiment was written: together they are not faster for sure than the start."
     assert not experiments(own_conf)
 
 
@@ -178,7 +192,7 @@ def test_a_turn_that_fails_together_leaves_no_experiment(processes: Processes, o
     kept, outcome = Kept(tmp_path), measured(tmp_path, processes)
     processes.fails = lambda words, number: MODE in words
     assert keep_winners(outcome, kept, announced).notes == (
-        "No experiment was written: all that is worth keeping: out of memory",
+        "No experiment was written: all that is worth keeping: out of memory.",
     )
     assert len(processes.jobs) == 3, "the start and the user's own run once, for nothing"
     assert not experiments(own_conf)

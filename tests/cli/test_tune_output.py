@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from imagenet_opt.cli.tune_batch import Batch
 from imagenet_opt.cli.tune_loader import Loader, LoaderSetting
-from imagenet_opt.cli.tune_output import _contest_sheet, _loader_sheet, write_json
+from imagenet_opt.cli.tune_output import _contest_sheet, _loader_sheet, conclusion, write_experiment, write_json
 from imagenet_opt.cli.tune_run import Tuning
 from imagenet_opt.cli.tune_turns import Turns
 from imagenet_opt.measure.climb import Climb
@@ -47,3 +48,34 @@ def test_a_setting_of_the_device_reaches_from_its_least_to_its_most_turn() -> No
         ["now", "100.0", "90.0", "110.0", "1.00", "3", "-", "as it was"],
         ["compiled", "150.0", "-", "-", "1.50", "1", "31", "undecided: budget"],
     ]
+
+
+def test_what_there_was_no_time_for_is_the_conclusion(capsys: pytest.CaptureFixture[str]) -> None:
+    """That nothing is better is said only where everything was seen."""
+    turns = Turns((), 10, Deadline(60), lambda what: None)
+    found = Tuning(OmegaConf.create(), None, turns=turns, budget_seconds=45.0)
+    formats = Contest("now", {"now": [100.0], "a": [], "b": []})
+    turns.contests = {"formats": (formats, {}), "ways": (Contest("now", {"now": [], "c": [], "d": []}), {})}
+    assert conclusion(found) == [
+        "4 of 4 settings of the device were not tried, for lack of time: raise --budget (45s); "
+        "until then what is configured stays"
+    ]
+    write_experiment(found, [], "imagenet-opt tune", ())
+    assert capsys.readouterr().err == "no experiment is written\n"
+    formats.turns |= {"a": [120.0], "b": [90.0]}
+    formats.finalist = "a"
+    found.overrides, found.batch = ("x=1",), Batch(8, notes=["not tried: budget: other batch sizes"])
+    found.loader = Loader(Climb(LoaderSetting(1, 4, 16), why="budget"), (), None, 1)
+    assert conclusion(found) == [
+        "better here: x=1",
+        "2 of 4 settings of the device were not tried, 1 of 4 settings of the device was left undecided, not all batch "
+        "sizes were tried, not all settings of the loader were tried, for lack of time: raise --budget (45s)",
+    ]
+
+
+def test_where_all_was_seen_nothing_is_better() -> None:
+    turns = Turns((), 10, Deadline(60), lambda what: None)
+    contest = Contest("now", {"now": [100.0] * 3, "a": [90.0], "b": []}, failures={"b": "out of memory"})
+    turns.contests["formats"] = (contest, {})
+    found = Tuning(OmegaConf.create(), None, turns=turns, budget_seconds=600.0)
+    assert conclusion(found) == ["better here: nothing; what is configured stays"]

@@ -1,5 +1,6 @@
 """Turns of a study of steps, each in a process of its own and measured once."""
 
+import time
 from functools import partial
 
 from omegaconf import OmegaConf
@@ -20,8 +21,13 @@ _ALLOWANCE = 10
 
 
 def speed_of(job: SpeedJob, number: int, request: Request, kept: Kept) -> Speed:
-    """The `number`th turn. Raises TurnFailed."""
-    measure = partial(apart, "speed", job, request, timed_seconds=job.seconds)
+    """The `number`th turn; turn_seconds: that it took with its process's start. Raises TurnFailed."""
+
+    def measure() -> Speed:
+        began = time.perf_counter()
+        found: Speed = apart("speed", job, request, timed_seconds=job.seconds)  # type: ignore[assignment]
+        return found | {"turn_seconds": time.perf_counter() - began}
+
     found: Speed = kept.take(job, number, measure, config=plain(job.overrides))
     return found
 
@@ -31,6 +37,19 @@ def losses_of(job: LossJob, request: Request, kept: Kept, *, timed_seconds: floa
     measure = partial(apart, "losses", job, request, timed_seconds=timed_seconds)
     found: list[float] = kept.take(job, 0, measure, config=plain(job.overrides))
     return found
+
+
+def has_losses(job: LossJob, kept: Kept) -> bool:
+    """Whether they were measured before."""
+
+    def measure() -> None:
+        raise LookupError
+
+    try:
+        kept.take(job, 0, measure, config=plain(job.overrides))
+    except LookupError:
+        return False
+    return True
 
 
 def apart(function: str, job: object, request: Request, *, timed_seconds: float) -> object:

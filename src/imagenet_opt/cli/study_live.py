@@ -40,13 +40,13 @@ def live(outcome: Outcome, console: Console | None = None) -> Iterator[Callable[
 
 
 class Pace:
-    """How long the rest takes. Once the first row has been measured it tells on stderr what gaps there are to close."""
+    """How long the rest takes. It tells on stderr, once each, what gaps there are to close and which rows failed."""
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
         self._began = self._turn_began = time.perf_counter()
         self._taken: list[float] = []
-        self._told = False
+        self._told: set[str] = set()
 
     def next(self, what: str) -> str:
         """The words for a turn that begins now."""
@@ -54,12 +54,17 @@ class Pace:
         if now - self._turn_began > _KEPT_SECONDS:
             self._taken.append(now - self._turn_began)
         self._turn_began = now
-        if not self._told and (said := gaps(self.outcome)):
-            print(printable(said), file=sys.stderr, flush=True)
-            self._told = True
+        self._tell("gaps", gaps(self.outcome))
+        for name, reason in self.outcome.failures.items():
+            self._tell(f"failure of {name}", f"{name} failed: {reason}")
         words = f"{what}, {duration(now - self._began)} so far"
         left = seconds_left(self.outcome, self._taken)
         return printable(words if left is None else f"{words}, the rounds take about {duration(left)} more")
+
+    def _tell(self, what: str, said: str | None) -> None:
+        if said and what not in self._told:
+            print(printable(said), file=sys.stderr, flush=True)
+            self._told.add(what)
 
 
 def seconds_left(outcome: Outcome, taken: Sequence[float]) -> float | None:

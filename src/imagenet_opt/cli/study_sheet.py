@@ -19,6 +19,12 @@ Ratios = Mapping[str, Mapping[str, Ratio]]
 """By measure and row."""
 _ADDED = "Each row trains with what the row that it is compared with has, and with its own."
 _LEFT_OUT = "The first row trains with all of them, each other one without its own."
+_MIDDLES = (
+    "Images/s are medians of the rounds, ratios those of geometric means over them: where rounds differ much, one does "
+    "not follow from the other."
+)
+_BUSY = 0.9
+"""Share of a full run from which on the device is no idle one that waits for its pipeline."""
 _HELD_UP = 0.8
 """A full run that reaches less of what the network alone does is held up by its pipeline."""
 _FAR = 100.0
@@ -121,6 +127,7 @@ def notes(outcome: Outcome, ratios: Ratios) -> list[str]:
         f"Worth: against {against[plan.file.order]}, in {_num_rounds(outcome)} rounds, {len(MEASURES) * num} "
         f"comparisons whose intervals hold together with {CONFIDENCE:.0%}; where one contains 1 there is no difference."
     )
+    found.append(_MIDDLES)
     found.append(f"Full runs read {'from storage' if outcome.cold else 'files that are in memory'}.")
     found += [f"{name} failed: {reason}." for name, reason in outcome.failures.items()]
     found += outcome.notes()
@@ -162,12 +169,13 @@ def _queue_left(outcome: Outcome) -> list[str]:
 
 def _held_up(outcome: Outcome, fastest: Row) -> list[str]:
     alone, full = (median(rates(outcome, fastest, measure)) for measure in MEASURES)
-    if full >= _HELD_UP * alone:
+    speeds = outcome.speeds.get(fastest.name, [])
+    if full >= _HELD_UP * alone or median(speed["busy"] or 0.0 for speed in speeds) >= _BUSY:
         return []
-    return [
-        f"With {fastest.name} the network alone does {alone:,.0f} images/s, the full pipeline {full:,.0f}: behind that "
-        "bottleneck a faster network is worth nothing. `imagenet-opt doctor` says what it is."
-    ]
+    told = f"With {fastest.name} the network alone does {alone:,.0f} images/s, the full pipeline {full:,.0f}"
+    if all(speed["kernel_seconds"] is None for speed in speeds):
+        return [f"{told}: on a CPU the loader computes on the network's cores, so what one saves the other has."]
+    return [f"{told}: behind that bottleneck a faster network is worth nothing. `imagenet-opt doctor` says what it is."]
 
 
 def plots(outcome: Outcome) -> tuple[Plot, ...]:

@@ -42,8 +42,9 @@ Gains = dict[str, dict[str, Gain]]
 
 
 def keep_winners(outcome: Outcome, kept: Kept, announce: Callable[[str], None]) -> Sheet:
-    """Those that were faster in one measure, slower in none, and have the same loss; written where they are faster
-    together too, and not slower than what the user has, to conf/experiment/tuned_<host>_study.yaml."""
+    """Those that were faster in one measure, slower in none, and have the same loss; written to
+    conf/experiment/tuned_<host>_study.yaml where together they are that too, over the start and over what the user
+    has."""
     plan, reasons = outcome.plan, choose(outcome)
     winners = [row for row in plan.rows if row.name in reasons and reasons[row.name] is None]
     columns = (Column("step"), Column("worth keeping"))
@@ -52,10 +53,10 @@ def keep_winners(outcome: Outcome, kept: Kept, announce: Callable[[str], None]) 
         return Sheet("Worth keeping", columns, rows, ("Nothing was worth it for sure; no experiment was written.",))
     try:
         words = words_of(outcome, winners)
-        note = _write(outcome, winners, words, measure_together(outcome, words, kept, announce), kept)
+        said = _written(outcome, winners, words, measure_together(outcome, words, kept, announce), kept)
     except ConfigError as error:
-        note = f"No experiment was written: {error}"
-    return Sheet("Worth keeping", columns, rows, (note,))
+        said = [f"No experiment was written: {error}."]
+    return Sheet("Worth keeping", columns, rows, tuple(said))
 
 
 def words_of(outcome: Outcome, winners: list[Row]) -> list[str]:
@@ -151,18 +152,13 @@ def _gains(speeds: dict[str, list[Speed]]) -> Gains:
     return found
 
 
-def _write(outcome: Outcome, winners: list[Row], words: list[str], gains: Gains, kept: Kept) -> str:
-    """Raises ConfigError."""
+def _written(outcome: Outcome, winners: list[Row], words: list[str], gains: Gains, kept: Kept) -> list[str]:
+    """What they give together, line by line, and the file that has them, or why there is none. Raises ConfigError."""
     told = _told(gains)
-    verdicts = {name: {verdict(gain.ratio) for gain in found.values()} for name, found in gains.items()}
-    if not _worth_it(verdicts[START]):
-        raise ConfigError(f"together they are not faster for sure: {'; '.join(told)}")
-    if "slower" in verdicts.get(NOW, ()):
-        raise ConfigError(f"together they are slower than {NOW}: {'; '.join(told)}")
-    if NOW in verdicts and "faster" not in verdicts[NOW]:
-        told.append(f"no difference from {NOW}")
+    if reason := _no_gain(gains):
+        return [*told, f"No experiment was written: {reason}."]
     if off := [word for word in words if word in outcome.plan.file.lasting]:
-        told.append(f"off, as it did harm: {' '.join(off)}")
+        told.append(f"Off, as it did harm: {' '.join(off)}")
     request, where = outcome.request, kept.machine
     header = [
         f"{now()}, {host()}, {where['gpu'] or where['cpu']}, {where['cpus']} CPUs, torch {machine.versions()['torch']}",
@@ -172,12 +168,28 @@ def _write(outcome: Outcome, winners: list[Row], words: list[str], gains: Gains,
         *(_line(outcome, row) for row in winners),
     ]
     file = write_tuned("study", words, header)
-    return f"Together: {'; '.join(told)}; {how_to_train(file, request.overrides)}."
+    return [*told, f"{how_to_train(file, request.overrides)}."]
+
+
+def _no_gain(gains: Gains) -> str | None:
+    """Why all together is not worth a file; a user who trains like that already has no use for one."""
+    verdicts = {name: {verdict(gain.ratio) for gain in found.values()} for name, found in gains.items()}
+    if not _worth_it(verdicts[START]):
+        return "together they are not faster for sure than the start"
+    if "slower" in verdicts.get(NOW, ()):
+        return f"together they are slower than {NOW}"
+    if NOW in verdicts and not _worth_it(verdicts[NOW]):
+        return f"no difference from {NOW}, so you have it all already"
+    return None
 
 
 def _told(gains: Gains) -> list[str]:
     """A line for each measure and what it was compared with."""
-    return [f"{measure} over {name} {found[key]}" for name, found in gains.items() for key, measure in MEASURES.items()]
+    return [
+        f"Together, {measure}, over {name}: {found[key]}"
+        for name, found in gains.items()
+        for key, measure in MEASURES.items()
+    ]
 
 
 def _line(outcome: Outcome, row: Row) -> str:

@@ -20,7 +20,7 @@ from imagenet_opt.cli.tuned import host, how_to_train, write_tuned
 from imagenet_opt.cli.whole_file import write_whole
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.climb import LEAST_GAIN, Climb
-from imagenet_opt.measure.contest import TURNS, surely_faster
+from imagenet_opt.measure.contest import TURNS, UNTRIED, surely_faster
 from imagenet_opt.measure.sheet import Cell, Column, Sheet
 
 _GAIN = f"{100 * (LEAST_GAIN - 1):.0f} %"
@@ -118,7 +118,33 @@ def print_tuning(found: Tuning, sheets: Sequence[Sheet]) -> None:
     console = print_sheets(sheets)
     for note in _notes(found):
         console.print(printable(note))
-    console.print(printable(f"better here: {' '.join(found.overrides) or 'nothing; what is configured stays'}"))
+    for line in conclusion(found):
+        console.print(printable(line))
+
+
+def conclusion(found: Tuning) -> list[str]:
+    """What to change, and what there was no time to see; "nothing is better" only where all was seen."""
+    said = [f"better here: {' '.join(found.overrides)}"] if found.overrides else []
+    if lacking := _lacking(found):
+        return [*said, lacking if said else f"{lacking}; until then what is configured stays"]
+    return said or ["better here: nothing; what is configured stays"]
+
+
+def _lacking(found: Tuning) -> str | None:
+    """Settings beside what is configured that there was no time for; None where there was for all."""
+    contests = [contest for contest, _ in (found.turns.contests.values() if found.turns else ())]
+    verdicts = [contest.verdict(name) for contest in contests for name in contest.turns if name != contest.base]
+    num_untried = verdicts.count(UNTRIED)
+    num_open = sum(verdict.endswith("budget") for verdict in verdicts) - num_untried
+    parts = []
+    for num, what in ((num_untried, "not tried"), (num_open, "left undecided")):
+        if num:
+            parts.append(f"{num} of {len(verdicts)} settings of the device {'was' if num == 1 else 'were'} {what}")
+    if found.batch is not None and any(note.startswith(UNTRIED) for note in found.batch.notes):
+        parts.append("not all batch sizes were tried")
+    if found.loader is not None and found.loader.climb.why == "budget":
+        parts.append("not all settings of the loader were tried")
+    return f"{', '.join(parts)}, for lack of time: raise --budget ({found.budget_seconds:g}s)" if parts else None
 
 
 def write_json(
@@ -132,6 +158,7 @@ def write_json(
         "seconds": round(found.seconds, 1),
         "overrides": list(found.overrides),
         "notes": _notes(found),
+        "conclusion": conclusion(found),
         "sheets": [asdict(sheet) for sheet in sheets],
     }
     try:
@@ -150,7 +177,8 @@ def _device() -> str:
 def write_experiment(found: Tuning, sheets: Sequence[Sheet], command: str, given: Sequence[str]) -> None:
     """conf/experiment/tuned_<host>_tune.yaml with what was measured as its header, where anything is to change."""
     if not found.overrides:
-        print("nothing to change, no experiment is written", file=sys.stderr)
+        known = "" if _lacking(found) else "nothing to change, "
+        print(f"{known}no experiment is written", file=sys.stderr)
         return
     device = f"simulated {found.simulated}" if found.simulated else _device()
     lines = [f"{now()}, {host()}, {device}, torch {machine.versions()['torch']}", command]
@@ -160,5 +188,5 @@ def write_experiment(found: Tuning, sheets: Sequence[Sheet], command: str, given
             cells = [f"{head} {text}" for head, text in zip(heads, row, strict=True) if text != "-"]
             lines.append(f"{sheet.title}: {', '.join(cells)}")
         lines += sheet.notes
-    file = write_tuned("tune", found.overrides, [*lines, *_notes(found)])
+    file = write_tuned("tune", found.overrides, [*lines, *_notes(found), *filter(None, [_lacking(found)])])
     print(how_to_train(file, given), file=sys.stderr)

@@ -32,7 +32,10 @@ _LONGEST_TURN, _SHORTEST_TURN = 5.0, 0.3
 
 @dataclass
 class Tuning:
-    """What was found. simulated: the accelerator's name, None for a real one. overrides: what to change."""
+    """What was found. simulated: the accelerator's name, None for a real one. overrides: what to change.
+
+    budget_seconds: that there were; seconds: that it took.
+    """
 
     config: DictConfig
     simulated: str | None
@@ -42,6 +45,7 @@ class Tuning:
     loader: Loader | None = None
     overrides: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
+    budget_seconds: float = 0.0
     seconds: float = 0.0
 
 
@@ -50,7 +54,8 @@ def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
     quiet()
     config = composed(overrides)
     rehearsal = config.callbacks.get("rehearsal")
-    found = Tuning(config, None if rehearsal is None else str(rehearsal.name))
+    simulated = None if rehearsal is None else str(rehearsal.name)
+    found = Tuning(config, simulated, budget_seconds=budget_seconds)
     if rehearsal is None and not torch.cuda.is_available():
         print("no GPU here: the network runs on the CPU; rehearse=a10g simulates one instead", file=sys.stderr)
     seed_everything(config.seed, verbose=False)

@@ -58,9 +58,9 @@ class Turns:
             return self.rate(settings[name], seconds, share=share, name=f"{title}: {name}")
 
         contest = hold_contest(list(settings), turn, seconds=seconds)
+        self.contests[title] = (contest, settings)
         if not contest.turns[contest.base]:
             raise OutOfTime
-        self.contests[title] = (contest, settings)
         return contest
 
     def rate(self, changes: Changes, seconds: float, *, share: float, name: str) -> float:

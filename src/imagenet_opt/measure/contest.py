@@ -9,6 +9,8 @@ from imagenet_opt.measure.interleave import TurnFailed
 
 TURNS = 3
 """Of each of two: by chance alone three turns all beat three others once in twenty times, 1 / C(6, 3)."""
+UNTRIED = "not tried: budget"
+"""The verdict on what had no turn."""
 TURNS_OF_SEVERAL = 4
 """Of each of the last two, where the best of several is taken: with three turns the best of three equals would win once
 in twelve contests, of five once in nine; with four less than once in twenty, up to twelve (simulated)."""
@@ -50,7 +52,7 @@ class Contest:
         if name in self.failures:
             return self.failures[name]
         if not self.turns[name]:
-            return "not tried: budget"
+            return UNTRIED
         if name == self.base:
             return "as it was"
         if name == self.finalist:

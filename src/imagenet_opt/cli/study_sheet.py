@@ -8,6 +8,7 @@ from typing import Any
 from imagenet_opt.cli.study_outcome import Outcome
 from imagenet_opt.cli.study_plan import Plan, Row
 from imagenet_opt.measure.blocks import Ratio, block_ratios
+from imagenet_opt.measure.interval import FAR
 from imagenet_opt.measure.launch_gaps import PERMISSION, LaunchGaps
 from imagenet_opt.measure.parity import Parity
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
@@ -27,8 +28,6 @@ _BUSY = 0.9
 """Share of a full run from which on the device is no idle one that waits for its pipeline."""
 _HELD_UP = 0.8
 """A full run that reaches less of what the network alone does is held up by its pipeline."""
-_FAR = 100.0
-"""Ratios from which on an interval says nothing."""
 
 
 def sheets(outcome: Outcome) -> list[Sheet]:
@@ -113,7 +112,7 @@ def said(ratio: Ratio | None) -> str | None:
         return None
     if not ratio.coverage:
         return f"{ratio.ratio:.2f} x, too few rounds"
-    high = f"{ratio.high:.2f}" if ratio.high < _FAR else "far more"
+    high = f"{ratio.high:.2f}" if ratio.high < FAR else "far more"
     return f"{ratio.ratio:.2f} x ({ratio.low:.2f} to {high}) {verdict(ratio)}"
 
 

@@ -106,9 +106,11 @@ def _request(found: Namespace, command: str) -> "Request":
     from imagenet_opt.cli.overrides import config_folder
     from imagenet_opt.cli.study_request import Request, read_study
 
-    names = [word.partition("=")[2] for word in found.overrides if word.startswith("study=")]
+    shipped = config_folder() / "study"
+    _check_words(found.overrides, shipped)
+    names = ["ladder", *(word.partition("=")[2] for word in found.overrides if word.startswith("study="))]
     changes = [word.removeprefix("study.") for word in found.overrides if word.startswith("study.")]
-    stem, file = read_study(names[-1] if names else "ladder", config_folder() / "study", changes)
+    stem, file = read_study(names[-1], shipped, changes)
     flags = _flags(found, stem, file.kind)
     return Request(
         name=stem,
@@ -123,7 +125,17 @@ def _request(found: Namespace, command: str) -> "Request":
         apply=flags["apply"],
         folder=found.folder or Path("runs", f"study_{stem}"),
         command=command,
+        typed=names[-1],
     )
+
+
+def _check_words(words: list[str], shipped: Path) -> None:
+    """Raises ConfigError for a study that is named without its key."""
+    from imagenet_opt.cli.study_request import shipped_names
+
+    for word in words:
+        if word in shipped_names(shipped) or ("=" not in word and word.endswith((".yaml", ".yml"))):
+            raise ConfigError(f"{word}: expected KEY=VALUE; did you mean study={word}?")
 
 
 def _flags(found: Namespace, stem: str, kind: str) -> dict[str, Any]:

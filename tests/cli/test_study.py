@@ -120,6 +120,22 @@ def test_a_folder_in_which_another_study_works_is_told_first(mine: Path, tmp_pat
     os.close(held)
 
 
+def test_a_study_that_is_refused_leaves_no_folder(mine: Path, tmp_path: Path, checked: None) -> None:
+    mine.write_text(MINE.replace("order:", "ordr:"))
+    (tmp_path / "own").mkdir()
+    for folder in ("new", "own"):
+        with pytest.raises(ConfigError, match=r"study=.*mine\.yaml: there is no key ordr; did you mean order\?"):
+            study.main([f"study={mine}", "data=demo", "--folder", str(tmp_path / folder)])
+    assert not (tmp_path / "new").exists() and (tmp_path / "own").exists()
+
+
+def test_a_busy_machine_is_told_beforehand(capsys: pytest.CaptureFixture[str]) -> None:
+    study.tell_busy(19.6)
+    assert capsys.readouterr().err == ""
+    study.tell_busy(47.2)
+    assert capsys.readouterr().err == "others keep the CPUs 47 % busy: intervals will be wide\n"
+
+
 def test_a_file_that_cannot_be_written_is_named_by_its_flag(tmp_path: Path) -> None:
     request = parse(["data=demo", "--folder", str(tmp_path)]).request
     sheet = Sheet("A study", (Column("step"),), (("start",),))

@@ -43,7 +43,10 @@ def mine(tmp_path: Path) -> Path:
     ("words", "message"),
     [
         (["study=laddr"], "study=laddr: there is no such study; did you mean ladder?"),
-        (["study=nosuch.yaml"], "study=nosuch.yaml: there is no such study; expected anatomy, checklist"),
+        (["study=nosuch"], "study=nosuch: there is no such study; expected anatomy, checklist"),
+        (["study=nosuch.yaml"], r"study=nosuch\.yaml: no such file \(/.*/nosuch\.yaml\)$"),
+        (["ladder", "data=demo"], r"ladder: expected KEY=VALUE; did you mean study=ladder\?"),
+        (["mine.yaml"], r"mine\.yaml: expected KEY=VALUE; did you mean study=mine\.yaml\?"),
         (["--repeats", "1"], "--repeats 1 must be from 2 to 1000"),
         (["--seconds", "0"], "--seconds 0.0 must be from 0.1 to 3600"),
         (["--price-per-hour", "-1"], "--price-per-hour -1.0 must be dollars above 0"),
@@ -77,13 +80,13 @@ def test_what_is_not_said_is_the_default() -> None:
 def test_a_file_that_is_no_study_is_told_by_its_key(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("title: A trial\n")
-    with pytest.raises(ConfigError, match="kind: Field required"):
+    with pytest.raises(ConfigError, match=r"kind must be given \(kind: one of steps, scaling"):
         parse([f"study={file}"])
     file.write_text("title: A trial\nkind: nosuch\n")
-    with pytest.raises(ConfigError, match="kind: nosuch must be one of steps, scaling"):
+    with pytest.raises(ConfigError, match="kind=nosuch must be one of steps, scaling"):
         parse([f"study={file}"])
     file.write_text("title: A trial\nkind: steps\norder: sideways\nsteps: []\n")
-    with pytest.raises(ConfigError, match="order: Input should be 'cumulative', 'alone' or 'leave_one_out'"):
+    with pytest.raises(ConfigError, match="order=sideways must be 'cumulative', 'alone' or 'leave_one_out'"):
         study_steps.run(parse([f"study={file}", "data=demo", "--folder", str(tmp_path)]).request)
     file.write_text("title: [unclosed\n")
     with pytest.raises(ConfigError, match=r"study=.*mine.yaml: .* cannot be read: "):
@@ -95,7 +98,7 @@ def test_keys_of_the_studys_file_can_be_set(tmp_path: Path) -> None:
     assert request.options["num_workers"] == [4, 8] and request.options["state"] == ["warm"]
     assert request.options["batch_size"] == [64, 256] and request.overrides == ("data=demo",)
     request = parse(["study=read", "study.num_wokers=[4]", "--folder", str(tmp_path)]).request
-    with pytest.raises(ConfigError, match="study=read: num_wokers: Extra inputs are not permitted"):
+    with pytest.raises(ConfigError, match=r"study=read: there is no key num_wokers; did you mean num_workers\?$"):
         study.study(request)
 
 
@@ -115,6 +118,22 @@ def test_a_folder_in_which_another_study_works_is_told_first(mine: Path, tmp_pat
     with pytest.raises(RunFolderError, match=r"another process works in .* another folder with --folder FOLDER$"):
         study.main([f"study={mine}", "data=demo", "--folder", str(tmp_path)])
     os.close(held)
+
+
+def test_a_study_that_is_refused_leaves_no_folder(mine: Path, tmp_path: Path, checked: None) -> None:
+    mine.write_text(MINE.replace("order:", "ordr:"))
+    (tmp_path / "own").mkdir()
+    for folder in ("new", "own"):
+        with pytest.raises(ConfigError, match=r"study=.*mine\.yaml: there is no key ordr; did you mean order\?"):
+            study.main([f"study={mine}", "data=demo", "--folder", str(tmp_path / folder)])
+    assert not (tmp_path / "new").exists() and (tmp_path / "own").exists()
+
+
+def test_a_busy_machine_is_told_beforehand(capsys: pytest.CaptureFixture[str]) -> None:
+    study.tell_busy(19.6)
+    assert capsys.readouterr().err == ""
+    study.tell_busy(47.2)
+    assert capsys.readouterr().err == "others keep the CPUs 47 % busy: intervals will be wide\n"
 
 
 def test_a_file_that_cannot_be_written_is_named_by_its_flag(tmp_path: Path) -> None:

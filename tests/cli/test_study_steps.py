@@ -10,7 +10,7 @@ from imagenet_opt.cli.apart import Hung
 from imagenet_opt.cli.kept import Kept
 from imagenet_opt.cli.study_apart import apart
 from imagenet_opt.cli.study_sheet import sheets
-from imagenet_opt.cli.study_steps import begin, measure_speeds
+from imagenet_opt.cli.study_steps import begin, measure_speeds, run
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.interleave import TurnFailed
 from tests.cli.studies import TINY, small_request
@@ -115,6 +115,33 @@ def test_what_the_start_undoes_and_what_is_nothing_here_is_told_beforehand(
     assert outcome.plan.absent == {"mixed": "mixed is 32-true on this CPU"}
     said = capsys.readouterr().err
     assert said.count("study=ladder replaces what the command line says: trainer.precision=bf16-mixed") == 1
+
+
+def test_what_comes_is_told_beforehand_and_what_is_kept_afterwards(
+    tmp_path: Path, turns: Processes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ("trainer.accelerator=cpu", f"data.cache_dir={tmp_path}", "data.num_train=64", "data.num_val=10")
+    steps = [*STEPS, {"name": "pinned", "needs": "gpu"}]
+    request = small_request("ladder", tmp_path, *TINY, *own, steps=steps)
+
+    def stopped(words: Words, number: int) -> bool:
+        if number == 5:
+            raise KeyboardInterrupt
+        return number == 2
+
+    turns.fails = stopped
+    with pytest.raises(KeyboardInterrupt):
+        run(request)
+    beforehand, _, afterwards = capsys.readouterr().err.partition("measuring: ")
+    coming = "left out, as there is no GPU here: pinned\n3 rows, 2 rounds: 6 turns in processes of their own\n"
+    assert beforehand.endswith(coming)
+    assert afterwards.endswith(f"\nstopped; 3 turns are kept in {tmp_path}: the same command goes on\n")
+    monkeypatch.setattr("imagenet_opt.cli.kept._SESSION", "another")
+    turns.fails = lambda words, number: False
+    run(request)
+    beforehand, _, afterwards = capsys.readouterr().err.partition("measuring: ")
+    assert beforehand.endswith(f"{coming}3 turns are kept from before: going on\n")
+    assert afterwards.startswith("round 1 of 2: fused"), "which had failed; the start is there"
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,20 @@ import hashlib
 import json
 import os
 import platform
+import sys
 import uuid
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from imagenet_opt import machine
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, printable
 
 FILE = "measured.jsonl"
 _SESSION = uuid.uuid4().hex
@@ -39,6 +41,9 @@ class Kept:
         }
         self.answers: dict[str, Any] = {}
         self._sessions: dict[str, str] = {}
+        self._asked: str | None = None
+        self._turns: list[tuple[str, str]] = []  # each with what was asked for, and its session
+        self._begins: Callable[[], None] = lambda: None
         self._taken: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
         found = self.file.read_bytes() if self.file.exists() else b""
         self._is_torn = bool(found) and not found.endswith(b"\n")
@@ -46,6 +51,39 @@ class Kept:
             with suppress(ValueError, KeyError, TypeError):  # torn by the end of a process
                 row = json.loads(line)
                 self.answers[row["key"]], self._sessions[row["key"]] = row["answer"], row["session"]
+                self._turns += [(asked, row["session"])] if (asked := row.get("asked")) else []
+
+    def ask(self, asked: object) -> None:
+        """What is taken from now on are turns of this: what is the same for all of them, in plain values."""
+        self._asked = _digest({"asked": asked, **self.machine})
+
+    def tell_kept(self) -> int:
+        """Say on stderr whether turns from before count for what is asked; their number."""
+        before = [asked for asked, session in self._turns if session != _SESSION]
+        num = before.count(self._asked or "")
+        if num:
+            _say(f"{_turns(num)} kept from before: going on")
+        elif before:
+            _say("what was measured before was of other --seconds, configuration or version: all is measured anew")
+        return num
+
+    def once_measured(self, announce: Callable[[str], None]) -> Callable[[str], None]:
+        """`announce`, which is told only of what is not there already."""
+
+        def later(what: str) -> None:
+            self._begins = partial(announce, what)
+
+        return later
+
+    @contextmanager
+    def told_if_stopped(self) -> Iterator[None]:
+        """By Ctrl-C, or SIGTERM, which ends a process that measures with SystemExit."""
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit):
+            if num := sum(asked == self._asked for asked, _ in self._turns):
+                _say(f"stopped; {_turns(num)} kept in {self.file.parent}: the same command goes on")
+            raise
 
     def take(self, job: Any, number: int, measure: Callable[[], Any], *, config: Any = None) -> Any:
         """The answer for the `number`th time of `job` (a dataclass), measured now unless it is there.
@@ -53,11 +91,13 @@ class Kept:
         config: what the job's overrides compose to now, in plain values; of another one it is measured anew.
         """
         facts = {"kind": type(job).__name__, "job": asdict(job), "number": number, "config": config, **self.machine}
-        key = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:24]
+        key = _digest(facts)
         if key not in self.answers:
+            self._begins()
             self.answers[key], self._sessions[key] = measure(), _SESSION
             row = {"key": key, "number": number, "job": asdict(job), "session": _SESSION, "answer": self.answers[key]}
-            self._append(row)
+            self._append(row | {"asked": self._asked})
+            self._turns += [(self._asked, _SESSION)] if self._asked else []
         self._taken[facts["kind"], number].add(self._sessions[key])
         return self.answers[key]
 
@@ -79,3 +119,15 @@ class Kept:
             self._is_torn = False
         except OSError as error:
             raise ConfigError(f"--folder: cannot write {self.file}: {error.strerror}") from error
+
+
+def _digest(facts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:24]
+
+
+def _turns(num: int) -> str:
+    return "1 turn is" if num == 1 else f"{num} turns are"
+
+
+def _say(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)

@@ -2,7 +2,10 @@
 
 import math
 import shlex
+import sys
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,12 +45,15 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   --apply             of steps: write what was worth it and keeps the loss to conf/experiment/tuned_<host>_study.yaml
   --wandb             log the tables to Weights & Biases, as logger.wandb.* says
 
-Broken off, the same command goes on after the turns that were measured; anatomy, which has one, begins anew.
-The answer may be: no difference. Verdicts allow for the number of
-comparisons. Without a GPU what needs one is left out, with the reason, and the rest is measured on the CPU."""
+A turn of the ladder takes 10 to 40 s, more with compile: rows x rounds of them make it half an hour or more, then the
+losses. Broken off, the same command goes on after the turns that were measured; anatomy, which has one, begins anew.
+The answer may be: no difference. Verdicts allow for the number of comparisons. Without a GPU what needs one is left
+out, with the reason, and the rest is measured on the CPU."""
 
 DEFAULTS = {"repeats": 5, "seconds": 8.0, "parity": 200, "price_per_hour": None, "apply": False}
 LIMITS = {"repeats": (2, 1000), "seconds": (0.1, 3600), "parity": (0, 1_000_000)}
+BUSY_PERCENT = 20
+"""From here on others are told of."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +71,15 @@ def main(argv: list[str]) -> None:
         return
     options = parse(argv)
     begin_measuring()
+    is_new = not options.request.folder.exists()
     prepare(options.request)
     from imagenet_opt.cli.sheets import about, print_sheets
     from imagenet_opt.cli.study_output import log_sheets, write_outputs
 
-    facts = about(options.request.command)
-    sheets = study(options.request)
+    with removed_if_empty(options.request.folder, is_new):
+        facts = about(options.request.command)
+        tell_busy(facts["machine"]["busy_percent_before"])
+        sheets = study(options.request)
     print_sheets(sheets)
     write_outputs(sheets, options.request, facts, options.json)
     if options.wandb:
@@ -106,9 +115,11 @@ def _request(found: Namespace, command: str) -> "Request":
     from imagenet_opt.cli.overrides import config_folder
     from imagenet_opt.cli.study_request import Request, read_study
 
-    names = [word.partition("=")[2] for word in found.overrides if word.startswith("study=")]
+    shipped = config_folder() / "study"
+    _check_words(found.overrides, shipped)
+    names = ["ladder", *(word.partition("=")[2] for word in found.overrides if word.startswith("study="))]
     changes = [word.removeprefix("study.") for word in found.overrides if word.startswith("study.")]
-    stem, file = read_study(names[-1] if names else "ladder", config_folder() / "study", changes)
+    stem, file = read_study(names[-1], shipped, changes)
     flags = _flags(found, stem, file.kind)
     return Request(
         name=stem,
@@ -123,7 +134,17 @@ def _request(found: Namespace, command: str) -> "Request":
         apply=flags["apply"],
         folder=found.folder or Path("runs", f"study_{stem}"),
         command=command,
+        typed=names[-1],
     )
+
+
+def _check_words(words: list[str], shipped: Path) -> None:
+    """Raises ConfigError for a study that is named without its key."""
+    from imagenet_opt.cli.study_request import shipped_names
+
+    for word in words:
+        if word in shipped_names(shipped) or ("=" not in word and word.endswith((".yaml", ".yml"))):
+            raise ConfigError(f"{word}: expected KEY=VALUE; did you mean study={word}?")
 
 
 def _flags(found: Namespace, stem: str, kind: str) -> dict[str, Any]:
@@ -151,6 +172,27 @@ def prepare(request: "Request") -> None:
     quiet()
     composed(request.overrides)
     keep_others_out(request.folder, wait_seconds=0, remedy="--folder FOLDER")
+
+
+@contextmanager
+def removed_if_empty(folder: Path, is_new: bool) -> Iterator[None]:
+    """A folder that is_new, which this process holds, where an error leaves nothing in it."""
+    from imagenet_opt.cli.alone import FILE
+
+    try:
+        yield
+    except BaseException:
+        if is_new and [file.name for file in folder.iterdir()] == [FILE]:
+            with suppress(OSError):
+                (folder / FILE).unlink()
+                folder.rmdir()
+        raise
+
+
+def tell_busy(percent: float) -> None:
+    """On stderr, where others keep the CPUs so busy that it shows."""
+    if percent > BUSY_PERCENT:
+        print(f"others keep the CPUs {percent:.0f} % busy: intervals will be wide", file=sys.stderr, flush=True)
 
 
 def study(request: "Request") -> "list[Sheet]":

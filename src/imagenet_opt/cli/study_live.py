@@ -44,14 +44,15 @@ class Pace:
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
-        self._began = self._turn_began = time.perf_counter()
+        self._began = time.perf_counter()
+        self._turn_began: float | None = None
         self._taken: list[float] = []
         self._told: set[str] = set()
 
     def next(self, what: str) -> str:
         """The words for a turn that begins now."""
         now = time.perf_counter()
-        if now - self._turn_began > _KEPT_SECONDS:
+        if self._turn_began is not None and now - self._turn_began > _KEPT_SECONDS:
             self._taken.append(now - self._turn_began)
         self._turn_began = now
         self._tell("gaps", gaps(self.outcome))

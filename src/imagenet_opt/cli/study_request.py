@@ -1,15 +1,15 @@
 """What a study is asked for, and the file that describes it."""
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from omegaconf import OmegaConf
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from imagenet_opt.cli.study_mistakes import near_or, told
 from imagenet_opt.errors import ConfigError
 
 Options = TypeVar("Options", bound=BaseModel)
@@ -42,16 +42,17 @@ class StudyFile(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     title: str
-    kind: str
+    kind: str = Field(description=", ".join(KINDS))
 
 
 @dataclass(frozen=True)
 class Request:
-    """name: the file's stem. options: what the file says beside title and kind. overrides: of train.py, for everything.
+    """name: the file's stem. typed: that or the file, as the command line has it. options: what the file says beside
+    title and kind. overrides: of train.py, for everything.
 
     repeats: rounds. seconds: of each timed stretch. parity_steps: steps that the parity check trains, 0 for no check.
     price_per_hour: of the machine, None where unknown. apply: write what was worth it as an experiment.
-    folder: keeps what was measured, so that the study goes on. command: as it was typed.
+    folder: keeps what was measured, so that the study goes on. command: the whole of it, as it was typed.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Request:
     folder: Path
     apply: bool = False
     command: str = ""
+    typed: str = ""
 
 
 def read_study(name: str, shipped: Path, changes: Sequence[str] = ()) -> tuple[str, StudyFile]:
@@ -74,24 +76,36 @@ def read_study(name: str, shipped: Path, changes: Sequence[str] = ()) -> tuple[s
     changes: of its keys, as "num_workers=[4,8]", each as a whole. Raises ConfigError, with near names, and for a file
     that is no study.
     """
-    file = Path(name) if name.endswith((".yaml", ".yml")) else shipped / f"{name}.yaml"
-    if not file.is_file():
-        known = sorted(found.stem for found in shipped.glob("*.yaml"))
-        near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"expected {', '.join(known)}, or a YAML file"
-        raise ConfigError(f"study={name}: there is no such study; {hint}")
+    file = _found(name, shipped)
     changed = _values(changes)
     try:
         written: Any = OmegaConf.to_container(OmegaConf.load(file))
-        study = StudyFile.model_validate(written | changed if isinstance(written, dict) else written)
+        written = written | changed if isinstance(written, dict) else written
+        study = StudyFile.model_validate(written)
     except (YAMLError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"study={name}: {file} cannot be read: {' '.join(str(error).split())}") from error
     except ValidationError as error:
-        detail = error.errors()[0]
-        raise ConfigError(f"study={name}: {'.'.join(map(str, detail['loc']))}: {detail['msg']} (in {file})") from error
+        raise ConfigError(f"study={name}: {told(error, StudyFile, written)} (in {file})") from error
     if study.kind not in KINDS:
-        raise ConfigError(f"study={name}: kind: {study.kind} must be one of {', '.join(KINDS)} (in {file})")
+        raise ConfigError(f"study={name}: kind={study.kind} must be one of {', '.join(KINDS)} (in {file})")
     return file.stem, study
+
+
+def _found(name: str, shipped: Path) -> Path:
+    """Raises ConfigError."""
+    if name.endswith((".yaml", ".yml")):
+        if not (file := Path(name)).is_file():
+            raise ConfigError(f"study={name}: no such file ({file.absolute()})")
+        return file
+    if not (file := shipped / f"{name}.yaml").is_file():
+        known = shipped_names(shipped)
+        hint = near_or(name, known, f"expected {', '.join(known)}, or a YAML file")
+        raise ConfigError(f"study={name}: there is no such study; {hint}")
+    return file
+
+
+def shipped_names(shipped: Path) -> list[str]:
+    return sorted(found.stem for found in shipped.glob("*.yaml"))
 
 
 def _values(changes: Sequence[str]) -> dict[str, Any]:
@@ -109,5 +123,5 @@ def checked_options(model: type[Options], request: Request) -> Options:
     try:
         return model.model_validate(request.options)
     except ValidationError as error:
-        detail = error.errors()[0]
-        raise ConfigError(f"study={request.name}: {'.'.join(map(str, detail['loc']))}: {detail['msg']}") from error
+        said = told(error, model, request.options)
+        raise ConfigError(f"study={request.typed or request.name}: {said}") from error

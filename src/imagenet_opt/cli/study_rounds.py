@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -40,21 +40,25 @@ class KeptTurns(Generic[T]):
     """
 
     def __init__(self, request: Request, answer: type[T], subject: object = None) -> None:
-        self._request, self._kept, self._answer = request, Kept(request.folder), TypeAdapter(answer)
+        self._request, self.kept, self._answer = request, Kept(request.folder), TypeAdapter(answer)
         self._subject = OmegaConf.to_container(composed(request.overrides)) if subject is None else subject
         self._numbers: Counter[str] = Counter()
+        self.kept.ask({"job": asdict(self._job("")), "config": self._subject})
 
     def take(self, name: str, turn: Callable[[], T]) -> T:
         """The next one of that name. Raises TurnFailed; the first turn of all what it raises itself."""
-        request = self._request
-        job = TurnJob(request.kind, name, request.options, request.overrides, request.seconds)
-        found = self._kept.take(job, self._numbers[name], partial(self._measured, turn), config=self._subject)
+        measure = partial(self._measured, turn)
+        found = self.kept.take(self._job(name), self._numbers[name], measure, config=self._subject)
         self._numbers[name] += 1
         return self._answer.validate_python(found)
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        return self._kept.interrupted(TurnJob)
+        return self.kept.interrupted(TurnJob)
+
+    def _job(self, name: str) -> TurnJob:
+        request = self._request
+        return TurnJob(request.kind, name, request.options, request.overrides, request.seconds)
 
     def _measured(self, turn: Callable[[], T]) -> Any:
         """As JSON has it."""
@@ -74,13 +78,17 @@ def rounds_of(
     subject: object = None,
     label: str = "{}",
 ) -> Rounds[T]:
-    """All in turns, each announced with its round and by its name in this `label`. answer, subject: of KeptTurns.
+    """All in turns; those that are measured now are announced with their round and by their name in this `label`.
+
+    answer, subject: of KeptTurns.
 
     Raises ImagenetOptError where a turn raises one before anything was measured: it is what the user asked for that
     cannot be. Later such a turn has failed, and the others go on; ConfigError where all have.
     """
     kept = KeptTurns(request, answer, subject)
-    with announced(request.repeats * len(turns)) as announce:
+    num_kept = kept.kept.tell_kept()
+    with kept.kept.told_if_stopped(), announced(request.repeats * len(turns) - num_kept) as announce:
+        announce = kept.kept.once_measured(announce)
 
         def begin(number: int, name: str, done: int) -> None:
             announce(f"round {number + 1} of {request.repeats}: {label.format(name)}")

@@ -3,14 +3,14 @@
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from imagenet_opt.cli.build import precision_of
 from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.kept import Kept
-from imagenet_opt.cli.study_apart import speed_of
+from imagenet_opt.cli.study_apart import plain, speed_of
 from imagenet_opt.cli.study_live import live
 from imagenet_opt.cli.study_losses import compare_losses
 from imagenet_opt.cli.study_outcome import Outcome, Speed
@@ -41,7 +41,12 @@ def run(request: Request) -> list[Sheet]:
     """Measure all rows in turns, then their losses. Raises ImagenetOptError."""
     kept = Kept(request.folder)
     outcome = begin(request, kept)
-    with live(outcome) as announce:
+    _tell_coming(outcome)
+    first = _job(outcome.plan.rows[0], outcome)
+    kept.ask({"job": asdict(first), "config": plain(first.overrides)})
+    kept.tell_kept()
+    with kept.told_if_stopped(), live(outcome) as announce:
+        announce = kept.once_measured(announce)
         measure_speeds(outcome, kept, announce)
         if request.parity_steps:
             compare_losses(outcome, kept, announce)
@@ -82,6 +87,18 @@ def _tell_replaced(plan: Plan, request: Request) -> None:
     if pairs := plan.replaced():
         told = ", ".join(f"{given} (it starts with {start})" for given, start in pairs)
         print(printable(f"study={request.name} replaces what the command line says: {told}"), file=sys.stderr)
+
+
+def _tell_coming(outcome: Outcome) -> None:
+    """On stderr, what is measured and what is not."""
+    plan, request = outcome.plan, outcome.request
+    for reason in dict.fromkeys(plan.absent.values()):
+        names = "; ".join(name for name, other in plan.absent.items() if other == reason)
+        print(printable(f"left out, as {reason}: {names}"), file=sys.stderr)
+    num, repeats = len(plan.rows), request.repeats
+    losses = f", then losses of {request.parity_steps} steps" if request.parity_steps else ""
+    told = f"{num} rows, {repeats} rounds: {num * repeats} turns in processes of their own{losses}"
+    print(told, file=sys.stderr, flush=True)
 
 
 def measure_speeds(outcome: Outcome, kept: Kept, announce: Callable[[str], None]) -> None:

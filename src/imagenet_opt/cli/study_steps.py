@@ -11,6 +11,7 @@ from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.kept import Kept
 from imagenet_opt.cli.study_apart import plain, speed_of
+from imagenet_opt.cli.study_check import check_rows
 from imagenet_opt.cli.study_live import live
 from imagenet_opt.cli.study_losses import compare_losses
 from imagenet_opt.cli.study_outcome import Outcome, Speed
@@ -68,8 +69,7 @@ def begin(request: Request, kept: Kept) -> Outcome:
     mixed = precision_of("mixed", patient.device)
     has_gpu = patient.device.type == "cuda"
     plan = Plan(file, request.overrides, batch_size=patient.how.batch_size, has_gpu=has_gpu, mixed=mixed)
-    for row in plan.rows:
-        composed(plan.overrides_of(row))  # mistakes first
+    check_rows(plan)  # mistakes first
     _tell_replaced(plan, request)
     storage = Storage(str(patient.samples.index.folder))
     cold = kept.take(storage, 0, lambda: (patient.samples.residency().share or 0.0) < MOSTLY)

@@ -166,7 +166,7 @@ def test_what_cannot_be_compiled_is_told_beside_all_else(checked: None) -> None:
 
 
 def test_unknown_keys_of_the_study_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"study=anatomy: num_stepps"):
+    with pytest.raises(ConfigError, match=r"study=anatomy: there is no key num_stepps; did you mean num_steps"):
         run(request(num_stepps=3))
 
 

@@ -31,7 +31,7 @@ def test_the_shipped_study_is_one() -> None:
         ({"processes": [2, 4]}, "study=scaling: processes: .* must hold 1"),
         ({"processes": [1, 2, 2]}, "each number once"),
         ({"processes": [0, 1]}, "greater than 0"),
-        ({"processes": [1], "devices": 2}, "study=scaling: devices"),
+        ({"processes": [1], "devices": 2}, "study=scaling: there is no key devices; expected processes"),
     ],
 )
 def test_mistakes_name_the_key(options: dict[str, object], words: str) -> None:

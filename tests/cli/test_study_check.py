@@ -37,3 +37,8 @@ def test_the_studies_that_come_along_pass(name: str, checked: None) -> None:
     _, found = read_study(name, config_folder() / "study")
     file = StepsFile.model_validate(found.model_extra)
     check_rows(Plan(file, ("data=demo",), batch_size=64, has_gpu=True, mixed="bf16-mixed"))
+
+
+def test_a_step_must_change_something(tmp_path: Path, checked: None) -> None:
+    with pytest.raises(ConfigError, match="idle: the step changes nothing; give it overrides or batch_factor"):
+        check_rows(steps_outcome(tmp_path, [{"name": "idle"}]).plan)

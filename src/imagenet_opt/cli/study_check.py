@@ -21,6 +21,8 @@ from imagenet_opt.model.optimizer import build_optimizer
 def check_rows(plan: Plan) -> None:
     """Their keys and values; no data is read and no network built. Raises ConfigError with the row's name."""
     for row in plan.rows:
+        if row.step and not row.step.overrides and row.step.batch_factor is None:
+            raise ConfigError(f"{row.name}: the step changes nothing; give it overrides or batch_factor")
         try:
             _check(composed(plan.overrides_of(row)))
         except ImagenetOptError as error:

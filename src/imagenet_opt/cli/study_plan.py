@@ -189,8 +189,6 @@ def _check(file: StepsFile) -> None:
     names = [step.name for step in file.steps]
     if len(set(names)) < len(names) or not names:
         raise ConfigError(f"steps: expected one or more, each with a name of its own, found {', '.join(names)}")
-    if idle := [step.name for step in file.steps if not step.overrides and step.batch_factor is None]:
-        raise ConfigError(f"steps: {', '.join(idle)}: nothing is changed; give overrides or batch_factor")
     for word in (*file.below, *(word for step in file.steps for word in step.overrides)):
         if word.lstrip("+~").startswith(("allow_targets", "hydra")):
             raise ConfigError(f"a study's file may not set {word}; say it on the command line")

@@ -52,3 +52,22 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match=r"cannot write .*hydra\.run\.dir"):
         keep_others_out(tmp_path / "file/run")
+
+
+FILES_OF_WORKERS = """
+import os, sys
+from pathlib import Path
+from imagenet_opt.cli.alone import keep_others_out
+keep_others_out(Path(sys.argv[1]), wait_seconds=0)
+if (worker := os.fork()) == 0:
+    own = [os.memfd_create("own") for _ in range(64)]
+    if (child := os.fork()) == 0:
+        os._exit(0 if all(os.write(file, b"x") for file in own) else 1)
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
+"""
+
+
+def test_processes_that_a_worker_starts_keep_its_files(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", FILES_OF_WORKERS, tmp_path], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr

@@ -32,7 +32,18 @@ def keep_others_out(folder: Path, *, wait_seconds: float = 60, remedy: str = "hy
         ) from error
     except OSError as error:
         raise RunFolderError(f"cannot write {folder} ({error.strerror}); choose another with {remedy}") from error
-    os.register_at_fork(after_in_child=lambda: os.close(held))  # a worker that outlives a killed run holds nothing
+    _let_go_in_workers(held)
+
+
+def _let_go_in_workers(held: int) -> None:
+    """So that one which outlives a killed run holds nothing. In a worker's own children that number is another file."""
+    owner = os.getpid()
+
+    def after_in_child() -> None:
+        if os.getppid() == owner:
+            os.close(held)
+
+    os.register_at_fork(after_in_child=after_in_child)
 
 
 def _claim(folder: Path, wait_seconds: float) -> int:

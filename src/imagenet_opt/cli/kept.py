@@ -90,16 +90,23 @@ class Kept:
 
         config: what the job's overrides compose to now, in plain values; of another one it is measured anew.
         """
-        facts = {"kind": type(job).__name__, "job": asdict(job), "number": number, "config": config, **self.machine}
-        key = _digest(facts)
+        key = self._key(job, number, config)
         if key not in self.answers:
             self._begins()
             self.answers[key], self._sessions[key] = measure(), _SESSION
             row = {"key": key, "number": number, "job": asdict(job), "session": _SESSION, "answer": self.answers[key]}
             self._append(row | {"asked": self._asked})
             self._turns += [(self._asked, _SESSION)] if self._asked else []
-        self._taken[facts["kind"], number].add(self._sessions[key])
+        self._taken[type(job).__name__, number].add(self._sessions[key])
         return self.answers[key]
+
+    def has(self, job: Any, number: int, *, config: Any = None) -> bool:
+        """Whether `take` would measure nothing."""
+        return self._key(job, number, config) in self.answers
+
+    def _key(self, job: Any, number: int, config: Any) -> str:
+        facts = {"kind": type(job).__name__, "job": asdict(job), "number": number, "config": config}
+        return _digest(facts | self.machine)
 
     def interrupted(self, job: type) -> tuple[str, ...]:
         """What to say of rounds whose turns of such jobs are not all of one session."""

@@ -5,7 +5,7 @@ from functools import partial
 
 from omegaconf import OmegaConf
 
-from imagenet_opt.cli.apart import Hung, call_apart
+from imagenet_opt.cli.apart import Hung, call_apart, limit
 from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.doctor_run import removed_afterwards
 from imagenet_opt.cli.kept import Kept
@@ -15,9 +15,8 @@ from imagenet_opt.cli.study_turn import LossJob, SpeedJob
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.interleave import TurnFailed
 
-_COMPILING_SECONDS = 3600.0
-_ALLOWANCE = 10
-"""A turn that takes so many times what is timed in it, and that time to compile on top, has hung."""
+_COMPILING_SECONDS = 1800.0
+"""What compiling may take of a turn, beside the limit of any call."""
 
 
 def speed_of(job: SpeedJob, number: int, request: Request, kept: Kept) -> Speed:
@@ -41,25 +40,17 @@ def losses_of(job: LossJob, request: Request, kept: Kept, *, timed_seconds: floa
 
 def has_losses(job: LossJob, kept: Kept) -> bool:
     """Whether they were measured before."""
-
-    def measure() -> None:
-        raise LookupError
-
-    try:
-        kept.take(job, 0, measure, config=plain(job.overrides))
-    except LookupError:
-        return False
-    return True
+    return kept.has(job, 0, config=plain(job.overrides))
 
 
 def apart(function: str, job: object, request: Request, *, timed_seconds: float) -> object:
     """What a function of study_turn gives in a process of its own. Raises TurnFailed."""
     cache = {"TORCHINDUCTOR_CACHE_DIR": str((request.folder / "compiled").resolve())}
-    limit = _COMPILING_SECONDS + _ALLOWANCE * timed_seconds
     try:
         with removed_afterwards() as runs:
             own = {**cache, **runs}
-            return call_apart(f"imagenet_opt.cli.study_turn.{function}", job, limit_seconds=limit, environment=own)
+            seconds = _COMPILING_SECONDS + limit(timed_seconds)
+            return call_apart(f"imagenet_opt.cli.study_turn.{function}", job, limit_seconds=seconds, environment=own)
     except Hung as error:
         hint = "it hangs or compiles for too long: leave it out in a study of your own, study=FILE.yaml"
         raise TurnFailed(f"{error}; {hint}") from error

@@ -104,6 +104,13 @@ class Plan:
         self.dropped: set[str] = set()
         self._without: set[str] = set()
 
+    def left_out(self) -> list[str]:
+        """Why steps are absent, each reason with the names of its steps."""
+        return [
+            f"{reason}: {'; '.join(name for name, other in self.absent.items() if other == reason)}"
+            for reason in dict.fromkeys(self.absent.values())
+        ]
+
     def drop(self, row: Row, *, first_round: bool) -> None:
         self.dropped.add(row.name)
         if first_round and self.file.order == "cumulative":

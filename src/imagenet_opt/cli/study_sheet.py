@@ -130,9 +130,7 @@ def notes(outcome: Outcome, ratios: Ratios) -> list[str]:
     found.append(f"Full runs read {'from storage' if outcome.cold else 'files that are in memory'}.")
     found += [f"{name} failed: {reason}." for name, reason in outcome.failures.items()]
     found += outcome.notes()
-    for reason in dict.fromkeys(plan.absent.values()):
-        names = "; ".join(name for name, other in plan.absent.items() if other == reason)
-        found.append(f"Left out, as {reason}: {names}.")
+    found += [f"Left out, as {reason}." for reason in plan.left_out()]
     if not outcome.speeds.get(plan.rows[0].name):
         return found
     found += [known] if (known := gaps(outcome)) else []

@@ -92,9 +92,8 @@ def _tell_replaced(plan: Plan, request: Request) -> None:
 def _tell_coming(outcome: Outcome) -> None:
     """On stderr, what is measured and what is not."""
     plan, request = outcome.plan, outcome.request
-    for reason in dict.fromkeys(plan.absent.values()):
-        names = "; ".join(name for name, other in plan.absent.items() if other == reason)
-        print(printable(f"left out, as {reason}: {names}"), file=sys.stderr)
+    for reason in plan.left_out():
+        print(printable(f"left out, as {reason}"), file=sys.stderr)
     num, repeats = len(plan.rows), request.repeats
     losses = f", then losses of {request.parity_steps} steps" if request.parity_steps else ""
     told = f"{num} rows, {repeats} rounds: {num * repeats} turns in processes of their own{losses}"

@@ -24,9 +24,9 @@ from imagenet_opt.data.hydrate import Part, Tally, hydrate
 from imagenet_opt.data.index import scan_split
 from imagenet_opt.data.journal import Journal
 from imagenet_opt.errors import ConfigError, StorageFailed
+from suites.faults.flaky_folder import flaky_folder, tell
+from suites.faults.not_tried import NotTried
 from tests.conftest import write_images
-from tests.faults.flaky_folder import flaky_folder, tell
-from tests.faults.not_tried import NotTried
 
 
 @pytest.fixture

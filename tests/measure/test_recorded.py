@@ -1,4 +1,4 @@
-"""The rules on the measurements of real runs whose trouble was known: see tests/doctor/suite.py."""
+"""The rules on the measurements of real runs whose trouble was known: see suites/doctor/suite.py."""
 
 import gzip
 import json
@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.doctor.cases import CASES
-from tests.doctor.suite import Tally, tallied
+from suites.doctor.cases import CASES
+from suites.doctor.suite import Tally, tallied
 
 RECORDED = Path(__file__).with_name("recorded.jsonl.gz")
 MOST_WRONG = 1

@@ -16,8 +16,8 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.gauges import Gauges
 from imagenet_opt.measure.recording import Recording
 from imagenet_opt.measure.timeline import KINDS, Timeline, read_timeline
-from tests.faults.not_tried import NotTried
-from tests.faults.small_disk import small_disk
+from suites.faults.not_tried import NotTried
+from suites.faults.small_disk import small_disk
 
 TIMEOUT = 60
 

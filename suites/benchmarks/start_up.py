@@ -1,0 +1,84 @@
+"""Start-up costs: importing the package beside torch, the index of a tree of 100,000 files, and its memory in workers.
+
+python suites/benchmarks/start_up.py [--files 100000] [--repeats 5]
+"""
+
+import argparse
+import multiprocessing
+import subprocess
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+from imagenet_opt.data.index import FileIndex, open_split
+from imagenet_opt.machine import usable_cpus, versions
+
+LIBRARIES = "torch, torchvision, lightning.pytorch, timm, hydra"
+PACKAGE = "imagenet_opt.cli.build, imagenet_opt.cli.summary, imagenet_opt.cli.overrides"
+
+
+def import_seconds(modules: str, before: str) -> float:
+    """Seconds to import `modules` in a new interpreter that has imported `before`."""
+    code = f"import {before}, time; t = time.perf_counter(); import {modules}; print(time.perf_counter() - t)"
+    return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+
+
+def make_tree(root: Path, num_files: int) -> None:
+    for label in range(1000):
+        folder = root / "train" / f"n{label:08d}"
+        folder.mkdir(parents=True)
+        for i in range(num_files // 1000):
+            (folder / f"n{label:08d}_{i}.JPEG").touch()
+
+
+def own_mib() -> float:
+    return psutil.Process().memory_full_info().uss / 2**20
+
+
+def grown_mib(index: FileIndex) -> list[float]:
+    """MiB that a forked worker has of its own after each of three passes over all names and labels."""
+
+    def walk(send: Connection) -> None:
+        for _ in range(3):
+            for i in range(len(index)):
+                index.path(i), int(index.labels[i])
+            send.send(own_mib())
+
+    receive, send = multiprocessing.Pipe(duplex=False)
+    worker = multiprocessing.get_context("fork").Process(target=walk, args=(send,))
+    worker.start()
+    passes = [receive.recv() for _ in range(3)]
+    worker.join()
+    return passes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", type=int, default=100_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    print(f"{usable_cpus()} CPUs, {versions()}")
+    print(f"import of the package after its libraries: {seconds_of(args.repeats, PACKAGE, LIBRARIES):.3f} s")
+    print(f"import of the package alone after torch:   {seconds_of(args.repeats, 'imagenet_opt', 'torch'):.3f} s")
+    with tempfile.TemporaryDirectory() as folder:
+        root, cache = Path(folder) / "data", Path(folder) / "cache"
+        make_tree(root, args.files)
+        for what in ("scanned", *["cached"] * args.repeats):
+            before, began = own_mib(), time.perf_counter()
+            index = open_split(root, "train", cache)
+            seconds = time.perf_counter() - began
+            print(f"index of {len(index)} files, {what}: {seconds:.3f} s, {own_mib() - before:.1f} MiB of its own")
+        print("a worker's own memory after each pass over the index:", *(f"{mib:.1f} MiB" for mib in grown_mib(index)))
+
+
+def seconds_of(repeats: int, modules: str, before: str) -> float:
+    return median(import_seconds(modules, before) for _ in range(repeats))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""A folder seen through FUSE as slow storage: `python -m suites.doctor.slow_mount SOURCE MOUNT COPIES`.
+
+How slow is told in the file MOUNT.json, at any time: {"latency": 0.1} seconds of each request, which brings 128 KiB at
+most (longer files take several, one after the other), {"bytes_per_second": 20e6} of all requests together,
+{"first_touch": 0.3} seconds more of a file's first read since it was mounted, {"every": 50, "late": 2.0} seconds more
+of every 50th reading of a file. Files read once stay in the kernel's page cache until they are evicted.
+"""
+
+import errno
+import functools
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from suites.faults.flaky_folder import STATS, mounted, tell
+
+COPIES = 16
+
+
+@contextmanager
+def slow_mount(source: Path, mount: Path, copies: int = COPIES) -> Iterator[Path]:
+    """`source` at `mount`, each file as `copies` files NAME_00.JPEG, NAME_01.JPEG, ... Raises NotTried without FUSE.
+
+    Gives the file that says how slow it is, for `suites.faults.flaky_folder.tell`.
+    """
+    tell(mount.with_suffix(".json"))
+    with mounted(__name__, source, mount, str(copies)) as control:
+        yield control
+
+
+def serve(source: str, mount: str, copies: int) -> None:
+    import mfusepy
+
+    control = Path(mount).with_suffix(".json")
+
+    class Slow(mfusepy.Operations):  # type: ignore[misc]
+        """Each callback costs the daemon's one interpreter, so there are few: no open and no release."""
+
+        use_ns = True
+
+        def __init__(self) -> None:
+            self.settings: dict[str, float] = {}
+            self.seen = (0, 0)
+            self.ready: dict[str, float] = {}
+            self.readings = itertools.count(1)
+            self.line = threading.Lock()
+            self.line_free_at = 0.0
+
+        def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
+            try:
+                return attributes(path) if copies == 1 or "." not in path else attributes(original(path))
+            except OSError as error:
+                raise mfusepy.FuseOSError(error.errno or errno.EIO) from error
+
+        def readdir(self, path: str, fh: int) -> Iterator[str]:
+            yield from (".", "..")
+            for entry in os.scandir(source + path):
+                stem, suffix = os.path.splitext(entry.name)
+                many = copies > 1 and entry.is_file()
+                yield from (f"{stem}_{i:02}{suffix}" for i in range(copies)) if many else (entry.name,)
+
+        def open(self, path: str, flags: int) -> int:
+            raise mfusepy.FuseOSError(errno.ENOSYS)  # the kernel then asks no more, and keeps the pages
+
+        def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
+            began = time.monotonic()
+            file = os.open(source + (path if copies == 1 else original(path)), os.O_RDONLY)
+            try:
+                content = os.pread(file, size, offset)
+            finally:
+                os.close(file)
+            self.wait(path, offset, began, len(content))
+            return content
+
+        def wait(self, path: str, offset: int, began: float, size: int) -> None:
+            settings = self.follow()
+            ready = self.ready.setdefault(path, began + settings.get("first_touch", 0))
+            late = "every" in settings and offset == 0 and next(self.readings) % settings["every"] == 0
+            sleep_until(max(began, ready) + settings.get("latency", 0) + (settings["late"] if late else 0))
+            if "bytes_per_second" in settings:
+                with self.line:  # taken when the bytes are there: a late request holds up no other
+                    start = max(self.line_free_at, time.monotonic())
+                    done = self.line_free_at = start + size / settings["bytes_per_second"]
+                sleep_until(done)
+
+        def follow(self) -> dict[str, float]:
+            status = os.stat(control)
+            if (now := (status.st_ino, status.st_mtime_ns)) != self.seen:
+                self.settings, self.seen = json.loads(control.read_text()), now
+            return self.settings
+
+    def sleep_until(moment: float) -> None:
+        if (seconds := moment - time.monotonic()) > 0:
+            time.sleep(seconds)
+
+    @functools.cache
+    def attributes(path: str) -> dict[str, Any]:
+        status = os.lstat(source + path)
+        return {name: getattr(status, f"{name}_ns" if "time" in name else name) for name in STATS}
+
+    def original(path: str) -> str:
+        stem, suffix = os.path.splitext(path)
+        return stem[: stem.rindex("_")] + suffix if "_" in stem else path
+
+    kept = {"kernel_cache": True, "entry_timeout": 3600, "attr_timeout": 3600}
+    wide = {"max_background": 1024, "max_readahead": 2**17}
+    mfusepy.FUSE(Slow(), mount, foreground=True, ro=True, **kept, **wide)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -2,6 +2,8 @@
 
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from multiprocessing import current_process
 from pathlib import Path
 
 import pytest
@@ -28,17 +30,35 @@ def test_a_worker_outlives_the_groups_signals_and_obeys_its_parent() -> None:
     assert worker.exitcode == 0
 
 
-def test_one_that_is_ended_leaves_no_folder_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through which multiprocessing hands over a tensor's memory."""
+@pytest.fixture
+def temp_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where multiprocessing makes its folders, of which this process has none yet."""
     with tempfile.TemporaryDirectory(prefix="w") as folder:  # short, as names of sockets must be
         monkeypatch.setattr(tempfile, "tempdir", folder)
-        samples = [torch.zeros(2)] * 100
-        batches = iter(
-            DataLoader(samples, batch_size=None, num_workers=1, worker_init_fn=shield, multiprocessing_context="fork")
-        )
-        next(batches)
-        (worker,) = batches._workers
-        assert list(Path(folder).glob("pymp-*"))
-        worker.terminate()
-        worker.join(timeout=60)
-        assert not list(Path(folder).iterdir())
+        monkeypatch.setitem(current_process()._config, "tempdir", None)
+        yield Path(folder)
+
+
+def end_a_worker(folder: Path) -> None:
+    """A worker that has handed over a tensor's memory, for which it needs a folder."""
+    samples = [torch.zeros(2)] * 100
+    batches = iter(
+        DataLoader(samples, batch_size=None, num_workers=1, worker_init_fn=shield, multiprocessing_context="fork")
+    )
+    next(batches)
+    assert list(folder.glob("pymp-*"))
+    (worker,) = batches._workers
+    worker.terminate()
+    worker.join(timeout=60)
+
+
+def test_one_that_is_ended_leaves_no_folder_behind(temp_dir: Path) -> None:
+    end_a_worker(temp_dir)
+    assert not list(temp_dir.iterdir())
+
+
+def test_one_that_is_ended_leaves_its_parents_folder_alone(temp_dir: Path) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="pymp-"))
+    current_process()._config["tempdir"] = str(folder)  # as get_temp_dir does, which also removes it at the very end
+    end_a_worker(temp_dir)
+    assert folder.is_dir()

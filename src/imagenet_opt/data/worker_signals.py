@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 import threading
-from multiprocessing.util import get_temp_dir
+from multiprocessing import current_process
 
 
 def shield(worker_id: int) -> None:
@@ -17,12 +17,23 @@ def shield(worker_id: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "sigwaitinfo"):  # not on macOS
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_obey, args=(os.getppid(),), daemon=True, name="signals").start()
+        threading.Thread(target=_obey, args=(os.getppid(), _temp_dir()), daemon=True, name="signals").start()
 
 
-def _obey(parent: int) -> None:
-    """Nothing else is put in order: the thread that works may be waiting for storage, for however long."""
+def _obey(parent: int, inherited: str | None) -> None:
+    """Skips the normal clean-up: the main thread may be blocked on storage for ever.
+
+    inherited: the parent's temporary folder, which other processes use.
+    """
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
-    shutil.rmtree(get_temp_dir(), ignore_errors=True)  # through which its batches' memory was handed over
+    own = _temp_dir()  # through which tensors' memory is handed over
+    if own is not None and own != inherited:
+        shutil.rmtree(own, ignore_errors=True)
     os._exit(0)
+
+
+def _temp_dir() -> str | None:
+    """multiprocessing's temporary folder of this process; None while there is none. A fork inherits its parent's."""
+    folder: str | None = current_process()._config.get("tempdir")  # type: ignore[attr-defined]
+    return folder

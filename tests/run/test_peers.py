@@ -8,6 +8,9 @@ import sys
 
 import pytest
 
+from imagenet_opt.errors import TrainingError
+from imagenet_opt.run.peers import Peers
+
 HANGING = """
 import json, os, signal, sys, threading
 from imagenet_opt.run.peers import Peers
@@ -106,3 +109,14 @@ def test_an_orderly_end_leaves_the_other_alone() -> None:
     assert line(first) == "and on"
     _, err = first.communicate("\n", timeout=60)
     assert first.returncode == 0 and err.count("\n") == 1 and "stray connection" in err
+
+
+def test_a_rank_that_cannot_reach_rank_0_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(TrainingError) as raised:
+        Peers(rank=3, world_size=4, broadcast=lambda _: (port, "word"))
+    message = str(raised.value)
+    assert f"rank 3 cannot connect to rank 0 at 127.0.0.1:{port} (" in message
+    assert "'~callbacks.preemption'" in message and "\n" not in message

@@ -23,6 +23,7 @@ _CONNECT_SECONDS = 60
 _HELLO_SECONDS = 10
 _CLEAN_UP_SECONDS = 40
 _PROBES = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+_REMEDY = "allow TCP connections between the machines, or train without this watch of ranks: '~callbacks.preemption'"
 _SIGNS = ("peer", "gloo", "NCCL", "ProcessGroup", "store", "socket")
 """What errors of collective operations speak of when a process is gone."""
 _lost: list[str] = []
@@ -50,9 +51,7 @@ class Peers:
         if server:
             self._accept(server, world_size, token)
         else:
-            self._lines[0] = socket.create_connection((os.environ["MASTER_ADDR"], port), timeout=_CONNECT_SECONDS)
-            self._said[0] = self._lines[0].makefile("r")
-            self._lines[0].sendall(f"{token} {rank}\n".encode())
+            self._connect(os.environ["MASTER_ADDR"], port, token)
         _watching.set()
         for peer, line in self._lines.items():
             line.settimeout(None)
@@ -75,6 +74,17 @@ class Peers:
             with suppress(OSError):
                 line.shutdown(socket.SHUT_WR)
 
+    def _connect(self, host: str, port: int, token: str) -> None:
+        """Raises TrainingError when rank 0 cannot be reached."""
+        try:
+            self._lines[0] = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
+            self._lines[0].sendall(f"{token} {self.rank}\n".encode())
+        except OSError as error:
+            raise TrainingError(
+                f"rank {self.rank} cannot connect to rank 0 at {host}:{port} ({error}); {_REMEDY}"
+            ) from None
+        self._said[0] = self._lines[0].makefile("r")
+
     def _accept(self, server: socket.socket, world_size: int, token: str) -> None:
         """Raises TrainingError when a process does not connect. Whoever else connects is sent away."""
         with server:
@@ -85,7 +95,7 @@ class Peers:
                 except TimeoutError:
                     ranks = ", ".join(map(str, sorted(missing)))
                     message = f"rank {ranks} did not connect to rank 0 within {_CONNECT_SECONDS} s"
-                    raise TrainingError(f"{message}; is its port {server.getsockname()[1]} closed?") from None
+                    raise TrainingError(f"{message}, port {server.getsockname()[1]}; {_REMEDY}") from None
                 self._greet(line, token)
 
     def _greet(self, line: socket.socket, token: str) -> None:

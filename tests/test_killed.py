@@ -1,0 +1,65 @@
+"""A run on packed shards that is killed with kill -9 and resumed ends as if nothing had happened."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.data.pack import pack
+from imagenet_opt.data.pack_plan import PackOptions
+from tests.conftest import write_images
+from tests.test_train import assert_same, metrics, opened, train
+
+pytestmark = pytest.mark.slow  # each case starts train.py three times
+
+KILLER = '''
+import os, signal, time
+import psutil
+from lightning.pytorch import Callback
+
+class Killer(Callback):
+    """Kills all processes of the run at step 5, once the checkpoint of step 4 is written."""
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if trainer.global_step == 5 and trainer.is_global_zero:
+            while not os.path.exists(f"{trainer.default_root_dir}/checkpoints/step_00000004.ckpt"):
+                time.sleep(0.01)
+            for child in psutil.Process().children(recursive=True):
+                child.kill()
+            os.kill(os.getpid(), signal.SIGKILL)
+'''
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """48 images in several shards: 6 batches of 8 an epoch, or 3 of two ranks."""
+    folder = tmp_path_factory.mktemp("packed")
+    images = write_images(folder / "images", num_classes=3, per_class=16)
+    pack(images, folder / "shards", PackOptions(shard_mb=0.02))
+    assert len(list((folder / "shards/train").glob("*.tar"))) > 1
+    return folder / "shards"
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_killed_run_on_shards_resumes_to_the_same_end(shards: Path, tmp_path: Path, num_ranks: int) -> None:
+    options = (
+        f"trainer.devices={num_ranks}",
+        "data.batch_size=8",
+        "data.shuffle=block",
+        "checkpoint.every_n_steps=2",
+    )
+    undisturbed = train(tmp_path / "undisturbed", shards, *options)
+    assert undisturbed.returncode == 0, undisturbed.stderr
+
+    (tmp_path / "killer.py").write_text(KILLER)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    killer = ("allow_targets=[killer]", "+callbacks.killer._target_=killer.Killer")
+    killed = train(tmp_path / "run", shards, *options, *killer, PYTHONPATH=path)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert opened(tmp_path / "run/last.ckpt")["global_step"] == 4
+
+    resumed = train(tmp_path / "run", shards, *options)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "at step 4" in resumed.stdout
+    assert_same(opened(tmp_path / "undisturbed/last.ckpt"), opened(tmp_path / "run/last.ckpt"))
+    assert metrics(tmp_path / "undisturbed") == metrics(tmp_path / "run")

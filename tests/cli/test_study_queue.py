@@ -24,7 +24,7 @@ def test_each_depth_beside_the_law(
     options = {"prefetch_factors": [1, 2], "num_steps": 9, "load_seconds": 0.06}
     request = small_request("queue", tmp_path, *overrides, **options)
     measured, calculated = run(request)
-    assert [row[:2] for row in measured.rows] == [("1", 3.0), ("2", 4.0)]
+    assert [row[:2] for row in measured.rows] == [("1", 2.0), ("2", 3.0)]
     assert len(measured.columns) == len(measured.rows[0])
     assert "Calculated" in calculated.title
     for name in ("alone", "drain"):
@@ -33,13 +33,13 @@ def test_each_depth_beside_the_law(
 
 
 def test_the_queue_is_full_before_the_first_step(overrides: tuple[str, ...], checked: None) -> None:
-    """What the DataLoader keeps, one in the thread that fetches ahead, and one that waits for it; however slowly."""
+    """The batches that the DataLoader keeps, and one that the prefetcher's thread holds; however slowly they come."""
     patient = Patient(composed(overrides))
     how = slowed(patient.how, 0.6, num_requests=6)
     assert (how.num_workers, how.reads_in_flight) == (1, 1)
     assert how.added_latency_ms == pytest.approx(100)
     found = drain(patient, replace(how, prefetch_factor=1), load_seconds=0.6, compute_seconds=0.001, num_steps=6)
-    assert found.num_ready == 1 + 2
+    assert found.num_ready == 1 + 1
     assert len(found.waits) == 6
 
 

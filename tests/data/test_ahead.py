@@ -7,21 +7,29 @@ from collections.abc import Iterator
 
 import pytest
 
-from imagenet_opt.data.ahead import ahead
+from imagenet_opt.data.ahead import Ahead
 
 
-def test_the_items_are_the_same_and_the_next_one_is_fetched_unasked() -> None:
-    reached = [threading.Event() for _ in range(5)]
+class Counting:
+    """Gives 0 to num - 1, and an event for each item that it has begun to make."""
 
-    def source() -> Iterator[int]:
-        for i in range(5):
-            reached[i].set()
+    def __init__(self, num: int) -> None:
+        self.begun = [threading.Event() for _ in range(num + 1)]
+
+    def __iter__(self) -> Iterator[int]:
+        for i, event in enumerate(self.begun[:-1]):
+            event.set()
             yield i
 
-    items = ahead(source())
-    assert next(items) == 0
-    assert reached[1].wait(10)
-    assert list(items) == [1, 2, 3, 4]
+
+def test_the_items_are_the_same_and_only_the_next_one_is_made_in_advance() -> None:
+    source = Counting(200)
+    items = Ahead(iter(source))
+    for i in range(199):
+        assert next(items) == i
+        assert source.begun[i + 1].wait(10)
+        assert not source.begun[i + 2].is_set()
+    assert list(items) == [199]
 
 
 def test_an_error_comes_in_its_place() -> None:
@@ -29,7 +37,7 @@ def test_an_error_comes_in_its_place() -> None:
         yield 1
         raise KeyError("lost")
 
-    items = ahead(source())
+    items = Ahead(source())
     assert next(items) == 1
     with pytest.raises(KeyError, match="lost"):
         next(items)
@@ -37,28 +45,48 @@ def test_an_error_comes_in_its_place() -> None:
 
 def test_closing_early_ends_the_thread_and_leaves_the_source_usable() -> None:
     source = iter(range(100))
-    items = ahead(source)
+    items = Ahead(source)
     assert [next(items), next(items)] == [0, 1]
     items.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "batches ahead"]
-    assert next(source) in (3, 4, 5)
+    assert next(source) in (2, 3)
+    assert list(items) == []
+
+
+def test_a_source_that_hangs_delays_neither_stop_nor_the_end_of_the_process() -> None:
+    answer = threading.Event()
+
+    def source() -> Iterator[int]:
+        answer.wait()
+        yield 1
+
+    items = Ahead(source())
+    items.stop()
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "batches ahead")
+    answer.set()
+    items.close()
 
 
 def test_a_signal_is_not_kept_waiting_by_a_source_that_hangs() -> None:
-    answer, before = threading.Event(), signal.getsignal(signal.SIGUSR1)
+    begin, answer, before = threading.Event(), threading.Event(), signal.getsignal(signal.SIGUSR1)
 
     def leave(*_: object) -> None:
         raise InterruptedError("stop")
 
     def source() -> Iterator[int]:
+        begin.wait()
         os.kill(os.getpid(), signal.SIGUSR1)
         answer.wait()
         yield 1
 
     signal.signal(signal.SIGUSR1, leave)
+    items = Ahead(source())
     try:
         with pytest.raises(InterruptedError, match="stop"):
-            next(ahead(source()))
+            begin.set()
+            next(items)
     finally:
+        begin.set()
         answer.set()
+        items.close()
         signal.signal(signal.SIGUSR1, before)

@@ -1,11 +1,13 @@
 """A Trainer's view of the data: what a run that goes on sees, what it refuses, and what it still knows."""
 
 import logging
+import multiprocessing
 import os
 import re
 import shutil
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,20 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 
+from callbacks.checkpoint import Checkpoint
+from callbacks.preemption import Preemption
 from callbacks.resolution_schedule import ResolutionSchedule
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.datamodule import ImageData, folder_data
+from imagenet_opt.data.dataset import BatchDataset
+from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.pack import pack
 from imagenet_opt.data.pack_plan import PackOptions
 from imagenet_opt.data.prefetcher import died
-from imagenet_opt.errors import CheckpointMismatch, TooManyBadSamples, WorkerDied
+from imagenet_opt.errors import CheckpointMismatch, Preempted, TooManyBadSamples, WorkerDied
 from imagenet_opt.run.position import position, rewrite_position
 from tests.conftest import loading_options
-from tests.data.conftest import end_of
+from tests.data.conftest import MakeLoader, batches, end_of
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:You're resuming from a checkpoint that ended before the epoch ended",
@@ -84,12 +90,11 @@ def fit(data: ImageData, *callbacks: Callback, resume: Path | None = None, modul
     trainer = Trainer(
         accelerator="cpu",
         logger=False,
-        enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=False,
         callbacks=list(callbacks),
-        **{"max_epochs": 3} | options,
+        **{"max_epochs": 3, "enable_checkpointing": False} | options,
     )
     trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
     return module
@@ -216,12 +221,117 @@ class Killer(Recorder):
         os.kill(loader.loader._iterator._workers[0].pid, signal.SIGKILL)
 
 
+@pytest.fixture
+def sigchld(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch installs its SIGCHLD handler again: it does so once, and Lightning takes it away at the end of each fit."""
+    monkeypatch.setattr("torch.utils.data._utils.signal_handling._SIGCHLD_handler_set", False)
+
+
 @pytest.mark.parametrize(
     ("stage", "loader"), [("training", "train"), ("training", "val"), ("validation", "val"), ("validation", "train")]
 )
 def test_a_killed_worker_is_told_in_training_and_in_validation(
-    data: Callable[..., ImageData], stage: str, loader: str
+    data: Callable[..., ImageData], stage: str, loader: str, sigchld: None
 ) -> None:
     error = end_of(lambda: fit(data(num_workers=1), module=Killer(stage, loader), max_epochs=100_000))
     error = error if isinstance(error, WorkerDied) else died(error)
     assert re.match(r"a loader process was killed.*; lower data\.num_workers", str(error))
+
+
+@pytest.mark.parametrize("loader", ["train", "val"])
+def test_no_worker_is_left_when_one_was_killed(data: Callable[..., ImageData], loader: str, sigchld: None) -> None:
+    def left() -> None:
+        try:
+            fit(data(num_workers=1), module=Killer("training", loader), max_epochs=100_000)
+        except (RuntimeError, WorkerDied) as reason:  # with all frames that led to it
+            raise LookupError([child.pid for child in multiprocessing.active_children()]) from reason
+
+    assert end_of(left).args == ([],)
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, Any]]:
+    """From the second batch of an epoch on, storage answers only once the event is set. A byte comes out of the pipe
+    for each worker that waits."""
+    make, (here, there) = BatchDataset.__getitem__, os.pipe()
+    answer = multiprocessing.get_context("fork").Event()
+
+    def late(dataset: BatchDataset, key: BatchKey) -> Any:
+        if key.step > 0:
+            os.write(there, b".")
+            answer.wait()
+        return make(dataset, key)
+
+    monkeypatch.setattr(BatchDataset, "__getitem__", late)
+    give_up = threading.Timer(60, answer.set)
+    give_up.start()
+    yield here, answer
+    give_up.cancel()
+    os.close(here)
+    os.close(there)
+
+
+class Leaving(Recorder):
+    """Its fit ends after one step, while a worker waits for storage."""
+
+    def __init__(self, pipe: int, how: str) -> None:
+        super().__init__()
+        self.pipe, self.how = pipe, how
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        os.read(self.pipe, 1)
+        if self.how == "stop":
+            signal.raise_signal(signal.SIGUSR1)
+        elif self.how == "error":
+            raise ArithmeticError("a mistake")
+
+
+@pytest.mark.parametrize(("how", "error"), [("stop", Preempted), ("error", ArithmeticError), ("max_steps", None)])
+def test_storage_that_hangs_does_not_delay_the_end_of_a_fit(
+    data: Callable[..., ImageData], hanging: tuple[int, Any], tmp_path: Path, how: str, error: type[Exception] | None
+) -> None:
+    pipe, answer = hanging
+    saving = Checkpoint(folder=str(tmp_path))
+    options = {"max_steps": 1 if how == "max_steps" else -1, "limit_val_batches": 0, "enable_checkpointing": True}
+    caught = None
+    try:
+        fit(data(num_workers=1), Preemption(), saving, module=Leaving(pipe, how), **options)
+    except (Preempted, ArithmeticError) as reason:
+        caught = reason  # with all frames that led to it, so that nothing ends by being forgotten
+    assert type(caught) is (error or type(None))
+    assert not answer.is_set()
+    assert not multiprocessing.active_children()
+    assert not [thread for thread in threading.enumerate() if thread.name == "batches ahead"]
+    assert (tmp_path / "last.ckpt").exists() == (how != "error")
+
+
+def test_a_second_fit_of_resumed_data_starts_at_the_beginning(data: Callable[..., ImageData], tmp_path: Path) -> None:
+    saved = tmp_path / "one.ckpt"
+    fit(data(), SaveAt(4, saved), max_steps=5)
+    resumed = data()
+    assert [key[:2] for key in fit(resumed, resume=saved, max_steps=6).trained] == [(0, 4), (0, 5)]
+    assert [key[:2] for key in fit(resumed, max_steps=2).trained] == [(0, 0), (0, 1)]
+
+
+class Seen(Recorder):
+    """Keeps the images that it trained on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, list[int], torch.Tensor]] = []
+
+    def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
+        self.seen.append((batch.key.epoch, batch.indices.tolist(), batch.images.clone()))
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_that_are_left_early_show_the_first_batches_of_each(
+    data: Callable[..., ImageData], images_root: Path, loader: MakeLoader, workers: int
+) -> None:
+    seen = fit(data(num_workers=workers), module=Seen(), limit_train_batches=2).seen
+    alone = loader(images_root, image_size=16)
+    expected = [(epoch, batch) for epoch in range(3) for batch in batches(alone, epoch)[:2]]
+    assert [(epoch, indices) for epoch, indices, _ in seen] == [(e, batch.indices.tolist()) for e, batch in expected]
+    assert all(torch.equal(images, batch.images) for (*_, images), (_, batch) in zip(seen, expected, strict=True))
+    assert len({tuple(indices) for _, indices, _ in seen}) == 6

@@ -38,3 +38,21 @@ def test_the_size_is_asked_for_at_each_epoch() -> None:
         sampler.set_epoch(epoch)
         sizes.append([key.image_size for key in sampler])
     assert sizes == [[128, 128], [160, 160], [192, 192]]
+
+
+def test_a_second_pass_over_a_resumed_epoch_is_whole() -> None:
+    sampler = keys()
+    sampler.seek(0, 3)
+    sampler.set_epoch(0)
+    assert [key[:2] for key in sampler] == [(0, 3), (0, 4)]
+    sampler.set_epoch(0)
+    assert [key[:2] for key in sampler] == [(0, step) for step in range(5)]
+
+
+def test_keys_keep_the_epoch_that_was_set_when_their_pass_began() -> None:
+    sampler = keys(2)
+    sampler.set_epoch(1)
+    pass_of_epoch_1 = iter(sampler)
+    assert next(pass_of_epoch_1)[:2] == (1, 0)
+    sampler.set_epoch(2)
+    assert next(pass_of_epoch_1)[:2] == (1, 1)

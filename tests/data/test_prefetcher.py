@@ -94,6 +94,36 @@ def test_slow_reading_shows_in_its_own_key(images_root: Path, loader: MakeLoader
     assert told["loader/reads_in_flight"] == 6
 
 
+class SlowSampler:
+    """An image size that is known for the last of six keys only once a worker has made three batches."""
+
+    def __init__(self, made: DevicePrefetcher) -> None:
+        self.made, self.num_keys = made, 0
+
+    def __call__(self, epoch: int) -> int:
+        self.num_keys += 1
+        if self.num_keys % 6 == 0:
+            wait_until_made(self.made, self.num_keys - 3)
+        return 32
+
+
+def wait_until_made(made: DevicePrefetcher, num: int) -> None:
+    while made.slots.num_made < num:
+        time.sleep(0.001)
+
+
+def test_batches_made_before_the_last_key_is_sent_count_as_ready(images_root: Path, loader: MakeLoader) -> None:
+    made = loader(images_root, num_workers=1, prefetch_factor=6)
+    made.sampler.size_of = SlowSampler(made)
+    for epoch in range(2):
+        made.sampler.set_epoch(epoch)
+        left_early = iter(made)
+        for delivered in range(1, 5):
+            next(left_early)
+            wait_until_made(made, 6 * (epoch + 1))
+            assert made.num_ready == 6 - delivered
+
+
 class Failing(Dataset):
     """Has no items."""
 

@@ -1,55 +1,54 @@
 """The next item while the present one is used."""
 
 import threading
-from collections.abc import Generator, Iterator
-from queue import Empty, Full, Queue
-from typing import TypeVar
+from collections.abc import Iterator
+from queue import SimpleQueue
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
-_POLL_SECONDS = 0.2
 
 
-def ahead(source: Iterator[T]) -> Generator[T, None, None]:
-    """Items of `source`, one of them made in advance by a thread. An error of `source` is raised in its place.
+class Ahead(Generic[T]):
+    """Iterates over `source`, one item ahead: when an item is taken, a thread begins to make the next one.
 
-    Closing the generator ends the thread, once `source` has given the item that it is at. An error that a signal
-    handler raises in here is not kept waiting for that.
+    An error of `source` is raised in its place. The thread is a daemon: a source that hangs does not delay the end of
+    the process.
     """
-    queue: Queue[tuple[T | None, BaseException | None]] = Queue(maxsize=1)
-    closed = threading.Event()
 
-    def put(item: T | None, error: BaseException | None) -> None:
-        while not closed.is_set():
-            try:
-                return queue.put((item, error), timeout=_POLL_SECONDS)
-            except Full:
-                continue
+    def __init__(self, source: Iterator[T]) -> None:
+        self._made: SimpleQueue[T | BaseException] = SimpleQueue()
+        self._wanted = threading.Semaphore()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._make, args=(source,), daemon=True, name="batches ahead")
+        self._thread.start()
 
-    def fetch() -> None:
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        item = self._made.get()
+        if isinstance(item, BaseException):
+            raise item
+        self._wanted.release()
+        return item
+
+    def stop(self) -> None:
+        """Let the thread end after the item that it is making. Does not wait for the thread."""
+        self._stopped = True
+        self._wanted.release()
+
+    def close(self) -> None:
+        """Stop the thread and wait for its end. From then on `source` may be used elsewhere."""
+        self.stop()
+        self._thread.join()
+
+    def _make(self, source: Iterator[T]) -> None:
         try:
-            for item in source:
-                put(item, None)
-                if closed.is_set():
-                    return
-            put(None, StopIteration())
+            while self._wanted.acquire() and not self._stopped:
+                self._made.put(next(source))
         except BaseException as error:
-            put(None, error)
-
-    thread = threading.Thread(target=fetch, daemon=True, name="batches ahead")
-    thread.start()
-    try:
-        while True:
-            try:
-                item, error = queue.get(timeout=_POLL_SECONDS)
-            except Empty:
-                continue
-            if isinstance(error, StopIteration):
-                return
-            if error is not None:
-                raise error
-            yield item  # type: ignore[misc]
-    except GeneratorExit:
-        closed.set()
-        thread.join()
-    finally:
-        closed.set()
+            if not self._stopped:
+                return self._made.put(error)
+        while not self._made.empty():
+            self._made.get()  # frees the memory of an item that nobody took
+        self._made.put(StopIteration())

@@ -46,6 +46,7 @@ class ImageData(LightningDataModule):
     def train_dataloader(self) -> DevicePrefetcher:
         loader = train_loader(self.train, self.loading, self._seat())
         loader.sampler.seek(*self._start)
+        self._start = Position(0, 0)  # the next fit starts at the beginning, unless it resumes from a checkpoint
         return self._keep(loader, "train")
 
     def val_dataloader(self) -> DevicePrefetcher:
@@ -54,6 +55,10 @@ class ImageData(LightningDataModule):
     def teardown(self, stage: str) -> None:
         while self._loaders:
             self._loaders.pop().close()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """End the workers after a failed fit too: Lightning leaves `teardown` out then."""
+        self.teardown("fit")
 
     def state_dict(self) -> dict[str, Any]:
         """Where training goes on, and the samples that this process has skipped (index -> reason, by split). Lightning

@@ -138,7 +138,7 @@ def _loader(dataset: BatchDataset, how: Loading, seat: Seat, size_of: Callable[[
     if budget.message and isinstance(dataset.order, TrainOrder) and seat.rank == 0:
         log.info(budget.message)
     slots = Slots(num_workers=budget.num_workers, depth=budget.prefetch_factor + SPARE_BATCHES)
-    keys = BatchKeys(num_batches=dataset.order.num_batches, size_of=size_of)
+    keys = BatchKeys(num_batches=dataset.order.num_batches, size_of=size_of, on_first_key=slots.restart)
     loader: DataLoader[Batch | RaggedBatch] = DataLoader(
         replace(dataset, slots=slots),
         batch_size=None,

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
 from imagenet_opt import machine
-from imagenet_opt.data.ahead import ahead
+from imagenet_opt.data.ahead import Ahead
 from imagenet_opt.data.bad_samples import BadSamples
 from imagenet_opt.data.batch import Batch, Making, RaggedBatch
 from imagenet_opt.data.keys import BatchKeys
@@ -73,7 +73,7 @@ class DevicePrefetcher:
         self._copy_clock = CudaClock() if device.type == "cuda" else None
         self._totals: defaultdict[str, float] = defaultdict(float)
         self._drained: dict[str, float] = {}
-        self._delivered = 0  # as `slots.made` counts: of all epochs
+        self._ahead: Ahead[Sent] | None = None
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -91,13 +91,17 @@ class DevicePrefetcher:
             raise type(error)(message) from error
 
     def close(self) -> None:
-        """End the workers. Left to the garbage collector, each is waited for five seconds: its queue is gone first."""
+        """End the thread and the workers, also those that wait for storage. The garbage collector would wait five
+        seconds for each worker: its queue is gone first."""
         iterator: Any = self.loader._iterator  # of persistent workers; torch has no public name for it
         if iterator is None:
             return
         if iterator._worker_pids_set:  # from here on the end of a worker is no error
             signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
             iterator._worker_pids_set = False
+        if self._ahead is not None:
+            _wake(iterator)
+            self._ahead.close()
         late = threading.Timer(_CLOSE_SECONDS, _terminate, args=(iterator._workers,))
         late.start()
         try:
@@ -110,7 +114,7 @@ class DevicePrefetcher:
     @property
     def num_ready(self) -> int:
         """Batches that are made and not yet asked for."""
-        return max(0, self.slots.num_made - self._delivered)
+        return self.slots.num_ready
 
     def totals(self) -> dict[str, float]:
         """Sums over all `batches` delivered so far, and `copy_seconds` of so many `copies` that the device has made."""
@@ -134,12 +138,22 @@ class DevicePrefetcher:
         return means | {"loader/skipped": float(len(self.bad.reasons))}
 
     def _batches(self) -> Iterator[Batch]:
-        batches = iter(self.loader)
-        self._delivered = self.slots.num_made
-        source = self._sent(batches)
-        for batch, copied in ahead(source) if self.loader.num_workers else source:
+        if self._ahead is not None:
+            self._ahead.close()  # an epoch that was left early
+        source = self._sent(iter(self.loader))
+        if self.loader.num_workers == 0:
+            yield from self._delivered(source)
+            return
+        self._ahead = ahead = Ahead(source)
+        try:
+            yield from self._delivered(ahead)
+        finally:
+            ahead.stop()
+
+    def _delivered(self, source: Iterator[Sent]) -> Iterator[Batch]:
+        for batch, copied in source:
             queued = self.num_ready
-            self._delivered += 1
+            self.slots.deliver()
             self.bad.add(batch.making.skipped, batch.key.epoch)
             self._note(batch.making, queued)
             if copied is not None:
@@ -195,6 +209,14 @@ class DevicePrefetcher:
     def _add(self, **values: float) -> None:
         for name, value in values.items():
             self._totals[name] += value
+
+
+def _wake(iterator: Any) -> None:
+    """Make a thread that waits for a batch of `iterator` fail: torch knows no batch of that number. Workers that are
+    about to end would never answer, and the thread would wait for ever."""
+    queue = iterator._worker_result_queue
+    queue.cancel_join_thread()  # the process must not wait for this item at its end
+    queue.put((None, None))
 
 
 def _terminate(workers: Sequence[BaseProcess]) -> None:

@@ -27,13 +27,14 @@ class Slots:
     """Shared buffers, `depth` for each worker, and which of them hold a batch that is still needed.
 
     A worker takes one, the process that trains gives it back once the batch is copied; without a free one, memory is
-    fresh. Also counts the batches that each worker has made.
+    fresh. Also counts the batches that each worker has made and that were delivered.
     """
 
     def __init__(self, *, num_workers: int, depth: int) -> None:
         shape = (max(1, num_workers), depth)
         self.holding = torch.zeros(shape, dtype=torch.int64).share_memory_()  # numbers of tickets; 0 is free
         self.made = torch.zeros(shape[0], dtype=torch.int64).share_memory_()
+        self._num_delivered = 0  # of all epochs, as `made` counts
         self._buffers: dict[int, Tensor] = {}
         self._number = 0
         self._place = (0, 0)
@@ -68,6 +69,19 @@ class Slots:
     def num_made(self) -> int:
         """Batches that all workers have made."""
         return int(self.made.numpy().sum())
+
+    def restart(self) -> None:
+        """An epoch begins, and all batches of earlier epochs are done with. Called before a worker has a key of it."""
+        self._num_delivered = self.num_made
+
+    def deliver(self) -> None:
+        """A batch has reached the process that trains."""
+        self._num_delivered += 1
+
+    @property
+    def num_ready(self) -> int:
+        """Batches of this epoch that are made and not delivered."""
+        return max(0, self.num_made - self._num_delivered)
 
     def receive(self, ticket: Ticket | None, pixels: Tensor) -> None:
         """Keep the memory mapped here, so that the next batch in that slot need not map it again."""

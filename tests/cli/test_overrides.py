@@ -44,6 +44,11 @@ def test_a_network_without_a_file_of_its_own_is_still_to_be_had(capsys: pytest.C
     assert "timm" not in said("optimizer=adam", capsys)
 
 
+def test_a_word_that_is_mistyped_is_answered_with_those_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "there is no key data.bath_size; did you mean data.batch_size" in said("data.bath_size=4", capsys)
+    assert "'experiment': aggressive baseline cifar10 demo" in said("+experiment=agressive", capsys)
+
+
 @pytest.mark.parametrize("name", DATA)
 def test_each_choice_of_data_can_be_used_and_loads_as_the_others_do(name: str) -> None:
     config = composed(f"data={name}", "data.reads_in_flight=3")

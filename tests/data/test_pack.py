@@ -171,9 +171,9 @@ def test_train_is_shuffled_by_the_seed_and_val_is_not(images_root: Path, tmp_pat
 
 
 def test_the_number_of_processes_changes_nothing(images_root: Path, tmp_path: Path) -> None:
-    for workers in (1, 3):
+    for workers in (0, 3):
         pack(images_root, tmp_path / f"out{workers}", SMALL, workers=workers)
-    assert contents(tmp_path / "out1") == contents(tmp_path / "out3")
+    assert contents(tmp_path / "out0") == contents(tmp_path / "out3")
 
 
 def test_shards_are_about_as_large_as_asked(images_root: Path, tmp_path: Path) -> None:
@@ -801,5 +801,5 @@ def test_two_packs_do_not_write_into_one_folder(images_root: Path, out: Path) ->
 
 def test_open_files_do_not_pile_up(images_root: Path, tmp_path: Path) -> None:
     before = os.listdir("/proc/self/fd")
-    pack(images_root, tmp_path / "out", SMALL)
+    pack(images_root, tmp_path / "out", SMALL, workers=1)
     assert len(os.listdir("/proc/self/fd")) <= len(before) + 1  # that of multiprocessing's own helper

@@ -22,7 +22,7 @@ class Window:
     num_ready: batches that were made before.
     """
 
-    began: float = field(default_factory=time.perf_counter)
+    began: float = field(default_factory=lambda: time.perf_counter())
     num_steps: int = 0
     num_images: int = 0
     wait_seconds: float = 0.0

@@ -310,39 +310,32 @@ def option(call: ast.Call, name: str) -> Any:
     return found.value if isinstance(found, ast.Constant) else None
 
 
-OWN_PIPES = {"apart.py"}
+OWN_PIPES = "imagenet_opt/cli/apart.py"
 """Pickles what a process sends to the one that it started, and back."""
-FORBIDDEN = {"eval", "exec", "compile", "os.system", "os.popen", "__import__", "yaml.load", "yaml.unsafe_load"}
 UNPICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "_pickle"}
 
 
 def offences(file: Path) -> Iterator[str]:
+    """What ruff's rules (pyproject.toml) do not find: code in files that are loaded, and code made of text."""
     for name, call in calls(file):
         place = f"{file.name}:{call.lineno} {name}"
-        if name in FORBIDDEN or name.partition(".")[0] in UNPICKLERS:
+        if name in ("compile", "__import__"):
             yield place
-        if name == "torch.load" and option(call, "weights_only") is not True:
-            yield f"{place} without weights_only=True"
-        if name.endswith(".fit") and "trainer" in name and option(call, "weights_only") is not True:
+        loads = name == "torch.load" or (name.endswith(".fit") and "trainer" in name)
+        if loads and option(call, "weights_only") is not True:
             yield f"{place} without weights_only=True"
         if name in ("np.load", "numpy.load") and option(call, "allow_pickle") not in (None, False):
             yield f"{place} with allow_pickle"
-        if option(call, "shell") not in (None, False):
-            yield f"{place} with a shell"
-        if name.endswith((".extractall", ".extract")) and option(call, "filter") != "data":
-            yield f'{place} without filter="data"'
-        if name.endswith("Environment") and option(call, "autoescape") is not True:
-            yield f"{place} without autoescape"
     for node in ast.walk(ast.parse(file.read_text())):
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         yield from (f"{file.name}: imports {name}" for name in modules if name.partition(".")[0] in UNPICKLERS)
 
 
-@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(REPOSITORY)))
-def test_no_source_unpickles_evaluates_or_uses_a_shell(file: Path) -> None:
-    found = [what for what in offences(file) if not (file.name in OWN_PIPES and "pickle" in what)]
-    assert found == []
+def test_no_source_unpickles_what_it_loads() -> None:
+    checked = [file for file in SOURCES if not str(file).endswith(OWN_PIPES)]
+    assert len(checked) == len(SOURCES) - 1 > 40
+    assert [what for file in checked for what in offences(file)] == []
 
 
 @pytest.mark.parametrize(
@@ -354,11 +347,8 @@ def test_no_source_unpickles_evaluates_or_uses_a_shell(file: Path) -> None:
         "np.load(f, allow_pickle=True)",
         "import pickle",
         "from pickle import loads",
-        "subprocess.run(c, shell=True)",
-        "archive.extractall(d)",
-        "eval(x)",
-        "yaml.load(x)",
-        "Environment(loader=l)",
+        "compile(x)",
+        "__import__(x)",
     ],
 )
 def test_the_search_for_such_sources_finds_them(line: str, tmp_path: Path) -> None:

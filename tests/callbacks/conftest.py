@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers.logger import Logger
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 
 class Plain(LightningModule):
@@ -94,6 +94,54 @@ class Project:
         validation = DataLoader(images(8), batch_size=4, collate_fn=collate_fn)
         self.trainer.fit(module, loader, validation, ckpt_path=ckpt_path, weights_only=True)
         return module
+
+
+class Clock:
+    """Takes the place of the module `time`: seconds pass only where a test spends them."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of the callbacks that time a fit, and of the actions of its Trainer."""
+    made = Clock()
+    for module in ("callbacks.throughput", "callbacks.bottleneck", "imagenet_opt.run.action_clock"):
+        monkeypatch.setattr(f"{module}.time", made)
+    return made
+
+
+class SlowImages(Dataset):
+    """Forty images; each takes 10 ms of the clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        self.clock.spend(0.01)
+        return torch.zeros(3, 8, 8), i % 3
+
+
+class SlowStep(Plain):
+    """Each step takes 10 ms of the clock, validation none."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        self.clock.spend(0.01)
+        return super().training_step(batch, batch_idx)
 
 
 @pytest.fixture

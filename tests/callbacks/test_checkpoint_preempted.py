@@ -132,24 +132,27 @@ def clean(images_root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[t
     return folders
 
 
-@pytest.mark.parametrize("ema", [False, True])
+HOOKS = [
+    ("on_train_batch_start", 4, 1.0, 3),
+    ("next", 5, 1.0, 4),
+    ("on_train_batch_start", 7, 1.0, 6),
+    ("on_validation_start", 1, 1.0, 6),
+    ("on_validation_epoch_start", 2, 1.0, 12),
+    ("on_validation_batch_start", 3, 1.0, 6),
+    ("on_validation_batch_end", 9, 1.0, 12),
+    ("on_validation_epoch_end", 1, 1.0, 6),
+    ("on_validation_batch_start", 3, 3, 3),
+    ("on_validation_epoch_end", 2, 3, 6),
+    ("on_train_epoch_end", 1, 1.0, 6),
+    ("on_train_epoch_start", 2, 1.0, 6),
+    ("on_train_end", 1, 1.0, 12),
+]
+WITHOUT_AVERAGING = [HOOKS[0], HOOKS[1], HOOKS[5], HOOKS[8]]
+
+
 @pytest.mark.parametrize(
-    ("hook", "call", "interval", "saved"),
-    [
-        ("on_train_batch_start", 4, 1.0, 3),
-        ("next", 5, 1.0, 4),
-        ("on_train_batch_start", 7, 1.0, 6),
-        ("on_validation_start", 1, 1.0, 6),
-        ("on_validation_epoch_start", 2, 1.0, 12),
-        ("on_validation_batch_start", 3, 1.0, 6),
-        ("on_validation_batch_end", 9, 1.0, 12),
-        ("on_validation_epoch_end", 1, 1.0, 6),
-        ("on_validation_batch_start", 3, 3, 3),
-        ("on_validation_epoch_end", 2, 3, 6),
-        ("on_train_epoch_end", 1, 1.0, 6),
-        ("on_train_epoch_start", 2, 1.0, 6),
-        ("on_train_end", 1, 1.0, 12),
-    ],
+    ("ema", "hook", "call", "interval", "saved"),
+    [(True, *hook) for hook in HOOKS] + [(False, *hook) for hook in WITHOUT_AVERAGING],
 )
 def test_it_ends_as_the_run_that_never_was(
     clean: dict[tuple[bool, Any], Path],

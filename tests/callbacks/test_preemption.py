@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import EMAWeightAveraging
 from callbacks.checkpoint import Checkpoint
 from callbacks.preemption import Preemption
 from imagenet_opt.errors import Preempted
-from tests.callbacks.conftest import Plain
+from tests.callbacks.conftest import Plain, Project
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -53,7 +53,7 @@ def opened(file: Path) -> dict[str, Any]:
     return torch.load(file, weights_only=True)
 
 
-def fit(project, folder: Path, *more: Callback, **options: Any) -> list[tuple[int, dict[str, float]]]:
+def fit(project: Project, folder: Path, *more: Callback, **options: Any) -> list[tuple[int, dict[str, float]]]:
     project.logger.rows.clear()
     ema = EMAWeightAveraging(decay=0.5)
     saving = Checkpoint(folder=str(folder))
@@ -61,7 +61,7 @@ def fit(project, folder: Path, *more: Callback, **options: Any) -> list[tuple[in
     return logged(project)
 
 
-def logged(project) -> list[tuple[int, dict[str, float]]]:
+def logged(project: Project) -> list[tuple[int, dict[str, float]]]:
     """Rows without the seconds that saving took, which are never the same twice."""
     kept = [
         (step, {n: v for n, v in row.items() if not n.startswith("checkpoint/")}) for step, row in project.logger.rows
@@ -69,36 +69,35 @@ def logged(project) -> list[tuple[int, dict[str, float]]]:
     return [(step, row) for step, row in kept if row.keys() - {"epoch"}]
 
 
-HOOKS = [
-    ("on_train_batch_start", 1),
-    ("on_before_optimizer_step", 1),
-    ("on_train_batch_end", 3),
-    ("on_train_batch_end", 10),
-    ("on_validation_start", 1),
-    ("on_validation_batch_end", 1),
-    ("on_validation_batch_end", 2),
-    ("on_validation_epoch_end", 1),
-    ("on_train_epoch_end", 1),
-    ("on_train_epoch_start", 2),
-    ("on_train_batch_start", 11),
-]
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[int, dict[str, float]]]]:
+    """The folder and the logged rows of a run that nobody stops."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, fit(Project(), folder)
 
 
-@pytest.mark.parametrize(("hook", "call"), HOOKS)
-def test_stopped_at_any_hook_it_ends_as_the_whole_run(project, tmp_path: Path, hook: str, call: int) -> None:
-    whole_rows = fit(project, tmp_path / "whole")
+@pytest.mark.parametrize(
+    ("hook", "call"),
+    [
+        ("on_train_batch_start", 1),
+        ("on_before_optimizer_step", 1),
+        ("on_train_batch_end", 10),
+        ("on_validation_batch_end", 1),
+        ("on_train_epoch_end", 1),
+    ],
+)
+def test_stopped_at_any_hook_it_ends_as_the_whole_run(project, whole, tmp_path: Path, hook: str, call: int) -> None:
     with pytest.raises(Preempted, match="SIGTERM"):
-        fit(project, tmp_path / "cut", Kill(hook, call))
+        fit(project, tmp_path, Kill(hook, call))
     rows = logged(project)
-    last = tmp_path / "cut/last.ckpt"
+    last = tmp_path / "last.ckpt"
     reached = opened(last)["global_step"] if last.exists() else 0
-    rows = [row for row in rows if row[0] < reached] + fit(
-        project, tmp_path / "cut", ckpt_path=last if last.exists() else None
-    )
-    whole, cut = opened(tmp_path / "whole/last.ckpt"), opened(last)
+    rows = [row for row in rows if row[0] < reached] + fit(project, tmp_path, ckpt_path=last if last.exists() else None)
+    whole_folder, whole_rows = whole
+    expected, found = opened(whole_folder / "last.ckpt"), opened(last)
     for key in ("state_dict", "current_model_state", "optimizer_states", "loops", "epoch", "global_step"):
-        torch.testing.assert_close(whole[key], cut[key], rtol=0, atol=0)
-    assert opened(tmp_path / "whole/best.ckpt")["global_step"] == opened(tmp_path / "cut/best.ckpt")["global_step"]
+        torch.testing.assert_close(expected[key], found[key], rtol=0, atol=0)
+    assert opened(whole_folder / "best.ckpt")["global_step"] == opened(tmp_path / "best.ckpt")["global_step"]
     assert rows == whole_rows
 
 

@@ -1,4 +1,4 @@
-"""Rates and waits, told apart by loaders and steps that really take time."""
+"""Rates and waits of loaders and steps that take known times of an injected clock."""
 
 import time
 from typing import Any
@@ -7,12 +7,12 @@ import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.profilers import SimpleProfiler
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from callbacks.throughput import Throughput
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index import open_split
-from tests.callbacks.conftest import Named, Plain, images
+from tests.callbacks.conftest import Clock, Named, Plain, SlowImages, SlowStep, images
 from tests.conftest import loading
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
@@ -20,55 +20,40 @@ RATES = {f"throughput/{name}" for name in ("it_per_second", "images_per_second",
 COUNTS = {"throughput/measured_batches", "throughput/ready_batches"}
 
 
-def spend(seconds: float) -> None:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
-
-
-class SlowImages(Dataset):
-    def __len__(self) -> int:
-        return 40
-
-    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
-        spend(0.01)
-        return torch.zeros(3, 8, 8), i % 3
-
-
 class Reading(Plain):
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         return super().training_step([batch.images, batch.labels], batch_idx)
 
 
-class SlowStep(Callback):
-    def on_before_optimizer_step(self, *_) -> None:
-        spend(0.04)
-
-
 class SlowValidation(Callback):
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
     def on_validation_batch_start(self, *_) -> None:
-        spend(0.4)
+        self.clock.spend(0.4)
 
 
-def test_a_slow_loader_is_waited_for(project) -> None:
+def test_a_slow_loader_is_waited_for(project, clock: Clock) -> None:
     throughput = Throughput()
-    project.fit(throughput, data=SlowImages())
-    assert throughput.summary()["throughput/data_wait_fraction"] > 0.6
+    project.fit(throughput, module=SlowStep(clock), data=SlowImages(clock))
+    summary = throughput.summary()
+    assert summary["throughput/data_wait_fraction"] == pytest.approx(0.04 / 0.05)
+    assert summary["throughput/images_per_second"] == pytest.approx(4 / 0.05)
 
 
-def test_a_slow_step_is_not_waiting(project) -> None:
+def test_a_slow_step_is_not_waiting(project, clock: Clock) -> None:
     throughput = Throughput()
-    project.fit(throughput, SlowStep())
-    assert throughput.summary()["throughput/data_wait_fraction"] < 0.3
+    project.fit(throughput, module=SlowStep(clock))
+    assert throughput.summary()["throughput/data_wait_fraction"] == 0
+    assert throughput.summary()["throughput/it_per_second"] == pytest.approx(100)
 
 
-def test_validation_is_left_out(project) -> None:
+def test_validation_is_left_out(project, clock: Clock) -> None:
     throughput = Throughput()
-    project.fit(throughput, SlowValidation())
-    assert throughput.summary()["throughput/it_per_second"] > 20 / 1.6 * 1.5
+    project.fit(throughput, SlowValidation(clock), module=SlowStep(clock))
+    assert throughput.summary()["throughput/it_per_second"] == pytest.approx(100)
     epochs = [row["throughput/epoch_seconds"] for _, row in project.logger.rows if "throughput/epoch_seconds" in row]
-    assert len(epochs) == 2
-    assert max(epochs) < 0.8
+    assert epochs == pytest.approx([0.1, 0.1])
 
 
 def test_rows_come_at_logging_steps_and_agree(project) -> None:
@@ -101,12 +86,12 @@ def test_validating_alone_is_no_mistake(project) -> None:
     project.trainer.validate(Plain(), DataLoader(images(8), batch_size=4), verbose=False)
 
 
-def test_start_up_is_told_once(project) -> None:
+def test_start_up_is_told_once(project, clock: Clock) -> None:
     throughput = Throughput()
-    project.fit(throughput)
+    project.fit(throughput, module=SlowStep(clock), data=SlowImages(clock))
     summary = throughput.summary()
-    assert 0 < summary["startup/first_batch_seconds"] < 60
-    assert 0 < summary["startup/first_step_seconds"] < 60
+    assert summary["startup/first_batch_seconds"] == pytest.approx(0.04)
+    assert summary["startup/first_step_seconds"] == pytest.approx(0.01)
     assert summary.keys() == RATES | COUNTS | {"startup/first_batch_seconds", "startup/first_step_seconds"}
     assert summary["throughput/measured_batches"] == 10
 

@@ -84,7 +84,7 @@ def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> Non
         (
             ("allow_targets=[tests]", "+callbacks.mine._target_=tests.conftest.nope"),
             errors.ConfigError,
-            ("callbacks.mine._target_=tests.conftest.nope cannot be found", "No module named 'tests.conftest.nope'"),
+            ("callbacks.mine._target_=tests.conftest.nope cannot be found",),
         ),
         (("trainer.accelerator=gpu",), errors.ConfigError, ("trainer", "gpu")),
         (("checkpoint.keep=two",), errors.ConfigError, ("keep=two",)),

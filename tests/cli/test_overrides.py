@@ -40,8 +40,13 @@ def test_no_line_of_a_message_is_lost(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_network_without_a_file_of_its_own_is_still_to_be_had(capsys: pytest.CaptureFixture[str]) -> None:
     text = said("model=resnet101", capsys)
     assert text.endswith("for any other network of timm say model.name, such as model.name=resnet101")
-    assert "Available options in 'model': resnet10t resnet18 resnet50;" in text
+    assert "'model': resnet10t resnet18 resnet50;" in text
     assert "timm" not in said("optimizer=adam", capsys)
+
+
+def test_a_word_that_is_mistyped_is_answered_with_those_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "there is no key data.bath_size; did you mean data.batch_size" in said("data.bath_size=4", capsys)
+    assert "'experiment': aggressive baseline cifar10 demo" in said("+experiment=agressive", capsys)
 
 
 @pytest.mark.parametrize("name", DATA)

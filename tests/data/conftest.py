@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms import RandomResizedCrop
 
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.imagenet import MEAN, STD
@@ -104,3 +105,25 @@ def sample_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with tarfile.open(SAMPLE) as archive:
         archive.extractall(folder, filter="data")
     return next(path for path in (folder, *folder.iterdir()) if len(list(path.iterdir())) > 500)
+
+
+def torchvision_crop(
+    height: int, width: int, draws: np.ndarray, scale: tuple[float, float]
+) -> tuple[int, int, int, int]:
+    """The box (top, left, height, width) of torchvision's RandomResizedCrop, which draws these numbers: in each of ten
+    tries the area, the ratio, the top and the left."""
+    tries = iter(draws.reshape(-1, 4))
+    left: list[float] = []
+
+    def uniform(tensor: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
+        if len(left) in (0, 2):  # the first try, or one after a box that did not fit
+            left[:] = next(tries)
+        return torch.tensor([float(low) + float(left.pop(0)) * (float(high) - float(low))], dtype=torch.float64)
+
+    def randint(low: int, high: int, size: tuple[int, ...]) -> torch.Tensor:
+        return torch.tensor([low + int(left.pop(0) * (high - low))])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "uniform_", uniform)
+        patch.setattr(torch, "randint", randint)
+        return RandomResizedCrop.get_params(torch.empty(1).expand(3, height, width), list(scale), [3 / 4, 4 / 3])

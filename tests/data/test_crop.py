@@ -1,6 +1,4 @@
-"""Crop boxes against the rule written out for one image."""
-
-import math
+"""Crop boxes against those of torchvision."""
 
 import numpy as np
 import pytest
@@ -8,38 +6,18 @@ import torch
 from torchvision.transforms import v2
 
 from imagenet_opt.data.crop import RANDOM_CROP_DRAWS, center_crops, random_crops
-
-RATIO = (3 / 4, 4 / 3)
-
-
-def one_crop(height: int, width: int, draws: list[float], scale: tuple[float, float]) -> tuple[int, int, int, int]:
-    """RandomResizedCrop.get_params, fed with given numbers instead of its own."""
-    for k in range(10):
-        u_area, u_ratio, u_top, u_left = draws[4 * k : 4 * k + 4]
-        area = height * width * (scale[0] + u_area * (scale[1] - scale[0]))
-        aspect = math.exp(math.log(RATIO[0]) + u_ratio * (math.log(RATIO[1]) - math.log(RATIO[0])))
-        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-        if 0 < w <= width and 0 < h <= height:
-            return int(u_top * (height - h + 1)), int(u_left * (width - w + 1)), h, w
-    aspect = width / height
-    w, h = width, height
-    if aspect < RATIO[0]:
-        h = round(width / RATIO[0])
-    elif aspect > RATIO[1]:
-        w = round(height * RATIO[1])
-    h, w = min(max(h, 1), height), min(max(w, 1), width)
-    return (height - h) // 2, (width - w) // 2, h, w
+from tests.data.conftest import torchvision_crop
 
 
 @pytest.mark.parametrize("scale", [(0.08, 1.0), (0.9, 1.0)])
-def test_random_crops_follow_the_rule(scale: tuple[float, float]) -> None:
+def test_random_crops_are_those_of_torchvision_for_the_same_draws(scale: tuple[float, float]) -> None:
     rng = np.random.default_rng(0)
     heights, widths = rng.integers(1, 600, 2000), rng.integers(1, 600, 2000)
     heights[:4], widths[:4] = [1, 1000, 1, 2], [1000, 1, 1, 700]
     draws = rng.random((2000, RANDOM_CROP_DRAWS))
     crops = random_crops(heights, widths, draws, scale=scale)
     for row, box in enumerate(zip(*(side.tolist() for side in crops), strict=True)):
-        assert box == one_crop(int(heights[row]), int(widths[row]), draws[row].tolist(), scale), row
+        assert box == torchvision_crop(int(heights[row]), int(widths[row]), draws[row], scale), row
         assert 0 <= box[0] <= heights[row] - box[2]
         assert 0 <= box[1] <= widths[row] - box[3]
 

@@ -11,14 +11,14 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2.functional import horizontal_flip, normalize, pil_to_tensor, resized_crop
 
-from imagenet_opt.data.crop import RANDOM_CROP_DRAWS, random_crops
+from imagenet_opt.data.crop import RANDOM_CROP_DRAWS
 from imagenet_opt.data.dataset import train_crops
 from imagenet_opt.data.imagenet import MEAN, STD
 from imagenet_opt.data.loader import Seat, eval_loader, open_index
 from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.data.randomness import key_of, uniform
 from imagenet_opt.errors import BadSample, TooManyBadSamples
-from tests.data.conftest import CPU, MakeLoader, batches, encoded, loading, pixels
+from tests.data.conftest import CPU, MakeLoader, batches, encoded, loading, pixels, torchvision_crop
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 
@@ -39,8 +39,7 @@ def expected_image(path: Path, index: int, epoch: int, size: int) -> torch.Tenso
     with Image.open(path) as image:
         source = pil_to_tensor(image.convert("RGB"))
     draws = uniform(key_of(3, epoch), np.array([index]), RANDOM_CROP_DRAWS + 1)
-    sides = np.array([source.shape[1]]), np.array([source.shape[2]])
-    box = [int(side[0]) for side in random_crops(*sides, draws[:, :-1], scale=(0.35, 1.0))]
+    box = torchvision_crop(source.shape[1], source.shape[2], draws[0, :-1], (0.35, 1.0))
     cropped = resized_crop(source, *box, size=[size, size], antialias=True)
     cropped = horizontal_flip(cropped) if draws[0, -1] < 0.5 else cropped
     return normalize(cropped / 255, list(MEAN), list(STD))

@@ -256,7 +256,7 @@ def test_a_small_crop_of_a_large_image_takes_the_memory_of_the_crop(region_decod
 def test_a_decompression_bomb_is_refused() -> None:
     data = encoded(Image.new("RGB", (8, 8)), "PNG")
     header = b"IHDR" + struct.pack(">II", 60_000, 60_000) + data[24:29]
-    with pytest.raises(BadSample, match="exceeds limit"):
+    with pytest.raises(BadSample, match=r"some\.JPEG"):
         crop(data[:12] + header + struct.pack(">I", zlib.crc32(header)) + data[33:])
 
 

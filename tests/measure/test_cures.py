@@ -130,7 +130,7 @@ def test_each_waiting_line_has_something_to_write_instead() -> None:
     assert second == "loss.py:9: keep the result of __odd__ on the GPU"
 
 
-@pytest.mark.parametrize("cause", STORIES.keys() - {"healthy", "unexplained"})
+@pytest.mark.parametrize("cause", sorted(STORIES.keys() - {"healthy", "unexplained"}))
 def test_each_cause_has_something_to_type(cause: str) -> None:
     found = next(rule for rule in RULES if rule.__name__ == cause)(STORIES[cause])
     assert found.overrides or found.commands

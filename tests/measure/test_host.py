@@ -1,7 +1,6 @@
 import os
 import subprocess
 import sys
-from time import monotonic
 from types import SimpleNamespace
 
 import psutil
@@ -54,22 +53,24 @@ def test_under_a_smaller_share_only_the_process_and_its_children_count(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
-    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [cpu(monotonic()), cpu(monotonic())])
+    now = 0.0
+    monkeypatch.setattr("imagenet_opt.measure.host.monotonic", lambda: now)
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [cpu(10 * now), cpu(10 * now)])
     command = [sys.executable, "-c", BURN.format(seconds=0.4)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin and child.stdout
         child.stdout.readline()
         readings = host_readings()
         next(readings)
-        own, before, started = _cpu_seconds(child.pid), os.times(), monotonic()
+        own, before = _cpu_seconds(child.pid), os.times()
         child.stdin.write("\n")
         child.stdin.flush()
         child.stdout.readline()
-        own, after, elapsed = _cpu_seconds(child.pid) - own, os.times(), monotonic() - started
+        own, after, now = _cpu_seconds(child.pid) - own, os.times(), 1.0
         percent = next(readings)["cpu_percent"]
         child.communicate("\n")
         used = own + after.user - before.user + after.system - before.system
-    assert percent == pytest.approx(min(100.0, 100 * used / elapsed), abs=8)
+    assert percent == pytest.approx(100 * used, abs=8)
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -112,15 +112,22 @@ def test_other_children_are_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     process.join()
 
 
-def test_the_trainers_rate_is_the_share_of_a_cpu_that_it_took() -> None:
+def test_the_trainers_rate_is_the_share_of_a_cpu_that_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are two seconds apart on an injected clock; the CPU time is the kernel's."""
+    now = 0.0
+    monkeypatch.setattr("imagenet_opt.measure.host_columns.monotonic", lambda: now)
     rows = host_rows(os.getpid())
+    cpu = [time.process_time()]
     first = next(rows)
+    cpu.append(time.process_time())
     assert np.isnan(first["trainer_cpu_percent"]) and np.isnan(first["cpu_pressure_percent"])
-    began, cpu = time.monotonic(), time.process_time()
-    compute(0.5)
+    compute(0.3)
+    cpu.append(time.process_time())
+    now = 2.0
     row = next(rows)
-    seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu
-    assert row["trainer_cpu_percent"] == pytest.approx(100 * cpu_seconds / seconds, abs=8)
+    cpu.append(time.process_time())
+    seconds = row["trainer_cpu_percent"] / 100 * now
+    assert cpu[2] - cpu[1] - 0.03 <= seconds <= cpu[3] - cpu[0] + 0.03
     assert row.keys() == first.keys()
 
 

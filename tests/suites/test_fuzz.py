@@ -27,6 +27,13 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
 
 
 @pytest.mark.parametrize("reader", EXAMPLES)
+def test_a_reader_refuses_a_few_damaged_files_in_order(reader: str, judge: Judge) -> None:
+    fuzz(judge, reader, list(drawn_images()), 6, 1)
+    assert [what for name, what in judge.undocumented if name == reader] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", EXAMPLES)
 def test_a_reader_gives_a_value_or_says_what_is_wrong(reader: str, judge: Judge) -> None:
     fuzz(judge, reader, list(drawn_images()), EXAMPLES[reader], 0)
     assert [what for name, what in judge.undocumented if name == reader] == []

@@ -61,12 +61,13 @@ def pack(
     train_folder: str = "train",
     val_folder: str = "val",
     val_labels: Path | None = None,
-    workers: int = 1,
+    workers: int = 0,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Packed:
     """Pack `root`/`train_folder` and `root`/`val_folder` into `out`/train and `out`/val, or go on with it.
 
-    on_progress: called several times a second with the files that this call is through with, and all of them.
+    workers: processes; 0 packs in this process, where Ctrl-C waits for a read that hangs. on_progress: called with the
+    number of files that this call is through with and of all: several times a second, with workers=0 after each shard.
 
     Raises ConfigError for an `out` that holds something else; DataError for images that cannot be packed at all;
     PackStopped when it can go on later.

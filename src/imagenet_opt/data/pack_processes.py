@@ -32,10 +32,16 @@ class ShardTask:
 
 
 def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[[int, int], None]) -> None:
-    """Raises PackStopped, also when a process is killed. What is whole by then stays."""
+    """workers: processes; 0 for this one.
+
+    Raises PackStopped, also when a process is killed. What is whole by then stays.
+    """
     if not tasks:
         return
     total = sum(len(task.source) for task in tasks)
+    if workers == 0:
+        _make_here(tasks, lambda done: on_progress(done, total))
+        return
     spawn = multiprocessing.get_context("spawn")  # a fork would copy the locks of threads that do not exist in it
     counts = spawn.RawArray("q", len(tasks) + 1)  # without a lock, which a killed process would keep
     pool = ProcessPoolExecutor(min(workers, len(tasks)), spawn, _begin, (counts,))
@@ -57,6 +63,16 @@ def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _make_here(tasks: Sequence[ShardTask], on_progress: Callable[[int], None]) -> None:
+    done = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Pillow, about metadata
+        for task in tasks:
+            _write(task, advance=lambda: None)
+            done += len(task.source)
+            on_progress(done)
 
 
 @contextmanager
@@ -92,6 +108,10 @@ def _make_shard(slot: int, task: ShardTask) -> None:
     def advance() -> None:
         _counts[slot] += 1
 
+    _write(task, advance)
+
+
+def _write(task: ShardTask, advance: Callable[[], None]) -> None:
     part = write_shard(
         task.path, task.source, first=task.first, max_side=task.max_side, quality=task.quality, advance=advance
     )

@@ -53,7 +53,8 @@ def train(config: DictConfig) -> None:
         elif run.trainer.is_global_zero:
             numbers = summarize(run.trainer, import_seconds=import_seconds, run_seconds=time.time() - process_began)
             write_summary(numbers, run.folder)
-            print_summary(numbers, run.folder, device=simulated(run.trainer))
+            precision = str(run.trainer.precision)
+            print_summary(numbers, run.folder, device=simulated(run.trainer), precision=precision)
         exit_code = 0
     except Preempted:
         exit_code = STATUS

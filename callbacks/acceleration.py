@@ -107,11 +107,7 @@ class Acceleration(Callback):
         if self.cuda_graph:
             self.cuda_graph = _can_graph(trainer)
         self._tried, self._captured = set(), set()
-        on = [
-            name
-            for name in ("channels_last", "tf32", "cudnn_benchmark", "cuda_graph", "gradient_checkpointing")
-            if getattr(self, name)
-        ]
+        on = [name for name in _acting_switches(trainer.strategy.root_device) if getattr(self, name)]
         on += [f"compile ({self.compile_mode})"] if self.compile else []
         rank_zero_info(f"acceleration: {', '.join(on) or 'nothing'} on")
 
@@ -280,6 +276,22 @@ def _checkpoint_gradients(net: nn.Module) -> None:
         remedy = "set callbacks.acceleration.gradient_checkpointing=false"
         raise ConfigError(f"{type(net).__name__} has no gradient checkpointing; {remedy}")
     enable(True)
+
+
+def _acting_switches(device: torch.device) -> list[str]:
+    """Names of the switches that change something on `device`, if they are on.
+
+    TF32 needs a GPU of compute capability 8.0 or more (NVIDIA's CUDA C++ Programming Guide, "Compute Capabilities").
+    """
+    on_gpu = device.type == "cuda"
+    acts = {
+        "channels_last": True,
+        "tf32": on_gpu and torch.cuda.get_device_capability(device) >= (8, 0),
+        "cudnn_benchmark": on_gpu and not torch.are_deterministic_algorithms_enabled(),
+        "cuda_graph": on_gpu,
+        "gradient_checkpointing": True,
+    }
+    return [name for name in acts if acts[name]]
 
 
 def _switches() -> tuple[str, bool, bool]:

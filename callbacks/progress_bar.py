@@ -1,32 +1,56 @@
-"""What a person sees while it trains."""
+"""What a person sees while the network trains: a bar on a terminal, lines in a file."""
 
+import logging
+import math
 import sys
+import time
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
 
+from imagenet_opt.measure.peak_memory import peak_gib
 from imagenet_opt.run.logging_step import is_logging_step
+from imagenet_opt.run.time_left import duration, seconds_left
 
-_SHOWN = {
+log = logging.getLogger(__name__)
+
+_TRAINING = {
     "train/loss": ("loss", "{:.3f}"),
-    "train/acc1": ("top-1", "{:.1%}"),
-    "val/acc1": ("val top-1", "{:.1%}"),
+    "train/acc1": ("acc1", "{:.1%}"),
+    "lr": ("lr", "{:.3g}"),
     "throughput/images_per_second": ("img/s", "{:.0f}"),
-    "throughput/data_wait_fraction": ("wait", "{:.0%}"),
+    "throughput/data_wait_fraction": ("data wait", "{:.0%}"),
 }
+_VALIDATION = {"val/loss": ("loss", "{:.3f}"), "val/acc1": ("acc1", "{:.1%}"), "val/acc5": ("acc5", "{:.1%}")}
+_AFTER_VALUE = ("img/s", "GiB", "left", "s")
+"""Names that a line has behind their value."""
+_RATE = "throughput/it_per_second"
 
 
 class ProgressBar(RichProgressBar):
-    """A rich bar with it/s, loss, images/s and data wait on a terminal; plain lines where the output goes to a file.
+    """A line for each logging step and each validation, and a rich bar on a terminal.
 
-    Shows what other callbacks log; logs nothing itself.
+        epoch 4/8  step 40/40  loss 0.966  acc1 84.2%  lr 0.048  399 img/s  data wait 1%  2.1 GiB  0:32 left
+        epoch 4/8  val  loss 0.710  acc1 86.0%  acc5 99.1%  1.2 s
+
+    Both lines are logged at level INFO. Where stderr is no terminal, both lines are also printed there. On a terminal
+    the bar shows the values of the training line, and the validation line is printed above the bar. Log records of
+    these lines have `shown = True`, so that a handler that writes to the console can drop them.
+
+    Loss, accuracies, learning rate, images per second and data wait are what the module and other callbacks log; a
+    value that nobody logs, or that is not finite, is left out. GiB: the most memory that this process has had, on a GPU
+    reserved by torch on the GPU, on a CPU resident in RAM. left: the time to the end of the fit, from
+    `throughput/it_per_second` and the seconds of the last validation.
+
+    Logs no metric.
     """
 
     def __init__(self, *, refresh_rate: int = 1) -> None:
         super().__init__(refresh_rate=refresh_rate, leave=False)
         self._plain = not sys.stderr.isatty()
-        self._found: dict[str, Any] = {}
+        self._shown: dict[str, str] = {}
+        self._validation_seconds: float | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
@@ -34,35 +58,57 @@ class ProgressBar(RichProgressBar):
             self.disable()
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        return self._found
+        return dict(self._shown)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if is_logging_step(trainer):
-            self._read(trainer)
+            self._shown = self._training(trainer)
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        if self._plain and trainer.is_global_zero and is_logging_step(trainer):
-            self._say(trainer, f"step {batch_idx + 1}/{trainer.num_training_batches}")
+        if is_logging_step(trainer) and trainer.is_global_zero:
+            total = trainer.num_training_batches
+            self._say(trainer, f"step {batch_idx + 1}{f'/{total}' if math.isfinite(total) else ''}", self._shown)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._validation_began = time.perf_counter()
+        super().on_validation_start(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._read(trainer)
+        shown = _known(trainer, _VALIDATION)
         super().on_validation_end(trainer, pl_module)
-        if self._plain and trainer.is_global_zero and not trainer.sanity_checking:
-            self._say(trainer, "validated")
+        if trainer.sanity_checking:
+            return
+        self._validation_seconds = time.perf_counter() - self._validation_began
+        if trainer.is_global_zero:
+            self._say(trainer, "val", shown | {"s": f"{self._validation_seconds:.1f}"}, above_bar=True)
 
-    def _read(self, trainer: Trainer) -> None:
-        """Only when there is something new, as reading a metric waits for the GPU."""
-        found = trainer.callback_metrics
-        self._found = {name: shape.format(float(found[key])) for key, (name, shape) in _SHOWN.items() if key in found}
+    def _training(self, trainer: Trainer) -> dict[str, str]:
+        """Called at logging steps only, as reading a metric waits for the GPU."""
+        shown = _known(trainer, _TRAINING) | {"GiB": f"{peak_gib(trainer.strategy.root_device):.1f}"}
+        rate = float(trainer.callback_metrics.get(_RATE, 0.0))
+        left = seconds_left(trainer, batches_per_second=rate, validation_seconds=self._validation_seconds)
+        return shown if left is None else shown | {"left": duration(left)}
 
-    def _say(self, trainer: Trainer, where: str) -> None:
-        metrics = "  ".join(f"{name} {value}" for name, value in self._found.items())
-        print(f"epoch {_epoch(trainer)} {where}  {metrics}", file=sys.stderr, flush=True)
+    def _say(self, trainer: Trainer, where: str, shown: dict[str, str], *, above_bar: bool = False) -> None:
+        words = (f"{value} {name}" if name in _AFTER_VALUE else f"{name} {value}" for name, value in shown.items())
+        line = "  ".join([f"epoch {_epoch(trainer)}", where, *words])
+        log.info(line, extra={"shown": True})
+        if self._plain:
+            print(line, file=sys.stderr, flush=True)
+        elif above_bar and self.progress is not None:
+            self.progress.console.print(line, markup=False, highlight=False)
 
     def _get_train_description(self, current_epoch: int) -> str:
         """Lightning's, which has no public name and counts from 0, is as wide as what validation says."""
         return f"Epoch {_epoch(self.trainer)}".ljust(len(self.validation_description))
+
+
+def _known(trainer: Trainer, shapes: dict[str, tuple[str, str]]) -> dict[str, str]:
+    """Name and value in words, of what is logged and finite."""
+    found = trainer.callback_metrics
+    values = {key: float(found[key]) for key in shapes if key in found}
+    return {shapes[key][0]: shapes[key][1].format(value) for key, value in values.items() if math.isfinite(value)}
 
 
 def _epoch(trainer: Trainer) -> str:

@@ -19,7 +19,7 @@ from imagenet_opt.run.logging_step import is_logging_step
 log = logging.getLogger(__name__)
 
 _ACTIONS = {FETCH: "fetch", STEP: "step", SAVE: "checkpoint"}
-MOST_CPU_PERCENT = 1.0
+MOST_CPU_PERCENT = 3.0
 """Of one CPU, for the recorder."""
 STRETCH_SECONDS = 300.0
 """Over which that is looked at."""
@@ -37,7 +37,7 @@ class Timeline(Callback):
     Of several processes, rank 0 and its machine are recorded. Batches ready: of a loader that has `num_ready`, as of
     the last step. A recorder that cannot start or go on, on a full disk for instance, costs one warning; training goes
     on. So does a driver that does not answer, without which all but the GPU is recorded, and a recorder that takes more
-    than 1 % of a CPU over five minutes.
+    than 3 % of a CPU over five minutes.
     """
 
     def __init__(self, *, folder: str | Path) -> None:

@@ -1,5 +1,7 @@
 """Each switch does what it says, and leaves no trace after the fit."""
 
+from types import SimpleNamespace
+
 import pytest
 import timm
 import torch
@@ -45,6 +47,26 @@ def test_switches_are_on_during_the_fit_and_as_before_after_it(project) -> None:
     project.fit(Acceleration(), Look())
     assert set(seen) == {("highest", False, False, False, False)}
     assert switches() == before
+
+
+@pytest.mark.parametrize(
+    ("capability", "names"),
+    [
+        (None, "channels_last on"),
+        ((7, 5), "channels_last, cudnn_benchmark, cuda_graph on"),
+        ((8, 0), "channels_last, tf32, cudnn_benchmark, cuda_graph on"),
+    ],
+)
+def test_only_switches_that_act_on_the_device_are_said_to_be_on(
+    project, caplog, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] | None, names: str
+) -> None:
+    accelerating = Acceleration(channels_last=True, tf32=True, cudnn_benchmark=True, cuda_graph=True)
+    strategy = SimpleNamespace(root_device=torch.device("cuda" if capability else "cpu"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    with caplog.at_level("INFO"):
+        accelerating.setup(SimpleNamespace(strategy=strategy, world_size=1), Plain(), "fit")
+    accelerating.teardown(None, None, "fit")
+    assert caplog.messages[-1] == f"acceleration: {names}"
 
 
 def test_switches_are_as_before_after_an_error_too(project) -> None:

@@ -1,11 +1,16 @@
 """What a person reads, on a terminal and in a file."""
 
+import itertools
+import logging
+import math
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from callbacks import progress_bar
 from callbacks.progress_bar import ProgressBar
 from tests.callbacks.conftest import Plain
 
@@ -17,23 +22,61 @@ class Telling(Plain):
 
     def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
         self.log("train/loss", float(self.global_step))
+        self.log("train/acc1", math.nan)
         self.log("throughput/data_wait_fraction", 0.25)
         return super().training_step(batch, batch_idx)
 
     def validation_step(self, batch: list[torch.Tensor], batch_idx: int) -> None:
-        self.log("val/acc1", 0.5 + self.current_epoch / 10)
+        self.log_dict({"val/loss": 0.71, "val/acc1": 0.5 + self.current_epoch / 10})
 
 
-def test_a_file_gets_a_line_for_each_logging_step_and_validation(project, capsys: pytest.CaptureFixture[str]) -> None:
-    project.fit(ProgressBar(), module=Telling(), enable_progress_bar=True, num_sanity_val_steps=2)
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch")]
-    assert lines == [
-        "epoch 1/2 step 5/10  loss 4.000  wait 25%",
-        "epoch 1/2 step 10/10  loss 9.000  wait 25%",
-        "epoch 1/2 validated  loss 9.000  val top-1 50.0%  wait 25%",
-        "epoch 2/2 step 5/10  loss 14.000  val top-1 50.0%  wait 25%",
-        "epoch 2/2 step 10/10  loss 19.000  val top-1 50.0%  wait 25%",
-        "epoch 2/2 validated  loss 19.000  val top-1 60.0%  wait 25%",
+class TellingAll(Telling):
+    """Logs what this project's callbacks log, too: five batches a second."""
+
+    def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        rates = {"it_per_second": 5.0, "images_per_second": 399.2}
+        self.log_dict({"train/acc1": 0.842, "lr": 0.048} | {f"throughput/{name}": rates[name] for name in rates})
+        return loss
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every validation takes 30 seconds; the process has had 2.1 GiB."""
+    ticks = itertools.count(step=30.0)
+    monkeypatch.setattr(progress_bar, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    monkeypatch.setattr(progress_bar, "peak_gib", lambda device: 2.1)
+
+
+LINES = [
+    "epoch 1/2  step 5/10  loss 4.000  data wait 25%  2.1 GiB",
+    "epoch 1/2  step 10/10  loss 9.000  data wait 25%  2.1 GiB",
+    "epoch 1/2  val  loss 0.710  acc1 50.0%  30.0 s",
+    "epoch 2/2  step 5/10  loss 14.000  data wait 25%  2.1 GiB",
+    "epoch 2/2  step 10/10  loss 19.000  data wait 25%  2.1 GiB",
+    "epoch 2/2  val  loss 0.710  acc1 60.0%  30.0 s",
+]
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_file_gets_a_line_for_each_logging_step_and_validation(
+    project, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "callbacks"):
+        project.fit(ProgressBar(), module=Telling(), enable_progress_bar=True, num_sanity_val_steps=2)
+    assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch")] == LINES
+    assert [record.getMessage() for record in caplog.records if record.name == "callbacks.progress_bar"] == LINES
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_line_has_all_that_is_known_and_the_time_left(project, capsys: pytest.CaptureFixture[str]) -> None:
+    project.fit(ProgressBar(), module=TellingAll(), enable_progress_bar=True)
+    lines = [line for line in capsys.readouterr().err.splitlines() if " step " in line]
+    assert [line.partition("loss ")[2] for line in lines] == [
+        "4.000  acc1 84.2%  lr 0.048  399 img/s  data wait 25%  2.1 GiB  0:03 left",
+        "9.000  acc1 84.2%  lr 0.048  399 img/s  data wait 25%  2.1 GiB  0:02 left",
+        "14.000  acc1 84.2%  lr 0.048  399 img/s  data wait 25%  2.1 GiB  0:31 left",  # 1 s, and one validation
+        "19.000  acc1 84.2%  lr 0.048  399 img/s  data wait 25%  2.1 GiB  0:30 left",
     ]
 
 
@@ -46,11 +89,12 @@ def test_a_terminal_gets_a_bar(project, capsys: pytest.CaptureFixture[str], monk
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", captured.out)
     assert re.search(r"Epoch 2/2 .*10/10 .*it/s.*loss: 19.000", shown)
     assert "epoch 2" not in captured.err
+    assert shown.count("epoch 2/2  val  loss 0.710  acc1 60.0%  ") == 1
 
 
 def test_epochs_without_an_end_are_counted_all_the_same(project, capsys: pytest.CaptureFixture[str]) -> None:
     project.fit(ProgressBar(), module=Telling(), enable_progress_bar=True, max_epochs=-1, max_steps=20)
-    assert "epoch 2 step 10/10  loss 19.000" in capsys.readouterr().err
+    assert "epoch 2  step 10/10  loss 19.000" in capsys.readouterr().err
 
 
 def test_metrics_are_read_at_logging_steps_only(project) -> None:

@@ -26,6 +26,32 @@ def test_a_run_without_rates_says_that_they_were_not_measured(tmp_path, capsys) 
     assert said.count("not measured") >= 4
 
 
+def rows(said: str) -> dict[str, str]:
+    cells = [line.split("│")[1:3] for line in said.splitlines() if line.startswith("│")]
+    return {name.strip(): text.strip() for name, text in cells}
+
+
+def test_precision_and_mfu_are_rows_where_they_are_known(tmp_path, capsys) -> None:
+    known = {"throughput/mfu_fraction": 0.1976, "throughput/peak_tflops_per_second": 2496.0}
+    print_summary(known, tmp_path, precision="bf16-mixed")
+    said = rows(capsys.readouterr().out)
+    assert (said["precision"], said["MFU"]) == ("bf16-mixed", "19.8% of 2,496 TFLOP/s")
+    print_summary({}, tmp_path)
+    assert not {"precision", "MFU"} & rows(capsys.readouterr().out).keys()
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "words"),
+    [
+        ({"val/acc1": 0.86, "val/acc5": 0.991}, "acc1 86.0%, acc5 99.1% on validation"),
+        ({"val/acc1": 0.86}, "acc1 86.0% on validation"),  # of fewer than six classes
+    ],
+)
+def test_the_accuracies_that_there_are_are_a_row(tmp_path, capsys, accuracies: dict[str, float], words: str) -> None:
+    print_summary(accuracies, tmp_path)
+    assert rows(capsys.readouterr().out)["accuracy"] == words
+
+
 def test_a_simulated_accelerator_is_called_so(tmp_path, capsys) -> None:
     numbers = {"rehearsal/accelerator_utilization": 0.931}
     print_summary(numbers, tmp_path, device="simulated a10g")

@@ -34,9 +34,16 @@ def test_read_is_nan_before_anything_was_added_and_after_a_reset() -> None:
     assert tally.read()["loss"].isnan()
 
 
-def test_soft_labels_count_by_their_larger_share_and_few_classes_work() -> None:
+def test_soft_labels_count_by_their_larger_share() -> None:
     tally = Tally(torch.device("cpu"))
     soft = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]])
     tally.add(torch.ones(2), torch.tensor([[3.0, 1, 1], [3.0, 1, 1]]), soft, torch.ones(2, dtype=torch.bool))
     assert tally.read()["acc1"].item() == 0.5
-    assert tally.read()["acc5"].item() == 1.0
+
+
+@pytest.mark.parametrize(("num_classes", "names"), [(5, ["loss", "acc1"]), (6, ["loss", "acc1", "acc5"])])
+def test_top_5_is_left_out_below_six_classes(num_classes: int, names: list[str]) -> None:
+    tally = Tally(torch.device("cpu"))
+    labels, valid = torch.zeros(2, dtype=torch.int64), torch.ones(2, dtype=torch.bool)
+    tally.add(torch.ones(2), torch.randn(2, num_classes), labels, valid)
+    assert list(tally.read()) == names

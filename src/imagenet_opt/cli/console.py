@@ -47,11 +47,35 @@ class Outliving:
         return getattr(self._stream, name)
 
 
+class CurrentStdout:
+    """A stream that writes to what sys.stdout is at that moment: a progress bar puts its own stream there."""
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(text)
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+class NamedOnce(logging.Formatter):
+    """Formats as `formatter` does, without the logger's name where the message begins with the name's last part."""
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self._formatter = formatter
+
+    def format(self, record: logging.LogRecord) -> str:
+        begin = f"{record.name.rpartition('.')[2]}: "
+        return self._formatter.format(record).replace(f"{record.name}: {begin}", begin, 1)
+
+
 def quiet() -> None:
     """Drop what Lightning tells of itself, warnings that are known to be of no use here, and control characters.
 
-    A terminal or a disk of logs that is gone or full is no reason to end a run.
+    A terminal or a disk of logs that is gone or full is no reason to end a run. What is logged does not tear a progress
+    bar: handlers of the console write above the bar, and drop what the progress bar shows itself.
     """
+    console = sys.stdout
     sys.stdout, sys.stderr = Outliving(sys.stdout), Outliving(sys.stderr)
     logging.raiseExceptions = False
     for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
@@ -62,6 +86,11 @@ def quiet() -> None:
         handler.addFilter(lambda record: record.levelno > logging.INFO or not record.pathname.startswith(_LIGHTNING))
         handler.addFilter(_name_origin)
         handler.addFilter(make_printable)
+        if handler.formatter is not None:
+            handler.setFormatter(NamedOnce(handler.formatter))
+        if isinstance(handler, logging.StreamHandler) and handler.stream is console:
+            handler.setStream(CurrentStdout())
+            handler.addFilter(lambda record: not getattr(record, "shown", False))
     logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what it tells it raises as well
     for message in _KNOWN:
         warnings.filterwarnings("ignore", message)

@@ -9,7 +9,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from imagenet_opt.cli.sweep_rows import SUMMARY
+from imagenet_opt.cli.mfu import mfu
+from imagenet_opt.cli.sweep_rows import IMAGES_PER_SECOND, SUMMARY
 from imagenet_opt.cli.terminal import printable
 from imagenet_opt.measure.bottleneck import sentence
 from imagenet_opt.measure.peak_memory import peak_gib
@@ -21,7 +22,7 @@ _MOST_DOUBT = 0.05
 
 
 def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) -> dict[str, float]:
-    """Numbers of the whole run: last validation, rates, waits, loader, peak memory and start-up, by metric name.
+    """Numbers of the whole run: last validation, rates, waits, loader, peak memory, MFU and start-up, by metric name.
 
     Callbacks add to it what their `summary()` returns.
     """
@@ -29,13 +30,15 @@ def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) ->
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if hasattr(callback, "summary"):
             found |= callback.summary()
-    found |= _loader(trainer)
-    return found | {
+    found |= _loader(trainer) | {
         "steps": trainer.global_step,
         "memory/peak_gib": peak_gib(trainer.strategy.root_device),
         "startup/import_seconds": import_seconds,
         "run_seconds": run_seconds,
     }
+    if IMAGES_PER_SECOND in found and simulated(trainer) is None:
+        found |= mfu(trainer, found[IMAGES_PER_SECOND])
+    return found
 
 
 def _loader(trainer: Trainer) -> dict[str, float]:
@@ -55,17 +58,21 @@ def simulated(trainer: Trainer) -> str | None:
     return next((name for name in names if name is not None), None)
 
 
-def print_summary(numbers: dict[str, float], run_folder: Path, *, device: str | None = None) -> None:
-    """device: the accelerator, where it was simulated."""
+def print_summary(
+    numbers: dict[str, float], run_folder: Path, *, device: str | None = None, precision: str | None = None
+) -> None:
+    """device: the accelerator, where it was simulated. precision: the Trainer's."""
     table = Table(box=box.ROUNDED, show_header=False, title="run finished", title_justify="left")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, text in _rows(numbers, run_folder, device):
+    for name, text in _rows(numbers, run_folder, device, precision):
         table.add_row(name, printable(text))
     Console(markup=False, highlight=False, width=None if Console().is_terminal else 110).print(table)
 
 
-def _rows(numbers: dict[str, float], run_folder: Path, device: str | None) -> list[tuple[str, str]]:
+def _rows(
+    numbers: dict[str, float], run_folder: Path, device: str | None, precision: str | None
+) -> list[tuple[str, str]]:
     def show(shape: str, *keys: str) -> str:
         values: list[Any] = [numbers.get(key) for key in keys]
         return "not measured" if None in values else shape.format(*values)
@@ -80,12 +87,18 @@ def _rows(numbers: dict[str, float], run_folder: Path, device: str | None) -> li
     if device is not None:
         busy = f"{show('{:.0%}', 'rehearsal/accelerator_utilization')} of a {device}"
     last, metrics = run_folder / checkpoints.LAST, run_folder / metrics_csv.FILE
+    accuracy = show("acc1 {:.1%} on validation", "val/acc1")
+    if "val/acc5" in numbers:
+        accuracy = show("acc1 {:.1%}, acc5 {:.1%} on validation", "val/acc1", "val/acc5")
+    of_peak = show("{:.1%} of {:,.0f} TFLOP/s", "throughput/mfu_fraction", "throughput/peak_tflops_per_second")
     return [
-        ("accuracy", show("top-1 {:.1%}, top-5 {:.1%} on validation", "val/acc1", "val/acc5")),
+        ("accuracy", accuracy),
         (
             "speed",
             show("{:.2f} it/s, {:.0f} images/s", *(f"throughput/{k}_per_second" for k in ("it", "images"))),
         ),
+        *([("precision", precision)] if precision is not None else []),
+        *([("MFU", of_peak)] if "throughput/mfu_fraction" in numbers else []),
         ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction") + _doubt(numbers)),
         ("bottleneck", _bottleneck(numbers)),
         ("GPU busy", busy),

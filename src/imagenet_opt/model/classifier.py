@@ -43,8 +43,8 @@ class Classifier(LightningModule):
     set_to_none: after a step gradients are freed; otherwise they are filled with zeros, as PyTorch did before 2.0.
     network_config: plain values from which the network can be built again; kept in the checkpoint.
 
-    Logs train/loss, train/acc1 (means since the last logging step) and val/loss, val/acc1, val/acc5 (shares); with
-    "skip" also train/skipped_steps (so far).
+    Logs train/loss, train/acc1 (means since the last logging step) and val/loss, val/acc1 and, of six
+    classes or more, val/acc5 (shares); with "skip" also train/skipped_steps (so far).
 
     Raises NonFiniteLoss, OutOfMemory.
     """

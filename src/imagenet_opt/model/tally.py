@@ -14,20 +14,26 @@ class Tally:
 
     def __init__(self, device: torch.device) -> None:
         self.sums = torch.zeros(4, dtype=torch.float64, device=device)
+        self._num_classes = 0
 
     def add(self, losses: Tensor, logits: Tensor, labels: Tensor, valid: Tensor) -> None:
         """losses: (N,); logits: (N, C); labels: int64 (N,) or soft (N, C); valid: bool (N,), False is not counted."""
         if labels.ndim == 2:
             labels = labels.argmax(dim=1)
+        self._num_classes = logits.shape[1]
         best = logits.topk(min(max(_TOP), logits.shape[1]), dim=1).indices
         hits = best == labels[:, None]
         rows = [losses, *(hits[:, :k].any(dim=1) for k in _TOP), torch.ones_like(losses)]
         self.sums += (torch.stack([row.double() for row in rows]) * valid).sum(dim=1)
 
     def read(self) -> dict[str, Tensor]:
-        """Means so far, still on the device: loss, acc1, acc5 (shares, 0 to 1). NaN when nothing was added."""
+        """Means so far, still on the device: loss, acc1, acc5 (shares, 0 to 1). NaN when nothing was added.
+
+        Of five classes or fewer acc5 is 1 always, and left out.
+        """
         loss, acc1, acc5 = self.sums[:3] / self.sums[3]
-        return {"loss": loss, "acc1": acc1, "acc5": acc5}
+        means = {"loss": loss, "acc1": acc1}
+        return means | {"acc5": acc5} if self._num_classes > max(_TOP) else means
 
     def reset(self) -> None:
         self.sums = torch.zeros_like(self.sums)

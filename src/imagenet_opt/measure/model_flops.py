@@ -1,0 +1,58 @@
+"""Model FLOPs utilisation (MFU): the FLOPs that a network needs, and the most that a GPU does."""
+
+import re
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode
+
+TRAINING_FORWARDS = 3
+"""Forward passes that have as many FLOPs as a training step: the backward pass has about twice those of the forward
+pass (PaLM, arXiv 2204.02311, appendix B)."""
+
+_PEAKS: dict[str, dict[str, float]] = {
+    r"NVIDIA A100\b.*": {"bf16": 312, "fp16": 312, "tf32": 156, "fp32": 19.5},
+    r"NVIDIA H100 80GB HBM3": {"bf16": 989, "fp16": 989, "tf32": 495, "fp32": 67},
+    r"NVIDIA H100 PCIe": {"bf16": 756, "fp16": 756, "tf32": 378, "fp32": 51},
+    r"NVIDIA H200": {"bf16": 989, "fp16": 989, "tf32": 495, "fp32": 67},
+    r"NVIDIA L4": {"bf16": 121, "fp16": 121, "tf32": 60, "fp32": 30.3},
+    r"Tesla T4": {"fp16": 65, "fp32": 8.1},
+    r"Tesla V100-SXM2\b.*": {"fp16": 125, "fp32": 15.7},
+}
+"""Name as torch tells it -> TFLOP/s without sparsity, of NVIDIA's datasheets (A100, H100, H200, L4, T4, V100).
+
+The datasheets of H100, H200 and L4 give tensor-core rates with sparsity, which are twice these. A10G is absent: NVIDIA
+has published no datasheet for it, and the A10's 125 TFLOP/s, which others use, is not the A10G's.
+"""
+
+
+def known_peak(device_name: str, kind: str) -> float | None:
+    """TFLOP/s of the datasheet; None for an unknown GPU and for a part of one (MIG). kind: bf16, fp16, tf32 or fp32."""
+    if "MIG" in device_name:
+        return None
+    return next((peaks.get(kind) for name, peaks in _PEAKS.items() if re.fullmatch(name, device_name)), None)
+
+
+def forward_flops(net: nn.Module, image_size: int) -> int:
+    """Of one image of `image_size` x `image_size` pixels; a multiply-add is two FLOPs.
+
+    Nothing is computed: weights and image are shapes on the device `meta`, and `net` stays as it is. Neither a compiled
+    forward nor hooks of `net` itself are called.
+    """
+    tensors = dict(net.named_parameters()) | dict(net.named_buffers())
+    shapes = {f"net.{name}": torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
+    image = torch.empty(2, 3, image_size, image_size, device="meta")  # batch norm in training needs more than one value
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        functional_call(_Uncompiled(net), shapes, (image,))
+    return int(counter.get_total_flops()) // len(image)
+
+
+class _Uncompiled(nn.Module):
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, images_NCHW: Tensor) -> Tensor:
+        logits: Tensor = self.net.forward(images_NCHW)
+        return logits

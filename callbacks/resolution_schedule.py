@@ -12,9 +12,10 @@ class ResolutionSchedule(Callback):
     """Training images grow in steps from `start` to `end` pixels, over the epochs `first_epoch` to `last_epoch`.
 
     Before and after these epochs the size stays; it is always a multiple of `step`, so that few sizes are compiled.
-    Validation keeps its own size. A loader whose sampler has `size_of` (data/keys.py) makes images of that size; those
-    of any other loader are resized on the device, in the batch, which is a list [images, ...] or has `images`; there
-    this callback comes before acceleration.
+    Validation keeps its own size. A loader whose sampler has `size_of` (data/keys.py) makes images of that size; a
+    data module that fits memory to the largest images of the run reads `largest_size`. Images of any other loader are
+    resized on the device, in the batch, which is a list [images, ...] or has `images`; there this callback comes before
+    acceleration.
     Source: progressive resizing as in FFCV's ImageNet recipe (160 to 192, arXiv 2306.12517).
 
     | key | unit |
@@ -34,6 +35,11 @@ class ResolutionSchedule(Callback):
             )
         self.start, self.end, self.step = start, end, step
         self.first_epoch, self.last_epoch = first_epoch, last_epoch
+
+    @property
+    def largest_size(self) -> int:
+        """Pixels of a side of the largest images of any epoch."""
+        return max(self.start, self.end)
 
     def size_of(self, epoch: int) -> int:
         """Pixels of a side in `epoch`."""

@@ -1,6 +1,7 @@
 """What a process may really use, whatever the machine has."""
 
 import os
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -159,3 +160,25 @@ def test_hardware_is_what_the_systems_own_tools_say(tmp_path: Path) -> None:
     kind = subprocess.run(["findmnt", "-n", "-o", "FSTYPE", "-T", tmp_path], capture_output=True, text=True).stdout
     assert f"({kind.split()[0]})" in found["storage"]
     assert found.keys() == {"memory", "storage"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "soft", "hard", "expected"),
+    [
+        (0, 1024, 4096, 4096),
+        (0, 1024, 10**6, 2**16),
+        (10**5, 1024, 10**6, 10**5),
+        (0, 1024, resource.RLIM_INFINITY, 2**16),
+        (0, 10**5, 10**6, None),
+        (0, 4096, 4096, None),
+        (0, resource.RLIM_INFINITY, resource.RLIM_INFINITY, None),
+    ],
+)
+def test_open_files_are_allowed_up_to_the_hard_limit(
+    asked: int, soft: int, hard: int, expected: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: found.append(limits))
+    machine.allow_open_files(asked)
+    assert found == ([] if expected is None else [(expected, hard)])

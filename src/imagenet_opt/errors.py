@@ -13,7 +13,7 @@ ImagenetOptError
 │   ├── PackStopped       a full disk or a killed process ends a pack, which can go on later
 │   ├── ReadTimeout       storage does not answer
 │   ├── StorageFailed     the storage as a whole fails, not one file of it
-│   └── WorkerDied        a loader process was killed
+│   └── WorkerDied        a loader process was killed, or cannot hand over its batches
 ├── ModelError
 │   └── UnknownModel      timm has no model of that name
 ├── CheckpointError
@@ -94,7 +94,7 @@ class StorageFailed(DataError):
 
 
 class WorkerDied(DataError):
-    """A loader process was killed."""
+    """A loader process was killed, or cannot hand over its batches."""
 
 
 class ModelError(ImagenetOptError):

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 import shutil
 import subprocess
 from contextlib import suppress
@@ -16,6 +17,8 @@ GIB = 2**30
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _BLOCK = Path("/sys/class/block")
+_OPEN_FILES = 2**16
+"""Batches in flight (two files each, up to thousands of batches), reads in flight, libraries and logs, with room."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,19 @@ def free_shared_memory() -> int:
         return shutil.disk_usage("/dev/shm").free
     except OSError:
         return available_memory()
+
+
+def allow_open_files(num_files: int = 0) -> None:
+    """Raise the limit of open files of this process and its children to 65,536, or to `num_files` where that is more.
+
+    The hard limit bounds both. A limit that is higher already stays.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max(num_files, _OPEN_FILES)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def mount_of(path: str) -> str:

@@ -97,7 +97,10 @@ _INDEX = tuple(f"cached/{name}" for name in ("about.json", "labels.npy", "names.
 
 
 def _index(folder: Path) -> None:
-    open_split(_classes(folder), "train", folder / "cache")
+    data = _classes(folder)
+    for changed in data.rglob("*/"):
+        os.utime(changed, (0, 0))  # a folder that has just changed is not cached
+    open_split(data, "train", folder / "cache")
     shutil.copytree(next((folder / "cache/index").iterdir()), folder / "cached")
 
 

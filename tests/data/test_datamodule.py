@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from PIL import Image
 from torch import nn
 
 from callbacks.checkpoint import Checkpoint
@@ -22,6 +23,7 @@ from callbacks.resolution_schedule import ResolutionSchedule
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.datamodule import ImageData, folder_data
 from imagenet_opt.data.dataset import BatchDataset
+from imagenet_opt.data.imagenet import STD
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.pack import pack
 from imagenet_opt.data.pack_plan import PackOptions
@@ -116,6 +118,53 @@ def test_images_grow_by_epoch_and_after_a_restart_as_they_would_have(
     resumed = fit(data(num_workers=workers), schedule(), resume=saved, num_sanity_val_steps=0)
     assert resumed.trained == expected[step:]
     assert resumed.validated == {16}
+
+
+def test_workers_and_memory_are_fitted_to_the_largest_images_of_the_run(
+    data: Callable[..., ImageData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
+    monkeypatch.setattr("imagenet_opt.machine.free_shared_memory", lambda: 150 * 2**20)
+
+    def fitted(*callbacks: Callback, **options: Any) -> tuple[int, int]:
+        made = data(num_workers=2, prefetch_factor=2, **options)
+        made.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=list(callbacks))
+        loader = made.train_dataloader().loader
+        return loader.num_workers, loader.prefetch_factor
+
+    assert fitted() == fitted(ResolutionSchedule(start=16, end=32, first_epoch=0, last_epoch=2, step=8)) == (2, 2)
+    grown = fitted(ResolutionSchedule(start=16, end=512, first_epoch=0, last_epoch=2, step=8))
+    assert grown == fitted(ResolutionSchedule(start=512, end=16, first_epoch=0, last_epoch=2, step=8))
+    assert grown == fitted(image_size=512) < (2, 2)
+
+
+class Keeper(Recorder):
+    """Keeps the images of training, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images: list[torch.Tensor] = []
+
+    def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
+        self.images.append(batch.images.clone())
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("resize_on", ["worker", "device"])
+def test_a_run_on_pngs_is_that_on_the_same_images_in_jpegs(
+    data: Callable[..., ImageData], images_root: Path, tmp_path: Path, resize_on: str
+) -> None:
+    for file in images_root.rglob("*.JPEG"):
+        png = tmp_path / "png" / file.relative_to(images_root).with_suffix(".png")
+        png.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(file) as image:
+            image.save(png)
+    options = {"num_workers": 1, "resize_on": resize_on, "on_bad_sample": "raise"}
+    jpegs, pngs = (fit(data(root, **options), module=Keeper()) for root in (images_root, tmp_path / "png"))
+    assert pngs.trained == jpegs.trained and len(pngs.trained) == 3 * 6
+    assert pngs.validated == {16}
+    for png, jpeg in zip(pngs.images, jpegs.images, strict=True):
+        assert (png - jpeg).abs().max() <= 3 / 255 / min(STD)  # two builds of libjpeg-turbo
 
 
 def spoiled(root: Path, folder: Path, *names: str) -> Path:

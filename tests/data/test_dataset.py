@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +204,26 @@ def test_a_bad_file_of_any_name_can_be_logged(copy: Path, loader: MakeLoader, tm
         logger.removeHandler(handler)
         handler.close()
     assert r"class0/\xff.JPEG is empty" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("resize_on", ["worker", "device"])
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "TIFF"])
+def test_a_batch_holds_one_whole_image_at_a_time(tmp_path: Path, loader: MakeLoader, kind: str, resize_on: str) -> None:
+    """Of images that are decoded whole. NumPy tells tracemalloc of its arrays; the batch itself is torch's."""
+    (tmp_path / "data/train/a").mkdir(parents=True)
+    for i in range(12):
+        file = tmp_path / f"data/train/a/{i}.{kind.lower()}"
+        file.write_bytes(encoded(Image.new("RGB", (500, 400), (i, 2 * i, 3 * i)), kind, compression="tiff_lzw"))
+    made = loader(tmp_path / "data", batch_size=12, resize_on=resize_on)
+    dataset, key = made.loader.dataset, next(iter(made.sampler))
+    dataset[key]  # what is imported and kept for later
+    tracemalloc.start()
+    try:
+        dataset[key]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * 500 * 400 * 4  # pixels, with copies that decoding makes of them; twelve images have 12
 
 
 def test_a_png_of_one_pixel_named_jpeg_is_an_image_too(copy: Path, loader: MakeLoader) -> None:

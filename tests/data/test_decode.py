@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torchvision.io import ImageReadMode, decode_image
 
 from imagenet_opt.data.decode import Decoder
@@ -160,6 +160,31 @@ def test_exif_turns_only_when_asked() -> None:
     assert np.abs(smaller - turned.reshape(32, 2, 24, 2, 3).mean((1, 3))).max() < 1
 
 
+@pytest.mark.parametrize(("kind", "options"), [("JPEG", {}), ("JPEG", {"progressive": True}), ("TIFF", {})])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_are_rotated_as_pillow_rotates_them(orientation: int, kind: str, options: dict) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(picture(48, 64), kind, exif=exif, **options)
+    expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data)).convert("RGB"))
+    decoder = decoding(exif_rotation=True)
+    image = decoder.open(data, "some.JPEG")
+    assert (image.width, image.height) == expected.size
+    found = decoder.crop(image, BOX)
+    assert min(found.strides) > 0
+    assert np.abs(found.astype(int) - part(np.asarray(expected))).mean() < 1  # two builds of libjpeg-turbo
+
+
+def test_damaged_exif_data_rotate_nothing() -> None:
+    data = bytearray(encoded(picture(48, 64), exif=TURNED))
+    start = data.index(b"Exif\0\0")
+    data[start + 6 : start + 14] = b"\xff" * 8
+    decoder = decoding(exif_rotation=True)
+    image = decoder.open(bytes(data), "some.JPEG")
+    assert (image.height, image.width) == (48, 64)
+    assert np.array_equal(decoder.crop(image, BOX), part(whole(bytes(data))))
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [
@@ -210,6 +235,16 @@ def test_large_crops_come_smaller_as_means_of_their_pixels(kind: str) -> None:
 def test_a_crop_made_smaller_keeps_a_pixel_a_side(kind: str, size: tuple, box: tuple, most: int) -> None:
     height, width, _ = crop(encoded(picture(*size), kind), box, max_crop_pixels=most).shape
     assert 1 <= height * width <= most
+
+
+@pytest.mark.parametrize(("kind", "options"), [("JPEG", {}), ("JPEG", {"progressive": True}), ("PNG", {})])
+@pytest.mark.parametrize("num_crops", [2, 3, 7])
+def test_large_crops_of_white_images_are_white_to_their_borders(num_crops: int, kind: str, options: dict) -> None:
+    for side in range(130, 260):
+        data = encoded(Image.new("RGB", (side, side + 3), (255, 255, 255)), kind, **options)
+        most = side * (side + 3) // num_crops
+        assert crop(data, (0, 0, side + 3, side), max_crop_pixels=most).min() == 255, side
+        assert crop(data, (9, 7, side - 6, side - 7), max_crop_pixels=most // 2).min() == 255, side
 
 
 def test_pillows_warning_of_half_a_bomb_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:

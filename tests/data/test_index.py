@@ -3,7 +3,10 @@
 import errno
 import json
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,14 @@ def tree(root: Path, *files: str) -> Path:
         file = root / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"x")
+    return root
+
+
+def settled(root: Path, *, ago: float = 60) -> Path:
+    """The same folder, last changed `ago` seconds ago, as all folders in it."""
+    then = time.time() - ago
+    for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
+        os.utime(folder, (then, then))
     return root
 
 
@@ -36,7 +47,7 @@ def test_files_are_found_by_class_in_order(tmp_path: Path) -> None:
 
 
 def test_a_cached_index_is_the_same_and_mapped(tmp_path: Path) -> None:
-    root = tree(tmp_path / "d", *(f"train/c{i % 7}/{i}.jpg" for i in range(100)))
+    root = settled(tree(tmp_path / "d", *(f"train/c{i % 7}/{i}.jpg" for i in range(100))))
     scanned = open_split(root, "train", tmp_path / "cache")
     cached = open_split(root, "train", tmp_path / "cache")
     assert isinstance(cached.names.base, np.memmap)
@@ -45,12 +56,75 @@ def test_a_cached_index_is_the_same_and_mapped(tmp_path: Path) -> None:
 
 
 def test_a_file_more_or_less_is_noticed(tmp_path: Path) -> None:
-    root = tree(tmp_path / "d", "train/a/1.jpg", "train/b/deep/1.jpg")
+    root = settled(tree(tmp_path / "d", "train/a/1.jpg", "train/b/deep/1.jpg"))
     open_split(root, "train", tmp_path / "cache")
     tree(root, "train/b/deep/2.jpg")
     assert len(open_split(root, "train", tmp_path / "cache")) == 3
     (root / "train/a/1.jpg").rename(root / "train/a/9.jpg")
     assert names(open_split(root, "train", tmp_path / "cache"))[0] == "a/9.jpg"
+
+
+class Listing:
+    """What os.scandir gives, from a list."""
+
+    def __init__(self, entries: list[os.DirEntry]) -> None:
+        self.entries = iter(entries)
+
+    def __iter__(self) -> Iterator[os.DirEntry]:
+        return self.entries
+
+    def __next__(self) -> os.DirEntry:
+        return next(self.entries)
+
+    def __enter__(self) -> "Listing":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("late", ["train/a/2.jpg", "train/b/deep/2.jpg", "train/c/1.jpg"])
+def test_a_file_added_while_folders_are_listed_is_in_the_next_index(
+    late: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = settled(tree(tmp_path / "d", "train/a/1.jpg", "train/b/deep/1.jpg"))
+    scandir = os.scandir
+    parent = str((root / late).parent if late != "train/c/1.jpg" else root / "train")
+
+    def scandir_and_add(folder: str | Path) -> Listing:
+        entries = list(scandir(folder))
+        if str(folder) == parent:
+            tree(root, late)
+        return Listing(entries)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", scandir_and_add)
+        assert len(open_split(root, "train", tmp_path / "cache")) == 2
+    assert len(open_split(root, "train", tmp_path / "cache")) == 3
+
+
+@pytest.mark.parametrize(("age", "num_cached"), [(1.5, 0), (60, 1)])
+def test_a_folder_that_has_just_changed_is_not_cached(
+    age: float, num_cached: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file added within the same step of the file system's clock leaves the folder's time as it was."""
+    root = settled(tree(tmp_path / "d", "train/a/1.jpg"), ago=1000)
+    then = (root / "train/a").stat().st_mtime_ns
+    clock = SimpleNamespace(time_ns=lambda: then + int(age * 1e9))
+    monkeypatch.setattr("imagenet_opt.data.index.time", clock)
+    open_split(root, "train", tmp_path / "cache")
+    tree(root, "train/a/2.jpg")
+    os.utime(root / "train/a", ns=(then, then))
+    assert len(open_split(root, "train", tmp_path / "cache")) == 2 - num_cached
+    assert len(list(tmp_path.glob("cache/index/*"))) == num_cached
+
+
+def test_a_folder_from_the_future_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = settled(tree(tmp_path / "d", "train/a/1.jpg"))
+    os.utime(root / "train/a", (time.time() + 3600,) * 2)
+    assert len(open_split(root, "train", tmp_path / "cache")) == 1
+    assert f"touch {root}/train/a" in caplog.text
+    assert not list(tmp_path.glob("cache/index/*"))
 
 
 def test_a_class_may_be_a_link(tmp_path: Path) -> None:
@@ -61,7 +135,7 @@ def test_a_class_may_be_a_link(tmp_path: Path) -> None:
 
 
 def test_without_a_place_for_the_cache_it_still_opens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    root = tree(tmp_path / "d", "train/a/1.jpg", "not_a_folder")
+    root = settled(tree(tmp_path / "d", "train/a/1.jpg", "not_a_folder"))
     assert len(open_split(root, "train", root / "not_a_folder")) == 1
     assert "data.cache_dir" in caplog.text
 
@@ -91,7 +165,7 @@ def test_different_classes_are_told_with_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["labels", "offsets", "other type", "pickled", "classes", "deep", "cut"])
 def test_a_spoilt_cache_is_made_anew(damage: str, tmp_path: Path) -> None:
-    root = tree(tmp_path / "d", "train/a/1.jpg", "train/b/1.jpg", "train/b/2.jpg")
+    root = settled(tree(tmp_path / "d", "train/a/1.jpg", "train/b/1.jpg", "train/b/2.jpg"))
     expected = names(open_split(root, "train", tmp_path / "cache"))
     (folder,) = (tmp_path / "cache/index").iterdir()
     match damage:
@@ -115,7 +189,7 @@ def test_a_spoilt_cache_is_made_anew(damage: str, tmp_path: Path) -> None:
 
 
 def test_a_cache_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
-    root = tree(tmp_path / "d", "train/a/1234567.jpg", "train/a/89..a.jpg")
+    root = settled(tree(tmp_path / "d", "train/a/1234567.jpg", "train/a/89..a.jpg"))
     open_split(root, "train", tmp_path / "cache")
     (column,) = tmp_path.glob("cache/index/*/names.npy")
     for outside in (b"../../secret!", b"/etc/passwd-!"):

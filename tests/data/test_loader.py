@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,16 +10,18 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader
 
 from imagenet_opt.data.batch import RaggedBatch
+from imagenet_opt.data.budget import SPARE_BATCHES
 from imagenet_opt.data.index import FileIndex, open_split
-from imagenet_opt.data.loader import Seat, eval_loader, mean_crop_bytes, open_index, store_of, train_loader
+from imagenet_opt.data.loader import Seat, batch_bytes, eval_loader, mean_crop_bytes, open_index, store_of, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.slow_store import SlowStore
 from imagenet_opt.data.store import FolderStore
 from imagenet_opt.errors import ConfigError
-from tests.data.conftest import CPU, MakeLoader, batches, loading
+from tests.data.conftest import CPU, MakeLoader, batches, encoded, loading
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 
@@ -134,6 +137,36 @@ def test_the_size_of_a_batch_is_foreseen(sample_root: Path, tmp_path: Path) -> N
     assert mean_crop_bytes(made.loader.dataset) == pytest.approx(float(real), rel=0.4)
 
 
+@pytest.mark.parametrize("kind", ["PCX", "ICO", "TGA"])
+def test_other_kinds_of_files_do_not_count_for_the_size_of_a_batch(
+    tmp_path: Path, loader: MakeLoader, kind: str
+) -> None:
+    """Pillow has parsers for them, which training never uses."""
+    folder = tmp_path / "data/train/a"
+    folder.mkdir(parents=True)
+    for i in range(6):
+        (folder / f"{i}.jpg").write_bytes(encoded(Image.new("RGB", (50, 40))))
+    expected = mean_crop_bytes(loader(tmp_path / "data", resize_on="device").loader.dataset)
+    (folder / "6.jpg").write_bytes(encoded(Image.new("RGB", (250, 250)), kind))
+    assert mean_crop_bytes(loader(tmp_path / "data", resize_on="device").loader.dataset) == expected
+
+
+@pytest.mark.parametrize("resize_on", ["worker", "device"])
+def test_batches_take_the_shared_memory_that_was_planned(tmp_path: Path, loader: MakeLoader, resize_on: str) -> None:
+    folder = tmp_path / "data/train/a"
+    folder.mkdir(parents=True)
+    for i in range(24):
+        (folder / f"{i}.jpg").write_bytes(encoded(Image.new("RGB", (700 + i % 5 * 80, 600 + i % 7 * 60))))
+    made = loader(
+        tmp_path / "data", batch_size=4, num_workers=1, prefetch_factor=2, resize_on=resize_on, image_size=500
+    )
+    kept = list(made.loader)  # none is given back, so that the first batches fill all slots
+    slots = [batch.data.untyped_storage().nbytes() for batch in kept if batch.ticket is not None]
+    assert len(slots) == 2 + SPARE_BATCHES
+    planned = len(slots) * batch_bytes(made.loader.dataset, 4, 500)
+    assert sum(slots) == pytest.approx(planned, rel=0.1)
+
+
 def test_files_that_cannot_be_opened_do_not_keep_a_loader_from_its_start(images_root: Path, tmp_path: Path) -> None:
     index = open_split(images_root, "train", tmp_path)
     nowhere = FileIndex(tmp_path / "nowhere", index.classes, index.labels, index.names, index.name_offsets)
@@ -183,6 +216,26 @@ def test_memory_and_open_files_do_not_grow(images_root: Path, loader: MakeLoader
     assert max(grown[0], grown[3]) < 20, "MB"
     assert max(grown[1], grown[4]) < 15, "open files"
     assert max(grown[2], grown[5]) < 15, "threads"
+
+
+@pytest.mark.parametrize("resize_on", ["worker", "device"])
+def test_a_batch_that_waits_takes_two_files(images_root: Path, loader: MakeLoader, resize_on: str) -> None:
+    """Its pixels, and all that is small."""
+    found = iter(loader(images_root, num_workers=1, batch_size=4, resize_on=resize_on).loader)
+    kept = [next(found)]
+    before = len(os.listdir("/proc/self/fd"))
+    kept += [next(found) for _ in range(7)]
+    assert len(os.listdir("/proc/self/fd")) - before <= 2 * 7
+
+
+def test_any_loader_may_open_as_many_files_as_the_machine_allows(images_root: Path, loader: MakeLoader) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        loader(images_root)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(2**16, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("shuffle", ["global", "block"])

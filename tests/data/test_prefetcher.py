@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -277,6 +278,21 @@ def test_other_errors_are_left_alone(text: str) -> None:
 def test_a_dev_shm_without_room_for_a_queue_is_told_as_full() -> None:
     error = died(OSError(errno.ENOSPC, "No space left on device"))
     assert "found /dev/shm full" in str(error)
+
+
+def test_too_many_open_files_are_told_with_the_remedy(images_root: Path, loader: MakeLoader) -> None:
+    """Each batch that is kept holds a file; torch's own text advises another sharing strategy."""
+
+    def work() -> None:
+        found = iter(loader(images_root, num_workers=1, batch_size=1))
+        kept = [next(found)]
+        limit = len(os.listdir("/proc/self/fd")) + 5
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        kept.extend(found)
+
+    error = end_of(work)
+    assert isinstance(error, WorkerDied)
+    assert re.fullmatch(r"too many open files: .*lower data\.num_workers or data\.prefetch_factor, .*", str(error))
 
 
 def fill_shared_memory(root: str, cache: str) -> None:

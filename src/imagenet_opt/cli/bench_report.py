@@ -1,7 +1,6 @@
 """What a benchmark found, as numbers: for JSON, and for the tables of bench_table."""
 
 import datetime
-import io
 import json
 import os
 import shlex
@@ -12,12 +11,12 @@ from statistics import mean, median
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from imagenet_opt import machine
 from imagenet_opt.cli.bench_job import CEILING, OWN, REGION, WORKER, Job
 from imagenet_opt.cli.bench_peers import PEERS
 from imagenet_opt.cli.bench_plan import Plan
+from imagenet_opt.data.image_file import REFUSED, open_image
 from imagenet_opt.data.loader import store_of
 from imagenet_opt.measure.interleave import Rounds
 from imagenet_opt.measure.statistics import Estimate, median_interval, ratio_interval, verdict
@@ -78,8 +77,8 @@ def data_facts(plan: Plan) -> dict[str, Any]:
     for i in spread:
         try:
             (encoded,) = store.read_many(np.array([i]))
-            sizes.append((len(encoded), *Image.open(io.BytesIO(encoded)).size))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            sizes.append((len(encoded), *open_image(encoded).size))
+        except REFUSED:
             continue
     num_bytes, width, height = (mean(column) for column in zip(*sizes, strict=True)) if sizes else (0, 0, 0)
     return {

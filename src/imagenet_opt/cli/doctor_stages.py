@@ -25,6 +25,7 @@ from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import Seat, image_dtype, train_loader
 from imagenet_opt.data.memory_store import MemoryStore
 from imagenet_opt.data.prefetcher import DevicePrefetcher
+from imagenet_opt.data.slots import slot_bytes
 from imagenet_opt.data.store import Store
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.diagnosis import Ceiling, Finding
@@ -173,8 +174,8 @@ class Patient:
 
     @property
     def batch_bytes(self) -> float:
-        """As a worker hands it over."""
-        return float(self._sample.data.nbytes)
+        """Of shared memory."""
+        return float(slot_bytes(self._sample.data.nbytes))
 
     @property
     def num_workers(self) -> int:

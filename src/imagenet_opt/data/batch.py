@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from imagenet_opt.data.keys import BatchKey
-from imagenet_opt.data.slots import Ticket
+from imagenet_opt.data.slots import Ticket, shared_bytes
+
+_ALIGNMENT = 8
+"""Bytes; of the largest element of a tensor."""
 
 
 class Making(NamedTuple):
@@ -43,9 +46,10 @@ class Samples:
         return self._each(Tensor.pin_memory)
 
     def share_memory(self) -> Self:
-        """The same batch in shared memory. Raises RuntimeError where that is full; the queue out of a worker would lose
-        the batch then, and whoever waits for it would wait for ever."""
-        return self._each(Tensor.share_memory_)
+        """The same batch in shared memory: tensors that are not there yet go into one block, because each block costs
+        the receiver a file descriptor. Raises RuntimeError where shared memory is full. Otherwise the queue out of a
+        worker would lose the batch, and the process that trains would wait without end."""
+        return replace(self, **_in_one_block({k: v for k, v in self._tensors().items() if not v.is_shared()}))
 
     def to(self, device: torch.device | str, *args: Any, non_blocking: bool = False, **kwargs: Any) -> Self:
         """The same batch on `device`."""
@@ -66,6 +70,16 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+
+def _in_one_block(tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Copies of the tensors, as parts of one block of shared memory."""
+    sizes = [-(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for tensor in tensors.values()]
+    parts = shared_bytes(sum(sizes)).split(sizes)
+    copies = {}
+    for (name, tensor), part in zip(tensors.items(), parts, strict=True):
+        copies[name] = part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+    return copies
 
 
 @dataclass

@@ -13,6 +13,12 @@ _MEMORY_SHARE = 0.5
 _LOADERS = 2
 """Of a training process: training's workers keep their memory while validation's work."""
 _PREFETCH = 4
+_DECODE_BYTES = 80 * 2**20
+"""Peak memory of decoding one image of 4 Mi pixels (the default of data.max_crop_pixels) whole.
+
+Measured with Pillow 13: 76 MiB for WebP, 40 to 56 MiB for PNG.
+"""
+_WORKER_BYTES = READ_AHEAD_BYTES + _DECODE_BYTES
 SPARE_BATCHES = 3
 """Batches of a worker beside those ahead: being made, on the way to the device, and in use."""
 
@@ -39,10 +45,11 @@ def fit_loader(
 ) -> LoaderBudget:
     """Fit one of the two loaders of each of `processes` training processes on this machine to its CPUs and memory.
 
-    Batches lie in shared memory, which is part of the memory; what is read ahead is in the memory alone.
+    Batches lie in shared memory, which is part of the memory. Files read ahead and the image that is being decoded lie
+    in the memory alone.
 
     num_workers: "auto" asks for one a usable CPU; prefetch_factor: "auto" for 4.
-    batch_bytes: one batch as a worker hands it over.
+    batch_bytes: shared memory of one batch, see slots.slot_bytes.
     sharing_cpus: processes that share the usable CPUs; None for all.
     cpus, memory, shared_memory (bytes): None means as found on this machine.
     """
@@ -57,9 +64,9 @@ def fit_loader(
         size = f"{batch_bytes / _MIB:.0f} MiB a batch ({SPARE_BATCHES} a worker more than ahead)"
         if batches > shared_room:
             return f"{shared_room / GIB:.1f} GiB of /dev/shm to use, at {size}"
-        if batches + workers * READ_AHEAD_BYTES > room:
-            ahead = f"{READ_AHEAD_BYTES / _MIB:.0f} MiB a worker of files read ahead"
-            return f"{room / GIB:.1f} GiB of memory to use, at {size} and {ahead}"
+        if batches + workers * _WORKER_BYTES > room:
+            other = f"{_WORKER_BYTES / _MIB:.0f} MiB a worker for reading ahead and decoding"
+            return f"{room / GIB:.1f} GiB of memory to use, at {size} and {other}"
         return ""
 
     most_workers = max(1, cpus // (sharing_cpus or processes))

@@ -44,7 +44,7 @@ class ImageData(LightningDataModule):
         return len(self.train.classes)
 
     def train_dataloader(self) -> DevicePrefetcher:
-        loader = train_loader(self.train, self.loading, self._seat())
+        loader = train_loader(self.train, self.loading, self._seat(), largest_size=self._largest_size())
         loader.sampler.seek(*self._start)
         self._start = Position(0, 0)  # the next fit starts at the beginning, unless it resumes from a checkpoint
         return self._keep(loader, "train")
@@ -115,6 +115,11 @@ class ImageData(LightningDataModule):
     @cached_property
     def _label_checksum(self) -> int:
         return zlib.crc32(np.ascontiguousarray(self.train.labels).data)
+
+    def _largest_size(self) -> int:
+        """Pixels of a side of the largest training images: of data.image_size, or of a callback that changes it."""
+        callbacks = self._trainer().callbacks
+        return max((c.largest_size for c in callbacks if hasattr(c, "largest_size")), default=self.loading.image_size)
 
     def _seat(self) -> Seat:
         trainer = self._trainer()

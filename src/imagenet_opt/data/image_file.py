@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 EXTENSIONS = {
     "JPEG": "jpg",
@@ -57,6 +58,27 @@ def open_image(encoded: bytes) -> Image.Image:
         Image.MAX_IMAGE_PIXELS = limit
     check_size(image.height, image.width)
     return image
+
+
+def exif_orientation(encoded: bytes) -> int:
+    """1 to 8; 1 is upright, also for damaged EXIF data, and for TIFF, which Pillow rotates by itself."""
+    try:
+        image = open_image(encoded)
+        orientation = 1 if image.format == "TIFF" else image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # Pillow names no errors for damaged EXIF data
+        return 1
+    return int(orientation) if orientation in range(1, 9) else 1
+
+
+def upright(pixels_HWC: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """A view of the image as EXIF 2.32 defines its `orientation` (tag 0x0112)."""
+    if orientation >= 5:
+        pixels_HWC = pixels_HWC.transpose(1, 0, 2)
+    if orientation in (3, 4, 7, 8):
+        pixels_HWC = pixels_HWC[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels_HWC = pixels_HWC[:, ::-1]
+    return pixels_HWC
 
 
 def check_size(height: int, width: int) -> None:

@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,10 +28,12 @@ from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, Empty
 log = logging.getLogger(__name__)
 
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
-_FORMAT = 1
+_FORMAT = 2
 _SCAN_THREADS = 32
 _PATIENCE = 60.0
 """Seconds for which a folder is asked for again."""
+_CLOCK_STEP_NS = 2 * 10**9
+"""Coarsest step of a file system's modification times (FAT: 2 s; Lustre: 1 s)."""
 
 
 class Split(Protocol):
@@ -73,8 +76,9 @@ class FileIndex:
 def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
     """Index of `root`/`split`, one folder per class, from the cache when nothing changed.
 
-    The cache is good as long as every folder's modification time is the same: adding, removing or renaming
-    a file changes its folder's.
+    The cache is valid while every folder has the modification time that it had before the scan listed it: adding,
+    removing or renaming a file changes the time of its folder. The index is not cached when a folder changed less than
+    two seconds before the scan: a later change could leave the same time, because some file systems keep whole seconds.
 
     Raises DatasetNotFound, EmptyClass.
     """
@@ -82,8 +86,10 @@ def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
     cached = cache_dir / "index" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:24]
     index = _load(cached, folder)
     if index is None:
-        index, folders = _scan(folder)
-        _save(cached, index, folders)
+        started_ns = time.time_ns()
+        index, modified = _scan(folder)
+        if _is_settled(folder, modified, started_ns):
+            _save(cached, index, modified)
     return index
 
 
@@ -126,7 +132,9 @@ def split_folder(root: Path | None, split: str) -> Path:
     )
 
 
-def _scan(folder: Path) -> tuple[FileIndex, list[str]]:
+def _scan(folder: Path) -> tuple[FileIndex, dict[str, int]]:
+    """The index, and the modification time in nanoseconds of each folder below `folder` from before it was listed."""
+    modified = {"": os.stat(folder).st_mtime_ns}
     classes = tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()))
     if not classes:
         raise DatasetNotFound(
@@ -145,25 +153,42 @@ def _scan(folder: Path) -> tuple[FileIndex, list[str]]:
         np.frombuffer(b"".join(encoded), dtype=np.uint8),
         np.cumsum([0, *map(len, encoded)], dtype=np.int64),
     )
-    return index, ["", *(below for _, folders in found for below in folders)]
+    for _, below in found:
+        modified |= below
+    return index, modified
 
 
-def _list(folder: Path, class_name: str) -> tuple[list[str], list[str]]:
-    """Sorted image paths and all folders below one class folder, relative to `folder`. Raises DataError."""
+def _list(folder: Path, class_name: str) -> tuple[list[str], dict[str, int]]:
+    """Sorted image paths and the modification times of all folders in one class folder, by paths relative to `folder`.
+
+    Raises DataError.
+    """
     try:
         return retried(lambda: _images_below(folder, class_name), str(folder / class_name), _PATIENCE)
     except OSError as error:
         raise DataError(f"cannot list {error.filename}: {error.strerror}; make it readable (data.root)") from error
 
 
-def _images_below(folder: Path, class_name: str) -> tuple[list[str], list[str]]:
-    images, folders = [], []
+def _images_below(folder: Path, class_name: str) -> tuple[list[str], dict[str, int]]:
+    images, modified = [], {class_name: os.stat(folder / class_name).st_mtime_ns}
     for place, below, names in os.walk(folder / class_name, followlinks=True, onerror=_raise):
         below[:] = [name for name in below if not _leads_up(os.path.join(place, name))]
         relative = os.path.relpath(place, folder)
-        folders.append(relative)
+        for name in below:  # os.walk lists these folders after this turn of the loop
+            modified[os.path.join(relative, name)] = os.stat(os.path.join(place, name)).st_mtime_ns
         images += [os.path.join(relative, name) for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
-    return sorted(images), folders
+    return sorted(images), modified
+
+
+def _is_settled(folder: Path, modified: dict[str, int], started_ns: int) -> bool:
+    """Whether any change after the scan gives a folder another modification time than the recorded one."""
+    newest = max(modified, key=lambda name: modified[name])
+    if modified[newest] > started_ns + _CLOCK_STEP_NS:
+        log.warning(
+            f"{folder / newest} has a modification time in the future, so the index is not cached and each start lists "
+            f"all folders of {folder} (data.root); set the present time with: touch {folder / newest}"
+        )
+    return modified[newest] < started_ns - _CLOCK_STEP_NS
 
 
 def _raise(error: OSError) -> None:
@@ -175,7 +200,7 @@ def _leads_up(folder: str) -> bool:
     return os.path.islink(folder) and Path(folder).parent.resolve().is_relative_to(Path(folder).resolve())
 
 
-def _modified(folder: Path, folders: Iterable[str]) -> list[int]:
+def _modified_now(folder: Path, folders: Iterable[str]) -> list[int]:
     with ThreadPoolExecutor(_SCAN_THREADS) as threads:
         return list(threads.map(lambda below: os.stat(folder / below).st_mtime_ns, folders))
 
@@ -184,7 +209,7 @@ def _load(cached: Path, folder: Path) -> FileIndex | None:
     """None unless the cache is whole and still right."""
     try:
         about = json.loads((cached / "about.json").read_text())
-        if about["format"] != _FORMAT or _modified(folder, about["folders"]) != about["modified"]:
+        if about["format"] != _FORMAT or _modified_now(folder, about["folders"]) != about["modified"]:
             return None
         classes = tuple(map(str, about["classes"]))
         labels = open_column(cached / "labels.npy", np.int32)
@@ -198,14 +223,14 @@ def _load(cached: Path, folder: Path) -> FileIndex | None:
     return FileIndex(folder, classes, *columns)
 
 
-def _save(cached: Path, index: FileIndex, folders: list[str]) -> None:
-    """Write beside, then rename; a cache that cannot be written is only said, for the index is in memory."""
+def _save(cached: Path, index: FileIndex, modified: dict[str, int]) -> None:
+    """Write beside, then rename. Only warns when the cache cannot be written, because the index is in memory."""
     try:
         about = {
             "format": _FORMAT,
             "classes": index.classes,
-            "folders": folders,
-            "modified": _modified(index.folder, folders),
+            "folders": list(modified),
+            "modified": list(modified.values()),
         }
         cached.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cached.parent, prefix="new_") as scratch:

@@ -1,22 +1,21 @@
 """From an index to batches on the device: store, reader, decoder, workers, prefetcher."""
 
-import io
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch.utils.data import DataLoader
 
+from imagenet_opt import machine
 from imagenet_opt.data.bad_samples import BadSamples
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.budget import SPARE_BATCHES, LoaderBudget, fit_loader
 from imagenet_opt.data.dataset import BatchDataset, eval_crops, train_crops
 from imagenet_opt.data.decode import Decoder
+from imagenet_opt.data.image_file import REFUSED, open_image
 from imagenet_opt.data.index import FileIndex, Split, open_split, split_folder
 from imagenet_opt.data.keys import BatchKeys
 from imagenet_opt.data.loading import Loading
@@ -25,7 +24,7 @@ from imagenet_opt.data.prefetcher import DevicePrefetcher, finish_batch
 from imagenet_opt.data.reader import Reader
 from imagenet_opt.data.region_codec import load_codec
 from imagenet_opt.data.shards import ShardIndex, ShardStore, is_packed, open_shards
-from imagenet_opt.data.slots import Slots
+from imagenet_opt.data.slots import Slots, slot_bytes
 from imagenet_opt.data.slow_store import SlowStore
 from imagenet_opt.data.store import FolderStore, Store
 from imagenet_opt.data.worker_signals import shield
@@ -54,10 +53,13 @@ def image_dtype(precision: str, device: torch.device) -> torch.dtype:
     return half.get(precision, torch.float32)
 
 
-def train_loader(index: Split, how: Loading, seat: Seat, store: Store | None = None) -> DevicePrefetcher:
+def train_loader(
+    index: Split, how: Loading, seat: Seat, store: Store | None = None, *, largest_size: int | None = None
+) -> DevicePrefetcher:
     """Batches of shuffled random crops, without end of epochs: `sampler.set_epoch` chooses one.
 
-    store: of the samples' bytes; None for that of the index.
+    store: of the samples' bytes; None for that of the index. largest_size: pixels of a side of the largest images that
+    `sampler.size_of` will ask for, to which workers and memory are fitted; None for `how.image_size`.
     """
     order = TrainOrder(
         num_samples=len(index),
@@ -71,14 +73,15 @@ def train_loader(index: Split, how: Loading, seat: Seat, store: Store | None = N
     if order.num_dropped and seat.rank == 0:
         log.info(f"data: {order.num_dropped} of {order.num_samples} images of each epoch fill no whole batch")
     dataset = _dataset(index, how, seat, order, store or store_of(index, how))
-    return _loader(dataset, how, seat, lambda epoch: how.image_size)
+    return _loader(dataset, how, seat, how.image_size, largest_size or how.image_size)
 
 
 def eval_loader(index: Split, how: Loading, seat: Seat) -> DevicePrefetcher:
     """Batches of centred crops of every sample, in order, the last one padded."""
     order = EvalOrder(num_samples=len(index), batch_size=how.batch_size, rank=seat.rank, world_size=seat.world_size)
     dataset = _dataset(index, how, seat, order, store_of(index, how))
-    return _loader(dataset, how, seat, lambda epoch: how.val_image_size or how.image_size)
+    size = how.val_image_size or how.image_size
+    return _loader(dataset, how, seat, size, size)
 
 
 def open_index(root: Path | None, split: str, cache_dir: Path) -> FileIndex | ShardIndex:
@@ -102,13 +105,20 @@ def mean_crop_bytes(dataset: BatchDataset) -> float:
     sizes = []
     for sample in dataset.reader.read((-1, 0), spread).samples:
         try:
-            sizes.append(Image.open(io.BytesIO(sample)).size if isinstance(sample, bytes) else None)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            if isinstance(sample, bytes):
+                sizes.append(open_image(sample).size)
+        except REFUSED:
             continue
-    widths, heights = np.array([size for size in sizes if size is not None] or [(500, 400)]).T
+    widths, heights = np.array(sizes or [(500, 400)]).T
     draw = Draw(spread[: len(widths)], np.zeros(len(widths), np.int64), len(widths))
     crops, _ = dataset.crop_plan(draw, heights, widths)
     return 3 * float(np.minimum(crops.heights * crops.widths, dataset.decoder.max_crop_pixels).mean())
+
+
+def batch_bytes(dataset: BatchDataset, batch_size: int, image_size: int) -> int:
+    """Shared memory that one batch takes."""
+    crop_bytes = 3.0 * image_size**2 if dataset.resize_here else mean_crop_bytes(dataset)
+    return slot_bytes(int(batch_size * crop_bytes))
 
 
 def _dataset(index: Split, how: Loading, seat: Seat, order: TrainOrder | EvalOrder, store: Store) -> BatchDataset:
@@ -132,13 +142,14 @@ def _dataset(index: Split, how: Loading, seat: Seat, order: TrainOrder | EvalOrd
     )
 
 
-def _loader(dataset: BatchDataset, how: Loading, seat: Seat, size_of: Callable[[int], int]) -> DevicePrefetcher:
+def _loader(dataset: BatchDataset, how: Loading, seat: Seat, size: int, largest_size: int) -> DevicePrefetcher:
     load_codec()
-    budget = _budget(dataset, how, seat, size_of(0))
+    machine.allow_open_files()
+    budget = _budget(dataset, how, seat, largest_size)
     if budget.message and isinstance(dataset.order, TrainOrder) and seat.rank == 0:
         log.info(budget.message)
     slots = Slots(num_workers=budget.num_workers, depth=budget.prefetch_factor + SPARE_BATCHES)
-    keys = BatchKeys(num_batches=dataset.order.num_batches, size_of=size_of, on_first_key=slots.restart)
+    keys = BatchKeys(num_batches=dataset.order.num_batches, size_of=lambda epoch: size, on_first_key=slots.restart)
     loader: DataLoader[Batch | RaggedBatch] = DataLoader(
         replace(dataset, slots=slots),
         batch_size=None,
@@ -157,11 +168,10 @@ def _loader(dataset: BatchDataset, how: Loading, seat: Seat, size_of: Callable[[
 
 
 def _budget(dataset: BatchDataset, how: Loading, seat: Seat, image_size: int) -> LoaderBudget:
-    crop_bytes = 3.0 * image_size**2 if dataset.resize_here else mean_crop_bytes(dataset)
     return fit_loader(
         num_workers=how.num_workers,
         prefetch_factor=how.prefetch_factor,
-        batch_bytes=int(how.batch_size * crop_bytes),
+        batch_bytes=batch_bytes(dataset, how.batch_size, image_size),
         processes=seat.local_processes,
         sharing_cpus=seat.sharing_cpus,
     )

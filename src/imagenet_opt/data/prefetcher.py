@@ -1,6 +1,7 @@
 """Batches on the device, copied while the device still computes."""
 
 import errno
+import resource
 import threading
 import time
 from collections import defaultdict
@@ -232,12 +233,24 @@ def _worker_message(error: ImagenetOptError) -> str | None:
     return message.strip() if found else None
 
 
+def _too_many_files() -> WorkerDied:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = max(4 * limit, 2**16)
+    return WorkerDied(
+        f"too many open files: each process of this run may open {limit}, and each waiting batch takes two; lower "
+        f"data.num_workers or data.prefetch_factor, or raise the limit first: ulimit -n {enough} "
+        f"(docker run --ulimit nofile={enough})"
+    )
+
+
 def died(error: Exception) -> WorkerDied | None:
-    """What the DataLoader's error of a killed worker means; None for any other error.
+    """What the DataLoader's error means when a worker was killed, or shared memory or open files ran out; else None.
 
     It is raised where the batch is asked for or, by a signal handler, wherever the process is at that moment.
     """
     text = str(error)
+    if "Too many open files" in text or "received 0 items of ancdata" in text:
+        return _too_many_files()
     no_space = isinstance(error, OSError) and error.errno == errno.ENOSPC  # for a lock or a queue
     full = no_space or "shared memory(shm)" in text or "Bus error" in text
     lost = isinstance(error, _LOST) and "in DataLoader worker process" not in text

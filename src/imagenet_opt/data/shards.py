@@ -5,7 +5,6 @@ imagenet-opt pack makes it; any tar or WebDataset reader opens the shards withou
 """
 
 import os
-import resource
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
+from imagenet_opt import machine
 from imagenet_opt.data.columns import check_ends, check_range, open_column
 from imagenet_opt.errors import BadSample, ShardMismatch, printable
 
@@ -192,7 +192,7 @@ class ShardStore:
     def __init__(self, index: ShardIndex) -> None:
         self.index = index
         self._files: dict[int, _OpenFile] = {}
-        _allow_open_files(len(index.shards) + _OTHER_FILES)
+        machine.allow_open_files(len(index.shards) + _OTHER_FILES)
 
     def __reduce__(self) -> tuple[type["ShardStore"], tuple[ShardIndex]]:
         return ShardStore, (self.index,)
@@ -262,10 +262,3 @@ class _OpenFile:
 
     def __del__(self) -> None:
         os.close(self.descriptor)
-
-
-def _allow_open_files(num_files: int) -> None:
-    """Raise the soft limit to the hard one where `num_files` would not fit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < num_files and soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

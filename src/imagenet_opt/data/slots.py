@@ -48,18 +48,18 @@ class Slots:
 
     def take(self, num_bytes: int) -> tuple[Tensor, Ticket | None]:
         """uint8 (num_bytes, rounded up), of any content. In the process that trains it is ordinary memory."""
-        size = -(-num_bytes // _ROUNDING) * _ROUNDING
+        size = _rounded(num_bytes)
         if get_worker_info() is None:
             return torch.empty(size, dtype=torch.uint8), None
         worker = _worker()
         for slot, number in enumerate(self.holding[worker].tolist()):
             if number == 0:
                 if slot not in self._buffers or len(self._buffers[slot]) < size:
-                    self._buffers[slot] = _shared(int(size * _SPARE))
+                    self._buffers[slot] = shared_bytes(slot_bytes(num_bytes))
                 self._number += 1
                 self.holding[worker, slot] = self._number
                 return self._buffers[slot][:size], Ticket(worker, slot, self._number)
-        return _shared(size), None
+        return shared_bytes(size), None
 
     def count(self) -> None:
         """Called in a worker when a batch is made."""
@@ -99,5 +99,15 @@ def _worker() -> int:
     return 0 if info is None else info.id
 
 
-def _shared(size: int) -> Tensor:
+def slot_bytes(num_bytes: int) -> int:
+    """Shared memory that a slot takes whose first batch has `num_bytes`."""
+    return int(_rounded(num_bytes) * _SPARE)
+
+
+def _rounded(num_bytes: int) -> int:
+    return -(-num_bytes // _ROUNDING) * _ROUNDING
+
+
+def shared_bytes(size: int) -> Tensor:
+    """uint8 (size,), of any content. Raises RuntimeError where shared memory is full."""
     return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(size, device="cpu"))

@@ -18,15 +18,18 @@ from imagenet_opt.cli.doctor_environment import look_around, look_at_run, mb_per
 from imagenet_opt.cli.doctor_fit import Watched
 from imagenet_opt.cli.doctor_samples import Index, Rows
 from imagenet_opt.cli.doctor_stages import Patient
-from imagenet_opt.errors import ImagenetOptError, printable
+from imagenet_opt.data.depth import FIRST
+from imagenet_opt.errors import ConfigError, ImagenetOptError, printable
+from imagenet_opt.measure import physics
 from imagenet_opt.measure.diagnosis import Ceiling, Finding
 from imagenet_opt.measure.environment.gpu import check_gpu
 from imagenet_opt.measure.environment.gpu_state import GpuState
 from imagenet_opt.measure.environment.neighbours import Neighbours, Occupancy, check_swapping
-from imagenet_opt.measure.evidence import Evidence
-from imagenet_opt.measure.first_touch import FirstTouch, touch_twice
+from imagenet_opt.measure.evidence import MOSTLY, Evidence
+from imagenet_opt.measure.first_touch import NOT_MEMORY_SECONDS, FirstTouch, touch_twice
 from imagenet_opt.measure.launch_gaps import PERMISSION
-from imagenet_opt.measure.page_cache import Eviction
+from imagenet_opt.measure.page_cache import Eviction, Residency
+from imagenet_opt.measure.rate import LEAST_ROUNDS
 from imagenet_opt.measure.reads import DEPTHS, DepthReads, read_at_depths
 from imagenet_opt.measure.storage_limit import StorageLimit, mixed_rate, storage_limit
 from imagenet_opt.measure.unjudged import NOT_MEASURED
@@ -35,6 +38,10 @@ Announce = Callable[[str], None]
 """Told what is measured next."""
 
 NUM_EXPERIMENTS = 14
+_CHECKED = ("loader_warm", "loader_cold", "decode_one", "decode_all", "full_warm", "full_cold")
+"""Stages for which files are decoded, or read from storage."""
+_LEAST_BATCH = 8
+"""Images of a batch from slow storage, at least."""
 _DEPTHS_CACHED = (1, 4, 16)
 """Beyond these a process of Python threads reads no more from memory, and hardly hears the clock."""
 UNITS = 30
@@ -75,19 +82,21 @@ class Examination:
         neighbours = Neighbours()
         neighbours.start()
         self._decode()
-        with self._experiment("the loader, files in memory"):
-            self.ceilings["loader_warm"] = self.patient.load(self._warm(), self._span(2))
+        if self._stays_in_memory("the loader, files in memory"):
+            with self._experiment("the loader, files in memory"):
+                self._note_ceiling("loader_warm", self.patient.load(self._warm(), self._span(2), cold=False))
         self._compute()
-        self._train("warm", self._warm)
+        if self._stays_in_memory("the full run, files in memory"):
+            self._train("warm", self._warm)
         with self._experiment("the loader, files on storage"):
-            self.ceilings["loader_cold"] = self.patient.load(self._cold(), self._span(3))
-            self._note_depth()
+            self._load_from_storage()
         self._train("cold", self._cold)
         self._note(occupancy := neighbours.stop())
         return self._evidence(occupancy, command)
 
     def _span(self, units: float) -> Span:
-        return Span(units * self.unit)
+        """An experiment that is slow may take as long as all were to take."""
+        return Span(units * self.unit, longest=UNITS * self.unit)
 
     @contextlib.contextmanager
     def _experiment(self, what: str) -> Iterator[None]:
@@ -98,6 +107,31 @@ class Examination:
         except (ImagenetOptError, torch.OutOfMemoryError) as error:
             self.failed[what] = printable(str(error).partition("\n")[0])
             print(f"{what} could not be measured: {self.failed[what]}", file=sys.stderr, flush=True)
+
+    def _stays_in_memory(self, what: str) -> bool:
+        """Whether files that were just read are in memory; where not, there is no such experiment."""
+        if not self.facts.get("kept_in_memory", 1.0):
+            self.announce(f"{what}: left out")
+            return False
+        return True
+
+    def _note_ceiling(self, name: str, found: Ceiling) -> None:
+        """Raises ConfigError for a rate that the CPUs or the storage cannot give."""
+        if name in _CHECKED:
+            physics.check(self._claim(name, found))
+        self.ceilings[name] = found
+
+    def _claim(self, name: str, found: Ceiling) -> physics.Claim:
+        cold, bound = self.ceilings.get("storage_cold"), self.texts.get("storage_bound")
+        limit = cold.facts["megabytes_per_second"] if cold and name.endswith("_cold") and bound == "bandwidth" else None
+        return physics.Claim(
+            num_images=found.images_per_second,
+            seconds=1.0,
+            cpus=self.facts.get("usable_cpus"),
+            megapixels=self.facts.get("megapixels"),
+            mb_per_image=self.facts.get("mb_per_image"),
+            mb_per_second=limit,
+        )
 
     def _look_around(self) -> None:
         """What needs no experiment; what is found is said at once."""
@@ -115,20 +149,42 @@ class Examination:
     def _read(self) -> None:
         seconds = self.unit
         with self._experiment("first touch of files, and second"):
-            few = self._groups(self.samples.take(40))
+            few = list(self._groups(self.samples.take(40)))
+            self.facts["images_per_request"] = sum(map(len, few)) / len(few)
             touch = touch_twice(self.samples.read, self.samples.evict, few, seconds=max(_TOUCHING, 2 * seconds))
             self._note_touch(touch)
         with self._experiment("reading from storage, 1 to 256 requests in flight"):
             rows = self.samples.take(min(max(64, len(self.samples.index) // 4), 20_000))
             self._note_eviction(self.samples.evict(rows))
-            self._note_curve(read_at_depths(self.samples.read, self._groups(rows), DEPTHS, seconds=seconds / 2))
+            groups = list(self._groups(rows))
+            again = [] if self.facts.get("lazy") else itertools.cycle(groups)  # a second touch would be another storage
+            curve = read_at_depths(
+                self.samples.read_and_drop, itertools.chain(groups, again), DEPTHS, seconds=seconds / 2
+            )
+            self._note_curve(curve)
         with self._experiment("bringing files into memory"):
             self.samples.warm(2 * seconds)
+            self._note_kept(self.samples.kept())
         with self._experiment("reading from memory, 1 to 16 requests in flight"):
-            cached = itertools.cycle(self._groups(self.samples.warm_rows))
-            found = read_at_depths(self.samples.read, cached, _DEPTHS_CACHED, seconds=seconds / len(_DEPTHS_CACHED))
-            self.ceilings["storage_cached"] = _best(found).ceiling
-            self.curves["reads_in_flight_cached"] = _points(found)
+            self._read_from_memory(seconds)
+
+    def _read_from_memory(self, seconds: float) -> None:
+        if not self.facts["kept_in_memory"]:
+            return
+        cached = itertools.cycle(self._groups(self.samples.warm_rows))
+        found = read_at_depths(self.samples.read, cached, _DEPTHS_CACHED, seconds=seconds / len(_DEPTHS_CACHED))
+        if self.facts["kept_in_memory"] < 1 and found[0].latency_median >= NOT_MEMORY_SECONDS:
+            self._note_kept(Residency(0.0, f"each takes {1000 * found[0].latency_median:.0f} ms again"))
+            return
+        self.ceilings["storage_cached"] = _best(found).ceiling
+        self.curves["reads_in_flight_cached"] = _points(found)
+
+    def _note_kept(self, kept: Residency) -> None:
+        """Files that are read again may come from the storage again, as on a mount that caches nothing."""
+        self.facts["kept_in_memory"] = 0.5 if kept.share is None else float(kept.share >= MOSTLY)
+        if kept.share is not None and kept.share < MOSTLY:
+            reason = f"{kept.share:.0%} of those just read is there ({kept.method})"
+            self.texts["memory"] = f"they do not stay in this machine's memory: {reason}; nothing is measured there"
 
     def _decode(self) -> None:
         patient, encoded = self.patient, self.samples.encoded
@@ -136,10 +192,10 @@ class Examination:
         with self._experiment("decoding from memory"):
             workers, usable = patient.num_workers, machine.usable_cpus()
             rates = {1: patient.decode(self._span(1.5), 1)}
-            self.ceilings["decode_one"] = rates[1]
+            self._note_ceiling("decode_one", rates[1])
             if workers != 1:
                 rates[workers] = patient.decode(self._span(2))
-            self.ceilings["decode_all"] = rates[workers]
+            self._note_ceiling("decode_all", rates[workers])
             if workers < usable:
                 rates[usable] = patient.decode(self._span(1.5), usable)
             self.curves["workers"] = tuple((float(num), rates[num].images_per_second) for num in sorted(rates))
@@ -156,7 +212,8 @@ class Examination:
             self.facts["main_cpu_seconds"] = alone.cpu_seconds
             self.gpu_state, self.conv_tf32 = alone.gpu_state, alone.conv_tf32
         with self._experiment("the device while the loader runs"):
-            beside = patient.compute(self._span(3), beside=True)
+            from_files = bool(self.facts.get("kept_in_memory", 1.0))
+            beside = patient.compute(self._span(3), beside=True, from_files=from_files)
             self.ceilings["gpu_beside_loader"] = watched_ceiling(beside, in_bursts=True)
             self.gpu_state = beside.gpu_state or self.gpu_state  # by now it is warm
             if beside.copy_seconds:
@@ -167,18 +224,59 @@ class Examination:
 
     def _train(self, state: str, index: Callable[[], Index]) -> None:
         with self._experiment(f"the full run, files {'in memory' if state == 'warm' else 'on storage'}"):
-            seen = self.runs[state] = self.patient.train(index(), self._span(3.5))
+            if state == "cold":
+                self._check_time_for_run()
+            seen = self.patient.train(index(), self._span(3.5), cold=state == "cold")
             self._use_kernel_seconds(seen)
-            self.ceilings[f"full_{state}"] = watched_ceiling(seen, multiple=self.patient.num_workers, in_bursts=True)
+            found = watched_ceiling(seen, multiple=self.patient.num_workers, in_bursts=True)
+            self._note_ceiling(f"full_{state}", found)
+            self.runs[state] = seen
+
+    def _load_from_storage(self) -> None:
+        rows, span = self._cold_rows(), self._span(3)
+        batch = self._batch_in(span)
+        found = self.patient.load(self.samples.listed(rows), span, cold=True, batch_size=batch)
+        self._note_depth(found)
+        num_read = found.facts["batch_size"] * (len(found.windows) + 2) * max(1.0, found.facts["num_workers"])
+        self.facts["cold_passes"] = max(1.0, num_read / len(rows))
+        self._note_ceiling("loader_cold", found)
+
+    def _batch_in(self, span: Span) -> int:
+        """Images of a batch: as configured, or fewer where the storage is so slow that too few such batches were made.
+
+        How many images a slow storage gives does not depend on how many of them make a batch.
+        """
+        configured, reads = self.patient.how.batch_size, self.ceilings.get("storage_cold")
+        if reads is None:
+            return configured
+        num_batches = (2 + LEAST_ROUNDS) * max(1, self.patient.num_workers)
+        return max(
+            min(_LEAST_BATCH, configured), min(configured, int(reads.images_per_second * span.limit / num_batches))
+        )
+
+    def _check_time_for_run(self) -> None:
+        """Raises ConfigError where the loader is so slow that the full run would not make enough batches in time."""
+        loader = self.ceilings.get("loader_cold")
+        if loader is None:
+            return
+        num_batches = (1 + LEAST_ROUNDS) * max(1, self.patient.num_workers)
+        needed = num_batches * self.patient.how.batch_size / loader.images_per_second
+        if needed > self._span(1).last:
+            says = f"{num_batches} batches of {self.patient.how.batch_size} images take {needed:.0f} s"
+            raise ConfigError(
+                f"not measured: storage too slow for the budget ({says}); raise --budget to {needed:.0f}s"
+            )
 
     def _warm(self) -> Index:
         return self.samples.listed(self.samples.warm_rows)
 
     def _cold(self) -> Index:
+        return self.samples.listed(self._cold_rows())
+
+    def _cold_rows(self) -> Rows:
         rows, eviction = self.samples.cold()
         self._note_eviction(eviction)
-        self.facts["cold_passes"] = float(self.samples.passes(rows))
-        return self.samples.once(rows)
+        return rows
 
     def _use_kernel_seconds(self, seen: Watched) -> None:
         """On a GPU, whose events count the gaps between kernels as well."""
@@ -190,10 +288,9 @@ class Examination:
         if seen.waits:
             self.texts["waits"] = ", ".join(place for place, _ in seen.waits.most_common(3))
 
-    def _note_depth(self) -> None:
+    def _note_depth(self, loader: Ceiling) -> None:
         """What bounds the storage with as many requests as the loader had in flight."""
-        cold = self.ceilings["loader_cold"].facts
-        self.facts["depth"] = cold["reads_in_flight"] * max(1.0, cold["num_workers"])
+        self.facts["depth"] = loader.facts["reads_in_flight"] * max(1.0, loader.facts["num_workers"])
         if self.storage_limit is not None:
             self.texts["storage_bound"] = self.storage_limit.at(self.facts["depth"])
 
@@ -208,9 +305,15 @@ class Examination:
     def _note_touch(self, touch: FirstTouch) -> None:
         self.facts["first_touch_seconds"] = float(np.median(touch.first_seconds))
         self.facts["second_touch_seconds"] = float(np.median(touch.second_seconds))
+        self.facts["first_depth"] = float(self._first_depth() * max(1, self.patient.num_workers))
         self.texts["first_touch"] = touch.evidence
         if touch.lazy is not None:
             self.facts["lazy"] = float(touch.lazy)
+
+    def _first_depth(self) -> int:
+        """Requests of each worker with which an epoch begins."""
+        asked = self.patient.how.reads_in_flight
+        return FIRST if asked == "auto" else int(asked)
 
     def _note_eviction(self, eviction: Eviction) -> None:
         """The first that is not verified tells of all."""

@@ -34,7 +34,7 @@ class Span:
 
 @dataclass
 class Made:
-    """Batches in the order in which they were delivered, after the first of each worker, which is slower.
+    """Batches in the order in which they were delivered, after the first ones of each worker.
 
     made_at: seconds at which a batch and all before it were made; delivered_at: at which they were asked for and there.
     """
@@ -73,7 +73,12 @@ class Made:
         return passed > span.last or (passed > span.limit and self.has_rounds)
 
 
-def drain(loader: DevicePrefetcher, span: Span) -> Ceiling:
+SKIPPED_ROUNDS, SKIPPED_ROUNDS_COLD = 1, 3
+"""Batches of each worker that are left out: the first, which is slower. From storage also those whose files were read
+while the first was made."""
+
+
+def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED_ROUNDS) -> Ceiling:
     """What a loader gives to one who does nothing else; the loader is closed then.
 
     A batch counts when its worker has made it: what was made ahead comes at once, and tells nothing.
@@ -84,7 +89,7 @@ def drain(loader: DevicePrefetcher, span: Span) -> Ceiling:
     began = time.perf_counter()
     try:
         for number, batch in enumerate(loader):
-            if number < made.num_workers:
+            if number < skipped_rounds * made.num_workers:
                 loader.drain()
                 continue
             made.add(batch, time.perf_counter())
@@ -94,18 +99,18 @@ def drain(loader: DevicePrefetcher, span: Span) -> Ceiling:
     finally:
         loader.close()
     if not made.has_rounds:
-        raise _too_few(made, facts, time.perf_counter() - began)
+        raise _too_few(made, skipped_rounds, facts, time.perf_counter() - began)
     facts |= {"num_workers": float(loader.loader.num_workers), "batch_size": float(made.sizes[0])}
     facts |= {"longest_gap_seconds": max(end - begin for begin, end in pairwise(made.delivered_at))}
     _check(made, facts)
     return Ceiling(rate_windows(made.made_at, made.sizes, multiple=made.num_workers), facts, in_bursts=True)
 
 
-def _too_few(made: Made, facts: dict[str, float], seconds: float) -> ConfigError:
+def _too_few(made: Made, skipped_rounds: int, facts: dict[str, float], seconds: float) -> ConfigError:
     reads = facts.get("read_seconds", 0.0) >= facts.get("decode_seconds", 0.0)
     what = "storage" if reads else "decoding"
-    needed = (1 + LEAST_ROUNDS) * made.num_workers + 1
-    num, size = made.num_workers + len(made.sizes), made.sizes[0] if made.sizes else 0
+    needed = (skipped_rounds + LEAST_ROUNDS) * made.num_workers + 1
+    num, size = skipped_rounds * made.num_workers + len(made.sizes), made.sizes[0] if made.sizes else 0
     return ConfigError(too_slow(what, num_batches=num, batch_size=size, seconds=seconds, needed=needed))
 
 

@@ -13,7 +13,7 @@ import torch
 from omegaconf import OmegaConf
 
 from imagenet_opt import machine
-from imagenet_opt.cli.doctor_ceilings import Span, watched_ceiling
+from imagenet_opt.cli.doctor_ceilings import SKIPPED_ROUNDS_COLD, Span, watched_ceiling
 from imagenet_opt.cli.doctor_environment import look_around, look_at_run, mb_per_image, megapixels
 from imagenet_opt.cli.doctor_fit import Watched
 from imagenet_opt.cli.doctor_samples import Index, Rows
@@ -105,7 +105,7 @@ class Examination:
         try:
             yield
         except (ImagenetOptError, torch.OutOfMemoryError) as error:
-            self.failed[what] = printable(str(error).partition("\n")[0])
+            self.failed[what] = printable(str(error).partition("\n")[0]).removeprefix("not measured: ")
             print(f"{what} could not be measured: {self.failed[what]}", file=sys.stderr, flush=True)
 
     def _stays_in_memory(self, what: str) -> bool:
@@ -237,7 +237,11 @@ class Examination:
         batch = self._batch_in(span)
         found = self.patient.load(self.samples.listed(rows), span, cold=True, batch_size=batch)
         self._note_depth(found)
-        num_read = found.facts["batch_size"] * (len(found.windows) + 2) * max(1.0, found.facts["num_workers"])
+        num_read = (
+            found.facts["batch_size"]
+            * (len(found.windows) + SKIPPED_ROUNDS_COLD)
+            * max(1.0, found.facts["num_workers"])
+        )
         self.facts["cold_passes"] = max(1.0, num_read / len(rows))
         self._note_ceiling("loader_cold", found)
 
@@ -246,13 +250,12 @@ class Examination:
 
         How many images a slow storage gives does not depend on how many of them make a batch.
         """
-        configured, reads = self.patient.how.batch_size, self.ceilings.get("storage_cold")
+        configured, reads = int(self.patient.how.batch_size), self.ceilings.get("storage_cold")
         if reads is None:
             return configured
-        num_batches = (2 + LEAST_ROUNDS) * max(1, self.patient.num_workers)
-        return max(
-            min(_LEAST_BATCH, configured), min(configured, int(reads.images_per_second * span.limit / num_batches))
-        )
+        num_batches = (1 + SKIPPED_ROUNDS_COLD + LEAST_ROUNDS) * max(1, self.patient.num_workers)
+        fitting = int(reads.images_per_second * span.limit / num_batches)
+        return max(min(_LEAST_BATCH, configured), min(configured, fitting))
 
     def _check_time_for_run(self) -> None:
         """Raises ConfigError where the loader is so slow that the full run would not make enough batches in time."""

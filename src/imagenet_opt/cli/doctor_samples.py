@@ -36,6 +36,8 @@ _LOOKED_AT = 200
 _LEAST_IMAGES = 64
 _COLD = 30_000
 """Files of one experiment on storage, at most."""
+_LEAST_COLD = 1024
+"""Of a small data set: where a file is asked for twice at the same time, the storage is read once."""
 _LISTED = 100_000
 """Samples of an index, at least, so that no epoch ends within an experiment."""
 _WARMING = 64
@@ -158,7 +160,7 @@ class Samples:
 
     def cold(self) -> tuple[Rows, Eviction]:
         """Samples that were not read since they left the page cache, and whether they did."""
-        rows = self.take(min(max(self.how.batch_size, len(self.index) // 4), _COLD))
+        rows = self.take(min(max(self.how.batch_size, len(self.index) // 4, _LEAST_COLD), _COLD))
         return rows, self.evict(rows)
 
     def cold_rows(self) -> Rows:

@@ -11,7 +11,14 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
 from imagenet_opt.cli.build import build_model, build_trainer, make, num_classes_of, precision_of
-from imagenet_opt.cli.doctor_ceilings import Span, drain, timed_copy, watched_ceiling
+from imagenet_opt.cli.doctor_ceilings import (
+    SKIPPED_ROUNDS,
+    SKIPPED_ROUNDS_COLD,
+    Span,
+    drain,
+    timed_copy,
+    watched_ceiling,
+)
 from imagenet_opt.cli.doctor_fit import Watch, Watched
 from imagenet_opt.cli.doctor_resident import ResidentLoader, take_one
 from imagenet_opt.cli.doctor_run import offline, only, run_folder
@@ -108,7 +115,8 @@ class Patient:
     def load(self, index: Index, span: Span, *, cold: bool, batch_size: int | None = None) -> Ceiling:
         """B and C: the loader alone. cold: no file stays in memory, so each of its readings is one of the storage.
         batch_size: None for the configured one."""
-        return drain(self.loader(index, store=self._store(index, cold=cold), batch_size=batch_size), span)
+        loader = self.loader(index, store=self._store(index, cold=cold), batch_size=batch_size)
+        return drain(loader, span, skipped_rounds=SKIPPED_ROUNDS_COLD if cold else SKIPPED_ROUNDS)
 
     def _store(self, index: Index, *, cold: bool) -> Store | None:
         """None for the usual one."""

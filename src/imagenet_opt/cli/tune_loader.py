@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from imagenet_opt import machine
-from imagenet_opt.cli.doctor_ceilings import Span, drain
+from imagenet_opt.cli.doctor_ceilings import SKIPPED_ROUNDS_COLD, Span, drain
 from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.run_size import num_processes
 from imagenet_opt.cli.tune_turns import Changes
@@ -91,7 +91,8 @@ def _rate(patient: Patient, seat: Seat, setting: LoaderSetting, seconds: float) 
     how = replace(patient.how, samples_per_epoch=None, **{key: getattr(setting, key) for key in _KEYS})
     index = patient.samples.listed(patient.samples.cold_rows())
     store = store_of(index, how, drop_pages=True)
-    return drain(train_loader(index, how, seat, store), Span(seconds))
+    loader = train_loader(index, how, seat, store)
+    return drain(loader, Span(seconds), skipped_rounds=SKIPPED_ROUNDS_COLD)
 
 
 def _workers(cpus: int, best: LoaderSetting) -> list[LoaderSetting]:

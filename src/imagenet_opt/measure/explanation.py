@@ -11,6 +11,8 @@ AGREES = 1.1
 
 def explanation(found: Diagnosis) -> list[tuple[str, str]]:
     """(label, text) of each line."""
+    if not is_judged(found):
+        return []
     lines = [("cause", meaning(found))]
     fired = next((one for one in found.findings if one.fired and one.rule == found.cause), None)
     if fired is None:

@@ -22,6 +22,8 @@ from imagenet_opt.run.logging_step import is_logging_step
 
 _LEAST_STEPS = 8
 _PROFILED_STEPS = 5
+_LAST_BEGIN = 0.75
+"""Share of the time after which no measurement begins again."""
 _MOST_TAKEN = 0.05
 """Of the timed batches, that may have been made before: the rate is so much too high at most. Our choice."""
 
@@ -101,6 +103,7 @@ class Watch(Callback):
         self.seen = Watched()
         self._began = 0.0
         self._num_warm = self._num_ready = 0
+        self._has_begun_again = False
         self._own: dict[str, float] = {}
         self._device_clock: CudaClock | None = None
         self._step_clock: CudaClock | None = None
@@ -167,7 +170,9 @@ class Watch(Callback):
         self._making.append(_seconds_to_make(batch))
         self._is_ordinary = not is_logging_step(trainer)
         passed = now - self._began
-        if passed < self.limit_seconds and self._is_using_up(trainer) and not trainer.is_last_batch:
+        may_begin = passed < _LAST_BEGIN * self.limit_seconds and not trainer.is_last_batch
+        if may_begin and self._is_using_up(trainer):
+            self._has_begun_again = True
             self._begin(trainer)
             return
         enough = now - self.seen.stamps[0] >= self.seconds and len(self.seen.num_images) > self.least_steps
@@ -243,7 +248,8 @@ class Watch(Callback):
     def _end(self, trainer: Trainer) -> None:
         num_steps = len(self.seen.num_images) - 1
         taken = self._num_ready - num_ready(trainer.train_dataloader)
-        self.seen.steady |= taken <= max(1, _MOST_TAKEN * num_steps)  # one may be half made
+        lasts = taken <= max(1, _MOST_TAKEN * num_steps)  # one may be half made
+        self.seen.steady |= lasts and (not self._has_begun_again or self._num_ready <= self.multiple)
         self.seen.is_told = self._is_told(trainer)
         self._note_making(trainer)
         is_save, phases = saves(trainer), Counter[str]()

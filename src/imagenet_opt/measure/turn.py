@@ -9,12 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Turn:
-    """first_batch_seconds: from making the loader to its first batch. stages: what the loader tells of the window."""
+    """first_batch_seconds: from making the loader to its first batch. stages: what the loader tells of the window.
+    num_made: images whose batches say that they were made within the window; None where batches say nothing."""
 
     num_images: int
     seconds: float
     first_batch_seconds: float
     stages: dict[str, float]
+    num_made: int | None = None
 
     @property
     def images_per_second(self) -> float:
@@ -48,9 +50,15 @@ def take_turn(
     drain()
     settle()
     started = time.perf_counter()
-    sizes = [len(batch) for batch in islice(batches, num_batches)]
+    sizes, made_at = [], []
+    for batch in islice(batches, num_batches):
+        sizes.append(len(batch))
+        made_at.append(getattr(getattr(batch, "making", None), "made_at", None))
     settle()
     seconds = time.perf_counter() - started
     if len(sizes) < num_batches:
         raise ValueError(f"the loader ended after {warmed_up + len(sizes)} of {num_warmup + num_batches} batches")
-    return Turn(sum(sizes), seconds, first_batch_seconds, drain())
+    num_made = (
+        None if None in made_at else sum(size for size, made in zip(sizes, made_at, strict=True) if made >= started)
+    )
+    return Turn(sum(sizes), seconds, first_batch_seconds, drain(), num_made)

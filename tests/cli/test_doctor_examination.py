@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from imagenet_opt.cli import doctor_examination
+from imagenet_opt.cli import doctor_reading
 from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.doctor_ceilings import Span
 from imagenet_opt.cli.doctor_examination import NUM_EXPERIMENTS, Examination
@@ -84,7 +84,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         return tuple(DepthReads(depth, (float(depth),) * 7, 1.0, 0.1, 0.1, 0.1, 9, 0, 0.1) for depth in depths)
 
     asked = seconds
-    monkeypatch.setattr(doctor_examination, "read_at_depths", read_at_depths)
+    monkeypatch.setattr(doctor_reading, "read_at_depths", read_at_depths)
     return seconds
 
 

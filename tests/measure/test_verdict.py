@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_opt.cli import doctor_examination
+from imagenet_opt.cli import doctor_examination, doctor_reading
 from imagenet_opt.measure.diagnosis import CAUSES, Ceiling, Finding
 from imagenet_opt.measure.evidence import Evidence, evidence_of
 from imagenet_opt.measure.explanation import explanation, gap, least_stage
@@ -298,8 +298,9 @@ def test_without_workers_training_waits_for_each_batch() -> None:
     "name", ["storage_bound", "depth", "lazy", "kernels", "others_cpus", "waits_per_step", "main_cpu_seconds"]
 )
 def test_what_the_rules_read_is_measured(name: str) -> None:
-    """By cli/doctor_examination.py, which alone makes evidence."""
-    assert f'["{name}"] = ' in Path(doctor_examination.__file__).read_text()
+    """By the two files of the doctor's experiments, which alone make evidence."""
+    files = (doctor_examination.__file__, doctor_reading.__file__)
+    assert any(f'["{name}"] = ' in Path(file).read_text() for file in files)
 
 
 def test_more_cpus_end_where_they_are_taken_again() -> None:
@@ -393,3 +394,10 @@ def test_the_least_stage_is_one_of_the_state_of_the_run() -> None:
     faster = least_stage(judge(seen({"loader_cold": 100.0})))
     assert faster is not None and "more than a stage of it did alone: loader, files on storage gives 100" in faster
     assert least_stage(judge(seen({"full_warm": 300.0}, cached_share=1.0))).startswith("With files in memory")
+
+
+def test_more_batches_ahead_are_no_cure_of_a_run_that_gives_what_its_stages_give() -> None:
+    """The GPU, slowed down by others on its CPUs, takes 113 images/s beside the loader, and the run gives 140."""
+    rates = {"gpu": 132.0, "gpu_beside_loader": 113.0, "loader_cold": 154.0, "decode_all": 353.0, "full_cold": 140.0}
+    found = judge(seen(rates | {"storage_cold": 128.0}, {"fetch": 0.1}, storage_bound="bandwidth", lazy=0.0))
+    assert "small_prefetch" not in [finding.rule for finding in found.findings if finding.fired]

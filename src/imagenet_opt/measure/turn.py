@@ -50,15 +50,16 @@ def take_turn(
     drain()
     settle()
     started = time.perf_counter()
-    sizes, made_at = [], []
+    sizes: list[int] = []
+    fresh: list[int] = []
+    tells = True
     for batch in islice(batches, num_batches):
+        made_at = getattr(getattr(batch, "making", None), "made_at", None)
+        tells &= made_at is not None
         sizes.append(len(batch))
-        made_at.append(getattr(getattr(batch, "making", None), "made_at", None))
+        fresh.append(len(batch) if made_at is not None and made_at >= started else 0)
     settle()
     seconds = time.perf_counter() - started
     if len(sizes) < num_batches:
         raise ValueError(f"the loader ended after {warmed_up + len(sizes)} of {num_warmup + num_batches} batches")
-    num_made = (
-        None if None in made_at else sum(size for size, made in zip(sizes, made_at, strict=True) if made >= started)
-    )
-    return Turn(sum(sizes), seconds, first_batch_seconds, drain(), num_made)
+    return Turn(sum(sizes), seconds, first_batch_seconds, drain(), sum(fresh) if tells else None)

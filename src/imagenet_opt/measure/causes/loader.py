@@ -20,6 +20,8 @@ from imagenet_opt.measure.symptoms import (
 
 _NEARER = {False: "pack the data into shards on a local disk", True: "copy the shards to a local disk"}
 """By whether the data is packed already."""
+_LEAST_GAIN = 1.05
+"""Batches that are made ahead bring nothing to a run that gives what its stages give already."""
 
 
 def lazy_mount(seen: Evidence) -> Finding:
@@ -76,7 +78,8 @@ def small_prefetch(seen: Evidence) -> Finding:
     ahead, workers = seen.facts["prefetch_factor"], max(1.0, seen.facts["num_workers"])
     gap = seen.ceilings[f"loader_{seen.state}"].facts.get("longest_gap_seconds", 0.0)
     is_enough = is_ample(seen) or (not is_slow_reading(seen) and not is_short_of_cpu(seen))
-    fired = is_starved(seen) and bool(ahead) and is_enough and not is_crowded(seen)
+    helps = stall_gain(seen) >= _LEAST_GAIN
+    fired = is_starved(seen) and bool(ahead) and is_enough and helps and not is_crowded(seen)
     return Finding(
         "small_prefetch",
         fired,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from suites.doctor.huge_images import huge_images
-from suites.doctor.slow_mount import slow_mount
+from suites.doctor.slow_mount import CACHED, COPIES, UNCACHED, slow_mount
 from suites.faults.flaky_folder import tell
 
 BASE = (
@@ -42,18 +42,53 @@ def _quick(images_per_second: int) -> tuple[str, ...]:
 
 
 QUICK = _quick(1000)
+PLAIN = ("rehearse=a10g", "data.train_folder=.", "data.val_folder=.", "logger=[csv]")
+"""Everything at its default: batches of 256 on a device of 900 images/s."""
+
+
+def some_images(num: int) -> Callable[[Path, Path], Path]:
+    """So many files, links to the sample's."""
+
+    def images(sample: Path, scratch: Path) -> Path:
+        folder = scratch / "images"
+        files = sorted(file for file in sample.rglob("*") if file.is_file())
+        for number in range(num):
+            file = files[number % len(files)]
+            link = folder / file.parent.name / f"{file.stem}_{number // len(files):02}{file.suffix}"
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(file)
+        return folder
+
+    return images
+
+
+def _healthy(batch_size: int, budget: str, num_images: int, num_workers: int) -> "Case":
+    """On a device that takes less than one CPU decodes."""
+    rates = [f"callbacks.rehearsal.{name}=200" for name in ("images_per_second", "rated_images_per_second")]
+    overrides = (*rates, f"data.batch_size={batch_size}", f"data.num_workers={num_workers}", "data.prefetch_factor=4")
+    return Case("healthy", overrides, images=some_images(num_images), budget=budget)
 
 
 @dataclass(frozen=True)
 class Case:
-    """cause: what the doctor must say. overrides: of the configuration. storage: what is wrong with it, see slow_mount.
-    images: which images; beside: what goes on meanwhile."""
+    """cause: what the doctor must say. also: other causes that are as true. overrides: of the configuration. storage:
+    what is wrong with it, see slow_mount; copies, kind: of that mount. images: which images; beside: what goes on
+    meanwhile. budget: of the examination, None for the usual one. base: overrides that come first."""
 
     cause: str
     overrides: tuple[str, ...] = ()
     storage: dict[str, float] | None = None
     images: Callable[[Path, Path], Path] = lambda sample, scratch: sample
     beside: Callable[[], Any] = nullcontext
+    also: tuple[str, ...] = ()
+    copies: int = COPIES
+    kind: str = CACHED
+    budget: str | None = None
+    base: tuple[str, ...] = BASE
+
+    @property
+    def right(self) -> tuple[str, ...]:
+        return (self.cause, *self.also)
 
 
 @contextmanager
@@ -123,6 +158,41 @@ CASES = {
             "+callbacks.waiting={_target_: lightning.pytorch.callbacks.ModelCheckpoint, every_n_train_steps: 2}",
         ),
     ),
+    "defaults 12 MB a second": Case(
+        "storage_bandwidth", storage={"bytes_per_second": 12e6}, copies=1, base=PLAIN, budget="20s"
+    ),
+    "defaults first touch 300 ms": Case(
+        "lazy_mount", storage={"first_touch": 0.3, "latency": 0.002}, copies=1, base=PLAIN, budget="20s"
+    ),
+    # 64 requests in flight bring 640 images/s, which is about what two CPUs decode
+    "defaults open 100 ms": Case(
+        "storage_latency",
+        storage={"open": 0.1},
+        copies=1,
+        kind=UNCACHED,
+        base=PLAIN,
+        budget="20s",
+        also=("slow_decode",),
+    ),
+    # 16 in flight at 50 ms bring 320 images/s; 15 MB/s are 136: more in flight bring nothing
+    "latency and bandwidth": Case(
+        "storage_bandwidth", ("data.reads_in_flight=8",), {"latency": 0.05, "bytes_per_second": 15e6}
+    ),
+    "jitter": Case("storage_latency", ("data.reads_in_flight=8",), {"latency": 0.05, "jitter": 0.15}),
+    # between the stalls the storage is quick: 64 images are made ahead, for a fifth of a second, and a stall takes five
+    "stalls of seconds": Case(
+        "storage_latency",
+        storage={"latency": 0.002, "stall": 5.0, "stall_every": 8.0},
+        budget="30s",
+        also=("small_prefetch", "storage_bandwidth"),
+    ),
+    "healthy batch 16": _healthy(16, "10s", 1000, 2),
+    "healthy batch 64": _healthy(64, "15s", 5000, 1),
+    "healthy batch 256": _healthy(256, "20s", 1000, 2),
+    "healthy batch 512": _healthy(512, "30s", 2000, 4),
+    "healthy 300 files": _healthy(128, "15s", 300, 2),
+    "healthy 8 workers": _healthy(32, "10s", 1000, 8),
+    "healthy 90 s": _healthy(32, "90s", 5000, 2),
 }
 """What was done -> the run."""
 
@@ -136,11 +206,11 @@ def arranged(case: Case, sample: Path, scratch: Path) -> Iterator[tuple[str, ...
     images = case.images(sample, scratch)
     with case.beside():
         if case.storage is None:
-            yield (*BASE, f"data.root={images}", *case.overrides)
+            yield (*case.base, f"data.root={images}", *case.overrides)
             return
         mount = scratch / "mount"
-        with slow_mount(images, mount) as control:
+        with slow_mount(images, mount, case.copies, case.kind) as control:
             folders = sum(1 for folder in mount.iterdir() for _ in folder.iterdir())
             assert folders
             tell(control, **case.storage)
-            yield (*BASE, f"data.root={mount}", *case.overrides)
+            yield (*case.base, f"data.root={mount}", *case.overrides)

@@ -1,9 +1,13 @@
-"""A folder seen through FUSE as slow storage: `python -m suites.doctor.slow_mount SOURCE MOUNT COPIES`.
+"""A folder seen through FUSE as slow storage: `python -m suites.doctor.slow_mount SOURCE MOUNT COPIES KIND`.
 
 How slow is told in the file MOUNT.json, at any time: {"latency": 0.1} seconds of each request, which brings 128 KiB at
 most (longer files take several, one after the other), {"bytes_per_second": 20e6} of all requests together,
 {"first_touch": 0.3} seconds more of a file's first read since it was mounted, {"every": 50, "late": 2.0} seconds more
-of every 50th reading of a file. Files read once stay in the kernel's page cache until they are evicted.
+of every 50th reading of a file, {"jitter": 0.05} seconds more of each request on average, drawn from an exponential
+distribution, {"stall": 3.0, "stall_every": 10.0} seconds in which nothing is answered, at the end of every ten.
+
+KIND "cached": files read once stay in the kernel's page cache until they are evicted, and opening a file asks nobody.
+KIND "uncached": each reading asks this server, and so does each opening, which takes {"open": 0.1} seconds.
 """
 
 import errno
@@ -11,6 +15,7 @@ import functools
 import itertools
 import json
 import os
+import random
 import sys
 import threading
 import time
@@ -22,20 +27,21 @@ from typing import Any
 from suites.faults.flaky_folder import STATS, mounted, tell
 
 COPIES = 16
+CACHED, UNCACHED = "cached", "uncached"
 
 
 @contextmanager
-def slow_mount(source: Path, mount: Path, copies: int = COPIES) -> Iterator[Path]:
+def slow_mount(source: Path, mount: Path, copies: int = COPIES, kind: str = CACHED) -> Iterator[Path]:
     """`source` at `mount`, each file as `copies` files NAME_00.JPEG, NAME_01.JPEG, ... Raises NotTried without FUSE.
 
     Gives the file that says how slow it is, for `suites.faults.flaky_folder.tell`.
     """
     tell(mount.with_suffix(".json"))
-    with mounted(__name__, source, mount, str(copies)) as control:
+    with mounted(__name__, source, mount, str(copies), kind) as control:
         yield control
 
 
-def serve(source: str, mount: str, copies: int) -> None:
+def serve(source: str, mount: str, copies: int, kind: str) -> None:
     import mfusepy
 
     control = Path(mount).with_suffix(".json")
@@ -67,7 +73,10 @@ def serve(source: str, mount: str, copies: int) -> None:
                 yield from (f"{stem}_{i:02}{suffix}" for i in range(copies)) if many else (entry.name,)
 
         def open(self, path: str, flags: int) -> int:
-            raise mfusepy.FuseOSError(errno.ENOSYS)  # the kernel then asks no more, and keeps the pages
+            if kind == CACHED:
+                raise mfusepy.FuseOSError(errno.ENOSYS)  # the kernel then asks no more, and keeps the pages
+            time.sleep(self.follow().get("open", 0))
+            return 0
 
         def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
             began = time.monotonic()
@@ -83,7 +92,10 @@ def serve(source: str, mount: str, copies: int) -> None:
             settings = self.follow()
             ready = self.ready.setdefault(path, began + settings.get("first_touch", 0))
             late = "every" in settings and offset == 0 and next(self.readings) % settings["every"] == 0
-            sleep_until(max(began, ready) + settings.get("latency", 0) + (settings["late"] if late else 0))
+            answer = max(began, ready) + settings.get("latency", 0) + (settings["late"] if late else 0)
+            if "jitter" in settings:
+                answer += random.expovariate(1 / settings["jitter"])
+            sleep_until(after_stall(answer, settings.get("stall", 0), settings.get("stall_every", 1)))
             if "bytes_per_second" in settings:
                 with self.line:  # taken when the bytes are there: a late request holds up no other
                     start = max(self.line_free_at, time.monotonic())
@@ -95,6 +107,10 @@ def serve(source: str, mount: str, copies: int) -> None:
             if (now := (status.st_ino, status.st_mtime_ns)) != self.seen:
                 self.settings, self.seen = json.loads(control.read_text()), now
             return self.settings
+
+    def after_stall(moment: float, stall: float, every: float) -> float:
+        """The moment, or the end of the stall in which it is."""
+        return moment if moment % every < every - stall else (moment // every + 1) * every
 
     def sleep_until(moment: float) -> None:
         if (seconds := moment - time.monotonic()) > 0:
@@ -109,10 +125,10 @@ def serve(source: str, mount: str, copies: int) -> None:
         stem, suffix = os.path.splitext(path)
         return stem[: stem.rindex("_")] + suffix if "_" in stem else path
 
-    kept = {"kernel_cache": True, "entry_timeout": 3600, "attr_timeout": 3600}
+    kept = {"kernel_cache" if kind == CACHED else "direct_io": True, "entry_timeout": 3600, "attr_timeout": 3600}
     wide = {"max_background": 1024, "max_readahead": 2**17}
     mfusepy.FUSE(Slow(), mount, foreground=True, ro=True, **kept, **wide)
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    serve(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])

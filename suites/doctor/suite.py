@@ -1,7 +1,7 @@
 """The doctor on runs whose trouble is known: `python -m suites.doctor.suite SAMPLE OUT --rounds 20`.
 
-Each round examines every case once, in a process of its own. OUT gets one JSON file for each examination, and a
-confusion table; examinations that are there already are not made again.
+Each round examines every case once, in a process of its own; one round takes about 25 minutes. OUT gets one JSON file
+for each examination; examinations that are there already are not made again. At the end a table of all is printed.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("sample", type=Path, help="a folder with a folder of JPEGs for each class")
     parser.add_argument("out", type=Path)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--budget", default="15s", help="of an examination")
+    parser.add_argument("--budget", default="15s", help="of an examination, unless its case has one")
     parser.add_argument("--only", default="", help="NAME,... of cases")
     parser.add_argument("--record", type=Path, help="write what was measured for tests/measure/test_recorded.py")
     options = parser.parse_args()
@@ -42,7 +42,8 @@ def main() -> None:
             file = options.out / f"{name.replace(' ', '_')}-{number:02}.json"
             if not file.exists():
                 began = time.monotonic()
-                status = forked(CASES[name], options.sample.resolve(), file.resolve(), options.budget)
+                budget = CASES[name].budget or options.budget
+                status = forked(CASES[name], options.sample.resolve(), file.resolve(), budget)
                 cause = json.loads(file.read_text())["cause"] if file.exists() else f"status {status}"
                 print(f"{number} {name}: {cause} ({time.monotonic() - began:.0f} s)", flush=True)
     print(table(options.out))
@@ -87,7 +88,7 @@ def examine(case: Case, sample: Path, file: Path, budget: str) -> int:
 
 
 _KEPT = ("batch_size", "simulated", "ceilings", "phases", "facts", "curves", "expected", "measured", "waterfall")
-_TEXTS = ("storage_bound", "reads_in_flight", "resize_on", "cpu_limit", "waits")
+_TEXTS = ("storage_bound", "reads_in_flight", "resize_on", "cpu_limit", "waits", "not_measured")
 
 
 def record(out: Path, file: Path) -> None:
@@ -104,14 +105,18 @@ def record(out: Path, file: Path) -> None:
 
 @dataclass
 class Tally:
-    """Of the runs of one case: how often each cause was named, and each other rule than the right one fired."""
+    """Of the runs of one case: how often each cause was named, each other rule than the right one fired, and each
+    level of confidence came out. sentence: the last verdict."""
 
     causes: Counter[str] = field(default_factory=Counter)
     also: Counter[str] = field(default_factory=Counter)
+    levels: Counter[str] = field(default_factory=Counter)
+    sentence: str = ""
 
 
 def tallied(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Tally]:
     """By case, by the rules as they are now. runs: case, and what was measured then."""
+    from imagenet_opt.measure.confidence import confidence
     from imagenet_opt.measure.diagnosis import diagnosis_of
     from imagenet_opt.measure.evidence import evidence_of
     from imagenet_opt.measure.unjudged import conclude
@@ -121,19 +126,25 @@ def tallied(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Tally]:
         judged = conclude(evidence_of(diagnosis_of(plain)))
         fired = {finding.rule for finding in judged.findings if finding.fired and not finding.environment}
         found[name].causes[judged.cause] += 1
-        found[name].also.update(fired - {CASES[name].cause})
+        found[name].also.update(fired - set(CASES[name].right))
+        found[name].levels[confidence(judged).level] += 1
+        found[name].sentence = judged.sentence
     return found
 
 
 def table(out: Path) -> str:
-    """Markdown: what was done, what must be said, what was, and which rules fired beside it."""
+    """Markdown: what was done, what must be said, what was, how surely, and which rules fired beside it."""
     runs = ((_case(file), json.loads(file.read_text())) for file in sorted(out.glob("*.json")))
-    rows = ["| what was done | cause | named | other verdicts | also fired |", "|---|---|---|---|---|"]
+    headings = ("what was done", "expected", "named", "other verdicts", "also fired", "confidence", "verdict")
+    rows = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
     for name, tally in tallied(runs).items():
-        right = CASES[name].cause
-        wrong = Counter({cause: num for cause, num in tally.causes.items() if cause != right})
-        named = f"{tally.causes[right]} of {tally.causes.total()}"
-        rows.append(f"| {name} | {right} | {named} | {_listed(wrong)} | {_listed(tally.also)} |")
+        if not tally.causes:
+            continue
+        right = CASES[name].right
+        wrong = Counter({cause: num for cause, num in tally.causes.items() if cause not in right})
+        named = f"{tally.causes.total() - wrong.total()} of {tally.causes.total()}"
+        seen = f"{_listed(wrong)} | {_listed(tally.also)} | {_listed(tally.levels)} | {tally.sentence}"
+        rows.append(f"| {name} | {' or '.join(right)} | {named} | {seen} |")
     return "\n".join(rows)
 
 

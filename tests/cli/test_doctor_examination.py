@@ -7,21 +7,22 @@ from typing import Any
 import pytest
 import torch
 
-from imagenet_opt.cli import doctor_examination
+from imagenet_opt.cli import doctor_reading
 from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.doctor_ceilings import Span
 from imagenet_opt.cli.doctor_examination import NUM_EXPERIMENTS, Examination
 from imagenet_opt.cli.doctor_fit import Watched
 from imagenet_opt.cli.doctor_stages import Patient
-from imagenet_opt.errors import WorkerDied
+from imagenet_opt.errors import ConfigError, WorkerDied
 from imagenet_opt.measure.diagnosis import STAGES, Ceiling
 from imagenet_opt.measure.environment.gpu_state import GpuState
 from imagenet_opt.measure.evidence import Evidence
+from imagenet_opt.measure.page_cache import Residency
 from imagenet_opt.measure.reads import DepthReads
 from imagenet_opt.measure.unjudged import NOT_MEASURED, conclude, is_judged
 from tests.conftest import write_images
 
-COLD = {"reads_in_flight": 8.0, "num_workers": 2.0}
+COLD = {"reads_in_flight": 8.0, "num_workers": 2.0, "batch_size": 8.0}
 
 
 class Brief(Patient):
@@ -30,18 +31,20 @@ class Brief(Patient):
     def __init__(self, *overrides: str) -> None:
         super().__init__(composed(overrides))
         self.spans: list[float] = []
+        self.batches: list[int | None] = []
 
     def decode(self, span: Span, num_workers: int | None = None) -> Ceiling:
         return self._noted(span)
 
-    def load(self, index: Any, span: Span) -> Ceiling:
+    def load(self, index: Any, span: Span, *, cold: bool, batch_size: int | None = None) -> Ceiling:
+        self.batches.append(batch_size)
         return self._noted(span)
 
-    def compute(self, span: Span, *, beside: bool) -> Watched:
+    def compute(self, span: Span, *, beside: bool, from_files: bool = True) -> Watched:
         self._noted(span)
         return watched()
 
-    def train(self, index: Any, span: Span) -> Watched:
+    def train(self, index: Any, span: Span, *, cold: bool) -> Watched:
         self._noted(span)
         return watched()
 
@@ -81,7 +84,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         return tuple(DepthReads(depth, (float(depth),) * 7, 1.0, 0.1, 0.1, 0.1, 9, 0, 0.1) for depth in depths)
 
     asked = seconds
-    monkeypatch.setattr(doctor_examination, "read_at_depths", read_at_depths)
+    monkeypatch.setattr(doctor_reading, "read_at_depths", read_at_depths)
     return seconds
 
 
@@ -115,7 +118,7 @@ def test_every_experiment_is_announced_and_has_its_ceiling(root: Path, reads: li
     assert seen.facts["accelerator_utilization"] == pytest.approx(0.9)
     depths = {name: [depth for depth, _ in seen.curves[name]] for name in ("reads_in_flight", "reads_in_flight_cached")}
     assert depths == {"reads_in_flight": [1, 4, 16, 64, 256], "reads_in_flight_cached": [1, 4, 16]}
-    assert seen.facts["cold_passes"] == -(-24 * 8 // 30)
+    assert seen.facts["cold_passes"] == 8 * (7 + 3) * 2 / 120, "of 7 windows, and the first three batches of 2 workers"
     assert is_judged(conclude(seen))
 
 
@@ -177,3 +180,55 @@ def test_whether_a_mount_is_lazy_may_stay_unknown(
     seen, _ = examined(patient)
     assert "lazy" not in seen.facts
     assert seen.facts["cold_verified"] == 0 and seen.texts["cold"] == "unverified: nobody tells"
+
+
+def test_stages_are_left_out_whose_files_do_not_stay_in_memory(
+    root: Path, reads: list[float], checked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a mount that caches nothing: what is called "in memory" would be read from the mount."""
+    patient = brief(root)
+    monkeypatch.setattr(patient.samples, "kept", lambda: Residency(0.02, "cachestat"))
+    seen, said = examined(patient)
+    assert len(said) == NUM_EXPERIMENTS
+    assert not {"loader_warm", "full_warm", "storage_cached"} & seen.ceilings.keys()
+    assert "they do not stay in this machine's memory: 2% of those just read" in seen.texts["memory"]
+    assert NOT_MEASURED not in seen.texts and is_judged(conclude(seen))
+
+
+def test_where_nothing_tells_what_is_in_memory_late_answers_do(
+    root: Path, reads: list[float], checked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reads of this file take 0.1 s each."""
+    patient = brief(root)
+    monkeypatch.setattr(patient.samples, "kept", lambda: Residency(None, "nobody tells"))
+    seen, _ = examined(patient)
+    assert "each takes 100 ms again" in seen.texts["memory"] and "loader_warm" not in seen.ceilings
+
+
+@pytest.mark.parametrize(("rate", "batch"), [(1e6, 256), (100.0, 66), (0.1, 8)])
+def test_a_slow_storage_is_read_in_smaller_batches(rate: float, batch: int, root: Path) -> None:
+    """In 4 x 1 s at 100 images/s 400 images come: six batches of one worker hold 66 each."""
+    small = ("data.batch_size=256", "data.num_workers=1", "trainer.accelerator=cpu")
+    patient = Brief(f"data.root={root}", f"data.cache_dir={root}/cache", *small)
+    examination = Examination(patient, budget_seconds=30, announce=lambda what: None)
+    assert examination._batch_in(Span(1)) == 256, "nothing is known of the storage"
+    examination.ceilings["storage_cold"] = Ceiling((rate,))
+    assert examination._batch_in(Span(1)) == batch
+
+
+def test_a_run_that_would_take_too_long_is_not_begun(root: Path) -> None:
+    """3 batches of 8 images at 0.5 images/s take 48 s, of 30 s."""
+    examination = Examination(brief(root), budget_seconds=30, announce=lambda what: None)
+    examination.ceilings["loader_cold"] = Ceiling((0.5,))
+    with pytest.raises(ConfigError, match=r"^not measured: storage too slow for the budget .* --budget to 48s$"):
+        examination._check_time_for_run()
+    examination.ceilings["loader_cold"] = Ceiling((5.0,))
+    examination._check_time_for_run()
+
+
+def test_no_stage_is_faster_than_the_cpus_can_decode(root: Path) -> None:
+    examination = Examination(brief(root), budget_seconds=30, announce=lambda what: None)
+    examination.facts |= {"usable_cpus": 2.0, "megapixels": 0.2}
+    with pytest.raises(ConfigError, match="1,053,788 img/s, but 2 CPUs cannot decode more than 20,000"):
+        examination._note_ceiling("loader_cold", Ceiling((1_053_788.0,)))
+    assert not examination.ceilings

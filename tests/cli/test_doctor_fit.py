@@ -122,3 +122,40 @@ def test_capturing_a_graph_counts_as_compiling() -> None:
     assert compile_seconds(trainer) == 2.0
     acceleration.compile_seconds = 30.0
     assert compile_seconds(trainer) == 32.0
+
+
+class Stock(Queue):
+    """Batches of which `num_ready` were made before; then none is ready when it is asked for."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in Repeated.__iter__(self):
+            self.num_ready = max(0, self.num_ready - 1)
+            yield batch
+
+
+def watched_stock(num_ready: int, watch: Watch, images_root: Path, folder: Path) -> Stock:
+    asked = only(tiny(folder, images_root, "model.num_classes=3"), callbacks=())
+    with run_folder(asked, within=folder) as config:
+        trainer = build_trainer(config)
+        trainer.callbacks.append(watch)  # type: ignore[attr-defined]
+        stock = Stock(random_batch(config, trainer), num_ready, refilled=False)
+        stock.loader.prefetch_factor = 0  # so that nothing is used up before the first step counts
+        trainer.fit(build_model(config, global_batch=6), train_dataloaders=stock)
+    return stock
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
+def test_steps_on_a_stock_are_no_rate_of_the_run(images_root: Path, tmp_path: Path) -> None:
+    """The measurement begins again until the stock of 30 batches is used up but for one."""
+    watch = Watch(seconds=0.0, limit_seconds=60, multiple=1, sees_kernels=False, sees_waits=False)
+    watched_stock(30, watch, images_root, tmp_path)
+    assert watch.seen.is_told and watch.seen.steady
+    assert watch._num_ready <= 1
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
+def test_too_few_batches_of_each_worker_are_no_rate(images_root: Path, tmp_path: Path) -> None:
+    """Of a hundred workers, which bring theirs at about the same time, in a run without a stock."""
+    watch = Watch(seconds=0.0, limit_seconds=0.01, multiple=100, sees_kernels=False, sees_waits=False)
+    watched_stock(0, watch, images_root, tmp_path)
+    assert watch.seen.phases and not watch.seen.is_told

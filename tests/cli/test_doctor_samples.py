@@ -31,13 +31,19 @@ def test_what_was_glanced_at_is_read_by_no_experiment(root: Path, tmp_path: Path
     assert not glanced & set(found.take(180 - 32).tolist())
 
 
-def test_how_often_samples_of_a_small_set_are_read(root: Path, tmp_path: Path) -> None:
-    """24 batches at least are taken from a quarter of the 180 samples."""
-    found = samples(root, tmp_path, batch_size=6)
-    rows, _ = found.cold()
-    assert len(rows) == 45 and found.passes(rows) == 4
-    assert len(found.once(rows)) == 4 * 45
-    assert found.passes(found.take(144)) == 1
+def test_what_is_read_and_dropped_is_on_storage_again(root: Path, tmp_path: Path) -> None:
+    """So each pass over a few files is one of the storage, and files that were brought into memory stay there."""
+    found = samples(root, tmp_path)
+    rows = found.take(8)
+    for path in (extent.path for extent in found.extents(rows)):
+        evict(path, write_out=True)
+    if any(residency(extent.path).share != 0 for extent in found.extents(rows)):
+        pytest.skip("nothing can be evicted here")
+    kept, dropped = found.read(rows), found.read_and_drop(rows)
+    assert kept == dropped and all(kept)
+    assert {residency(extent.path).share for extent in found.extents(rows)} == {0.0}
+    found.warm(0.0)
+    assert found.kept().share == 1.0
 
 
 def test_cold_samples_come_with_the_evidence(root: Path, tmp_path: Path) -> None:

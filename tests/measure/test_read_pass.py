@@ -8,7 +8,7 @@ import pytest
 
 from imagenet_opt.errors import ReadTimeout
 from imagenet_opt.measure.interleave import TurnFailed
-from imagenet_opt.measure.read_pass import BatchRead, read_shares, sum_up, timed
+from imagenet_opt.measure.read_pass import BatchRead, checked, read_shares, sum_up, timed
 
 
 def share(began: float) -> list[BatchRead]:
@@ -89,3 +89,9 @@ def test_a_file_that_cannot_be_read_does_not_count() -> None:
     whole = sum_up([found, found])
     assert (whole.num_files, whole.num_unread) == (4, 2)
     assert found.ended >= found.began
+
+
+def test_more_bytes_than_memory_can_give_are_no_rate() -> None:
+    """1 TB in a millisecond."""
+    with pytest.raises(TurnFailed, match=r"^not measured: .* MB/s from memory$"):
+        checked(sum_up([BatchRead(0.0, 0.001, 10, 10**12)]))

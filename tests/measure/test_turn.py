@@ -1,6 +1,7 @@
 """What a turn counts and what it leaves out, on loaders with a clock of their own."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -63,3 +64,20 @@ def test_a_loader_that_ends_too_soon_is_no_measurement(num_batches: int, message
     clock = Clock(monkeypatch)
     with pytest.raises(ValueError, match=message):
         take_turn(lambda: Loader(clock, num_batches), num_warmup=4, num_batches=2)
+
+
+def test_images_count_as_made_by_what_their_batches_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of 4 images, each made 9 s before it is taken: of five, taken 3, 2, 2, 2 and 2 s apart, two."""
+    clock = Clock(monkeypatch)
+
+    class Batch(list[int]):
+        making: SimpleNamespace
+
+    def batches() -> Iterator[Batch]:
+        for batch in Loader(clock):
+            made = Batch(batch)
+            made.making = SimpleNamespace(made_at=clock.now - 9)
+            yield made
+
+    assert take_turn(batches, num_warmup=5, num_batches=5).num_made == 8
+    assert take_turn(lambda: Loader(Clock(monkeypatch)), num_warmup=5, num_batches=5).num_made is None

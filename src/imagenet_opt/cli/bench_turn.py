@@ -7,17 +7,39 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from imagenet_opt import machine
 from imagenet_opt.cli.apart import call_apart
 from imagenet_opt.cli.bench_job import CEILING, OWN, Job
 from imagenet_opt.cli.bench_peers import PEERS
 from imagenet_opt.errors import ImagenetOptError
+from imagenet_opt.measure import physics
 from imagenet_opt.measure.interleave import TurnFailed
 from imagenet_opt.measure.turn import Turn, take_turn
 
 
 def run_turn(job: Job) -> Turn:
-    """Measure in a process of its own. Raises TurnFailed with the reason; for our own rows an ImagenetOptError."""
-    return Turn(**_apart(_turn, job, job))
+    """Measure in a process of its own. Raises TurnFailed with the reason, also for a rate that no machine can have; for
+    our own rows an ImagenetOptError."""
+    turn = Turn(**_apart(_turn, job, job))
+    if reason := physics.impossible(claim(turn, job)):
+        raise TurnFailed(f"not measured: {reason}; raise --seconds")
+    return turn
+
+
+def claim(turn: Turn, job: Job) -> physics.Claim:
+    """What the turn says of itself. Each image is written once at least, at its full size."""
+    workers, batch = max(1.0, turn.stages.get("num_workers", job.num_workers)), job.loading.batch_size
+    decode = turn.stages.get("loader/decode_seconds")
+    ahead = (2 + job.prefetch_factor) * workers * batch
+    return physics.Claim(
+        num_images=turn.num_images,
+        seconds=turn.seconds,
+        num_made=turn.num_made,
+        slack=min(ahead, turn.num_images / 2),
+        cpus=float(max(workers, machine.usable_cpus())) if decode is None else workers,
+        busy_seconds=None if decode is None else decode / batch,
+        megapixels=job.loading.image_size**2 / 1e6,
+    )
 
 
 def write_packed(job: Job) -> None:

@@ -16,12 +16,14 @@ from imagenet_opt.measure.environment.gpu_state import GpuState, read_gpu
 from imagenet_opt.measure.environment.precision import convolutions_take_tf32
 from imagenet_opt.measure.host_waits import HostWaits
 from imagenet_opt.measure.operations import kernel_seconds
-from imagenet_opt.measure.rate import has_few_pauses
+from imagenet_opt.measure.rate import LEAST_ROUNDS, has_few_pauses
 from imagenet_opt.run.action_clock import CALLBACK, FETCH, LOGGER, STEP, ActionClock, saves, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step
 
 _LEAST_STEPS = 8
 _PROFILED_STEPS = 5
+_LAST_BEGIN = 0.75
+"""Share of the time after which no measurement begins again."""
 _MOST_TAKEN = 0.05
 """Of the timed batches, that may have been made before: the rate is so much too high at most. Our choice."""
 
@@ -40,6 +42,9 @@ class Watched:
     launch_seconds: of this process's CPUs in each step of the warm-up, in which no launch waits for the GPU.
     compile_seconds: see `compile_seconds`. steady: whether what was made ahead was used up before the first stamp, or
     is still there: else the loader may be slower than these steps.
+    is_told: whether these steps are enough for a rate: each worker made batches for some of them, or the stock that was
+    made ahead has lasted. num_workers, making_seconds: workers of the loader, and seconds of one of them for an image;
+    None where there is no such loader. images_before: that may be counted though they were made before.
     """
 
     stamps: list[float] = field(default_factory=list)
@@ -56,6 +61,10 @@ class Watched:
     launch_seconds: list[float] = field(default_factory=list)
     compile_seconds: float | None = None
     steady: bool = False
+    is_told: bool = True
+    num_workers: float | None = None
+    making_seconds: float | None = None
+    images_before: float = 0.0
 
     @property
     def step_seconds(self) -> list[float]:
@@ -68,20 +77,33 @@ class Watch(Callback):
     multiple: workers bring so many batches at about the same time. sees_kernels: a few steps more are profiled on a
     GPU, as the time between two events on its stream counts the gaps between kernels as well. sees_waits: on a GPU,
     where that costs each call of torch 1 us, and an uncompiled step so more than a compiled one. limit_seconds: the
-    end, whatever was seen till then; half of it is the end of using up.
+    end, if what was seen till then is enough for a rate (`Watched.is_told`); half of it is the end of using up.
+    longest_seconds: the end, whatever was seen till then.
+
+    Steps that are served from a stock, which shrinks, are no rate of the run: the measurement then begins again.
     """
 
     def __init__(
-        self, *, seconds: float, limit_seconds: float, multiple: int, sees_kernels: bool, sees_waits: bool
+        self,
+        *,
+        seconds: float,
+        limit_seconds: float,
+        multiple: int,
+        sees_kernels: bool,
+        sees_waits: bool,
+        longest_seconds: float = 0.0,
     ) -> None:
         self.sees_kernels = sees_kernels
         self.sees_waits = sees_waits
         self.seconds = seconds
         self.limit_seconds = limit_seconds
+        self.longest_seconds = max(limit_seconds, longest_seconds)
+        self.multiple = max(1, multiple)
         self.least_steps = max(_LEAST_STEPS, 3 * multiple)
         self.seen = Watched()
         self._began = 0.0
         self._num_warm = self._num_ready = 0
+        self._has_begun_again = False
         self._own: dict[str, float] = {}
         self._device_clock: CudaClock | None = None
         self._step_clock: CudaClock | None = None
@@ -145,11 +167,19 @@ class Watch(Callback):
             return
         self._stamp(now)
         self.seen.num_images.append(len(batch))
+        self._making.append(_seconds_to_make(batch))
         self._is_ordinary = not is_logging_step(trainer)
+        passed = now - self._began
+        may_begin = passed < _LAST_BEGIN * self.limit_seconds and not trainer.is_last_batch
+        if may_begin and self._is_using_up(trainer):
+            self._has_begun_again = True
+            self._begin(trainer)
+            return
         enough = now - self.seen.stamps[0] >= self.seconds and len(self.seen.num_images) > self.least_steps
         enough = enough and sum(self.seen.num_images) >= 2 * ahead and not has_few_pauses(self.seen.stamps)
-        if enough or now - self._began >= self.limit_seconds or trainer.is_last_batch:  # what ends an epoch is no step
-            self._end(trainer)
+        enough = enough or passed >= self.limit_seconds
+        if (enough and self._is_told(trainer)) or passed >= self.longest_seconds or trainer.is_last_batch:
+            self._end(trainer)  # what ends an epoch is no step
             self._profile(trainer)
 
     def _profile(self, trainer: Trainer) -> None:
@@ -184,10 +214,24 @@ class Watch(Callback):
         self._num_ready = num_ready(trainer.train_dataloader)
         self._busy, self._cpu = self._busy_seconds(), time.process_time()  # waits for the GPU
         self._own = dict(self._clock.own_seconds)
-        self.seen.stamps.append(time.perf_counter())
-        self.seen.num_images.append(0)
+        self._making: list[float | None] = []
+        self.seen.stamps, self.seen.num_images = [time.perf_counter()], [0]
         if self._step_clock is not None:
+            self._step_clock = CudaClock()  # without the spans of a measurement that begins again
             self._step_clock.lap()
+
+    def _is_using_up(self, trainer: Trainer) -> bool:
+        """Whether the steps take more than a few batches from what was made before the first of them."""
+        num_steps = max(self.least_steps, len(self.seen.num_images) - 1)
+        taken = self._num_ready - num_ready(trainer.train_dataloader)
+        return taken > max(self.multiple, _MOST_TAKEN * num_steps)
+
+    def _is_told(self, trainer: Trainer) -> bool:
+        """Of a loader that keeps up there is always a batch of each worker in stock."""
+        loader: Any = trainer.train_dataloader
+        lasts = min(self._num_ready, num_ready(loader)) >= self.multiple
+        rounds = len(self.seen.num_images) - 1 >= LEAST_ROUNDS * self.multiple
+        return lasts or rounds or not hasattr(loader, "num_ready")
 
     def _stamp(self, now: float) -> None:
         """The end of a step; of a GPU's, those that it has ended by now."""
@@ -204,7 +248,10 @@ class Watch(Callback):
     def _end(self, trainer: Trainer) -> None:
         num_steps = len(self.seen.num_images) - 1
         taken = self._num_ready - num_ready(trainer.train_dataloader)
-        self.seen.steady |= taken <= max(1, _MOST_TAKEN * num_steps)  # one may be half made
+        lasts = taken <= max(1, _MOST_TAKEN * num_steps)  # one may be half made
+        self.seen.steady |= lasts and (not self._has_begun_again or self._num_ready <= self.multiple)
+        self.seen.is_told = self._is_told(trainer)
+        self._note_making(trainer)
         is_save, phases = saves(trainer), Counter[str]()
         for action, seconds in self._clock.own_seconds.items():
             phases[_phase(action, is_save)] += (seconds - self._own.get(action, 0.0)) / num_steps  # type: ignore[assignment]
@@ -214,6 +261,15 @@ class Watch(Callback):
         if self._step_clock is not None:
             self._note_ended(self._step_clock)  # `_busy_seconds` has waited for the GPU, which was behind
         self.seen.compile_seconds = compile_seconds(trainer)
+
+    def _note_making(self, trainer: Trainer) -> None:
+        """What the workers did for the batches of these steps."""
+        workers: Any = getattr(trainer.train_dataloader, "loader", None)
+        known = [seconds for seconds in self._making if seconds is not None]
+        if workers is not None and known:
+            self.seen.num_workers = float(max(1, workers.num_workers))
+            self.seen.making_seconds = sum(known) / len(known)
+            self.seen.images_before = (self._num_ready + 2 * self.seen.num_workers) * max(self.seen.num_images)
 
     def _busy_seconds(self) -> float:
         """Of the device, so far; without one what the host computed."""
@@ -269,6 +325,12 @@ def images_ahead(batch: Batch, loader: Any) -> int:
     num_workers = max(1, workers.num_workers)
     ahead: int = (workers.prefetch_factor or 0) * len(batch) + 2 * batch.making.reads_in_flight
     return int(num_workers * ahead)
+
+
+def _seconds_to_make(batch: Any) -> float | None:
+    """Of a worker, for an image."""
+    making = getattr(batch, "making", None)
+    return None if making is None else making.decode_seconds / len(batch)
 
 
 def num_ready(loader: Any) -> int:

@@ -33,10 +33,11 @@ Index = FileIndex | ShardIndex
 _IN_MEMORY = 512
 """Files that are decoded from memory: more than a CPU's caches hold."""
 _LOOKED_AT = 200
-_LEAST_BATCHES = 24
 _LEAST_IMAGES = 64
 _COLD = 30_000
 """Files of one experiment on storage, at most."""
+_LEAST_COLD = 1024
+"""Of a small data set: where a file is asked for twice at the same time, the storage is read once."""
 _LISTED = 100_000
 """Samples of an index, at least, so that no epoch ends within an experiment."""
 _WARMING = 64
@@ -89,12 +90,17 @@ class Samples:
             for i in rows.tolist()
         ]
 
+    @cached_property
+    def _dropping_store(self) -> Store:
+        return store_of(self.index, self.how, drop_pages=True)
+
     def read(self, rows: Rows) -> list[bytes]:
         """What training would skip is empty."""
-        try:
-            return self.store.read_many(rows)
-        except (OSError, BadSample):
-            return [b""] * len(rows)
+        return _read(self.store, rows)
+
+    def read_and_drop(self, rows: Rows) -> list[bytes]:
+        """The same; the files leave the page cache again."""
+        return _read(self._dropping_store, rows)
 
     def glance(self) -> None:
         """Read some samples that no experiment takes afterwards, while there are others."""
@@ -154,7 +160,7 @@ class Samples:
 
     def cold(self) -> tuple[Rows, Eviction]:
         """Samples that were not read since they left the page cache, and whether they did."""
-        rows = self.take(min(max(self.how.batch_size, len(self.index) // 4), _COLD))
+        rows = self.take(min(max(self.how.batch_size, len(self.index) // 4, _LEAST_COLD), _COLD))
         return rows, self.evict(rows)
 
     def cold_rows(self) -> Rows:
@@ -163,18 +169,23 @@ class Samples:
     def listed(self, rows: Rows, num: int = _LISTED) -> Index:
         return listed(self.index, rows, num)
 
-    def once(self, rows: Rows) -> Index:
-        """An index of samples on storage, each once unless they are too few for any measurement (`passes`)."""
-        return self.listed(rows, max(len(rows), _LEAST_BATCHES * self.how.batch_size))
-
-    def passes(self, rows: Rows) -> int:
-        """How often `once` has each sample."""
-        return -(-_LEAST_BATCHES * self.how.batch_size // len(rows))
+    def kept(self) -> Residency:
+        """How much of what `warm` has just brought into memory is there."""
+        extents = self.extents(self.warm_rows[:_LOOKED_AT])
+        found = sampled_residency(extents.__getitem__, len(extents), num=_LOOKED_AT)
+        return probed(extents) if found.share is None else found
 
     @property
     def in_memory(self) -> Index:
         """An index of the samples whose bytes are kept."""
         return self.listed(self.warm_rows[: len(self.encoded)])
+
+
+def _read(store: Store, rows: Rows) -> list[bytes]:
+    try:
+        return store.read_many(rows)
+    except (OSError, BadSample):
+        return [b""] * len(rows)
 
 
 def listed(index: Index, rows: Rows, num: int) -> Index:

@@ -11,7 +11,14 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
 from imagenet_opt.cli.build import build_model, build_trainer, make, num_classes_of, precision_of
-from imagenet_opt.cli.doctor_ceilings import Span, drain, timed_copy, watched_ceiling
+from imagenet_opt.cli.doctor_ceilings import (
+    SKIPPED_ROUNDS,
+    SKIPPED_ROUNDS_COLD,
+    Span,
+    drain,
+    timed_copy,
+    watched_ceiling,
+)
 from imagenet_opt.cli.doctor_fit import Watch, Watched
 from imagenet_opt.cli.doctor_resident import ResidentLoader, take_one
 from imagenet_opt.cli.doctor_run import offline, only, run_folder
@@ -22,7 +29,7 @@ from imagenet_opt.cli.overrides import config_folder
 from imagenet_opt.cli.run_size import device_of, largest_size, num_processes
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.data.loader import Seat, image_dtype, train_loader
+from imagenet_opt.data.loader import Seat, image_dtype, store_of, train_loader
 from imagenet_opt.data.memory_store import MemoryStore
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.slots import slot_bytes
@@ -30,6 +37,7 @@ from imagenet_opt.data.store import Store
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.diagnosis import Ceiling, Finding
 from imagenet_opt.measure.environment.precision import check_precision, precision_of_convolutions
+from imagenet_opt.measure.rate import LEAST_ROUNDS, too_slow
 from imagenet_opt.model.network import build_network
 from imagenet_opt.run.wandb_run import finish
 
@@ -83,8 +91,15 @@ class Patient:
             known = None
         return None if known is None else float(known) * (224 / self.how.image_size) ** 2
 
-    def loader(self, index: Index, *, num_workers: int | None = None, store: Store | None = None) -> DevicePrefetcher:
-        how = replace(self.how, samples_per_epoch=None)
+    def loader(
+        self,
+        index: Index,
+        *,
+        num_workers: int | None = None,
+        store: Store | None = None,
+        batch_size: int | None = None,
+    ) -> DevicePrefetcher:
+        how = replace(self.how, samples_per_epoch=None, batch_size=batch_size or self.how.batch_size)
         if num_workers is not None:
             how = replace(how, num_workers=num_workers)
         return train_loader(index, how, self.seat, store)
@@ -98,13 +113,19 @@ class Patient:
         """D: files from memory to batches on the device."""
         return drain(self.from_memory(num_workers), span)
 
-    def load(self, index: Index, span: Span) -> Ceiling:
-        """B and C: the loader alone."""
-        return drain(self.loader(index), span)
+    def load(self, index: Index, span: Span, *, cold: bool, batch_size: int | None = None) -> Ceiling:
+        """B and C: the loader alone. cold: no file stays in memory, so each of its readings is one of the storage.
+        batch_size: None for the configured one."""
+        loader = self.loader(index, store=self._store(index, cold=cold), batch_size=batch_size)
+        return drain(loader, span, skipped_rounds=SKIPPED_ROUNDS_COLD if cold else SKIPPED_ROUNDS)
 
-    def compute(self, span: Span, *, beside: bool) -> Watched:
-        """A and A': the device alone, or while the loader runs."""
-        other = self.loader(self.samples.listed(self.samples.warm_rows)) if beside else None
+    def _store(self, index: Index, *, cold: bool) -> Store | None:
+        """None for the usual one."""
+        return store_of(index, self.how, drop_pages=True) if cold else None
+
+    def compute(self, span: Span, *, beside: bool, from_files: bool = True) -> Watched:
+        """A and A': the device alone, or while the loader runs. from_files: else that one reads nothing."""
+        other = self._beside(from_files=from_files) if beside else None
         resident = ResidentLoader(self.from_memory(0), other)
         try:
             seen = self._fit(only(self.config, callbacks=_ALONE), resident, span)
@@ -115,24 +136,28 @@ class Patient:
             if other is not None:
                 other.close()
 
-    def train(self, index: Index, span: Span) -> Watched:
-        """G: everything together."""
+    def _beside(self, *, from_files: bool) -> DevicePrefetcher:
+        return self.loader(self.samples.listed(self.samples.warm_rows)) if from_files else self.from_memory()
+
+    def train(self, index: Index, span: Span, *, cold: bool) -> Watched:
+        """G: everything together. cold: see `load`. Raises ConfigError where no rate can be told."""
         how = replace(self.how, samples_per_epoch=None)
-        return self._fit(self.config, ImageData(index, self.data.val, how), span)
+        return self._fit(self.config, ImageData(index, self.data.val, how, self._store(index, cold=cold)), span)
 
     def full_run(self, seconds: float, *, cold: bool) -> tuple[Watched, float]:
         """Everything together, once, and its images per second. cold: with files dropped from the page cache."""
         samples = self.samples
         if not cold and not len(samples.warm_rows):
             samples.warm(seconds)
-        index = samples.once(samples.cold_rows()) if cold else samples.listed(samples.warm_rows)
-        seen = self.train(index, Span(seconds))
+        rows = samples.cold_rows() if cold else samples.warm_rows
+        seen = self.train(samples.listed(rows), Span(seconds), cold=cold)
         return seen, watched_ceiling(seen, multiple=self.num_workers, in_bursts=True).images_per_second
 
     def _fit(self, config: DictConfig, data: Any, span: Span) -> Watched:
         watch = Watch(
             seconds=span.seconds,
             limit_seconds=span.limit,
+            longest_seconds=span.last,
             multiple=self.num_workers,
             sees_kernels=isinstance(data, ResidentLoader),
             sees_waits=not self.compared,
@@ -152,6 +177,10 @@ class Patient:
                 f"{len(self.samples.index)} images are too few to measure in batches of {self.how.batch_size}; "
                 "lower data.batch_size, or examine a larger data.root"
             )
+        if not watch.seen.is_told:
+            num, seconds = len(watch.seen.step_seconds), watch.seen.stamps[-1] - watch.seen.stamps[0]
+            needed, size = LEAST_ROUNDS * max(1, self.num_workers), self.how.batch_size
+            raise ConfigError(too_slow("storage", num_batches=num, batch_size=size, seconds=seconds, needed=needed))
         return watch.seen
 
     def copy(self, span: Span) -> Ceiling | None:

@@ -9,8 +9,10 @@ from rich.text import Text
 from imagenet_opt.cli.terminal import printable
 from imagenet_opt.measure.confidence import confidence, is_unverified
 from imagenet_opt.measure.diagnosis import STAGES, Ceiling, Diagnosis, Finding
-from imagenet_opt.measure.evidence import BUSY_ENOUGH
+from imagenet_opt.measure.evidence import BUSY_ENOUGH, evidence_of
+from imagenet_opt.measure.explanation import explanation, gap
 from imagenet_opt.measure.unjudged import is_judged, meaning
+from imagenet_opt.measure.verdict import rate_in_trouble
 
 _BAR = 24
 """Characters of the longest bar, where there is room for it beside the other columns."""
@@ -29,13 +31,14 @@ def print_diagnosis(found: Diagnosis, console: Console) -> None:
     console: with `markup=False, highlight=False`, and a width of 80 at least.
     """
     console.print(_verdict(found), _ceilings(found, console), Text())
-    for name in ("first_touch", "storage"):
+    for name in ("first_touch", "storage", "memory"):
         if name in found.texts:
             console.print(Text(printable(f"files: {found.texts[name]}"), style="dim"), Text())
     fired = [finding for finding in found.findings if finding.fired]
     fired.sort(key=lambda one: (one.rule != found.cause, -(one.gain or 0)))
     for finding in fired:
-        console.print(_finding(finding))
+        if finding.rule != found.cause:  # which the verdict explains
+            console.print(_finding(finding))
     quiet = sum(finding.fired is False for finding in found.findings)
     blind = [finding.rule for finding in found.findings if finding.fired is None]
     console.print(Text(f"{len(fired)} rules fired, {quiet} did not", style="dim"))
@@ -52,7 +55,9 @@ def _verdict(found: Diagnosis) -> Panel:
         title = printable(f"simulated: {found.simulated}{estimate}")
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
-    facts.add_column()
+    facts.add_column(overflow="fold")
+    for name, words in explanation(found):
+        facts.add_row(name, Text(printable(words)))
     for name, words in _facts(found):
         facts.add_row(name, words)
     facts.add_row("confidence", Text("; ".join([level, *doubts]), style=_SURE[level]))
@@ -69,7 +74,7 @@ def _facts(found: Diagnosis) -> list[tuple[str, str]]:
         rows.append(("measured", rate(found.measured)))
         rows.append(("expected", f"{rate(found.expected)}; the run reaches {found.efficiency:.0%} of it"))
     if found.unexplained is not None:
-        rows.append(("unexplained", f"{found.unexplained:.0%} of what the stages alone allow"))
+        rows.append(("unexplained", str(gap(found))))
     if (busy := found.facts.get("accelerator_utilization")) is not None:
         word = "pass" if busy >= BUSY_ENOUGH else "fail"
         rows.append(("accelerator utilisation", f"{busy:.1%}; MLPerf Storage asks for {BUSY_ENOUGH:.0%}: {word}"))
@@ -77,7 +82,8 @@ def _facts(found: Diagnosis) -> list[tuple[str, str]]:
         rows.append((f"profile {printable(found.simulated or '')}", printable(found.texts["profile"])))
     if found.next_gain is not None:
         when = "faster GPU" if found.cause == "healthy" else "if mended"
-        rows.append((when, f"{rate(found.measured * found.next_gain)}, {found.next_gain:.2f} times as fast"))
+        mended = rate_in_trouble(evidence_of(found)) * found.next_gain
+        rows.append((when, f"{rate(mended)}, {found.next_gain:.2f} times as fast"))
     elif is_judged(found) and found.cause != "healthy":
         rows.append(("if mended", _NOT_PREDICTABLE))
     if found.next_stage is not None:

@@ -18,7 +18,7 @@ from imagenet_opt.data.order import block_size_for
 from imagenet_opt.data.reader import Reader
 from imagenet_opt.data.shards import ShardIndex
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.read_pass import BatchRead, ReadPass, read_shares, timed
+from imagenet_opt.measure.read_pass import BatchRead, ReadPass, checked, read_shares, timed
 from imagenet_opt.measure.read_sheet import COLD, WARM, Setting, State, read_sheet
 from imagenet_opt.measure.sheet import Sheet
 
@@ -148,7 +148,7 @@ def read(files: Files, setting: Setting, num_each: int) -> ReadPass:
             for worker in range(setting.num_workers)
         ]
     )
-    return replace(found, is_cold=is_cold)
+    return replace(checked(found), is_cold=is_cold)
 
 
 def _share(samples: Samples, reads_in_flight: int, batches: Rows) -> list[BatchRead]:

@@ -12,12 +12,13 @@ from omegaconf import DictConfig, open_dict
 
 from imagenet_opt.cli.build import build_model, build_trainer, make, num_classes_of
 from imagenet_opt.cli.composition import composed
-from imagenet_opt.cli.doctor_fit import images_ahead
+from imagenet_opt.cli.doctor_fit import images_ahead, num_ready
 from imagenet_opt.cli.doctor_run import run_folder
 from imagenet_opt.cli.doctor_samples import listed
 from imagenet_opt.cli.doctor_stages import at_one_size
 from imagenet_opt.cli.no_halving import NoHalving, named_out_of_memory
 from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.measure import physics
 from imagenet_opt.measure.interleave import TurnFailed
 
 _LEAST_STEPS = 8
@@ -53,6 +54,7 @@ class Stretch(Callback):
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.pace: StepRate | None = None
+        self.doubt: str | None = None
         self._first = self._last = self._step = -1
 
     def on_train_batch_end(
@@ -63,18 +65,31 @@ class Stretch(Callback):
             ahead = -(-images_ahead(batch, trainer.train_dataloader) // len(batch))
             self._warm = trainer.strategy.broadcast(min(2 + ahead, int(trainer.num_training_batches) // 3))
         if self._step == self._warm:
-            self._begin()
+            self._begin(trainer)
         elif self._step == self._warm + _LEAST_STEPS and self._last < 0:
             num_steps = math.ceil(self.seconds * _LEAST_STEPS / (self._now() - self._began))
             self._last = self._step + trainer.strategy.broadcast(max(_LEAST_STEPS, num_steps))
-            self._begin()
+            self._begin(trainer)
         elif self._step == self._last:
             each = (self._now() - self._began) / (self._last - self._first)
+            self.doubt = physics.impossible(self._claim(batch, trainer.train_dataloader, each))
             self.pace = StepRate(len(batch) * trainer.world_size / each, each)
             trainer.should_stop = True
 
-    def _begin(self) -> None:
+    def _begin(self, trainer: Trainer) -> None:
+        self._ready = num_ready(trainer.train_dataloader)
         self._first, self._began = self._step, self._now()
+
+    def _claim(self, batch: Any, loader: Any, step_seconds: float) -> physics.Claim:
+        """Of this process: batches that the steps took from a stock were made before. What each worker and the copy to
+        the device have in hand is no such stock."""
+        num_steps, taken = self._last - self._first, self._ready - num_ready(loader)
+        return physics.Claim(
+            num_images=num_steps * len(batch),
+            seconds=num_steps * step_seconds,
+            num_made=(num_steps - taken) * len(batch),
+            slack=(2 + max(1, loader.loader.num_workers)) * len(batch),
+        )
 
     def _now(self) -> float:
         if torch.cuda.is_available():
@@ -98,6 +113,8 @@ def train(job: Job) -> dict[str, float]:
         trainer.fit(model, datamodule=_without_end(data, job.num_processes), weights_only=True)
     for other in getattr(trainer.strategy.launcher, "procs", ()):
         other.wait(60)  # for its own folder to be removed
+    if stretch.doubt is not None:
+        raise TurnFailed(f"not measured: {stretch.doubt}; raise --seconds")
     if stretch.pace is None:
         raise TurnFailed("too few images for a measurement; lower data.batch_size or --seconds")
     return asdict(stretch.pace)

@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any
 
 from imagenet_opt import machine
-from imagenet_opt.cli.doctor_ceilings import Span, drain
+from imagenet_opt.cli.doctor_ceilings import SKIPPED_ROUNDS_COLD, Span, drain
 from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.run_size import num_processes
 from imagenet_opt.cli.tune_turns import Changes
-from imagenet_opt.data.loader import Seat, train_loader
+from imagenet_opt.data.loader import Seat, store_of, train_loader
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.climb import Climb, climb
 from imagenet_opt.measure.deadline import Deadline
@@ -89,10 +89,10 @@ def _seat(patient: Patient) -> Seat:
 
 def _rate(patient: Patient, seat: Seat, setting: LoaderSetting, seconds: float) -> Ceiling:
     how = replace(patient.how, samples_per_epoch=None, **{key: getattr(setting, key) for key in _KEYS})
-    workers = machine.usable_cpus() if setting.num_workers == "auto" else max(1, setting.num_workers)
-    rows = patient.samples.cold_rows()
-    index = patient.samples.listed(rows, max(len(rows), (4 * workers + 2) * how.batch_size))  # all that drain may take
-    return drain(train_loader(index, how, seat), Span(seconds))
+    index = patient.samples.listed(patient.samples.cold_rows())
+    store = store_of(index, how, drop_pages=True)
+    loader = train_loader(index, how, seat, store)
+    return drain(loader, Span(seconds), skipped_rounds=SKIPPED_ROUNDS_COLD)
 
 
 def _workers(cpus: int, best: LoaderSetting) -> list[LoaderSetting]:

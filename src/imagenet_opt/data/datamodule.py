@@ -17,6 +17,7 @@ from imagenet_opt.data.loader import Seat, eval_loader, image_dtype, open_index,
 from imagenet_opt.data.loading import Loading
 from imagenet_opt.data.order import block_size_for
 from imagenet_opt.data.prefetcher import DevicePrefetcher
+from imagenet_opt.data.store import Store
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.run.position import Position, position
 
@@ -29,12 +30,13 @@ class ImageData(LightningDataModule):
     """Training and validation loaders over two indexes with the same classes.
 
     Each rank loads its own part: Trainer(use_distributed_sampler=False).
+    store: of the training samples' bytes; None for that of the index.
     """
 
-    def __init__(self, train: Split, val: Split, loading: Loading) -> None:
+    def __init__(self, train: Split, val: Split, loading: Loading, store: Store | None = None) -> None:
         super().__init__()
         check_same_classes(train, val)
-        self.train, self.val, self.loading = train, val, loading
+        self.train, self.val, self.loading, self.store = train, val, loading, store
         self._start = Position(0, 0)
         self._skipped: dict[str, dict[int, str]] = {"train": {}, "val": {}}
         self._loaders: list[DevicePrefetcher] = []
@@ -44,7 +46,7 @@ class ImageData(LightningDataModule):
         return len(self.train.classes)
 
     def train_dataloader(self) -> DevicePrefetcher:
-        loader = train_loader(self.train, self.loading, self._seat(), largest_size=self._largest_size())
+        loader = train_loader(self.train, self.loading, self._seat(), self.store, largest_size=self._largest_size())
         loader.sampler.seek(*self._start)
         self._start = Position(0, 0)  # the next fit starts at the beginning, unless it resumes from a checkpoint
         return self._keep(loader, "train")

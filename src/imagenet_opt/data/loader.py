@@ -90,9 +90,10 @@ def open_index(root: Path | None, split: str, cache_dir: Path) -> FileIndex | Sh
     return open_shards(folder) if is_packed(folder) else open_split(root, split, cache_dir)
 
 
-def store_of(index: Split, how: Loading) -> Store:
-    """The store of an index, as slow as `how` asks."""
-    store: Store = ShardStore(index) if isinstance(index, ShardIndex) else FolderStore(index)
+def store_of(index: Split, how: Loading, *, drop_pages: bool = False) -> Store:
+    """The store of an index, as slow as `how` asks. drop_pages: nothing that was read stays in the page cache."""
+    kind = ShardStore if isinstance(index, ShardIndex) else FolderStore
+    store: Store = kind(index, drop_pages=drop_pages)  # type: ignore[arg-type]
     if not how.added_latency_ms and how.max_mb_per_second is None:
         return store
     rate = None if how.max_mb_per_second is None else how.max_mb_per_second * 1e6

@@ -4,10 +4,12 @@ A split is a folder of shard-00000.tar, shard-00001.tar, ..., index.json and one
 imagenet-opt pack makes it; any tar or WebDataset reader opens the shards without the index.
 """
 
+import mmap
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -187,15 +189,19 @@ def mismatch(folder: Path, what: str, more: str = "") -> ShardMismatch:
 
 
 class ShardStore:
-    """Bytes of packed samples; neighbours come with one request. Threads and forks may share it."""
+    """Bytes of packed samples; neighbours come with one request. Threads and forks may share it.
 
-    def __init__(self, index: ShardIndex) -> None:
+    drop_pages: drop what was read from the page cache, so that the next read comes from the storage again.
+    """
+
+    def __init__(self, index: ShardIndex, *, drop_pages: bool = False) -> None:
         self.index = index
+        self.drop_pages = drop_pages
         self._files: dict[int, _OpenFile] = {}
         machine.allow_open_files(len(index.shards) + _OTHER_FILES)
 
-    def __reduce__(self) -> tuple[type["ShardStore"], tuple[ShardIndex]]:
-        return ShardStore, (self.index,)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(ShardStore, drop_pages=self.drop_pages), (self.index,)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -243,6 +249,9 @@ class ShardStore:
                 more := os.pread(file.descriptor, size - len(encoded), offset + len(encoded))
             ):
                 encoded += more  # some network file systems answer in pieces
+            if self.drop_pages:
+                start, end = offset - offset % mmap.PAGESIZE, -(-(offset + size) // mmap.PAGESIZE) * mmap.PAGESIZE
+                os.posix_fadvise(file.descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
         except OSError:
             self._files.pop(shard, None)  # a stale handle stays stale
             raise

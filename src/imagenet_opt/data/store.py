@@ -29,10 +29,14 @@ class Store(Protocol):
 
 
 class FolderStore:
-    """A folder tree of image files, one request each."""
+    """A folder tree of image files, one request each.
 
-    def __init__(self, index: Split) -> None:
+    drop_pages: drop each file from the page cache once it is read, so that the next read comes from the storage again.
+    """
+
+    def __init__(self, index: Split, *, drop_pages: bool = False) -> None:
         self.index = index
+        self.drop_pages = drop_pages
 
     def __len__(self) -> int:
         return len(self.index)
@@ -41,12 +45,15 @@ class FolderStore:
         return list(np.arange(len(indices))[:, None])
 
     def read_many(self, indices: Indices) -> list[bytes]:
-        return [_read_file(self.index.path(i)) for i in indices.tolist()]
+        return [_read_file(self.index.path(i), drop_pages=self.drop_pages) for i in indices.tolist()]
 
     def name(self, index: int) -> str:
         return printable(os.fsencode(self.index.path(index)).decode(errors="backslashreplace"))
 
 
-def _read_file(path: str) -> bytes:
+def _read_file(path: str, *, drop_pages: bool) -> bytes:
     with open(path, "rb", buffering=0) as file:
-        return file.readall()
+        encoded = file.readall()
+        if drop_pages:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return encoded

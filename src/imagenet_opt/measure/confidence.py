@@ -3,14 +3,17 @@
 from typing import NamedTuple
 
 from imagenet_opt.measure.diagnosis import Diagnosis
-from imagenet_opt.measure.evidence import evidence_of
+from imagenet_opt.measure.evidence import Evidence, evidence_of
 from imagenet_opt.measure.statistics import LEAST_COVERAGE
+from imagenet_opt.measure.symptoms import is_lazy
 from imagenet_opt.measure.unjudged import NOT_MEASURED, is_judged
 
 EXPLAINED = 0.9
 """A run within that share of what is expected is explained, either way."""
 WIDE = 0.2
 """Width of an interval, as a share of its median, from which a rate is said to scatter."""
+_CACHES = 1.5
+"""A second touch of files that is so many times as fast as the first is answered from a server's memory."""
 _LEVELS = ("high", "medium", "low")
 
 
@@ -57,9 +60,17 @@ def confidence(found: Diagnosis) -> Confidence:
         doubts.append(f"gaps between the GPU's kernels count as work: {found.texts['kernels']}")
     if seen.is_cold and is_unverified(found):
         doubts.append(f"cold rates are {found.texts.get('cold', 'unverified')}")
-    if seen.is_cold and (passes := found.facts.get("cold_passes", 1.0)) > 1:
+    if seen.is_cold and (passes := found.facts.get("cold_passes", 1.0)) > 1 and (times := _server_gain(seen)) > 1:
         doubts.append(
-            f"the files are so few that those on storage were read up to {passes:.0f} times, from memory at last; "
-            "a smaller data.batch_size needs fewer, a larger data.root has more"
+            f"the files are so few that those on storage were read about {passes:.0f} times, and a second reading is "
+            f"{times:.1f} times as fast as a first; a larger data.root has more files"
         )
     return Confidence(_LEVELS[min(len(doubts), 2)], tuple(doubts))
+
+
+def _server_gain(seen: Evidence) -> float:
+    """How many times as fast files are read again, where some server keeps them; 1 where none does. What is known of a
+    lazy mount counts in the verdict."""
+    first, second = seen.fact("first_touch_seconds"), seen.fact("second_touch_seconds")
+    times = first / second if second else 1.0
+    return times if times >= _CACHES and not is_lazy(seen) else 1.0

@@ -1,6 +1,6 @@
 """What the doctor measured, before anything is concluded from it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -32,6 +32,14 @@ class Evidence(Measurements):
     @property
     def state(self) -> str:
         return "cold" if self.is_cold else "warm"
+
+    def lacks(self, needs: Iterable[str]) -> tuple[str, ...]:
+        """Those of the measurements that are not there: keys of `ceilings` or `facts`; "loader", "storage" and "full"
+        are those of the state by which the run is judged."""
+        storage = "storage_cold" if self.is_cold else "storage_cached"
+        stages = {"loader": f"loader_{self.state}", "full": f"full_{self.state}", "storage": storage}
+        names = (stages.get(name, name) for name in needs)
+        return tuple(name for name in names if name not in self.ceilings and name not in self.facts)
 
     @property
     def gpu(self) -> float:
@@ -107,6 +115,15 @@ class Evidence(Measurements):
     def computes(self) -> float:
         """Images per second at which the device would never wait."""
         return self.batch_size / self.ceilings["gpu"].facts["device_seconds"]
+
+    @property
+    def first_epoch(self) -> float | None:
+        """Images per second of an epoch whose files nobody has touched: requests in flight / seconds of a first touch,
+        and not more than later epochs give. None where first touches were not measured."""
+        if not (seconds := self.fact("first_touch_seconds")) or "first_depth" not in self.facts:
+            return None
+        images = max(self.fact("first_depth"), self.fact("depth")) * self.facts.get("images_per_request", 1.0)
+        return min(images / seconds, self.measured)
 
     @property
     def full(self) -> Ceiling:

@@ -13,6 +13,11 @@ def loader_gain(seen: Evidence, rate: float) -> float:
     return max(1.0, min(rate, seen.cpu_budget, seen.fed) / seen.measured)
 
 
+def first_epoch_gain(seen: Evidence) -> float:
+    """When the first epoch is as fast as later ones."""
+    return seen.measured / (seen.first_epoch or seen.measured)
+
+
 def gpu_gain(seen: Evidence, rate: float) -> float:
     """When the GPU takes `rate`, as far as the loader and the copy allow."""
     return max(1.0, min(seen.with_copy(rate), seen.supply) / seen.measured)

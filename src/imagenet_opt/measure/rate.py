@@ -8,6 +8,8 @@ NUM_WINDOWS = 6
 LATE = 4.0
 """A batch is late that takes so many times what the median takes."""
 MANY_PAUSES = 4
+LEAST_ROUNDS = 2
+"""Batches that each worker must have made for a rate, after its first."""
 
 
 def rate_windows(stamps: Sequence[float], num_images: Sequence[int], *, multiple: int = 1) -> tuple[float, ...]:
@@ -32,3 +34,9 @@ def has_few_pauses(stamps: Sequence[float]) -> bool:
     gaps = sorted(end - begin for begin, end in pairwise(stamps))
     late = sum(gap > LATE * gaps[len(gaps) // 2] for gap in gaps)
     return 0 < late < MANY_PAUSES
+
+
+def too_slow(what: str, *, num_batches: int, batch_size: int, seconds: float, needed: int) -> str:
+    """Why there is no rate. what: "storage" or "decoding"."""
+    made = f"{num_batches} batches of {batch_size} images were made in {seconds:.0f} s, {needed} are needed"
+    return f"not measured: {what} too slow for the budget ({made}); raise --budget or lower data.batch_size"

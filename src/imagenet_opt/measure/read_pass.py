@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from threading import BrokenBarrierError
 from typing import Any, NamedTuple
 
+from imagenet_opt.measure import physics
 from imagenet_opt.measure.interleave import TurnFailed
 
 _START_SECONDS = 60.0
@@ -69,6 +70,15 @@ def sum_up(batches: Sequence[BatchRead]) -> ReadPass:
     seconds = max(batch.ended for batch in batches) - min(batch.began for batch in batches)
     num_unread = sum(batch.num_unread for batch in batches)
     return ReadPass(max(seconds, 1e-9), len(batches), num_files, num_bytes, num_unread)
+
+
+def checked(found: ReadPass) -> ReadPass:
+    """The pass itself. Raises TurnFailed for a rate that no machine can have."""
+    mb_per_image = found.num_bytes / found.num_files / 1e6
+    claim = physics.Claim(num_images=found.num_files, seconds=found.seconds, mb_per_image=mb_per_image)
+    if reason := physics.impossible(claim):
+        raise TurnFailed(f"not measured: {reason}")
+    return found
 
 
 def read_shares(shares: Sequence[Share]) -> ReadPass:

@@ -60,6 +60,13 @@ def is_lazy(seen: Evidence) -> bool | None:
     return True if released(seen) else None
 
 
+def is_lazy_at_first(seen: Evidence) -> bool:
+    """Whether the first epoch alone is slow: files come from behind the mount then, and the run was measured on files
+    that had been touched."""
+    first = seen.first_epoch
+    return bool(seen.is_cold and is_lazy(seen) and first is not None and first < SLOWER * seen.measured)
+
+
 def released(seen: Evidence) -> str:
     """What the file system itself says of files that can be fetched into it; "" where there are none, or it does not
     say."""

@@ -9,12 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Turn:
-    """first_batch_seconds: from making the loader to its first batch. stages: what the loader tells of the window."""
+    """first_batch_seconds: from making the loader to its first batch. stages: what the loader tells of the window.
+    num_made: images whose batches say that they were made within the window; None where batches say nothing."""
 
     num_images: int
     seconds: float
     first_batch_seconds: float
     stages: dict[str, float]
+    num_made: int | None = None
 
     @property
     def images_per_second(self) -> float:
@@ -48,9 +50,16 @@ def take_turn(
     drain()
     settle()
     started = time.perf_counter()
-    sizes = [len(batch) for batch in islice(batches, num_batches)]
+    sizes: list[int] = []
+    fresh: list[int] = []
+    tells = True
+    for batch in islice(batches, num_batches):
+        made_at = getattr(getattr(batch, "making", None), "made_at", None)
+        tells &= made_at is not None
+        sizes.append(len(batch))
+        fresh.append(len(batch) if made_at is not None and made_at >= started else 0)
     settle()
     seconds = time.perf_counter() - started
     if len(sizes) < num_batches:
         raise ValueError(f"the loader ended after {warmed_up + len(sizes)} of {num_warmup + num_batches} batches")
-    return Turn(sum(sizes), seconds, first_batch_seconds, drain())
+    return Turn(sum(sizes), seconds, first_batch_seconds, drain(), sum(fresh) if tells else None)

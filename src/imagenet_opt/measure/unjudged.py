@@ -4,7 +4,7 @@ from dataclasses import fields
 
 from imagenet_opt.measure.diagnosis import CAUSES, Diagnosis, Measurements
 from imagenet_opt.measure.evidence import Evidence
-from imagenet_opt.measure.verdict import judge
+from imagenet_opt.measure.verdict import NEEDS, judge
 
 NOT_MEASURED = "not_measured"
 """Key of the text that names the experiments that failed, and why."""
@@ -15,11 +15,11 @@ def conclude(seen: Evidence) -> Diagnosis:
 
     Raises KeyError where something is missing though nothing failed.
     """
-    try:
+    missing = seen.lacks(NEEDS)
+    if not missing:
         return judge(seen)
-    except KeyError:
-        if NOT_MEASURED not in seen.texts:
-            raise
+    if NOT_MEASURED not in seen.texts:
+        raise KeyError(f"no {', '.join(missing)}, though no experiment failed")
     shared = {field.name: getattr(seen, field.name) for field in fields(Measurements)}
     rates = [ceiling.images_per_second for ceiling in seen.ceilings.values()]
     return Diagnosis(

@@ -2,10 +2,11 @@
 
 from dataclasses import fields
 
-from imagenet_opt.measure.diagnosis import CAUSES, STAGES, Diagnosis, Finding, Measurements, Step
+from imagenet_opt.measure.diagnosis import CAUSES, Diagnosis, Measurements, Step
 from imagenet_opt.measure.evidence import BUSY_ENOUGH, Evidence
 from imagenet_opt.measure.gains import gains_of_environment, most_gain
-from imagenet_opt.measure.rules import RULES
+from imagenet_opt.measure.rules import RULES, look
+from imagenet_opt.measure.symptoms import is_lazy_at_first
 
 HEADS = {
     "healthy": "Healthy",
@@ -28,22 +29,27 @@ HEADS = {
     "unexplained": "Unexplained",
 }
 assert HEADS.keys() == CAUSES.keys()
+NEEDS = ("gpu", "gpu_beside_loader", "loader", "decode_all", "full", "num_workers", "usable_cpus")
+"""What each verdict rests on, beside what its rule needs."""
 BESIDE_STAGES = ("checkpoint_stall", "slow_logging", "slow_callback", "host_sync", "small_prefetch")
 """Causes that no stage has alone: they show in what the run gives less than its stages."""
 MUCH_UNEXPLAINED = 0.1
-"""Share of what is expected, from which the sentence tells that it is missing."""
+"""Share of what is expected, from which the explanation tells that it is missing."""
 
 
 def judge(seen: Evidence) -> Diagnosis:
-    """The first rule that fires is the cause; without one the run is healthy, or its gap unexplained."""
-    findings = tuple(rule(seen) for rule in RULES)
+    """The first rule that fires is the cause; without one the run is healthy, or its gap unexplained.
+
+    Raises KeyError where something of `NEEDS` is missing.
+    """
+    findings = tuple(look(rule, seen) for rule in RULES)
     fired = next((finding for finding in findings if finding.fired), None)
     cause = fired.rule if fired else "healthy" if seen.busy >= BUSY_ENOUGH else "unexplained"
     gain = fired.gain if fired else _gain_without_cause(seen, cause)
     next_stage = _next_stage(seen, gain, cause) if gain is not None else None
     shared = {field.name: getattr(seen, field.name) for field in fields(Measurements)}
     return Diagnosis(
-        sentence=_sentence(seen, cause, fired, gain, next_stage),
+        sentence=f"{HEADS[cause]}: {_says(seen, cause, gain)}.",
         cause=cause,
         expected=seen.expected,
         measured=seen.measured,
@@ -82,7 +88,7 @@ def _next_stage(seen: Evidence, gain: float, cause: str) -> str:
 
     Where decoding and training together take all CPUs, that is named by what takes most of them.
     """
-    rate = gain * seen.measured
+    rate = gain * rate_in_trouble(seen)
     of_cpus = cause in ("busy_neighbour", "few_workers", "few_cpus") and gain < 0.97 * most_gain(seen)
     if of_cpus or abs(seen.cpu_budget - rate) < 0.03 * rate:
         return "decode_all"
@@ -93,31 +99,20 @@ def _next_stage(seen: Evidence, gain: float, cause: str) -> str:
     return min(above, key=lambda name: above[name], default="decode_all")
 
 
-def _sentence(seen: Evidence, cause: str, fired: Finding | None, gain: float | None, next_stage: str | None) -> str:
-    says = _of_cause(seen, fired, gain) if fired else _without_cause(seen, cause, gain or 1)
-    after = f" The next limit: {STAGES[next_stage]}." if next_stage else ""
-    return f"{HEADS[cause]}: {says}{_gap(seen, cause)}{after}"
+def rate_in_trouble(seen: Evidence) -> float:
+    """Images per second while the cause lasts: of the first epoch where that alone is slow, else of the run."""
+    return (seen.first_epoch or seen.measured) if is_lazy_at_first(seen) else seen.measured
 
 
-def _of_cause(seen: Evidence, fired: Finding, gain: float | None) -> str:
-    possible = "" if gain is None else f" of a possible {gain * seen.measured:.0f}"
-    options = f" ({' '.join(fired.overrides)})" if fired.overrides else ""
-    typed = ": " + "; ".join(f"`{command}`" for command in fired.commands) if fired.commands else ""
-    do = f"{fired.remedy[:1].upper()}{fired.remedy[1:]}{options}{typed}"
-    return f"{fired.evidence}; {seen.measured:.0f}{possible} img/s. {do}."
-
-
-def _without_cause(seen: Evidence, cause: str, gain: float) -> str:
+def _says(seen: Evidence, cause: str, gain: float | None) -> str:
+    """What the run gives, against what."""
     device = f"the simulated {seen.simulated}" if seen.simulated else "the GPU" if seen.fact("has_gpu") else "the CPU"
-    says = f"{device} computes {seen.busy:.0%} of the time, {seen.measured:.0f} img/s"
     if cause == "healthy":
-        return f"{says}; it is the limit. A faster one would bring up to {gain:.2f} times as much."
-    return f"{says} of the {seen.expected:.0f} that the stages alone allow; no single experiment explains the rest."
-
-
-def _gap(seen: Evidence, cause: str) -> str:
-    """Said where the run gives much less than its stages, unless the sentence is about that already."""
-    if seen.unexplained <= MUCH_UNEXPLAINED or cause == "unexplained":
-        return ""
-    share = f" The run gives {seen.unexplained:.0%} less than its stages alone allow"
-    return f"{share}, which is where this shows." if cause in BESIDE_STAGES else f"{share}: that is unexplained."
+        return f"{device} computes {seen.busy:.0%} of the time, {seen.measured:.0f} img/s"
+    if cause == "unexplained":
+        return f"{seen.measured:.0f} of the {seen.expected:.0f} img/s that the stages alone allow"
+    if cause == "lazy_mount" and is_lazy_at_first(seen):
+        return f"about {rate_in_trouble(seen):.0f} img/s in the first epoch, {seen.measured:.0f} in later ones"
+    if gain is None:
+        return f"{seen.measured:.0f} img/s, and {device} alone takes {seen.gpu:.0f}"
+    return f"{seen.measured:.0f} of a possible {gain * seen.measured:.0f} img/s"

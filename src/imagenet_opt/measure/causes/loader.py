@@ -5,12 +5,13 @@ import math
 from imagenet_opt.measure.cures import data_place
 from imagenet_opt.measure.diagnosis import Finding
 from imagenet_opt.measure.evidence import Evidence
-from imagenet_opt.measure.gains import loader_gain, stall_gain
+from imagenet_opt.measure.gains import first_epoch_gain, loader_gain, stall_gain
 from imagenet_opt.measure.symptoms import (
     SLOWER,
     is_ample,
     is_crowded,
     is_lazy,
+    is_lazy_at_first,
     is_short_of_cpu,
     is_slow_reading,
     is_starved,
@@ -19,6 +20,8 @@ from imagenet_opt.measure.symptoms import (
 
 _NEARER = {False: "pack the data into shards on a local disk", True: "copy the shards to a local disk"}
 """By whether the data is packed already."""
+_LEAST_GAIN = 1.05
+"""Batches that are made ahead bring nothing to a run that gives what its stages give already."""
 
 
 def lazy_mount(seen: Evidence) -> Finding:
@@ -26,16 +29,18 @@ def lazy_mount(seen: Evidence) -> Finding:
     lazy, data = is_lazy(seen), data_place(seen)
     if lazy is None:
         return Finding("lazy_mount", None, f"could not be looked at: {seen.texts.get('first_touch', 'not tried')}")
-    fired = is_slow_reading(seen) and lazy
+    at_first, slow = is_lazy_at_first(seen), is_slow_reading(seen)
+    touches = f"files take {1000 * first:.0f} ms at their first touch, {1000 * second:.0f} ms at their second"
+    if at_first and seen.first_epoch is not None:
+        touches += f": the first epoch gives about {seen.first_epoch:.0f} img/s, later ones {seen.measured:.0f}"
+    fired = lazy and (at_first or slow)
     return Finding(
         "lazy_mount",
         fired,
-        f"files take {1000 * first:.0f} ms at their first touch, {1000 * second:.0f} ms at their second, out of memory"
-        if "lazy" in seen.facts
-        else released(seen),
+        touches if "lazy" in seen.facts else released(seen),
         f"fetch every file once before training, or {_NEARER[data.packed]}",
         commands=(data.hydrate(), data.pack()),
-        gain=loader_gain(seen, seen.decode) if fired else None,
+        gain=first_epoch_gain(seen) if at_first else loader_gain(seen, seen.decode) if fired else None,
     )
 
 
@@ -73,7 +78,8 @@ def small_prefetch(seen: Evidence) -> Finding:
     ahead, workers = seen.facts["prefetch_factor"], max(1.0, seen.facts["num_workers"])
     gap = seen.ceilings[f"loader_{seen.state}"].facts.get("longest_gap_seconds", 0.0)
     is_enough = is_ample(seen) or (not is_slow_reading(seen) and not is_short_of_cpu(seen))
-    fired = is_starved(seen) and bool(ahead) and is_enough and not is_crowded(seen)
+    helps = stall_gain(seen) >= _LEAST_GAIN
+    fired = is_starved(seen) and bool(ahead) and is_enough and helps and not is_crowded(seen)
     return Finding(
         "small_prefetch",
         fired,

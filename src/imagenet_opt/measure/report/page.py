@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from imagenet_opt.measure.confidence import confidence
 from imagenet_opt.measure.diagnosis import STAGES, Diagnosis, Finding
+from imagenet_opt.measure.explanation import explanation, least_stage
 from imagenet_opt.measure.report import FOLDER, charts, timeline_chart
 from imagenet_opt.measure.report.difference import careful, differences, show
 from imagenet_opt.measure.report.packed import pack
@@ -47,6 +48,8 @@ def render(record: Record, baseline: Record | None = None, *, price_per_hour: fl
         baseline=baseline,
         found=found,
         cause=meaning(found) if found else None,
+        explanation=explanation(found) if found else [],
+        least_stage=least_stage(found) if found else None,
         next_stage=STAGES.get(found.next_stage, found.next_stage) if found and found.next_stage else None,
         sure=confidence(found) if found else None,
         simulated=record.simulated,

@@ -3,8 +3,10 @@
 from typing import NamedTuple
 
 from imagenet_opt.measure.diagnosis import Diagnosis
+from imagenet_opt.measure.evidence import evidence_of
 from imagenet_opt.measure.report.record import IMAGENET_IMAGES, Record
 from imagenet_opt.measure.unjudged import is_judged
+from imagenet_opt.measure.verdict import rate_in_trouble
 
 
 class Tile(NamedTuple):
@@ -33,7 +35,9 @@ def rates(found: Diagnosis) -> dict[str, float]:
     """Images per second now, as expected, and with what comes next: the cause mended, or a faster GPU."""
     known = {"now": found.measured, "expected": found.expected}
     if found.next_gain is not None:
-        known["faster GPU" if found.cause == "healthy" else "if mended"] = found.measured * found.next_gain
+        known["faster GPU" if found.cause == "healthy" else "if mended"] = (
+            rate_in_trouble(evidence_of(found)) * found.next_gain
+        )
     return known
 
 

@@ -1,0 +1,147 @@
+"""The doctor's experiments that only read: first touches, requests in flight, files in memory."""
+
+import contextlib
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from imagenet_opt.cli.doctor_ceilings import Span
+from imagenet_opt.cli.doctor_samples import Rows
+from imagenet_opt.cli.doctor_stages import Patient
+from imagenet_opt.data.depth import FIRST
+from imagenet_opt.errors import ImagenetOptError, printable
+from imagenet_opt.measure.diagnosis import Ceiling
+from imagenet_opt.measure.evidence import MOSTLY
+from imagenet_opt.measure.first_touch import NOT_MEMORY_SECONDS, FirstTouch, touch_twice
+from imagenet_opt.measure.page_cache import Eviction, Residency
+from imagenet_opt.measure.reads import DEPTHS, DepthReads, read_at_depths
+from imagenet_opt.measure.storage_limit import StorageLimit, storage_limit
+
+Announce = Callable[[str], None]
+"""Told what is measured next."""
+
+_DEPTHS_CACHED = (1, 4, 16)
+"""Beyond these a process of Python threads reads no more from memory, and hardly hears the clock."""
+UNITS = 30
+"""Stretches of time that all experiments take together."""
+_TOUCHING = 3.0
+"""Seconds of first touches, at least: files behind a lazy mount take a third of a second each."""
+
+
+class Reading:
+    """What is measured, by name, and the experiments that only read.
+
+    budget_seconds: for all experiments, start-up left out; slow storage takes more.
+    failed: experiments that could not be made, and why; the others go on.
+    """
+
+    def __init__(self, patient: Patient, *, budget_seconds: float, announce: Announce) -> None:
+        self.patient, self.samples = patient, patient.samples
+        self.unit = budget_seconds / UNITS
+        self.announce = announce
+        self.ceilings: dict[str, Ceiling] = {}
+        self.curves: dict[str, tuple[tuple[float, float], ...]] = {}
+        self.facts: dict[str, float] = {}
+        self.texts: dict[str, str] = {}
+        self.failed: dict[str, str] = {}
+        self.storage_limit: StorageLimit | None = None
+
+    def _span(self, units: float) -> Span:
+        """An experiment that is slow may take as long as all were to take."""
+        return Span(units * self.unit, longest=UNITS * self.unit)
+
+    @contextlib.contextmanager
+    def _experiment(self, what: str) -> Iterator[None]:
+        """Announced; where it fails the reason is kept, and the next one comes."""
+        self.announce(what)
+        try:
+            yield
+        except (ImagenetOptError, torch.OutOfMemoryError) as error:
+            self.failed[what] = printable(str(error).partition("\n")[0]).removeprefix("not measured: ")
+            print(f"{what} could not be measured: {self.failed[what]}", file=sys.stderr, flush=True)
+
+    def read(self) -> None:
+        seconds = self.unit
+        with self._experiment("first touch of files, and second"):
+            few = list(self._groups(self.samples.take(40)))
+            self.facts["images_per_request"] = sum(map(len, few)) / len(few)
+            touch = touch_twice(self.samples.read, self.samples.evict, few, seconds=max(_TOUCHING, 2 * seconds))
+            self._note_touch(touch)
+        with self._experiment("reading from storage, 1 to 256 requests in flight"):
+            rows = self.samples.take(min(max(64, len(self.samples.index) // 4), 20_000))
+            self._note_eviction(self.samples.evict(rows))
+            groups = list(self._groups(rows))
+            again = [] if self.facts.get("lazy") else itertools.cycle(groups)  # a second touch would be another storage
+            curve = read_at_depths(
+                self.samples.read_and_drop, itertools.chain(groups, again), DEPTHS, seconds=seconds / 2
+            )
+            self._note_curve(curve)
+        with self._experiment("bringing files into memory"):
+            self.samples.warm(2 * seconds)
+            self._note_kept(self.samples.kept())
+        with self._experiment("reading from memory, 1 to 16 requests in flight"):
+            self._read_from_memory(seconds)
+
+    def _read_from_memory(self, seconds: float) -> None:
+        if not self.facts["kept_in_memory"]:
+            return
+        cached = itertools.cycle(self._groups(self.samples.warm_rows))
+        found = read_at_depths(self.samples.read, cached, _DEPTHS_CACHED, seconds=seconds / len(_DEPTHS_CACHED))
+        if self.facts["kept_in_memory"] < 1 and found[0].latency_median >= NOT_MEMORY_SECONDS:
+            self._note_kept(Residency(0.0, f"each takes {1000 * found[0].latency_median:.0f} ms again"))
+            return
+        self.ceilings["storage_cached"] = _best(found).ceiling
+        self.curves["reads_in_flight_cached"] = _points(found)
+
+    def _note_kept(self, kept: Residency) -> None:
+        """Files that are read again may come from the storage again, as on a mount that caches nothing."""
+        self.facts["kept_in_memory"] = 0.5 if kept.share is None else float(kept.share >= MOSTLY)
+        if kept.share is not None and kept.share < MOSTLY:
+            reason = f"{kept.share:.0%} of those just read is there ({kept.method})"
+            self.texts["memory"] = f"they do not stay in this machine's memory: {reason}; nothing is measured there"
+
+    def _groups(self, rows: Rows) -> Iterator[Rows]:
+        """What one request brings, batch by batch."""
+        size = self.patient.how.batch_size
+        for start in range(0, len(rows), size):
+            batch = rows[start : start + size]
+            for group in self.samples.store.groups(batch):
+                yield batch[group]
+
+    def _note_touch(self, touch: FirstTouch) -> None:
+        self.facts["first_touch_seconds"] = float(np.median(touch.first_seconds))
+        self.facts["second_touch_seconds"] = float(np.median(touch.second_seconds))
+        self.facts["first_depth"] = float(self._first_depth() * max(1, self.patient.num_workers))
+        self.texts["first_touch"] = touch.evidence
+        if touch.lazy is not None:
+            self.facts["lazy"] = float(touch.lazy)
+
+    def _first_depth(self) -> int:
+        """Requests of each worker with which an epoch begins."""
+        asked = self.patient.how.reads_in_flight
+        return FIRST if asked == "auto" else int(asked)
+
+    def _note_eviction(self, eviction: Eviction) -> None:
+        """The first that is not verified tells of all."""
+        if self.facts.get("cold_verified", 1.0):
+            self.facts["cold_verified"] = float(eviction.verified)
+            self.texts["cold"] = eviction.evidence
+
+    def _note_curve(self, curve: tuple[DepthReads, ...]) -> None:
+        self.ceilings["storage_cold"] = _best(curve).ceiling
+        self.curves["reads_in_flight"] = _points(curve)
+        self.facts["storage_latency_seconds"] = curve[0].latency_median
+        if len(curve) > 1:
+            self.storage_limit = storage_limit(curve)
+            self.texts["storage"] = self.storage_limit.evidence
+
+
+def _best(curve: tuple[DepthReads, ...]) -> DepthReads:
+    return max(curve, key=lambda reads: reads.images_per_second)
+
+
+def _points(curve: tuple[DepthReads, ...]) -> tuple[tuple[float, float], ...]:
+    return tuple((float(one.depth), one.images_per_second) for one in curve)

@@ -40,6 +40,7 @@ def command(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_run_leaves_no_value_of_the_environment_anywhere(images_root: Path, tmp_path: Path) -> None:
     done = command(
         f"data.root={images_root}",

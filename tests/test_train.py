@@ -13,6 +13,8 @@ import pytest
 import timm
 import torch
 
+from imagenet_opt.cli.dashboard import SECTIONS
+
 REPOSITORY = Path(__file__).parents[1]
 
 TINY = (
@@ -84,7 +86,8 @@ def metrics(folder: Path) -> list[dict[str, str]]:
 def clean(images_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("clean") / "run"
-    done = train(folder, images_root, "checkpoint.every_n_steps=2")
+    more = ("checkpoint.every_n_steps=2", "callbacks.host_utilization.interval_seconds=0.02")
+    done = train(folder, images_root, *more)
     assert done.returncode == 0, done.stderr
     assert "run finished" in done.stdout
     return folder
@@ -110,6 +113,13 @@ def test_a_run_leaves_all_that_the_summary_names(clean: Path) -> None:
     rows = metrics(clean)
     assert [int(row["step"]) for row in rows if row["train/loss"]] == [1, 3, 5, 7, 9, 11]
     assert [row["val/acc1"] != "" for row in rows].count(True) == 2
+
+
+def test_every_chart_of_the_workspace_has_numbers(clean: Path) -> None:
+    with (clean / "metrics.csv").open() as file:
+        logged = set(next(csv.reader(file)))
+    drawn = {metric for metrics in SECTIONS.values() for metric in metrics}
+    assert {metric for metric in drawn if not metric.startswith("gpu/")} <= logged
 
 
 def test_the_network_opens_in_plain_timm(clean: Path) -> None:
@@ -152,6 +162,7 @@ def test_a_slurm_job_that_is_warned_saves_queues_itself_and_goes_on_bit_for_bit(
     assert metrics(clean) == metrics(folder)
 
 
+@pytest.mark.slow
 def test_max_steps_ends_inside_an_epoch_and_the_same_command_again_changes_nothing(
     images_root: Path, tmp_path: Path
 ) -> None:
@@ -216,17 +227,27 @@ def test_two_processes_share_the_samples_and_the_weights(clean: Path, images_roo
     assert float(rows[-1]["val/acc1"]) * 39 == pytest.approx(round(float(rows[-1]["val/acc1"]) * 39), abs=1e-4)
 
 
-def test_mistakes_end_in_one_line_without_a_traceback(images_root: Path, tmp_path: Path) -> None:
-    for override, expected in (
-        ("hydra.run.dir=/proc/none", "RunFolderError: cannot write the run folder: /proc/none: No such file"),
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
         ("model.name=resnet5O", "UnknownModel: timm has no model 'resnet5O' (model.name); near: resnet50"),
-    ):
-        done = train(tmp_path / "run", images_root, override)
-        assert done.returncode == 2
-        assert expected in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        pytest.param(
+            "hydra.run.dir=/proc/none",
+            "RunFolderError: cannot write the run folder: /proc/none: No such file",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_mistake_ends_in_one_line_without_a_traceback(
+    override: str, expected: str, images_root: Path, tmp_path: Path
+) -> None:
+    done = train(tmp_path / "run", images_root, override)
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_is_rehearsed_without_the_accelerator(tmp_path: Path, images_root: Path) -> None:
     run = train(tmp_path / "run", images_root, "rehearse=a10g", "+experiment=aggressive", "data.prefetch_factor=2")
     assert run.returncode == 0, run.stderr

@@ -15,6 +15,9 @@ from imagenet_opt.errors import RunFolderError
 FIRST = """
 import os, sys, time
 from pathlib import Path
+from types import SimpleNamespace
+# Lightning itself takes seconds to import.
+sys.modules["lightning.fabric.utilities.rank_zero"] = SimpleNamespace(rank_zero_only=SimpleNamespace(rank=0))
 from imagenet_opt.cli.alone import keep_others_out
 keep_others_out(Path(sys.argv[1]), wait_seconds=0)
 if os.fork() == 0:
@@ -57,6 +60,9 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 FILES_OF_WORKERS = """
 import os, sys
 from pathlib import Path
+from types import SimpleNamespace
+# Lightning itself takes seconds to import.
+sys.modules["lightning.fabric.utilities.rank_zero"] = SimpleNamespace(rank_zero_only=SimpleNamespace(rank=0))
 from imagenet_opt.cli.alone import keep_others_out
 keep_others_out(Path(sys.argv[1]), wait_seconds=0)
 if (worker := os.fork()) == 0:

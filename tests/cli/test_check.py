@@ -159,6 +159,7 @@ def test_names_of_wordnet_are_judged_as_imagenet(check: Check, root: Path) -> No
     assert found["validation images"]["details"][0] == "n01440760: 12 images"
 
 
+@pytest.mark.slow
 def test_processes_find_what_one_finds(root: Path) -> None:
     for i in (2, 9):
         Image.new("CMYK", (40, 40)).save(root / f"train/class1/image00{i}.JPEG")

@@ -60,6 +60,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_step_is_taken_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ResNet takes a minute to compile: here torch leaves it as it is."""
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")

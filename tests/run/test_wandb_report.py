@@ -28,6 +28,7 @@ print(log_report(folder, folder / "report.html", project="p"))
 """
 
 
+@pytest.mark.slow
 def test_the_page_becomes_a_row_of_the_same_run_after_its_last(tmp_path: Path) -> None:
     log_a_run(tmp_path, TRAIN)
     (tmp_path / "report.html").write_text("<p>why</p>")

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 LIFE = """
 import json, logging, os, signal, sys
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
@@ -60,6 +62,7 @@ def records(folder: Path) -> list[list[dict]]:
     return [[json.loads(line) for line in output.stdout.splitlines()] for output in outputs]
 
 
+@pytest.mark.slow
 def test_however_often_it_is_killed_each_step_is_there_once_and_whole(tmp_path: Path) -> None:
     first = live(tmp_path, (0, 20, "stopped"), (15, 35, "killed"), SLURM_PASSWORD="hunter2")
     assert first.returncode == -9

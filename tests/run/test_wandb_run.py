@@ -1,5 +1,6 @@
 """W&B without a key, a terminal or a network: offline, one id, no question."""
 
+import json
 import os
 import pty
 import subprocess
@@ -57,6 +58,7 @@ def log_a_run(
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_without_a_key_it_is_offline_and_a_restart_keeps_the_id(tmp_path: Path) -> None:
     first, second = log_a_run(tmp_path), log_a_run(tmp_path)
     run_id = (tmp_path / "wandb_id.txt").read_text().strip()
@@ -64,11 +66,13 @@ def test_without_a_key_it_is_offline_and_a_restart_keeps_the_id(tmp_path: Path) 
     assert list((tmp_path / "wandb").glob(f"offline-run-*-{run_id}/run-{run_id}.wandb"))
 
 
+@pytest.mark.slow
 def test_a_preempted_run_whose_wandb_was_stopped_too_ends_with_a_warning(tmp_path: Path) -> None:
     (warning, ended) = log_a_run(tmp_path, LOSE_ITS_PROCESS, WANDB_MODE="offline")
     assert warning.startswith("W&B could not end its run") and ended == "ENDED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variables", "said"),
     [({"WANDB_MODE": "online"}, "no W&B key for mode online"), ({"WANDB_API_KEY": "short"}, "cannot use its key")],
@@ -90,34 +94,35 @@ def test_an_unknown_mode_names_its_key(tmp_path: Path, monkeypatch: pytest.Monke
         build_wandb(folder=str(tmp_path), project="p")
 
 
-FIND_A_KEY = """
+FIND_KEYS = """
+import json, os, sys
 from urllib.parse import urlparse
-import os, wandb
+import wandb
 from imagenet_opt.run.wandb_run import has_key
-netrc = os.environ["NETRC"]
-if os.path.exists(netrc):
-    text = open(netrc).read().replace("HOST", urlparse(wandb.Settings().base_url).hostname)
-    open(netrc, "w").write(text)
-print("KEY", has_key())
+host = urlparse(wandb.Settings().base_url).hostname
+for number, (variables, netrc) in enumerate(json.loads(sys.argv[1])):
+    if os.fork() == 0:  # what W&B knows, it keeps
+        os.environ.update(variables, NETRC=os.path.join(os.environ["HOME"], f"netrc{number}"))
+        if netrc:
+            with open(os.open(os.environ["NETRC"], os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+                file.write(netrc.replace("HOST", host))
+        print("KEY", number, has_key(), flush=True)
+        os._exit(0)
+    os.wait()
 """
 
 
-@pytest.mark.parametrize(
-    ("variable", "netrc", "found"), [(True, False, True), (False, True, True), (False, False, False)]
-)
-def test_a_key_is_found_where_wandb_login_puts_it(variable: bool, netrc: bool, found: bool, tmp_path: Path) -> None:
-    file = tmp_path / "netrc"
-    if netrc:
-        file.write_text(f"machine HOST\n  login user\n  password {'k' * 40}\n")
-        file.chmod(0o600)
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
-    environment |= {"HOME": str(tmp_path), "NETRC": str(file)} | ({"WANDB_API_KEY": "k" * 40} if variable else {})
+def test_a_key_is_found_where_wandb_login_puts_it(tmp_path: Path) -> None:
+    netrc = f"machine HOST\n  login user\n  password {'k' * 40}\n"
+    cases = [({"WANDB_API_KEY": "k" * 40}, ""), ({}, netrc), ({}, "")]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")} | {"HOME": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", FIND_A_KEY],
+        [sys.executable, "-c", FIND_KEYS, json.dumps(cases)],
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert f"KEY {found}" in done.stdout, done.stderr
+    found = [line for line in done.stdout.splitlines() if line.startswith("KEY")]
+    assert found == ["KEY 0 True", "KEY 1 True", "KEY 2 False"], done.stderr

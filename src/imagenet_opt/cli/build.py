@@ -13,7 +13,8 @@ import torch
 from hydra.errors import HydraException
 from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch import Callback, Trainer, seed_everything
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.utilities import rank_zero_info
 from omegaconf import DictConfig, OmegaConf, open_dict
 from pydantic import TypeAdapter, ValidationError
@@ -160,15 +161,25 @@ def build_trainer(config: DictConfig) -> Trainer:
         every = config.trainer.log_every_n_steps
         if config.trainer.max_steps > 0:
             every = max(1, min(every, config.trainer.max_steps))
+        callbacks = [Rewind(), *make(config.callbacks, "callbacks").values()]
         trainer: Trainer = make_trainer(
             log_every_n_steps=every,
-            callbacks=[Rewind(), *make(config.callbacks, "callbacks").values()],
+            callbacks=callbacks,
             logger=list(make(config.logger, "logger").values()),
+            **{key: value for key, value in _without_defaults(callbacks).items() if key not in config.trainer},
         )
     except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
         raise ConfigError(f"trainer: {error}") from error
     _tell_crowding(trainer)
     return trainer
+
+
+def _without_defaults(callbacks: list[Callback]) -> dict[str, bool]:
+    """Options that keep Lightning from adding a checkpoint callback or a progress bar that the user left out."""
+    return {
+        "enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in callbacks),
+        "enable_progress_bar": any(isinstance(callback, ProgressBar) for callback in callbacks),
+    }
 
 
 def _tell_crowding(trainer: Trainer) -> None:

@@ -15,8 +15,8 @@ from imagenet_opt import errors
 from imagenet_opt.cli.build import Run, build_run, precision_of
 from imagenet_opt.cli.overrides import complete, config_folder
 from imagenet_opt.machine import usable_cpus
-from imagenet_opt.run.rewind import Rewind
 from imagenet_opt.run.metrics_csv import MetricsCsv, read_rows
+from imagenet_opt.run.rewind import Rewind
 
 RECIPES = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
 

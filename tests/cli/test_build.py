@@ -77,7 +77,7 @@ def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> Non
         (("data.batch_size=many",), errors.ConfigError, ("data.batch_size=many",)),
         (("+data.colour=red",), errors.ConfigError, ("colour",)),
         (("+trainer.max_epoch=3",), errors.ConfigError, ("trainer", "max_epoch")),
-        (("callbacks.mixing.mode=sometimes",), errors.ConfigError, ("callbacks.mixing.mode", "auto")),
+        (("callbacks.mixing.mode=auto",), errors.ConfigError, ("callbacks.mixing.mode=auto must be 'on' or 'off'",)),
         (("resume_from=/nowhere/last.ckpt",), errors.CheckpointNotFound, ("/nowhere/last.ckpt", "resume_from")),
         (("trainer.max_steps=abc",), errors.ConfigError, ("trainer.max_steps=abc",)),
         (("trainer.max_epochs=abc",), errors.ConfigError, ("trainer.max_epochs=abc",)),

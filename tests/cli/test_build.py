@@ -16,6 +16,7 @@ from imagenet_opt.cli.build import Run, build_run, precision_of
 from imagenet_opt.cli.overrides import complete, config_folder
 from imagenet_opt.machine import usable_cpus
 from imagenet_opt.run.metrics_csv import MetricsCsv, read_rows
+from imagenet_opt.run.rank_check import RankCheck
 from imagenet_opt.run.rewind import Rewind
 
 RECIPES = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
@@ -144,7 +145,7 @@ def test_a_run_trains_without_any_one_callback_and_gets_no_substitute(
     run = build_run(config)
     used = Counter(type(callback).__module__ for callback in run.trainer.callbacks)  # type: ignore[attr-defined]
     others = [node._target_.rpartition(".")[0] for node in config.callbacks.values()]
-    assert used == Counter([*others, Rewind.__module__])
+    assert used == Counter([*others, RankCheck.__module__, Rewind.__module__])
     run.trainer.fit(run.model, datamodule=run.data)
     assert run.trainer.global_step == 1
     assert [file.name for file in tmp_path.rglob("last.ckpt")] == ([] if name == "checkpoint" else ["last.ckpt"])

@@ -30,6 +30,7 @@ from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer
 from imagenet_opt.run import checkpoint as checkpoints
+from imagenet_opt.run.rank_check import RankCheck
 from imagenet_opt.run.rewind import Rewind
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ def build_run(config: DictConfig) -> Run:
     seed_everything(config.seed, verbose=False)
     found = checkpoints.find(config.resume_from, folder)
     data = _make_data(config, found)
-    trainer = build_trainer(config)
+    trainer = build_trainer(config, RankCheck(found))
     model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
     done_steps = 0
     if found is not None:
@@ -147,7 +148,8 @@ def precision_of(precision: Any, device: torch.device) -> Any:
     return "bf16-mixed" if fast_on_cpu else "32-true"
 
 
-def build_trainer(config: DictConfig) -> Trainer:
+def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
+    """first: callbacks whose hooks run before those of the configuration."""
     if config.trainer.accelerator == "auto":
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     else:
@@ -161,7 +163,7 @@ def build_trainer(config: DictConfig) -> Trainer:
         every = config.trainer.log_every_n_steps
         if config.trainer.max_steps > 0:
             every = max(1, min(every, config.trainer.max_steps))
-        callbacks = [Rewind(), *make(config.callbacks, "callbacks").values()]
+        callbacks = [*first, Rewind(), *make(config.callbacks, "callbacks").values()]
         trainer: Trainer = make_trainer(
             log_every_n_steps=every,
             callbacks=callbacks,

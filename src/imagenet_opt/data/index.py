@@ -11,13 +11,15 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from imagenet_opt.data.columns import check_ends, check_range, open_column
@@ -74,16 +76,20 @@ def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
     """Index of `root`/`split`, one folder per class, from the cache when nothing changed.
 
     The cache is good as long as every folder's modification time is the same: adding, removing or renaming
-    a file changes its folder's.
+    a file changes its folder's. Of several processes with one cache folder one lists the files; the others wait.
 
     Raises DatasetNotFound, EmptyClass.
     """
     folder = split_folder(root, split)
     cached = cache_dir / "index" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:24]
     index = _load(cached, folder)
-    if index is None:
-        index, folders = _scan(folder)
-        _save(cached, index, folders)
+    if index is not None:
+        return index
+    with _alone(cache_dir / "locks" / f"{cached.name}.lock", folder):
+        index = _load(cached, folder)  # another process may have listed the folder meanwhile
+        if index is None:
+            index, folders = _scan(folder)
+            _save(cached, index, folders)
     return index
 
 
@@ -178,6 +184,23 @@ def _leads_up(folder: str) -> bool:
 def _modified(folder: Path, folders: Iterable[str]) -> list[int]:
     with ThreadPoolExecutor(_SCAN_THREADS) as threads:
         return list(threads.map(lambda below: os.stat(folder / below).st_mtime_ns, folders))
+
+
+@contextmanager
+def _alone(file: Path, folder: Path) -> Iterator[None]:
+    """Lists `folder` in one process at a time; in all at once where `file` cannot be written or locked."""
+    lock = FileLock(file)
+    with suppress(OSError, NotImplementedError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            log.info(f"another process lists {folder}: waiting for its index")
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _load(cached: Path, folder: Path) -> FileIndex | None:

@@ -86,6 +86,11 @@ class Classifier(LightningModule):
     def micro_batch_size(self) -> int | None:
         return self.micro_batches.size
 
+    def setup(self, stage: str) -> None:
+        """Dropout and stochastic depth differ between processes; the weights, drawn before, are the same."""
+        if self.trainer.world_size > 1:
+            torch.manual_seed(torch.initial_seed() + self.global_rank)
+
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer(self.net, device=self.trainer.strategy.root_device)
         self._asked = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]

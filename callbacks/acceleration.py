@@ -16,7 +16,7 @@ from imagenet_opt.model.cuda_graph import (
     capture_on_gpu,
     without_autocast_cache,
 )
-from imagenet_opt.model.micro_batch import ran_out
+from imagenet_opt.model.micro_batch import part_sizes, ran_out
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _GRAPH_MODES = ("reduce-overhead", "max-autotune")
@@ -28,8 +28,9 @@ class Acceleration(Callback):
 
     channels_last: the network's and the images' memory order. tf32: matrix products and convolutions in TF32 where
     float32 is used. cudnn_benchmark: let cuDNN time its algorithms for each shape. compile: torch.compile in place,
-    so that the keys of checkpoints stay clean, at the first training batch of each image size and tried there by a
-    forward and backward with buffers and random state restored; on_failure: "eager" goes on uncompiled and says
+    so that the keys of checkpoints stay clean, at the first training batch of each shape (of a micro-batch, where there
+    are any) and tried there by a forward and backward with buffers and random state restored; torch's limit of
+    recompilations grows with the number of shapes; on_failure: "eager" goes on uncompiled and says
     why, "stop" raises.
     cuda_graph: the forward and backward of each training shape (of a micro-batch, where there are any) are captured at
     its first batch and replayed as one launch; loss and optimizer stay as they are, validation and other shapes too.
@@ -91,6 +92,7 @@ class Acceleration(Callback):
         self._micro_batch_size: int | None = None
         self._graphed: GraphedForward | None = None
         self._before: tuple[str, bool, bool] | None = None
+        self._recompile_limit: int | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         net = self._net(pl_module)
@@ -101,29 +103,29 @@ class Acceleration(Callback):
             net.to(memory_format=torch.channels_last)
         if self.gradient_checkpointing:
             _checkpoint_gradients(net)
-        if self.compile and self.compile_mode != "default" and trainer.strategy.root_device.type == "cpu":
-            rank_zero_info(f"acceleration: compile mode {self.compile_mode} is for GPUs; default on this CPU")
-            self.compile_mode = "default"
+        mode = self._mode(trainer)
+        if self.compile and mode != self.compile_mode:
+            rank_zero_info(f"acceleration: compile mode {self.compile_mode} is for GPUs; {mode} on this CPU")
         if self.cuda_graph:
             self.cuda_graph = _can_graph(trainer)
         self._tried, self._captured = set(), set()
         on = [name for name in _acting_switches(trainer.strategy.root_device) if getattr(self, name)]
-        on += [f"compile ({self.compile_mode})"] if self.compile else []
+        on += [f"compile ({mode})"] if self.compile else []
         rank_zero_info(f"acceleration: {', '.join(on) or 'nothing'} on")
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._lay_out(batch)
-        if self.compile and (shape := _images(batch).shape) not in self._tried:
-            self._tried.add(shape)
-            self._compile(trainer, pl_module, _images(batch))
+        size = getattr(pl_module, "micro_batch_size", None)
+        if self.compile or self.cuda_graph:
+            parts = _parts(_images(batch), size)
+        if self.compile:
+            for images in _new(parts, self._tried):
+                self._compile(trainer, pl_module, images)
         if self.cuda_graph:
-            size = getattr(pl_module, "micro_batch_size", None)
             if size != self._micro_batch_size:  # memory ran out, and no batch of the former size comes again
                 self._release_graphs()
                 self._micro_batch_size = size
-            images = _images(batch)[:size]
-            if images.shape not in self._captured:
-                self._captured.add(images.shape)
+            for images in _new(parts, self._captured):
                 self._capture(trainer, pl_module, images)
 
     def on_validation_batch_start(
@@ -140,6 +142,9 @@ class Acceleration(Callback):
         if self._before is not None:
             _set_switches(*self._before)
             self._before = None
+        if self._recompile_limit is not None:
+            torch._dynamo.config.recompile_limit = self._recompile_limit
+            self._recompile_limit = None
         self._release_graphs()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -148,6 +153,9 @@ class Acceleration(Callback):
     def summary(self) -> dict[str, float]:
         seconds = {"compile_seconds": self.compile_seconds, "cuda_graph_seconds": self.cuda_graph_seconds}
         return {f"startup/{name}": value for name, value in seconds.items() if value is not None}
+
+    def _mode(self, trainer: Trainer) -> str:
+        return "default" if trainer.strategy.root_device.type == "cpu" else self.compile_mode
 
     def _net(self, pl_module: LightningModule) -> nn.Module:
         net = getattr(pl_module, self.network, None)
@@ -171,11 +179,17 @@ class Acceleration(Callback):
     def _compile(self, trainer: Trainer, pl_module: LightningModule, images: Tensor) -> None:
         net = self._net(pl_module)
         if len(self._tried) == 1:
-            net.compile(mode=self.compile_mode, fullgraph=self.fullgraph, dynamic=False)
-        images = images[: getattr(pl_module, "micro_batch_size", None)]
+            net.compile(mode=self._mode(trainer), fullgraph=self.fullgraph, dynamic=False)
+        self._allow_recompilations(len(self._tried))
         began = time.perf_counter()
         try:
-            with _undisturbed(net, images), _training_context(trainer, images, graphed=self.cuda_graph):
+            with (
+                _undisturbed(net, images),
+                _training_context(trainer, images, graphed=self.cuda_graph),
+                torch._dynamo.config.patch(
+                    fail_on_recompile_limit_hit=True
+                ),  # else torch goes on eagerly and does not raise
+            ):
                 net(images).float().sum().backward()
         except Exception as error:
             if self.on_failure == "stop":
@@ -187,7 +201,14 @@ class Acceleration(Callback):
             return
         seconds = time.perf_counter() - began
         self.compile_seconds = (self.compile_seconds or 0.0) + seconds
-        rank_zero_info(f"acceleration: compiled for images of {tuple(images.shape[-2:])} in {seconds:.1f} s")
+        rank_zero_info(f"acceleration: compiled for images of {tuple(images.shape)} in {seconds:.1f} s")
+
+    def _allow_recompilations(self, num_shapes: int) -> None:
+        """Beyond its limit torch goes on eagerly; the limit that was set before is left for validation."""
+        config = torch._dynamo.config
+        if self._recompile_limit is None:
+            self._recompile_limit = config.recompile_limit
+        config.recompile_limit = self._recompile_limit + num_shapes
 
     def _capture(self, trainer: Trainer, pl_module: LightningModule, images: Tensor) -> None:
         began = time.perf_counter()
@@ -213,6 +234,19 @@ class Acceleration(Callback):
             self._graphed.release()
             self._graphed = None
         self._captured.clear()
+
+
+def _parts(images: Tensor, size: int | None) -> list[Tensor]:
+    """One micro-batch of each number of images that occurs in the batch."""
+    return [images[:num] for num in dict.fromkeys(part_sizes(len(images), size))]
+
+
+def _new(parts: list[Tensor], known: set[torch.Size]) -> Iterator[Tensor]:
+    """The parts whose shape is not in `known`, which then has their shapes."""
+    for images in parts:
+        if images.shape not in known:
+            known.add(images.shape)
+            yield images
 
 
 def _images(batch: Any) -> Tensor:

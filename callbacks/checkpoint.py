@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
 
@@ -42,9 +43,10 @@ class Checkpoint(LightningCheckpoint):
     A checkpoint inside an epoch is taken as the next batch begins, when all that belongs to the step before is logged;
     one at the end of an epoch after validation. When a callback or the loader raises Preempted, the state is saved as
     it is between two batches; a validation that was left is done first by the run that goes on.
-    The random state of the CPU and of the GPU is in it; a loader should have a generator of its own, since starting it
-    else draws from that state, at another moment in a resumed run. For strategies whose state is whole in each process,
-    as one device's and DDP's are.
+    The random states of the CPU and of the GPU of each process are in it, and each process gets its own again; a
+    process that the saved run did not have keeps the state that it has. A loader should have a generator of its own,
+    since starting it else draws from that state, at another moment in a resumed run. For strategies whose state is
+    whole in each process, as one device's and DDP's are.
 
     | key, at the logging step after a save | unit |
     |---|---|
@@ -74,10 +76,12 @@ class Checkpoint(LightningCheckpoint):
         self.monitor = monitor
         self.best = -math.inf
         self._random: dict[str, Any] | None = None
+        self._rank = 0
         self._validates_first = False
         self._writer: CheckpointWriter | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._rank = trainer.global_rank
         self.folder = Path(trainer.strategy.broadcast(str(self.folder or trainer.default_root_dir)))
         self._saved_step, self._saved_at, self._validated_step = -1, time.monotonic(), -1
         self._first_step = sys.maxsize  # nothing can be saved before training starts
@@ -154,12 +158,14 @@ class Checkpoint(LightningCheckpoint):
 
     def state_dict(self) -> dict[str, Any]:
         random = self._random_before if self._validates_first else _random_state()
-        return {"best": self.best, "random": random, "validates_first": self._validates_first}
+        return {"best": self.best, "random": _of_all_ranks(random), "validates_first": self._validates_first}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best, self._random = state_dict["best"], state_dict["random"]
+        self.best, saved = state_dict["best"], state_dict["random"]
         self._validates_first = state_dict.get("validates_first", False)
-        torch.set_rng_state(state_dict["random"]["cpu"].cpu())  # already here: the loader draws when it is set up
+        states = [saved] if isinstance(saved, dict) else saved  # one state in checkpoints of earlier versions
+        self._random = states[self._rank] if self._rank < len(states) else _random_state()
+        torch.set_rng_state(self._random["cpu"].cpu())  # already here: the loader draws when it is set up
 
     def _go_on(self, trainer: Trainer, random: dict[str, Any]) -> None:
         """Make the loops and the random state what they were when the checkpoint was taken."""
@@ -256,3 +262,12 @@ class Checkpoint(LightningCheckpoint):
 def _random_state() -> dict[str, Any]:
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
     return {"cpu": torch.get_rng_state(), "cuda": cuda}
+
+
+def _of_all_ranks(random: dict[str, Any]) -> list[dict[str, Any]]:
+    """The states of all processes, by rank; each process has to ask."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return [random]
+    states: list[dict[str, Any]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(states, random)
+    return states

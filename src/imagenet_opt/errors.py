@@ -21,6 +21,7 @@ ImagenetOptError
 │   └── CheckpointMismatch  of another architecture, number of classes, optimizer, or order of samples
 ├── TrainingError
 │   ├── NonFiniteLoss     the loss is NaN or infinite
+│   ├── RanksDiffer       the processes of a run found different data or checkpoints
 │   └── OutOfMemory       a step does not fit into the device's memory
 └── RunFolderError        the run folder cannot be written, or another process trains in it
 
@@ -123,6 +124,10 @@ class TrainingError(ImagenetOptError):
 
 class NonFiniteLoss(TrainingError):
     """The loss is NaN or infinite."""
+
+
+class RanksDiffer(TrainingError):
+    """The processes of a run found different data or checkpoints."""
 
 
 class OutOfMemory(TrainingError):

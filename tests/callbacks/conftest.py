@@ -78,6 +78,7 @@ class Project:
         shuffle: bool | None = None,
         collate_fn: Any = None,
         ckpt_path: Any = None,
+        batch_size: int | None = 4,
         **options: Any,
     ) -> Plain:
         module = module or Plain()
@@ -90,7 +91,7 @@ class Project:
             callbacks=list(callbacks),
             **settings | options,
         )
-        loader = DataLoader(data or images(), batch_size=4, shuffle=shuffle, collate_fn=collate_fn)
+        loader = DataLoader(data or images(), batch_size=batch_size, shuffle=shuffle, collate_fn=collate_fn)
         validation = DataLoader(images(8), batch_size=4, collate_fn=collate_fn)
         self.trainer.fit(module, loader, validation, ckpt_path=ckpt_path, weights_only=True)
         return module

@@ -1,6 +1,8 @@
 """Each switch does what it says, and leaves no trace after the fit."""
 
+from collections import Counter
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import timm
@@ -10,6 +12,7 @@ from torch import nn
 
 from callbacks.acceleration import Acceleration
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.model.micro_batch import part_sizes
 from tests.callbacks.conftest import Named, Plain
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
@@ -151,6 +154,86 @@ def test_a_failed_compile_goes_on_eagerly_as_if_it_had_not_been_tried(project, c
 def test_a_failed_compile_can_stop_the_run(project) -> None:
     with pytest.raises(torch._dynamo.exc.TorchDynamoException):
         fitted(project, Acceleration(compile=True, fullgraph=True, on_failure="stop"), net=Branching())
+
+
+@pytest.fixture
+def num_graphs(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """Training graphs that were made, by the number of images; torch's own compiler behind dynamo is left out."""
+    counts: Counter[int] = Counter()
+
+    def count(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        if torch.is_grad_enabled():
+            counts[next(len(value) for value in inputs if value.ndim == 4 and not value.requires_grad)] += 1
+        return graph.forward
+
+    compile_network = nn.Module.compile
+
+    def without_inductor(net: nn.Module, *, mode: str, **options: Any) -> None:
+        compile_network(net, backend=count, **options)
+
+    monkeypatch.setattr(nn.Module, "compile", without_inductor)
+    return counts
+
+
+class Parts(Plain):
+    """Trains in micro-batches, as Classifier does."""
+
+    micro_batch_size: int | None = None
+
+    def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
+        sizes = part_sizes(len(batch[0]), self.micro_batch_size)
+        parts = zip(batch[0].split(sizes), batch[1].split(sizes), strict=True)
+        return sum(nn.functional.cross_entropy(self.net(images), labels, reduction="sum") for images, labels in parts)
+
+
+class Watch(Callback):
+    """Graphs that were made inside steps, where nothing protects the run."""
+
+    def __init__(self, num_graphs: Counter[int]) -> None:
+        self.num_graphs, self.inside = num_graphs, 0
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.before = self.num_graphs.total()
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.inside += self.num_graphs.total() - self.before
+
+
+def test_every_size_of_a_micro_batch_is_compiled_before_the_step(project, num_graphs: Counter[int]) -> None:
+    module, watch = Parts(), Watch(num_graphs)
+    module.micro_batch_size = 3
+    project.fit(Acceleration(compile=True), watch, module=module, batch_size=5, max_steps=2)
+    assert num_graphs == {3: 1, 2: 1}
+    assert watch.inside == 0
+
+
+def test_more_shapes_than_torch_recompiles_for_are_all_compiled(project, num_graphs: Counter[int], caplog) -> None:
+    limit, watch = torch._dynamo.config.recompile_limit, Watch(num_graphs)
+    sizes = range(2, 2 + limit + 2)
+    batches = [(torch.randn(num, 3, 8, 8), torch.arange(num) % 3) for num in sizes]
+    with caplog.at_level("INFO"):
+        project.fit(Acceleration(compile=True), watch, data=batches, batch_size=None, max_epochs=1, log_every_n_steps=1)
+    assert num_graphs == dict.fromkeys(sizes, 1)
+    assert watch.inside == 0
+    assert caplog.text.count("compiled for images of") == len(sizes)
+    assert torch._dynamo.config.recompile_limit == limit
+
+
+def test_what_torch_does_not_compile_is_not_called_compiled(
+    project, num_graphs: Counter[int], caplog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Acceleration, "_allow_recompilations", lambda *_: None)
+    batches = [(torch.randn(num, 3, 8, 8), torch.arange(num) % 3) for num in (2, 3, 4, 5)]
+    with caplog.at_level("INFO"), torch._dynamo.config.patch(recompile_limit=2):
+        project.fit(Acceleration(compile=True), data=batches, batch_size=None, max_epochs=1, log_every_n_steps=1)
+    assert caplog.text.count("compiled for images of") == 2
+    assert "not compiled, going on eagerly: FailOnRecompileLimitHit" in caplog.text
+
+
+def test_the_compile_mode_that_was_asked_for_is_kept(project, num_graphs: Counter[int]) -> None:
+    acceleration = Acceleration(compile=True, compile_mode="max-autotune")
+    project.fit(acceleration, max_steps=1)
+    assert acceleration.compile_mode == "max-autotune"
 
 
 @pytest.mark.slow

@@ -26,7 +26,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended"),
 ]
-OPTIMIZER = partial(build_optimizer, name="sgd", lr=0.5, momentum=0.9, weight_decay=1e-3, fused=None, global_batch=64)
+OPTIMIZER = partial(
+    build_optimizer, name="sgd", lr=0.5, momentum=0.9, nesterov=False, weight_decay=1e-3, fused=None, global_batch=64
+)
 
 
 class Preempt(Callback):

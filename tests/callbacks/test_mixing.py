@@ -1,14 +1,11 @@
 """What is mixed, when, and that it depends on the place in the run only."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
-from lightning.pytorch import Callback
 
-from callbacks.checkpoint import Checkpoint
 from callbacks.mixing import Mixing
 from imagenet_opt.errors import ConfigError
 from tests.callbacks.conftest import Named
@@ -89,47 +86,13 @@ def test_the_last_epochs_may_see_plain_images(project) -> None:
     assert [labels.ndim for _, labels in seen] == [2] * 10 + [1] * 10
 
 
-class Busy(Callback):
-    """Says how busy the GPU is, as the GPU callback would."""
-
-    def __init__(self, percents: list[float]) -> None:
-        self.percents = percents
-
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
-        self.step = trainer.global_step
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        pl_module.log("gpu/utilization_percent", self.percents[self.step // 5])
-
-
-def test_auto_waits_for_a_busy_gpu_and_stays_on(project) -> None:
-    mixing = Mixing(mode="auto", num_classes=3, busy_windows=2)
-    seen = project.fit(Busy([90, 50, 85, 99, 10, 10]), mixing, max_epochs=3).seen
-    on = [labels.ndim == 2 for _, labels in seen]
-    assert on.index(True) == 20
-    assert all(on[20:])
-    logged = [row["mixing/active"] for _, row in project.logger.rows if "mixing/active" in row]
-    assert logged == [0, 0, 0, 1, 1, 1]
-
-
-def test_the_decision_is_kept_in_the_checkpoint(project, tmp_path: Path) -> None:
-    def auto() -> Mixing:
-        return Mixing(mode="auto", num_classes=3, busy_windows=2)
-
-    def folder() -> Checkpoint:
-        return Checkpoint(folder=str(tmp_path))
-
-    project.fit(Busy([90, 90, 10]), auto(), folder(), max_epochs=1)
-    seen = project.fit(Busy([90, 90, 10, 10]), auto(), folder(), ckpt_path=tmp_path / "last.ckpt").seen
-    assert [labels.ndim for _, labels in seen] == [2] * 10
-
-
 @pytest.mark.parametrize(("written", "mixes"), [("on", True), ("off", False), ('"on"', True), ('"off"', False)])
 def test_yaml_may_read_the_mode_as_a_boolean(written: str, mixes: bool, project) -> None:
     mode = yaml.safe_load(f"mode: {written}")["mode"]
     assert (mixed(project, mode=mode)[0][1].ndim == 2) is mixes
 
 
-def test_an_unknown_mode_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"callbacks\.mixing\.mode='sometimes'"):
-        Mixing(mode="sometimes", num_classes=3)
+@pytest.mark.parametrize("mode", ["sometimes", "auto"])
+def test_an_unknown_mode_is_told(mode: str) -> None:
+    with pytest.raises(ConfigError, match=rf"callbacks\.mixing\.mode='{mode}' must be on .* or off"):
+        Mixing(mode=mode, num_classes=3)

@@ -2,10 +2,12 @@
 
 import logging
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
@@ -14,6 +16,8 @@ from imagenet_opt.cli.build import Run, build_run, precision_of
 from imagenet_opt.cli.overrides import complete, config_folder
 from imagenet_opt.machine import usable_cpus
 from imagenet_opt.run.metrics_csv import MetricsCsv, read_rows
+from imagenet_opt.run.rank_check import RankCheck
+from imagenet_opt.run.rewind import Rewind
 
 RECIPES = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
 
@@ -74,7 +78,7 @@ def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> Non
         (("data.batch_size=many",), errors.ConfigError, ("data.batch_size=many",)),
         (("+data.colour=red",), errors.ConfigError, ("colour",)),
         (("+trainer.max_epoch=3",), errors.ConfigError, ("trainer", "max_epoch")),
-        (("callbacks.mixing.mode=sometimes",), errors.ConfigError, ("callbacks.mixing.mode", "auto")),
+        (("callbacks.mixing.mode=auto",), errors.ConfigError, ("callbacks.mixing.mode=auto must be 'on' or 'off'",)),
         (("resume_from=/nowhere/last.ckpt",), errors.CheckpointNotFound, ("/nowhere/last.ckpt", "resume_from")),
         (("trainer.max_steps=abc",), errors.ConfigError, ("trainer.max_steps=abc",)),
         (("trainer.max_epochs=abc",), errors.ConfigError, ("trainer.max_epochs=abc",)),
@@ -124,6 +128,37 @@ def test_a_logger_that_is_not_installed_is_said_with_its_command(
     assert str(caught.value) == (
         'logger.tensorboard needs a package that is not installed: pip install "imagenet-opt[tensorboard]"'
     )
+
+
+DEFAULT_CALLBACKS = next(
+    group["callbacks"]
+    for group in yaml.safe_load((config_folder() / "train.yaml").read_text())["defaults"]
+    if "callbacks" in group
+)
+
+
+@pytest.mark.parametrize("name", DEFAULT_CALLBACKS)
+def test_a_run_trains_without_any_one_callback_and_gets_no_substitute(
+    name: str, images_root: Path, tmp_path: Path
+) -> None:
+    config = tiny(tmp_path, images_root, "trainer.max_steps=1", f"~callbacks.{name}")
+    run = build_run(config)
+    used = Counter(type(callback).__module__ for callback in run.trainer.callbacks)  # type: ignore[attr-defined]
+    others = [node._target_.rpartition(".")[0] for node in config.callbacks.values()]
+    assert used == Counter([*others, RankCheck.__module__, Rewind.__module__])
+    run.trainer.fit(run.model, datamodule=run.data)
+    assert run.trainer.global_step == 1
+    assert [file.name for file in tmp_path.rglob("last.ckpt")] == ([] if name == "checkpoint" else ["last.ckpt"])
+    if name == "checkpoint":
+        assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_lightnings_own_callbacks_may_be_asked_for(images_root: Path, tmp_path: Path) -> None:
+    words = ("~callbacks.checkpoint", "~callbacks.progress_bar", "+trainer.enable_progress_bar=true")
+    theirs = "+callbacks.theirs._target_=lightning.pytorch.callbacks.ModelCheckpoint"
+    trainer = build_run(tiny(tmp_path, images_root, *words, theirs)).trainer
+    assert type(trainer.checkpoint_callback).__name__ == "ModelCheckpoint"
+    assert trainer.progress_bar_callback is not None
 
 
 def test_more_processes_than_cpus_are_told(images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -72,3 +72,31 @@ def test_the_cause_of_idleness_is_a_row(tmp_path, capsys, shares: dict[str, floa
         {f"bottleneck/{cause}": share for cause, share in (dict.fromkeys(rest, 0.0) | shares).items()}, tmp_path
     )
     assert words in capsys.readouterr().out
+
+
+FED_LATE = {"mixing/on": 0.0, "gpu/utilization_percent": 40.0, "throughput/data_wait_fraction": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "advised"),
+    [
+        ({}, True),
+        ({"throughput/data_wait_fraction": 0.01}, False),
+        (
+            {
+                "throughput/data_wait_fraction": 0.2,
+                "throughput/ready_batches": 9.0,
+                "throughput/measured_batches": 10.0,
+            },
+            False,
+        ),
+        ({"mixing/on": 1.0}, False),
+        ({"mixing/on": None}, False),
+        ({"gpu/utilization_percent": None}, False),
+    ],
+)
+def test_mixing_is_advised_where_the_gpu_has_time_for_it(
+    tmp_path, capsys, changes: dict[str, float | None], advised: bool
+) -> None:
+    print_summary({key: value for key, value in (FED_LATE | changes).items() if value is not None}, tmp_path)
+    assert ("callbacks.mixing.mode=on would cost no speed" in capsys.readouterr().out) is advised

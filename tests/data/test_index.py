@@ -3,15 +3,19 @@
 import errno
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
+from imagenet_opt.data import index as index_module
 from imagenet_opt.data.index import check_same_classes, open_split
 from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
 
@@ -125,6 +129,47 @@ def test_a_folder_from_the_future_is_told(tmp_path: Path, caplog: pytest.LogCapt
     assert len(open_split(root, "train", tmp_path / "cache")) == 1
     assert f"touch {root}/train/a" in caplog.text
     assert not list(tmp_path.glob("cache/index/*"))
+
+
+def test_of_two_processes_one_lists_the_files_and_the_other_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads, whose locks exclude each other as those of processes do."""
+    root, cache = tree(tmp_path / "data", "train/a/1.jpg", "train/b/1.jpg"), tmp_path / "cache"
+    for folder in (root / "train", root / "train/a", root / "train/b"):
+        os.utime(folder, (0, 0))
+    scans: list[Path] = []
+    begun, waits = threading.Event(), threading.Event()
+    scan = index_module._scan
+
+    def slow(folder: Path) -> Any:
+        scans.append(folder)
+        begun.set()
+        assert waits.wait(60)
+        return scan(folder)
+
+    def noted(message: str) -> None:
+        assert "waiting for its index" in message
+        waits.set()
+
+    monkeypatch.setattr(index_module, "_scan", slow)
+    monkeypatch.setattr(index_module.log, "info", noted)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(open_split, root, "train", cache)
+        assert begun.wait(60)
+        second = threads.submit(open_split, root, "train", cache)
+        assert len(first.result()) == len(second.result()) > 0
+    assert len(scans) == 1
+
+
+def test_where_no_lock_can_be_had_the_files_are_listed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: Any, **__: Any) -> None:
+        raise NotImplementedError("FileSystem does not appear to support flock")
+
+    monkeypatch.setattr(FileLock, "acquire", no_locks)
+    assert len(open_split(tree(tmp_path / "data", "train/a/1.jpg"), "train", tmp_path / "cache")) == 1
 
 
 def test_a_class_may_be_a_link(tmp_path: Path) -> None:

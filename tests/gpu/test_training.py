@@ -54,6 +54,7 @@ def fit(root: Path, tmp_path: Path, *callbacks: Callback, precision: str = "bf16
         lr=0.1,
         weight_decay=1e-4,
         momentum=0.9,
+        nesterov=False,
         fused=None,
         global_batch=LOADING["batch_size"],
     )

@@ -50,7 +50,9 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
-OPTIMIZER = partial(build_optimizer, name="sgd", lr=0.5, momentum=0.9, weight_decay=1e-3, fused=None, global_batch=64)
+OPTIMIZER = partial(
+    build_optimizer, name="sgd", lr=0.5, momentum=0.9, nesterov=False, weight_decay=1e-3, fused=None, global_batch=64
+)
 
 
 def fit(
@@ -63,13 +65,14 @@ def fit(
     folder: Path | None = None,
     logger: Any = False,
     ckpt_path: Path | None = None,
+    max_epochs: int = 2,
     **options: Any,
 ) -> tuple[Trainer, Classifier]:
     settings = {"optimizer": OPTIMIZER, "schedule": partial(cosine, warmup_epochs=0.5)}
     module = Classifier(net, **settings | options)
     trainer = Trainer(
         accelerator="cpu",
-        max_epochs=2,
+        max_epochs=max_epochs,
         logger=logger,
         default_root_dir=folder,
         enable_checkpointing=False,

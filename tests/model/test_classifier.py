@@ -47,6 +47,65 @@ def test_micro_batches_change_nothing_but_memory(size: int) -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+class Newer(SGD):
+    """As after an upgrade that gave the optimizer another option."""
+
+    def __init__(self, params: Any, **options: Any) -> None:
+        super().__init__(params, **options)
+        for group in self.param_groups:
+            group["new"] = True
+
+
+def test_a_checkpoint_without_an_option_that_is_new_is_resumed(tmp_path: Path) -> None:
+    def sgd(net: nn.Module, device: torch.device) -> SGD:
+        return SGD(net.parameters(), lr=0.1)
+
+    def newer(net: nn.Module, device: torch.device) -> SGD:
+        return Newer(net.parameters(), lr=0.1)
+
+    trainer, _ = fit(network(), batches(2), optimizer=sgd, folder=tmp_path, max_epochs=1)
+    trainer.save_checkpoint(tmp_path / "old.ckpt")
+    resumed, _ = fit(network(), batches(2), optimizer=newer, ckpt_path=tmp_path / "old.ckpt")
+    assert resumed.global_step == 4
+    assert resumed.optimizers[0].param_groups[0]["new"] is True
+
+
+class Embedding(nn.Module):
+    """A network with a parameter of two dimensions that must not decay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.position = nn.Parameter(torch.ones(1, 48))
+        self.head = network()
+
+    def no_weight_decay(self) -> set[str]:
+        return {"position"}
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(images.flatten(1) + self.position)
+
+
+def test_a_checkpoint_that_decayed_embeddings_is_resumed_with_each_parameters_momentum(tmp_path: Path) -> None:
+    def former(net: nn.Module, device: torch.device) -> SGD:
+        groups: list[list[nn.Parameter]] = [[], []]
+        for parameter in net.parameters():
+            groups[parameter.ndim <= 1].append(parameter)
+        return SGD([{"params": group} for group in groups], lr=0.125, momentum=0.9)
+
+    now = partial(OPTIMIZER, weight_decay=0.0)
+    _, whole = fit(Embedding(), batches(2), optimizer=now, schedule=_always)
+    trainer, _ = fit(Embedding(), batches(2), optimizer=former, schedule=_always, max_epochs=1)
+    file = tmp_path / "old.ckpt"
+    trainer.save_checkpoint(file)
+    _, resumed = fit(Embedding(), batches(2), optimizer=now, schedule=_always, ckpt_path=file)
+    for a, b in zip(whole.net.parameters(), resumed.net.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def _always(step: int, **_: float) -> float:
+    return 1.0
+
+
 def test_soft_labels_are_trained_on_and_smoothed_as_torch_does() -> None:
     """One step of plain SGD moves the weights by the gradient of torch's own loss."""
     batch = batches(1)[0]

@@ -1,5 +1,6 @@
 """Out of memory: the step is done again in smaller parts, or the run ends and says what fits."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,16 @@ def test_running_out_in_the_middle_of_a_batch_counts_nothing_twice() -> None:
         assert torch.equal(tensor, tight.state_dict()[name]), name
 
 
+@pytest.mark.parametrize("num_images", [1, 2, 7, 64, 384])
+@pytest.mark.parametrize("size", [None, 1, 3, 8, 256, 500])
+def test_the_parts_of_a_batch_are_as_few_and_as_equal_as_can_be(num_images: int, size: int | None) -> None:
+    parts = MicroBatches(size).run(lambda part: (part.start, part.stop), num_images, None)
+    assert [start for start, _ in parts] == [0, *(stop for _, stop in parts[:-1])] and parts[-1][1] == num_images
+    sizes = [stop - start for start, stop in parts]
+    assert len(sizes) == math.ceil(num_images / (size or num_images))
+    assert max(sizes) - min(sizes) <= 1 and max(sizes) <= (size or num_images)
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -100,7 +111,7 @@ class SaveAtEnd(Callback):
             trainer.save_checkpoint(self.file)
 
 
-@pytest.mark.parametrize(("asked", "then"), [(None, 3), (5, 5)])
+@pytest.mark.parametrize(("asked", "then"), [(None, 3), (6, 6)])
 def test_a_resumed_run_keeps_the_size_unless_another_is_asked_for(asked: int | None, then: int, tmp_path: Path) -> None:
     file = tmp_path / "x.ckpt"
     fit(Small(3), batches(4), None, SaveAtEnd(file))

@@ -1,11 +1,13 @@
 """Optimizers: scaled rate, undecayed norms, fused where it exists."""
 
 import pytest
+import timm
 import torch
+from timm.optim import create_optimizer_v2, list_optimizers
 from torch import nn
 
-from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.optimizer import build_optimizer
+from imagenet_opt.errors import CheckpointMismatch, ConfigError
+from imagenet_opt.model.optimizer import build_optimizer, match_saved_groups
 
 CPU = torch.device("cpu")
 
@@ -52,13 +54,81 @@ def test_steps_are_those_of_sgd_by_hand() -> None:
     ("name", "options", "words"),
     [
         ("lamb", {"fused": True}, r"optimizer\.fused"),
-        ("adam", {}, r"optimizer\.name='adam'.*sgd"),
-        ("sgd", {"betas": (0.9, 0.99)}, r"optimizer\.betas"),
+        ("adamww", {}, r"no optimizer 'adamww' \(optimizer\.name\); near: adamw,"),
+        ("zzz", {}, r"no optimizer 'zzz' \(optimizer\.name\); see timm\.optim\.list_optimizers"),
+        ("adahessian", {}, r"optimizer\.name=adahessian needs second derivatives"),
+        ("sgd", {"betas": (0.9, 0.99)}, r"has no option betas .*remove it with ~optimizer\.betas"),
     ],
 )
 def test_what_an_optimizer_does_not_have_is_told(name: str, options: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         build(network(), name, **options)
+
+
+NEEDS_CUDA = {name for name in list_optimizers() if name.startswith(("bnb", "fused"))}
+
+
+@pytest.mark.filterwarnings("ignore:It is highly recommended to have 'opt_einsum'")
+def test_every_name_of_timm_makes_the_optimizer_that_timm_makes() -> None:
+    net = network()
+    for name in sorted({*list_optimizers()} - NEEDS_CUDA - {"adahessian"}):
+        theirs = create_optimizer_v2([*net.parameters()], name, lr=0.75)
+        ours = build(net, name)
+        assert type(ours) is type(theirs), name
+        for option in theirs.param_groups[0].keys() - {"params", "weight_decay", "fused"}:
+            assert ours.param_groups[0][option] == theirs.param_groups[0][option], (name, option)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="refused without a GPU only")
+@pytest.mark.parametrize("name", sorted(NEEDS_CUDA)[:1])
+def test_an_optimizer_that_cannot_be_loaded_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"optimizer\.name={name} cannot be used on this machine"):
+        build(network(), name)
+
+
+@pytest.mark.parametrize("model", ["test_vit", "swin_tiny_patch4_window7_224", "test_resnet"])
+def test_what_decays_is_timms_choice(model: str) -> None:
+    small = {"embed_dim": 8, "depths": (1, 1), "num_heads": (2, 2), "img_size": 56} if "swin" in model else {}
+    net = timm.create_model(model, num_classes=3, **small)
+    theirs = create_optimizer_v2(net, "adamw", weight_decay=0.25)
+    ours = build_optimizer(net, "adamw", lr=0.5, weight_decay=0.25, fused=None, global_batch=384, device=CPU)
+    assert decay_of(ours, net) == decay_of(theirs, net)
+    assert [group["weight_decay"] for group in ours.param_groups] == [0.25, 0.0]  # as checkpoints have them
+    undecayed = {name for name, decay in decay_of(ours, net).items() if decay == 0 and "." not in name}
+    assert undecayed == ({"cls_token", "pos_embed", "reg_token"} & {name for name, _ in net.named_parameters()})
+
+
+def decay_of(optimizer: torch.optim.Optimizer, net: nn.Module) -> dict[str, float]:
+    names = {id(parameter): name for name, parameter in net.named_parameters()}
+    return {names[id(p)]: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+
+
+def test_frozen_parameters_are_left_out_and_no_decay_keeps_the_groups() -> None:
+    net = timm.create_model("test_resnet", num_classes=3)
+    net.conv1[0].weight.requires_grad_(False)
+    groups = build_optimizer(net, "sgd", lr=1, weight_decay=0.0, fused=None, global_batch=1, device=CPU).param_groups
+    trained = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
+    assert sum(len(group["params"]) for group in groups) == len(trained) > 0
+    assert len(groups) == 2
+
+
+def test_a_checkpoint_with_the_former_groups_keeps_each_parameters_state() -> None:
+    """Tensors of two or more dimensions all decayed; what timm excludes is now in the other group."""
+    net = timm.create_model("test_vit", num_classes=3)
+    matrices = [p for p in net.parameters() if p.ndim > 1]
+    others = [p for p in net.parameters() if p.ndim <= 1]
+    former = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}])
+    for parameter in net.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    former.step()
+    saved = former.state_dict()
+    now = build_optimizer(net, "adamw", lr=0.5, weight_decay=0.25, fused=None, global_batch=384, device=CPU)
+    match_saved_groups(saved["param_groups"], now, net)
+    now.load_state_dict(saved)
+    for parameter in net.parameters():
+        assert torch.equal(now.state[parameter]["exp_avg"], former.state[parameter]["exp_avg"])
+    with pytest.raises(CheckpointMismatch, match=r"parameter groups of \[\d+\] tensors, expected \[\d+, \d+\]"):
+        match_saved_groups(torch.optim.AdamW(net.parameters()).state_dict()["param_groups"], now, net)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw", "lamb"])

@@ -13,7 +13,8 @@ import torch
 from hydra.errors import HydraException
 from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch import Callback, Trainer, seed_everything
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.utilities import rank_zero_info
 from omegaconf import DictConfig, OmegaConf, open_dict
 from pydantic import TypeAdapter, ValidationError
@@ -29,6 +30,7 @@ from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer
 from imagenet_opt.run import checkpoint as checkpoints
+from imagenet_opt.run.rank_check import RankCheck
 from imagenet_opt.run.rewind import Rewind
 
 log = logging.getLogger(__name__)
@@ -59,7 +61,7 @@ def build_run(config: DictConfig) -> Run:
     seed_everything(config.seed, verbose=False)
     found = checkpoints.find(config.resume_from, folder)
     data = _make_data(config, found)
-    trainer = build_trainer(config)
+    trainer = build_trainer(config, RankCheck(found))
     model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
     done_steps = 0
     if found is not None:
@@ -146,7 +148,8 @@ def precision_of(precision: Any, device: torch.device) -> Any:
     return "bf16-mixed" if fast_on_cpu else "32-true"
 
 
-def build_trainer(config: DictConfig) -> Trainer:
+def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
+    """first: callbacks whose hooks run before those of the configuration."""
     if config.trainer.accelerator == "auto":
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     else:
@@ -160,15 +163,25 @@ def build_trainer(config: DictConfig) -> Trainer:
         every = config.trainer.log_every_n_steps
         if config.trainer.max_steps > 0:
             every = max(1, min(every, config.trainer.max_steps))
+        callbacks = [*first, Rewind(), *make(config.callbacks, "callbacks").values()]
         trainer: Trainer = make_trainer(
             log_every_n_steps=every,
-            callbacks=[Rewind(), *make(config.callbacks, "callbacks").values()],
+            callbacks=callbacks,
             logger=list(make(config.logger, "logger").values()),
+            **{key: value for key, value in _without_defaults(callbacks).items() if key not in config.trainer},
         )
     except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
         raise ConfigError(f"trainer: {error}") from error
     _tell_crowding(trainer)
     return trainer
+
+
+def _without_defaults(callbacks: list[Callback]) -> dict[str, bool]:
+    """Options that keep Lightning from adding a checkpoint callback or a progress bar that the user left out."""
+    return {
+        "enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in callbacks),
+        "enable_progress_bar": any(isinstance(callback, ProgressBar) for callback in callbacks),
+    }
 
 
 def _tell_crowding(trainer: Trainer) -> None:

@@ -46,7 +46,6 @@ def run_folder(config: DictConfig, *, within: Path | None = None) -> Iterator[Di
             changed.trainer.limit_val_batches = 0
             changed.trainer.max_epochs = 1
             changed.trainer.max_steps = -1
-            changed.trainer.enable_progress_bar = False
             for name in ("progress_bar", "preemption"):
                 changed.callbacks.pop(name, None)
         OmegaConf.resolve(changed.callbacks)

@@ -19,6 +19,8 @@ from imagenet_opt.run import metrics_csv
 
 _MOST_DOUBT = 0.05
 """By so much of the time a run may have waited less than a longer one would."""
+_SPARE = 0.05
+"""Share of the time that mixing fits into: on a GPU it reads and writes the images a few times."""
 
 
 def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) -> dict[str, float]:
@@ -102,6 +104,7 @@ def _rows(
         ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction") + _doubt(numbers)),
         ("bottleneck", _bottleneck(numbers)),
         ("GPU busy", busy),
+        *_advice(numbers),
         ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
         ("start-up", ", ".join(startup)),
         ("whole run", show("{:.0f} s, {:.0f} steps", "run_seconds", "steps")),
@@ -115,6 +118,14 @@ def _bottleneck(numbers: dict[str, float]) -> str:
     begin = "bottleneck/"
     shares = {name.removeprefix(begin): share for name, share in numbers.items() if name.startswith(begin)}
     return sentence(shares) if shares else "not measured"
+
+
+def _advice(numbers: dict[str, float]) -> list[tuple[str, str]]:
+    """Mixing runs on the GPU; a GPU that waits for data has the time."""
+    on_gpu, waited = "gpu/utilization_percent" in numbers, numbers.get("throughput/data_wait_fraction", 0.0)
+    if not on_gpu or numbers.get("mixing/on") != 0 or waited < _SPARE or _doubt(numbers):
+        return []
+    return [("mixing", "off; callbacks.mixing.mode=on would cost no speed, since the GPU waits for data")]
 
 
 def _doubt(numbers: dict[str, float]) -> str:

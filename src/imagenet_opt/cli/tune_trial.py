@@ -111,7 +111,6 @@ def _train(job: dict[str, Any], *callbacks: Callback, num_steps: int) -> Trainer
     alone = only(asked, callbacks=_ALONE)
     with run_folder(alone, within=Path(job["folder"])) as config, named_out_of_memory(config):
         with open_dict(config):
-            config.trainer.enable_checkpointing = False
             config.trainer.devices = job["devices"] or 1
         trainer = build_trainer(config)
         trainer.callbacks.extend([NoHalving(), *callbacks])  # type: ignore[attr-defined]

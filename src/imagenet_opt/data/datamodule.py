@@ -91,6 +91,10 @@ class ImageData(LightningDataModule):
             if told := [f"{key}={now[key]} instead of {before.get(key)}" for key in now if now[key] != before.get(key)]:
                 log.info(f"data: from epoch {self._start.epoch}, step {self._start.step} on: {', '.join(told)}")
 
+    def identity(self) -> dict[str, int]:
+        """What must be the same in all processes of a run: the data, and how samples are ordered."""
+        return self._order_facts() | {"validation images": len(self.val)}
+
     def _keep(self, loader: DevicePrefetcher, split: str) -> DevicePrefetcher:
         """The loader, which from now on tells what it skips, and ends with the run."""
         loader.bad.reasons = self._skipped[split]

@@ -12,13 +12,15 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from imagenet_opt.data.columns import check_ends, check_range, open_column
@@ -79,17 +81,22 @@ def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
     The cache is valid while every folder has the modification time that it had before the scan listed it: adding,
     removing or renaming a file changes the time of its folder. The index is not cached when a folder changed less than
     two seconds before the scan: a later change could leave the same time, because some file systems keep whole seconds.
+    Of several processes with one cache folder one lists the files; the others wait.
 
     Raises DatasetNotFound, EmptyClass.
     """
     folder = split_folder(root, split)
     cached = cache_dir / "index" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:24]
     index = _load(cached, folder)
-    if index is None:
-        started_ns = time.time_ns()
-        index, modified = _scan(folder)
-        if _is_settled(folder, modified, started_ns):
-            _save(cached, index, modified)
+    if index is not None:
+        return index
+    with _alone(cache_dir / "locks" / f"{cached.name}.lock", folder):
+        index = _load(cached, folder)  # another process may have listed the folder meanwhile
+        if index is None:
+            started_ns = time.time_ns()
+            index, modified = _scan(folder)
+            if _is_settled(folder, modified, started_ns):
+                _save(cached, index, modified)
     return index
 
 
@@ -203,6 +210,23 @@ def _leads_up(folder: str) -> bool:
 def _modified_now(folder: Path, folders: Iterable[str]) -> list[int]:
     with ThreadPoolExecutor(_SCAN_THREADS) as threads:
         return list(threads.map(lambda below: os.stat(folder / below).st_mtime_ns, folders))
+
+
+@contextmanager
+def _alone(file: Path, folder: Path) -> Iterator[None]:
+    """Lists `folder` in one process at a time; in all at once where `file` cannot be written or locked."""
+    lock = FileLock(file)
+    with suppress(OSError, NotImplementedError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            log.info(f"another process lists {folder}: waiting for its index")
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _load(cached: Path, folder: Path) -> FileIndex | None:

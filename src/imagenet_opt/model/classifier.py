@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.model.micro_batch import MicroBatches, explained
 from imagenet_opt.model.nonfinite import NonFinite
+from imagenet_opt.model.optimizer import match_saved_groups
 from imagenet_opt.model.recent_batches import FILE as RECENT_FILE
 from imagenet_opt.model.schedule import Schedule
 from imagenet_opt.model.snapshot import Snapshot
@@ -79,16 +80,23 @@ class Classifier(LightningModule):
         self.network_config = network_config or {}
         self.nonfinite = NonFinite(on_nonfinite, max_skipped_steps)
         self._restored_sums: Tensor | None = None
-        self._restored_options: set[str] | None = None
+        self._saved_groups: list[dict[str, Any]] | None = None
 
     @property
     def micro_batch_size(self) -> int | None:
         return self.micro_batches.size
 
+    def setup(self, stage: str) -> None:
+        """Dropout and stochastic depth differ between processes; the weights, drawn before, are the same."""
+        if self.trainer.world_size > 1:
+            torch.manual_seed(torch.initial_seed() + self.global_rank)
+
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer(self.net, device=self.trainer.strategy.root_device)
         self._asked = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
-        self._check_optimizer(set(self._asked[0]))
+        if self._saved_groups is not None:
+            self._check_optimizer(set(self._asked[0]), set(self._saved_groups[0]) - _NO_OPTIONS)
+            match_saved_groups(self._saved_groups, optimizer, self.net)
         self.trainer.fit_loop.setup_data()  # else the number of batches may not be known yet
         num_steps = self.trainer.estimated_stepping_batches
         if num_steps == float("inf"):
@@ -101,10 +109,9 @@ class Classifier(LightningModule):
             "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},
         }
 
-    def _check_optimizer(self, options: set[str]) -> None:
+    def _check_optimizer(self, options: set[str], saved: set[str]) -> None:
         """Raises CheckpointMismatch unless one set of options contains the other: an upgrade of torch may add some."""
-        saved = self._restored_options
-        if saved is not None and not (saved <= options or options <= saved):
+        if not (saved <= options or options <= saved):
             raise CheckpointMismatch(
                 f"another optimizer than the run was begun with, which had {', '.join(sorted(saved - options))}; "
                 "use the former (optimizer=...), or start anew with resume_from=null and another hydra.run.dir"
@@ -125,7 +132,7 @@ class Classifier(LightningModule):
         scheduler: Any = self.lr_schedulers()
         changed: dict[str, str] = {}
         for i, (group, asked) in enumerate(zip(optimizer.param_groups, self._asked, strict=True)):
-            had = group | {"lr": scheduler.base_lrs[i]}
+            had = asked | group | {"lr": scheduler.base_lrs[i]}  # the checkpoint may lack an option of a newer torch
             changed |= {name: f"{name} {had[name]} -> {asked[name]}" for name in asked if had[name] != asked[name]}
             factor = scheduler.lr_lambdas[i](scheduler.last_epoch)
             group |= asked | {"initial_lr": asked["lr"], "lr": asked["lr"] * factor}
@@ -226,8 +233,7 @@ class Classifier(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Called before configure_optimizers, and that before the optimizer's state is restored."""
         self._restored_sums = checkpoint["train_sums"]
-        group = checkpoint["optimizer_states"][0]["param_groups"][0]
-        self._restored_options = set(group) - _NO_OPTIONS
+        self._saved_groups = checkpoint["optimizer_states"][0]["param_groups"]
         self.micro_batches.load_state_dict(checkpoint)
         self.nonfinite.load_state_dict(checkpoint)
 

@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TypeVar
 
 import torch
@@ -18,7 +19,7 @@ _RAN_OUT = re.compile(r"out of memory|can't allocate memory|(ALLOC|ALLOCATION)_F
 
 
 class MicroBatches:
-    """Cuts a batch into parts of `size` images, None for the whole; halves them when the device's memory runs out."""
+    """Cuts a batch into parts of at most `size` images, None for the whole; halves `size` when memory runs out."""
 
     def __init__(self, size: int | None) -> None:
         if size is not None and size < 1:
@@ -32,9 +33,11 @@ class MicroBatches:
         Raises OutOfMemory, with the micro-batch to try, where nothing can be taken back, and at a single image.
         """
         while True:
-            size = min(self.size or num_images, num_images)
+            sizes = part_sizes(num_images, self.size)
+            size = sizes[0]
+            stops = accumulate(sizes)
             try:
-                return [work(slice(start, start + size)) for start in range(0, num_images, size)]
+                return [work(slice(stop - part, stop)) for stop, part in zip(stops, sizes, strict=True)]
             except RuntimeError as error:
                 if not ran_out(error):
                     raise
@@ -56,6 +59,16 @@ class MicroBatches:
         """Goes on with the size that the run had come to, unless another is asked for now than then."""
         if (self.asked or 0) == state["micro_batch_size_asked"]:
             self.size = state["micro_batch_size"] or None
+
+
+def part_sizes(num_images: int, size: int | None) -> list[int]:
+    """Images in each part of a batch: as few parts of at most `size` as possible, which differ by one image at most.
+
+    None for the whole batch in one part. Larger parts come first.
+    """
+    num_parts = -(-num_images // (size or num_images))
+    whole, rest = divmod(num_images, num_parts)
+    return [whole + 1] * rest + [whole] * (num_parts - rest)
 
 
 def ran_out(error: RuntimeError) -> bool:

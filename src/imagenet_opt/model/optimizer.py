@@ -1,20 +1,23 @@
-"""Optimizers by name, with `fused` where torch has it."""
+"""Optimizers by timm's names, with timm's choice of the parameters that decay, and `fused` where torch has it."""
 
+import difflib
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from timm.optim.lamb import Lamb
-from torch.optim import SGD, AdamW, Optimizer
+from timm.optim import (
+    create_optimizer_v2,
+    get_optimizer_class,
+    get_optimizer_info,
+    list_optimizers,
+    param_groups_weight_decay,
+)
+from torch.optim import Optimizer
 
-from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.param_groups import param_groups
+from imagenet_opt.errors import CheckpointMismatch, ConfigError
 
 REFERENCE_BATCH = 256
 """Images per step for which learning rates are stated (linear scaling rule, arXiv 1706.02677)."""
-
-_OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"sgd": SGD, "adamw": AdamW, "lamb": Lamb}
 
 
 def build_optimizer(
@@ -28,24 +31,75 @@ def build_optimizer(
     device: torch.device,
     **options: Any,
 ) -> Optimizer:
-    """Optimizer over the network's two parameter groups.
+    """Optimizer over the network's two parameter groups: decayed first, then not decayed.
 
+    name: one of timm.optim.list_optimizers(); options that are not given have timm's defaults.
     lr: per 256 images; multiplied by global_batch / 256. fused: None means on a GPU, where the optimizer has it.
     options: the optimizer's own, such as momentum or betas.
 
     Raises ConfigError for an unknown name or option, and for fused=True where there is no fused form.
     """
-    if name not in _OPTIMIZERS:
-        raise ConfigError(f"optimizer.name={name!r} is not known; choose one of {', '.join(_OPTIMIZERS)}")
-    factory = _OPTIMIZERS[name]
-    known = inspect.signature(factory).parameters
-    if unknown := sorted(set(options) - set(known)):
-        raise ConfigError(f"optimizer {name} has no option {', '.join(unknown)} (optimizer.{unknown[0]})")
+    known = _options_of(name)
+    if unknown := sorted(set(options) - known):
+        key = f"optimizer.{unknown[0]}"
+        raise ConfigError(f"optimizer {name} has no option {', '.join(unknown)} ({key}); remove it with ~{key}")
     if fused and "fused" not in known:
         raise ConfigError(f"optimizer {name} has no fused form; set optimizer.fused=null")
     if "fused" in known:
         options["fused"] = device.type == "cuda" if fused is None else fused
     try:
-        return factory(param_groups(network, weight_decay), lr=lr * global_batch / REFERENCE_BATCH, **options)
+        groups = _parameter_groups(network, weight_decay)
+        return create_optimizer_v2(groups, name, lr=lr * global_batch / REFERENCE_BATCH, **options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"optimizer.*: {error}") from error
+
+
+def match_saved_groups(saved: list[dict[str, Any]], optimizer: Optimizer, network: torch.nn.Module) -> None:
+    """Renumber a checkpoint's parameters, in place, where the checkpoint decays all of two or more dimensions.
+
+    saved: `param_groups` of an optimizer's state_dict. Earlier versions decayed position embeddings and class tokens.
+
+    Raises CheckpointMismatch where the groups differ in any other way.
+    """
+    sizes = [len(group["params"]) for group in saved]
+    if sizes == [len(group["params"]) for group in optimizer.param_groups]:
+        return
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    matrices = [parameter for parameter in trained if parameter.ndim > 1]
+    if len(optimizer.param_groups) != 2 or sizes != [len(matrices), len(trained) - len(matrices)]:
+        raise CheckpointMismatch(
+            f"the checkpoint's optimizer has parameter groups of {sizes} tensors, expected "
+            f"{[len(group['params']) for group in optimizer.param_groups]}; train with the versions of timm and "
+            "imagenet-opt that wrote it, or start anew with resume_from=null and another hydra.run.dir"
+        )
+    order = sorted(trained, key=lambda parameter: parameter.ndim <= 1)
+    numbers = {id(parameter): number for number, parameter in enumerate(order)}
+    for group, now in zip(saved, optimizer.param_groups, strict=True):
+        group["params"] = [numbers[id(parameter)] for parameter in now["params"]]
+
+
+def _options_of(name: str) -> set[str]:
+    """Names of the arguments of an optimizer. Raises ConfigError for one that is unknown or cannot be used here."""
+    names = [str(known) for known in list_optimizers()]
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
+        hint = f"near: {', '.join(near)}" if near else "see timm.optim.list_optimizers()"
+        raise ConfigError(f"timm has no optimizer {name!r} (optimizer.name); {hint}")
+    if get_optimizer_info(name).second_order:
+        raise ConfigError(f"optimizer.name={name} needs second derivatives, which training does not compute")
+    try:
+        return set(inspect.signature(get_optimizer_class(name, bind_defaults=False)).parameters)
+    except (ImportError, AssertionError) as error:
+        raise ConfigError(f"optimizer.name={name} cannot be used on this machine: {error}; choose another") from error
+
+
+def _parameter_groups(network: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """timm's groups: biases, norms and what the network names in `no_weight_decay()` do not decay.
+
+    The groups are the same for every value of `weight_decay`, so that a resumed run may change the value.
+    """
+    excluded: set[str] = getattr(network, "no_weight_decay", set)()
+    groups = param_groups_weight_decay(network, weight_decay=1.0, no_weight_decay_list=excluded)
+    return [
+        {"params": group["params"], "weight_decay": weight_decay * group["weight_decay"]} for group in reversed(groups)
+    ]

@@ -1,0 +1,106 @@
+"""Two processes train one network: with equal weights, and with random numbers of their own."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Trainer, seed_everything
+from torch import Tensor, nn
+
+from callbacks.checkpoint import Checkpoint
+from imagenet_opt.model.classifier import Classifier
+from imagenet_opt.model.schedule import cosine
+from imagenet_opt.run.checkpoint import step_file
+from tests.model.conftest import OPTIMIZER, Images, Loader, batches, fit, network
+from tests.processes import on_ranks
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*sync_dist=True"),  # which the sums of a validation do not need
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
+
+
+def fit_as_rank(
+    net: nn.Module, train: list[Images], *callbacks: Checkpoint, devices: int = 2, ckpt_path: Any = None, **options: Any
+) -> list[Tensor]:
+    module = Classifier(net, optimizer=OPTIMIZER, schedule=partial(cosine, warmup_epochs=0.5), **options)
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=devices,
+        strategy="ddp" if devices > 1 else "auto",
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=bool(callbacks),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+        use_distributed_sampler=False,
+        callbacks=list(callbacks),
+    )
+    trainer.fit(module, Loader(train), Loader(batches(1)), ckpt_path=ckpt_path, weights_only=True)
+    return [parameter.detach() for parameter in net.parameters()]
+
+
+def test_micro_batches_train_two_processes_as_one_with_both_batches() -> None:
+    def work(rank: int, size: int | None) -> list[Any]:
+        return [weight.tolist() for weight in fit_as_rank(network(), batches(4, seed=rank), micro_batch_size=size)]
+
+    pairs = zip(batches(4, seed=0), batches(4, seed=1), strict=True)
+    whole = [Images(**{key: torch.cat([vars(a)[key], vars(b)[key]]) for key in vars(a)}) for a, b in pairs]
+    _, alone = fit(network(), whole)
+    for size in (None, 2):
+        first, second = on_ranks(partial(work, size=size))
+        assert first == second
+        for weights, expected in zip(first, alone.net.parameters(), strict=True):
+            torch.testing.assert_close(torch.tensor(weights), expected.detach(), rtol=1e-4, atol=1e-5)
+
+
+class Masks(nn.Dropout):
+    """Dropout that keeps which numbers it left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[list[bool]] = []
+
+    def forward(self, features: Tensor) -> Tensor:
+        if self.training:
+            self.seen.append((super().forward(torch.ones_like(features)) == 0).flatten().tolist())
+        return super().forward(features)
+
+
+def trained(rank: int, folder: Path, *, devices: int = 2, start: Path | None = None) -> tuple[list[Any], list[Any]]:
+    """Masks of each step, and weights at the end."""
+    seed_everything(0, verbose=False)
+    masks = Masks()
+    net = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), masks, nn.Linear(8, 3))
+    checkpoint = Checkpoint(folder=str(folder), keep=10)
+    weights = fit_as_rank(net, batches(3), checkpoint, devices=devices, ckpt_path=start)
+    return masks.seen, [weight.tolist() for weight in weights]
+
+
+def test_each_process_drops_out_its_own_and_resumes_exactly(tmp_path: Path) -> None:
+    whole = on_ranks(partial(trained, folder=tmp_path / "whole"))
+    (first, weights), (second, others) = whole
+    assert weights == others
+    assert len(first) == len(second) == 6
+    assert all(mine != theirs for mine, theirs in zip(first, second, strict=True))
+    start = step_file(tmp_path / "whole", 3)
+    resumed = on_ranks(partial(trained, folder=tmp_path / "resumed", start=start))
+    for (masks, weights), (rest, again) in zip(whole, resumed, strict=True):
+        assert rest == masks[3:]
+        assert again == weights
+
+
+def test_another_number_of_processes_resumes_too(tmp_path: Path) -> None:
+    (first, _), _ = on_ranks(partial(trained, folder=tmp_path / "two"))
+    masks, _ = trained(0, tmp_path / "one", devices=1, start=step_file(tmp_path / "two", 3))
+    assert masks == first[3:]
+    trained(0, tmp_path / "alone", devices=1)
+    more = on_ranks(partial(trained, folder=tmp_path / "more", start=step_file(tmp_path / "alone", 3)))
+    (mine, weights), (theirs, others) = more
+    assert weights == others
+    assert all(a != b for a, b in zip(mine, theirs, strict=True))

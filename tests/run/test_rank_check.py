@@ -1,0 +1,71 @@
+"""Processes that found different things refuse to train, all of them and in one line."""
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.cli.build import build_run
+from imagenet_opt.errors import RanksDiffer
+from imagenet_opt.run.checkpoint import step_file
+from tests.cli.test_build import tiny
+from tests.processes import on_ranks
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*sync_dist=True"),
+    pytest.mark.filterwarnings("ignore:You.re resuming from a checkpoint"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
+TWO = (
+    "trainer.devices=2",
+    "trainer.strategy=ddp",
+    "trainer.limit_val_batches=0",
+    "data.batch_size=3",
+    "checkpoint.every_n_steps=1",
+)
+NOT_NEEDED = ("timeline", "host_utilization", "gpu_utilization", "bottleneck", "preemption")
+
+
+def fit(rank: int, roots: tuple[Path, Path], runs: tuple[Path, Path], max_steps: int) -> int:
+    """Each process has a machine of its own: a data set, a cache and a run folder."""
+    place = runs[rank]
+    words = [*TWO, f"trainer.max_steps={max_steps}", *(f"~callbacks.{name}" for name in NOT_NEEDED)]
+    run = build_run(tiny(place, roots[rank], *words))
+    run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
+    return run.trainer.global_step
+
+
+def test_machines_with_equal_data_and_caches_of_their_own_train(images_root: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(images_root, tmp_path / "copy"))
+    runs = (tmp_path / "a", tmp_path / "b")
+    assert on_ranks(partial(fit, roots=(images_root, copy), runs=runs, max_steps=1)) == [1, 1]
+
+
+def test_a_file_more_on_one_rank_is_refused(images_root: Path, tmp_path: Path) -> None:
+    larger = Path(shutil.copytree(images_root, tmp_path / "larger"))
+    folder = larger / "train" / "class0"
+    shutil.copy(next(folder.iterdir()), folder / "one_more.JPEG")
+    runs = (tmp_path / "a", tmp_path / "b")
+    for error in on_ranks(partial(fit, roots=(images_root, larger), runs=runs, max_steps=1)):
+        assert isinstance(error, RanksDiffer)
+        message = str(error)
+        assert message.startswith("rank 1 differs from rank 0: training images 40 instead of 39; ")
+        assert "data.root" in message and "\n" not in message
+        assert "checkpoint of step" not in message
+
+
+def test_another_checkpoint_on_one_rank_is_refused(images_root: Path, tmp_path: Path) -> None:
+    runs = (tmp_path / "a", tmp_path / "b")
+    work = partial(fit, roots=(images_root, images_root), runs=runs)
+    assert on_ranks(partial(work, max_steps=2)) == [2, 2]
+    for error in on_ranks(partial(work, max_steps=3)):
+        assert isinstance(error, RanksDiffer)
+        assert str(error).startswith("rank 1 differs from rank 0: checkpoint of step none instead of 2; ")
+        assert "hydra.run.dir" in str(error)
+    earlier = step_file(runs[1] / "run", 1)
+    earlier.parent.mkdir()
+    shutil.copy(step_file(runs[0] / "run", 1), earlier)
+    for error in on_ranks(partial(work, max_steps=3)):
+        assert str(error).startswith("rank 1 differs from rank 0: checkpoint of step 1 instead of 2; ")

@@ -161,9 +161,8 @@ class Checkpoint(LightningCheckpoint):
         return {"best": self.best, "random": _of_all_ranks(random), "validates_first": self._validates_first}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best, saved = state_dict["best"], state_dict["random"]
+        self.best, states = state_dict["best"], state_dict["random"]
         self._validates_first = state_dict.get("validates_first", False)
-        states = [saved] if isinstance(saved, dict) else saved  # one state in checkpoints of earlier versions
         self._random = states[self._rank] if self._rank < len(states) else _random_state()
         torch.set_rng_state(self._random["cpu"].cpu())  # already here: the loader draws when it is set up
 

@@ -70,38 +70,6 @@ def test_a_checkpoint_without_an_option_that_is_new_is_resumed(tmp_path: Path) -
     assert resumed.optimizers[0].param_groups[0]["new"] is True
 
 
-class Embedding(nn.Module):
-    """A network with a parameter of two dimensions that must not decay."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.position = nn.Parameter(torch.ones(1, 48))
-        self.head = network()
-
-    def no_weight_decay(self) -> set[str]:
-        return {"position"}
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.head(images.flatten(1) + self.position)
-
-
-def test_a_checkpoint_that_decayed_embeddings_is_resumed_with_each_parameters_momentum(tmp_path: Path) -> None:
-    def former(net: nn.Module, device: torch.device) -> SGD:
-        groups: list[list[nn.Parameter]] = [[], []]
-        for parameter in net.parameters():
-            groups[parameter.ndim <= 1].append(parameter)
-        return SGD([{"params": group} for group in groups], lr=0.125, momentum=0.9)
-
-    now = partial(OPTIMIZER, weight_decay=0.0)
-    _, whole = fit(Embedding(), batches(2), optimizer=now, schedule=_always)
-    trainer, _ = fit(Embedding(), batches(2), optimizer=former, schedule=_always, max_epochs=1)
-    file = tmp_path / "old.ckpt"
-    trainer.save_checkpoint(file)
-    _, resumed = fit(Embedding(), batches(2), optimizer=now, schedule=_always, ckpt_path=file)
-    for a, b in zip(whole.net.parameters(), resumed.net.parameters(), strict=True):
-        torch.testing.assert_close(a, b)
-
-
 def _always(step: int, **_: float) -> float:
     return 1.0
 

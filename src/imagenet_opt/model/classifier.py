@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.model.micro_batch import MicroBatches, explained
 from imagenet_opt.model.nonfinite import NonFinite
-from imagenet_opt.model.optimizer import match_saved_groups
+from imagenet_opt.model.optimizer import check_saved_groups
 from imagenet_opt.model.recent_batches import FILE as RECENT_FILE
 from imagenet_opt.model.schedule import Schedule
 from imagenet_opt.model.snapshot import Snapshot
@@ -96,7 +96,7 @@ class Classifier(LightningModule):
         self._asked = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
         if self._saved_groups is not None:
             self._check_optimizer(set(self._asked[0]), set(self._saved_groups[0]) - _NO_OPTIONS)
-            match_saved_groups(self._saved_groups, optimizer, self.net)
+            check_saved_groups(self._saved_groups, optimizer)
         self.trainer.fit_loop.setup_data()  # else the number of batches may not be known yet
         num_steps = self.trainer.estimated_stepping_batches
         if num_steps == float("inf"):

@@ -54,28 +54,15 @@ def build_optimizer(
         raise ConfigError(f"optimizer.*: {error}") from error
 
 
-def match_saved_groups(saved: list[dict[str, Any]], optimizer: Optimizer, network: torch.nn.Module) -> None:
-    """Renumber a checkpoint's parameters, in place, where the checkpoint decays all of two or more dimensions.
-
-    saved: `param_groups` of an optimizer's state_dict. Earlier versions decayed position embeddings and class tokens.
-
-    Raises CheckpointMismatch where the groups differ in any other way.
-    """
-    sizes = [len(group["params"]) for group in saved]
-    if sizes == [len(group["params"]) for group in optimizer.param_groups]:
-        return
-    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    matrices = [parameter for parameter in trained if parameter.ndim > 1]
-    if len(optimizer.param_groups) != 2 or sizes != [len(matrices), len(trained) - len(matrices)]:
+def check_saved_groups(saved: list[dict[str, Any]], optimizer: Optimizer) -> None:
+    """saved: `param_groups` of an optimizer's state_dict. Raises CheckpointMismatch for groups of other sizes."""
+    sizes, expected = ([len(group["params"]) for group in groups] for groups in (saved, optimizer.param_groups))
+    if sizes != expected:
         raise CheckpointMismatch(
-            f"the checkpoint's optimizer has parameter groups of {sizes} tensors, expected "
-            f"{[len(group['params']) for group in optimizer.param_groups]}; train with the versions of timm and "
-            "imagenet-opt that wrote it, or start anew with resume_from=null and another hydra.run.dir"
+            f"the checkpoint's optimizer has parameter groups of {sizes} tensors, expected {expected}; train with the "
+            "versions of timm and imagenet-opt that wrote it, or start anew with resume_from=null and another "
+            "hydra.run.dir"
         )
-    order = sorted(trained, key=lambda parameter: parameter.ndim <= 1)
-    numbers = {id(parameter): number for number, parameter in enumerate(order)}
-    for group, now in zip(saved, optimizer.param_groups, strict=True):
-        group["params"] = [numbers[id(parameter)] for parameter in now["params"]]
 
 
 def _options_of(name: str) -> set[str]:

@@ -1,6 +1,7 @@
 """Small data sets and networks that many tests share."""
 
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,16 @@ def loading_options(**options: Any) -> dict[str, Any]:
 
 def loading(**options: Any) -> Loading:
     return Loading(**loading_options(**options))
+
+
+def let_others_read(*files: Path) -> None:
+    """Any user may read what lies there, below the folders of pytest, which are private."""
+    temporary = Path(tempfile.gettempdir())
+    for file in files:
+        file.chmod(0o755)
+        for folder in file.parents:
+            if folder.is_relative_to(temporary) and folder != temporary:
+                folder.chmod(0o755)
 
 
 @pytest.fixture

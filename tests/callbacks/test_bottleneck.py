@@ -139,14 +139,32 @@ def test_a_simulated_device_is_believed(project, clock: Clock) -> None:
     assert bottleneck.summary()["bottleneck/busy"] == pytest.approx(0.5)
 
 
-def test_slow_storage_is_told_and_throughput_still_has_its_rows(images_root, tmp_path, project) -> None:
+class Waiting(Callback):
+    """Each batch is waited for, for 0.1 s of the clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def on_fit_start(self, trainer: Trainer, *_) -> None:
+        trainer.fit_loop.setup_data()
+        keys = trainer.train_dataloader.sampler
+        known = keys.size_of
+
+        def size_of(epoch: int) -> int:
+            self.clock.spend(0.1)
+            return known(epoch)
+
+        keys.size_of = size_of
+
+
+def test_slow_storage_is_told_and_throughput_still_has_its_rows(images_root, tmp_path, project, clock: Clock) -> None:
     how = loading(batch_size=1, image_size=8, num_workers=1, prefetch_factor=2, added_latency_ms=20, reads_in_flight=1)
     splits = [open_split(images_root, split, tmp_path) for split in ("train", "val")]
     bottleneck = Bottleneck()
     trainer = Trainer(
         accelerator="cpu",
         logger=project.logger,
-        callbacks=[Throughput(), bottleneck],
+        callbacks=[Throughput(), bottleneck, Waiting(clock)],
         max_epochs=1,
         log_every_n_steps=5,
         limit_val_batches=0,

@@ -39,9 +39,12 @@ class Queue(Repeated):
     ("num_ready", "refilled", "steady"), [(1, True, True), (1_000_000, True, True), (1_000_000, False, False)]
 )
 def test_a_stock_that_shrinks_while_it_is_timed_is_told(
-    num_ready: int, refilled: bool, steady: bool, images_root: Path, tmp_path: Path
+    num_ready: int, refilled: bool, steady: bool, images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch = Watch(seconds=0.01, limit_seconds=0.5, multiple=1, sees_kernels=True, sees_waits=True)
+    """Each look at the clock is a millisecond later."""
+    clock = SimpleNamespace(perf_counter=count(0.0, 1e-3).__next__, process_time=lambda: 0.0)
+    monkeypatch.setattr(doctor_fit, "time", clock)
+    watch = Watch(seconds=0.01, limit_seconds=0.1, multiple=1, sees_kernels=True, sees_waits=True)
     asked = only(tiny(tmp_path, images_root, "model.num_classes=3"), callbacks=())
     with run_folder(asked, within=tmp_path) as config:
         trainer = build_trainer(config)

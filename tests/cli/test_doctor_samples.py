@@ -10,7 +10,7 @@ import pytest
 from imagenet_opt.cli.doctor_samples import Samples
 from imagenet_opt.data.index import open_split
 from imagenet_opt.measure.page_cache import Extent, evict, probed, residency
-from tests.conftest import loading, write_images
+from tests.conftest import let_others_read, loading, write_images
 
 
 @pytest.fixture
@@ -61,8 +61,7 @@ def test_samples_of_others_are_cold_by_those_that_were_probed(root: Path, tmp_pa
         pytest.skip("needs root, to be somebody else")
     if probed([Extent(__file__)]).share is None:
         pytest.skip("this file system has no RWF_NOWAIT")
-    for folder in [root, *list(tmp_path.parents)[:2], tmp_path]:
-        os.chmod(folder, 0o755)
+    let_others_read(root, tmp_path)
     child = f"""
 import os, sys
 sys.path[:] = {sys.path!r}

@@ -20,6 +20,7 @@ from imagenet_opt.measure.page_cache import (
     residency,
     sampled_residency,
 )
+from tests.conftest import let_others_read
 
 PAGE = mmap.PAGESIZE
 NUM_PAGES = 40
@@ -125,9 +126,7 @@ def test_files_of_others_are_cold_only_where_the_kernel_says_so(method: str, fil
     """mincore says of them that all is in memory, which is no answer: then none is given."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to be somebody else")
-    os.chmod(file, 0o644)
-    for folder in list(Path(file).parents)[:3]:
-        os.chmod(folder, 0o755)
+    let_others_read(Path(file))
     number = page_cache._CACHESTAT
     child = f"""
 import os, sys
@@ -151,9 +150,7 @@ def test_who_may_only_read_files_learns_by_reading_whether_they_leave_memory(fil
         pytest.skip("needs root, to be somebody else")
     if probed([Extent(file)]).share is None:
         pytest.skip("this file system has no RWF_NOWAIT")
-    os.chmod(file, 0o644)
-    for folder in list(Path(file).parents)[:3]:
-        os.chmod(folder, 0o755)
+    let_others_read(Path(file))
     child = f"""
 import mmap, os, sys
 sys.path[:] = {sys.path!r}

@@ -25,6 +25,7 @@ _TRAINING = {
 _VALIDATION = {"val/loss": ("loss", "{:.3f}"), "val/acc1": ("acc1", "{:.1%}"), "val/acc5": ("acc5", "{:.1%}")}
 _AFTER_VALUE = ("img/s", "GiB", "left", "s")
 """Names that a line has behind their value."""
+_IN_BAR = ("loss", "acc1", "img/s", "data wait", "left")
 _RATE = "throughput/it_per_second"
 
 
@@ -35,8 +36,8 @@ class ProgressBar(RichProgressBar):
         epoch 4/8  val  loss 0.710  acc1 86.0%  acc5 99.1%  1.2 s
 
     Both lines are logged at level INFO. Where stderr is no terminal, both lines are also printed there. On a terminal
-    the bar shows the values of the training line, and the validation line is printed above the bar. Log records of
-    these lines have `shown = True`, so that a handler that writes to the console can drop them.
+    the bar shows loss, acc1, images per second, data wait and the time left, and the validation line is printed above
+    the bar. Log records of these lines have `shown = True`, so that a handler that writes to the console can drop them.
 
     Loss, accuracies, learning rate, images per second and data wait are what the module and other callbacks log; a
     value that nobody logs, or that is not finite, is left out. GiB: the most memory that this process has had, on a GPU
@@ -58,7 +59,7 @@ class ProgressBar(RichProgressBar):
             self.disable()
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        return dict(self._shown)
+        return {name: self._shown[name] for name in _IN_BAR if name in self._shown}
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -108,7 +108,8 @@ def test_a_run_leaves_all_that_the_summary_names(clean: Path) -> None:
         assert summary[key] >= 0, key
     assert (summary["loader/num_workers"], summary["loader/prefetch_factor"]) == (1, 4)
     log = (clean / "train.log").read_text()
-    assert " INFO acceleration: " in log and "rank_zero" not in log
+    assert " INFO acceleration: " in log and "rank_zero" not in log and "acceleration: acceleration" not in log
+    assert "epoch 1/2  step 2/6  loss " in log and "epoch 2/2  val  loss " in log
     assert summary["steps"] == 12  # 39 images make 6 whole batches of 6, twice
     rows = metrics(clean)
     assert [int(row["step"]) for row in rows if row["train/loss"]] == [1, 3, 5, 7, 9, 11]

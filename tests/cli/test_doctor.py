@@ -79,10 +79,10 @@ def test_an_examination_in_which_experiments_fail_is_kept(
 ) -> None:
     """A /dev/shm that is full kills the workers, and the GPU runs out of memory: the rest is measured and written."""
 
-    def worker_dies(*_: Any) -> Any:
+    def worker_dies(*_: Any, **__: Any) -> Any:
         raise WorkerDied("a loader worker was killed; /dev/shm is full")
 
-    def no_memory(*_: Any) -> Any:
+    def no_memory(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
     monkeypatch.chdir(tmp_path)

@@ -79,7 +79,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds at each depth, of reads that take none."""
     seconds: list[float] = []
 
-    def read_at_depths(read: Any, groups: Any, depths: Any, *, seconds: float) -> tuple[DepthReads, ...]:
+    def read_at_depths(
+        read: Any, groups: Any, depths: Any, *, seconds: float, patience_seconds: float = 0.0
+    ) -> tuple[DepthReads, ...]:
         asked.extend([seconds] * len(depths))
         return tuple(DepthReads(depth, (float(depth),) * 7, 1.0, 0.1, 0.1, 0.1, 9, 0, 0.1) for depth in depths)
 

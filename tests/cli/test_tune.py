@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -246,28 +245,6 @@ def test_a_loader_that_cannot_be_measured_is_a_turn_that_failed(tmp_path: Path) 
     )
     with pytest.raises(TurnFailed, match="the storage is gone"):
         tune_loader(patient, Deadline(60), lambda what: None, device_rate=100.0, seconds=1.0)
-
-
-@pytest.mark.parametrize("num_workers", [2, 40])
-def test_a_loader_of_any_number_of_workers_has_batches_enough(num_workers: int, tmp_path: Path) -> None:
-    """`drain` passes over one batch of each worker."""
-    asked: list[int] = []
-
-    class Samples:
-        def cold_rows(self) -> Any:
-            return np.arange(30_000)
-
-        def listed(self, rows: Any, num: int) -> Any:
-            asked.append(num)
-            raise StorageFailed("enough is known")
-
-    how = loading(batch_size=1024, num_workers=num_workers)
-    patient: Any = SimpleNamespace(
-        config=composed(tmp_path), device=CPU, how=how, seat=Seat(device=CPU), samples=Samples()
-    )
-    with pytest.raises(TurnFailed):
-        tune_loader(patient, Deadline(60), lambda what: None, device_rate=100.0, seconds=1.0)
-    assert asked[0] >= max(30_000, (num_workers + 2) * 1024)
 
 
 @pytest.mark.slow

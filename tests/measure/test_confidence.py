@@ -27,8 +27,8 @@ def test_a_run_as_fast_as_expected_leaves_no_doubt() -> None:
         ({"texts": {"kernels": "no kernel seen; ask"}}, "medium", "GPU's kernels count as work: no kernel seen; ask"),
         ({"facts": {"cached_share": 0.0, "cold_verified": 0.0}, "texts": {"cold": "unverified: nobody tells"}},
          "medium", "cold rates are unverified: nobody tells"),
-        ({"facts": {"cached_share": 0.0, "cold_passes": 7.0}}, "medium", "up to 7 times, from memory at last; "
-         "a smaller data.batch_size"),
+        ({"facts": {"cached_share": 0.0, "cold_passes": 7.0, "lazy": 0.0, "first_touch_seconds": 0.04,
+                    "second_touch_seconds": 0.02}}, "medium", "about 7 times, and a second reading is 2.0 times"),
         ({"texts": {"not_measured": "decoding from memory (a worker died)"}}, "medium", "not measured: decoding"),
         ({"measured": 250.0, "facts": {}}, "low", "whether files are in memory is not known"),
     ],

@@ -401,3 +401,14 @@ def test_more_batches_ahead_are_no_cure_of_a_run_that_gives_what_its_stages_give
     rates = {"gpu": 132.0, "gpu_beside_loader": 113.0, "loader_cold": 154.0, "decode_all": 353.0, "full_cold": 140.0}
     found = judge(seen(rates | {"storage_cold": 128.0}, {"fetch": 0.1}, storage_bound="bandwidth", lazy=0.0))
     assert "small_prefetch" not in [finding.rule for finding in found.findings if finding.fired]
+
+
+def test_a_storage_that_stalls_is_named_though_it_is_quick_in_between() -> None:
+    """Between its stalls it gives 5000 images/s; the workers wait 3 s for a batch that they decode in 0.1 s."""
+    rates = {"loader_cold": 60.0, "full_cold": 58.0}
+    quiet = seen(rates, {"fetch": 0.45}, storage_bound="latency", storage_latency_seconds=0.004, lazy=0.0)
+    facts = {"read_seconds": 3.0, "decode_seconds": 0.1, "longest_gap_seconds": 5.0}
+    stalls = replace(quiet, ceilings=quiet.ceilings | {"loader_cold": Ceiling((60.0,), facts)})
+    found = judge(stalls)
+    assert found.cause == "storage_latency"
+    assert dict(explanation(found))["evidence"].endswith("60 img/s, with pauses of up to 5.0 s")

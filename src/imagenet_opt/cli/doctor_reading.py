@@ -30,6 +30,9 @@ UNITS = 30
 _TOUCHING = 3.0
 """Seconds of first touches, at least: files behind a lazy mount take a third of a second each."""
 
+_PATIENCE = 10.0
+"""Seconds that a storage may stall before it is said not to answer."""
+
 
 class Reading:
     """What is measured, by name, and the experiments that only read.
@@ -76,7 +79,11 @@ class Reading:
             groups = list(self._groups(rows))
             again = [] if self.facts.get("lazy") else itertools.cycle(groups)  # a second touch would be another storage
             curve = read_at_depths(
-                self.samples.read_and_drop, itertools.chain(groups, again), DEPTHS, seconds=seconds / 2
+                self.samples.read_and_drop,
+                itertools.chain(groups, again),
+                DEPTHS,
+                seconds=seconds / 2,
+                patience_seconds=_PATIENCE,
             )
             self._note_curve(curve)
         with self._experiment("bringing files into memory"):

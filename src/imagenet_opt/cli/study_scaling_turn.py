@@ -84,11 +84,13 @@ class Stretch(Callback):
         """Of this process: batches that the steps took from a stock were made before. What each worker and the copy to
         the device have in hand is no such stock."""
         num_steps, taken = self._last - self._first, self._ready - num_ready(loader)
+        workers: Any = getattr(loader, "loader", None)
+        num_workers = 0 if workers is None else workers.num_workers
         return physics.Claim(
             num_images=num_steps * len(batch),
             seconds=num_steps * step_seconds,
             num_made=(num_steps - taken) * len(batch),
-            slack=(2 + max(1, loader.loader.num_workers)) * len(batch),
+            slack=(2 + max(1, num_workers)) * len(batch),
         )
 
     def _now(self) -> float:

@@ -89,7 +89,8 @@ def _seat(patient: Patient) -> Seat:
 
 def _rate(patient: Patient, seat: Seat, setting: LoaderSetting, seconds: float) -> Ceiling:
     how = replace(patient.how, samples_per_epoch=None, **{key: getattr(setting, key) for key in _KEYS})
-    index = patient.samples.listed(patient.samples.cold_rows())
+    rows = patient.samples.cold_rows()
+    index = patient.samples.listed(rows)
     store = store_of(index, how, drop_pages=True)
     loader = train_loader(index, how, seat, store)
     return drain(loader, Span(seconds), skipped_rounds=SKIPPED_ROUNDS_COLD)

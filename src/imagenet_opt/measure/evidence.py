@@ -54,6 +54,11 @@ class Evidence(Measurements):
         return self.ceilings[f"loader_{self.state}"].images_per_second
 
     @property
+    def longest_gap(self) -> float:
+        """Seconds between two batches of the loader."""
+        return self.ceilings[f"loader_{self.state}"].facts.get("longest_gap_seconds", 0.0)
+
+    @property
     def decode(self) -> float:
         return self.ceilings["decode_all"].images_per_second
 

@@ -60,16 +60,22 @@ class DepthReads:
 
 
 def read_at_depths(
-    read: Read, groups: Iterable[Indices], depths: Sequence[int] = DEPTHS, *, seconds: float = 3.0
+    read: Read,
+    groups: Iterable[Indices],
+    depths: Sequence[int] = DEPTHS,
+    *,
+    seconds: float = 3.0,
+    patience_seconds: float = 0.0,
 ) -> tuple[DepthReads, ...]:
     """The same storage with ever more requests in flight, `seconds` at each depth after a ramp-up of at most that.
 
     groups: samples that one request brings, each group read once: for cold reads never-read or evicted ones, enough for
     all depths; `itertools.cycle` of a few for reads from memory. Depths that find no group left are left out.
+    patience_seconds: that a storage which stalls may take for the first answer, if that is longer.
     Raises what `read` raises; ReadTimeout where nothing is answered.
     """
     left = iter(groups)
-    found = (_read_at_depth(read, left, depth, seconds) for depth in depths)
+    found = (_read_at_depth(read, left, depth, seconds, patience_seconds) for depth in depths)
     return tuple(one for one in found if one is not None)
 
 
@@ -105,11 +111,15 @@ def summary(
     )
 
 
-def _read_at_depth(read: Read, groups: Iterator[Indices], depth: int, seconds: float) -> DepthReads | None:
+def _read_at_depth(
+    read: Read, groups: Iterator[Indices], depth: int, seconds: float, patience_seconds: float
+) -> DepthReads | None:
     """None where there was nothing left to read."""
     began = _now()
     readers = _Readers(read, groups, depth)
     readers.wait(seconds, until=lambda: len(readers.requests) >= depth)
+    if not readers.requests:
+        readers.wait(patience_seconds - seconds, until=lambda: bool(readers.requests))
     start = _now()
     readers.wait(seconds)
     end = _now()
@@ -120,7 +130,8 @@ def _read_at_depth(read: Read, groups: Iterator[Indices], depth: int, seconds: f
     if not requests:
         if not readers.num_running:
             return None
-        raise ReadTimeout(f"the storage answered none of {depth} reads within {3 * seconds:g} s (data.root)")
+        waited = 2 * seconds + max(seconds, patience_seconds)
+        raise ReadTimeout(f"the storage answered none of {depth} reads within {waited:g} s (data.root)")
     if end.wall - start.wall < seconds / NUM_WINDOWS:  # nothing left to read: the ramp-up is all there is
         start, end = began, _now()
     cpus = (end.cpu - start.cpu) / (end.wall - start.wall)

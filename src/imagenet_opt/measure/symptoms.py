@@ -12,6 +12,8 @@ MAIN_SHARE = 0.4
 """Of the GPU's idle time that one occupation of the main process must fill to be its cause."""
 OTHERS_SHARE = 0.2
 """Of the usable CPUs that processes of others must take to be told from a system's usual work."""
+STALL_SECONDS = 1.0
+"""A pause between two batches that no latency of a single request explains."""
 ORDINARY_WAITS = 0.5
 """Waits for the GPU in each step; fewer are those of now and then."""
 
@@ -83,8 +85,16 @@ def holds_up(seen: Evidence, phase: str) -> bool:
 
 
 def _is_held_by_reads(seen: Evidence) -> bool:
-    is_limit = seen.storage_at_depth < NEAR * seen.loader and seen.loader < SLOWER * seen.decode
-    return is_starved(seen) and not is_ample(seen) and is_limit
+    late = seen.storage_at_depth < NEAR * seen.loader or _stalls(seen)
+    return is_starved(seen) and not is_ample(seen) and late and seen.loader < SLOWER * seen.decode
+
+
+def _stalls(seen: Evidence) -> bool:
+    """Whether the workers wait for files more than they decode, and batches come after pauses of seconds: the storage
+    is quick at other times, so a short test of it alone may miss that."""
+    facts = seen.ceilings[f"loader_{seen.state}"].facts
+    waits = facts.get("read_seconds", 0.0) > facts.get("decode_seconds", 0.0)
+    return waits and seen.longest_gap >= STALL_SECONDS
 
 
 def _is_cpu_of_reads(seen: Evidence) -> bool:

@@ -8,6 +8,7 @@ from imagenet_opt.measure.evidence import Evidence
 from imagenet_opt.measure.gains import first_epoch_gain, loader_gain, stall_gain
 from imagenet_opt.measure.symptoms import (
     SLOWER,
+    STALL_SECONDS,
     is_ample,
     is_crowded,
     is_lazy,
@@ -61,12 +62,14 @@ def storage_latency(seen: Evidence) -> Finding:
     late, deep = seen.fact("storage_latency_seconds"), seen.fact("depth")
     fired = is_slow_reading(seen) and not is_lazy(seen) and seen.texts.get("storage_bound") != "bandwidth"
     overrides, data = _deeper(seen), data_place(seen)
+    pauses = f", with pauses of up to {seen.longest_gap:.1f} s" if seen.longest_gap >= STALL_SECONDS else ""
     near = _NEARER[data.packed]
     most = min(seen.decode, seen.best_depth[1]) if overrides else seen.decode
     return Finding(
         "storage_latency",
         fired,
-        f"files arrive {1000 * late:.0f} ms after they are asked for, {deep:.0f} in flight: {seen.loader:.0f} img/s",
+        f"files arrive {1000 * late:.0f} ms after they are asked for, {deep:.0f} in flight: "
+        f"{seen.loader:.0f} img/s{pauses}",
         f"ask for more at a time, or {near}" if overrides else near,
         overrides=overrides,
         commands=(data.pack(),),
@@ -76,7 +79,7 @@ def storage_latency(seen: Evidence) -> Finding:
 
 def small_prefetch(seen: Evidence) -> Finding:
     ahead, workers = seen.facts["prefetch_factor"], max(1.0, seen.facts["num_workers"])
-    gap = seen.ceilings[f"loader_{seen.state}"].facts.get("longest_gap_seconds", 0.0)
+    gap = seen.longest_gap
     is_enough = is_ample(seen) or (not is_slow_reading(seen) and not is_short_of_cpu(seen))
     helps = stall_gain(seen) >= _LEAST_GAIN
     fired = is_starved(seen) and bool(ahead) and is_enough and helps and not is_crowded(seen)

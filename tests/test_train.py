@@ -228,15 +228,12 @@ def test_two_processes_share_the_samples_and_the_weights(clean: Path, images_roo
     assert float(rows[-1]["val/acc1"]) * 39 == pytest.approx(round(float(rows[-1]["val/acc1"]) * 39), abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
         ("model.name=resnet5O", "UnknownModel: timm has no model 'resnet5O' (model.name); near: resnet50"),
-        pytest.param(
-            "hydra.run.dir=/proc/none",
-            "RunFolderError: cannot write the run folder: /proc/none: No such file",
-            marks=pytest.mark.slow,
-        ),
+        ("hydra.run.dir=/proc/none", "RunFolderError: cannot write the run folder: /proc/none: No such file"),
     ],
 )
 def test_a_mistake_ends_in_one_line_without_a_traceback(

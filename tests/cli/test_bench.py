@@ -275,6 +275,7 @@ def test_added_latency_is_slept_at_every_open(job: Job, monkeypatch: pytest.Monk
         slept.clear()
 
 
+@pytest.mark.slow
 def test_a_turn_that_dies_is_a_row_with_its_reason_and_leaves_nothing(job: Job, tmp_path: Path) -> None:
     broken = replace(job, side="torchvision", packed=tmp_path / "packed")
     with pytest.raises(TurnFailed, match=r"^AttributeError: .* has no attribute 'pack'"):

@@ -143,9 +143,8 @@ def test_help_says_that_files_do_not_stay(capsys: pytest.CaptureFixture[str]) ->
 # Stopped in the middle. A named pipe stands for a file whose first read does not come back.
 
 
-@pytest.mark.parametrize(
-    ("how", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGKILL, -9, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_a_stopped_hydration_goes_on(
     root: Path, words: list[str], how: signal.Signals, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

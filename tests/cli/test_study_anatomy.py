@@ -146,6 +146,7 @@ class Small(Subject):
         return OnlyCompiled(3 * 32 * 32, 1000)
 
 
+@pytest.mark.slow
 def test_the_step_is_compiled_where_training_compiles(checked: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "compiled")
     torch._dynamo.reset()

@@ -30,6 +30,7 @@ def overrides(root: Path) -> tuple[str, ...]:
     return (f"data.root={root}", f"data.cache_dir={root}/cache")
 
 
+@pytest.mark.slow
 def test_every_setting_of_the_grid_has_a_row(
     root: Path,
     overrides: tuple[str, ...],

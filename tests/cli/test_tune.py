@@ -210,6 +210,7 @@ def test_a_quarter_of_an_epoch_is_the_most(num_train: int, most: int) -> None:
     assert most_images(num_train) == most
 
 
+@pytest.mark.slow
 def test_what_a_setting_is_refused_for_is_a_turn_that_failed(
     images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
 ) -> None:

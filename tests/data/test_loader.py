@@ -196,14 +196,20 @@ def own_mb(process: psutil.Process) -> float:
     return process.memory_full_info().uss / 1e6
 
 
+def anonymous_mb(process: psutil.Process) -> float:
+    """Memory without files and shared memory. What a fork shares counts, so that writing to it changes nothing."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) / 1e3
+
+
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
 def test_memory_and_open_files_do_not_grow(images_root: Path, loader: MakeLoader, resize_on: str) -> None:
-    """Six epochs that kept their batches would add 30 MB, or 36 open files."""
+    """Six epochs that kept their batches would add 130 MB, or 36 open files."""
     made = loader(images_root, num_workers=1, resize_on=resize_on, image_size=224)
 
     def used() -> Iterator[float]:
         for process in (*workers_of(made), psutil.Process()):
-            yield own_mb(process)
+            yield anonymous_mb(process)
             yield process.num_fds()
             yield process.num_threads()
 
@@ -213,7 +219,7 @@ def test_memory_and_open_files_do_not_grow(images_root: Path, loader: MakeLoader
     for epoch in range(2, 8):
         batches(made, epoch=epoch)
     grown = [now - then for now, then in zip(used(), before, strict=True)]
-    assert max(grown[0], grown[3]) < 20, "MB"
+    assert max(grown[0], grown[3]) < 60, "MB"
     assert max(grown[1], grown[4]) < 15, "open files"
     assert max(grown[2], grown[5]) < 15, "threads"
 

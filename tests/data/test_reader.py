@@ -135,9 +135,9 @@ class Storage(Numbers):
         return samples
 
 
-@pytest.mark.parametrize(("seconds", "usual"), [(0.03, 32), (0.0, 1)])
+@pytest.mark.parametrize("seconds", [0.03, 0.0])
 def test_slow_storage_is_asked_for_many_and_quick_storage_for_one_at_a_time(
-    seconds: float, usual: int, monkeypatch: pytest.MonkeyPatch
+    seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = Storage(seconds, monkeypatch)
     reader = reading(storage)
@@ -145,7 +145,10 @@ def test_slow_storage_is_asked_for_many_and_quick_storage_for_one_at_a_time(
         storage.most = 0
         found = reader.read((0, step), batch(step, 64), [((0, step + 1), batch(step + 1, 64))])
         assert found.samples == texts(batch(step, 64))
-    assert found.reads_in_flight >= usual if seconds else (found.reads_in_flight, storage.most) == (1, 1)
+    if seconds:
+        assert found.reads_in_flight >= 32
+    else:
+        assert found.reads_in_flight == 1 and storage.most <= 1
 
 
 def test_storage_that_becomes_slow_is_read_at_once_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:

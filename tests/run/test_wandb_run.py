@@ -112,6 +112,7 @@ for number, (variables, netrc) in enumerate(json.loads(sys.argv[1])):
 """
 
 
+@pytest.mark.slow
 def test_a_key_is_found_where_wandb_login_puts_it(tmp_path: Path) -> None:
     netrc = f"machine HOST\n  login user\n  password {'k' * 40}\n"
     cases = [({"WANDB_API_KEY": "k" * 40}, ""), ({}, netrc), ({}, "")]

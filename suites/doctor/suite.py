@@ -1,7 +1,8 @@
 """The doctor on runs whose trouble is known: `python -m suites.doctor.suite SAMPLE OUT --rounds 20`.
 
-Each round examines every case once, in a process of its own; one round takes about 25 minutes on two quiet cores. OUT gets one JSON file
-for each examination; examinations that are there already are not made again. At the end a table of all is printed.
+Each round examines every case once, in a process of its own; one round takes about 25 minutes on two cores. OUT gets
+one JSON file for each examination; examinations that are there already are not made again. At the end a table of all
+is printed.
 """
 
 import argparse

@@ -172,7 +172,7 @@ class Pauses(Queue):
 
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
 def test_pauses_of_the_storage_are_part_of_the_rate(images_root: Path, tmp_path: Path) -> None:
-    """The measurement does not begin again at each of them: then it would have none of them."""
+    """The measurement does not begin again at one of them: then it would leave that one out."""
     begun: list[float] = []
 
     class Counted(Watch):
@@ -188,4 +188,4 @@ def test_pauses_of_the_storage_are_part_of_the_rate(images_root: Path, tmp_path:
         trainer.callbacks.append(watch)  # type: ignore[attr-defined]
         queue = Pauses(random_batch(config, trainer), 4, refilled=True)
         trainer.fit(build_model(config, global_batch=6), train_dataloaders=queue)
-    assert len(begun) <= 2 and len(watch.seen.step_seconds) >= 20
+    assert len(begun) == 1 and len(watch.seen.step_seconds) >= 20

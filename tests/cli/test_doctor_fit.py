@@ -162,3 +162,33 @@ def test_too_few_batches_of_each_worker_are_no_rate(images_root: Path, tmp_path:
     watch = Watch(seconds=0.0, limit_seconds=0.01, multiple=100, sees_kernels=False, sees_waits=False)
     watched_stock(0, watch, images_root, tmp_path)
     assert watch.seen.phases and not watch.seen.is_told
+
+
+class Pauses(Queue):
+    """A queue of four that is empty for a step now and then, and full again after it."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        for number, batch in enumerate(Repeated.__iter__(self)):
+            self.num_ready = 0 if number % 5 == 4 else 4
+            yield batch
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
+def test_pauses_of_the_storage_are_part_of_the_rate(images_root: Path, tmp_path: Path) -> None:
+    """The measurement does not begin again at one of them: then it would leave that one out."""
+    begun: list[float] = []
+
+    class Counted(Watch):
+        def _begin(self, trainer: Trainer) -> None:
+            begun.append(self._began)
+            super()._begin(trainer)
+
+    watch = Counted(seconds=0.0, limit_seconds=5, multiple=1, sees_kernels=False, sees_waits=False)
+    watch.least_steps = 20
+    asked = only(tiny(tmp_path, images_root, "model.num_classes=3"), callbacks=())
+    with run_folder(asked, within=tmp_path) as config:
+        trainer = build_trainer(config)
+        trainer.callbacks.append(watch)  # type: ignore[attr-defined]
+        queue = Pauses(random_batch(config, trainer), 4, refilled=True)
+        trainer.fit(build_model(config, global_batch=6), train_dataloaders=queue)
+    assert len(begun) == 1 and len(watch.seen.step_seconds) >= 20

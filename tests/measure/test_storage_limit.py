@@ -1,5 +1,7 @@
 """What bounds a storage: storages of known latency and bandwidth."""
 
+from dataclasses import replace
+
 import pytest
 from numpy.testing import assert_allclose
 
@@ -34,6 +36,14 @@ def test_a_bandwidth_that_is_not_reached_is_no_limit() -> None:
     curve = [simulated(depth, latency=0.1, bytes_per_second=400e6) for depth in DEPTHS]
     assert storage_limit(curve).kind == "latency"
     assert storage_limit(curve).at(10_000) == "latency"
+
+
+def test_a_moment_in_which_the_storage_stalls_does_not_make_its_bandwidth_a_latency() -> None:
+    """Just then one request in flight brought a tenth of what it brings."""
+    alone, *deeper = [simulated(depth, latency=0.01, bytes_per_second=12e6, seconds=20) for depth in DEPTHS]
+    stalled = replace(alone, windows=tuple(rate / 50 for rate in alone.windows))
+    found = storage_limit([stalled, *deeper])
+    assert found.kind == "bandwidth" and found.at(64) == "bandwidth"
 
 
 def test_late_answers_are_latency() -> None:

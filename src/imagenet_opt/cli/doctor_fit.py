@@ -103,7 +103,7 @@ class Watch(Callback):
         self.seen = Watched()
         self._began = 0.0
         self._num_warm = self._num_ready = 0
-        self._has_begun_again = False
+        self._has_begun_again = self._is_used_up = False
         self._own: dict[str, float] = {}
         self._device_clock: CudaClock | None = None
         self._step_clock: CudaClock | None = None
@@ -154,6 +154,8 @@ class Watch(Callback):
             self._profile(trainer)
             return
         ahead = images_ahead(batch, trainer.train_dataloader)
+        may_begin_again = not self._is_used_up  # later the stock shrinks in pauses of the storage, which count
+        self._is_used_up |= bool(self.seen.launch_seconds) and num_ready(trainer.train_dataloader) == 0
         if not self.seen.launch_seconds:
             self._began = now  # compiling and the first step take what they take
         if not self.seen.stamps:
@@ -170,8 +172,8 @@ class Watch(Callback):
         self._making.append(_seconds_to_make(batch))
         self._is_ordinary = not is_logging_step(trainer)
         passed = now - self._began
-        may_begin = passed < _LAST_BEGIN * self.limit_seconds and not trainer.is_last_batch
-        if may_begin and self._is_using_up(trainer):
+        may_begin_again &= passed < _LAST_BEGIN * self.limit_seconds and not trainer.is_last_batch
+        if may_begin_again and self._is_using_up(trainer):
             self._has_begun_again = True
             self._begin(trainer)
             return

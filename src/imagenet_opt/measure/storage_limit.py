@@ -16,7 +16,8 @@ class StorageLimit:
     """kind: with the most requests in flight: "latency", "bandwidth", or "cpu" where this process reads no faster.
 
     images_per_second, megabytes_per_second: the most that was seen. latency: seconds of a request alone.
-    knee: requests in flight which bring that most, if each is answered as soon as one alone (Little's law).
+    knee: requests in flight which bring that most, if each is answered as soon as with the fewest (Little's law); the
+    least that any of the depths tells, as a storage that stalls for a moment makes one of them slower, not faster.
     """
 
     kind: str
@@ -43,8 +44,9 @@ def storage_limit(curve: Sequence[DepthReads]) -> StorageLimit:
         raise ValueError(f"{len(curve)} depths tell nothing about what bounds the storage; at least two do")
     ordered = sorted(curve, key=lambda reads: reads.depth)
     alone, deepest = ordered[0], ordered[-1]
-    best = max(ordered, key=lambda reads: reads.images_per_second)
-    knee = alone.depth * best.images_per_second / alone.images_per_second
+    answered = [one for one in ordered if one.images_per_second > 0]
+    best = max(answered, key=lambda reads: reads.images_per_second)
+    knee = min(one.depth * best.images_per_second / one.images_per_second for one in answered)
     kind = "latency"
     if deepest.depth >= SATURATED * knee:
         kind = "cpu" if best.cpus >= BUSY_CPUS else "bandwidth"

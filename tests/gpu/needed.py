@@ -15,6 +15,7 @@ MODULES = {
     "antlr4": "antlr4-python3-runtime==4.9.3",
     "numpy": "numpy",
     "PIL.Image": "pillow",
+    "filelock": "filelock",
     "psutil": "psutil",
     "pydantic": "pydantic",
     "pynvml": "nvidia-ml-py",

@@ -121,12 +121,16 @@ class Acceleration(Callback):
         if self.compile:
             for images in _new(parts, self._tried):
                 self._compile(trainer, pl_module, images)
+                if not self.compile:  # the attempt failed
+                    break
         if self.cuda_graph:
             if size != self._micro_batch_size:  # memory ran out, and no batch of the former size comes again
                 self._release_graphs()
                 self._micro_batch_size = size
             for images in _new(parts, self._captured):
                 self._capture(trainer, pl_module, images)
+                if not self.cuda_graph:
+                    break
 
     def on_validation_batch_start(
         self,

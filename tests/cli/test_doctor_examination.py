@@ -193,7 +193,7 @@ def test_stages_are_left_out_whose_files_do_not_stay_in_memory(
     seen, said = examined(patient)
     assert len(said) == NUM_EXPERIMENTS
     assert not {"loader_warm", "full_warm", "storage_cached"} & seen.ceilings.keys()
-    assert "they do not stay in this machine's memory: 2% of those just read" in seen.texts["memory"]
+    assert "files just read are not in this machine's memory (2% of them" in seen.texts["memory"]
     assert NOT_MEASURED not in seen.texts and is_judged(conclude(seen))
 
 

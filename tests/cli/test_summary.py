@@ -99,4 +99,4 @@ def test_mixing_is_advised_where_the_gpu_has_time_for_it(
     tmp_path, capsys, changes: dict[str, float | None], advised: bool
 ) -> None:
     print_summary({key: value for key, value in (FED_LATE | changes).items() if value is not None}, tmp_path)
-    assert ("callbacks.mixing.mode=on would cost no speed" in capsys.readouterr().out) is advised
+    assert ("callbacks.mixing.mode=on should cost no speed" in capsys.readouterr().out) is advised

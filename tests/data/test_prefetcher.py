@@ -109,7 +109,9 @@ class SlowSampler:
 
 
 def wait_until_made(made: DevicePrefetcher, num: int) -> None:
+    deadline = time.monotonic() + 60
     while made.slots.num_made < num:
+        assert time.monotonic() < deadline, "the workers make no more batches"
         time.sleep(0.001)
 
 

@@ -93,7 +93,7 @@ class Reading:
             self._read_from_memory(seconds)
 
     def _read_from_memory(self, seconds: float) -> None:
-        if not self.facts["kept_in_memory"]:
+        if not self.facts.get("kept_in_memory"):  # or bringing them there failed
             return
         cached = itertools.cycle(self._groups(self.samples.warm_rows))
         found = read_at_depths(self.samples.read, cached, _DEPTHS_CACHED, seconds=seconds / len(_DEPTHS_CACHED))
@@ -107,8 +107,10 @@ class Reading:
         """Files that are read again may come from the storage again, as on a mount that caches nothing."""
         self.facts["kept_in_memory"] = 0.5 if kept.share is None else float(kept.share >= MOSTLY)
         if kept.share is not None and kept.share < MOSTLY:
-            reason = f"{kept.share:.0%} of those just read is there ({kept.method})"
-            self.texts["memory"] = f"they do not stay in this machine's memory: {reason}; nothing is measured there"
+            self.texts["memory"] = (
+                f"files just read are not in this machine's memory ({kept.share:.0%} of them; {kept.method}), "
+                "so the stages with files in memory are left out"
+            )
 
     def _groups(self, rows: Rows) -> Iterator[Rows]:
         """What one request brings, batch by batch."""

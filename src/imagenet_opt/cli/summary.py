@@ -125,7 +125,7 @@ def _advice(numbers: dict[str, float]) -> list[tuple[str, str]]:
     on_gpu, waited = "gpu/utilization_percent" in numbers, numbers.get("throughput/data_wait_fraction", 0.0)
     if not on_gpu or numbers.get("mixing/on") != 0 or waited < _SPARE or _doubt(numbers):
         return []
-    return [("mixing", "off; callbacks.mixing.mode=on would cost no speed, since the GPU waits for data")]
+    return [("mixing", "off; callbacks.mixing.mode=on should cost no speed: the GPU waits for data")]
 
 
 def _doubt(numbers: dict[str, float]) -> str:

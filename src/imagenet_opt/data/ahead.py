@@ -28,6 +28,7 @@ class Ahead(Generic[T]):
     def __next__(self) -> T:
         item = self._made.get()
         if isinstance(item, BaseException):
+            self._made.put(StopIteration())  # for whoever asks again
             raise item
         self._wanted.release()
         return item

@@ -48,13 +48,13 @@ class ImageData(LightningDataModule):
     def train_dataloader(self) -> DevicePrefetcher:
         loader = train_loader(self.train, self.loading, self._seat(), self.store, largest_size=self._largest_size())
         loader.sampler.seek(*self._start)
-        self._start = Position(0, 0)  # the next fit starts at the beginning, unless it resumes from a checkpoint
         return self._keep(loader, "train")
 
     def val_dataloader(self) -> DevicePrefetcher:
         return self._keep(eval_loader(self.val, self.loading, self._seat()), "val")
 
     def teardown(self, stage: str) -> None:
+        self._start = Position(0, 0)  # the next fit starts at the beginning, unless it resumes from a checkpoint
         while self._loaders:
             self._loaders.pop().close()
 

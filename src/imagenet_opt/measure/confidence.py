@@ -62,8 +62,9 @@ def confidence(found: Diagnosis) -> Confidence:
         doubts.append(f"cold rates are {found.texts.get('cold', 'unverified')}")
     if seen.is_cold and (passes := found.facts.get("cold_passes", 1.0)) > 1 and (times := _server_gain(seen)) > 1:
         doubts.append(
-            f"the files are so few that those on storage were read about {passes:.0f} times, and a second reading is "
-            f"{times:.1f} times as fast as a first; a larger data.root has more files"
+            f"the data set is so small that its files were read from storage about {passes:.0f} times, and a second "
+            f"reading is {times:.1f} times as fast as a first: the cold rate may be too high; examine a larger "
+            "data set (data.root)"
         )
     return Confidence(_LEVELS[min(len(doubts), 2)], tuple(doubts))
 

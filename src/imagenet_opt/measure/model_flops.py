@@ -42,10 +42,12 @@ def forward_flops(net: nn.Module, image_size: int) -> int:
     """
     tensors = dict(net.named_parameters()) | dict(net.named_buffers())
     shapes = {f"net.{name}": torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
-    image = torch.empty(2, 3, image_size, image_size, device="meta")  # batch norm in training needs more than one value
+    dtype = next((tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()), torch.float32)
+    num_images = 2  # batch norm in training needs more than one value
+    image = torch.empty(num_images, 3, image_size, image_size, device="meta", dtype=dtype)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         functional_call(_Uncompiled(net), shapes, (image,))
-    return int(counter.get_total_flops()) // len(image)
+    return int(counter.get_total_flops()) // num_images
 
 
 class _Uncompiled(nn.Module):

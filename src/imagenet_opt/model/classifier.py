@@ -79,6 +79,7 @@ class Classifier(LightningModule):
         self.set_to_none = set_to_none
         self.network_config = network_config or {}
         self.nonfinite = NonFinite(on_nonfinite, max_skipped_steps)
+        self._seed = torch.initial_seed()
         self._restored_sums: Tensor | None = None
         self._saved_groups: list[dict[str, Any]] | None = None
 
@@ -88,8 +89,8 @@ class Classifier(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Dropout and stochastic depth differ between processes; the weights, drawn before, are the same."""
-        if self.trainer.world_size > 1:
-            torch.manual_seed(torch.initial_seed() + self.global_rank)
+        if stage == "fit" and self.trainer.world_size > 1:
+            torch.manual_seed(self._seed + self.global_rank)
 
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer(self.net, device=self.trainer.strategy.root_device)

@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from imagenet_opt.errors import RanksDiffer
+from imagenet_opt.errors import ImagenetOptError, RanksDiffer
 from imagenet_opt.run import checkpoint as checkpoints
 
 
@@ -28,12 +28,19 @@ class RankCheck(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit" or trainer.world_size == 1:
             return
-        own = _identity_of(getattr(trainer, "datamodule", None)) | _checkpoint_facts(self.checkpoint)
+        own = self._facts(trainer)
         found: list[dict[str, Any]] = [{}] * trainer.world_size
         dist.all_gather_object(found, own)
         for rank, facts in enumerate(found):
             if facts != found[0]:
                 raise RanksDiffer(_difference(rank, facts, found[0]))
+
+    def _facts(self, trainer: Trainer) -> dict[str, Any]:
+        """An error becomes a fact: the other processes wait for this one, and must learn of it."""
+        try:
+            return _identity_of(getattr(trainer, "datamodule", None)) | _checkpoint_facts(self.checkpoint)
+        except (OSError, zipfile.BadZipFile, ImagenetOptError) as error:
+            return {f"an error on rank {trainer.global_rank}": f"{type(error).__name__}: {error}"}
 
 
 def _identity_of(data: Any) -> dict[str, Any]:

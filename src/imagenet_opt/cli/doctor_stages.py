@@ -41,6 +41,8 @@ from imagenet_opt.measure.rate import LEAST_ROUNDS, too_slow
 from imagenet_opt.model.network import build_network
 from imagenet_opt.run.wandb_run import finish
 
+_MOST_SECONDS = 60.0
+"""A full run waits so long for two batches of each worker: what was asked for may be less than a few slow steps."""
 _ALONE = ("acceleration", "mixing", "rehearsal")
 """Callbacks that belong to the GPU's own work."""
 
@@ -150,7 +152,7 @@ class Patient:
         if not cold and not len(samples.warm_rows):
             samples.warm(seconds)
         rows = samples.cold_rows() if cold else samples.warm_rows
-        seen = self.train(samples.listed(rows), Span(seconds), cold=cold)
+        seen = self.train(samples.listed(rows), Span(seconds, longest=_MOST_SECONDS), cold=cold)
         return seen, watched_ceiling(seen, multiple=self.num_workers, in_bursts=True).images_per_second
 
     def _fit(self, config: DictConfig, data: Any, span: Span) -> Watched:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch import nn
 
 from callbacks.checkpoint import Checkpoint
+from callbacks.ema import Ema
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index import open_split
 from imagenet_opt.errors import Preempted
@@ -82,7 +82,7 @@ def fit(folder: Path, root: Path, *callbacks: Callback, ema: bool, resume: bool 
     found = files.find("auto" if resume else None, folder)
     logger = MetricsCsv(folder=str(folder))
     logger.truncate_after(files.read(found)["global_step"] - 1 if found else -1)
-    averaging = [EMAWeightAveraging(decay=0.5)] if ema else []
+    averaging = [Ema(decay=0.5)] if ema else []
     settings: dict[str, Any] = {"max_epochs": 2, "log_every_n_steps": 2, "num_sanity_val_steps": 0}
     trainer = Trainer(
         accelerator="cpu",

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import EMAWeightAveraging
 
 from callbacks.checkpoint import Checkpoint
+from callbacks.ema import Ema
 from callbacks.preemption import Preemption
 from imagenet_opt.errors import Preempted
 from tests.callbacks.conftest import Plain, Project
@@ -55,7 +55,7 @@ def opened(file: Path) -> dict[str, Any]:
 
 def fit(project: Project, folder: Path, *more: Callback, **options: Any) -> list[tuple[int, dict[str, float]]]:
     project.logger.rows.clear()
-    ema = EMAWeightAveraging(decay=0.5)
+    ema = Ema(decay=0.5)
     saving = Checkpoint(folder=str(folder))
     project.fit(ema, *more, Preemption(), saving, module=Scored(), data=alike(), **options)
     return logged(project)

@@ -7,7 +7,6 @@ batch reversed), whose order is random already, so no permutation has to be draw
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 
 def mixup(images_NCHW: Tensor, share: float) -> Tensor:
@@ -31,7 +30,7 @@ def cutmix(images_NCHW: Tensor, share: float, center: tuple[float, float]) -> tu
 
 def mix_labels(labels: Tensor, share: float, num_classes: int) -> Tensor:
     """Soft targets, float32 (N, num_classes), of images mixed with their mirrors. labels: int64 (N,)."""
-    hot = one_hot(labels, num_classes).float()
+    hot = torch.zeros(len(labels), num_classes, device=labels.device).scatter_(1, labels[:, None], 1.0)
     return torch.lerp(hot.flip(0), hot, share)
 
 

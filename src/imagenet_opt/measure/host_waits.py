@@ -19,7 +19,7 @@ OnDevice = Callable[[Tensor], bool]
 Rule = Callable[[OnDevice, tuple[Any, ...], Mapping[str, Any]], int]
 """Bytes that a call with these arguments copies while the host waits; 0 where it does not wait."""
 _COUNT_BYTES = 8  # how many elements there are, an int64
-_OPTIMIZERS = str(Path(torch.optim.__file__).parent) + os.sep
+_AVERAGING = torch.optim.swa_utils.__file__  # no optimizer, although it stands there
 _SITE_PACKAGES = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 
 
@@ -38,10 +38,10 @@ class HostWaits(TorchFunctionMode):
     on_device: which tensors are on the device. By default those of CUDA where there is CUDA, and all tensors elsewhere;
     there `.to(device)` counts only if the device is the string "cpu", since `.to(self.device)` looks the same.
 
-    The place is the innermost line that is not torch's, Lightning's or Python's own. Calls from torch.optim are left
-    out: Adam reads its step counts, which are on the host. Not seen: torch.cuda.synchronize and events, what C++ does
-    by itself, backward functions that run in autograd's threads (those of CUDA tensors), copies with
-    `non_blocking=True` of memory that is not pinned, and what runs inside a compiled graph.
+    The place is the innermost line that is not torch's, Lightning's or Python's own. Calls from the
+    optimizers of torch and timm are left out: they read their step counts, which are on the host. Not seen:
+    torch.cuda.synchronize and events, what C++ does by itself, backward functions that run in autograd's threads (those
+    of CUDA tensors), copies with `non_blocking=True` of memory that is not pinned, and what runs in a compiled graph.
     Enter it after the workers of a loader have started: a forked process would go on with it. It costs each call of
     torch from Python about 1 µs (on one core of 2026), and each wait that is found 6 µs; a compiled network is compiled
     once more when it first runs inside.
@@ -68,16 +68,28 @@ class HostWaits(TorchFunctionMode):
 
 
 def _caller() -> tuple[str, str] | None:
-    """Place and code of the innermost line of a user; None in an optimizer of torch."""
+    """Place and code of the innermost line of a user; None in an optimizer."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename == __file__ and frame.f_back:
         frame = frame.f_back
-    if frame.f_code.co_filename.startswith(_OPTIMIZERS):
+    if _is_optimizer(frame.f_code.co_filename):
         return None
     while _is_library(frame.f_code.co_filename) and frame.f_back:
         frame = frame.f_back
     file, line = frame.f_code.co_filename, frame.f_lineno
     return f"{Path(file).name}:{line}", linecache.getline(file, line).strip()
+
+
+@cache
+def _is_optimizer(file: str) -> bool:
+    """Whether a file is of the optimizers of torch or timm, whose step counts are tensors on the host."""
+    folders = tuple(folder + os.sep for name in ("torch", "timm") for folder in _folders(name, "optim"))
+    return file.startswith(folders) and file != _AVERAGING
+
+
+def _folders(name: str, *inside: str) -> Iterable[str]:
+    spec = find_spec(name)
+    return (os.path.join(folder, *inside) for folder in (spec and spec.submodule_search_locations) or ())
 
 
 @cache
@@ -90,8 +102,8 @@ def _is_library(file: str) -> bool:
 
 @cache
 def _library_folders() -> tuple[str, ...]:
-    specs = map(find_spec, ("torch", "lightning", "pytorch_lightning", "lightning_fabric"))
-    return tuple(folder + os.sep for spec in specs if spec for folder in spec.submodule_search_locations or ())
+    names = ("torch", "lightning", "pytorch_lightning", "lightning_fabric")
+    return tuple(folder + os.sep for name in names for folder in _folders(name))
 
 
 def _is_cuda(tensor: Tensor) -> bool:

@@ -14,8 +14,13 @@ from imagenet_opt.errors import ConfigError, OutOfMemory
 log = logging.getLogger(__name__)
 
 Part = TypeVar("Part")
-_RAN_OUT = re.compile(r"out of memory|can't allocate memory|(ALLOC|ALLOCATION)_FAILED")
-"""What torch's own errors say, and those of cuBLAS and cuDNN, which allocate beside torch."""
+_RAN_OUT = re.compile(
+    r"out of memory|can't allocate memory|(ALLOC|ALLOCATION)_FAILED"
+    r"|unable to find (an engine|a valid cuDNN algorithm)",
+    re.IGNORECASE,
+)
+"""What torch's own errors say, and those of cuBLAS and cuDNN, which allocate beside torch. cuDNN finds no engine where
+no engine finds room for its workspace."""
 
 
 class MicroBatches:

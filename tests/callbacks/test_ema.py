@@ -1,0 +1,77 @@
+"""The average is Lightning's own, but lies on the training device and costs no wait for it."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import EMAWeightAveraging
+
+from callbacks.ema import Ema
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.host_waits import HostWaits
+from tests.callbacks.conftest import Plain, Project
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
+
+
+class WaitsOf(Callback):
+    """Counts what makes the host wait in the `on_train_batch_end` of another callback."""
+
+    def __init__(self, callback: Callback) -> None:
+        self.waits = HostWaits()
+        self.calls = 0
+        hook = callback.on_train_batch_end
+
+        def counted(*args: Any) -> None:
+            self.calls += 1
+            with self.waits:
+                hook(*args)
+
+        callback.on_train_batch_end = counted  # type: ignore[method-assign]
+
+
+def test_the_update_of_lightnings_class_would_be_seen_to_wait(project: Project) -> None:
+    theirs = EMAWeightAveraging(decay=0.5)
+    counted = WaitsOf(theirs)
+    project.fit(theirs, counted)
+    assert counted.waits.found
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_the_average_is_that_of_lightnings_class(project: Project, every: int) -> None:
+    ours = project.fit(Ema(decay=0.7, update_every_n_steps=every), module=Plain())
+    theirs = Project().fit(EMAWeightAveraging(decay=0.7, update_every_n_steps=every), module=Plain())
+    for (name, average), expected in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
+        if average.is_floating_point():
+            torch.testing.assert_close(average, expected, msg=name)
+
+
+def test_the_number_of_batches_that_batch_norm_has_seen_is_copied(project: Project) -> None:
+    module = project.fit(Ema(decay=0.9), module=Plain())
+    assert int(module.net[1].num_batches_tracked) == 20  # type: ignore[index,union-attr,arg-type]
+
+
+def test_the_average_moves_to_the_training_device() -> None:
+    ema, module = Ema(), Plain()
+    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("meta")))
+    ema.setup(trainer, module, "fit")
+    ema.on_fit_start(trainer, module)
+    assert ema._average_model is not None
+    assert {tensor.device.type for tensor in ema._average_model.module.state_dict().values()} == {"meta"}
+    assert ema._average_model.n_averaged.device.type == "cpu"
+
+
+def test_an_update_does_not_wait_for_the_device(project: Project) -> None:
+    ema = Ema(decay=0.5)
+    counted = WaitsOf(ema)
+    project.fit(ema, counted)
+    assert counted.calls == 20
+    assert not counted.waits.found
+
+
+@pytest.mark.parametrize(("option", "value"), [("decay", 1.0), ("decay", -0.1), ("update_every_n_steps", 0)])
+def test_values_out_of_range_are_refused_with_their_key(option: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"callbacks.ema.{option}={value}"):
+        Ema(**{option: value})

@@ -1,0 +1,127 @@
+"""Between two logging steps nothing of a training step makes the host wait for the device.
+
+No GPU is needed: on a CPU every tensor counts as the device's. Two nets are spread, one below the other: `HostWaits`
+sees calls of torch from Python, such as `.cpu()`; `HostReads` sees what reaches torch's dispatcher, also from C++ and
+from the backward.
+"""
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from imagenet_opt.cli.build import build_run
+from imagenet_opt.measure.host_waits import HostWaits
+from tests.conftest import composed
+
+pytestmark = [pytest.mark.usefixtures("checked"), pytest.mark.filterwarnings("ignore:.*does not have many workers")]
+
+aten = torch.ops.aten
+READS = (
+    aten._local_scalar_dense, aten.is_nonzero, aten.nonzero, aten.masked_select, aten.equal, aten.bincount,
+    aten._unique, aten._unique2, aten.unique_dim, aten.unique_consecutive,
+)  # fmt: skip
+"""Operations that need a number from the device before the host can go on."""
+
+
+class HostReads(TorchDispatchMode):
+    """Counts, while entered, the operations that read from the device; those of torch's optimizers are left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.num_operations = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.num_operations += 1
+        if (func.overloadpacket in READS or _has_mask(func, args)) and not _in_optimizer():
+            self.found.append(f"{func.overloadpacket.__name__}\n{''.join(traceback.format_stack(limit=12))}")
+        return func(*args, **(kwargs or {}))
+
+
+def _has_mask(func: Any, args: Any) -> bool:
+    if func.overloadpacket not in (aten.index, aten.index_put_, aten.index_put, aten._index_put_impl_):
+        return False
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+
+
+def _in_optimizer() -> bool:
+    """The step counts of torch's Adam and timm's Lamb are tensors on the host."""
+    files = [Path(frame.filename) for frame in traceback.extract_stack()]
+    return any(file.parent.name == "optim" and file.stem in ("adam", "adamw", "sgd", "lamb") for file in files)
+
+
+class Nets(Callback):
+    """Comes before all others. Whole steps lie inside, with fetching and Lightning's loop, but for logging steps."""
+
+    def __init__(self) -> None:
+        self.reads, self.waits = (
+            HostReads(),
+            HostWaits(on_device=lambda tensor: not tensor.is_shared()),
+        )  # workers' memory
+        self.num_steps = 0
+        self._spread = False
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        is_logging_step = (batch_idx + 1) % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
+        if self._spread and is_logging_step:
+            self.waits.__exit__(None, None, None)
+            self.reads.__exit__(None, None, None)
+        elif not self._spread and not is_logging_step:
+            self.reads.__enter__()
+            self.waits.__enter__()
+        self._spread = not is_logging_step
+        self.num_steps += self._spread
+
+
+class DeliberateItem(Callback):
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        next(pl_module.parameters()).sum().item()
+
+
+def fit(folder: Path, images_root: Path, *overrides: str, more: tuple[Callback, ...] = ()) -> Nets:
+    """18 steps of an epoch of 19, with all callbacks of the default configuration, a row every 6."""
+    config = composed(
+        f"data.root={images_root}", f"data.cache_dir={folder}", f"run_folder={folder}", "data.num_workers=0",
+        "data.image_size=64", "data.batch_size=2", "model=resnet10t", "model.name=test_resnet", "logger=[csv]",
+        "trainer.max_steps=18", "trainer.log_every_n_steps=6", "trainer.limit_val_batches=0", "trainer.accelerator=cpu",
+        "trainer.num_sanity_val_steps=0", "callbacks.mixing.mode=on", *overrides,
+    )  # fmt: skip
+    run = build_run(config)
+    nets = Nets()
+    run.trainer.callbacks[:] = [nets, *run.trainer.callbacks, *more]  # type: ignore[attr-defined]
+    run.trainer.fit(run.model, datamodule=run.data)
+    return nets
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("model.micro_batch_size=1",),
+        ("+callbacks=ema",),
+        ("trainer.precision=32-true",),
+        ("trainer.precision=bf16-mixed",),
+        ("optimizer=adamw",),
+        ("optimizer=lamb",),
+    ],
+    ids=lambda overrides: ",".join(overrides) or "default",
+)
+def test_a_step_between_logging_steps_reads_nothing_from_the_device(
+    overrides: tuple[str, ...], tmp_path: Path, images_root: Path
+) -> None:
+    nets = fit(tmp_path, images_root, *overrides)
+    assert nets.num_steps == 15
+    assert nets.reads.num_operations > 100
+    assert not nets.reads.found, "\n".join(nets.reads.found)
+    assert not nets.waits.found
+
+
+def test_one_item_a_step_is_found(tmp_path: Path, images_root: Path) -> None:
+    nets = fit(tmp_path, images_root, more=(DeliberateItem(),))
+    assert len(nets.reads.found) == 15
+    assert sum(nets.waits.found.values()) == 15

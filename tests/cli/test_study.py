@@ -204,7 +204,7 @@ def test_a_study_measures_compares_losses_and_goes_on_where_it_was(
     assert len(data["start"]["losses"]) == 3 and len(data["channels_last"]["losses"]) == 1
     assert sets["rows"][1] == ["channels_last", "callbacks.acceleration.channels_last=true", "start"]
     assert "4 comparisons" in sheet["notes"][0]
-    assert any(note.startswith("impossible failed: optimizer.name='nosuch'") for note in sheet["notes"])
+    assert any(note.startswith("impossible failed: timm has no optimizer 'nosuch'") for note in sheet["notes"])
     assert "Left out, as there is no GPU here: on a GPU." in sheet["notes"]
     markdown, page = Path("kept/study.md").read_text(), Path("kept/study.html").read_text()
     assert "| channels_last |" in markdown and "imagenet-opt study" in markdown

@@ -11,20 +11,21 @@ from imagenet_opt.measure.evidence import Evidence
 
 Rule = Callable[[Evidence], Finding]
 
-_RUN = ("gpu", "gpu_beside_loader", "loader", "decode_all", "full", "num_workers", "usable_cpus")
-_READS = (*_RUN, "storage")
+NEEDS = ("gpu", "gpu_beside_loader", "loader", "decode_all", "full", "num_workers", "usable_cpus")
+"""What each verdict rests on, beside what its rule needs."""
+_READS = (*NEEDS, "storage")
 _CPUS = (*_READS, "prefetch_factor", "machine_cpus")
 RULES: Mapping[Rule, tuple[str, ...]] = {
     slow_gpu: ("gpu",),
-    checkpoint_stall: ("full", *_RUN),
-    slow_logging: ("full", *_RUN),
-    slow_callback: ("full", *_RUN),
-    host_sync: _RUN,
+    checkpoint_stall: NEEDS,
+    slow_logging: NEEDS,
+    slow_callback: NEEDS,
+    host_sync: NEEDS,
     lazy_mount: _READS,
     storage_bandwidth: _READS,
     storage_latency: _READS,
     small_prefetch: (*_READS, "prefetch_factor"),
-    slow_copy: _RUN,
+    slow_copy: NEEDS,
     busy_neighbour: (*_READS, "prefetch_factor"),
     few_workers: _CPUS,
     few_cpus: _CPUS,

@@ -4,7 +4,8 @@ from dataclasses import fields
 
 from imagenet_opt.measure.diagnosis import CAUSES, Diagnosis, Measurements
 from imagenet_opt.measure.evidence import Evidence
-from imagenet_opt.measure.verdict import NEEDS, judge
+from imagenet_opt.measure.rules import NEEDS
+from imagenet_opt.measure.verdict import judge
 
 NOT_MEASURED = "not_measured"
 """Key of the text that names the experiments that failed, and why."""

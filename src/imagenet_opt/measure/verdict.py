@@ -29,8 +29,6 @@ HEADS = {
     "unexplained": "Unexplained",
 }
 assert HEADS.keys() == CAUSES.keys()
-NEEDS = ("gpu", "gpu_beside_loader", "loader", "decode_all", "full", "num_workers", "usable_cpus")
-"""What each verdict rests on, beside what its rule needs."""
 BESIDE_STAGES = ("checkpoint_stall", "slow_logging", "slow_callback", "host_sync", "small_prefetch")
 """Causes that no stage has alone: they show in what the run gives less than its stages."""
 MUCH_UNEXPLAINED = 0.1

@@ -45,8 +45,9 @@ class Checkpoint(LightningCheckpoint):
     it is between two batches; a validation that was left is done first by the run that goes on.
     The random states of the CPU and of the GPU of each process are in it, and each process gets its own again; a
     process that the saved run did not have keeps the state that it has. A loader should have a generator of its own,
-    since starting it else draws from that state, at another moment in a resumed run. For strategies whose state is
-    whole in each process, as one device's and DDP's are.
+    since starting it else draws from that state, at another moment in a resumed run. `state_dict` is a collective
+    call: every process must make it, as Lightning does when it saves. For strategies whose state is whole in each
+    process, as one device's and DDP's are.
 
     | key, at the logging step after a save | unit |
     |---|---|

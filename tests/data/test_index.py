@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from imagenet_opt.data import index as index_module
 from imagenet_opt.data.index import check_same_classes, open_split
@@ -170,6 +170,18 @@ def test_where_no_lock_can_be_had_the_files_are_listed_all_the_same(
 
     monkeypatch.setattr(FileLock, "acquire", no_locks)
     assert len(open_split(tree(tmp_path / "data", "train/a/1.jpg"), "train", tmp_path / "cache")) == 1
+
+
+def test_a_lock_that_is_never_released_is_not_waited_for_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def held(*_: Any, timeout: float | None = None, **__: Any) -> None:
+        assert timeout is not None, "waits without a bound"
+        raise Timeout("lock")
+
+    monkeypatch.setattr(FileLock, "acquire", held)
+    assert len(open_split(tree(tmp_path / "data", "train/a/1.jpg"), "train", tmp_path / "cache")) == 1
+    assert "is still locked after 30 minutes" in caplog.text
 
 
 def test_a_class_may_be_a_link(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ _PATIENCE = 60.0
 """Seconds for which a folder is asked for again."""
 _CLOCK_STEP_NS = 2 * 10**9
 """Coarsest step of a file system's modification times (FAT: 2 s; Lustre: 1 s)."""
+_LOCK_SECONDS = 1800.0
+"""A listing takes less; a lock that outlives it belongs to a mount that forgot to release it."""
 
 
 class Split(Protocol):
@@ -214,7 +216,7 @@ def _modified_now(folder: Path, folders: Iterable[str]) -> list[int]:
 
 @contextmanager
 def _alone(file: Path, folder: Path) -> Iterator[None]:
-    """Lists `folder` in one process at a time; in all at once where `file` cannot be written or locked."""
+    """Lists `folder` in one process at a time; in all at once where `file` cannot be written or locked, or stays locked."""
     lock = FileLock(file)
     with suppress(OSError, NotImplementedError):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -222,7 +224,10 @@ def _alone(file: Path, folder: Path) -> Iterator[None]:
             lock.acquire(timeout=0)
         except Timeout:
             log.info(f"another process lists {folder}: waiting for its index")
-            lock.acquire()
+            try:
+                lock.acquire(timeout=_LOCK_SECONDS)
+            except Timeout:
+                log.warning(f"{file} is still locked after {_LOCK_SECONDS / 60:.0f} minutes: listing {folder} here as well")
     try:
         yield
     finally:

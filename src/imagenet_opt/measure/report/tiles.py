@@ -59,7 +59,7 @@ _SUMMARY = {
     "throughput/data_wait_fraction": ("data wait", "{:.1%}"),
     "gpu/utilization_percent": ("GPU busy", "{:.0f} %"),
     "rehearsal/accelerator_utilization": ("accelerator busy", "{:.0%}"),
-    "val/acc1": ("top-1 on validation", "{:.1%}"),
+    "val/acc1": ("top-1 accuracy on validation", "{:.1%}"),
 }
 
 

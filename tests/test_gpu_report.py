@@ -20,7 +20,7 @@ from imagenet_opt.data.index import scan_split
 from imagenet_opt.data.store import FolderStore
 from imagenet_opt.measure.sheet import Column, Sheet
 from tests.cli.studies import small_request, speed
-from tests.gpu import needed, repeated, report
+from tests.gpu import first, needed, repeated, report, small_card
 
 ROOT = Path(__file__).parents[1]
 SUMMARY = {"steps": 400, "throughput/images_per_second": 2700.0, "gpu/utilization_percent": 20.0}
@@ -30,8 +30,17 @@ METRICS = """step,gpu/utilization_percent,val/acc1
 219,97.0,
 399,99.0,
 """
-TESTS = """<testsuites><testsuite><testcase classname="a" name="one"/><testcase classname="a" name="two"><failure/>
+TESTS = """<testsuites><testsuite><testcase classname="a" name="test_the_step_never_waits_for_the_device"/><testcase classname="a" name="two"><failure/>
 </testcase><testcase classname="a" name="three"><skipped/></testcase></testsuite></testsuites>"""
+FIRST = {
+    "fork": {"is_region_decode": True, "ms": 1.2},
+    "resize": {"num_crops": 384, "ms": 2.5},
+    "ema": {"error": "no such callback"},
+    "steps": {"compiled": {"images_per_second": 950.0, "gib": 17.5}},
+}
+TRIAL = {"name": "batch 512", "status": 0, "seconds": 61.2, "images_per_second": 900.0, "peak_gib": 21.5}
+CUT = {"name": "max-autotune", "status": None, "seconds": 90.0, "images_per_second": None, "peak_gib": None}
+SMALL_CARD = [TRIAL | {"said": ["out of memory: a|b", "halved"]}, CUT | {"said": ["compiling"]}]
 SLOW_TESTS = '<testsuites><testsuite><testcase classname="a" name="four"/></testsuite></testsuites>'
 
 
@@ -64,6 +73,8 @@ def out(tmp_path: Path) -> Path:
     (tmp_path / "slow_tests.xml").write_text(SLOW_TESTS)
     (tmp_path / "images.json").write_text('{"num_files": 150, "num_links": 51300, "is_drawn": false}')
     (tmp_path / "parts.txt").write_text("quick_tests 1 90\nrun 2 9\nrun 0 60\nshort_ladder 124 99\n")
+    (tmp_path / "first.json").write_text(json.dumps(FIRST))
+    (tmp_path / "small_card.json").write_text(json.dumps(SMALL_CARD))
     return tmp_path
 
 
@@ -71,7 +82,12 @@ def test_numbers_stand_beside_their_aims(out: Path, capsys: pytest.CaptureFixtur
     report.main(out)
     found = json.loads((out / "gpu.json").read_text())
     figures: dict[str, Any] = {one["what"]: (one["value"], one["verdict"]) for one in found["figures"]}
-    assert figures == {
+    assert {what: one for what, one in figures.items() if one[0] is not None} == {
+        "first: region decode in a forked worker": (1.0, "pass"),
+        "first: resize kernel, 384 crops, ms": (2.5, "FAIL"),
+        "first: step, compiled, images/s": (950.0, ""),
+        "first: step, compiled, GiB": (17.5, ""),
+        "quick_tests: steps that never wait for the device": (0.5, "FAIL"),
         "short_ladder: network alone, start, images/s": (800.0, ""),
         "short_ladder: network alone, mixed, images/s": (3000.0, ""),
         "short_ladder: that over the start": (3.75, "pass"),
@@ -84,21 +100,31 @@ def test_numbers_stand_beside_their_aims(out: Path, capsys: pytest.CaptureFixtur
         "cifar10: best top-1 of validation": (0.9431, "pass"),
     }
     assert found["cifar10_curve"] == [[97, 0.51], [194, 0.9431], [291, 0.9375]]
-    assert found["tests"] == {"a::one": "passed", "a::two": "failure", "a::three": "skipped", "a::four": "passed"}
+    assert found["tests"] == {
+        "a::test_the_step_never_waits_for_the_device": "passed",
+        "a::two": "failure",
+        "a::three": "skipped",
+        "a::four": "passed",
+    }
     assert found["parts"] == {
+        "first": "not run, `run.sh --only first OUT` runs it",
         "quick_tests": "failed, status 1, 90 s",
+        "small_card": "not run, `run.sh --only small_card OUT` runs it",
         "run": "done, 60 s",
-        "anatomy": "not run, run.sh OUT does it",
-        "short_ladder": "out of time, the same command goes on, 99 s",
-        "slow_tests": "not run, run.sh OUT does it",
-        "ladder": "not run, run.sh --ladder OUT does it",
-        "cifar10": "not run, run.sh --cifar10 OUT does it",
+        "anatomy": "not run, `run.sh --only anatomy OUT` runs it",
+        "short_ladder": "out of time, the same command resumes, 99 s",
+        "slow_tests": "not run, `run.sh --only slow_tests OUT` runs it",
+        "ladder": "not run, `run.sh --only ladder OUT` runs it",
+        "cifar10": "not run, `run.sh --cifar10 OUT CIFAR10` runs it",
     }
     page = (out / "gpu.md").read_text()
     assert page == capsys.readouterr().out[:-1]
     for line in (
         "| short_ladder: that over the start | 3.75 x | 3.00 x | pass |",
-        "| short_ladder: that over its network alone | 90.0% | 95.0% | FAIL |",
+        "| short_ladder: that over its network alone | 90.0% | 97.0% | FAIL |",
+        "| first: resize kernel, 384 crops, ms | 2.50 | 2.00 | FAIL |",
+        "| batch 512 | done, 61 s | 900 | 21.5 | out of memory: a\\|b<br>halved |",
+        "| max-autotune | cut short, 90 s | - | - | compiling |",
         "| cifar10: best top-1 of validation | 94.31% | 94.00% | pass |",
         "| 194 | 94.31% |",
         "| conv\\|x | 12.3 |",
@@ -112,7 +138,7 @@ def test_what_was_not_run_has_no_verdict(tmp_path: Path) -> None:
     report.main(tmp_path)
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert {(one["value"], one["verdict"]) for one in found["figures"]} == {(None, "not run")}
-    assert all(said.startswith("not run, run.sh") for said in found["parts"].values())
+    assert all(said.startswith("not run, `run.sh") for said in found["parts"].values())
     assert "| cifar10: best top-1 of validation | - | 94.00% | not run |" in (tmp_path / "gpu.md").read_text()
 
 
@@ -120,13 +146,8 @@ def test_the_whole_ladder_counts_where_there_are_both(out: Path) -> None:
     write_study(out, "ladder", *ladder(start=800.0))
     report.main(out)
     found = json.loads((out / "gpu.json").read_text())
-    assert found["figures"][2] == {
-        "what": "ladder: that over the start",
-        "value": 1.0,
-        "shape": "{:.2f} x",
-        "aim": 3.0,
-        "verdict": "FAIL",
-    }
+    (over_start,) = (one for one in found["figures"] if one["what"] == "ladder: that over the start")
+    assert (over_start["value"], over_start["aim"], over_start["verdict"]) == (1.0, 3.0, "FAIL")
     assert set(found["studies"]) == {"ladder", "short_ladder", "anatomy"}
     page = (out / "gpu.md").read_text()
     assert page.count("### Ladder") == 2 and "### What each row sets" in page
@@ -184,6 +205,42 @@ def test_the_ladders_are_of_the_steps_that_the_studies_have() -> None:
         plan = Plan(ladder, (), batch_size=128, has_gpu=True, mixed="bf16-mixed")
         assert {word for row in plan.rows if row.step for word in plan.words(row.step)} <= known
         assert "callbacks.acceleration.cuda_graph=true" in plan.overrides_of(plan.rows[-1]), "as run.sh trains"
+
+
+def test_the_probes_run_without_a_gpu_as_far_as_they_can(tmp_path: Path) -> None:
+    found = first.measure(tmp_path / "first.json", 2, ["machine", "fork", "resize", "two_sizes", "ema"])
+    assert not [name for name in found if "error" in found[name]]
+    assert json.loads((tmp_path / "first.json").read_text()) == found
+    assert found["resize"]["largest_difference"] < 0.02
+    assert found["fork"]["is_region_decode"] and found["two_sizes"]["left_out"] == "needs a GPU"
+
+
+def test_a_probe_that_fails_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(num_images: int) -> dict[str, Any]:
+        raise RuntimeError("no kernel image")
+
+    monkeypatch.setitem(first.PROBES, "resize", broken)
+    found = first.measure(tmp_path / "first.json", 2, ["resize", "two_sizes"])
+    assert "no kernel image" in found["resize"]["error"] and "left_out" in found["two_sizes"]
+
+
+def test_the_log_of_a_trial_is_told_by_its_lines_about_memory_and_compiling(tmp_path: Path) -> None:
+    log = tmp_path / "output.log"
+    log.write_text("begun\nacceleration: not compiled\n\nout of memory (x)\nacceleration: not compiled\nended\n")
+    assert small_card.telling(log) == ("acceleration: not compiled", "out of memory (x)")
+    log.write_text("begun\nsegmentation fault\n\n")
+    assert small_card.telling(log) == ("segmentation fault",)
+
+
+@pytest.mark.slow
+def test_a_trial_on_a_small_card_is_a_run_of_its_own(images_root: Path, tmp_path: Path) -> None:
+    tiny = ["trainer.max_steps=2", "model.name=resnet10t", "data.image_size=32", "data.batch_size=4"]
+    overrides = [*tiny, f"data.root={images_root}", "data.num_workers=0", "logger=csv", "trainer.limit_val_batches=1"]
+    done = small_card.run("tiny", tmp_path / "trial", overrides, seconds=120)
+    assert (done.name, done.status) == ("tiny", 0)
+    assert done.images_per_second is not None and done.peak_gib is not None
+    assert any("acceleration:" in line for line in done.said)
+    assert small_card.run("cut", tmp_path / "cut", overrides, seconds=0.5).status is None
 
 
 def test_a_folder_without_images_is_said(tmp_path: Path) -> None:

@@ -1,9 +1,15 @@
-"""Several processes of one run, forked from the test: no interpreter starts anew."""
+"""Processes of their own that are forked, so that no interpreter starts and imports anew."""
 
 import multiprocessing
 import os
+import runpy
 import socket
-from collections.abc import Callable
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
@@ -11,6 +17,55 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from imagenet_opt.errors import ImagenetOptError
 
 _SECONDS = 120
+_REPOSITORY = Path(__file__).parents[1]
+_IMPORTED = ["imagenet_opt.cli.build", "imagenet_opt.cli.summary", "imagenet_opt.cli.composition"]
+"""By the process that those of `run_train` are forked from; most of what train.py imports."""
+
+
+def run_train(arguments: list[str], *, cwd: Path, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    """`python train.py ARGUMENTS` with these variables, in a process that has imported torch and Lightning already.
+
+    With no terminal and no input. Each thread pool has one thread. Processes that train.py starts are started anew.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_IMPORTED)
+    with tempfile.TemporaryDirectory() as folder, _variables(environment):
+        files = [Path(folder) / name for name in ("stdout", "stderr")]
+        process = context.Process(target=_train, args=(arguments, cwd, environment, files))
+        process.start()
+        process.join(300)
+        try:
+            assert process.exitcode is not None, f"train.py hangs: {files[1].read_text()}"
+        finally:
+            process.kill()
+        words = [sys.executable, "train.py", *arguments]
+        return subprocess.CompletedProcess(words, process.exitcode, *(file.read_text() for file in files))
+
+
+@contextmanager
+def _variables(environment: dict[str, str]) -> Iterator[None]:
+    """As they are for the server when it starts: its libraries read them then."""
+    before = dict(os.environ)
+    os.environ |= environment
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ |= before
+
+
+def _train(arguments: list[str], cwd: Path, environment: dict[str, str], files: list[Path]) -> None:
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ |= environment
+    for number, file in zip((1, 2), files, strict=True):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdin = os.fdopen(0)
+    script = _REPOSITORY / "train.py"
+    sys.path[:0] = [str(_REPOSITORY), *environment.get("PYTHONPATH", "").split(os.pathsep)]
+    sys.argv = [str(script), *arguments]
+    runpy.run_path(str(script), run_name="__main__")
 
 
 def on_ranks(work: Callable[[int], Any], num_ranks: int = 2) -> list[Any]:

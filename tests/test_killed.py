@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow  # each case starts train.py three times
 
 KILLER = '''
 import os, signal, time
+from pathlib import Path
 import psutil
 from lightning.pytorch import Callback
 
@@ -22,7 +23,9 @@ class Killer(Callback):
     """Kills all processes of the run at step 5, once the checkpoint of step 4 is written."""
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
         if trainer.global_step == 5 and trainer.is_global_zero:
-            while not os.path.exists(f"{trainer.default_root_dir}/checkpoints/step_00000004.ckpt"):
+            run = Path(trainer.default_root_dir)
+            newest = run / "checkpoints/step_00000004.ckpt"
+            while not newest.exists() or not newest.samefile(run / "last.ckpt"):
                 time.sleep(0.01)
             for child in psutil.Process().children(recursive=True):
                 child.kill()

@@ -69,6 +69,6 @@ def unpacked(root: Path, *, train_per_class: int, val_per_class: int) -> Path:
 def test_2000_images_of_cifar_10_teach_far_more_than_chance(tmp_path: Path) -> None:
     root = unpacked(tmp_path, train_per_class=200, val_per_class=50)
     recipe = ("+experiment=cifar10", "model=resnet10t", "model.small_stem=false", f"data.root={root}")
-    how = ("data.image_size=32", "data.val_image_size=null", "data.batch_size=50", "trainer.max_epochs=5")
+    how = ("data.image_size=32", "data.val_image_size=null", "data.batch_size=50", "trainer.max_epochs=3")
     _, accuracies = fit(tmp_path, *recipe, *how)
-    assert accuracies[-1] > 0.3  # chance is 0.1
+    assert accuracies[-1] > 0.25  # chance is 0.1

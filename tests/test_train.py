@@ -14,6 +14,7 @@ import timm
 import torch
 
 from imagenet_opt.cli.dashboard import SECTIONS
+from tests.processes import run_train
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -43,15 +44,8 @@ def environment(cache: Path, **more: str) -> dict[str, str]:
 
 def train(folder: Path, root: Path, *overrides: str, **more: str) -> subprocess.CompletedProcess[str]:
     """One run of train.py on `root` into `folder`, with no terminal and no key to answer questions."""
-    return subprocess.run(
-        command(f"data.root={root}", f"hydra.run.dir={folder}", *TINY, *overrides),
-        cwd=folder.parent,
-        env=environment(folder.parent, **more),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    arguments = [f"data.root={root}", f"hydra.run.dir={folder}", *TINY, *overrides]
+    return run_train(arguments, cwd=folder.parent, environment=environment(folder.parent, **more))
 
 
 def opened(path: Path) -> dict:

@@ -1,4 +1,4 @@
-"""Measures what only a GPU can say, the doubtful first: `python tests/gpu/first.py OUT.json [--batch N] [--only NAMES]`.
+"""Measures what only a GPU can say, the doubtful first: `python tests/gpu/first.py OUT.json`, see --help.
 
 Each probe writes its numbers as soon as it has them; an error ends that probe alone and is written in its place.
 Without a GPU the probes run on small inputs and leave out what needs one, which shows mistakes of the probes only.

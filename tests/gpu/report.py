@@ -106,10 +106,7 @@ def first_figures(first: dict[str, Any]) -> list[Figure]:
         Figure("first: resize kernel, largest difference", found("resize", "largest_difference"), "{:.3f}"),
         Figure("first: copy to the device, GB/s", found("resize", "copy_gb_per_second"), "{:.1f}"),
         Figure("first: EMA of all weights, ms", found("ema", "ms"), "{:.2f}"),
-        *(
-            Figure(f"first: step, {row}, images/s", found("steps", row, "images_per_second"), "{:,.0f}")
-            for row in rows
-        ),
+        *(Figure(f"first: step, {row}, images/s", found("steps", row, "images_per_second"), "{:,.0f}") for row in rows),
         *(Figure(f"first: step, {row}, GiB", found("steps", row, "gib"), "{:.1f}") for row in rows),
     ]
 

@@ -216,7 +216,7 @@ def _modified_now(folder: Path, folders: Iterable[str]) -> list[int]:
 
 @contextmanager
 def _alone(file: Path, folder: Path) -> Iterator[None]:
-    """Lists `folder` in one process at a time; in all at once where `file` cannot be written or locked, or stays locked."""
+    """Lists `folder` in one process at a time; in all at once where `file` cannot be locked, or stays locked."""
     lock = FileLock(file)
     with suppress(OSError, NotImplementedError):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -227,7 +227,7 @@ def _alone(file: Path, folder: Path) -> Iterator[None]:
             try:
                 lock.acquire(timeout=_LOCK_SECONDS)
             except Timeout:
-                log.warning(f"{file} is still locked after {_LOCK_SECONDS / 60:.0f} minutes: listing {folder} here as well")
+                log.warning(f"{file} is still locked after {_LOCK_SECONDS / 60:.0f} minutes: listing {folder} anyway")
     try:
         yield
     finally:

@@ -30,8 +30,11 @@ METRICS = """step,gpu/utilization_percent,val/acc1
 219,97.0,
 399,99.0,
 """
-TESTS = """<testsuites><testsuite><testcase classname="a" name="test_the_step_never_waits_for_the_device"/>
-<testcase classname="a" name="two"><failure/></testcase><testcase classname="a" name="three"><skipped/></testcase></testsuite></testsuites>"""
+TESTS = """<testsuites><testsuite>
+<testcase classname="a" name="test_the_step_never_waits_for_the_device"/>
+<testcase classname="a" name="two"><failure/></testcase>
+<testcase classname="a" name="three"><skipped/></testcase>
+</testsuite></testsuites>"""
 FIRST = {
     "fork": {"is_region_decode": True, "ms": 1.2},
     "resize": {"num_crops": 384, "ms": 2.5},

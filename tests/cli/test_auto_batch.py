@@ -1,15 +1,20 @@
 """data.batch_size=auto, from a configuration to a run."""
 
 import logging
+import math
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 
+from imagenet_opt.cli import auto_batch
 from imagenet_opt.cli.auto_batch import resolve_batch_size
 from imagenet_opt.cli.build import build_run
+from imagenet_opt.cli.memory_need import need_of
+from imagenet_opt.cli.tune_memory import SPARE, MemoryTrials
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.fit_search import whole
 from tests.cli.test_build import tiny
 from tests.conftest import loading
 
@@ -24,6 +29,27 @@ def test_auto_finds_a_batch_and_tells_it(
     said = "8 images fit at 32 px with more than 10 % to spare (auto takes no more than 1/4 of an epoch); lr 0.0156"
     assert f"data.batch_size=auto: {said}" in caplog.messages
     assert "data.batch_size=auto: trying whether 8 images fit" in caplog.messages
+
+
+@pytest.mark.parametrize("capacity", [240, 300, 330])
+def test_the_search_starts_at_what_a_step_is_computed_to_need(
+    capacity: int, images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    config = tiny(tmp_path, images_root, "data.batch_size=auto", "data.samples_per_epoch=4096", "model.num_classes=3")
+    need = need_of(config, 3, 300)
+    assert need is not None
+    monkeypatch.setattr(auto_batch, "gpu_bytes", lambda config: math.ceil(need.num_bytes / (1 - SPARE)))
+    tried: list[int] = []
+
+    def attempt(trials: MemoryTrials, batch: int, micro: int | None, limit_seconds: float) -> dict[str, float | None]:
+        tried.append(batch)
+        return {"peak_gib": 1.0 if batch <= capacity else None}
+
+    monkeypatch.setattr(MemoryTrials, "_try", attempt)
+    assert build_run(config).data.loading.batch_size == whole(capacity)
+    assert tried[0] == whole(300) and len(tried) <= 6
+    assert "data.batch_size=auto: about 300 images should fit by what the tensors of a step take" in caplog.messages
 
 
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch")

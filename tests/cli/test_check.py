@@ -12,12 +12,13 @@ import torch
 from PIL import Image
 from torch.nn.functional import cross_entropy
 
-from imagenet_opt.cli import pack
+from imagenet_opt.cli import memory_need, pack
 from imagenet_opt.cli.check import HELP, main, parse
 from imagenet_opt.data.examine import examine
 from imagenet_opt.data.index import scan_split
 from imagenet_opt.data.loader import Seat, train_loader
 from imagenet_opt.errors import CheckpointMismatch, CheckpointNotFound, ConfigError
+from imagenet_opt.machine import GIB
 from imagenet_opt.model.network import build_network
 from tests.conftest import loading, write_images
 
@@ -36,7 +37,12 @@ def check(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Che
 
     def run(*words: str) -> tuple[int, dict[str, dict[str, object]], str]:
         file = tmp_path / "check.json"
-        given = [f"data.root={root}", *words]  # a later data.root counts
+        given = [
+            f"data.root={root}",
+            "model.name=test_resnet",
+            "data.image_size=32",
+            *words,
+        ]  # a later data.root counts
         status = 0
         try:
             main([*given, f"data.cache_dir={tmp_path}/cache", "data.num_workers=0", f"--json={file}"])
@@ -56,9 +62,29 @@ def copies(source: Path, *targets: Path) -> None:
 def test_a_sound_data_set_has_no_errors(check: Check) -> None:
     status, found, said = check()
     assert status == 0
-    assert {verdict["level"] for verdict in found.values()} == {"ok"}
+    assert {name for name, verdict in found.items() if verdict["level"] != "ok"} <= {"GPU memory"}
     assert found["training images"]["text"] == "36, 12 to 12 a class"
     assert said.endswith("0 errors, 0 warnings\n")
+
+
+@pytest.mark.parametrize(
+    ("card_bytes", "level", "words"),
+    [
+        (None, "info", r"a training step of 256 images of 32 px needs about 0\.\d+ GiB of GPU memory for its tensors"),
+        (GIB, "ok", r".* for its tensors, of the GPU's 1 GiB"),
+        (2**24, "warning", r".*; the GPU has 0.0156 GiB, .* is about \d+ images: lower data.batch_size, .*"),
+    ],
+)
+def test_the_memory_of_a_step_is_told(
+    card_bytes: int | None, level: str, words: str, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_need, "gpu_bytes", lambda config: card_bytes)
+    found = check()[1]["GPU memory"]
+    assert found["level"] == level and re.fullmatch(words, str(found["text"]))
+
+
+def test_the_memory_of_a_step_on_a_cpu_is_no_matter(check: Check) -> None:
+    assert "GPU memory" not in check("trainer.accelerator=cpu")[1]
 
 
 def test_bad_files_are_found_and_named(check: Check, root: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
 
+from imagenet_opt.cli.memory_need import gpu_bytes, need_of, usable
 from imagenet_opt.cli.run_size import largest_size
 from imagenet_opt.cli.tune_memory import MOST, SPARE, MemoryTrials, most_images, num_train
 from imagenet_opt.data.datamodule import ImageData
@@ -16,6 +17,9 @@ from imagenet_opt.run import checkpoint as checkpoints
 log = logging.getLogger(__name__)
 
 AUTO = "auto"
+_STRIDES = 16
+"""The first step away from a computed batch is this part of it: our choice, about what cuDNN and torch's allocator take
+beside the tensors."""
 
 
 def resolve_batch_size(config: DictConfig, data: ImageData, *, checkpoint: Path | None, world_size: int) -> None:
@@ -70,10 +74,22 @@ def _look(config: DictConfig, data: ImageData) -> tuple[int, str]:
     log.info(f"data.batch_size=auto: looking for the largest batch up to {most} images, one process a trial")
     trials = MemoryTrials(config, before=lambda what: log.info(f"data.batch_size=auto: trying {what}"))
     side, spare = largest_size(config), f"{100 * SPARE:.0f} % to spare"
-    size = trials.largest(start=REFERENCE_BATCH, most=most)
+    guess = _guess(config, most)
+    if guess is None:
+        size = trials.largest(start=REFERENCE_BATCH, most=most)
+    else:
+        log.info(f"data.batch_size=auto: about {guess} images should fit by what the tensors of a step take")
+        size = trials.largest(start=guess, most=most, stride=guess // _STRIDES)
     if not size:
         raise trials.nothing_fits()
     if size < most:
         return size, f"{size} images fit at {side} px with {spare}"
     bound = f"auto takes no more than {MOST}" if num // 4 >= MOST else "auto takes no more than 1/4 of an epoch"
     return size, f"{size} images fit at {side} px with more than {spare} ({bound})"
+
+
+def _guess(config: DictConfig, most: int) -> int | None:
+    """The largest batch up to `most` whose tensors fit into the GPU's memory; None where that is not known."""
+    card = gpu_bytes(config)
+    need = None if card is None else need_of(config, config.model.num_classes, REFERENCE_BATCH)
+    return None if card is None or need is None else min(most, max(1, need.most_images(usable(card))))

@@ -23,6 +23,7 @@ from imagenet_opt import machine
 from imagenet_opt.cli.auto_batch import AUTO, resolve_batch_size
 from imagenet_opt.cli.doctor_run import only
 from imagenet_opt.cli.export import RECIPE
+from imagenet_opt.cli.memory_need import tell_need
 from imagenet_opt.cli.targets import check_targets, find
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, ImagenetOptError, RunFolderError
@@ -60,9 +61,12 @@ def build_run(config: DictConfig) -> Run:
     check_types(seed_everything, {"seed": config.seed}, "")
     seed_everything(config.seed, verbose=False)
     found = checkpoints.find(config.resume_from, folder)
+    has_number = config.data.batch_size != AUTO
     data = _make_data(config, found)
     trainer = build_trainer(config, RankCheck(found))
     model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
+    if has_number:  # otherwise trials have shown that it fits
+        tell_need(config)
     done_steps = 0
     if found is not None:
         saved = checkpoints.read(found)

@@ -13,6 +13,7 @@ from imagenet_opt.errors import ConfigError, EmptyClass, printable
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from omegaconf import DictConfig
 
     from imagenet_opt.cli.data_set import DataSet
     from imagenet_opt.data.index import FileIndex
@@ -43,6 +44,8 @@ What is looked at:
   files        empty ones, of all (not of shards, whose index knows); on Lustre those whose data is still in S3
   decoding     bad files, files that are cut short, and which are not RGB
   duplicates   validation images, byte for byte, that train has too, or val in another class
+  GPU memory   what a training step needs, computed for the configured network, images and batch; a warning where the
+               GPU of this machine has less
   labels       with ckpt: accuracy on train and on val, both by centre crops. A network that knows train and is near
                chance on val, but gives all images of a folder the same answer, has met folders with wrong names. Single
                wrong folders show with five images a class and more: --sample 5000. The five worst classes are named
@@ -110,12 +113,14 @@ def parse(argv: list[str]) -> Options:
 
 def check(options: Options) -> "tuple[list[Verdict], dict[str, Any] | None]":
     """All verdicts, and with ckpt accuracies. Raises ImagenetOptError where nothing can be looked at."""
-    from imagenet_opt.cli.data_set import compose_data
+    from imagenet_opt.cli.composition import composed
+    from imagenet_opt.cli.data_set import data_of
     from imagenet_opt.data.preflight_classes import judge_classes
     from imagenet_opt.data.sampling import spread_over_classes
     from imagenet_opt.data.verdict import Verdict
 
-    data = compose_data(list(options.overrides))
+    config = composed(options.overrides)
+    data = data_of(config)
     opened, verdicts = [], []
     for split in ("train", "val"):
         try:
@@ -128,6 +133,7 @@ def check(options: Options) -> "tuple[list[Verdict], dict[str, Any] | None]":
     rows = [spread_over_classes(index.labels, options.sample or len(index)) for index in (train, val)]
     verdicts += judge_classes(train, val)
     verdicts += _files(data, train, val, rows)
+    verdicts += _memory(config, num_classes=len(train.classes))
     if options.ckpt is None:
         return verdicts, None
     if train.classes != val.classes:
@@ -183,6 +189,22 @@ def _decoding(name: str, index: "Index", rows: "Rows", timeout_seconds: float) -
         workers = usable_cpus() if len(rows) > _FEW else 1
         found = examine(index, rows, workers=workers, timeout_seconds=timeout_seconds, on_progress=show)
     return list(judge_examined(name, len(rows), found))
+
+
+def _memory(config: "DictConfig", num_classes: int) -> "list[Verdict]":
+    """Of a training step on a GPU, where the run is for one."""
+    from imagenet_opt.cli.memory_need import gpu_bytes, judge_need
+    from imagenet_opt.cli.run_size import wants_gpu
+    from imagenet_opt.data.verdict import Verdict
+
+    if not wants_gpu(config):
+        return []
+    card = gpu_bytes(config)
+    found = judge_need(config, config.model.num_classes or num_classes, card)
+    if found is None:
+        return []
+    fits, text = found
+    return [Verdict("GPU memory", "warning" if not fits else "info" if card is None else "ok", text)]
 
 
 def show_worst(classes: dict[str, dict[str, float | None]]) -> None:

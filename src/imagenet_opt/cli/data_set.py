@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from imagenet_opt.errors import ConfigError
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
     from imagenet_opt.data.index import FileIndex
     from imagenet_opt.data.loading import Loading
     from imagenet_opt.data.shards import ShardIndex
@@ -30,15 +32,15 @@ class DataSet:
 
 def compose_data(overrides: list[str]) -> DataSet:
     """Raises ConfigError, also for data that is not data=folder, and what Hydra raises for overrides."""
-    from hydra import compose, initialize_config_dir
+    from imagenet_opt.cli.composition import composed
+
+    return data_of(composed(tuple(overrides)))
+
+
+def data_of(config: "DictConfig") -> DataSet:
+    """Raises ConfigError, also for data that is not data=folder."""
     from omegaconf import OmegaConf
 
-    from imagenet_opt.cli.composition import check_all
-    from imagenet_opt.cli.overrides import complete, config_folder
-
-    check_all()
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        config = compose("train", complete(overrides))
     if config.data.get("root") is None:
         raise ConfigError("data.root is missing; say data.root=FOLDER, which holds train/ and val/")
 

@@ -67,9 +67,12 @@ class MemoryTrials:
         self.tried.append(trial)
         return trial.peak_gib is not None
 
-    def largest(self, *, start: int, most: int, known: int = 0) -> int:
-        """The largest batch that fits at once; 0 for none. known: that so many do is known."""
-        return largest_that_fits(lambda num: num <= known or self.fits(num), start=start, most=most)
+    def largest(self, *, start: int, most: int, known: int = 0, stride: int | None = None) -> int:
+        """The largest batch that fits at once; 0 for none.
+
+        known: that so many do is known. stride: where `start` is a good guess, the first step away from it.
+        """
+        return largest_that_fits(lambda num: num <= known or self.fits(num), start=start, most=most, stride=stride)
 
     def nothing_fits(self) -> OutOfMemory:
         why = next((trial.why for trial in reversed(self.tried) if trial.why), "out of memory")

@@ -25,10 +25,12 @@ from imagenet_opt.data.slots import Slots
 from imagenet_opt.errors import ImagenetOptError, WorkerDied
 from imagenet_opt.machine import GIB
 from imagenet_opt.measure.cuda_clock import CudaClock
+from imagenet_opt.out_of_memory import explained
 
 Sent = tuple[Batch | RaggedBatch, torch.cuda.Event | None]
 _LOST = (ConnectionError, EOFError)
 """When the memory of a batch is fetched from a worker that has gone meanwhile."""
+_TOO_LARGE = ("while a batch was on its way to the device", "lower data.batch_size")
 _CLOSE_SECONDS = 1.0
 """For workers to end by themselves. One that waits for storage would not hear of it."""
 
@@ -48,7 +50,8 @@ class DevicePrefetcher:
     likewise, out of ordinary memory, and the host waits. The last two are there to be measured against.
 
     Its length is the whole epoch's, also when the epoch goes on in its middle.
-    Raises WorkerDied, with the likely cause, when a loader process is killed.
+    Raises WorkerDied, with the likely cause, when a loader process is killed; OutOfMemory where the device has no room
+    for a batch.
     """
 
     def __init__(
@@ -163,11 +166,13 @@ class DevicePrefetcher:
                 batch.record_stream(computing)
             elif self._copy_clock is not None:
                 batch = self._copy(batch, self._copy_clock)
-            yield self.finish(batch)
+            yield self._finished(batch)
             self.slots.give_back(batch.ticket)
 
     def _sent(self, batches: Iterator[Batch | RaggedBatch]) -> Iterator[Sent]:
         """Batches on their way to the device, with the event that says when they are there; None on a CPU."""
+        if self._stream is not None:
+            torch.cuda.set_device(self._stream.device)  # a new thread begins with the machine's first GPU
         for batch in batches:
             self.slots.receive(batch.ticket, batch.data)
             if self._stream is None or self.copies == "pageable":
@@ -192,9 +197,14 @@ class DevicePrefetcher:
 
     def _copy(self, batch: Batch | RaggedBatch, clock: CudaClock) -> Batch | RaggedBatch:
         clock.start()
-        sent = batch.to(self.device, non_blocking=self.copies != "pageable")
+        with explained(*_TOO_LARGE):
+            sent = batch.to(self.device, non_blocking=self.copies != "pageable")
         clock.stop()
         return sent
+
+    def _finished(self, batch: Batch | RaggedBatch) -> Batch:
+        with explained(*_TOO_LARGE):
+            return self.finish(batch)
 
     def _note(self, making: Making, queued: int) -> None:
         self._add(

@@ -1,6 +1,7 @@
 """Batches on the device, copied while the device still computes."""
 
 import errno
+import logging
 import resource
 import threading
 import time
@@ -26,6 +27,8 @@ from imagenet_opt.errors import ImagenetOptError, WorkerDied
 from imagenet_opt.machine import GIB
 from imagenet_opt.measure.cuda_clock import CudaClock
 from imagenet_opt.out_of_memory import explained
+
+log = logging.getLogger(__name__)
 
 Sent = tuple[Batch | RaggedBatch, torch.cuda.Event | None]
 _LOST = (ConnectionError, EOFError)
@@ -78,6 +81,7 @@ class DevicePrefetcher:
         self._totals: defaultdict[str, float] = defaultdict(float)
         self._drained: dict[str, float] = {}
         self._ahead: Ahead[Sent] | None = None
+        self._has_warned = False
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -160,6 +164,7 @@ class DevicePrefetcher:
             self.slots.deliver()
             self.bad.add(batch.making.skipped, batch.key.epoch)
             self._note(batch.making, queued)
+            self._warn_of_whole_decode(batch.making, len(batch))
             if copied is not None:
                 computing = torch.cuda.current_stream(self.device)
                 computing.wait_event(copied)
@@ -215,6 +220,18 @@ class DevicePrefetcher:
             reads_in_flight=making.reads_in_flight,
             queue_depth=queued,
             queue_seconds=max(0.0, time.monotonic() - making.made_at),
+        )
+
+    def _warn_of_whole_decode(self, making: Making, num_images: int) -> None:
+        """Once, where region decode gives up for most images of a batch."""
+        if self._has_warned or 2 * making.num_given_up <= num_images:
+            return
+        self._has_warned = True
+        why = f" ({making.codec_error})" if making.codec_error else ""
+        log.warning(
+            f"region decode gave up for {making.num_given_up} of the {num_images} images of a batch{why}; whole images "
+            "are decoded instead, which takes about twice as long. Install nvidia-nvimgcodec-cu13 0.9 or later, or set "
+            "data.region_decode=false to decode whole images without this warning"
         )
 
     def _add(self, **values: float) -> None:

@@ -59,8 +59,8 @@ class Throughput(Callback):
     | `throughput/device_step_seconds` | seconds a step takes on the GPU, by CUDA events (GPU only) |
     | `throughput/epoch_seconds` | seconds of the epoch, validation left out (after a resume: since then) |
 
-    `device_step_seconds` begin with this callback's `on_train_batch_start`. The work queued before is not in them: the
-    resize of the batch in `next(loader)`, and the mixing of a callback that stands before this one.
+    `device_step_seconds` counts a step from this callback's `on_train_batch_start` on, without the resize of the batch
+    and the mixing, which are queued before.
 
     What the loader says of itself, where it has `drain()`: of data/prefetcher.py, means of a batch of rank 0
 

@@ -16,7 +16,8 @@ from imagenet_opt.model.cuda_graph import (
     capture_on_gpu,
     without_autocast_cache,
 )
-from imagenet_opt.model.micro_batch import part_sizes, ran_out
+from imagenet_opt.model.micro_batch import part_sizes
+from imagenet_opt.out_of_memory import ran_out
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _GRAPH_MODES = ("reduce-overhead", "max-autotune")

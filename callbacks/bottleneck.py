@@ -29,6 +29,9 @@ class Bottleneck(Callback):
     | `bottleneck/copy` | it waits for the copy of a batch |
     | `bottleneck/unexplained` | none of these; with a loader that has no `totals()`, any wait for a batch |
 
+    On a GPU `busy` counts a step from this callback's `on_train_batch_start` on, without the resize of the batch and
+    the mixing, which are queued before.
+
     Rows come at logging steps, 20 steps apart or more. The first step is start-up and left out. Once the largest cause
     is another one in two rows on end, it is said in the terminal. Of several processes, rank 0 is looked at.
     """

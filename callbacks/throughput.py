@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.data import extract_batch_size
 
@@ -44,6 +45,9 @@ class Throughput(Callback):
 
     An `it` is one batch, which is one optimizer step unless the loop accumulates.
 
+    The host may be steps ahead of the GPU. So rates are taken when the GPU has done all that was queued: the host waits
+    for it at logging steps, once after the warm-up, before each validation and after each epoch.
+
     Rates of the whole run begin after ten steps, and after as many as there were batches ready at the end of the first:
     while the network is compiled workers fill their queue, and storage of any slowness then looks quick.
 
@@ -55,7 +59,10 @@ class Throughput(Callback):
     | `throughput/device_step_seconds` | seconds a step takes on the GPU, by CUDA events (GPU only) |
     | `throughput/epoch_seconds` | seconds of the epoch, validation left out (after a resume: since then) |
 
-    and what the loader says of itself, where it has `drain()`: of data/prefetcher.py, means of a batch of rank 0
+    `device_step_seconds` counts a step from this callback's `on_train_batch_start` on, without the resize of the batch
+    and the mixing, which are queued before.
+
+    What the loader says of itself, where it has `drain()`: of data/prefetcher.py, means of a batch of rank 0
 
     | key | unit |
     |---|---|
@@ -122,8 +129,10 @@ class Throughput(Callback):
             self._warmup_left = int(min(max(_WARMUP_STEPS, 1 + _num_ready(trainer)), self._planned // 2))
         self._warmup_left -= 1
         if self._warmup_left == 0:
+            _wait_for_device(trainer)
             self._steady = Window(num_ready=_num_ready(trainer))
         if is_logging_step(trainer):
+            _wait_for_device(trainer)
             pl_module.log_dict(self._window.rates(trainer.world_size) | self._device_seconds(), rank_zero_only=True)
             loader: Any = trainer.train_dataloader
             if hasattr(loader, "drain"):
@@ -131,6 +140,7 @@ class Throughput(Callback):
             self._window = Window()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        _wait_for_device(trainer)
         seconds = time.perf_counter() - self._epoch.began - self._epoch.pause_seconds
         pl_module.log("throughput/epoch_seconds", seconds, rank_zero_only=True)
         self._rates = self._steady.rates(self._world_size) | {
@@ -139,6 +149,7 @@ class Throughput(Callback):
         }
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        _wait_for_device(trainer)
         self._paused_at = time.perf_counter()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -162,6 +173,12 @@ class Throughput(Callback):
     def _device_seconds(self) -> dict[str, float]:
         finished = self._device_clock.finished_seconds() if self._device_clock is not None else []
         return {"throughput/device_step_seconds": fmean(finished)} if finished else {}
+
+
+def _wait_for_device(trainer: Trainer) -> None:
+    """Until it has done what was queued."""
+    if (device := trainer.strategy.root_device).type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _num_ready(trainer: Trainer) -> int:

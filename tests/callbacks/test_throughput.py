@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from callbacks.throughput import Throughput
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index import open_split
+from imagenet_opt.measure.device_timeline import DeviceTimeline
 from tests.callbacks.conftest import Clock, Named, Plain, SlowImages, SlowStep, images
 from tests.conftest import loading
 
@@ -54,6 +55,38 @@ def test_validation_is_left_out(project, clock: Clock) -> None:
     assert throughput.summary()["throughput/it_per_second"] == pytest.approx(100)
     epochs = [row["throughput/epoch_seconds"] for _, row in project.logger.rows if "throughput/epoch_seconds" in row]
     assert epochs == pytest.approx([0.1, 0.1])
+
+
+class Lagging(Plain):
+    """Its device takes 10 ms for a step, which the host has queued in 1 ms, and may be 15 steps behind."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.device_timeline = DeviceTimeline(steps_ahead=15, clock=clock.perf_counter, sleep=clock.spend)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        self.clock.spend(0.001)
+        self.device_timeline.submit(0.01)
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("limit_val_batches", [1.0, 0])
+def test_rates_are_those_of_a_device_that_lags_behind_the_host(
+    project, clock: Clock, monkeypatch: pytest.MonkeyPatch, limit_val_batches: float
+) -> None:
+    """Of 30 steps: ten of warm-up, a row every seven, a validation every ten."""
+    module, throughput = Lagging(clock), Throughput()
+    monkeypatch.setattr("callbacks.throughput._wait_for_device", lambda _: module.device_timeline.synchronize())
+    options = {"max_epochs": 3, "log_every_n_steps": 7, "limit_val_batches": limit_val_batches}
+    project.fit(throughput, SlowValidation(clock), module=module, **options)
+    rows = [row for _, row in project.logger.rows]
+    rates = [row["throughput/it_per_second"] for row in rows if row.keys() & RATES]
+    assert len(rates) == 4
+    for rate in [*rates, throughput.summary()["throughput/it_per_second"]]:
+        assert rate == pytest.approx(100, rel=0.05)  # after each wait the host needs 1 ms to queue a step
+    epochs = [row["throughput/epoch_seconds"] for row in rows if "throughput/epoch_seconds" in row]
+    assert epochs == pytest.approx([0.1] * 3, rel=0.05)
 
 
 def test_rows_come_at_logging_steps_and_agree(project) -> None:

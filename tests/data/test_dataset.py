@@ -1,5 +1,6 @@
 """Batches: right pixels of right samples, whatever their files are; what is bad is replaced, alike everywhere."""
 
+import itertools
 import logging
 import os
 import shutil
@@ -18,6 +19,7 @@ from imagenet_opt.data.imagenet import MEAN, STD
 from imagenet_opt.data.loader import Seat, eval_loader, open_index
 from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.data.randomness import key_of, uniform
+from imagenet_opt.data.region_codec import RegionCodec, load_codec
 from imagenet_opt.errors import BadSample, TooManyBadSamples
 from tests.data.conftest import CPU, MakeLoader, batches, encoded, loading, pixels, torchvision_crop
 
@@ -65,6 +67,41 @@ def test_worker_and_device_resize_are_alike(images_root: Path, loader: MakeLoade
         assert torch.equal(a.indices, b.indices)
         assert (pixels(a) - pixels(b)).abs().max() <= 1.01  # the worker rounds to whole numbers
         assert (pixels(a) - pixels(b)).abs().mean() <= 0.5
+
+
+def no_decoder(**_: object) -> None:
+    raise RuntimeError("nvImageCodec failure: '#8'\nand a second line")
+
+
+def test_a_worker_without_a_region_decoder_decodes_whole_and_one_warning_says_why(
+    images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = batches(loader(images_root, region_decode=False))
+    monkeypatch.setattr(load_codec(), "Decoder", no_decoder)
+    found = batches(loader(images_root, num_workers=2))
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a.images, b.images)
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warning.startswith(
+        "region decode gave up for 6 of the 6 images of a batch (nvImageCodec failure: '#8'); whole images"
+    )
+    assert "0.9 or later" in warning and "data.region_decode=false" in warning
+
+
+@pytest.mark.parametrize(("given_up", "warnings"), [(3, 0), (4, 1)])
+def test_region_decode_that_gives_up_is_told_once_where_most_images_of_a_batch_suffer(
+    images_root: Path,
+    loader: MakeLoader,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    given_up: int,
+    warnings: int,
+) -> None:
+    calls = itertools.count()
+    decode = RegionCodec.decode
+    monkeypatch.setattr(RegionCodec, "decode", lambda *asked: None if next(calls) % 6 < given_up else decode(*asked))
+    batches(loader(images_root))
+    assert len([record for record in caplog.records if "region decode gave up" in record.getMessage()]) == warnings
 
 
 @pytest.mark.parametrize("resize_on", ["worker", "device"])

@@ -12,6 +12,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,12 +20,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from imagenet_opt.data.bad_samples import BadSamples
+from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.keys import BatchKey, BatchKeys
 from imagenet_opt.data.loader import Seat, open_index, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher, died, finish_batch
 from imagenet_opt.data.slots import Slots
 from imagenet_opt.data.worker_signals import shield
-from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed, WorkerDied
+from imagenet_opt.errors import BadSample, OutOfMemory, ReadTimeout, StorageFailed, WorkerDied
 from tests.conftest import write_images
 from tests.data.conftest import CPU, MakeLoader, batches, end_of, loading
 
@@ -125,6 +127,44 @@ def test_batches_made_before_the_last_key_is_sent_count_as_ready(images_root: Pa
             next(left_early)
             wait_until_made(made, 6 * (epoch + 1))
             assert made.num_ready == 6 - delivered
+
+
+def test_the_thread_that_copies_first_chooses_its_gpu(
+    images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = []
+    monkeypatch.setattr(
+        torch.cuda, "set_device", lambda device: chosen.append((threading.current_thread().name, device, made.num_sent))
+    )
+    made = loader(images_root, num_workers=1)
+    made.num_sent, made.copies = 0, "pageable"
+    made._stream = SimpleNamespace(device=torch.device("cuda", 1))
+    receive = made.slots.receive
+
+    def count(*args: Any) -> None:
+        made.num_sent += 1
+        receive(*args)
+
+    monkeypatch.setattr(made.slots, "receive", count)
+    assert len(batches(made)) == 6
+    assert chosen == [("batches ahead", torch.device("cuda", 1), 0)]
+
+
+@pytest.mark.parametrize("where", ["finish", "copy"])
+def test_a_device_without_room_for_a_batch_is_told_in_one_line(
+    images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    made = loader(images_root, num_workers=1)
+    if where == "finish":
+        made.finish = full
+    else:
+        made._copy_clock = SimpleNamespace(start=lambda: None)
+        monkeypatch.setattr(Batch, "to", full)
+    with pytest.raises(OutOfMemory, match=r"on its way to the device \(CUDA.*GiB\.\); lower data\.batch_size"):
+        batches(made)
 
 
 class Failing(Dataset):

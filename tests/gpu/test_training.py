@@ -33,11 +33,19 @@ class Recorder(Callback):
 
 
 class NoSync(Callback):
-    """Makes any host sync between the start and the end of a step an error, from the third step on."""
+    """Comes before all others, and `SyncAllowed` after them: from the third step on any host sync between is an error,
+    also in what callbacks do when a step starts and ends."""
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if batch_idx >= 2:
             torch.cuda.set_sync_debug_mode("error")
+
+    def on_exception(self, *_: Any) -> None:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+class SyncAllowed(Callback):
+    """What the loop does between two steps may wait."""
 
     def on_train_batch_end(self, *_: Any) -> None:
         torch.cuda.set_sync_debug_mode("default")
@@ -74,7 +82,7 @@ def fit(root: Path, tmp_path: Path, *callbacks: Callback, precision: str = "bf16
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
         log_every_n_steps=1000,
-        callbacks=[*callbacks, recorder],
+        callbacks=[*callbacks, recorder, SyncAllowed()],
     )
     trainer.fit(module, datamodule=data)
     return recorder
@@ -83,7 +91,7 @@ def fit(root: Path, tmp_path: Path, *callbacks: Callback, precision: str = "bf16
 def test_the_step_never_waits_for_the_device(images_root: Path, tmp_path: Path) -> None:
     switches = Acceleration(channels_last=True, tf32=True, cudnn_benchmark=True)
     mixing = Mixing(mode="on", num_classes=3)
-    recorder = fit(images_root, tmp_path, Throughput(), switches, mixing, NoSync())
+    recorder = fit(images_root, tmp_path, NoSync(), switches, mixing, Throughput())
     assert len(recorder.losses) == 8
     assert all(torch.isfinite(loss) for loss in recorder.losses)
     assert recorder.fused

@@ -18,8 +18,13 @@ class Driver:
     class NVMLError_NotSupported(NVMLError):
         pass
 
-    def __init__(self, *, uuids: tuple[str, ...] = ("GPU-other", f"GPU-{UUID}"), power: bool = True) -> None:
-        self.uuids, self.power, self.open_count = uuids, power, 0
+    class NVMLError_NoPermission(NVMLError):
+        pass
+
+    def __init__(
+        self, *, uuids: tuple[str, ...] = ("GPU-other", f"GPU-{UUID}"), power: bool = True, memory: bool = True
+    ) -> None:
+        self.uuids, self.power, self.memory, self.open_count = uuids, power, memory, 0
 
     def nvmlInit(self) -> None:
         self.open_count += 1
@@ -39,6 +44,8 @@ class Driver:
         return SimpleNamespace(gpu=(3, 87)[handle], memory=50)
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:
+        if not self.memory:
+            raise self.NVMLError_NoPermission("Insufficient Permissions")
         return SimpleNamespace(used=(2**20, 6 * 2**30)[handle], free=1, total=2)
 
     def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
@@ -69,6 +76,15 @@ def test_what_the_device_does_not_support_is_none(monkeypatch: pytest.MonkeyPatc
         "utilization_percent": 87.0,
         "memory_used_gib": 6.0,
         "power_watts": None,
+    }
+
+
+def test_what_nvml_refuses_to_this_user_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Driver(memory=False))
+    assert next(gpu_readings(0)) == {
+        "utilization_percent": 87.0,
+        "memory_used_gib": None,
+        "power_watts": 212.5,
     }
 
 

@@ -8,7 +8,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from omegaconf import DictConfig
 
 from imagenet_opt.errors import OutOfMemory
-from imagenet_opt.model.micro_batch import MicroBatches, Part, ran_out
+from imagenet_opt.model.micro_batch import MicroBatches, Part
+from imagenet_opt.out_of_memory import ran_out
 
 
 class NoHalving(Callback):

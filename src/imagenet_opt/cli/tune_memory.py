@@ -14,7 +14,7 @@ from imagenet_opt.errors import ConfigError, OutOfMemory
 from imagenet_opt.measure.deadline import OutOfTime
 from imagenet_opt.measure.fit_search import largest_that_fits, whole
 from imagenet_opt.measure.interleave import TurnFailed
-from imagenet_opt.model.micro_batch import ran_out
+from imagenet_opt.out_of_memory import ran_out
 
 SPARE = 0.1
 """Of the memory that is left free, for crops on their way, validation, and what else the device is asked for."""

@@ -18,7 +18,8 @@ class Making(NamedTuple):
     """What it took a worker to make a batch. Times in seconds; `made_at` on the clock `time.monotonic`.
 
     read_seconds: blocked until the bytes were there. reads_in_flight: requests that the reader allowed itself.
-    skipped: (index, reason) of samples that nothing could open, replaced by others.
+    skipped: (index, reason) of samples that nothing could open, replaced by others. num_given_up: images that were
+    decoded whole because region decode gave up. codec_error: why the worker has no region decoder; "" where it has one.
     """
 
     read_seconds: float
@@ -27,6 +28,8 @@ class Making(NamedTuple):
     reads_in_flight: int
     made_at: float
     skipped: tuple[tuple[int, str], ...]
+    num_given_up: int = 0
+    codec_error: str = ""
 
 
 @dataclass

@@ -17,7 +17,7 @@ from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.order import Draw, EvalOrder, TrainOrder
 from imagenet_opt.data.randomness import key_of, uniform
 from imagenet_opt.data.reader import Place, Reader
-from imagenet_opt.data.region_codec import Pixels
+from imagenet_opt.data.region_codec import Pixels, region_codec
 from imagenet_opt.data.requests import Sample
 from imagenet_opt.data.resize import resize
 from imagenet_opt.data.slots import Slots, Ticket
@@ -55,7 +55,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         fetched = self.reader.read((key.epoch, key.step), draw.indices, self._following(key))
         began = time.perf_counter()
         self.slots.begin(key.epoch, key.step)
-        num_images = len(draw.indices)
+        num_images, given_up_before = len(draw.indices), self.decoder.num_given_up
         sheet = Images(self.slots, num_images, key.image_size) if self.resize_here else Sheet(self.slots, num_images)
         draw, skipped = self._fill(sheet, draw, fetched.samples)
         labels = torch.from_numpy(self.labels[draw.indices].astype(np.int64))
@@ -70,6 +70,8 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
             reads_in_flight=fetched.reads_in_flight,
             made_at=time.monotonic(),
             skipped=tuple(skipped),
+            num_given_up=self.decoder.num_given_up - given_up_before,
+            codec_error=region_codec().error,
         )
         self.slots.count()
         made = sheet.batch(labels, indices, valid, key, making)

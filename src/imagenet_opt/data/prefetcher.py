@@ -1,6 +1,7 @@
 """Batches on the device, copied while the device still computes."""
 
 import errno
+import logging
 import resource
 import threading
 import time
@@ -25,10 +26,14 @@ from imagenet_opt.data.slots import Slots
 from imagenet_opt.errors import ImagenetOptError, WorkerDied
 from imagenet_opt.machine import GIB
 from imagenet_opt.measure.cuda_clock import CudaClock
+from imagenet_opt.out_of_memory import explained
+
+log = logging.getLogger(__name__)
 
 Sent = tuple[Batch | RaggedBatch, torch.cuda.Event | None]
 _LOST = (ConnectionError, EOFError)
 """When the memory of a batch is fetched from a worker that has gone meanwhile."""
+_TOO_LARGE = ("while a batch was on its way to the device", "lower data.batch_size")
 _CLOSE_SECONDS = 1.0
 """For workers to end by themselves. One that waits for storage would not hear of it."""
 
@@ -48,7 +53,8 @@ class DevicePrefetcher:
     likewise, out of ordinary memory, and the host waits. The last two are there to be measured against.
 
     Its length is the whole epoch's, also when the epoch goes on in its middle.
-    Raises WorkerDied, with the likely cause, when a loader process is killed.
+    Raises WorkerDied, with the likely cause, when a loader process is killed; OutOfMemory where the device has no room
+    for a batch.
     """
 
     def __init__(
@@ -75,6 +81,7 @@ class DevicePrefetcher:
         self._totals: defaultdict[str, float] = defaultdict(float)
         self._drained: dict[str, float] = {}
         self._ahead: Ahead[Sent] | None = None
+        self._has_warned = False
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -157,17 +164,20 @@ class DevicePrefetcher:
             self.slots.deliver()
             self.bad.add(batch.making.skipped, batch.key.epoch)
             self._note(batch.making, queued)
+            self._warn_of_whole_decode(batch.making, len(batch))
             if copied is not None:
                 computing = torch.cuda.current_stream(self.device)
                 computing.wait_event(copied)
                 batch.record_stream(computing)
             elif self._copy_clock is not None:
                 batch = self._copy(batch, self._copy_clock)
-            yield self.finish(batch)
+            yield self._finished(batch)
             self.slots.give_back(batch.ticket)
 
     def _sent(self, batches: Iterator[Batch | RaggedBatch]) -> Iterator[Sent]:
         """Batches on their way to the device, with the event that says when they are there; None on a CPU."""
+        if self._stream is not None:
+            torch.cuda.set_device(self._stream.device)  # a new thread begins with the machine's first GPU
         for batch in batches:
             self.slots.receive(batch.ticket, batch.data)
             if self._stream is None or self.copies == "pageable":
@@ -192,9 +202,14 @@ class DevicePrefetcher:
 
     def _copy(self, batch: Batch | RaggedBatch, clock: CudaClock) -> Batch | RaggedBatch:
         clock.start()
-        sent = batch.to(self.device, non_blocking=self.copies != "pageable")
+        with explained(*_TOO_LARGE):
+            sent = batch.to(self.device, non_blocking=self.copies != "pageable")
         clock.stop()
         return sent
+
+    def _finished(self, batch: Batch | RaggedBatch) -> Batch:
+        with explained(*_TOO_LARGE):
+            return self.finish(batch)
 
     def _note(self, making: Making, queued: int) -> None:
         self._add(
@@ -205,6 +220,18 @@ class DevicePrefetcher:
             reads_in_flight=making.reads_in_flight,
             queue_depth=queued,
             queue_seconds=max(0.0, time.monotonic() - making.made_at),
+        )
+
+    def _warn_of_whole_decode(self, making: Making, num_images: int) -> None:
+        """Once, where region decode gives up for most images of a batch."""
+        if self._has_warned or 2 * making.num_given_up <= num_images:
+            return
+        self._has_warned = True
+        why = f" ({making.codec_error})" if making.codec_error else ""
+        log.warning(
+            f"region decode gave up for {making.num_given_up} of the {num_images} images of a batch{why}; whole images "
+            "are decoded instead, which takes about twice as long. Install nvidia-nvimgcodec-cu13 0.9 or later, or set "
+            "data.region_decode=false to decode whole images without this warning"
         )
 
     def _add(self, **values: float) -> None:

@@ -32,16 +32,24 @@ def load_codec() -> Any:
 
 
 class RegionCodec:
-    """nvImageCodec on the CPU, without a thread of its own."""
+    """nvImageCodec on the CPU, without a thread of its own.
+
+    error: why this process has no decoder, which then gives up every image; "" where it has one.
+    """
 
     def __init__(self, nvimgcodec: Any) -> None:
         self.library = nvimgcodec
-        with _no_stderr():
-            self.decoder = nvimgcodec.Decoder(
-                device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
-                backends=[nvimgcodec.Backend(nvimgcodec.CPU_ONLY)],
-                max_num_cpu_threads=1,
-            )
+        self.decoder: Any = None
+        self.error = ""
+        try:
+            with _no_stderr():
+                self.decoder = nvimgcodec.Decoder(
+                    device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
+                    backends=[nvimgcodec.Backend(nvimgcodec.CPU_ONLY)],
+                    max_num_cpu_threads=1,
+                )
+        except Exception as error:  # its own type of error is not exported
+            self.error = (str(error).strip() or type(error).__name__).splitlines()[0]
         self.params = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
         self.image: Any = None
 
@@ -59,6 +67,8 @@ class RegionCodec:
 
     def decode(self, stream: Any, box: Box) -> Pixels | None:
         """The box's pixels, in memory that the next call uses again; None where the codec gives up."""
+        if self.decoder is None:
+            return None
         top, left, height, width = box
         part = stream.get_sub_code_stream(region=self.library.Region(top, left, top + height, left + width))
         self.image = self.decoder.decode(part, image=self.image, params=self.params)
@@ -69,6 +79,8 @@ class RegionCodec:
 
 class NoCodec:
     """Stands in where nvImageCodec is not installed: every image is decoded whole."""
+
+    error = ""
 
     def parse(self, encoded: bytes) -> Any:
         return None

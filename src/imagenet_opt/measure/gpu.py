@@ -16,7 +16,8 @@ def gpu_readings(cuda_index: int) -> Readings:
     | `memory_used_gib` | GiB in use on the device, by every process |
     | `power_watts` | W, the whole board |
 
-    A value is None where the device does not support it (MIG slices, some integrated GPUs).
+    A value is None where the device does not support it (MIG slices, some integrated GPUs), or where NVML refuses it to
+    this user, as the memory of a board to a container that has only a MIG slice.
     NVML is opened at the first reading and closed with the generator.
 
     Raises pynvml.NVMLError at a reading, NVMLError_LibraryNotFound where there is no NVIDIA driver.
@@ -51,7 +52,7 @@ def _readings(uuid: str, bus_id: str) -> Readings:
     def supported(value: Callable[[], float]) -> float | None:
         try:
             return value()
-        except pynvml.NVMLError_NotSupported:
+        except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_NoPermission):
             return None
 
     pynvml.nvmlInit()

@@ -16,13 +16,15 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
-from imagenet_opt.model.micro_batch import MicroBatches, explained
+from imagenet_opt.model.micro_batch import MicroBatches
 from imagenet_opt.model.nonfinite import NonFinite
 from imagenet_opt.model.optimizer import check_saved_groups
 from imagenet_opt.model.recent_batches import FILE as RECENT_FILE
 from imagenet_opt.model.schedule import Schedule
 from imagenet_opt.model.snapshot import Snapshot
+from imagenet_opt.model.steps_ahead import StepsAhead
 from imagenet_opt.model.tally import Tally
+from imagenet_opt.out_of_memory import explained
 from imagenet_opt.run.logging_step import is_logging_step
 
 _NO_OPTIONS = {"params", "initial_lr", "step"}
@@ -89,6 +91,7 @@ class Classifier(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Dropout and stochastic depth differ between processes; the weights, drawn before, are the same."""
+        self._steps_ahead = StepsAhead(self.trainer.strategy.root_device)
         if stage == "fit" and self.trainer.world_size > 1:
             torch.manual_seed(self._seed + self.global_rank)
 
@@ -142,6 +145,7 @@ class Classifier(LightningModule):
             rank_zero_info(f"optimizer, from step {self.trainer.global_step} on: {', '.join(changed.values())}")
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
+        self._steps_ahead.begin()
         optimizer: Any = self.optimizers()
         scheduler: Any = self.lr_schedulers()
         self._before.take()
@@ -206,6 +210,7 @@ class Classifier(LightningModule):
         self.val_tally = Tally(self.device)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self._steps_ahead.begin()
         with explained("in validation", "lower data.batch_size"):
             logits = self.net(batch.images).float()
         self.val_tally.add(self._losses(logits, batch.labels, 0.0), logits, batch.labels, batch.valid)

@@ -1,26 +1,18 @@
 """How many images go through the network at once, when the device's memory does not hold the whole batch."""
 
 import logging
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import accumulate
 from typing import TypeVar
 
 import torch
 
 from imagenet_opt.errors import ConfigError, OutOfMemory
+from imagenet_opt.out_of_memory import first_line, ran_out
 
 log = logging.getLogger(__name__)
 
 Part = TypeVar("Part")
-_RAN_OUT = re.compile(
-    r"out of memory|can't allocate memory|(ALLOC|ALLOCATION)_FAILED"
-    r"|unable to find (an engine|a valid cuDNN algorithm)",
-    re.IGNORECASE,
-)
-"""What torch's own errors say, and those of cuBLAS and cuDNN, which allocate beside torch. cuDNN finds no engine where
-no engine finds room for its workspace."""
 
 
 class MicroBatches:
@@ -46,7 +38,7 @@ class MicroBatches:
             except RuntimeError as error:
                 if not ran_out(error):
                     raise
-                reason = _first_line(error)
+                reason = first_line(error)
             # Only out here does the error no longer hold the step's activations.
             self.size = _halved(size, reason, may_go_on=take_back is not None)
             if take_back is not None:
@@ -76,22 +68,6 @@ def part_sizes(num_images: int, size: int | None) -> list[int]:
     return [whole + 1] * rest + [whole] * (num_parts - rest)
 
 
-def ran_out(error: RuntimeError) -> bool:
-    """Whether the error says that memory ran out, in torch or in a library below it."""
-    return isinstance(error, torch.OutOfMemoryError) or _RAN_OUT.search(str(error)) is not None
-
-
-@contextmanager
-def explained(where: str, remedy: str) -> Iterator[None]:
-    """Turns the device's out of memory into OutOfMemory, where the work cannot be done in smaller parts."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not ran_out(error):
-            raise
-        raise OutOfMemory(f"the device's memory ran out {where} ({_first_line(error)}); {remedy}") from error
-
-
 def _halved(size: int, reason: str, *, may_go_on: bool) -> int:
     if size == 1:
         raise OutOfMemory(
@@ -105,7 +81,3 @@ def _halved(size: int, reason: str, *, may_go_on: bool) -> int:
             f"set model.micro_batch_size={smaller}, which changes neither batch nor schedule"
         )
     return smaller
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

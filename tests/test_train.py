@@ -125,6 +125,7 @@ def test_the_network_opens_in_plain_timm(clean: Path) -> None:
     assert checkpoint["network_config"]["num_classes"] == 3
 
 
+@pytest.mark.slow
 def test_a_slurm_job_that_is_warned_saves_queues_itself_and_goes_on_bit_for_bit(
     clean: Path, images_root: Path, tmp_path: Path
 ) -> None:

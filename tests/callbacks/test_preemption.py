@@ -129,6 +129,7 @@ except Preempted as error:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_stop_at_the_same_batch_when_one_is_told(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(TWO)
     command = [sys.executable, str(tmp_path / "two.py"), str(tmp_path)]

@@ -104,6 +104,7 @@ def test_what_waits_for_the_device_is_found_with_its_line(project) -> None:
     assert waits["self.last = loss.item()"] == 10
 
 
+@pytest.mark.slow
 def test_batches_of_the_loader_come_unresized_and_without_cost(project, images_root, tmp_path) -> None:
     indexes = [open_split(images_root, split, tmp_path) for split in ("train", "val")]
     data = ImageData(*indexes, loading(resize_on="device"))

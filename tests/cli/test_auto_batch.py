@@ -19,6 +19,7 @@ from tests.cli.test_build import tiny
 from tests.conftest import loading
 
 
+@pytest.mark.slow
 def test_auto_finds_a_batch_and_tells_it(
     images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: None
 ) -> None:

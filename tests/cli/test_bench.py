@@ -232,6 +232,7 @@ def test_the_ceiling_decodes_the_crops_that_ours_does(job: Job) -> None:
     np.testing.assert_array_equal(codec.decode(codec.parse(encoded), box), first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, peer in PEERS.items() if not peer.latency])
 def test_every_peer_that_is_installed_gives_the_images_that_are_asked_for(name: str, job: Job, tmp_path: Path) -> None:
     """The others are asked below, in this process."""

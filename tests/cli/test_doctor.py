@@ -74,6 +74,7 @@ def test_an_examination_of_the_demo_data(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "doctor.json"]
 
 
+@pytest.mark.slow
 def test_an_examination_in_which_experiments_fail_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], checked: None
 ) -> None:

@@ -154,6 +154,7 @@ def test_only_what_counts_is_recorded(tmp_path: Path) -> None:
     assert recorded == {"ladder": {"repeats", "seconds"}, "queue": {"repeats"}, "anatomy": {"seconds"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("logger", [["logger=csv"], ["logger.wandb.project=mine", "logger.wandb.name=tuesday"]])
 def test_tables_go_to_weights_and_biases_as_configured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None, logger: list[str]

@@ -18,6 +18,7 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     return (f"data.root={root}", f"data.cache_dir={root}/cache", "data.batch_size=6", "data.image_size=32")
 
 
+@pytest.mark.slow
 def test_each_depth_beside_the_law(
     overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
 ) -> None:
@@ -32,6 +33,7 @@ def test_each_depth_beside_the_law(
     assert run(request) == [measured, calculated]  # all is there, and what the device was simulated by
 
 
+@pytest.mark.slow
 def test_the_queue_is_full_before_the_first_step(overrides: tuple[str, ...], checked: None) -> None:
     """The batches that the DataLoader keeps, and one that the prefetcher's thread holds; however slowly they come."""
     patient = Patient(composed(overrides))

@@ -59,6 +59,7 @@ def test_every_setting_of_the_grid_has_a_row(
     assert "a folder, 90 images" in sheet.title
 
 
+@pytest.mark.slow
 def test_shards_are_read_in_blocks(root: Path, tmp_path: Path, checked: None) -> None:
     pack(root, tmp_path / "packed", PackOptions(shard_mb=0.03))
     overrides = (f"data.root={tmp_path}/packed", f"data.cache_dir={tmp_path}/cache", "data.shuffle=block")

@@ -29,6 +29,7 @@ def test_memory_that_runs_out_is_a_turn_that_failed(small: tuple[str, ...], monk
         losses(LossJob(small, steps=2))
 
 
+@pytest.mark.slow
 def test_micro_batches_that_were_asked_for_stay(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     hold_images(2, monkeypatch)
     asked = (*small, "model.micro_batch_size=2")

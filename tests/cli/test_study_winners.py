@@ -163,6 +163,7 @@ def test_where_a_row_is_left_out_its_failure_is_none_of_the_step(tmp_path: Path)
     assert words_of(outcome, []) == []
 
 
+@pytest.mark.slow
 def test_turns_of_all_together_are_none_of_later_rounds(processes: Processes, tmp_path: Path) -> None:
     kept = Kept(tmp_path)
     outcomes = {repeats: steps_outcome(tmp_path, STEPS[:1], repeats=repeats) for repeats in (2, 3)}

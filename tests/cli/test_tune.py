@@ -115,6 +115,7 @@ def a_hundred_each(patient: Any, seat: Any, setting: LoaderSetting, seconds: flo
     return Ceiling((100.0 * setting.num_workers,))
 
 
+@pytest.mark.slow
 def test_what_wins_is_written_with_what_was_tried_and_trains(
     tmp_path: Path,
     own_conf: Path,

@@ -271,6 +271,7 @@ def peak_growth(data: bytes, box: tuple[int, int, int, int], *, region_decode: b
     return int(num_bytes), float(grown_gib) * 2**30 / 1e6
 
 
+@pytest.mark.slow
 def test_twenty_thousand_pixels_take_little_memory() -> None:
     num_bytes, grown_mb = peak_growth(
         encoded(Image.new("RGB", (20000, 20000), (10, 200, 30)), quality=50), (0, 0, 20000, 20000)

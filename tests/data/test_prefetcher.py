@@ -293,6 +293,7 @@ def test_the_death_of_a_worker_is_known_wherever_its_signal_arrives(images_root:
         assert re.match(KILLED, str(error if isinstance(error, WorkerDied) else died(error)))
 
 
+@pytest.mark.slow
 def test_the_death_of_a_worker_is_told_without_its_signal_too(images_root: Path, loader: MakeLoader) -> None:
     def work() -> None:
         made = loader(images_root, num_workers=1)
@@ -359,6 +360,7 @@ def fill_shared_memory(root: str, cache: str) -> None:
             print(error)
 
 
+@pytest.mark.slow
 def test_a_full_shared_memory_is_told_and_nothing_hangs(tmp_path: Path) -> None:
     root = write_images(tmp_path / "data", num_classes=2, per_class=30)
     call = f"fill_shared_memory({str(root)!r}, {str(tmp_path)!r})"

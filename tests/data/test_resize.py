@@ -79,6 +79,7 @@ def kernel_matches() -> None:
                 torch.testing.assert_close(rounded.float(), images, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_kernel_is_torchvision_in_tritons_interpreter() -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
     command = "from tests.data.test_resize import kernel_matches; kernel_matches()"

@@ -115,6 +115,7 @@ def test_one_that_is_killed_is_noticed(tmp_path: Path) -> None:
     recording.stop()
 
 
+@pytest.mark.slow
 def test_one_that_no_signal_ends_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recording = Recording(tmp_path, None)
     samples_seconds(recording, 0.1)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from imagenet_opt.errors import ImagenetOptError
@@ -104,6 +105,7 @@ def _run(work: Callable[[int], Any], rank: int, num_ranks: int, port: int, resul
         "WORLD_SIZE": str(num_ranks),
         "GLOO_SOCKET_IFNAME": "lo",
     }
+    torch.set_num_threads(1)  # libgomp's other threads, if the test has some, do not survive the fork
     rank_zero_only.rank = rank
     try:
         results.put((rank, work(rank)))

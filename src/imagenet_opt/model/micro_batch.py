@@ -49,13 +49,12 @@ class MicroBatches:
                 reason = _first_line(error)
             # Only out here does the error no longer hold the step's activations.
             self.size = _halved(size, reason, may_go_on=take_back is not None)
-            if take_back is not None:
-                take_back()
-            torch.cuda.empty_cache()
             log.warning(
                 f"out of memory ({reason}): from here on micro-batches of {self.size} images instead of {size}; "
                 "batches and steps stay the same, but bit-identity with an undisturbed run ends here"
             )
+            if take_back is not None:
+                take_back()
 
     def state_dict(self) -> dict[str, int]:
         return {"micro_batch_size": self.size or 0, "micro_batch_size_asked": self.asked or 0}
@@ -76,9 +75,16 @@ def part_sizes(num_images: int, size: int | None) -> list[int]:
     return [whole + 1] * rest + [whole] * (num_parts - rest)
 
 
-def ran_out(error: RuntimeError) -> bool:
-    """Whether the error says that memory ran out, in torch or in a library below it."""
-    return isinstance(error, torch.OutOfMemoryError) or _RAN_OUT.search(str(error)) is not None
+def ran_out(error: BaseException | None) -> bool:
+    """Whether the error, or one that led to it, says that memory ran out, in torch or in a library below it.
+
+    A CUDA graph whose capture runs out of memory ends with an error of its own.
+    """
+    if error is None:
+        return False
+    if isinstance(error, torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and _RAN_OUT.search(str(error))):
+        return True
+    return ran_out(error.__cause__ or error.__context__)
 
 
 @contextmanager

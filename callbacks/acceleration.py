@@ -200,7 +200,7 @@ class Acceleration(Callback):
         if failure is None:
             rank_zero_info(f"acceleration: compiled for images of {shape} in {seconds:.1f} s")
         elif out_of_memory:  # the step, which follows, takes smaller micro-batches if it must
-            rank_zero_info(f"acceleration: out of memory in the first run compiled for images of {shape}: {failure}")
+            rank_zero_info(f"acceleration: out of memory when first compiled for images of {shape}: {failure}")
             self._leave_graph_mode()
         else:
             self._release_graphs()  # which were captured compiled
@@ -219,11 +219,10 @@ class Acceleration(Callback):
         self._mode = without
 
     def _allow_recompilations(self, num_shapes: int) -> None:
-        """Beyond its limit torch goes on eagerly; the limit that was set before is left for validation."""
-        config = torch._dynamo.config
+        """As many as there are shapes, beside those that torch allows to other code."""
         if self._recompile_limit is None:
-            self._recompile_limit = config.recompile_limit
-        config.recompile_limit = self._recompile_limit + num_shapes
+            self._recompile_limit = torch._dynamo.config.recompile_limit
+        torch._dynamo.config.recompile_limit = self._recompile_limit + num_shapes
 
     def _capture(self, trainer: Trainer, pl_module: LightningModule, images: Tensor) -> None:
         began = time.perf_counter()

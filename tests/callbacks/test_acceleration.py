@@ -1,5 +1,6 @@
 """Each switch does what it says, and leaves no trace after the fit."""
 
+import logging
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from callbacks.acceleration import Acceleration
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.cuda_graph import GraphedForward
 from imagenet_opt.model.micro_batch import part_sizes
-from tests.callbacks.conftest import Named, Plain
+from tests.callbacks.conftest import Named, Network, Plain
 from tests.model import conftest as classifier
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
@@ -30,6 +31,11 @@ CHANNELS_LAST = torch.channels_last
 def compile_cache(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     torch._dynamo.reset()
+
+
+@pytest.fixture(autouse=True)
+def logs_reach_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("lightning.pytorch"), "propagate", True)  # Lightning 2.6.0 turns it off
 
 
 def switches() -> tuple[str, bool, bool]:
@@ -254,7 +260,7 @@ def test_ddp_sends_the_gradients_of_a_compiled_network_while_the_backward_goes_o
         torch._dynamo.reset()
         made.clear()
         module = Plain()
-        module.net = nn.Sequential(nn.Flatten(), nn.Linear(192, 600), *(nn.Linear(600, 600) for _ in range(3)))
+        module.net = Network(nn.Flatten(), nn.Linear(192, 600), *(nn.Linear(600, 600) for _ in range(3)))
         if not callbacks:
             compile_network(module.net, backend=count)
         project.fit(*callbacks, module=module, strategy=DDPStrategy(bucket_cap_mb=1), devices=1, max_steps=2)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -11,6 +11,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.model.compiled_forward import WITHOUT_GRAPHS, CompiledForward
 from imagenet_opt.model.cuda_graph import (
     GraphedForward,
     capture_on_gpu,
@@ -20,8 +21,6 @@ from imagenet_opt.model.micro_batch import part_sizes
 from imagenet_opt.out_of_memory import ran_out
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-_GRAPH_MODES = ("reduce-overhead", "max-autotune")
-"""Make CUDA graphs of their own."""
 
 
 class Acceleration(Callback):
@@ -30,14 +29,15 @@ class Acceleration(Callback):
     channels_last: the network's and the images' memory order. tf32: matrix products and convolutions in TF32 where
     float32 is used. cudnn_benchmark: let cuDNN time its algorithms for each shape. compile: torch.compile in place,
     so that the keys of checkpoints stay clean, at the first training batch of each shape (of a micro-batch, where there
-    are any) and tried there by a forward and backward with buffers and random state restored; torch's limit of
-    recompilations grows with the number of shapes; on_failure: "eager" goes on uncompiled and says
-    why, "stop" raises.
+    are any) and tried there by a forward and backward with buffers, gradients and random state restored; torch's limit
+    of recompilations grows with the number of shapes; validation is not compiled; on_failure: "eager" goes on
+    uncompiled and says why, "stop" raises.
     cuda_graph: the forward and backward of each training shape (of a micro-batch, where there are any) are captured at
     its first batch and replayed as one launch; loss and optimizer stay as they are, validation and other shapes too.
-    Graphs of a micro-batch that was halved are given back.
     For one process with a GPU, and for modules that follow each forward by its backward; on_failure
     holds for it as well. What hooks and Python code in the network do, they do at the capture only.
+    When memory runs out CUDA graphs are given back, those of compile_mode for the rest of the fit: it goes on in the
+    same mode without them.
     gradient_checkpointing: timm's, less memory for more time.
     Precision, fused and deterministic are the Trainer's and the optimizer's.
 
@@ -71,7 +71,7 @@ class Acceleration(Callback):
                 "callbacks.acceleration.cuda_graph=true cannot capture what gradient_checkpointing=true does to the "
                 "random state; set one of them to false"
             )
-        if cuda_graph and compile and compile_mode in _GRAPH_MODES:
+        if cuda_graph and compile and compile_mode in WITHOUT_GRAPHS:
             raise ConfigError(
                 f"callbacks.acceleration.compile_mode={compile_mode} makes CUDA graphs of its own; beside "
                 "cuda_graph=true use compile_mode=default or max-autotune-no-cudagraphs, or set cuda_graph=false"
@@ -90,13 +90,20 @@ class Acceleration(Callback):
         self.cuda_graph_seconds: float | None = None
         self._tried: set[torch.Size] = set()
         self._captured: set[torch.Size] = set()
-        self._micro_batch_size: int | None = None
+        self._compiled: CompiledForward | None = None
         self._graphed: GraphedForward | None = None
         self._before: tuple[str, bool, bool] | None = None
         self._recompile_limit: int | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         net = self._net(pl_module)
+        self._mode = _mode_on(trainer.strategy.root_device, self.compile_mode)
+        if self.compile and self._mode in WITHOUT_GRAPHS and not getattr(pl_module, "set_to_none", True):
+            raise ConfigError(
+                f"callbacks.acceleration.compile_mode={self._mode} makes CUDA graphs, which write over the gradients "
+                "that model.set_to_none=false keeps; set model.set_to_none=true, or use compile_mode="
+                f"{WITHOUT_GRAPHS[self._mode]}"
+            )
         self._before = _switches()
         search = self.cudnn_benchmark and not torch.are_deterministic_algorithms_enabled()
         _set_switches("high" if self.tf32 else "highest", self.tf32, search)
@@ -104,34 +111,27 @@ class Acceleration(Callback):
             net.to(memory_format=torch.channels_last)
         if self.gradient_checkpointing:
             _checkpoint_gradients(net)
-        mode = self._mode(trainer)
-        if self.compile and mode != self.compile_mode:
-            rank_zero_info(f"acceleration: compile mode {self.compile_mode} is for GPUs; {mode} on this CPU")
+        if self.compile and self._mode != self.compile_mode:
+            rank_zero_info(f"acceleration: compile mode {self.compile_mode} is for GPUs; {self._mode} on this CPU")
         if self.cuda_graph:
             self.cuda_graph = _can_graph(trainer)
-        self._tried, self._captured = set(), set()
+        self._tried, self._captured, self._compiled = set(), set(), None
         on = [name for name in _acting_switches(trainer.strategy.root_device) if getattr(self, name)]
-        on += [f"compile ({mode})"] if self.compile else []
+        on += [f"compile ({self._mode})"] if self.compile else []
         rank_zero_info(f"acceleration: {', '.join(on) or 'nothing'} on")
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._lay_out(batch)
-        size = getattr(pl_module, "micro_batch_size", None)
-        if self.compile or self.cuda_graph:
-            parts = _parts(_images(batch), size)
+        self._compile_new(trainer, pl_module, batch)
+        while self.cuda_graph and (images := _first_new(_parts(pl_module, batch), self._captured)) is not None:
+            self._capture(trainer, pl_module, images)
+
+    def on_out_of_memory(self, trainer: Trainer, pl_module: LightningModule, batch: Any) -> None:
+        """The step of `batch` is about to be done again, in smaller micro-batches."""
+        self._release_graphs()
         if self.compile:
-            for images in _new(parts, self._tried):
-                self._compile(trainer, pl_module, images)
-                if not self.compile:  # the attempt failed
-                    break
-        if self.cuda_graph:
-            if size != self._micro_batch_size:  # memory ran out, and no batch of the former size comes again
-                self._release_graphs()
-                self._micro_batch_size = size
-            for images in _new(parts, self._captured):
-                self._capture(trainer, pl_module, images)
-                if not self.cuda_graph:
-                    break
+            self._leave_graph_mode()
+            self._compile_new(trainer, pl_module, batch)
 
     def on_validation_batch_start(
         self,
@@ -159,9 +159,6 @@ class Acceleration(Callback):
         seconds = {"compile_seconds": self.compile_seconds, "cuda_graph_seconds": self.cuda_graph_seconds}
         return {f"startup/{name}": value for name, value in seconds.items() if value is not None}
 
-    def _mode(self, trainer: Trainer) -> str:
-        return "default" if trainer.strategy.root_device.type == "cpu" else self.compile_mode
-
     def _net(self, pl_module: LightningModule) -> nn.Module:
         net = getattr(pl_module, self.network, None)
         if not isinstance(net, nn.Module):
@@ -181,39 +178,52 @@ class Acceleration(Callback):
         else:
             batch.images = images
 
+    def _compile_new(self, trainer: Trainer, pl_module: LightningModule, batch: Any) -> None:
+        """For the shapes of the batch's micro-batches that were not tried yet."""
+        while self.compile and (images := _first_new(_parts(pl_module, batch), self._tried)) is not None:
+            self._compile(trainer, pl_module, images)
+
     def _compile(self, trainer: Trainer, pl_module: LightningModule, images: Tensor) -> None:
-        net = self._net(pl_module)
-        if len(self._tried) == 1:
-            net.compile(mode=self._mode(trainer), fullgraph=self.fullgraph, dynamic=False)
+        if self._compiled is None:
+            self._compiled = CompiledForward(self._net(pl_module), mode=self._mode, fullgraph=self.fullgraph)
         self._allow_recompilations(len(self._tried))
-        began = time.perf_counter()
+        began, failure = time.perf_counter(), None
         try:
-            with (
-                _undisturbed(net, images),
-                _training_context(trainer, images, graphed=self.cuda_graph),
-                torch._dynamo.config.patch(
-                    fail_on_recompile_limit_hit=True
-                ),  # else torch goes on eagerly and does not raise
-            ):
-                net(images).float().sum().backward()
+            with _training_context(trainer, images, graphed=self.cuda_graph), _seen_by_ddp(trainer):
+                self._compiled.attempt(images)
         except Exception as error:
             if self.on_failure == "stop":
                 raise
-            self._release_graphs()  # which were captured compiled
-            net._compiled_call_impl = None
-            self.compile = False
-            rank_zero_info(f"acceleration: not compiled, going on eagerly: {_reason(error)}")
-            return
+            failure, out_of_memory = _reason(error), ran_out(error)
         seconds = time.perf_counter() - began
         self.compile_seconds = (self.compile_seconds or 0.0) + seconds
-        rank_zero_info(f"acceleration: compiled for images of {tuple(images.shape)} in {seconds:.1f} s")
+        shape = tuple(images.shape)
+        if failure is None:
+            rank_zero_info(f"acceleration: compiled for images of {shape} in {seconds:.1f} s")
+        elif out_of_memory:  # the step, which follows, takes smaller micro-batches if it must
+            rank_zero_info(f"acceleration: out of memory when first compiled for images of {shape}: {failure}")
+            self._leave_graph_mode()
+        else:
+            self._release_graphs()  # which were captured compiled
+            self._compiled.release()
+            self.compile = False
+            rank_zero_info(f"acceleration: not compiled, going on eagerly: {failure}")
+
+    def _leave_graph_mode(self) -> None:
+        """torch's own CUDA graphs are not made for an error while they are recorded."""
+        if self._compiled is None or self._mode not in WITHOUT_GRAPHS:
+            return
+        self._compiled.release()
+        self._compiled, without = None, WITHOUT_GRAPHS[self._mode]
+        self._tried.clear()
+        rank_zero_info(f"acceleration: out of memory: compile mode {without} from here on instead of {self._mode}")
+        self._mode = without
 
     def _allow_recompilations(self, num_shapes: int) -> None:
-        """Beyond its limit torch goes on eagerly; the limit that was set before is left for validation."""
-        config = torch._dynamo.config
+        """As many as there are shapes, beside those that torch allows to other code."""
         if self._recompile_limit is None:
-            self._recompile_limit = config.recompile_limit
-        config.recompile_limit = self._recompile_limit + num_shapes
+            self._recompile_limit = torch._dynamo.config.recompile_limit
+        torch._dynamo.config.recompile_limit = self._recompile_limit + num_shapes
 
     def _capture(self, trainer: Trainer, pl_module: LightningModule, images: Tensor) -> None:
         began = time.perf_counter()
@@ -225,7 +235,7 @@ class Acceleration(Callback):
         except Exception as error:
             if self.on_failure == "stop":
                 raise
-            self.cuda_graph = isinstance(error, RuntimeError) and ran_out(error)  # fewer images may fit
+            self.cuda_graph = ran_out(error)  # fewer images may fit
             if not self.cuda_graph:
                 self._release_graphs()
             rank_zero_info(f"acceleration: no CUDA graph of {tuple(images.shape)}, going on without: {_reason(error)}")
@@ -241,17 +251,25 @@ class Acceleration(Callback):
         self._captured.clear()
 
 
-def _parts(images: Tensor, size: int | None) -> list[Tensor]:
+def _mode_on(device: torch.device, asked: str) -> str:
+    """A CPU has one way to compile."""
+    return "default" if device.type == "cpu" else asked
+
+
+def _parts(pl_module: LightningModule, batch: Any) -> list[Tensor]:
     """One micro-batch of each number of images that occurs in the batch."""
-    return [images[:num] for num in dict.fromkeys(part_sizes(len(images), size))]
+    images = _images(batch)
+    sizes = part_sizes(len(images), getattr(pl_module, "micro_batch_size", None))
+    return [images[:num] for num in dict.fromkeys(sizes)]
 
 
-def _new(parts: list[Tensor], known: set[torch.Size]) -> Iterator[Tensor]:
-    """The parts whose shape is not in `known`, which then has their shapes."""
+def _first_new(parts: list[Tensor], known: set[torch.Size]) -> Tensor | None:
+    """The first part whose shape is not in `known`, which then has it."""
     for images in parts:
         if images.shape not in known:
             known.add(images.shape)
-            yield images
+            return images
+    return None
 
 
 def _images(batch: Any) -> Tensor:
@@ -265,23 +283,6 @@ def _images(batch: Any) -> Tensor:
 
 
 @contextmanager
-def _undisturbed(net: nn.Module, images: Tensor) -> Iterator[None]:
-    """A forward and backward in it leaves no trace: buffers, gradients and random state are as before."""
-    buffers = [buffer.clone() for buffer in net.buffers()]
-    devices = [images.device] if images.device.type == "cuda" else []
-    try:
-        with torch.random.fork_rng(devices):
-            yield
-        if devices:
-            torch.cuda.synchronize()
-    finally:
-        for buffer, before in zip(net.buffers(), buffers, strict=True):
-            buffer.copy_(before)
-        for parameter in net.parameters():
-            parameter.grad = None
-
-
-@contextmanager
 def _training_context(trainer: Trainer, images: Tensor, *, graphed: bool) -> Iterator[None]:
     """The precision that a training step has; `graphed`: as a graph of it is captured."""
     with (
@@ -289,6 +290,11 @@ def _training_context(trainer: Trainer, images: Tensor, *, graphed: bool) -> Ite
         without_autocast_cache(images.device) if graphed else nullcontext(),
     ):
         yield
+
+
+def _seen_by_ddp(trainer: Trainer) -> AbstractContextManager[None]:
+    """Between processes the network is compiled in parts, whose gradients are sent while the backward goes on."""
+    return getattr(trainer.model, "_inside_ddp_forward", nullcontext)()
 
 
 def _can_graph(trainer: Trainer) -> bool:

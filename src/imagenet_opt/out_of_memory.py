@@ -17,9 +17,16 @@ _RAN_OUT = re.compile(
 no engine finds room for its workspace."""
 
 
-def ran_out(error: RuntimeError) -> bool:
-    """Whether the error says that memory ran out, in torch or in a library below it."""
-    return isinstance(error, torch.OutOfMemoryError) or _RAN_OUT.search(str(error)) is not None
+def ran_out(error: BaseException | None) -> bool:
+    """Whether the error, or one that led to it, says that memory ran out, in torch or in a library below it.
+
+    A CUDA graph whose capture runs out of memory ends with an error of its own.
+    """
+    if error is None:
+        return False
+    if isinstance(error, torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and _RAN_OUT.search(str(error))):
+        return True
+    return ran_out(error.__cause__ or error.__context__)
 
 
 @contextmanager

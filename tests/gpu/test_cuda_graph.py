@@ -127,6 +127,19 @@ def test_what_is_compiled_is_captured_compiled(mode: str, tmp_path: Path, monkey
     assert both.summary().keys() == {"startup/compile_seconds", "startup/cuda_graph_seconds"}
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_micro_batches_add_up_where_the_compiler_makes_the_graphs(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch._dynamo.reset()
+    compiling = Acceleration(compile=True, compile_mode=mode, on_failure="stop")
+    eager = fit(Acceleration(), precision="32-true", micro_batch_size=8)
+    assert_alike(fit(compiling, precision="32-true", micro_batch_size=8), eager, 5e-3)
+
+
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_kernels_of_a_step_come_from_two_launches() -> None:
     """Of the forward and of the backward; loss and optimizer have theirs."""
@@ -185,6 +198,7 @@ def test_graphs_of_a_micro_batch_that_was_halved_are_given_back(monkeypatch: pyt
         ) -> None:
             if batch_idx == 2:
                 pl_module.micro_batch_size = 8
+                trainer.callbacks[0].on_out_of_memory(trainer, pl_module, batch)  # type: ignore[attr-defined]
             if batch_idx == NUM_STEPS - 1:
                 self.left = [shape for shape, module in captured if module() is not None]
 
@@ -212,6 +226,18 @@ def test_what_is_released_gives_its_memory_back() -> None:
     assert taken > 2**29, "two activations of 260 MB and their gradients"
     graphed.release()
     assert torch.cuda.memory_reserved() - before < taken / 4, "but for workspaces of the stream of the capture"
+
+
+def test_graphs_of_two_sizes_share_their_memory() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.AdaptiveAvgPool2d(1)).cuda()
+    graphed = GraphedForward(net, capture_on_gpu())
+    taken = [torch.cuda.memory_reserved()]
+    for side in (128, 120):
+        graphed.capture(torch.randn(64, 3, side, side, device="cuda"))
+        torch.cuda.empty_cache()
+        taken.append(torch.cuda.memory_reserved())
+    assert taken[1] - taken[0] > 2**29, "two activations of 260 MB and their gradients"
+    assert taken[2] - taken[1] < (taken[1] - taken[0]) / 4
 
 
 def test_dropout_draws_anew_in_each_replay() -> None:

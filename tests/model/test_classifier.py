@@ -180,13 +180,18 @@ def as_timm(config: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_compiled_and_plain_runs_open_each_others_checkpoints(tmp_path: Path, compile_cache: None) -> None:
+def test_compiled_and_plain_runs_train_alike_and_open_each_others_checkpoints(
+    tmp_path: Path, compile_cache: None
+) -> None:
     compiling = Acceleration(compile=True, on_failure="stop")
     trainer, compiled = fit(network(), batches(2), None, compiling)
     assert compiling.compile_seconds is not None
     trainer_too, eager = fit(network(), batches(3))
     saved, saved_too = saved_by(trainer, tmp_path / "a.ckpt"), saved_by(trainer_too, tmp_path / "b.ckpt")
     assert saved["network"].keys() == network().state_dict().keys()
+    _, same = fit(network(), batches(2))
+    for name, tensor in same.net.state_dict().items():
+        torch.testing.assert_close(saved["network"][name], tensor, rtol=1e-3, atol=1e-4, msg=name)
     images = batches(1)[0].images
     expected, expected_too = compiled.net(images), eager.net(images)
     eager.load_state_dict(saved["state_dict"], strict=True)

@@ -97,6 +97,18 @@ def test_memory_that_runs_out_below_torch_counts_too(words: str) -> None:
     assert MicroBatches(None).run(work, 4, take_back=lambda: None) == [0, 2]
 
 
+def test_memory_that_runs_out_inside_a_capture_counts_too() -> None:
+    def work(part: slice) -> int:
+        if part.stop - part.start > 2:
+            try:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            finally:
+                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+        return part.start
+
+    assert MicroBatches(None).run(work, 4, take_back=lambda: None) == [0, 2]
+
+
 def test_other_errors_of_a_step_come_through() -> None:
     def broken(part: slice) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")

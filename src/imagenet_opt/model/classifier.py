@@ -177,9 +177,17 @@ class Classifier(LightningModule):
             return losses.detach(), logits.detach().clone()  # a CUDA graph writes over it with the next part
 
         alone = self.trainer.world_size == 1
-        parts = self.micro_batches.run(work, num_images, self._take_back if alone else None)
+        parts = self.micro_batches.run(work, num_images, partial(self._prepare_retry, batch) if alone else None)
         losses, logits = zip(*parts, strict=True)
         return torch.cat(losses), torch.cat(logits)
+
+    def _prepare_retry(self, batch: Any) -> None:
+        """Callbacks with an `on_out_of_memory` can give memory back, and see the new `micro_batch_size`."""
+        self._take_back()
+        torch.cuda.empty_cache()
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if hasattr(callback, "on_out_of_memory"):
+                callback.on_out_of_memory(self.trainer, self, batch)
 
     def _take_back(self) -> None:
         """Gradients, buffers and random state as before the step."""

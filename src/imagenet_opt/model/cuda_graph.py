@@ -1,7 +1,7 @@
 """A network's forward and backward as CUDA graphs, one for each shape of images."""
 
 import gc
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -64,7 +64,7 @@ class GraphedForward:
     def __call__(self, *args: Any, **options: Any) -> Any:
         if (graph := self._graph_for(args, options)) is None:
             return self._call(*args, **options)
-        self._move_gradients()
+        move_gradients(self._parameters)
         return tree_map(torch.clone, graph(*args))
 
     def _graph_for(self, args: tuple[Any, ...], options: dict[str, Any]) -> nn.Module | None:
@@ -80,11 +80,6 @@ class GraphedForward:
         places = [*map(Tensor.data_ptr, self._tensors)]
         trainable = [parameter.requires_grad for parameter in self._parameters]
         return places, trainable, [layer.training for layer in self._layers]
-
-    def _move_gradients(self) -> None:
-        for parameter in self._parameters:
-            if parameter.grad is not None:
-                parameter.grad = parameter.grad.clone()
 
 
 class _Called(nn.Module):
@@ -117,13 +112,20 @@ def _whole(found: Any) -> Any:
     return found.clone() if isinstance(found, Tensor) and found._is_view() else found
 
 
+def move_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Out of the memory that they share with others."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad = parameter.grad.clone()
+
+
 def capture_on_gpu() -> Capture:
     """torch's own capture. All graphs share one pool of memory, as one step runs only one of them."""
-    pool = torch.cuda.graph_pool_handle()
-    make: Any = torch.cuda.make_graphed_callables
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 
     def capture(net: nn.Module, images: tuple[Tensor]) -> nn.Module:
-        with _watching_this_thread_only():
+        with _graph_options(stream=stream, capture_error_mode="thread_local"):
+            make: Any = torch.cuda.make_graphed_callables
             graphed: nn.Module = make(net, images, pool=pool)
         return graphed
 
@@ -131,15 +133,19 @@ def capture_on_gpu() -> Capture:
 
 
 @contextmanager
-def _watching_this_thread_only() -> Iterator[None]:
-    """The loader's thread, which pins memory, may go on meanwhile. Before torch 2.14 make_graphed_callables has no
-    option for it, so its graphs are given theirs here."""
+def _graph_options(**own: Any) -> Iterator[None]:
+    """What make_graphed_callables captures is captured with these options, which it does not take itself.
+
+    stream: in a pool, memory that is free is free for captures on the same stream only, and torch 2.15 captures each
+    time on another one. capture_error_mode, which it takes from torch 2.14 on: thread_local lets the loader's thread,
+    which pins memory, go on meanwhile.
+    """
     plain = torch.cuda.graph
 
-    def thread_local(*args: Any, **options: Any) -> torch.cuda.graph:
-        return plain(*args, **options | {"capture_error_mode": "thread_local"})
+    def graph(*args: Any, **options: Any) -> torch.cuda.graph:
+        return plain(*args, **options | own)
 
-    torch.cuda.graph = thread_local  # type: ignore[assignment,misc]
+    torch.cuda.graph = graph  # type: ignore[assignment,misc]
     try:
         yield
     finally:

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import TypeVar
 
-import torch
-
 from imagenet_opt.errors import ConfigError, OutOfMemory
 from imagenet_opt.out_of_memory import first_line, ran_out
 
@@ -41,13 +39,12 @@ class MicroBatches:
                 reason = first_line(error)
             # Only out here does the error no longer hold the step's activations.
             self.size = _halved(size, reason, may_go_on=take_back is not None)
-            if take_back is not None:
-                take_back()
-            torch.cuda.empty_cache()
             log.warning(
                 f"out of memory ({reason}): from here on micro-batches of {self.size} images instead of {size}; "
                 "batches and steps stay the same, but bit-identity with an undisturbed run ends here"
             )
+            if take_back is not None:
+                take_back()
 
     def state_dict(self) -> dict[str, int]:
         return {"micro_batch_size": self.size or 0, "micro_batch_size_asked": self.asked or 0}

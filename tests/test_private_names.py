@@ -1,0 +1,109 @@
+"""Private names of torch and Lightning on which this project relies: each is listed here, and is there.
+
+What the project's own code calls alike is not seen.
+"""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from pkgutil import resolve_name
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+FILES = sorted([*(REPOSITORY / "src").rglob("*.py"), *(REPOSITORY / "callbacks").glob("*.py")])
+_LOOPS = "lightning.pytorch.loops"
+_WORKERS = "torch.utils.data.dataloader._MultiProcessingDataLoaderIter"
+OWNERS = {
+    "_average_model": ["lightning.pytorch.callbacks.WeightAveraging"],
+    "_batches_that_stepped": [f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop"],
+    "_broadcast_sigterm_tensor": [f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop"],
+    "_call_impl": ["torch.nn.Module"],
+    "_checkpoint_connector": ["lightning.pytorch.Trainer"],
+    "_child_processes": ["lightning.fabric.strategies.launchers.subprocess_script._ChildProcessObserver"],
+    "_compiled_call_impl": ["torch.nn.Module"],
+    "_data_fetcher": [f"{_LOOPS}.fit_loop._FitLoop"],
+    "_dynamo": ["torch"],
+    "_experiment": ["lightning.pytorch.loggers.WandbLogger"],
+    "_foreach_add_": ["torch"],
+    "_foreach_copy_": ["torch"],
+    "_foreach_lerp_": ["torch"],
+    "_inside_ddp_forward": ["torch.nn.parallel.DistributedDataParallel"],
+    "_is_avx512_bf16_supported": ["torch.cpu"],
+    "_is_view": ["torch.Tensor"],
+    "_iterator": ["torch.utils.data.DataLoader"],
+    "_logger_connector": ["lightning.pytorch.Trainer"],
+    "_new_shared": ["torch.UntypedStorage"],
+    "_on_after_fetch": [f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop", f"{_LOOPS}._EvaluationLoop"],
+    "_on_after_step": ["lightning.pytorch.core.optimizer.LightningOptimizer"],
+    "_on_before_fetch": [f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop", f"{_LOOPS}._EvaluationLoop"],
+    "_on_before_step": ["lightning.pytorch.core.optimizer.LightningOptimizer"],
+    "_remove_worker_pids": ["torch.utils.data._utils.signal_handling"],
+    "_schema": ["torch._ops.OpOverload"],
+    "_should_accumulate": [f"{_LOOPS}.fit_loop._FitLoop"],
+    "_should_check_val_fx": [f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop"],
+    "_shutdown_workers": [_WORKERS],
+    "_signal_connector": ["lightning.pytorch.Trainer"],
+    "_step_supports_amp_scaling": ["torch.optim.SGD"],
+    "_swap_models": ["lightning.pytorch.callbacks.WeightAveraging"],
+    "_worker_pids_set": [_WORKERS],
+    "_worker_result_queue": [_WORKERS],
+    # Of private modules:
+    "config": ["torch._dynamo"],
+    "fail_on_recompile_limit_hit": ["torch._dynamo.config"],
+    "patch": ["torch._dynamo.config"],
+    "recompile_limit": ["torch._dynamo.config"],
+    "signal_handling": ["torch.utils.data._utils"],
+    "TorchDispatchMode": ["torch.utils._python_dispatch"],
+    "tree_leaves": ["torch.utils._pytree"],
+    "tree_map": ["torch.utils._pytree"],
+}
+OTHERS = {"_asdict", "_exit", "_get_node", "_getframe", "_target_"}
+"""Of the standard library and OmegaConf."""
+
+
+def used(tree: ast.AST) -> Iterator[str]:
+    """Private names of anything, and what is taken from private modules of torch and Lightning."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            if is_private(node.attr) or ast.unparse(node.value).startswith("torch._"):
+                yield node.attr
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("torch", "lightning")):
+            parts = (node.module or "").split(".")
+            yield from (alias.name for alias in node.names if any(map(is_private, [*parts, alias.name])))
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name in ("getattr", "hasattr", "setattr") and isinstance(node.args[1], ast.Constant):
+                yield from filter(is_private, [str(node.args[1].value)])
+            if name == "torch._dynamo.config.patch":
+                yield from (keyword.arg for keyword in node.keywords if keyword.arg is not None)
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def own(tree: ast.AST) -> Iterator[str]:
+    """Names that a file gives to something of its own."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            yield node.attr
+
+
+def test_each_private_name_is_listed_and_each_listed_is_used() -> None:
+    trees = [ast.parse(file.read_text()) for file in FILES]
+    ours = {name for tree in trees for name in own(tree)} - OWNERS.keys()
+    theirs = {name for tree in trees for name in used(tree)} - ours - OTHERS
+    assert theirs == OWNERS.keys()
+
+
+@pytest.mark.parametrize(("owner", "name"), [(owner, name) for name, owners in OWNERS.items() for owner in owners])
+def test_what_is_installed_has_each_private_name(owner: str, name: str) -> None:
+    found = resolve_name(owner)
+    assert hasattr(found, name) or re.search(rf"\bself\.{name}\b.* =", inspect.getsource(found))

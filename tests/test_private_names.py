@@ -56,6 +56,7 @@ OWNERS = {
     "patch": ["torch._dynamo.config"],
     "recompile_limit": ["torch._dynamo.config"],
     "signal_handling": ["torch.utils.data._utils"],
+    "FakeTensorMode": ["torch._subclasses.fake_tensor"],
     "TorchDispatchMode": ["torch.utils._python_dispatch"],
     "tree_leaves": ["torch.utils._pytree"],
     "tree_map": ["torch.utils._pytree"],

@@ -180,9 +180,7 @@ def as_timm(config: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_compiled_and_plain_runs_train_alike_and_open_each_others_checkpoints(
-    tmp_path: Path, compile_cache: None
-) -> None:
+def test_compiled_and_plain_runs_train_alike_and_open_each_others_files(tmp_path: Path, compile_cache: None) -> None:
     compiling = Acceleration(compile=True, on_failure="stop")
     trainer, compiled = fit(network(), batches(2), None, compiling)
     assert compiling.compile_seconds is not None

@@ -1,5 +1,6 @@
 """Small data sets and networks that many tests share."""
 
+import logging
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,11 @@ from imagenet_opt.data.loading import Loading
 
 torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background a shell ignores it, and so would children
+
+
+@pytest.fixture(autouse=True)
+def log_lines_reach_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("lightning.pytorch"), "propagate", True)  # Lightning 2.6.0 turns it off
 
 
 def write_images(root: Path, *, num_classes: int, per_class: int, seed: int = 0) -> Path:

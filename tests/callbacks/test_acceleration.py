@@ -1,6 +1,5 @@
 """Each switch does what it says, and leaves no trace after the fit."""
 
-import logging
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -31,11 +30,6 @@ CHANNELS_LAST = torch.channels_last
 def compile_cache(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     torch._dynamo.reset()
-
-
-@pytest.fixture(autouse=True)
-def logs_reach_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging.getLogger("lightning.pytorch"), "propagate", True)  # Lightning 2.6.0 turns it off
 
 
 def switches() -> tuple[str, bool, bool]:

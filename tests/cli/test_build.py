@@ -61,7 +61,6 @@ def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> Non
         "callbacks.acceleration.tf32",
         "callbacks.acceleration.cudnn_benchmark",
         "callbacks.acceleration.compile",
-        "callbacks.acceleration.compile_mode",
         "callbacks.mixing.mode",
     }
     assert flat[1]["optimizer.lr"] * flat[1]["data.batch_size"] / 256 == 0.75

@@ -100,3 +100,22 @@ def test_mixing_is_advised_where_the_gpu_has_time_for_it(
 ) -> None:
     print_summary({key: value for key, value in (FED_LATE | changes).items() if value is not None}, tmp_path)
     assert ("callbacks.mixing.mode=on should cost no speed" in capsys.readouterr().out) is advised
+
+
+@pytest.mark.parametrize(
+    ("precision", "changes", "advised"),
+    [
+        ("bf16-mixed", {}, True),
+        ("bf16-true", {}, True),
+        ("16-mixed", {}, False),
+        (None, {}, False),
+        ("bf16-mixed", {"startup/compile_seconds": 40.0}, False),
+        ("bf16-mixed", {"gpu/utilization_percent": None}, False),
+    ],
+)
+def test_compiling_is_advised_in_bfloat16_on_a_gpu(
+    tmp_path, capsys, precision: str | None, changes: dict[str, float | None], advised: bool
+) -> None:
+    numbers = {key: value for key, value in (FED_LATE | changes).items() if value is not None}
+    print_summary(numbers, tmp_path, precision=precision)
+    assert ("callbacks.acceleration.compile=true is likely to help" in capsys.readouterr().out) is advised

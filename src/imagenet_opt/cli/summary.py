@@ -104,7 +104,8 @@ def _rows(
         ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction") + _doubt(numbers)),
         ("bottleneck", _bottleneck(numbers)),
         ("GPU busy", busy),
-        *_advice(numbers),
+        *_mixing_advice(numbers),
+        *_compile_advice(numbers, precision),
         ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
         ("start-up", ", ".join(startup)),
         ("whole run", show("{:.0f} s, {:.0f} steps", "run_seconds", "steps")),
@@ -120,12 +121,24 @@ def _bottleneck(numbers: dict[str, float]) -> str:
     return sentence(shares) if shares else "not measured"
 
 
-def _advice(numbers: dict[str, float]) -> list[tuple[str, str]]:
+def _mixing_advice(numbers: dict[str, float]) -> list[tuple[str, str]]:
     """Mixing runs on the GPU; a GPU that waits for data has the time."""
     on_gpu, waited = "gpu/utilization_percent" in numbers, numbers.get("throughput/data_wait_fraction", 0.0)
     if not on_gpu or numbers.get("mixing/on") != 0 or waited < _SPARE or _doubt(numbers):
         return []
     return [("mixing", "off; callbacks.mixing.mode=on should cost no speed: the GPU waits for data")]
+
+
+def _compile_advice(numbers: dict[str, float], precision: str | None) -> list[tuple[str, str]]:
+    """torch's own batch norm, which bfloat16 needs, is fused with its neighbours only where it is compiled.
+
+    Source: `_select_batch_norm_backend` in PyTorch's aten/src/ATen/native/Normalization.cpp.
+    """
+    on_gpu, compiled = "gpu/utilization_percent" in numbers, "startup/compile_seconds" in numbers
+    if not on_gpu or compiled or not (precision or "").startswith("bf16"):
+        return []
+    words = "off; callbacks.acceleration.compile=true is likely to help: cuDNN has no batch norm in bfloat16"
+    return [("compile", words)]
 
 
 def _doubt(numbers: dict[str, float]) -> str:

@@ -27,7 +27,8 @@ class CompiledForward:
 
     def __init__(self, net: nn.Module, *, mode: str, fullgraph: bool) -> None:
         net.compile(mode=mode, fullgraph=fullgraph, dynamic=False)
-        self._net, self._compiled = net, net._compiled_call_impl
+        self._net = net
+        self._compiled: Any = net._compiled_call_impl
         self._parameters = list(net.parameters()) if mode in WITHOUT_GRAPHS else []
         net._compiled_call_impl = self
 

@@ -1,8 +1,6 @@
 """Each switch does what it says, and leaves no trace after the fit."""
 
-import socket
 from collections import Counter
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +17,7 @@ from imagenet_opt.model.cuda_graph import GraphedForward
 from imagenet_opt.model.micro_batch import part_sizes
 from tests.callbacks.conftest import Named, Network, Plain
 from tests.model import conftest as classifier
+from tests.processes import on_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 
@@ -228,40 +227,28 @@ def test_gradients_that_wait_for_the_next_batch_are_kept_while_it_compiles(proje
         torch.testing.assert_close(weights(compiled)[name], tensor, msg=name)
 
 
-@pytest.fixture
-def one_of_a_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This process can train with DDP; forked ones cannot once another test has compiled here."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}.items():
-        monkeypatch.setenv(name, value)
-    yield
-    torch.distributed.destroy_process_group()
-
-
-def test_ddp_sends_the_gradients_of_a_compiled_network_while_the_backward_goes_on(
-    project, one_of_a_group: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ddp_sends_the_gradients_of_a_compiled_network_while_the_backward_goes_on(project) -> None:
     """Torch makes a graph for each bucket of gradients that is sent."""
-    made: list[torch.fx.GraphModule] = []
-    compile_network = nn.Module.compile
-
-    def count(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
-        made.append(graph)
-        return graph.forward
 
     def num_graphs(*callbacks: Callback) -> int:
-        torch._dynamo.reset()
-        made.clear()
+        made: list[torch.fx.GraphModule] = []
+        compile_network = nn.Module.compile
+
+        def count(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+            made.append(graph)
+            return graph.forward
+
         module = Plain()
         module.net = Network(nn.Flatten(), nn.Linear(192, 600), *(nn.Linear(600, 600) for _ in range(3)))
         if not callbacks:
             compile_network(module.net, backend=count)
+        nn.Module.compile = lambda net, **_: compile_network(net, backend=count)
         project.fit(*callbacks, module=module, strategy=DDPStrategy(bucket_cap_mb=1), devices=1, max_steps=2)
         return len(made)
 
-    monkeypatch.setattr(nn.Module, "compile", lambda net, **_: compile_network(net, backend=count))
-    assert num_graphs(Acceleration(compile=True)) == num_graphs() > 1
+    (attempted,) = on_ranks(lambda rank: num_graphs(Acceleration(compile=True)), 1)
+    (in_step,) = on_ranks(lambda rank: num_graphs(), 1)
+    assert attempted == in_step > 1
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from imagenet_opt.cli.overrides import config_folder
 from imagenet_opt.data.loading import Loading
 
 torch.set_num_threads(1)
+torch.ones((), requires_grad=True).backward()  # if the first backward is a compiled one, no forked process can have one
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background a shell ignores it, and so would children
 
 

@@ -7,11 +7,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import pytest
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
@@ -20,53 +20,77 @@ from imagenet_opt.errors import ImagenetOptError
 _SECONDS = 120
 _REPOSITORY = Path(__file__).parents[1]
 _IMPORTED = ["imagenet_opt.cli.build", "imagenet_opt.cli.summary", "imagenet_opt.cli.composition"]
-"""By the process that those of `run_train` are forked from; most of what train.py imports."""
+"""By the process that `Forked` forks; most of what the programs here import."""
+
+
+class Forked:
+    """As subprocess.Popen, for programs of this Python, which find torch and Lightning imported.
+
+    command: the interpreter, then a script's file or `-m` and a module. Without input; stderr goes where stdout goes
+    unless it is a file too. Libraries see the variables of the first process that was started so, which gives each
+    thread pool one thread; processes that the program starts itself are started anew.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        *,
+        stdout: IO[Any],
+        stderr: Any = None,
+        env: Mapping[str, str],
+        cwd: Path | None = None,
+        **others: Any,
+    ) -> None:
+        self.args = command
+        files = [Path(one.name) if hasattr(one, "name") else Path(stdout.name) for one in (stdout, stderr)]
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_IMPORTED)
+        self._process = context.Process(target=_program, args=(command[1:], cwd or Path.cwd(), dict(env), files))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("OMP_NUM_THREADS", "1")
+            patch.setenv("CUDA_VISIBLE_DEVICES", "")
+            self._process.start()
+        self.pid = self._process.pid
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
 
 
 def run_train(arguments: list[str], *, cwd: Path, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    """`python train.py ARGUMENTS` with these variables, in a process that has imported torch and Lightning already.
-
-    With no terminal and no input. Each thread pool has one thread. Processes that train.py starts are started anew.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_IMPORTED)
-    with tempfile.TemporaryDirectory() as folder, _variables(environment):
-        files = [Path(folder) / name for name in ("stdout", "stderr")]
-        process = context.Process(target=_train, args=(arguments, cwd, environment, files))
-        process.start()
-        process.join(300)
+    """`python train.py ARGUMENTS` with these variables, forked."""
+    command = [sys.executable, str(_REPOSITORY / "train.py"), *arguments]
+    with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
+        process = Forked(command, stdout=out, stderr=err, env=environment, cwd=cwd)
         try:
-            assert process.exitcode is not None, f"train.py hangs: {files[1].read_text()}"
+            code = process.wait(300)
         finally:
             process.kill()
-        words = [sys.executable, "train.py", *arguments]
-        return subprocess.CompletedProcess(words, process.exitcode, *(file.read_text() for file in files))
+        return subprocess.CompletedProcess(command, code, out.read(), err.read())
 
 
-@contextmanager
-def _variables(environment: dict[str, str]) -> Iterator[None]:
-    """As they are for the server when it starts: its libraries read them then."""
-    before = dict(os.environ)
-    os.environ |= environment
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ |= before
-
-
-def _train(arguments: list[str], cwd: Path, environment: dict[str, str], files: list[Path]) -> None:
+def _program(arguments: list[str], cwd: Path, environment: dict[str, str], files: list[Path]) -> None:
+    multiprocessing.set_start_method(None, force=True)  # the default: this process has that of its parent
+    os.setsid()
     os.chdir(cwd)
     os.environ.clear()
     os.environ |= environment
     for number, file in zip((1, 2), files, strict=True):
-        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+        os.dup2(os.open(file, os.O_WRONLY | os.O_APPEND), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdin = os.fdopen(0)
-    script = _REPOSITORY / "train.py"
     sys.path[:0] = [str(_REPOSITORY), *environment.get("PYTHONPATH", "").split(os.pathsep)]
-    sys.argv = [str(script), *arguments]
-    runpy.run_path(str(script), run_name="__main__")
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
 
 
 def on_ranks(work: Callable[[int], Any], num_ranks: int = 2) -> list[Any]:

@@ -399,17 +399,6 @@ def test_the_compile_mode_that_was_asked_for_is_kept(project, num_graphs: Counte
     assert acceleration.compile_mode == "max-autotune"
 
 
-@pytest.mark.slow
-def test_a_compiled_network_trains_alike_and_keeps_its_keys(project) -> None:
-    compiling = Acceleration(compile=True, compile_mode="max-autotune", on_failure="stop")
-    compiled = project.fit(compiling)
-    assert compiling.summary()["startup/compile_seconds"] > 0
-    eager = project.fit()
-    assert weights(compiled).keys() == weights(eager).keys()
-    for name, tensor in weights(eager).items():
-        torch.testing.assert_close(weights(compiled)[name], tensor, rtol=1e-3, atol=1e-4)
-
-
 def test_gradient_checkpointing_changes_no_weight(project) -> None:
     def network() -> nn.Module:
         torch.manual_seed(0)

@@ -1,10 +1,13 @@
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from imagenet_opt.cli import composition
+from imagenet_opt.cli import apart, composition
 from imagenet_opt.cli import overrides as cli_overrides
 from imagenet_opt.cli.overrides import config_folder
+from tests.processes import Forked
 
 
 @pytest.fixture
@@ -20,3 +23,10 @@ def own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module in (cli_overrides, composition):  # which has it by name
         monkeypatch.setattr(module, "config_folder", lambda: conf)
     return conf
+
+
+@pytest.fixture(autouse=True)
+def forked_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of `call_apart` are forked from one that has imported torch, which saves seconds each."""
+    quick = SimpleNamespace(**vars(subprocess) | {"Popen": Forked})
+    monkeypatch.setattr(apart, "subprocess", quick)

@@ -65,7 +65,7 @@ def plan_of(index: Any, how: Loading = HOW, **changes: Any) -> Plan:
 def test_a_run_beside_other_loaders(images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [f"data.root={images_root}", "data.batch_size=6", "data.image_size=32", "data.num_workers=1"]
     words += ["data.resize_on=device"]
-    words += [f"data.cache_dir={tmp_path}/cache", "--batches", "3", "--repeats", "1"]
+    words += [f"data.cache_dir={tmp_path}/cache", "--batches", "30", "--repeats", "1"]
     main([*words, "--against", "torchvision", "--json", f"{tmp_path}/found.json"])
     said, written = capsys.readouterr(), (tmp_path / "found.json").read_text()
     found = json.loads(written)
@@ -88,7 +88,7 @@ def test_a_run_beside_other_loaders(images_root: Path, tmp_path: Path, capsys: p
     assert {"python", "torch", "torchvision"} <= set(found["versions"]) and found["date"].startswith("20")
     assert found["data"]["files"] == 39 and found["data"]["mean_kb"] > 0 and 24 <= found["data"]["mean_width"] < 60
     assert found["command"].startswith("imagenet-opt bench data.root=")
-    assert found["settings"]["timed_batches"] == 3 and found["settings"]["warmup_batches"] == 10
+    assert found["settings"]["timed_batches"] == 30 and found["settings"]["warmup_batches"] == 10
     assert "39 files" in said.out and "region decode / nvImageCodec alone" in said.out
     assert said.err.splitlines() == [f"measuring: round 1 of 1: {name}" for name in rows]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "found.json"]

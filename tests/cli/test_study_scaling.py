@@ -21,6 +21,11 @@ from imagenet_opt.measure.interleave import Rounds
 from tests.cli.studies import small_request
 
 
+@pytest.fixture(autouse=True)
+def forked_turns() -> None:
+    """Processes start as they do for users, since these tests are about that."""
+
+
 def test_the_shipped_study_is_one() -> None:
     assert checked_options(Scaling, small_request("scaling", Path())).processes == [1, 2, 4]
 

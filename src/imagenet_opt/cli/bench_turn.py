@@ -22,7 +22,7 @@ def run_turn(job: Job) -> Turn:
     our own rows an ImagenetOptError."""
     turn = Turn(**_apart(_turn, job, job))
     if reason := physics.impossible(claim(turn, job)):
-        raise TurnFailed(f"not measured: {reason}; raise --seconds")
+        raise TurnFailed(f"not measured: {reason}; raise --batches")
     return turn
 
 

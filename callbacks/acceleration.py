@@ -36,8 +36,8 @@ class Acceleration(Callback):
     its first batch and replayed as one launch; loss and optimizer stay as they are, validation and other shapes too.
     For one process with a GPU, and for modules that follow each forward by its backward; on_failure
     holds for it as well. What hooks and Python code in the network do, they do at the capture only.
-    When memory runs out CUDA graphs are given back, those of compile_mode for the rest of the fit: it goes on in the
-    same mode without them.
+    When memory runs out, captured graphs are released and captured again in the smaller size; with a compile_mode that
+    makes graphs the fit continues in the same mode without graphs. For this the module calls `on_out_of_memory`.
     gradient_checkpointing: timm's, less memory for more time.
     Precision, fused and deterministic are the Trainer's and the optimizer's.
 
@@ -210,7 +210,7 @@ class Acceleration(Callback):
             rank_zero_info(f"acceleration: not compiled, going on eagerly: {failure}")
 
     def _leave_graph_mode(self) -> None:
-        """torch's own CUDA graphs are not made for an error while they are recorded."""
+        """Continue in the same mode without CUDA graphs: torch's do not recover from an error in a recording."""
         if self._compiled is None or self._mode not in WITHOUT_GRAPHS:
             return
         self._compiled.release()

@@ -90,7 +90,7 @@ def test_numbers_stand_beside_their_aims(out: Path, capsys: pytest.CaptureFixtur
         "first: resize kernel, 384 crops, ms": (2.5, "FAIL"),
         "first: step, compiled, images/s": (950.0, ""),
         "first: step, compiled, GiB": (17.5, ""),
-        "quick_tests: steps that never wait for the device": (0.5, "FAIL"),
+        "quick_tests: steps that read nothing back from the device": (0.5, "FAIL"),
         "short_ladder: network alone, start, images/s": (800.0, ""),
         "short_ladder: network alone, mixed, images/s": (3000.0, ""),
         "short_ladder: that over the start": (3.75, "pass"),

@@ -26,7 +26,7 @@ def ran_out(error: BaseException | None) -> bool:
         return False
     if isinstance(error, torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and _RAN_OUT.search(str(error))):
         return True
-    return ran_out(error.__cause__ or error.__context__)
+    return ran_out(error.__cause__ or (None if error.__suppress_context__ else error.__context__))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Without a GPU the probes run on small inputs and leave out what needs one, which
 """
 
 import argparse
+import gc
 import io
 import json
 import multiprocessing
@@ -220,16 +221,25 @@ def _measured_steps(num_images: int, dtype: torch.dtype, *, compiled: bool, grap
 
 
 def steps(num_images: int) -> Found:
-    """Training steps of ResNet-50 on images that stay on the device, in turns of one process."""
+    """Training steps of ResNet-50 on images that stay on the device, one row after the other; a row may fail alone."""
     num_images = num_images if ON_GPU else 2
     torch.backends.cudnn.benchmark = True
     half = torch.float16 if ON_GPU else torch.bfloat16
-    return {
-        "eager, bfloat16": _measured_steps(num_images, torch.bfloat16, compiled=False, graphed=False),
-        "eager, float16": _measured_steps(num_images, half, compiled=False, graphed=False),
-        "compiled": _measured_steps(num_images, torch.bfloat16, compiled=True, graphed=False),
-        "compiled, CUDA graph": _measured_steps(num_images, torch.bfloat16, compiled=True, graphed=True),
+    rows = {
+        "eager, bfloat16": (torch.bfloat16, False, False),
+        "eager, float16": (half, False, False),
+        "compiled": (torch.bfloat16, True, False),
+        "compiled, CUDA graph": (torch.bfloat16, True, True),
     }
+    found: Found = {}
+    for name, (dtype, compiled, graphed) in rows.items():
+        try:
+            found[name] = _measured_steps(num_images, dtype, compiled=compiled, graphed=graphed)
+        except (Exception, KeyboardInterrupt) as error:  # run.sh interrupts what takes too long
+            found[name] = {"error": f"{type(error).__name__}: {error}"}
+        gc.collect()
+        print(name, json.dumps(found[name]), flush=True)
+    return found
 
 
 def ema(num_images: int) -> Found:

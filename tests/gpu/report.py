@@ -114,7 +114,7 @@ def first_figures(first: dict[str, Any]) -> list[Figure]:
 def no_wait(tests: dict[str, str]) -> Figure:
     hows = [how for name, how in tests.items() if name.partition("::")[2] in NO_WAIT_TESTS]
     share = None if not hows else sum(how == "passed" for how in hows) / len(NO_WAIT_TESTS)
-    return Figure("quick_tests: steps that never wait for the device", share, "{:.0%}", AIMS["no wait"])
+    return Figure("quick_tests: steps that read nothing back from the device", share, "{:.0%}", AIMS["no wait"])
 
 
 def parts(out: Path) -> dict[str, str]:

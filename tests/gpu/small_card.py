@@ -1,12 +1,15 @@
-"""Trains on a card of 22 GiB, played on a larger one: `python tests/gpu/small_card.py OUT OVERRIDE...`.
+"""Trains on a card of 22 GiB, played on a larger one: `small_card.py --seconds S OUT OVERRIDE...`.
 
 Each trial is a short run of train.py in a process of its own, with torch kept from taking more of the card. OUT gets
-small_card.json (what became of each trial) and the trials' run folders. OVERRIDE: of train.py, for all trials.
+small_card.json (what became of each trial) and the trials' run folders; trials that ended well are not run again.
+OVERRIDE: of train.py, for all trials.
 """
 
+import argparse
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import time
@@ -26,8 +29,6 @@ TRIALS: dict[str, tuple[str, ...]] = {
     "batch 384, max-autotune": ("data.batch_size=384", "callbacks.acceleration.compile_mode=max-autotune"),
 }
 STEPS = 60
-SECONDS = 530.0
-"""For all trials together."""
 TELLING = ("acceleration:", "out of memory", "micro-batch")
 """In lines of a run's log that say what it did about memory and compiling."""
 
@@ -46,7 +47,8 @@ class Trial:
 
 def run(name: str, folder: Path, overrides: list[str], *, seconds: float) -> Trial:
     began = time.perf_counter()
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # of a former call
+    folder.mkdir(parents=True)
     command = [sys.executable, __file__, "--play", *overrides, f"hydra.run.dir={folder / 'run'}"]
     with (folder / "output.log").open("w") as output:
         try:
@@ -81,21 +83,30 @@ def play(overrides: list[str]) -> None:
     runpy.run_path("train.py", run_name="__main__")
 
 
-def main(out: Path, overrides: list[str]) -> None:
-    end = time.perf_counter() + SECONDS
+def main(out: Path, overrides: list[str], *, seconds: float) -> None:
+    """All trials within so many seconds. Exit status 1 where a trial failed or was cut short."""
+    end = time.perf_counter() + seconds
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(out / "cache" / "compiled")
+    short = [f"trainer.max_steps={STEPS}", "trainer.limit_val_batches=2", "+experiment=aggressive"]
+    file = out / "small_card.json"
+    known = {one["name"]: one for one in (json.loads(file.read_text()) if file.exists() else []) if one["status"] == 0}
     trials = []
     for i, (name, own) in enumerate(TRIALS.items()):
-        short = [f"trainer.max_steps={STEPS}", "trainer.limit_val_batches=2", "+experiment=aggressive"]
         left = max(1.0, end - time.perf_counter())
-        trials.append(run(name, out / "small_card" / str(i), [*short, *overrides, *own], seconds=left))
-        (out / "small_card.json").write_text(json.dumps([asdict(trial) for trial in trials], indent=2) + "\n")
-        print(json.dumps(asdict(trials[-1])), flush=True)
-    sys.exit(any(trial.status not in (0, None) for trial in trials))
+        folder = out / "small_card" / str(i)
+        trials.append(known.get(name) or asdict(run(name, folder, [*short, *overrides, *own], seconds=left)))
+        file.write_text(json.dumps(trials, indent=2) + "\n")
+        print(json.dumps(trials[-1]), flush=True)
+    sys.exit(any(trial["status"] != 0 for trial in trials))
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--play":
         play(sys.argv[2:])
     else:
-        main(Path(sys.argv[1]), sys.argv[2:])
+        parser = argparse.ArgumentParser(description=__doc__)
+        parser.add_argument("--seconds", type=float, required=True, help="for all trials together")
+        parser.add_argument("out", type=Path)
+        parser.add_argument("overrides", nargs="*")
+        given = parser.parse_args()
+        main(given.out, given.overrides, seconds=given.seconds)

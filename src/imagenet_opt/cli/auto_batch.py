@@ -90,6 +90,7 @@ def _look(config: DictConfig, data: ImageData) -> tuple[int, str]:
 
 def _guess(config: DictConfig, most: int) -> int | None:
     """The largest batch up to `most` whose tensors fit into the GPU's memory; None where that is not known."""
-    card = gpu_bytes(config)
-    need = None if card is None else need_of(config, config.model.num_classes, REFERENCE_BATCH)
-    return None if card is None or need is None else min(most, max(1, need.most_images(usable(card))))
+    if (card := gpu_bytes(config)) is None:
+        return None
+    need = need_of(config, config.model.num_classes, REFERENCE_BATCH)
+    return None if need is None else min(most, max(1, need.most_images(usable(card))))

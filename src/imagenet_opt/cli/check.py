@@ -44,8 +44,8 @@ What is looked at:
   files        empty ones, of all (not of shards, whose index knows); on Lustre those whose data is still in S3
   decoding     bad files, files that are cut short, and which are not RGB
   duplicates   validation images, byte for byte, that train has too, or val in another class
-  GPU memory   what a training step needs, computed for the configured network, images and batch; a warning where the
-               GPU of this machine has less
+  GPU memory   what a training step needs, computed for the configured network, images and batch; a warning where it
+               is more than 90 % of the memory of this machine's GPU
   labels       with ckpt: accuracy on train and on val, both by centre crops. A network that knows train and is near
                chance on val, but gives all images of a folder the same answer, has met folders with wrong names. Single
                wrong folders show with five images a class and more: --sample 5000. The five worst classes are named

@@ -137,7 +137,9 @@ def _compile_advice(numbers: dict[str, float], precision: str | None) -> list[tu
     on_gpu, compiled = "gpu/utilization_percent" in numbers, "startup/compile_seconds" in numbers
     if not on_gpu or compiled or not (precision or "").startswith("bf16"):
         return []
-    words = "off; callbacks.acceleration.compile=true is likely to help: cuDNN has no batch norm in bfloat16"
+    words = (
+        "off; callbacks.acceleration.compile=true is likely to help: in bfloat16 torch does not use cuDNN's batch norm"
+    )
     return [("compile", words)]
 
 

@@ -227,11 +227,12 @@ class DevicePrefetcher:
         if self._has_warned or 2 * making.num_given_up <= num_images:
             return
         self._has_warned = True
-        why = f" ({making.codec_error})" if making.codec_error else ""
+        what = f"region decode gave up for {making.num_given_up} of the {num_images} images of a batch"
+        if making.codec_error:
+            what = f"nvImageCodec cannot make a decoder here ({making.codec_error})"
         log.warning(
-            f"region decode gave up for {making.num_given_up} of the {num_images} images of a batch{why}; whole images "
-            "are decoded instead, which takes about twice as long. Install nvidia-nvimgcodec-cu13 0.9 or later, or set "
-            "data.region_decode=false to decode whole images without this warning"
+            f"{what}; whole images are decoded instead, which is slower. "
+            "data.region_decode=false decodes whole images without this warning"
         )
 
     def _add(self, **values: float) -> None:

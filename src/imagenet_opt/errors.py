@@ -143,3 +143,8 @@ class Preempted(BaseException):
 
 class RunFolderError(ImagenetOptError):
     """The run folder cannot be written, or another process trains in it."""
+
+
+def first_line(error: BaseException) -> str:
+    """Of its message; the kind of the error where it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

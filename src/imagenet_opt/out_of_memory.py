@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from imagenet_opt.errors import OutOfMemory
+from imagenet_opt.errors import OutOfMemory, first_line
 
 _RAN_OUT = re.compile(
     r"out of memory|can't allocate memory|(ALLOC|ALLOCATION)_FAILED"
@@ -38,7 +38,3 @@ def explained(where: str, remedy: str) -> Iterator[None]:
         if not ran_out(error):
             raise
         raise OutOfMemory(f"the device's memory ran out {where} ({first_line(error)}); {remedy}") from error
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.image_file import is_whole_jpeg
+from imagenet_opt.errors import first_line
 
 Pixels = NDArray[np.uint8]
 """RGB, (height, width, 3)."""
@@ -49,7 +50,7 @@ class RegionCodec:
                     max_num_cpu_threads=1,
                 )
         except Exception as error:  # its own type of error is not exported
-            self.error = (str(error).strip() or type(error).__name__).splitlines()[0]
+            self.error = first_line(error)
         self.params = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
         self.image: Any = None
 

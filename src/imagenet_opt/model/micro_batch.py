@@ -5,8 +5,8 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import TypeVar
 
-from imagenet_opt.errors import ConfigError, OutOfMemory
-from imagenet_opt.out_of_memory import first_line, ran_out
+from imagenet_opt.errors import ConfigError, OutOfMemory, first_line
+from imagenet_opt.out_of_memory import ran_out
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, first_line
 
 if TYPE_CHECKING:
     from imagenet_opt.run.wandb_rows import WandbRows
@@ -133,7 +133,7 @@ def _start(mode: str, options: dict[str, Any]) -> Any:
     try:
         run = _start_offline(options) if mode == "offline" else wandb.init(mode=mode, **options)  # type: ignore[arg-type]
     except (wandb.errors.Error, OSError) as error:
-        log.warning(f"W&B cannot be reached ({_reason(error)}); going on offline, `wandb sync` sends it later")
+        log.warning(f"W&B cannot be reached ({first_line(error)}); going on offline, `wandb sync` sends it later")
         wandb.teardown()  # else the id is still taken by the attempt that failed
         run = _start_offline(options)
     run.define_metric("*", step_metric=STEP, step_sync=True)
@@ -148,13 +148,9 @@ def _start_offline(options: dict[str, Any]) -> Any:
     try:
         return wandb.init(mode="offline", **options)
     except Exception as error:  # whatever it is, it is not worth a training run
-        log.warning(f"W&B cannot write below {options['dir']} ({_reason(error)}); going on without it")
+        log.warning(f"W&B cannot write below {options['dir']} ({first_line(error)}); going on without it")
         wandb.teardown()
         return wandb.init(mode="disabled", **options)
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _run_id(folder: Path) -> str:

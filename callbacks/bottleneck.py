@@ -11,7 +11,7 @@ from imagenet_opt.measure.attribution import MIN_STEPS, Attribution, Window, att
 from imagenet_opt.measure.bottleneck import sentence
 from imagenet_opt.measure.cuda_clock import CudaClock
 from imagenet_opt.run.action_clock import CALLBACK, FETCH, LOGGER, STEP, ActionClock, saves, unwatch, watch
-from imagenet_opt.run.logging_step import is_logging_step
+from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
 Sums = dict[str, float]
 
@@ -68,7 +68,7 @@ class Bottleneck(Callback):
         elif is_logging_step(trainer) and self._num_steps - self._last["steps"] >= MIN_STEPS:
             before, self._last = self._last, self._sums(trainer)
             found = attribute(_window(_difference(before, self._last), _num_workers(trainer)))
-            pl_module.log_dict(_row(found.shares), rank_zero_only=True)
+            log_host_numbers(pl_module, _row(found.shares))
             self._tell(found)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -17,7 +17,7 @@ from imagenet_opt.run import checkpoint as files
 from imagenet_opt.run.action_clock import SAVE
 from imagenet_opt.run.averaging import restore_training_weights, watch_averaging
 from imagenet_opt.run.checkpoint_writer import CheckpointWriter, Written
-from imagenet_opt.run.logging_step import is_logging_step
+from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 from imagenet_opt.run.position import (
     between_batches,
     position,
@@ -122,7 +122,7 @@ class Checkpoint(LightningCheckpoint):
         if is_logging_step(trainer):
             self._collect()
             if "checkpoint/write_seconds" in self._row:
-                pl_module.log_dict(self._row, rank_zero_only=True)
+                log_host_numbers(pl_module, self._row)
                 self._row = {}
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

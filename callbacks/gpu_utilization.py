@@ -7,7 +7,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from imagenet_opt.measure.gpu import gpu_readings
 from imagenet_opt.measure.sampler import Sampler
-from imagenet_opt.run.logging_step import is_logging_step
+from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
 
 class GpuUtilization(Callback):
@@ -41,7 +41,7 @@ class GpuUtilization(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if is_logging_step(trainer):
-            pl_module.log_dict(self._sampler.drain(), on_step=True, on_epoch=False, rank_zero_only=True)
+            log_host_numbers(pl_module, self._sampler.drain())
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._sampler.stop()

@@ -4,7 +4,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from imagenet_opt.run.logging_step import is_logging_step
+from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
 
 class LearningRate(Callback):
@@ -22,4 +22,4 @@ class LearningRate(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if is_logging_step(trainer):
-            pl_module.log("lr", self._lr, rank_zero_only=True)
+            log_host_numbers(pl_module, {"lr": self._lr})

@@ -19,7 +19,7 @@ from imagenet_opt.measure.device_timeline import DeviceTimeline, share
 from imagenet_opt.measure.host_waits import HostWaits
 from imagenet_opt.measure.stand_in import StandIn, burn
 from imagenet_opt.run.action_clock import FETCH, unwatch, watch
-from imagenet_opt.run.logging_step import is_logging_step
+from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
 PASS = 0.9
 """Accelerator utilisation that MLPerf Storage asks for with ResNet-50: https://github.com/mlcommons/storage"""
@@ -153,7 +153,7 @@ class Rehearsal(Callback):
             utilization = share(*(new - old for new, old in zip(now, self._logged, strict=True)))
             self._logged = now
             if utilization is not None:
-                pl_module.log("rehearsal/accelerator_utilization", utilization, rank_zero_only=True)
+                log_host_numbers(pl_module, {"rehearsal/accelerator_utilization": utilization})
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.timeline.pause()

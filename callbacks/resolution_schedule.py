@@ -6,6 +6,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.nn.functional import interpolate
 
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.run.logging_step import log_host_numbers
 
 
 class ResolutionSchedule(Callback):
@@ -69,4 +70,4 @@ class ResolutionSchedule(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if batch_idx == 0:
-            pl_module.log("resolution", float(self.size_of(trainer.current_epoch)), rank_zero_only=True)
+            log_host_numbers(pl_module, {"resolution": self.size_of(trainer.current_epoch)})

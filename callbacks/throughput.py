@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.data import extract_batch_size
 
 from imagenet_opt.measure.cuda_clock import CudaClock
 from imagenet_opt.run.action_clock import FETCH, ActionClock, unwatch, watch
-from imagenet_opt.run.logging_step import is_logging_step
+from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
 _WARMUP_STEPS = 10
 
@@ -133,16 +133,16 @@ class Throughput(Callback):
             self._steady = Window(num_ready=_num_ready(trainer))
         if is_logging_step(trainer):
             _wait_for_device(trainer)
-            pl_module.log_dict(self._window.rates(trainer.world_size) | self._device_seconds(), rank_zero_only=True)
+            log_host_numbers(pl_module, self._window.rates(trainer.world_size) | self._device_seconds())
             loader: Any = trainer.train_dataloader
             if hasattr(loader, "drain"):
-                pl_module.log_dict(loader.drain(), rank_zero_only=True)
+                log_host_numbers(pl_module, loader.drain())
             self._window = Window()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         _wait_for_device(trainer)
         seconds = time.perf_counter() - self._epoch.began - self._epoch.pause_seconds
-        pl_module.log("throughput/epoch_seconds", seconds, rank_zero_only=True)
+        log_host_numbers(pl_module, {"throughput/epoch_seconds": seconds})
         self._rates = self._steady.rates(self._world_size) | {
             "throughput/measured_batches": self._steady.num_steps,
             "throughput/ready_batches": min(self._steady.num_ready, self._steady.num_steps),

@@ -14,7 +14,7 @@ from imagenet_opt.measure.gpu_columns import nvml_words
 from imagenet_opt.measure.recording import Recording
 from imagenet_opt.measure.timeline import FOLDER, KINDS
 from imagenet_opt.run.action_clock import FETCH, LOGGER, SAVE, STEP, unwatch, watch
-from imagenet_opt.run.logging_step import is_logging_step
+from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Timeline(Callback):
     ) -> None:
         if self._recording is not None and is_logging_step(trainer):
             self._warn(self._recording)
-            pl_module.log_dict(self._cost(), on_step=True, on_epoch=False, rank_zero_only=True)
+            log_host_numbers(pl_module, self._cost())
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._stop()

@@ -5,6 +5,7 @@ sees calls of torch from Python, such as `.cpu()`; `HostReads` sees what reaches
 from the backward.
 """
 
+import csv
 import traceback
 from pathlib import Path
 from typing import Any
@@ -125,3 +126,19 @@ def test_one_item_a_step_is_found(tmp_path: Path, images_root: Path) -> None:
     nets = fit(tmp_path, images_root, more=(DeliberateItem(),))
     assert len(nets.reads.found) == 15
     assert sum(nets.waits.found.values()) == 15
+
+
+def test_numbers_of_a_row_never_go_to_the_device(
+    tmp_path: Path, images_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lightning copies a float to the module's device, and waits for the device to read it back; here that would fail."""
+
+    class ReadsNothing(Callback):
+        def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            monkeypatch.setattr(type(pl_module), "device", torch.device("meta"))
+
+    fit(tmp_path, images_root, more=(ReadsNothing(),))
+    with (tmp_path / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 3
+    assert all(row[key] for row in rows for key in ("train/loss", "lr", "throughput/it_per_second", "loader/mb_read"))

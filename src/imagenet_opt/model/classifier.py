@@ -25,7 +25,7 @@ from imagenet_opt.model.snapshot import Snapshot
 from imagenet_opt.model.steps_ahead import StepsAhead
 from imagenet_opt.model.tally import Tally
 from imagenet_opt.out_of_memory import explained
-from imagenet_opt.run.logging_step import is_logging_step
+from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
 _NO_OPTIONS = {"params", "initial_lr", "step"}
 """What a saved group of parameters holds beside the optimizer's options: from torch, the schedule, and timm's Lamb."""
@@ -196,11 +196,11 @@ class Classifier(LightningModule):
 
     def _log_means(self) -> None:
         self.nonfinite.stop_if_bad()
-        means = self.train_tally.read()
+        means = self.train_tally.read(self._sum_of_processes)
         self.train_tally.reset()
-        self.log_dict({f"train/{name}": means[name] for name in ("loss", "acc1")}, sync_dist=True)
+        self.log_dict({f"train/{name}": means[name] for name in ("loss", "acc1")})
         if self.nonfinite.mode == "skip":
-            self.log("train/skipped_steps", float(self.nonfinite.num_skipped))
+            log_host_numbers(self, {"train/skipped_steps": self.nonfinite.num_skipped})
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Clips gradients, as Lightning refuses to beside fused optimizers, whose scaled gradients it leaves alone."""
@@ -227,8 +227,8 @@ class Classifier(LightningModule):
         self.nonfinite.stop_if_bad()
 
     def on_validation_epoch_end(self) -> None:
-        self.val_tally.sums = self.trainer.strategy.reduce(self.val_tally.sums, reduce_op="sum")
-        self.log_dict({f"val/{name}": mean for name, mean in self.val_tally.read().items()})
+        means = self.val_tally.read(self._sum_of_processes)
+        self.log_dict({f"val/{name}": mean for name, mean in means.items()})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """`network` holds the finished network's tensors under timm's own names: averaged ones, if there are any.
@@ -250,6 +250,9 @@ class Classifier(LightningModule):
         self._saved_groups = checkpoint["optimizer_states"][0]["param_groups"]
         self.micro_batches.load_state_dict(checkpoint)
         self.nonfinite.load_state_dict(checkpoint)
+
+    def _sum_of_processes(self, sums: Tensor) -> Tensor:
+        return self.trainer.strategy.reduce(sums, reduce_op="sum")  # type: ignore[return-value]
 
     def _losses(self, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
         return cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)

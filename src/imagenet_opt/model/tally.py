@@ -1,5 +1,7 @@
 """Sums of loss and hits that stay on the device until they are read."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -26,12 +28,13 @@ class Tally:
         rows = [losses, *(hits[:, :k].any(dim=1) for k in _TOP), torch.ones_like(losses)]
         self.sums += (torch.stack([row.double() for row in rows]) * valid).sum(dim=1)
 
-    def read(self) -> dict[str, Tensor]:
-        """Means so far, still on the device: loss, acc1, acc5 (shares, 0 to 1). NaN when nothing was added.
+    def read(self, reduce: Callable[[Tensor], Tensor] = lambda sums: sums) -> dict[str, Tensor]:
+        """Means so far, on the host: loss, acc1, acc5 (shares, 0 to 1). NaN when nothing was added. One host sync.
 
-        Of five classes or fewer acc5 is 1 always, and left out.
+        reduce: adds up the sums of all processes. Of five classes or fewer acc5 is 1 always, and left out.
         """
-        loss, acc1, acc5 = self.sums[:3] / self.sums[3]
+        sums = reduce(self.sums).cpu()
+        loss, acc1, acc5 = sums[:3] / sums[3]
         means = {"loss": loss, "acc1": acc1}
         return means | {"acc5": acc5} if self._num_classes > max(_TOP) else means
 

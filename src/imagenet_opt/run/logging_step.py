@@ -1,6 +1,9 @@
-"""When Lightning writes a row of metrics."""
+"""When Lightning writes a row of metrics, and how numbers of the host get into it."""
 
-from lightning.pytorch import Trainer
+from collections.abc import Mapping
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
 
 
 def is_logging_step(trainer: Trainer) -> bool:
@@ -10,3 +13,12 @@ def is_logging_step(trainer: Trainer) -> bool:
     only after the last batch of a step.
     """
     return trainer._logger_connector.should_update_logs and not trainer.fit_loop._should_accumulate()
+
+
+def log_host_numbers(module: LightningModule, numbers: Mapping[str, float]) -> None:
+    """Add numbers of rank 0 to the row.
+
+    They stay on the host: Lightning copies a float to the device, and waits for the device to read the float back.
+    """
+    tensors = {name: torch.tensor(number, dtype=torch.float32) for name, number in numbers.items()}
+    module.log_dict(tensors, rank_zero_only=True)

@@ -131,7 +131,7 @@ def test_one_item_a_step_is_found(tmp_path: Path, images_root: Path) -> None:
 def test_numbers_of_a_row_never_go_to_the_device(
     tmp_path: Path, images_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lightning copies a float to the module's device, and waits for the device to read it back; here that would fail."""
+    """Lightning copies a float to the module's device, and waits for the device to read it back."""
 
     class ReadsNothing(Callback):
         def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

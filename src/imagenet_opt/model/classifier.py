@@ -252,7 +252,7 @@ class Classifier(LightningModule):
         self.nonfinite.load_state_dict(checkpoint)
 
     def _sum_of_processes(self, sums: Tensor) -> Tensor:
-        return self.trainer.strategy.reduce(sums, reduce_op="sum")  # type: ignore[return-value]
+        return self.trainer.strategy.reduce(sums, reduce_op="sum")
 
     def _losses(self, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
         return cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)

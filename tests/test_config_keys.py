@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from omegaconf import OmegaConf
 
 from imagenet_opt.cli.overrides import config_folder
@@ -64,6 +65,7 @@ def _flat(node: Any, prefix: str = "") -> Iterator[str]:
         yield prefix
 
 
+@pytest.mark.slow
 def test_the_keys_are_those_that_are_frozen() -> None:
     found, frozen = set(keys_of_all()), set(FROZEN.read_text().splitlines())
     new, gone = sorted(found - frozen), sorted(frozen - found)

@@ -195,6 +195,7 @@ class Recorder(Callback):
 '''
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_samples_and_the_weights(clean: Path, images_root: Path, tmp_path: Path) -> None:
     (tmp_path / "recorder.py").write_text(RECORDER)
     done = train(

@@ -47,6 +47,7 @@ def test_an_unknown_flag_is_refused() -> None:
         parse(["--aply"])
 
 
+@pytest.mark.slow
 def test_a_profile_needs_a_gpu(tmp_path: Path, checked: None) -> None:
     with pytest.raises(ConfigError, match="there is none here"):
         main(["trainer.accelerator=cpu", f"data.cache_dir={tmp_path}", "--record-profile"])

@@ -89,6 +89,7 @@ def test_safetensors_says_how_to_build_and_feed_the_network(ckpt: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == umask_allows
 
 
+@pytest.mark.slow
 def test_onnx_gives_the_same_logits_for_any_batch_size(ckpt: Path, network: nn.Module, tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder" / "model.onnx"
     main([f"ckpt={ckpt}", "format=onnx", f"out={out}"])

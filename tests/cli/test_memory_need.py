@@ -51,6 +51,7 @@ def test_a_run_says_before_it_begins_whether_a_step_fits(
         )
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_told_with_what_does(tmp_path: Path) -> None:
     config = composed(
         tmp_path, "data.root=/data", "model.name=test_resnet", "data.image_size=64", "data.batch_size=100"

@@ -225,6 +225,7 @@ def shards(files: dict[str, bytes]) -> set[str]:
     return {name for name in files if name.endswith(".tar")}
 
 
+@pytest.mark.slow
 def test_after_kill_9_it_goes_on_to_the_same_bytes(piped: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start(*words(piped, out))

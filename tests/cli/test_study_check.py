@@ -32,11 +32,15 @@ def test_a_value_that_cannot_be_is_told_with_the_name_of_its_row(
         check_rows(plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ladder", "leave_one_out", "checklist"])
-def test_the_studies_that_come_along_pass(name: str, checked: None) -> None:
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_the_studies_that_come_along_pass(name: str, has_gpu: bool, checked: None) -> None:
     _, found = read_study(name, config_folder() / "study")
     file = StepsFile.model_validate(found.model_extra)
-    check_rows(Plan(file, ("data=demo",), batch_size=64, has_gpu=True, mixed="bf16-mixed"))
+    plan = Plan(file, ("data=demo", "+experiment=aggressive"), batch_size=64, has_gpu=has_gpu, mixed="bf16-mixed")
+    assert len(plan.rows) > 5
+    check_rows(plan)
 
 
 def test_a_step_must_change_something(tmp_path: Path, checked: None) -> None:

@@ -34,6 +34,7 @@ def compared(folder: Path, monkeypatch: pytest.MonkeyPatch, failing: str = "-") 
     return outcome, processes
 
 
+@pytest.mark.slow
 def test_each_loss_is_compared_with_that_without_the_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,6 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from callbacks.acceleration import Acceleration
 from imagenet_opt.cli.overrides import complete, config_folder
 from imagenet_opt.cli.study_plan import Plan, Row, StepsFile
 from imagenet_opt.cli.study_request import read_study
@@ -172,17 +171,6 @@ def test_mixed_precision_that_is_none_here_is_left_out() -> None:
 def test_what_the_start_undoes_of_the_command_line_is_known() -> None:
     given = ("trainer.precision=bf16-mixed", "callbacks.mixing.mode=off", "data.copies=pageable", "data.batch_size=8")
     assert shipped("ladder", *given).replaced() == [("trainer.precision=bf16-mixed", "trainer.precision=32-true")]
-
-
-@pytest.mark.parametrize("name", ["ladder", "leave_one_out", "checklist"])
-@pytest.mark.parametrize("has_gpu", [True, False])
-def test_every_row_of_the_studies_that_come_along_is_a_configuration(name: str, has_gpu: bool) -> None:
-    made = shipped(name, "data.root=/data", "+experiment=aggressive", has_gpu=has_gpu)
-    assert len(made.rows) > 5
-    for one in made.rows:
-        config = composed(*made.overrides_of(one))
-        assert config.callbacks.mixing.mode in ("on", "off")
-        Acceleration(**acceleration(config))  # refuses what does not go together
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def test_without_its_first_row_a_study_ends_with_what_to_mend(tmp_path: Path, tu
         measure_speeds(outcome, Kept(tmp_path), announced)
 
 
+@pytest.mark.slow
 def test_where_the_first_row_fails_later_the_rounds_before_count(tmp_path: Path, turns: Processes) -> None:
     """Each round begins with another row; in the third the last one has its turn before the start."""
     turns.fails = lambda words, number: number == 8
@@ -117,6 +118,7 @@ def test_what_the_start_undoes_and_what_is_nothing_here_is_told_beforehand(
     assert said.count("study=ladder replaces what the command line says: trainer.precision=bf16-mixed") == 1
 
 
+@pytest.mark.slow
 def test_what_comes_is_told_beforehand_and_what_is_kept_afterwards(
     tmp_path: Path, turns: Processes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -165,6 +165,7 @@ def test_ctrl_c_keeps_the_rows_so_far(app: Path) -> None:
     assert '<tr class="interrupted">' in (sweep / "sweep.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_preempted_job_ends_the_sweep_which_goes_on_without_what_is_done(app: Path) -> None:
     _, err = start(app, "-m", "kind=ok,preempted,waits", "size=2", "hydra.sweep.dir=runs/s").communicate(timeout=120)
     assert "Preempted: the sweep ends inside job #1; not run: #2 kind=waits size=2; `python app.py -m" in err

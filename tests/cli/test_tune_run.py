@@ -48,6 +48,7 @@ def holding(**room: int) -> Callable[..., dict[str, Any]]:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("room", "micro", "rate"),
     [

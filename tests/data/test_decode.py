@@ -280,6 +280,7 @@ def test_twenty_thousand_pixels_take_little_memory() -> None:
     assert grown_mb < 300  # of 1200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("region_decode", [True, False])
 def test_a_small_crop_of_a_large_image_takes_the_memory_of_the_crop(region_decode: bool) -> None:
     """Without region decode that of the picture."""

@@ -26,6 +26,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", EXAMPLES)
 def test_a_reader_refuses_a_few_damaged_files_in_order(reader: str, judge: Judge) -> None:
     fuzz(judge, reader, list(drawn_images()), 6, 1)

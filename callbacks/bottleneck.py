@@ -7,9 +7,8 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
-from imagenet_opt.measure.attribution import MIN_STEPS, Attribution, Window, attribute
-from imagenet_opt.measure.bottleneck import sentence
-from imagenet_opt.measure.cuda_clock import CudaClock
+from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
+from imagenet_opt.measure.telemetry.idle_causes import MIN_STEPS, Attribution, Window, attribute, sentence
 from imagenet_opt.run.action_clock import CALLBACK, FETCH, LOGGER, STEP, ActionClock, saves, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 

@@ -5,8 +5,8 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
-from imagenet_opt.measure.gpu import gpu_readings
-from imagenet_opt.measure.sampler import Sampler
+from imagenet_opt.measure.telemetry.gpu import gpu_readings
+from imagenet_opt.measure.telemetry.sampler import Sampler
 from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from imagenet_opt.measure.host import host_readings
-from imagenet_opt.measure.sampler import Sampler
+from imagenet_opt.measure.telemetry.host import host_readings
+from imagenet_opt.measure.telemetry.sampler import Sampler
 from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
 
@@ -18,7 +18,7 @@ class HostUtilization(Callback):
     | `host/memory_used_gib` | GiB of RAM in use on the whole machine, shared memory included |
 
     Validation during the fit is included. Where rows follow each other faster than readings, Lightning
-    repeats the last value. What counts as busy: `imagenet_opt.measure.host.host_readings`.
+    repeats the last value. What counts as busy: `imagenet_opt.measure.telemetry.host.host_readings`.
     """
 
     def __init__(self, *, interval_seconds: float = 1.0) -> None:

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
 from imagenet_opt.errors import ConfigError, printable
-from imagenet_opt.measure.operations import timed_operations
+from imagenet_opt.measure.telemetry.torch_profile import timed_operations
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Profiler(Callback):
     | file | what |
     |---|---|
     | `step_N.json.gz` | a Chrome trace, for https://ui.perfetto.dev or chrome://tracing |
-    | `step_N.csv` | the `num_operations` that take longest, with their kind, see imagenet_opt.measure.operations |
+    | `step_N.csv` | the `num_operations` that take longest, with their kind (measure/telemetry/torch_profile.py) |
 
     `ms_per_step` is of kernels on a GPU, else of the CPU. A step is from the end of the one before, so waits for data
     are in the trace. Recorded steps are slower than others: a trace says what takes long, not how long it takes.

@@ -9,7 +9,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
 
-from imagenet_opt.measure.peak_memory import peak_gib
+from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.run.logging_step import is_logging_step
 from imagenet_opt.run.time_left import duration, seconds_left
 

@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, printable
-from imagenet_opt.measure.accelerator import Accelerator
-from imagenet_opt.measure.device_timeline import DeviceTimeline, share
-from imagenet_opt.measure.host_waits import HostWaits
-from imagenet_opt.measure.stand_in import StandIn, burn
+from imagenet_opt.measure.rehearsal.accelerator import Accelerator
+from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline, share
+from imagenet_opt.measure.rehearsal.null_network import StandIn, burn
+from imagenet_opt.measure.telemetry.host_syncs import HostWaits
 from imagenet_opt.run.action_clock import FETCH, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
@@ -33,9 +33,9 @@ class Rehearsal(Callback):
     Loader, callbacks, loggers and checkpoints run as they are; the network's weights stay, and learn nothing. A loader
     that has `finish` (data/prefetcher.py) gives images that nobody has resized, others give theirs.
     A step burns `launch_seconds` of the host's CPU and is queued on `timeline`; at each operation that would wait for
-    the device (measure/host_waits.py), the host does.
+    the device (measure/telemetry/host_syncs.py), the host does.
 
-    name, images_per_second, ..., estimate: of the accelerator, see measure/accelerator.py.
+    name, images_per_second, ..., estimate: of the accelerator, see measure/rehearsal/accelerator.py.
     rated_images_per_second: of a healthy one of its kind; None for images_per_second. steps_ahead: see DeviceTimeline.
     seed: of the jitter.
 

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.data import extract_batch_size
 
-from imagenet_opt.measure.cuda_clock import CudaClock
+from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
 from imagenet_opt.run.action_clock import FETCH, ActionClock, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 

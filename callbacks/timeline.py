@@ -9,10 +9,10 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from imagenet_opt.errors import printable
-from imagenet_opt.measure.gpu import device_names
-from imagenet_opt.measure.gpu_columns import nvml_words
-from imagenet_opt.measure.recording import Recording
-from imagenet_opt.measure.timeline import FOLDER, KINDS
+from imagenet_opt.measure.telemetry.gpu import device_names
+from imagenet_opt.measure.telemetry.gpu_history import nvml_words
+from imagenet_opt.measure.telemetry.recorder import Recording
+from imagenet_opt.measure.telemetry.timeline import FOLDER, KINDS
 from imagenet_opt.run.action_clock import FETCH, LOGGER, SAVE, STEP, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
@@ -28,7 +28,7 @@ STRETCH_SECONDS = 300.0
 class Timeline(Callback):
     """Records in the folder `timeline` of `folder`, from a process of its own, ten times a second: CPUs, memory, disk,
     network, the GPU, batches ready, step and phase; and when each fetch, step, validation, checkpoint, log and epoch
-    began and ended. `imagenet_opt.measure.timeline.read_timeline` reads it, docs/timeline.md describes it.
+    began and ended. `imagenet_opt.measure.telemetry.timeline.read_timeline` reads it, docs/timeline.md describes it.
 
     | key | unit |
     |---|---|

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_opt.measure.diagnosis import FILE, Ceiling, Diagnosis, Finding, Step, write_diagnosis
-from imagenet_opt.measure.timeline import FOLDER, KINDS, ChunkWriter
+from imagenet_opt.measure.diagnosis import FILE, Diagnosis, Finding, Step, write_diagnosis
+from imagenet_opt.measure.stats.rate import Ceiling
+from imagenet_opt.measure.telemetry.timeline import FOLDER, KINDS, ChunkWriter
 
 BATCH_SIZE = 256
 RATES = {

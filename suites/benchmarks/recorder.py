@@ -18,9 +18,9 @@ from statistics import median
 from unittest.mock import patch
 
 from imagenet_opt import machine
-from imagenet_opt.measure import host_columns, recorder
-from imagenet_opt.measure.gauges import Gauges
-from imagenet_opt.measure.timeline import ChunkWriter
+from imagenet_opt.measure.telemetry import proc_counters, recorder_process
+from imagenet_opt.measure.telemetry.shared_state import Gauges
+from imagenet_opt.measure.telemetry.timeline import ChunkWriter
 
 _SECONDS = 600.0
 
@@ -35,7 +35,7 @@ def made_up(num_cpus: int) -> str:
 def recorded_cpu_seconds(num_cpus: int, folder: Path) -> float:
     """Of this process, for ten minutes of recording."""
     gauges, writer, now = Gauges(), ChunkWriter(folder / "timeline"), time.monotonic()
-    stat, proc_file = folder / "stat", host_columns.ProcFile
+    stat, proc_file = folder / "stat", proc_counters.ProcFile
     stat.write_text(made_up(num_cpus))
 
     def ticks(interval: float) -> Iterator[float]:
@@ -49,13 +49,13 @@ def recorded_cpu_seconds(num_cpus: int, folder: Path) -> float:
             yield now
 
     with (
-        patch.object(recorder, "_ticks", ticks),
-        patch.object(host_columns, "monotonic", lambda: now),
-        patch.object(host_columns, "ProcFile", lambda path: proc_file(str(stat) if path == "/proc/stat" else path)),
+        patch.object(recorder_process, "_ticks", ticks),
+        patch.object(proc_counters, "monotonic", lambda: now),
+        patch.object(proc_counters, "ProcFile", lambda path: proc_file(str(stat) if path == "/proc/stat" else path)),
         patch.object(os, "sched_getaffinity", lambda pid: set(range(num_cpus))),
     ):
         began = time.process_time()
-        recorder.Recorder(gauges, os.getppid(), writer, None).run()
+        recorder_process.Recorder(gauges, os.getppid(), writer, None).run()
     return time.process_time() - began
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.measure.page_cache import Extent, evicted
+from imagenet_opt.measure.storage.page_cache import Extent, evicted
 from suites.doctor.cases import CASES, Case, arranged
 from suites.doctor.huge_images import huge_folder
 from suites.faults.not_tried import NotTried

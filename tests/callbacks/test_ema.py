@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import EMAWeightAveraging
 
 from callbacks.ema import Ema
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.host_waits import HostWaits
+from imagenet_opt.measure.telemetry.host_syncs import HostWaits
 from tests.callbacks.conftest import Plain, Project
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")

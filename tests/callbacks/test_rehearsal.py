@@ -14,7 +14,7 @@ from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index import open_split
 from imagenet_opt.data.prefetcher import finish_batch
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
-from imagenet_opt.measure.device_timeline import DeviceTimeline
+from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
 from tests.callbacks.conftest import Clock, Plain, SlowStep
 from tests.conftest import loading
 

@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
 from callbacks.timeline import Timeline
-from imagenet_opt.measure.timeline import KINDS, read_timeline
+from imagenet_opt.measure.telemetry.timeline import KINDS, read_timeline
 from tests.callbacks.conftest import Plain, images
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")

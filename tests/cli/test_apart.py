@@ -14,7 +14,7 @@ import pytest
 import __main__
 from imagenet_opt.cli.apart import Hung, call_apart
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.stats.rounds import TurnFailed
 
 REPOSITORY = Path(__file__).parents[2]
 HERE = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}

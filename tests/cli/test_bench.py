@@ -30,7 +30,7 @@ from imagenet_opt.data.pack_plan import PackOptions
 from imagenet_opt.data.region_codec import region_codec
 from imagenet_opt.data.shards import ShardStore, open_shards
 from imagenet_opt.errors import BatchTooLarge, ConfigError, DataError, DatasetNotFound
-from imagenet_opt.measure.interleave import Rounds, TurnFailed
+from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
 from imagenet_opt.measure.turn import Turn
 from tests.conftest import loading
 

@@ -14,11 +14,12 @@ from imagenet_opt.cli.doctor_examination import NUM_EXPERIMENTS, Examination
 from imagenet_opt.cli.doctor_fit import Watched
 from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.errors import ConfigError, WorkerDied
-from imagenet_opt.measure.diagnosis import STAGES, Ceiling
-from imagenet_opt.measure.environment.gpu_state import GpuState
+from imagenet_opt.measure.diagnosis import STAGES
 from imagenet_opt.measure.evidence import Evidence
-from imagenet_opt.measure.page_cache import Residency
-from imagenet_opt.measure.reads import DepthReads
+from imagenet_opt.measure.stats.rate import Ceiling
+from imagenet_opt.measure.storage.page_cache import Residency
+from imagenet_opt.measure.storage.read_depths import DepthReads
+from imagenet_opt.measure.telemetry.gpu import GpuState
 from imagenet_opt.measure.unjudged import NOT_MEASURED, conclude, is_judged
 from tests.conftest import write_images
 
@@ -174,7 +175,7 @@ def test_one_experiment_that_fails_leaves_the_others(
 def test_whether_a_mount_is_lazy_may_stay_unknown(
     root: Path, reads: list[float], checked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from imagenet_opt.measure.page_cache import Eviction, Residency
+    from imagenet_opt.measure.storage.page_cache import Eviction, Residency
 
     unknown = Eviction(Residency(None, "nobody tells"), 9)
     patient = brief(root)

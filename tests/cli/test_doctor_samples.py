@@ -9,7 +9,7 @@ import pytest
 
 from imagenet_opt.cli.doctor_samples import Samples
 from imagenet_opt.data.index import open_split
-from imagenet_opt.measure.page_cache import Extent, evict, probed, residency
+from imagenet_opt.measure.storage.page_cache import Extent, evict, probed, residency
 from tests.conftest import let_others_read, loading, write_images
 
 

@@ -16,7 +16,7 @@ from imagenet_opt.cli.report import parse
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.diagnosis import Finding, write_diagnosis
 from imagenet_opt.measure.report.page import PARTS
-from imagenet_opt.measure.timeline import ChunkWriter
+from imagenet_opt.measure.telemetry.timeline import ChunkWriter
 from tests.diagnoses import make_diagnosis, write_run, write_timeline
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

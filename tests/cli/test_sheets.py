@@ -8,10 +8,10 @@ from rich.console import Console
 from imagenet_opt.cli.sheets import terminal_table
 from imagenet_opt.cli.study_scaling import sheet
 from imagenet_opt.cli.study_scaling_turn import StepRate
-from imagenet_opt.measure.interleave import Rounds
 from imagenet_opt.measure.queue_law import simulated_waits
 from imagenet_opt.measure.queue_sheet import Drained, queue_sheet
 from imagenet_opt.measure.sheet import Column, Sheet
+from imagenet_opt.measure.stats.rounds import Rounds
 
 
 def queue() -> Sheet:

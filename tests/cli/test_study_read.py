@@ -10,10 +10,10 @@ from imagenet_opt.cli.study_read import Files, in_blocks, read, run, turn, used_
 from imagenet_opt.data.pack import pack
 from imagenet_opt.data.pack_plan import PackOptions
 from imagenet_opt.errors import ConfigError, DataError
-from imagenet_opt.measure.interleave import TurnFailed
-from imagenet_opt.measure.page_cache import evict, residency
-from imagenet_opt.measure.read_pass import ReadPass
 from imagenet_opt.measure.read_sheet import Setting
+from imagenet_opt.measure.stats.rounds import TurnFailed
+from imagenet_opt.measure.storage.page_cache import evict, residency
+from imagenet_opt.measure.storage.parallel_reads import ReadPass
 from tests.cli.studies import small_request
 from tests.conftest import write_images
 

@@ -14,9 +14,9 @@ from imagenet_opt.cli.study_scaling_turn import StepRate
 from imagenet_opt.cli.study_streams import Trained
 from imagenet_opt.cli.study_torchscript import Found
 from imagenet_opt.errors import ConfigError, DatasetNotFound, ImagenetOptError, OutOfMemory
-from imagenet_opt.measure.interleave import Rounds, TurnFailed
 from imagenet_opt.measure.queue_sheet import Drained
-from imagenet_opt.measure.read_pass import ReadPass
+from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
+from imagenet_opt.measure.storage.parallel_reads import ReadPass
 from tests.cli.studies import small_request
 
 

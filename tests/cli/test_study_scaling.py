@@ -17,7 +17,7 @@ from imagenet_opt.cli.study_request import checked_options
 from imagenet_opt.cli.study_scaling import Scaling, sheet
 from imagenet_opt.cli.study_scaling_turn import Job, StepRate, Stretch, train
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.interleave import Rounds
+from imagenet_opt.measure.stats.rounds import Rounds
 from tests.cli.studies import small_request
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from imagenet_opt.cli.study_streams import ADDED, EACH, EACH_ON_STREAMS, STREAMS, WHOLE, Trained, run, sheet_of
 from imagenet_opt.cli.study_subject import subject_of
-from imagenet_opt.measure.interleave import Rounds
+from imagenet_opt.measure.stats.rounds import Rounds
 from tests.cli.studies import TINY, small_request
 
 CPU = (*TINY, "trainer.accelerator=cpu")

@@ -7,7 +7,7 @@ from imagenet_opt.cli import study_torchscript
 from imagenet_opt.cli.apart import call_apart
 from imagenet_opt.cli.study_subject import subject_of
 from imagenet_opt.cli.study_torchscript import EAGER, WAYS, Found, Job, measure, sheet_of
-from imagenet_opt.measure.interleave import Rounds, TurnFailed
+from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
 from tests.cli.studies import TINY, small_request
 
 CPU = (*TINY, "trainer.accelerator=cpu")

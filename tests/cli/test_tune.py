@@ -25,9 +25,8 @@ from imagenet_opt.cli.tune_turns import Turns
 from imagenet_opt.cli.tuned import how_to_train, write_tuned
 from imagenet_opt.data.loader import Seat
 from imagenet_opt.errors import ConfigError, StorageFailed
-from imagenet_opt.measure.deadline import Deadline
-from imagenet_opt.measure.diagnosis import Ceiling
-from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.stats.rate import Ceiling
+from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
 from tests.cli.test_build import composed, tiny
 from tests.conftest import loading, write_images
 

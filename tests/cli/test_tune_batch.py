@@ -11,8 +11,7 @@ from imagenet_opt.cli.tune_batch import Batch, _fit, _grow
 from imagenet_opt.cli.tune_memory import MemoryTrials
 from imagenet_opt.cli.tune_turns import Changes, Turns
 from imagenet_opt.errors import ConfigError, OutOfMemory
-from imagenet_opt.measure.deadline import Deadline, OutOfTime
-from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
 
 
 @dataclass

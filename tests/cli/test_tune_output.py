@@ -14,7 +14,7 @@ from imagenet_opt.cli.tune_run import Tuning
 from imagenet_opt.cli.tune_turns import Turns
 from imagenet_opt.measure.climb import Climb
 from imagenet_opt.measure.contest import Contest
-from imagenet_opt.measure.deadline import Deadline
+from imagenet_opt.measure.stats.rounds import Deadline
 
 
 def test_json_has_a_word_for_what_is_no_number(tmp_path: Path) -> None:

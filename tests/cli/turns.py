@@ -8,7 +8,7 @@ from typing import Any
 from imagenet_opt.cli.study_outcome import Outcome, Speed
 from imagenet_opt.cli.study_plan import Plan, StepsFile, key_of
 from imagenet_opt.cli.study_turn import SpeedJob
-from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.stats.rounds import TurnFailed
 from tests.cli.studies import TINY, small_request
 
 Words = tuple[str, ...]

@@ -259,7 +259,7 @@ def peak_growth(data: bytes, box: tuple[int, int, int, int], *, region_decode: b
     command = (
         "import sys, torch; from imagenet_opt.data.decode import Decoder;"
         "from imagenet_opt.data.region_codec import load_codec; load_codec();"
-        "from imagenet_opt.measure.peak_memory import peak_gib; cpu = torch.device('cpu');"
+        "from imagenet_opt.measure.telemetry.peak_memory import peak_gib; cpu = torch.device('cpu');"
         "data = sys.stdin.buffer.read();"
         f"decoder = Decoder(exif_rotation=False, max_crop_pixels=2**22, region_decode={region_decode});"
         "before = peak_gib(cpu);"

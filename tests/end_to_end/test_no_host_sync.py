@@ -16,7 +16,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from imagenet_opt.cli.build import build_run
-from imagenet_opt.measure.host_waits import HostWaits
+from imagenet_opt.measure.telemetry.host_syncs import HostWaits
 from tests.conftest import composed
 
 pytestmark = [pytest.mark.usefixtures("checked"), pytest.mark.filterwarnings("ignore:.*does not have many workers")]

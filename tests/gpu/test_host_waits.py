@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from imagenet_opt.measure.host_waits import HostWaits
+from imagenet_opt.measure.telemetry.host_syncs import HostWaits
 
 
 def test_only_tensors_on_the_device_wait() -> None:

@@ -9,9 +9,8 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from callbacks.gpu_utilization import GpuUtilization
-from imagenet_opt.measure.environment.gpu_state import read_gpu
-from imagenet_opt.measure.environment.precision import precision_of_convolutions
-from imagenet_opt.measure.gpu import gpu_readings
+from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
+from imagenet_opt.measure.telemetry.gpu import gpu_readings, read_gpu
 
 
 def work(seconds: float) -> None:

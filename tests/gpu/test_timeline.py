@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from imagenet_opt.measure.gpu import device_names
-from imagenet_opt.measure.recording import Recording
-from imagenet_opt.measure.timeline import read_timeline
+from imagenet_opt.measure.telemetry.gpu import device_names
+from imagenet_opt.measure.telemetry.recorder import Recording
+from imagenet_opt.measure.telemetry.timeline import read_timeline
 from tests.gpu.test_nvml import work
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from imagenet_opt.measure.anatomy import parts
-from imagenet_opt.measure.operations import GROUPS, Operation
+from imagenet_opt.measure.telemetry.torch_profile import GROUPS, Operation
 from imagenet_opt.measure.work import Work
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from imagenet_opt.measure.climb import climb
-from imagenet_opt.measure.deadline import OutOfTime
-from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
 
 Setting = tuple[int, int]
 """Workers, and batches ahead."""

@@ -3,7 +3,7 @@
 import pytest
 
 from imagenet_opt.measure.confidence import confidence
-from imagenet_opt.measure.diagnosis import Ceiling
+from imagenet_opt.measure.stats.rate import Ceiling
 from tests.diagnoses import RATES, make_diagnosis
 
 

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from imagenet_opt.measure.contest import hold_contest, surely_faster
-from imagenet_opt.measure.deadline import Deadline, OutOfTime
-from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.contest import hold_contest
+from imagenet_opt.measure.stats.intervals import surely_faster
+from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
 
 
 def turns_of(rates: Mapping[str, list[float]], num: int = 1000) -> tuple[Callable[[str, float], float], list[str]]:

@@ -2,9 +2,9 @@ import math
 
 import pytest
 
-from imagenet_opt.measure.blocks import Ratio
 from imagenet_opt.measure.interval import interval, ratio_cells, series, shape_of
-from imagenet_opt.measure.statistics import median_interval
+from imagenet_opt.measure.stats.block_ratios import Ratio
+from imagenet_opt.measure.stats.intervals import median_interval
 
 
 def test_intervals_in_cells_and_plots() -> None:

@@ -1,5 +1,5 @@
-from imagenet_opt.measure.read_pass import ReadPass
 from imagenet_opt.measure.read_sheet import Setting, read_sheet
+from imagenet_opt.measure.storage.parallel_reads import ReadPass
 
 
 def passes(megabytes: float, num_unread: int = 0, *, is_cold: bool = False) -> list[ReadPass]:

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from imagenet_opt.cli import doctor_examination, doctor_reading
-from imagenet_opt.measure.diagnosis import CAUSES, Ceiling, Finding
+from imagenet_opt.measure.diagnosis import CAUSES, Finding
 from imagenet_opt.measure.evidence import Evidence, evidence_of
 from imagenet_opt.measure.explanation import explanation, gap, least_stage
 from imagenet_opt.measure.rules import RULES, look
+from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.unjudged import NOT_MEASURED, conclude
 from imagenet_opt.measure.verdict import HEADS, judge
 

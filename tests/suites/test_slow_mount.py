@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagenet_opt.measure.first_touch import touch_twice
-from imagenet_opt.measure.page_cache import Eviction, Extent, evicted, residency
-from imagenet_opt.measure.reads import Indices
+from imagenet_opt.measure.storage.first_touch import touch_twice
+from imagenet_opt.measure.storage.page_cache import Eviction, Extent, evicted, residency
+from imagenet_opt.measure.storage.read_depths import Indices
 from suites.doctor.slow_mount import slow_mount
 from suites.faults.flaky_folder import tell
 from suites.faults.not_tried import NotTried

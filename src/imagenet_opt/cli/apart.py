@@ -20,7 +20,7 @@ from hydra.utils import get_method
 from imagenet_opt import errors
 from imagenet_opt.cli.measuring import end_like_an_error
 from imagenet_opt.errors import ImagenetOptError
-from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.stats.rounds import TurnFailed
 
 LIMIT_SECONDS = 1800
 """A call that takes longer has hung."""

@@ -21,7 +21,7 @@ from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.data.shards import ShardIndex
 from imagenet_opt.data.subset import subset
 from imagenet_opt.errors import ConfigError, DataError
-from imagenet_opt.measure.interleave import Rounds, TurnFailed, interleave
+from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed, interleave
 from imagenet_opt.measure.turn import Turn
 
 LEAST_WARMUP = 10

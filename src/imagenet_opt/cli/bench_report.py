@@ -18,8 +18,8 @@ from imagenet_opt.cli.bench_peers import PEERS
 from imagenet_opt.cli.bench_plan import Plan
 from imagenet_opt.data.image_file import REFUSED, open_image
 from imagenet_opt.data.loader import store_of
-from imagenet_opt.measure.interleave import Rounds
-from imagenet_opt.measure.statistics import Estimate, median_interval, ratio_interval, verdict
+from imagenet_opt.measure.stats.intervals import Estimate, median_interval, ratio_interval, verdict
+from imagenet_opt.measure.stats.rounds import Rounds
 from imagenet_opt.measure.turn import Turn
 
 _LOOKED_AT = 200

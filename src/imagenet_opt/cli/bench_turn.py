@@ -12,8 +12,8 @@ from imagenet_opt.cli.apart import call_apart
 from imagenet_opt.cli.bench_job import CEILING, OWN, Job
 from imagenet_opt.cli.bench_peers import PEERS
 from imagenet_opt.errors import ImagenetOptError
-from imagenet_opt.measure import physics
-from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.stats import physics
+from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.measure.turn import Turn, take_turn
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_opt.cli.tuned import host, how_to_train, write_tuned
-from imagenet_opt.measure.contest import TURNS, surely_faster
 from imagenet_opt.measure.diagnosis import Diagnosis, Finding
 from imagenet_opt.measure.evidence import evidence_of
-from imagenet_opt.measure.statistics import Estimate, ratio_interval
+from imagenet_opt.measure.stats.intervals import TURNS, Estimate, ratio_interval, surely_faster
 
 
 @dataclass(frozen=True)

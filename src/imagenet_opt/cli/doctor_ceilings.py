@@ -10,9 +10,8 @@ from imagenet_opt.cli.doctor_fit import Watched, images_ahead
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure import physics
-from imagenet_opt.measure.diagnosis import Ceiling
-from imagenet_opt.measure.rate import LEAST_ROUNDS, has_few_pauses, rate_windows, too_slow
+from imagenet_opt.measure.stats import physics
+from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, has_few_pauses, rate_windows, too_slow
 
 
 @dataclass(frozen=True)

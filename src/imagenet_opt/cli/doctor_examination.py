@@ -18,15 +18,15 @@ from imagenet_opt.cli.doctor_reading import Announce, Reading
 from imagenet_opt.cli.doctor_samples import Index, Rows
 from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.errors import ConfigError, printable
-from imagenet_opt.measure import physics
-from imagenet_opt.measure.diagnosis import Ceiling, Finding
+from imagenet_opt.measure.diagnosis import Finding
 from imagenet_opt.measure.environment.gpu import check_gpu
-from imagenet_opt.measure.environment.gpu_state import GpuState
 from imagenet_opt.measure.environment.neighbours import Neighbours, Occupancy, check_swapping
 from imagenet_opt.measure.evidence import Evidence
-from imagenet_opt.measure.launch_gaps import PERMISSION
-from imagenet_opt.measure.rate import LEAST_ROUNDS
-from imagenet_opt.measure.storage_limit import mixed_rate
+from imagenet_opt.measure.stats import physics
+from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling
+from imagenet_opt.measure.storage.limit import mixed_rate
+from imagenet_opt.measure.telemetry.gpu import GpuState
+from imagenet_opt.measure.telemetry.torch_profile import PERMISSION
 from imagenet_opt.measure.unjudged import NOT_MEASURED
 
 NUM_EXPERIMENTS = 14

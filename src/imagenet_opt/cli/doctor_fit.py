@@ -11,12 +11,12 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from imagenet_opt.data.batch import Batch
-from imagenet_opt.measure.cuda_clock import CudaClock
-from imagenet_opt.measure.environment.gpu_state import GpuState, read_gpu
-from imagenet_opt.measure.environment.precision import convolutions_take_tf32
-from imagenet_opt.measure.host_waits import HostWaits
-from imagenet_opt.measure.operations import kernel_seconds
-from imagenet_opt.measure.rate import LEAST_ROUNDS, has_few_pauses
+from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, has_few_pauses
+from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
+from imagenet_opt.measure.telemetry.dtypes import convolutions_take_tf32
+from imagenet_opt.measure.telemetry.gpu import GpuState, read_gpu
+from imagenet_opt.measure.telemetry.host_syncs import HostWaits
+from imagenet_opt.measure.telemetry.torch_profile import kernel_seconds
 from imagenet_opt.run.action_clock import CALLBACK, FETCH, LOGGER, STEP, ActionClock, saves, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step
 

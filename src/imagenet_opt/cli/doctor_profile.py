@@ -24,7 +24,7 @@ def record_profile(config: "DictConfig", *, seconds: float) -> None:
     from imagenet_opt.cli.doctor_stages import Patient
     from imagenet_opt.cli.overrides import config_folder
     from imagenet_opt.machine import versions
-    from imagenet_opt.measure.accelerator import Accelerator, write_profile
+    from imagenet_opt.measure.rehearsal.accelerator import Accelerator, write_profile
 
     patient = Patient(config)
     if patient.device.type != "cuda":

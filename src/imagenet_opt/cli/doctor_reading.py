@@ -13,12 +13,11 @@ from imagenet_opt.cli.doctor_samples import Rows
 from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.data.depth import FIRST
 from imagenet_opt.errors import ImagenetOptError, printable
-from imagenet_opt.measure.diagnosis import Ceiling
-from imagenet_opt.measure.evidence import MOSTLY
-from imagenet_opt.measure.first_touch import NOT_MEMORY_SECONDS, FirstTouch, touch_twice
-from imagenet_opt.measure.page_cache import Eviction, Residency
-from imagenet_opt.measure.reads import DEPTHS, DepthReads, read_at_depths
-from imagenet_opt.measure.storage_limit import StorageLimit, storage_limit
+from imagenet_opt.measure.stats.rate import Ceiling
+from imagenet_opt.measure.storage.first_touch import NOT_MEMORY_SECONDS, FirstTouch, touch_twice
+from imagenet_opt.measure.storage.limit import StorageLimit, storage_limit
+from imagenet_opt.measure.storage.page_cache import MOSTLY, Eviction, Residency
+from imagenet_opt.measure.storage.read_depths import DEPTHS, DepthReads, read_at_depths
 
 Announce = Callable[[str], None]
 """Told what is measured next."""

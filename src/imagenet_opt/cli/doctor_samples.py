@@ -16,7 +16,7 @@ from imagenet_opt.data.shards import ShardIndex
 from imagenet_opt.data.store import Store
 from imagenet_opt.data.subset import subset
 from imagenet_opt.errors import BadSample, ConfigError, DataError, printable
-from imagenet_opt.measure.page_cache import (
+from imagenet_opt.measure.storage.page_cache import (
     NUM_PROBED,
     Eviction,
     Extent,

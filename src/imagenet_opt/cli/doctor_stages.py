@@ -35,9 +35,10 @@ from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.slots import slot_bytes
 from imagenet_opt.data.store import Store
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.diagnosis import Ceiling, Finding
-from imagenet_opt.measure.environment.precision import check_precision, precision_of_convolutions
-from imagenet_opt.measure.rate import LEAST_ROUNDS, too_slow
+from imagenet_opt.measure.diagnosis import Finding
+from imagenet_opt.measure.environment.precision import check_precision
+from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, too_slow
+from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
 from imagenet_opt.model.network import build_network
 from imagenet_opt.run.wandb_run import finish
 

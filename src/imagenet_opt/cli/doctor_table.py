@@ -8,9 +8,10 @@ from rich.text import Text
 
 from imagenet_opt.cli.terminal import printable
 from imagenet_opt.measure.confidence import confidence, is_unverified
-from imagenet_opt.measure.diagnosis import STAGES, Ceiling, Diagnosis, Finding
+from imagenet_opt.measure.diagnosis import STAGES, Diagnosis, Finding
 from imagenet_opt.measure.evidence import BUSY_ENOUGH, evidence_of
 from imagenet_opt.measure.explanation import explanation, gap
+from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.unjudged import is_judged, meaning
 from imagenet_opt.measure.verdict import rate_in_trouble
 

@@ -8,8 +8,9 @@ from omegaconf import OmegaConf
 
 from imagenet_opt.cli.sweep_rows import SUMMARY, read_summary
 from imagenet_opt.errors import ConfigError, ImagenetOptError
-from imagenet_opt.measure import diagnosis, timeline
+from imagenet_opt.measure import diagnosis
 from imagenet_opt.measure.report.record import Record
+from imagenet_opt.measure.telemetry import timeline
 from imagenet_opt.run import metrics_csv
 
 CONFIG = Path(".hydra/config.yaml")

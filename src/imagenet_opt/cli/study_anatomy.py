@@ -12,12 +12,17 @@ from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.anatomy import Part, parts
-from imagenet_opt.measure.interleave import TurnFailed
-from imagenet_opt.measure.launch_gaps import PERMISSION, LaunchGaps
-from imagenet_opt.measure.operations import Operation, kernel_seconds, timed_operations
 from imagenet_opt.measure.peak import MatmulPeak, matmul_peak, memory_bandwidth
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
+from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.measure.stretch import seconds_per_call
+from imagenet_opt.measure.telemetry.torch_profile import (
+    PERMISSION,
+    LaunchGaps,
+    Operation,
+    kernel_seconds,
+    timed_operations,
+)
 from imagenet_opt.measure.work import counted_work
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from imagenet_opt.cli.study_outcome import Speed
 from imagenet_opt.cli.study_request import Request
 from imagenet_opt.cli.study_turn import LossJob, SpeedJob
 from imagenet_opt.errors import ImagenetOptError
-from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.stats.rounds import TurnFailed
 
 _COMPILING_SECONDS = 1800.0
 """What compiling may take of a turn, beside the limit of any call."""

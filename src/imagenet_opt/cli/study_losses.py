@@ -11,8 +11,8 @@ from imagenet_opt.cli.study_apart import has_losses, losses_of
 from imagenet_opt.cli.study_outcome import Outcome, Speed
 from imagenet_opt.cli.study_plan import Row
 from imagenet_opt.cli.study_turn import LossJob
-from imagenet_opt.measure.interleave import TurnFailed
 from imagenet_opt.measure.parity import Parity, parity
+from imagenet_opt.measure.stats.rounds import TurnFailed
 
 NUM_SEEDS = 3
 FAILED = "failed: "

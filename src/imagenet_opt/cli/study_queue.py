@@ -16,8 +16,8 @@ from imagenet_opt.cli.study_rounds import KeptTurns, rounds_of
 from imagenet_opt.data.loader import train_loader
 from imagenet_opt.data.loading import Loading
 from imagenet_opt.data.prefetcher import DevicePrefetcher
-from imagenet_opt.measure.device_timeline import DeviceTimeline
 from imagenet_opt.measure.queue_sheet import Drained, queue_sheet, scattered_sheet
+from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
 from imagenet_opt.measure.sheet import Sheet
 
 _STARTING, _TIMED = 3, 5

@@ -18,9 +18,9 @@ from imagenet_opt.data.order import block_size_for
 from imagenet_opt.data.reader import Reader
 from imagenet_opt.data.shards import ShardIndex
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.read_pass import BatchRead, ReadPass, checked, read_shares, timed
 from imagenet_opt.measure.read_sheet import COLD, WARM, Setting, State, read_sheet
 from imagenet_opt.measure.sheet import Sheet
+from imagenet_opt.measure.storage.parallel_reads import BatchRead, ReadPass, checked, read_shares, timed
 
 _WARM_SHARE, _WARM_FILES = 4, 4096
 """A quarter of the files is kept in memory, so many at most unless a batch for each worker takes more: far more than a

@@ -16,7 +16,7 @@ from imagenet_opt.cli.kept import Kept
 from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.study_request import Request
 from imagenet_opt.errors import ConfigError, ImagenetOptError
-from imagenet_opt.measure.interleave import Rounds, TurnFailed, interleave
+from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed, interleave
 
 T = TypeVar("T")
 

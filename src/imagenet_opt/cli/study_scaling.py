@@ -13,11 +13,11 @@ from imagenet_opt.cli.run_size import wants_gpu
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_rounds import rounds_of
 from imagenet_opt.cli.study_scaling_turn import Job, StepRate
-from imagenet_opt.measure.blocks import Ratio, measured_ratios
-from imagenet_opt.measure.interleave import Rounds
 from imagenet_opt.measure.interval import interval, ratio_cells, series
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
-from imagenet_opt.measure.statistics import CONFIDENCE, median_interval
+from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
+from imagenet_opt.measure.stats.intervals import CONFIDENCE, median_interval
+from imagenet_opt.measure.stats.rounds import Rounds
 
 COLUMNS = (
     Column("processes", "{:.0f}"),

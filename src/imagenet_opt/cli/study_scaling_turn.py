@@ -18,8 +18,8 @@ from imagenet_opt.cli.doctor_samples import listed
 from imagenet_opt.cli.doctor_stages import at_one_size
 from imagenet_opt.cli.no_halving import NoHalving, named_out_of_memory
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.measure import physics
-from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.stats import physics
+from imagenet_opt.measure.stats.rounds import TurnFailed
 
 _LEAST_STEPS = 8
 _LISTED = 100_000

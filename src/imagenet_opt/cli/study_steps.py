@@ -22,9 +22,9 @@ from imagenet_opt.cli.study_turn import SpeedJob
 from imagenet_opt.cli.study_winners import keep_winners
 from imagenet_opt.cli.tuned import check_writable_experiments, unwritable
 from imagenet_opt.errors import ConfigError, printable
-from imagenet_opt.measure.evidence import MOSTLY
-from imagenet_opt.measure.interleave import TurnFailed, interleave
 from imagenet_opt.measure.sheet import Sheet
+from imagenet_opt.measure.stats.rounds import TurnFailed, interleave
+from imagenet_opt.measure.storage.page_cache import MOSTLY
 
 
 @dataclass(frozen=True)

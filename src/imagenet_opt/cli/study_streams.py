@@ -10,14 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_rounds import rounds_of, what_torch_refuses
 from imagenet_opt.cli.study_subject import Subject, subject_of
-from imagenet_opt.measure.blocks import Ratio, measured_ratios
-from imagenet_opt.measure.interleave import Rounds
 from imagenet_opt.measure.interval import RATIOS, interval, ratio_cells, series
-from imagenet_opt.measure.peak_memory import peak_gib
 from imagenet_opt.measure.several_batches import Loss, backward_in_turn, backward_on_streams, in_turn_on_streams
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
-from imagenet_opt.measure.statistics import median_interval
+from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
+from imagenet_opt.measure.stats.intervals import median_interval
+from imagenet_opt.measure.stats.rounds import Rounds
 from imagenet_opt.measure.stretch import seconds_per_call
+from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 
 EACH = "one after the other, a step each"
 EACH_ON_STREAMS = "a step each, each on a stream of its own (waits for the one before)"

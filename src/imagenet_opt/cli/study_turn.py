@@ -56,7 +56,7 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
     from imagenet_opt.cli.doctor_ceilings import Span, watched_ceiling
     from imagenet_opt.cli.doctor_stages import Patient
     from imagenet_opt.cli.no_halving import named_out_of_memory
-    from imagenet_opt.measure.peak_memory import peak_gib
+    from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 
     quiet()
     config = composed((*job.overrides, STOPS))

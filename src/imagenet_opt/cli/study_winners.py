@@ -16,11 +16,11 @@ from imagenet_opt.cli.study_sheet import MEASURES, ratios_of, said
 from imagenet_opt.cli.study_turn import TogetherJob
 from imagenet_opt.cli.tuned import host, how_to_train, write_tuned
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.blocks import Ratio, block_ratios
-from imagenet_opt.measure.interleave import TurnFailed, interleave
 from imagenet_opt.measure.parity import Parity
 from imagenet_opt.measure.sheet import Column, Sheet
-from imagenet_opt.measure.statistics import verdict
+from imagenet_opt.measure.stats.block_ratios import Ratio, block_ratios
+from imagenet_opt.measure.stats.intervals import verdict
+from imagenet_opt.measure.stats.rounds import TurnFailed, interleave
 
 START, NOW, TOGETHER = "the start", "how you train now", "all that is worth keeping"
 

@@ -12,8 +12,8 @@ from rich.table import Table
 from imagenet_opt.cli.mfu import mfu
 from imagenet_opt.cli.sweep_rows import IMAGES_PER_SECOND, SUMMARY
 from imagenet_opt.cli.terminal import printable
-from imagenet_opt.measure.bottleneck import sentence
-from imagenet_opt.measure.peak_memory import peak_gib
+from imagenet_opt.measure.telemetry.idle_causes import sentence
+from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.run import checkpoint as checkpoints
 from imagenet_opt.run import metrics_csv
 

@@ -6,9 +6,8 @@ from imagenet_opt.cli.run_size import largest_size
 from imagenet_opt.cli.tune_memory import LIMIT_SECONDS, SPARE, MemoryTrials, Trial, most_images
 from imagenet_opt.cli.tune_turns import Changes, Turns
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.deadline import OutOfTime
 from imagenet_opt.measure.fit_search import even_parts, largest_that_fits
-from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
 
 _LEAST_SECONDS = 60.0

@@ -10,8 +10,7 @@ from omegaconf import DictConfig
 from imagenet_opt.cli.build import precision_of
 from imagenet_opt.cli.run_size import num_processes
 from imagenet_opt.cli.tune_turns import COMPILE_KEY, Changes, Turns
-from imagenet_opt.measure.deadline import OutOfTime
-from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
 
 _ACCELERATION = "callbacks.acceleration"
 _FORMATS_SHARE = 0.6

@@ -13,9 +13,8 @@ from imagenet_opt.cli.tune_turns import Changes
 from imagenet_opt.data.loader import Seat, store_of, train_loader
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.climb import Climb, climb
-from imagenet_opt.measure.deadline import Deadline
-from imagenet_opt.measure.diagnosis import Ceiling
-from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.stats.rate import Ceiling
+from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
 
 ENOUGH = 1.2
 """Times what the device takes: storage has its moods, and the training process wants its share of the CPUs."""

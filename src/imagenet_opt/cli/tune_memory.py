@@ -11,9 +11,8 @@ from imagenet_opt.cli.apart import Hung, call_apart
 from imagenet_opt.cli.run_size import largest_size, wants_gpu
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.errors import ConfigError, OutOfMemory
-from imagenet_opt.measure.deadline import OutOfTime
 from imagenet_opt.measure.fit_search import largest_that_fits, whole
-from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
 from imagenet_opt.out_of_memory import ran_out
 
 SPARE = 0.1

@@ -20,8 +20,9 @@ from imagenet_opt.cli.tuned import host, how_to_train, write_tuned
 from imagenet_opt.cli.whole_file import write_whole
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.climb import LEAST_GAIN, Climb
-from imagenet_opt.measure.contest import TURNS, UNTRIED, surely_faster
+from imagenet_opt.measure.contest import UNTRIED
 from imagenet_opt.measure.sheet import Cell, Column, Sheet
+from imagenet_opt.measure.stats.intervals import TURNS, surely_faster
 
 _GAIN = f"{100 * (LEAST_GAIN - 1):.0f} %"
 _RATES = (

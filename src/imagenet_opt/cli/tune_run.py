@@ -19,8 +19,7 @@ from imagenet_opt.cli.tune_loader import Loader, tune_loader
 from imagenet_opt.cli.tune_memory import explained, lacks_memory, most_images, num_train
 from imagenet_opt.cli.tune_turns import Changes, Turns
 from imagenet_opt.errors import ConfigError, ImagenetOptError
-from imagenet_opt.measure.deadline import Deadline
-from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
 
 COMPUTE_SHARE, BATCH_SHARE = 0.6, 0.85

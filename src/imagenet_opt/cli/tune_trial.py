@@ -22,8 +22,8 @@ from imagenet_opt.data.batch import Batch, Making
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.loader import image_dtype
 from imagenet_opt.errors import OutOfMemory
-from imagenet_opt.measure.peak_memory import peak_gib
-from imagenet_opt.measure.rate import NUM_WINDOWS
+from imagenet_opt.measure.stats.rate import NUM_WINDOWS
+from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 
 STEPS = 3
 """That show whether a batch fits: the optimizer's state is there from the second on, and the third reuses memory."""

@@ -12,8 +12,7 @@ from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.tune_memory import job_of
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.contest import Contest, hold_contest
-from imagenet_opt.measure.deadline import Deadline, OutOfTime
-from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
 
 Changes = tuple[str, ...]
 """Overrides beside those of the command line."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from imagenet_opt import machine
 from imagenet_opt.data.files import SplitFiles
 from imagenet_opt.errors import printable
-from imagenet_opt.measure.environment.hsm import RELEASED, parse_hsm_states
+from imagenet_opt.measure.storage.lustre import RELEASED, parse_hsm_states
 
 log = logging.getLogger(__name__)
 

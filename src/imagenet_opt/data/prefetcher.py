@@ -25,7 +25,7 @@ from imagenet_opt.data.resize import resize_batch
 from imagenet_opt.data.slots import Slots
 from imagenet_opt.errors import ImagenetOptError, WorkerDied
 from imagenet_opt.machine import GIB
-from imagenet_opt.measure.cuda_clock import CudaClock
+from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
 from imagenet_opt.out_of_memory import explained
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ contractions, normalisations and element-wise operations have 99.8, 0.17 and 0.0
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from imagenet_opt.measure.operations import GROUPS, Operation
+from imagenet_opt.measure.telemetry.torch_profile import GROUPS, Operation
 from imagenet_opt.measure.work import Work
 
 

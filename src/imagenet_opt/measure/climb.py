@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Generic, TypeVar
 
-from imagenet_opt.measure.contest import TURNS, surely_faster
-from imagenet_opt.measure.deadline import OutOfTime
-from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.stats.intervals import TURNS, surely_faster
+from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
 
 T = TypeVar("T")
 LEAST_GAIN = 1.03

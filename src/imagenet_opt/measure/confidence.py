@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from imagenet_opt.measure.diagnosis import Diagnosis
 from imagenet_opt.measure.evidence import Evidence, evidence_of
-from imagenet_opt.measure.statistics import LEAST_COVERAGE
+from imagenet_opt.measure.stats.intervals import LEAST_COVERAGE
 from imagenet_opt.measure.symptoms import is_lazy
 from imagenet_opt.measure.unjudged import NOT_MEASURED, is_judged
 

@@ -4,21 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from imagenet_opt.measure.deadline import OutOfTime
-from imagenet_opt.measure.interleave import TurnFailed
+from imagenet_opt.measure.stats.intervals import TURNS, surely_faster
+from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
 
-TURNS = 3
-"""Of each of two: by chance alone three turns all beat three others once in twenty times, 1 / C(6, 3)."""
 UNTRIED = "not tried: budget"
 """The verdict on what had no turn."""
 TURNS_OF_SEVERAL = 4
 """Of each of the last two, where the best of several is taken: with three turns the best of three equals would win once
 in twelve contests, of five once in nine; with four less than once in twenty, up to twelve (simulated)."""
-
-
-def surely_faster(ours: Sequence[float], theirs: Sequence[float], *, num_turns: int = TURNS) -> bool:
-    """Whether each of so many turns or more beats each of theirs."""
-    return min(len(ours), len(theirs)) >= num_turns and min(ours) > max(theirs)
 
 
 @dataclass

@@ -4,11 +4,10 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import harmonic_mean
 from typing import Any
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.statistics import Estimate, median_interval
+from imagenet_opt.measure.stats.rate import Ceiling
 
 FILE = "doctor.json"
 FORMAT = 2
@@ -48,27 +47,6 @@ CAUSES = {
     "unexplained": "no single experiment explains it",
 }
 """Key of each verdict -> what it means."""
-
-
-@dataclass(frozen=True)
-class Ceiling:
-    """One stage alone. windows: images per second in each of several stretches; facts: what else was seen there.
-
-    in_bursts: batches come several at a time, so that only all stretches together (of equally many images) tell the
-    rate: it is then their harmonic mean, not their median.
-    """
-
-    windows: tuple[float, ...]
-    facts: Mapping[str, float] = field(default_factory=dict)
-    in_bursts: bool = False
-
-    @property
-    def estimate(self) -> Estimate:
-        return median_interval(self.windows)
-
-    @property
-    def images_per_second(self) -> float:
-        return harmonic_mean(self.windows) if self.in_bursts else self.estimate.median
 
 
 @dataclass(frozen=True)

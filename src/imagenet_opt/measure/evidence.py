@@ -5,13 +5,12 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from imagenet_opt.measure.diagnosis import Ceiling, Diagnosis, Finding, Measurements
+from imagenet_opt.measure.diagnosis import Diagnosis, Finding, Measurements
+from imagenet_opt.measure.stats.rate import Ceiling
+from imagenet_opt.measure.storage.page_cache import MOSTLY
 
 BUSY_ENOUGH = 0.9
 """Share of the time that the accelerator computes: what MLPerf Storage asks for with ResNet-50."""
-MOSTLY = 0.95
-"""Share of the data in the page cache from which a run is judged by files in memory: a few files from slow storage
-hold up all batches."""
 NEARLY_ALL = 0.9
 """Of the most that a storage gives: more requests in flight bring no more than that."""
 

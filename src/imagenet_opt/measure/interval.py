@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterable, Mapping
 
-from imagenet_opt.measure.blocks import Ratio
 from imagenet_opt.measure.sheet import Cell, Series
-from imagenet_opt.measure.statistics import Estimate, Interval, verdict
+from imagenet_opt.measure.stats.block_ratios import Ratio
+from imagenet_opt.measure.stats.intervals import Estimate, Interval, verdict
 
 FAR = 100.0
 """Ratios from which on an interval says nothing."""

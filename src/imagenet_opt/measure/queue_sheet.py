@@ -10,7 +10,7 @@ import numpy as np
 from imagenet_opt.measure.interval import interval, series
 from imagenet_opt.measure.queue_law import first_wait, hidden_steps, idle_share, mean_step_seconds, simulated_waits
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
-from imagenet_opt.measure.statistics import median_interval
+from imagenet_opt.measure.stats.intervals import median_interval
 
 WAITED = 0.2
 """A step has waited for its batch if that took more than this share of the time in which the loader makes one."""

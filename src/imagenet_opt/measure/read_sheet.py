@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from imagenet_opt.measure.blocks import measured_ratios
 from imagenet_opt.measure.interval import interval, series
-from imagenet_opt.measure.read_pass import ReadPass
 from imagenet_opt.measure.sheet import Cell, Column, Plot, Sheet
-from imagenet_opt.measure.statistics import Estimate, median_interval, verdict
+from imagenet_opt.measure.stats.block_ratios import measured_ratios
+from imagenet_opt.measure.stats.intervals import Estimate, median_interval, verdict
+from imagenet_opt.measure.storage.parallel_reads import ReadPass
 
 State = Literal["cold", "warm"]
 COLD, WARM = "cold", "warm"

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from imagenet_opt.measure.operations import GROUPS, group_of
+from imagenet_opt.measure.telemetry.torch_profile import GROUPS, group_of
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from imagenet_opt.measure.diagnosis import Finding
-from imagenet_opt.measure.environment import gpu_state
 from imagenet_opt.measure.environment.gpu import check_gpu
-from imagenet_opt.measure.environment.gpu_state import GpuState
+from imagenet_opt.measure.telemetry import gpu
+from imagenet_opt.measure.telemetry.gpu import GpuState
 
 HEALTHY = GpuState(
     index=3,
@@ -113,7 +113,7 @@ class Driver:
 
 
 def test_the_state_is_filled_as_far_as_the_driver_tells() -> None:
-    state = gpu_state._state(Driver(os.getpid(), os.getppid()), None)
+    state = gpu._state(Driver(os.getpid(), os.getppid()), None)
     assert (state.index, state.name, state.persistent, state.link, state.most_link) == (
         2,
         "a GPU",
@@ -127,6 +127,6 @@ def test_the_state_is_filled_as_far_as_the_driver_tells() -> None:
 
 def test_in_a_container_one_unknown_number_may_be_our_own() -> None:
     unknown = 2**22 + 1, 2**22 + 2  # above any pid
-    assert gpu_state._state(Driver(unknown[0]), None).others == ()
-    assert gpu_state._state(Driver(*unknown), None).others == ((unknown[1], "in another container", 0),)
-    assert gpu_state._state(Driver(os.getpid(), unknown[0]), None).others == ((unknown[0], "in another container", 0),)
+    assert gpu._state(Driver(unknown[0]), None).others == ()
+    assert gpu._state(Driver(*unknown), None).others == ((unknown[1], "in another container", 0),)
+    assert gpu._state(Driver(os.getpid(), unknown[0]), None).others == ((unknown[0], "in another container", 0),)

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.measure.data_place import DataPlace
-from imagenet_opt.measure.environment.hsm import check_released, looks_released, parse_hsm_states, read_hsm_states
+from imagenet_opt.measure.environment.hsm import check_released
+from imagenet_opt.measure.storage.lustre import looks_released, parse_hsm_states, read_hsm_states
 
 OUTPUT = """\
 /fsx/train/n01440764/a.JPEG: (0x0000000d) released exists archived, archive_id:1

@@ -1,6 +1,7 @@
 from pathlib import Path
 
-from imagenet_opt.measure.environment.lustre import check_limits, parse_parameters, read_limits
+from imagenet_opt.measure.environment.lustre import check_limits
+from imagenet_opt.measure.storage.lustre import parse_parameters, read_limits
 
 LCTL = """\
 osc.abcd-OST0000-osc-ffff8881.max_rpcs_in_flight=8

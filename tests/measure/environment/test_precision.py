@@ -2,11 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from imagenet_opt.measure.environment.precision import (
-    check_precision,
-    convolutions_take_tf32,
-    precision_of_convolutions,
-)
+from imagenet_opt.measure.environment.precision import check_precision
+from imagenet_opt.measure.telemetry.dtypes import convolutions_take_tf32, precision_of_convolutions
 
 
 def step(autocast: bool) -> None:

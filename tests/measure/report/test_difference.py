@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from imagenet_opt.measure.diagnosis import Ceiling, Finding, Step
+from imagenet_opt.measure.diagnosis import Finding, Step
 from imagenet_opt.measure.report.difference import careful, ceiling_rows, differences
 from imagenet_opt.measure.report.record import Record
+from imagenet_opt.measure.stats.rate import Ceiling
 from tests.diagnoses import make_diagnosis
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from imagenet_opt.measure.report.packed import MOST_KEPT, pack
-from imagenet_opt.measure.timeline import read_timeline
+from imagenet_opt.measure.telemetry.timeline import read_timeline
 from tests.diagnoses import write_timeline
 
 TYPES = {"f": np.float32, "H": np.uint16, "B": np.uint8}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from imagenet_opt.measure.report.record import Record
-from imagenet_opt.measure.timeline import KINDS, ChunkWriter, Timeline, read_timeline
+from imagenet_opt.measure.telemetry.timeline import KINDS, ChunkWriter, Timeline, read_timeline
 from tests.diagnoses import make_diagnosis
 
 

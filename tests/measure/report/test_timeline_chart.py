@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from imagenet_opt.measure.report.timeline_chart import MOST_BANDS, MOST_POINTS, longest, timeline
-from imagenet_opt.measure.timeline import KINDS, ChunkWriter, read_timeline
+from imagenet_opt.measure.telemetry.timeline import KINDS, ChunkWriter, read_timeline
 from tests.diagnoses import write_timeline
 
 

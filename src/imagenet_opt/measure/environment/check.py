@@ -5,12 +5,13 @@ import os
 from imagenet_opt import machine
 from imagenet_opt.measure.diagnosis import Finding
 from imagenet_opt.measure.environment.cpus import check_cpus
-from imagenet_opt.measure.environment.hsm import check_released, read_hsm_states
-from imagenet_opt.measure.environment.lustre import check_limits, read_limits
+from imagenet_opt.measure.environment.hsm import check_released
+from imagenet_opt.measure.environment.lustre import check_limits
 from imagenet_opt.measure.environment.memory import check_memory, check_page_cache, check_shared_memory
 from imagenet_opt.measure.environment.mount import check_mount, check_options
 from imagenet_opt.measure.environment.setup import Setup
 from imagenet_opt.measure.environment.shapes import check_channels_last, check_multiples
+from imagenet_opt.measure.storage.lustre import read_hsm_states, read_limits
 
 
 def check_environment(setup: Setup) -> list[Finding]:

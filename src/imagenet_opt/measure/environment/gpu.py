@@ -2,7 +2,7 @@
 
 from imagenet_opt.errors import printable
 from imagenet_opt.measure.diagnosis import Finding
-from imagenet_opt.measure.environment.gpu_state import GpuState
+from imagenet_opt.measure.telemetry.gpu import GpuState
 
 _IDLE = 0x1
 _REASONS = {

@@ -1,20 +1,10 @@
 """How much a Lustre client lets be in flight."""
 
-import shutil
-import subprocess
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 
 from imagenet_opt.measure.diagnosis import Finding
 
-_PARAMETERS = (
-    "osc.*.max_rpcs_in_flight",
-    "osc.*.max_pages_per_rpc",
-    "mdc.*.max_rpcs_in_flight",
-    "llite.*.max_read_ahead_mb",
-)
-_ROOTS = (Path("/sys/fs/lustre"), Path("/proc/fs/lustre"), Path("/sys/kernel/debug/lustre"))
 _MANY_CPUS = 64
 _BETTER = {"osc.*.max_rpcs_in_flight": 32, "mdc.*.max_rpcs_in_flight": 64}
 """For clients of more than 64 CPUs. Source: Amazon FSx for Lustre User Guide, Performance tips, recommended client
@@ -27,42 +17,6 @@ _LEAST = {
 }
 """The defaults of old: requests at a time to each OST and to each MDT, pages of 4 KiB in one, MiB read ahead. Source:
 Lustre Operations Manual, Client I/O RPC Stream Tunables and Tuning File Readahead."""
-
-
-def read_limits(roots: Sequence[Path] = _ROOTS) -> dict[str, float]:
-    """Full name, as "osc.fs-OST0000-osc-ffff.max_rpcs_in_flight" -> value; by the files, then by lctl; {} for none."""
-    found = {}
-    for root in roots:
-        for pattern in _PARAMETERS:
-            try:
-                for file in root.glob(pattern.replace(".*.", "/*/")):
-                    found[".".join(file.relative_to(root).parts)] = file.read_text()
-            except OSError:  # debugfs is root's
-                continue
-    lines = "\n".join(f"{name}={value}" for name, value in found.items())
-    return parse_parameters(lines or _lctl())
-
-
-def _lctl() -> str:
-    if (lctl := shutil.which("lctl")) is None:
-        return ""
-    try:
-        done = subprocess.run([lctl, "get_param", *_PARAMETERS], capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout
-
-
-def parse_parameters(text: str) -> dict[str, float]:
-    """Of lines "name=number", as `lctl get_param` has them; others, as tables and errors, are left out."""
-    found = {}
-    for line in text.splitlines():
-        name, _, value = line.partition("=")
-        try:
-            found[name.strip()] = float(value)
-        except ValueError:
-            continue
-    return found
 
 
 def check_limits(limits: Mapping[str, float] | None, kind: str, *, num_cpus: int) -> Finding:

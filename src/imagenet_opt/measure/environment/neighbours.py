@@ -9,7 +9,7 @@ import psutil
 
 from imagenet_opt.machine import usable_cpus
 from imagenet_opt.measure.diagnosis import Finding
-from imagenet_opt.measure.host import busy_seconds_of_descendants
+from imagenet_opt.measure.telemetry.host import busy_seconds_of_descendants
 
 _PRESSURE = Path("/proc/pressure/cpu")
 _MANY_PERCENT = 10.0

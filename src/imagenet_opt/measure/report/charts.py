@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from imagenet_opt.measure.diagnosis import STAGES, Ceiling, Diagnosis
+from imagenet_opt.measure.diagnosis import STAGES, Diagnosis
 from imagenet_opt.measure.report.downsample import min_max
 from imagenet_opt.measure.report.look import AXIS, COLOURS, SIMULATED, colour, escaped, layout
 from imagenet_opt.measure.report.record import Steps
+from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.unjudged import is_judged
 
 if TYPE_CHECKING:  # plotly takes a second to import

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from imagenet_opt.measure.confidence import confidence
-from imagenet_opt.measure.diagnosis import STAGES, Ceiling, Diagnosis, Finding
+from imagenet_opt.measure.diagnosis import STAGES, Diagnosis, Finding
 from imagenet_opt.measure.report.record import Record, leaves
+from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.unjudged import is_judged, meaning
 
 HARDWARE = ("cpu", "gpu", "usable CPUs", "memory")

@@ -24,7 +24,7 @@ from imagenet_opt.measure.report.timeline_chart import (
     start_seconds,
     with_gaps,
 )
-from imagenet_opt.measure.timeline import INTERVAL_SECONDS, Timeline
+from imagenet_opt.measure.telemetry.timeline import INTERVAL_SECONDS, Timeline
 
 MOST_KEPT = 40_000
 """Samples of a line: an hour is kept whole, of a longer run the least and the greatest of each stretch."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from imagenet_opt.measure.diagnosis import Diagnosis
-from imagenet_opt.measure.timeline import Timeline
+from imagenet_opt.measure.telemetry.timeline import Timeline
 
 PAUSE_SECONDS = 2.0
 """Without a sample: the run was interrupted, or the machine was."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from imagenet_opt.measure.report.downsample import min_max
 from imagenet_opt.measure.report.look import AXIS, COLOURS, layout
 from imagenet_opt.measure.report.record import PAUSE_SECONDS
-from imagenet_opt.measure.timeline import INTERVAL_SECONDS, Timeline
+from imagenet_opt.measure.telemetry.timeline import INTERVAL_SECONDS, Timeline
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

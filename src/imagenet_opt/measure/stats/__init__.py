@@ -1,0 +1,1 @@
+"""Statistics of rates: intervals, block ratios, rounds."""

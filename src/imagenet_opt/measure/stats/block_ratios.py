@@ -1,0 +1,87 @@
+"""Ratios of things that were measured in rounds, with intervals that hold all together."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from imagenet_opt.measure.stats.intervals import CONFIDENCE
+
+
+class Ratio(NamedTuple):
+    """ratio: of geometric means. coverage: probability that all ratios of the family lie within low and high; 0 where
+    there are too few rounds to say."""
+
+    ratio: float
+    low: float
+    high: float
+    coverage: float
+
+
+def block_ratios(
+    values: Mapping[str, Sequence[float]],
+    pairs: Sequence[tuple[str, str]],
+    *,
+    num_comparisons: int | None = None,
+) -> list[Ratio]:
+    """first / second of each pair, each name with one positive value a round, in the same rounds.
+
+    A round that was slow for all counts for none: each round is a block, and what is left of the logarithms when the
+    means of rounds and names are taken off is the noise, which all names share. The intervals are Student's, made
+    wider after Bonferroni for `num_comparisons` (None: these pairs), so that all hold at once with CONFIDENCE.
+    Source: randomised complete blocks, Montgomery, Design and Analysis of Experiments, chapter 4.
+    """
+    names = list(values)
+    logs = np.log(np.array([values[name] for name in names], dtype=float))
+    num_names, num_rounds = logs.shape
+    freedom = (num_names - 1) * (num_rounds - 1)
+    residuals = logs - logs.mean(1, keepdims=True) - logs.mean(0, keepdims=True) + logs.mean()
+    means = dict(zip(names, logs.mean(1).tolist(), strict=True))
+    if freedom < 1:
+        centres = [math.exp(means[ours] - means[theirs]) for ours, theirs in pairs]
+        return [Ratio(centre, 0.0, math.inf, 0.0) for centre in centres]
+    noise = math.sqrt(float((residuals**2).sum()) / freedom)
+    tail = (1 - CONFIDENCE) / max(1, num_comparisons or len(pairs))
+    reach = student_quantile(1 - tail / 2, freedom) * noise * math.sqrt(2 / num_rounds)
+    return [
+        Ratio(math.exp(middle), math.exp(middle - reach), math.exp(middle + reach), CONFIDENCE)
+        for middle in (means[ours] - means[theirs] for ours, theirs in pairs)
+    ]
+
+
+def measured_ratios(
+    values: Mapping[str, Sequence[float]], pairs: Sequence[tuple[str, str]], *, num_comparisons: int | None = None
+) -> dict[str, Ratio]:
+    """The block_ratios by the first of each pair, without those pairs of which one lacks rounds, since it failed."""
+    num_rounds = max(map(len, values.values()), default=0)
+    whole = {name: some for name, some in values.items() if num_rounds and len(some) == num_rounds}
+    known = [(ours, theirs) for ours, theirs in pairs if ours in whole and theirs in whole]
+    if not known:
+        return {}
+    found = block_ratios(whole, known, num_comparisons=num_comparisons)
+    return {ours: ratio for (ours, _), ratio in zip(known, found, strict=True)}
+
+
+def student_quantile(probability: float, freedom: int) -> float:
+    """Where Student's t with so many degrees of freedom is below with `probability`, which is above one half."""
+    low, high = 0.0, 1.0
+    while _within(high, freedom) < 2 * probability - 1:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < 2 * probability - 1 else (low, middle)
+    return (low + high) / 2
+
+
+def _within(t: float, freedom: int) -> float:
+    """Probability that Student's t is between -t and t. Source: Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine, odd, total = math.cos(angle), freedom % 2, 0.0
+    term = cosine if odd else 1.0
+    for i in range(1 + odd, freedom, 2):
+        total += term
+        term *= cosine**2 * (i / (i + 1))
+    if odd:
+        return 2 / math.pi * (angle + math.sin(angle) * total)
+    return math.sin(angle) * total

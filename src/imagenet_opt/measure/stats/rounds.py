@@ -1,0 +1,79 @@
+"""Several things measured in turns, so that a machine that others use as well treats all of them alike."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+
+class OutOfTime(Exception):
+    """There is no time left for what is asked; what has been measured counts."""
+
+
+class Deadline:
+    """`seconds` from now on."""
+
+    def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._began = clock()
+
+    @property
+    def passed(self) -> float:
+        return self._clock() - self._began
+
+    def left(self, share: float = 1.0) -> float:
+        """Seconds until `share` of the time is over, at least 0."""
+        return max(0.0, share * self.seconds - self.passed)
+
+    def check(self, needed: float, share: float = 1.0) -> None:
+        """Raises OutOfTime where less than `needed` seconds are left of that share."""
+        if self.left(share) < needed:
+            raise OutOfTime
+
+
+T = TypeVar("T")
+
+
+class TurnFailed(Exception):
+    """A turn that gave no result, and why; those of the others go on."""
+
+
+@dataclass
+class Rounds(Generic[T]):
+    """results: by name, one a round until the name failed. failures: by name, why. remarks: what to say of them."""
+
+    results: dict[str, list[T]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """A line for each failure, and the remarks."""
+        return (*(f"{name}: {why}" for name, why in self.failures.items()), *self.remarks)
+
+
+def interleave(
+    turns: Mapping[str, Callable[[], T]],
+    *,
+    repeats: int,
+    before_turn: Callable[[int, str, int], None] = lambda number, name, done: None,
+) -> Rounds[T]:
+    """Everything once a round, `repeats` rounds; each begins with another one, so that nobody always comes last.
+
+    A turn that raises TurnFailed is not asked again. before_turn: called with the number of the round, the name, and
+    how many turns are over.
+    """
+    rounds: Rounds[T] = Rounds({name: [] for name in turns})
+    names = list(turns)
+    for number in range(repeats):
+        first = number % max(1, len(names))
+        for place, name in enumerate(names[first:] + names[:first]):
+            if name in rounds.failures:
+                continue
+            before_turn(number, name, number * len(names) + place)
+            try:
+                rounds.results[name].append(turns[name]())
+            except TurnFailed as error:
+                rounds.failures[name] = str(error)
+    return rounds

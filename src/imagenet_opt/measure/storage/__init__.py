@@ -1,0 +1,1 @@
+"""What storage gives: reads, page cache, Lustre."""

@@ -1,0 +1,106 @@
+"""What Lustre says of itself: limits of its client, and which files have left its disks (HSM)."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+_PARAMETERS = (
+    "osc.*.max_rpcs_in_flight",
+    "osc.*.max_pages_per_rpc",
+    "mdc.*.max_rpcs_in_flight",
+    "llite.*.max_read_ahead_mb",
+)
+
+
+_ROOTS = (Path("/sys/fs/lustre"), Path("/proc/fs/lustre"), Path("/sys/kernel/debug/lustre"))
+
+
+def read_limits(roots: Sequence[Path] = _ROOTS) -> dict[str, float]:
+    """Full name, as "osc.fs-OST0000-osc-ffff.max_rpcs_in_flight" -> value; by the files, then by lctl; {} for none."""
+    found = {}
+    for root in roots:
+        for pattern in _PARAMETERS:
+            try:
+                for file in root.glob(pattern.replace(".*.", "/*/")):
+                    found[".".join(file.relative_to(root).parts)] = file.read_text()
+            except OSError:  # debugfs is root's
+                continue
+    lines = "\n".join(f"{name}={value}" for name, value in found.items())
+    return parse_parameters(lines or _lctl())
+
+
+def _lctl() -> str:
+    if (lctl := shutil.which("lctl")) is None:
+        return ""
+    try:
+        done = subprocess.run([lctl, "get_param", *_PARAMETERS], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout
+
+
+def parse_parameters(text: str) -> dict[str, float]:
+    """Of lines "name=number", as `lctl get_param` has them; others, as tables and errors, are left out."""
+    found = {}
+    for line in text.splitlines():
+        name, _, value = line.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            continue
+    return found
+
+
+RELEASED = 0x4
+"""HS_RELEASED: no content in Lustre. Source: enum hsm_states, llapi_hsm_state_get(3)."""
+
+
+_LOST = 0x40
+
+
+_LINE = re.compile(r"^(?P<file>.*): \((?P<bits>0x[0-9a-fA-F]+)\)[^()]*$")
+
+
+_TIMEOUT_SECONDS = 20
+
+
+def read_hsm_states(files: Sequence[str]) -> dict[str, int] | None:
+    """File -> its HSM bits, by `lfs hsm_state`, else by what the files' blocks say; None where none can be read."""
+    if files and (lfs := shutil.which("lfs")):
+        try:
+            done = subprocess.run(
+                [lfs, "hsm_state", *files], capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return _states_of_blocks(files)
+        if states := parse_hsm_states(done.stdout):
+            return states
+    return _states_of_blocks(files)
+
+
+def parse_hsm_states(text: str) -> dict[str, int]:
+    """Of lines such as "/fsx/a.JPEG: (0x0000000d) released exists archived, archive_id:1"."""
+    found = (_LINE.match(line) for line in text.split("\n"))
+    return {match["file"]: int(match["bits"], 16) for match in found if match}
+
+
+def _states_of_blocks(files: Sequence[str]) -> dict[str, int] | None:
+    states = {}
+    for file in files:
+        try:
+            stat = os.stat(file)
+        except OSError:
+            continue
+        states[file] = RELEASED * looks_released(size=stat.st_size, num_blocks=stat.st_blocks)
+    return states or None
+
+
+def looks_released(*, size: int, num_blocks: int) -> bool:
+    """Whether a file on Lustre has content but no room for it. num_blocks: of 512 bytes.
+
+    A released file has none, or one where the server feigns it so that tar does not take the file for a hole.
+    """
+    return size > 512 and num_blocks <= 1

@@ -1,0 +1,195 @@
+"""Reads as training makes them, without training: how quick the storage is with how many requests in flight."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagenet_opt.errors import ReadTimeout
+from imagenet_opt.measure.stats.rate import NUM_WINDOWS, Ceiling
+
+Indices = NDArray[np.int64]
+Read = Callable[[Indices], Sequence[bytes]]
+"""Bytes of samples that one request brings, such as read_many of a store for one of its groups; for many threads."""
+
+DEPTHS = (1, 4, 16, 64, 256)
+_LOOK_SECONDS = 0.005
+
+
+class Request(NamedTuple):
+    """One call of `Read`; seconds of one clock."""
+
+    began: float
+    ended: float
+    num_images: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class DepthReads:
+    """What `depth` requests in flight brought.
+
+    windows: images per second in each of several stretches. latency_*: seconds of a request. num_requests: how many
+    these were; num_unanswered: those that were not waited for. cpus: that this process kept busy meanwhile.
+    """
+
+    depth: int
+    windows: tuple[float, ...]
+    megabytes_per_second: float
+    latency_median: float
+    latency_p95: float
+    latency_p99: float
+    num_requests: int
+    num_unanswered: int
+    cpus: float
+
+    @property
+    def images_per_second(self) -> float:
+        return self.ceiling.images_per_second
+
+    @property
+    def ceiling(self) -> Ceiling:
+        facts = {name: float(value) for name, value in asdict(self).items() if name != "windows"}
+        return Ceiling(self.windows, facts)
+
+
+def read_at_depths(
+    read: Read,
+    groups: Iterable[Indices],
+    depths: Sequence[int] = DEPTHS,
+    *,
+    seconds: float = 3.0,
+    patience_seconds: float = 0.0,
+) -> tuple[DepthReads, ...]:
+    """The same storage with ever more requests in flight, `seconds` at each depth after a ramp-up of at most that.
+
+    groups: samples that one request brings, each group read once: for cold reads never-read or evicted ones, enough for
+    all depths; `itertools.cycle` of a few for reads from memory. Depths that find no group left are left out.
+    patience_seconds: that a storage which stalls may take for the first answer, if that is longer.
+    Raises what `read` raises; ReadTimeout where nothing is answered.
+    """
+    left = iter(groups)
+    found = (_read_at_depth(read, left, depth, seconds, patience_seconds) for depth in depths)
+    return tuple(one for one in found if one is not None)
+
+
+def summary(
+    requests: Sequence[Request], depth: int, start: float, end: float, *, num_unanswered: int = 0, cpus: float = 0.0
+) -> DepthReads:
+    """What requests in flight between `start` and `end` brought in that time.
+
+    A request's images and bytes count evenly over the time it took, so that answers that come in bursts, as many
+    requests of the same latency do, make no difference between windows. Latencies are of requests that began in it.
+    """
+    began, ended, images, num_bytes = np.array(requests, np.float64).T
+    rate = 1 / np.maximum(ended - began, 1e-9)
+
+    def brought(first: float, last: float, what: NDArray[np.float64]) -> float:
+        inside = np.clip(np.minimum(ended, last) - np.maximum(began, first), 0, None)
+        return float((what * rate * inside).sum() / (last - first))
+
+    edges = np.linspace(start, end, NUM_WINDOWS + 1).tolist()
+    whole = (began >= start) & (began < end)
+    latencies = (ended - began)[whole if whole.any() else slice(None)]
+    median, p95, p99 = np.percentile(latencies, (50, 95, 99)).tolist()
+    return DepthReads(
+        depth,
+        windows=tuple(brought(first, last, images) for first, last in pairwise(edges)),
+        megabytes_per_second=brought(start, end, num_bytes) / 1e6,
+        latency_median=median,
+        latency_p95=p95,
+        latency_p99=p99,
+        num_requests=len(latencies),
+        num_unanswered=num_unanswered,
+        cpus=cpus,
+    )
+
+
+def _read_at_depth(
+    read: Read, groups: Iterator[Indices], depth: int, seconds: float, patience_seconds: float
+) -> DepthReads | None:
+    """None where there was nothing left to read."""
+    began = _now()
+    readers = _Readers(read, groups, depth)
+    readers.wait(seconds, until=lambda: len(readers.requests) >= depth)
+    if not readers.requests:
+        readers.wait(patience_seconds - seconds, until=lambda: bool(readers.requests))
+    start = _now()
+    readers.wait(seconds)
+    end = _now()
+    readers.stop(patience=seconds)
+    if readers.error is not None:
+        raise readers.error
+    requests = list(readers.requests)  # a late answer may still come in
+    if not requests:
+        if not readers.num_running:
+            return None
+        waited = 2 * seconds + max(seconds, patience_seconds)
+        raise ReadTimeout(f"the storage answered none of {depth} reads within {waited:g} s (data.root)")
+    if end.wall - start.wall < seconds / NUM_WINDOWS:  # nothing left to read: the ramp-up is all there is
+        start, end = began, _now()
+    cpus = (end.cpu - start.cpu) / (end.wall - start.wall)
+    return summary(requests, depth, start.wall, end.wall, num_unanswered=readers.num_running, cpus=cpus)
+
+
+class _Moment(NamedTuple):
+    """Seconds, by the clock and of this process on CPUs."""
+
+    wall: float
+    cpu: float
+
+
+def _now() -> _Moment:
+    return _Moment(time.monotonic(), time.process_time())
+
+
+class _Readers:
+    """Threads that read one group after another. Daemons, since a read that hangs cannot be ended."""
+
+    def __init__(self, read: Read, groups: Iterator[Indices], depth: int) -> None:
+        self.requests: list[Request] = []
+        self.error: Exception | None = None
+        self._read, self._groups = read, groups
+        self._turn = threading.Lock()
+        self._stopped = False
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(depth)]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def num_running(self) -> int:
+        return sum(thread.is_alive() for thread in self._threads)
+
+    def wait(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        """At most so long; not longer than there is something to read."""
+        last = time.monotonic() + seconds
+        while time.monotonic() < last and not self._stopped and not until():
+            time.sleep(_LOOK_SECONDS)
+
+    def stop(self, patience: float) -> None:
+        """Begins no more reads, and waits for those begun."""
+        self._stopped = True
+        last = time.monotonic() + patience
+        for thread in self._threads:
+            thread.join(max(0.0, last - time.monotonic()))
+
+    def _work(self) -> None:
+        try:
+            while (group := self._next()) is not None:
+                began = time.monotonic()
+                encoded = self._read(group)
+                self.requests.append(Request(began, time.monotonic(), len(group), sum(map(len, encoded))))
+        except Exception as error:
+            self.error, self._stopped = error, True
+
+    def _next(self) -> Indices | None:
+        with self._turn:
+            group = None if self._stopped else next(self._groups, None)
+            if group is None:
+                self._stopped = True
+            return group

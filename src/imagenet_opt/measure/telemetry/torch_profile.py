@@ -1,0 +1,181 @@
+"""Operations of a training step: what kind of work each is, and how long it takes.
+
+The three kinds of work, contractions, normalisations with reductions, and element-wise operations, are those of Ivanov
+et al., Data Movement Is All You Need, 2020, arXiv:2007.00072.
+"""
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+MATTERS = 0.03
+"""A smaller share of a step is within what steps vary by."""
+PERMISSION = (
+    "CUPTI needs permission: start the container with --cap-add=SYS_ADMIN, or load NVIDIA's driver with "
+    "NVreg_RestrictProfilingToAdminUsers=0"
+)
+"""Where a profiler sees no kernels, as in containers that may not look."""
+
+
+@dataclass(frozen=True)
+class LaunchGaps:
+    """Seconds of a step on the GPU, without waits for data: from one to the next, and those in which kernels ran, of
+    the same stretch. The latter come from a profiler; where several kernels run at the same time it counts once.
+
+    Raises ValueError where one of them is not above 0.
+    """
+
+    step_seconds: float
+    kernel_seconds: float
+
+    def __post_init__(self) -> None:
+        if min(self.step_seconds, self.kernel_seconds) <= 0:
+            raise ValueError(f"seconds must be above 0: {self}")
+
+    @property
+    def gap_seconds(self) -> float:
+        return max(0.0, self.step_seconds - self.kernel_seconds)
+
+    @property
+    def gap_share(self) -> float:
+        """Of the step, 0 to 1."""
+        return self.gap_seconds / self.step_seconds
+
+    @property
+    def most_gain(self) -> float:
+        """How many times as fast a step is without any gap: the most that a CUDA graph brings. 1 for none."""
+        return max(1.0, self.step_seconds / self.kernel_seconds)
+
+    @property
+    def can_matter(self) -> bool:
+        return self.gap_share >= MATTERS
+
+    def sentence(self) -> str:
+        percent, gain = f"{100 * self.gap_share:.1f} %", f"{self.most_gain:.2f} x at most"
+        if not self.can_matter:
+            return (
+                f"no kernel runs in only {percent} of a step: a CUDA graph cannot matter ({gain}), nor can compile by "
+                "closing gaps"
+            )
+        gap, step = 1000 * self.gap_seconds, 1000 * self.step_seconds
+        return (
+            f"no kernel runs in {percent} of a step ({gap:.1f} of {step:.1f} ms), in which launches are late: closing "
+            f"the gaps gains {gain}, by callbacks.acceleration.cuda_graph=true or compile=true"
+        )
+
+
+GROUPS = ("contraction", "normalisation", "element-wise", "copies", "optimizer", "rest")
+"""normalisation: with reductions and pooling. copies: with fills. rest: what launches, allocates, or is not known."""
+
+_OPTIMIZER_STEP = "Optimizer.step"
+"""What torch.optim names the range of its step in a profile."""
+_BACKWARD = "autograd::engine"
+"""What torch names the ranges of a backward."""
+
+
+def _words(*words: str) -> re.Pattern[str]:
+    """Any of them as a whole part of a name, between underscores."""
+    return re.compile(rf"(^|_)({'|'.join(words)})(_|$)")
+
+
+_PATTERNS = {
+    "optimizer": re.compile(r"^_foreach_|^_fused_(sgd|ada|lamb)|^_amp_"),
+    "contraction": _words(
+        r"\w*conv(olution)?\d*d?", r"(add|b|add?b|baddb|int|scaled)?mm", "matmul", "linear", r"\w*attention", "mv",
+        "dot",
+    ),
+    "normalisation": _words(
+        r"\w*norm", r"\w*softmax", r"\w*pool\d?d?", "sum", "mean", "var", "std", r"(?<!clamp_)a?(max|min)",
+        "arg(max|min)", "topk", "logsumexp", r"loss\d?d?", "all", "any",
+    ),
+    "element-wise": _words(
+        r"\w*relu\d?", r"\w*elu", r"clamp\w*", "threshold", "hardtanh", "hardswish", "hardsigmoid", "silu", "mish",
+        "sigmoid", "tanh", "erf", "add", "r?sub", "mul", "div", "neg", "exp", "log", "pow", "r?sqrt", "abs", "sign",
+        "reciprocal", "lerp", "addcmul", "addcdiv", "maximum", "minimum", "dropout", "bernoulli", "where", "masked",
+        "eq", "ne", "lt", "le", "gt", "ge", r"logical\w*", r"bitwise\w*",
+    ),
+    "copies": _words("copy", "clone", "contiguous", "cat", "stack", "fill", "zeros?", "ones", "full"),
+}  # fmt: skip
+
+
+def group_of(name: str) -> str:
+    """Of an operation as a profiler ("aten::conv2d") or torch.ops ("aten.convolution.default") names it."""
+    if name.startswith("Optimizer."):
+        return "optimizer"
+    space, _, operation = name.replace("::", ".").partition(".")
+    if space != "aten":
+        return "rest"
+    operation = operation.partition(".")[0]
+    return next((group for group, pattern in _PATTERNS.items() if pattern.search(operation)), "rest")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """seconds, num_calls: of a step; without those that it calls."""
+
+    name: str
+    group: str
+    seconds: float
+    num_calls: float
+
+
+def timed_operations(profile: Any, *, num_steps: int, on_gpu: bool) -> list[Operation]:
+    """Of a torch.profiler.profile that saw so many steps, the longest first.
+
+    Seconds of the kernels that an operation launches on a GPU, else of the CPU in the operation itself.
+    """
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    calls: Counter[tuple[str, str]] = Counter()
+    events = [event for event in profile.events() if event.device_type.name == "CPU"]
+    begins = _begins_of_updates(events)
+    for event in events:
+        if not event.name.startswith("ProfilerStep"):
+            key = event.name, _group(event, begins)
+            seconds[key] += (event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e6
+            calls[key] += 1
+    return [
+        Operation(*key, seconds=total / num_steps, num_calls=calls[key] / num_steps)
+        for key, total in sorted(seconds.items(), key=lambda item: -item[1])
+        if total > 0
+    ]
+
+
+def kernel_seconds(profile: Any, *, num_steps: int) -> float:
+    """Of a step, in which the GPU ran a kernel or a copy, or several at once; 0 where there is none."""
+    events = [event for event in profile.events() if event.device_type.name == "CUDA"]
+    kernels = [event.time_range for event in events if not event.is_user_annotation]  # a range of many
+    return covered([(span.start, span.end) for span in kernels]) / 1e6 / num_steps
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """How long one of the spans, from begin to end, lasts or several at once."""
+    total, until = 0.0, -math.inf
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
+
+
+def _begins_of_updates(events: list[Any]) -> dict[int, float]:
+    """When each step of an optimizer, by the id of its range, begins to update: after the closure that may come first,
+    in which Lightning's automatic optimization has the forward and backward."""
+    backwards = [event.time_range for event in events if event.name.startswith(_BACKWARD)]
+    steps = {id(event): event.time_range for event in events if event.name.startswith(_OPTIMIZER_STEP)}
+    return {
+        step: max([span.start, *(one.end for one in backwards if span.start <= one.start < span.end)])
+        for step, span in steps.items()
+    }
+
+
+def _group(event: Any, begins: dict[int, float]) -> str:
+    outer = event
+    while outer is not None and id(outer) not in begins:
+        outer = outer.cpu_parent
+    if outer is None:
+        return group_of(event.name)
+    if outer is event:  # Python between operations
+        return "optimizer" if begins[id(outer)] == event.time_range.start else "rest"
+    return "optimizer" if event.time_range.start >= begins[id(outer)] else group_of(event.name)

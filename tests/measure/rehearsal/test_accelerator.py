@@ -1,0 +1,83 @@
+"""Profiles of accelerators: what a step takes, what is refused, and files that Hydra composes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from callbacks.rehearsal import Rehearsal
+from imagenet_opt.cli.build import make
+from imagenet_opt.cli.overrides import config_folder
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.rehearsal.accelerator import Accelerator, write_profile
+from tests.conftest import composed
+
+PROFILES = sorted(file.stem for file in (config_folder() / "rehearse").glob("*.yaml"))
+
+
+def accelerator(**options: Any) -> Accelerator:
+    usual = {"images_per_second": 1000.0, "launch_seconds": 0.03, "copy_gb_per_second": 20.0}
+    return Accelerator(**({"name": "x", "pageable_gb_per_second": 5.0} | usual | options))
+
+
+def test_a_step_follows_from_the_batch_and_the_area_of_its_images() -> None:
+    one = accelerator()
+    assert one.step_seconds(500, 224) == pytest.approx(0.5)
+    assert one.step_seconds(500, 112) == pytest.approx(0.125)
+    assert one.step_seconds(300, 224, training=False) == pytest.approx(0.1)
+    assert one.copy_seconds(10**9) == pytest.approx(0.05)
+    assert one.read_back_seconds(10**9) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("images_per_second", 0), ("launch_seconds", -1), ("jitter", 1.0), ("copy_gb_per_second", float("nan"))],
+)
+def test_impossible_numbers_are_refused_by_their_key(key: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"callbacks.rehearsal.{key}={value}"):
+        accelerator(**{key: value})
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_of_conf_is_built_and_sets_what_a_rehearsal_needs(name: str) -> None:
+    config = composed("data=folder", "+experiment=aggressive", f"+rehearse={name}", "model.num_classes=3")
+    assert config.data.resize_on == "device"
+    assert (config.trainer.accelerator, config.trainer.precision) == ("cpu", "32-true")
+    assert not config.callbacks.acceleration.compile and not config.callbacks.acceleration.channels_last
+    rehearsal = make(config.callbacks.rehearsal, "callbacks.rehearsal")
+    assert rehearsal.simulated == f"simulated {name}"
+    assert rehearsal.accelerator.source
+    assert rehearsal.accelerator.estimate, "of none of them all numbers were measured"
+
+
+def test_values_of_the_user_win_over_the_profile() -> None:
+    config = composed("+rehearse=a10g", "callbacks.rehearsal.images_per_second=300", "data.batch_size=17")
+    assert (config.callbacks.rehearsal.images_per_second, config.data.batch_size) == (300, 17)
+
+
+def test_a_written_profile_is_composed_as_it_was(tmp_path: Path) -> None:
+    written = accelerator(
+        name='my "A10G"',
+        images_per_second=1234.5,
+        launch_seconds=1e-7,
+        jitter=0.02,
+        source="x: # y",
+        estimate=False,
+    )
+    (tmp_path / "rehearse").mkdir()
+    write_profile(tmp_path / "rehearse/mine.yaml", written, machine="host\nwith 8 CPUs")
+    text = (tmp_path / "rehearse/mine.yaml").read_text()
+    assert "# Measured on host\\nwith 8 CPUs, 20" in text
+    assert yaml.safe_load(text)["defaults"] == ["/rehearsed"]
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        config = compose("train", [f"hydra.searchpath=[file://{tmp_path}]", "+rehearse=mine"])
+    rehearsal: Rehearsal = make(OmegaConf.create(config).callbacks.rehearsal, "callbacks.rehearsal")
+    assert rehearsal.accelerator == written
+
+
+def test_a_profile_that_cannot_be_written_is_a_mistake_of_the_user(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot write"):
+        write_profile(tmp_path / "none/mine.yaml", accelerator(), machine="here")

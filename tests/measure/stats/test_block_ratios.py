@@ -1,0 +1,76 @@
+import math
+
+import numpy as np
+import pytest
+
+from imagenet_opt.measure.stats.block_ratios import block_ratios, measured_ratios, student_quantile
+from imagenet_opt.measure.stats.intervals import verdict
+
+
+@pytest.mark.parametrize(
+    ("probability", "freedom", "expected"),
+    [
+        (0.975, 1, 12.7062),
+        (0.975, 2, 4.3027),
+        (0.975, 3, 3.1824),
+        (0.995, 5, 4.0321),
+        (0.95, 10, 1.8125),
+        (0.999, 30, 3.3852),
+    ],
+)
+def test_quantiles_are_those_of_printed_tables(probability: float, freedom: int, expected: float) -> None:
+    assert student_quantile(probability, freedom) == pytest.approx(expected, abs=6e-5)
+
+
+def test_what_slowed_a_whole_round_is_no_noise() -> None:
+    slow = [1.0, 0.5, 0.8, 1.1]
+    values = {"start": [100 * s for s in slow], "step": [120 * s for s in slow]}
+    (found,) = block_ratios(values, [("step", "start")])
+    assert found.ratio == pytest.approx(1.2)
+    assert (found.low, found.high) == pytest.approx((1.2, 1.2))
+    assert verdict(found) == "faster"
+
+
+def test_the_interval_is_that_of_a_regression_on_names_and_rounds() -> None:
+    """Two ways to the same numbers: least squares with a dummy for each name and round."""
+    random = np.random.default_rng(0)
+    logs = random.normal(0, 0.05, (3, 4)) + np.array([[4.0], [4.1], [3.9]])
+    design = [
+        [float(i == name) for i in range(3)] + [float(j == r) for j in range(1, 4)]
+        for name in range(3)
+        for r in range(4)
+    ]
+    coefficients, squares, *_ = np.linalg.lstsq(np.array(design), logs.ravel(), rcond=None)
+    reach = 3.7074 * math.sqrt(float(squares[0]) / 6) * math.sqrt(2 / 4)  # t of 99.5 % one-sided, 6 degrees of freedom
+    values = {name: np.exp(row).tolist() for name, row in zip("abc", logs, strict=True)}
+    found = block_ratios(values, [("b", "a")], num_comparisons=5)[0]
+    middle = coefficients[1] - coefficients[0]
+    assert math.log(found.ratio) == pytest.approx(middle)
+    assert (math.log(found.low), math.log(found.high)) == pytest.approx((middle - reach, middle + reach), rel=1e-4)
+
+
+def test_of_many_things_that_do_not_differ_hardly_any_family_names_one() -> None:
+    """Ten comparisons of equals, 400 times: one in twenty families at most may err, give or take chance."""
+    random = np.random.default_rng(1)
+    names = [str(i) for i in range(11)]
+    errors = 0
+    for _ in range(400):
+        rounds = random.normal(0, 0.2, 4)
+        values = {name: np.exp(random.normal(0, 0.03, 4) + rounds).tolist() for name in names}
+        found = block_ratios(values, [(name, "0") for name in names[1:]])
+        errors += any(verdict(ratio) != "no difference" for ratio in found)
+    assert errors / 400 < 0.08
+
+
+def test_a_single_round_says_nothing() -> None:
+    (found,) = block_ratios({"a": [1.0], "b": [2.0]}, [("b", "a")])
+    assert (found.ratio, verdict(found)) == (pytest.approx(2.0), "undecided")
+
+
+def test_what_failed_in_a_round_is_compared_with_nothing() -> None:
+    pairs = [("b", "a"), ("c", "a")]
+    values = {"a": [1.0, 1.1, 1.2], "b": [2.0, 2.3, 2.4], "c": [9.0]}
+    expected = block_ratios({name: values[name] for name in "ab"}, pairs[:1])
+    assert measured_ratios(values, pairs) == {"b": expected[0]}
+    assert measured_ratios(values | {"a": []}, pairs) == {}
+    assert measured_ratios({"a": [], "b": []}, pairs) == {}

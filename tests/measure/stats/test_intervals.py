@@ -1,0 +1,82 @@
+"""The interval of a median against a simulation and against values worked out by hand."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from imagenet_opt.measure.stats.intervals import Estimate, coverage, median_interval, ratio_interval, verdict
+
+
+@pytest.mark.parametrize(
+    ("num", "low", "high", "covers"),
+    [  # from the table of the binomial distribution with p = 1/2: 1 - 2 P(X < low)
+        (1, 1, 1, 0.0),
+        (2, 1, 2, 0.5),
+        (5, 1, 5, 0.9375),
+        (6, 1, 6, 0.96875),
+        (8, 1, 8, 0.9921875),
+        (9, 2, 8, 0.9609375),
+        (12, 3, 10, 0.961426),
+        (15, 4, 12, 0.964844),
+        (20, 6, 15, 0.958611),
+    ],
+)
+def test_the_interval_is_the_nearest_pair_that_holds_the_median_often_enough(
+    num: int, low: int, high: int, covers: float
+) -> None:
+    values = np.random.default_rng(num).permutation(np.arange(1, num + 1)).tolist()
+    found = median_interval(values)
+    assert (found.low, found.high, found.num) == (low, high, num)
+    assert found.coverage == pytest.approx(covers, abs=1e-6)
+    assert found.median == np.median(values)
+
+
+def test_coverage_is_the_share_of_all_patterns_of_values_above_and_below_the_median() -> None:
+    patterns = list(product((0, 1), repeat=7))
+    for left_out in (0, 1, 2):
+        holds = sum(left_out < sum(above) < 7 - left_out for above in patterns)
+        assert coverage(7, left_out) == pytest.approx(holds / len(patterns))
+
+
+def test_the_interval_holds_the_median_of_a_skewed_distribution_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    found = [median_interval(row.tolist()) for row in rng.exponential(size=(4000, 9))]
+    hits = np.mean([one.low <= np.log(2) <= one.high for one in found])
+    assert hits == pytest.approx(found[0].coverage, abs=0.015)
+
+
+def test_it_agrees_with_a_bootstrap_of_many_values() -> None:
+    values = np.random.default_rng(1).normal(100, 5, size=60)
+    resampled = np.median(np.random.default_rng(2).choice(values, size=(5000, 60)), axis=1)
+    found = median_interval(values.tolist())
+    np.testing.assert_allclose((found.low, found.high), np.quantile(resampled, (0.025, 0.975)), atol=0.6)
+
+
+def test_no_values_have_no_median() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        median_interval([])
+
+
+def test_ratios_are_of_values_of_the_same_round() -> None:
+    machine = [1.0, 0.5, 2.0, 1.0, 0.25, 1.5]  # its mood, which both share
+    found = ratio_interval([200 * mood for mood in machine], [100 * mood for mood in machine])
+    assert found[:3] == (2.0, 2.0, 2.0)
+    assert ratio_interval([1.0, 2.0, 3.0], [1.0, 1.0]).num == 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "num", "says"),
+    [
+        (1.1, 1.3, 6, "faster"),
+        (0.7, 0.9, 6, "slower"),
+        (0.99, 1.2, 6, "no difference"),
+        (1.0, 1.2, 6, "no difference"),
+        (1.1, 1.3, 4, "undecided"),
+        (1.1, 1.1, 1, "undecided"),
+    ],
+)
+def test_a_verdict_needs_an_interval_clear_of_one_and_enough_rounds(
+    low: float, high: float, num: int, says: str
+) -> None:
+    assert verdict(Estimate((low + high) / 2, low, high, coverage(num, 0), num)) == says

@@ -1,0 +1,135 @@
+"""Reads with several requests in flight: the numbers, on requests whose times are known, and the threads."""
+
+import heapq
+import itertools
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from imagenet_opt.errors import ReadTimeout
+from imagenet_opt.measure.storage import read_depths
+from imagenet_opt.measure.storage.read_depths import DepthReads, Indices, Request, read_at_depths, summary
+
+IMAGE_BYTES = 110_000
+
+
+def simulated(
+    depth: int,
+    *,
+    latency: float,
+    bytes_per_second: float | None = None,
+    seconds: float = 3.0,
+    images: int = 1,
+    every: int = 0,
+    late: float = 0.0,
+    cpus: float = 0.1,
+) -> DepthReads:
+    """`depth` readers, each with one request after the other, on a clock of its own; measured after one ramp-up."""
+    free = [0.0] * depth
+    requests: list[Request] = []
+    line_free_at, num_bytes = 0.0, images * IMAGE_BYTES
+    while free[0] < 3 * seconds:
+        began = heapq.heappop(free)
+        done = began + latency + (late if every and len(requests) % every == 0 else 0)
+        if bytes_per_second:
+            line_free_at = done = max(line_free_at, done) + num_bytes / bytes_per_second
+        requests.append(Request(began, done, images, num_bytes))
+        heapq.heappush(free, done)
+    return summary(requests, depth, seconds, 2 * seconds, cpus=cpus)
+
+
+@pytest.mark.parametrize("depth", [1, 16, 64])
+def test_littles_law(depth: int) -> None:
+    found = simulated(depth, latency=0.13)
+    assert_allclose(found.images_per_second, depth / 0.13)
+    assert_allclose(found.windows, depth / 0.13)  # answers come all at once, windows of 0.5 s hold 3 or 4 such bursts
+    assert_allclose(found.megabytes_per_second, depth / 0.13 * 0.11)
+    assert_allclose([found.latency_median, found.latency_p99], 0.13)
+    assert found.ceiling.estimate.num == 6
+    assert found.ceiling.facts["latency_median"] == found.latency_median
+
+
+def test_bandwidth_is_shared() -> None:
+    found = simulated(64, latency=0.1, bytes_per_second=20e6, images=4)
+    assert_allclose(found.megabytes_per_second, 20, rtol=0.01)
+    assert_allclose(found.images_per_second, 20e6 / IMAGE_BYTES, rtol=0.01)
+    assert_allclose(found.latency_median, 64 * 4 * IMAGE_BYTES / 20e6, rtol=0.01)
+
+
+def test_late_answers_show_in_the_tail_alone() -> None:
+    found = simulated(16, latency=0.01, every=50, late=0.2)
+    assert_allclose([found.latency_median, found.latency_p95, found.latency_p99], [0.01, 0.01, 0.21])
+    assert_allclose(found.images_per_second, 16 / (0.01 + 0.2 / 50), rtol=0.05)
+
+
+def test_requests_count_for_the_time_in_which_they_ran() -> None:
+    """One that began before and one that ends later count in part; one after the end not at all."""
+    requests = [Request(0, 2, 10, 2_000_000), Request(6, 8, 10, 2_000_000), Request(7, 9, 10, 1)]
+    found = summary(requests, 2, 1, 7)
+    assert_allclose(found.windows, [5, 0, 0, 0, 0, 5])
+    assert_allclose(found.megabytes_per_second, 2 / 6)
+    assert found.num_requests == 1
+    assert found.latency_median == 2
+
+
+def test_all_in_flight_at_once_and_nothing_read_twice() -> None:
+    together = threading.Barrier(4, timeout=20)
+    read_indices: list[int] = []
+
+    def read(indices: Indices) -> list[bytes]:
+        together.wait()  # three readers would never get on
+        read_indices.extend(indices.tolist())
+        return [bytes(1000)] * len(indices)
+
+    groups = np.arange(24).reshape(8, 3)
+    (found,) = read_at_depths(read, groups, depths=(4, 16), seconds=20)
+    assert sorted(read_indices) == list(range(24))
+    assert (found.depth, found.num_requests, found.num_unanswered) == (4, 8, 0)
+    assert_allclose(found.megabytes_per_second / np.mean(found.windows), 0.001)
+
+
+def test_a_read_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock moves by 20 ms at each look; a sleep ends when the second read hangs."""
+    never, hanging = threading.Event(), threading.Event()
+
+    def read(indices: Indices) -> list[bytes]:
+        if indices[0] == 1:
+            hanging.set()
+            never.wait()
+        return [b"image"]
+
+    clock = SimpleNamespace(
+        monotonic=itertools.count(0, 0.02).__next__, process_time=lambda: 0.0, sleep=lambda _: hanging.wait(60)
+    )
+    monkeypatch.setattr(read_depths, "time", clock)
+    (found,) = read_at_depths(read, np.arange(1000)[:, None], depths=(1,), seconds=0.1)
+    never.set()
+    assert (found.num_requests, found.num_unanswered) == (1, 1)
+
+
+def test_a_storage_that_answers_nothing() -> None:
+    never = threading.Event()
+
+    def read(indices: Indices) -> list[bytes]:
+        never.wait()
+        return []
+
+    with pytest.raises(ReadTimeout, match="none of 2 reads"):
+        read_at_depths(read, np.arange(10)[:, None], depths=(2,), seconds=0.05)
+    never.set()
+
+
+def test_errors_of_reads_are_raised() -> None:
+    def read(indices: Indices) -> list[bytes]:
+        raise OSError(5, "Input/output error")
+
+    def endless() -> Iterator[Indices]:
+        while True:
+            yield np.zeros(1, np.int64)
+
+    with pytest.raises(OSError, match="Input/output error"):
+        read_at_depths(read, endless(), depths=(1, 4))

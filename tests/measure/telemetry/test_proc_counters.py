@@ -1,0 +1,140 @@
+"""The machine's columns against psutil's counters, and a training's against processes that really compute."""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import psutil
+import pytest
+
+from imagenet_opt.measure.telemetry.proc_counters import Machine, Training, host_rows
+
+
+def compute(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def work(seconds: float, name: str, done: "multiprocessing.synchronize.Event") -> None:
+    with open("/proc/self/comm", "w") as comm:
+        comm.write(name)
+    compute(seconds)
+    done.set()
+    time.sleep(60)
+
+
+@pytest.fixture
+def child() -> Iterator[multiprocessing.Process]:
+    context = multiprocessing.get_context("fork")
+    done = context.Event()
+    process = context.Process(target=work, args=(0.3, "pt_data_worker", done))
+    yield process, done
+    process.kill()
+    process.join()
+
+
+def between(low: dict[str, float], value: dict[str, float], high: dict[str, float]) -> None:
+    for name, expected in low.items():
+        assert expected - 1e-6 <= value[name] <= high[name] + 1e-6, name
+
+
+def test_counters_are_psutils() -> None:
+    def theirs() -> dict[str, float]:
+        cpus = psutil.cpu_times(percpu=True)
+        network = psutil.net_io_counters(pernic=True)
+        percent = {
+            f"cpu{i}_percent": 100 * (c.user + c.nice + c.system + c.irq + c.softirq + c.steal)
+            for i, c in enumerate(cpus)
+            if i in os.sched_getaffinity(0)
+        }
+        received = {"network_received_mb_per_second": sum(n.bytes_recv for k, n in network.items() if k != "lo") / 1e6}
+        return percent | (received if set(network) - {"lo"} else {})
+
+    machine = Machine()
+    between(theirs(), machine.counts(), theirs())
+
+
+def test_disks_are_psutils_without_those_that_lie_upon_others() -> None:
+    def theirs() -> float:
+        upon = ("loop", "ram", "zram", "dm-", "md")
+        disks = psutil.disk_io_counters(perdisk=True)
+        whole = [disk for name, disk in disks.items() if os.path.exists(f"/sys/block/{name}")]
+        names = [name for name in disks if os.path.exists(f"/sys/block/{name}")]
+        return sum(d.read_bytes for n, d in zip(names, whole, strict=True) if not n.startswith(upon)) / 1e6
+
+    if not psutil.disk_io_counters():
+        pytest.skip("this machine tells of no disk")
+    before = theirs()
+    assert before <= Machine().counts()["disk_read_mb_per_second"] <= theirs()
+
+
+def test_memory_is_psutils() -> None:
+    memory = psutil.virtual_memory()
+    levels = Machine().levels()
+    assert levels["memory_used_gib"] == pytest.approx((memory.total - memory.available) / 2**30, abs=0.3)
+    assert 0 < levels["page_cache_gib"] <= memory.total / 2**30
+
+
+def test_a_worker_is_found_counted_and_forgotten(child, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagenet_opt.measure.telemetry.proc_counters._FIND_SECONDS", 0.0)
+    process, done = child
+    training = Training(os.getpid())
+    before = training.counts()["workers_cpu_percent"]
+    assert (before, training.levels()) == (0.0, {"num_workers": 0.0})
+    process.start()
+    until = time.monotonic() + 30
+    while training.levels() == {"num_workers": 0.0}:
+        training.counts()
+        assert time.monotonic() < until
+    first = psutil.Process(process.pid).cpu_times()
+    assert done.wait(30)
+    counted = training.counts()["workers_cpu_percent"]
+    assert 30 - 100 * (first.user + first.system) - 3 <= counted <= 60
+    process.kill()
+    process.join()
+    assert training.counts()["workers_cpu_percent"] == counted
+    assert training.levels() == {"num_workers": 0.0}
+
+
+def test_other_children_are_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = multiprocessing.get_context("fork")
+    done = context.Event()
+    process = context.Process(target=work, args=(0.0, "wandb-core", done))
+    process.start()
+    assert done.wait(30)
+    training = Training(os.getpid())
+    training.counts()
+    assert training.levels() == {"num_workers": 0.0}
+    process.kill()
+    process.join()
+
+
+def test_the_trainers_rate_is_the_share_of_a_cpu_that_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are two seconds apart on an injected clock; the CPU time is the kernel's."""
+    now = 0.0
+    monkeypatch.setattr("imagenet_opt.measure.telemetry.proc_counters.monotonic", lambda: now)
+    rows = host_rows(os.getpid())
+    cpu = [time.process_time()]
+    first = next(rows)
+    cpu.append(time.process_time())
+    assert np.isnan(first["trainer_cpu_percent"]) and np.isnan(first["cpu_pressure_percent"])
+    compute(0.3)
+    cpu.append(time.process_time())
+    now = 2.0
+    row = next(rows)
+    cpu.append(time.process_time())
+    seconds = row["trainer_cpu_percent"] / 100 * now
+    assert cpu[2] - cpu[1] - 0.03 <= seconds <= cpu[3] - cpu[0] + 0.03
+    assert row.keys() == first.keys()
+
+
+def test_a_trainer_that_has_ended_has_no_rate() -> None:
+    process = multiprocessing.get_context("fork").Process(target=int)
+    process.start()
+    rows = host_rows(process.pid)
+    next(rows)
+    process.join()
+    assert np.isnan(next(rows)["trainer_cpu_percent"])

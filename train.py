@@ -11,8 +11,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from imagenet_opt.cli.composition import check_all
-from imagenet_opt.cli.overrides import complete, config_folder, follow_job, report_mistakes
+from imagenet_opt.cli.mistakes import report_mistakes
+from imagenet_opt.config.compose import check_all
+from imagenet_opt.config.overrides import complete, config_folder, follow_job
 from imagenet_opt.errors import Preempted, WorkerDied
 from imagenet_opt.run.signals import stop
 
@@ -22,15 +23,15 @@ def train(config: DictConfig) -> None:
     process_began = psutil.Process().create_time()
     from lightning.pytorch.utilities import rank_zero_info
 
-    from imagenet_opt.cli.alone import keep_others_out
-    from imagenet_opt.cli.build import build_run
-    from imagenet_opt.cli.console import quiet
-    from imagenet_opt.cli.preempted import STATUS, clear, record
-    from imagenet_opt.cli.summary import print_summary, simulated, summarize, write_summary
     from imagenet_opt.data.prefetcher import died
     from imagenet_opt.run.checkpoint import step_files
     from imagenet_opt.run.peers import explain
     from imagenet_opt.run.wandb_run import finish
+    from imagenet_opt.training.build_run import build_run
+    from imagenet_opt.training.folder_lock import keep_others_out
+    from imagenet_opt.training.preempted import STATUS, clear, record
+    from imagenet_opt.training.quiet import quiet
+    from imagenet_opt.training.summary import print_summary, simulated, summarize, write_summary
 
     import_seconds = time.time() - process_began
     quiet()

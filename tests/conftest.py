@@ -2,9 +2,11 @@
 
 import logging
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,12 @@ from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 
-from imagenet_opt.cli import composition
-from imagenet_opt.cli.overrides import config_folder
+from imagenet_opt.config import compose as composition
+from imagenet_opt.config import overrides
+from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.data.loading import Loading
+from imagenet_opt.probe import isolated
+from tests.processes import Forked
 
 torch.set_num_threads(1)
 torch.ones((), requires_grad=True).backward()  # if the first backward is a compiled one, no forked process can have one
@@ -98,3 +103,25 @@ def hold_images(num: int, monkeypatch: pytest.MonkeyPatch) -> None:
         return forward(layer, images)
 
     monkeypatch.setattr(torch.nn.Conv2d, "forward", small)
+
+
+@pytest.fixture
+def own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration with a folder of experiments that may be written, without those that were found here."""
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    for entry in config_folder().iterdir():
+        (conf / entry.name).symlink_to(entry) if entry.name != "experiment" else (conf / entry.name).mkdir()
+    for file in (config_folder() / "experiment").glob("*.yaml"):
+        if not file.name.startswith("tuned_"):
+            (conf / "experiment" / file.name).write_text(file.read_text())
+    for module in (overrides, composition):  # which has it by name
+        monkeypatch.setattr(module, "config_folder", lambda: conf)
+    return conf
+
+
+@pytest.fixture(autouse=True)
+def forked_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of `call_apart` are forked from one that has imported torch, which saves seconds each."""
+    quick = SimpleNamespace(**vars(subprocess) | {"Popen": Forked})
+    monkeypatch.setattr(isolated, "subprocess", quick)

@@ -19,7 +19,7 @@ from imagenet_opt.errors import ImagenetOptError
 
 _SECONDS = 120
 _REPOSITORY = Path(__file__).parents[1]
-_IMPORTED = ["imagenet_opt.cli.build", "imagenet_opt.cli.summary", "imagenet_opt.cli.composition"]
+_IMPORTED = ["imagenet_opt.config.build", "imagenet_opt.training.summary", "imagenet_opt.config.compose"]
 """By the process that `Forked` forks; most of what the programs here import."""
 
 

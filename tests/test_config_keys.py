@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from imagenet_opt.cli.overrides import config_folder
+from imagenet_opt.config.overrides import config_folder
 from tests.conftest import composed
 
 FROZEN = Path(__file__).with_name("config_keys.txt")

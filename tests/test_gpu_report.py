@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import yaml
 
-from imagenet_opt.cli.sheets import strict_json
 from imagenet_opt.cli.study_outcome import Outcome
 from imagenet_opt.cli.study_plan import Plan, StepsFile
 from imagenet_opt.cli.study_request import read_study
 from imagenet_opt.cli.study_sheet import sheets
 from imagenet_opt.data.index import scan_split
 from imagenet_opt.data.store import FolderStore
-from imagenet_opt.measure.sheet import Column, Sheet
+from imagenet_opt.display.table import Column, Sheet
+from imagenet_opt.display.terminal_table import strict_json
 from tests.cli.studies import small_request, speed
 from tests.gpu import first, needed, repeated, report, small_card
 

@@ -65,7 +65,7 @@ def test_imports_stay_within_the_walls() -> None:
         (PACKAGE / "measure/stats/rate.py", "imagenet_opt.cli.main"),
         (PACKAGE / "measure/stats/rate.py", "lightning"),
         (PACKAGE / "run/signals.py", "omegaconf"),
-        (PACKAGE / "cli/build.py", "callbacks.mixing"),
+        (PACKAGE / "config/build.py", "callbacks.mixing"),
         (CALLBACKS / "mixing.py", "callbacks.throughput"),
         (CALLBACKS / "mixing.py", "hydra"),
     ],

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.cli.build import build_run
 from imagenet_opt.run.metrics_csv import read_rows
+from imagenet_opt.training.build_run import build_run
 from tests.conftest import composed
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.cli.composition import composed
+from imagenet_opt.config.compose import composed
 from tests.test_train import RECORDER, REPOSITORY, TINY, environment, metrics, opened
 
 pytestmark = pytest.mark.slow

@@ -13,14 +13,16 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_opt.cli.build import build_run, make
-from imagenet_opt.cli.overrides import config_folder, report_mistakes
-from imagenet_opt.cli.summary import print_summary
+from imagenet_opt.cli.mistakes import report_mistakes
 from imagenet_opt.cli.sweep_page import write_page
 from imagenet_opt.cli.sweep_rows import Row, print_table
-from imagenet_opt.cli.targets import check_targets, leaves
-from imagenet_opt.cli.terminal import make_printable, printable
+from imagenet_opt.config.allowed_targets import check_targets, leaves
+from imagenet_opt.config.build import make
+from imagenet_opt.config.overrides import config_folder
+from imagenet_opt.display.printable import make_printable, printable
 from imagenet_opt.errors import ConfigError, ImagenetOptError
+from imagenet_opt.training.build_run import build_run
+from imagenet_opt.training.summary import print_summary
 from tests.conftest import composed
 
 REPOSITORY = Path(__file__).parents[1]
@@ -69,10 +71,10 @@ def test_every_target_of_the_projects_own_configuration_is_on_the_list() -> None
         "hydra.utils.get_method",
         "hydra.utils.call",
         "functools.partial",
-        "imagenet_opt.cli.build.os.system",
+        "imagenet_opt.config.build.os.system",
         "imagenet_opt.cli.sweep._run",
         "imagenet_opt.cli.sweep.run_job",
-        "imagenet_opt.cli.apart.subprocess.Popen",
+        "imagenet_opt.probe.isolated.subprocess.Popen",
         "imagenet_opt.data.datamodule.folder_data.__globals__",
         "imagenet_opt.data.datamodule",
         "callbacks.progress_bar.sys.exit",
@@ -310,7 +312,7 @@ def option(call: ast.Call, name: str) -> Any:
     return found.value if isinstance(found, ast.Constant) else None
 
 
-OWN_PIPES = "imagenet_opt/cli/apart.py"
+OWN_PIPES = "imagenet_opt/probe/isolated.py"
 """Pickles what a process sends to the one that it started, and back."""
 UNPICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "_pickle"}
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_opt.cli.overrides import config_folder
-from imagenet_opt.cli.secrets import looks_secret, names_secret
+from imagenet_opt.config.overrides import config_folder
+from imagenet_opt.config.secrets import looks_secret, names_secret
 from imagenet_opt.errors import ConfigError
 from tests.conftest import composed
 

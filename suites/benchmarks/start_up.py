@@ -20,7 +20,7 @@ from imagenet_opt.data.index import FileIndex, open_split
 from imagenet_opt.machine import usable_cpus, versions
 
 LIBRARIES = "torch, torchvision, lightning.pytorch, timm, hydra"
-PACKAGE = "imagenet_opt.cli.build, imagenet_opt.cli.summary, imagenet_opt.cli.overrides"
+PACKAGE = "imagenet_opt.config.build, imagenet_opt.training.summary, imagenet_opt.config.overrides"
 
 
 def import_seconds(modules: str, before: str) -> float:

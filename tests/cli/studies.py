@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.cli.overrides import config_folder
 from imagenet_opt.cli.study_request import Request, read_study
+from imagenet_opt.config.overrides import config_folder
 
 
 def small_request(name: str, folder: Path, *overrides: str, seconds: float = 0.1, **options: Any) -> Request:

@@ -21,7 +21,7 @@ from imagenet_opt.cli.bench_plan import Plan, make_plan, measure
 from imagenet_opt.cli.bench_report import Report, as_json, data_facts
 from imagenet_opt.cli.bench_table import print_report
 from imagenet_opt.cli.bench_turn import check_peer_batch, run_turn, write_packed
-from imagenet_opt.cli.overrides import report_mistakes
+from imagenet_opt.cli.mistakes import report_mistakes
 from imagenet_opt.data.batch import RaggedBatch
 from imagenet_opt.data.index import FileIndex, open_split
 from imagenet_opt.data.loading import Loading
@@ -301,7 +301,7 @@ def test_ours_that_dies_ends_the_run(index: FileIndex, monkeypatch: pytest.Monke
 
 def test_a_thread_that_dies_ends_the_turn() -> None:
     code = (
-        "import threading, time; from imagenet_opt.cli.apart import _end_with; threading.excepthook = _end_with\n"
+        "import threading, time; from imagenet_opt.probe.isolated import _end_with; threading.excepthook = _end_with\n"
         "def fail(): raise ValueError('in a thread')\n"
         "threading.Thread(target=fail).start(); time.sleep(60)"
     )

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch.nn.functional import cross_entropy
 
-from imagenet_opt.cli import memory_need, pack
+from imagenet_opt.cli import pack
 from imagenet_opt.cli.check import HELP, main, parse
 from imagenet_opt.data.examine import examine
 from imagenet_opt.data.index import scan_split
@@ -20,6 +20,7 @@ from imagenet_opt.data.loader import Seat, train_loader
 from imagenet_opt.errors import CheckpointMismatch, CheckpointNotFound, ConfigError
 from imagenet_opt.machine import GIB
 from imagenet_opt.model.network import build_network
+from imagenet_opt.probe import memory_need
 from tests.conftest import loading, write_images
 
 Check = Callable[..., tuple[int, dict[str, dict[str, object]], str]]

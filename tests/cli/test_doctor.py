@@ -10,11 +10,11 @@ from hydra import compose, initialize_config_dir
 
 from imagenet_opt.cli.doctor import HELP, main, parse, write
 from imagenet_opt.cli.doctor_apply import Trial, apply, cure_of, write_experiment
-from imagenet_opt.cli.doctor_stages import Patient
-from imagenet_opt.cli.overrides import complete
+from imagenet_opt.config.overrides import complete
 from imagenet_opt.errors import ConfigError, WorkerDied
 from imagenet_opt.measure.diagnosis import CAUSES, STAGES, Finding, read_diagnosis
 from imagenet_opt.measure.verdict import judge
+from imagenet_opt.probe.testbed import Patient
 from tests.measure.test_verdict import STORIES
 
 
@@ -88,7 +88,7 @@ def test_an_examination_in_which_experiments_fail_is_kept(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("imagenet_opt.cli.doctor_stages.drain", worker_dies)
+    monkeypatch.setattr("imagenet_opt.probe.testbed.drain", worker_dies)
     monkeypatch.setattr(Patient, "_fit", no_memory)
     file = tmp_path / "doctor.json"
     with pytest.raises(SystemExit) as end:

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.doctor_environment import look_around, look_at_run
-from imagenet_opt.cli.doctor_stages import Patient
+from imagenet_opt.config.compose import composed
+from imagenet_opt.probe.testbed import Patient
 from tests.conftest import write_images
 
 SMALL = ("data.batch_size=8", "data.image_size=32", "data.num_workers=1", "trainer.accelerator=cpu")

@@ -8,11 +8,8 @@ import pytest
 import torch
 
 from imagenet_opt.cli import doctor_reading
-from imagenet_opt.cli.composition import composed
-from imagenet_opt.cli.doctor_ceilings import Span
 from imagenet_opt.cli.doctor_examination import NUM_EXPERIMENTS, Examination
-from imagenet_opt.cli.doctor_fit import Watched
-from imagenet_opt.cli.doctor_stages import Patient
+from imagenet_opt.config.compose import composed
 from imagenet_opt.errors import ConfigError, WorkerDied
 from imagenet_opt.measure.diagnosis import STAGES
 from imagenet_opt.measure.evidence import Evidence
@@ -21,6 +18,9 @@ from imagenet_opt.measure.storage.page_cache import Residency
 from imagenet_opt.measure.storage.read_depths import DepthReads
 from imagenet_opt.measure.telemetry.gpu import GpuState
 from imagenet_opt.measure.unjudged import NOT_MEASURED, conclude, is_judged
+from imagenet_opt.probe.fit_timer import Watched
+from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.throughput import Span
 from tests.conftest import write_images
 
 COLD = {"reads_in_flight": 8.0, "num_workers": 2.0, "batch_size": 8.0}

@@ -5,7 +5,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from imagenet_opt.cli.doctor_fit import _phase
+from imagenet_opt.probe.fit_timer import _phase
 from imagenet_opt.run.action_clock import saves
 
 

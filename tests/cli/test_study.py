@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import wandb
 
-from imagenet_opt.claim import claim
 from imagenet_opt.cli import study, study_steps
-from imagenet_opt.cli.alone import FILE
-from imagenet_opt.cli.sheets import about
 from imagenet_opt.cli.study import parse
 from imagenet_opt.cli.study_output import log_sheets, write_outputs
+from imagenet_opt.display.table import Column, Sheet
+from imagenet_opt.display.terminal_table import about
 from imagenet_opt.errors import ConfigError, RunFolderError
-from imagenet_opt.measure.sheet import Column, Sheet
+from imagenet_opt.file_lock import claim
+from imagenet_opt.training.folder_lock import FILE
 
 MINE = """
 title: A trial

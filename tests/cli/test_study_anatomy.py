@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from imagenet_opt.cli.study_anatomy import Anatomy, Compiled, TrainingStep, anatomy_of, compiled, run, seen, sheets_of
 from imagenet_opt.cli.study_request import Request
 from imagenet_opt.cli.study_subject import Subject, subject_of
+from imagenet_opt.display.table import Sheet
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.anatomy import Part
 from imagenet_opt.measure.peak import MatmulPeak
-from imagenet_opt.measure.sheet import Sheet
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.measure.telemetry.torch_profile import GROUPS, Operation
 from tests.cli.studies import small_request

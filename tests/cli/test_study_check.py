@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.cli.overrides import config_folder
 from imagenet_opt.cli.study_check import check_rows
 from imagenet_opt.cli.study_plan import Plan, StepsFile
 from imagenet_opt.cli.study_request import read_study
+from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.errors import ConfigError
 from tests.cli.turns import steps_outcome
 

@@ -4,9 +4,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from imagenet_opt.cli.overrides import complete, config_folder
 from imagenet_opt.cli.study_plan import Plan, Row, StepsFile
 from imagenet_opt.cli.study_request import read_study
+from imagenet_opt.config.overrides import complete, config_folder
 from imagenet_opt.errors import ConfigError
 
 STEPS = [

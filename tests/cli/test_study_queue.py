@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.cli import study_queue
-from imagenet_opt.cli.composition import composed
-from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.study_queue import drain, run, slowed
+from imagenet_opt.config.compose import composed
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.probe.testbed import Patient
 from tests.cli.studies import small_request
 from tests.conftest import write_images
 

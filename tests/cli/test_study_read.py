@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from imagenet_opt.cli import study_read
-from imagenet_opt.cli.composition import composed
-from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.study_read import Files, in_blocks, read, run, turn, used_up
+from imagenet_opt.config.compose import composed
 from imagenet_opt.data.pack import pack
 from imagenet_opt.data.pack_plan import PackOptions
 from imagenet_opt.errors import ConfigError, DataError
@@ -14,6 +13,7 @@ from imagenet_opt.measure.read_sheet import Setting
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.measure.storage.page_cache import evict, residency
 from imagenet_opt.measure.storage.parallel_reads import ReadPass
+from imagenet_opt.probe.testbed import Patient
 from tests.cli.studies import small_request
 from tests.conftest import write_images
 

@@ -12,12 +12,12 @@ import pytest
 from lightning.pytorch import LightningModule
 
 from imagenet_opt.cli import study_scaling_turn
-from imagenet_opt.cli.apart import call_apart
 from imagenet_opt.cli.study_request import checked_options
 from imagenet_opt.cli.study_scaling import Scaling, sheet
 from imagenet_opt.cli.study_scaling_turn import Job, StepRate, Stretch, train
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import Rounds
+from imagenet_opt.probe.isolated import call_apart
 from tests.cli.studies import small_request
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from imagenet_opt.cli import study_apart
-from imagenet_opt.cli.apart import Hung
 from imagenet_opt.cli.kept import Kept
 from imagenet_opt.cli.study_apart import apart
 from imagenet_opt.cli.study_sheet import sheets
 from imagenet_opt.cli.study_steps import begin, measure_speeds, run
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed
+from imagenet_opt.probe.isolated import Hung
 from tests.cli.studies import TINY, small_request
 from tests.cli.turns import Processes, Words, announced, steps_outcome
 

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.cli import study_torchscript
-from imagenet_opt.cli.apart import call_apart
 from imagenet_opt.cli.study_subject import subject_of
 from imagenet_opt.cli.study_torchscript import EAGER, WAYS, Found, Job, measure, sheet_of
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
+from imagenet_opt.probe.isolated import call_apart
 from tests.cli.studies import TINY, small_request
 
 CPU = (*TINY, "trainer.accelerator=cpu")

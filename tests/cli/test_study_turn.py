@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.cli.doctor_stages import Patient, at_one_size
 from imagenet_opt.cli.study_turn import LossJob, SpeedJob, losses, speed
 from imagenet_opt.errors import ConfigError, OutOfMemory
+from imagenet_opt.probe.testbed import Patient, at_one_size
 from tests.cli.studies import TINY
-from tests.cli.test_build import composed
+from tests.config.test_build import composed
 from tests.conftest import hold_images
 
 WHY = r"^4 images at once do not fit into the device's memory .*; set model\.micro_batch_size=2, "

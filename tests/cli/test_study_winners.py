@@ -7,13 +7,13 @@ import pytest
 import yaml
 
 from imagenet_opt.cli import study_apart
-from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.kept import Kept
 from imagenet_opt.cli.study_outcome import Outcome
 from imagenet_opt.cli.study_steps import measure_speeds
 from imagenet_opt.cli.study_turn import TogetherJob
 from imagenet_opt.cli.study_winners import choose, keep_winners, measure_together, words_of
-from imagenet_opt.cli.tuned import host
+from imagenet_opt.config.compose import composed
+from imagenet_opt.config.experiment_file import host
 from imagenet_opt.measure.parity import Parity
 from tests.cli.turns import Processes, announced, steps_outcome
 

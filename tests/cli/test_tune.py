@@ -13,21 +13,21 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from imagenet_opt import machine
-from imagenet_opt.cli import tune_memory
-from imagenet_opt.cli.apart import Hung
-from imagenet_opt.cli.build import build_run
-from imagenet_opt.cli.overrides import complete
-from imagenet_opt.cli.run_size import largest_size
 from imagenet_opt.cli.tune import HELP, main, parse
 from imagenet_opt.cli.tune_loader import LoaderSetting, tune_loader
-from imagenet_opt.cli.tune_memory import MemoryTrials, most_images
 from imagenet_opt.cli.tune_turns import Turns
-from imagenet_opt.cli.tuned import how_to_train, write_tuned
+from imagenet_opt.config.build import largest_size
+from imagenet_opt.config.experiment_file import how_to_train, write_tuned
+from imagenet_opt.config.overrides import complete
 from imagenet_opt.data.loader import Seat
 from imagenet_opt.errors import ConfigError, StorageFailed
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
-from tests.cli.test_build import composed, tiny
+from imagenet_opt.probe import memory
+from imagenet_opt.probe.isolated import Hung
+from imagenet_opt.probe.memory import MemoryTrials, most_images
+from imagenet_opt.training.build_run import build_run
+from tests.config.test_build import composed, tiny
 from tests.conftest import loading, write_images
 
 CPU = torch.device("cpu")
@@ -253,7 +253,7 @@ def test_out_of_memory_ends_the_trial_only(
     images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
 ) -> None:
     config = tiny(tmp_path, images_root, "model.num_classes=3")
-    monkeypatch.setattr(tune_memory, "SPARE", 0.9999)
+    monkeypatch.setattr(memory, "SPARE", 0.9999)
     trials = MemoryTrials(config)
     assert not trials.fits(16), "any other end is an error"
     assert not list(tmp_path.glob("run*")) and len(trials.tried) == 1

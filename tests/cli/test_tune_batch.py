@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from imagenet_opt.cli.apart import Hung
 from imagenet_opt.cli.tune_batch import Batch, _fit, _grow
-from imagenet_opt.cli.tune_memory import MemoryTrials
 from imagenet_opt.cli.tune_turns import Changes, Turns
 from imagenet_opt.errors import ConfigError, OutOfMemory
 from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
+from imagenet_opt.probe.isolated import Hung
+from imagenet_opt.probe.memory import MemoryTrials
 
 
 @dataclass

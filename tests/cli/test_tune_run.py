@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from imagenet_opt.cli.tune_memory import job_of
 from imagenet_opt.cli.tune_run import Tuning, _tune_device, _with_number
-from imagenet_opt.cli.tune_trial import rate
 from imagenet_opt.cli.tune_turns import Turns
 from imagenet_opt.errors import OutOfMemory
 from imagenet_opt.measure.stats.rounds import Deadline
-from tests.cli.test_build import composed, tiny
+from imagenet_opt.probe.device_steps import rate
+from imagenet_opt.probe.memory import job_of
+from tests.config.test_build import composed, tiny
 from tests.conftest import hold_images, loading, write_images
 
 

@@ -15,8 +15,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from imagenet_opt.cli.build import build_run
 from imagenet_opt.measure.telemetry.host_syncs import HostWaits
+from imagenet_opt.training.build_run import build_run
 from tests.conftest import composed
 
 pytestmark = [pytest.mark.usefixtures("checked"), pytest.mark.filterwarnings("ignore:.*does not have many workers")]

@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from imagenet_opt.cli.doctor import main
-from imagenet_opt.cli.overrides import config_folder
+from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.measure.diagnosis import CAUSES, STAGES, read_diagnosis
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def test_a_profile_is_kept_for_rehearsals(tmp_path: Path, monkeypatch: pytest.Mo
     for entry in config_folder().iterdir():
         if entry.name != "rehearse":
             (tmp_path / "conf" / entry.name).symlink_to(entry)
-    monkeypatch.setattr("imagenet_opt.cli.overrides.config_folder", lambda: tmp_path / "conf")
+    monkeypatch.setattr("imagenet_opt.config.overrides.config_folder", lambda: tmp_path / "conf")
     main([*overrides, "--budget=20s", "--record-profile"])
     (file,) = (tmp_path / "conf/rehearse").glob("*.yaml")
     profile = OmegaConf.load(file).callbacks.rehearsal

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.cli.tune_memory import MemoryTrials
-from tests.cli.test_build import tiny
+from imagenet_opt.probe.memory import MemoryTrials
+from tests.config.test_build import tiny
 
 
 @pytest.mark.slow

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.cli.overrides import follow_job
-from imagenet_opt.cli.preempted import SWEEP_JOB, leave
+from imagenet_opt.config.overrides import follow_job
 from imagenet_opt.errors import ConfigError, Preempted
 from imagenet_opt.run.slurm import folder_name, requeue
+from imagenet_opt.training.preempted import SWEEP_JOB, leave
 
 
 @pytest.mark.parametrize(

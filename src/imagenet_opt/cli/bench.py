@@ -98,9 +98,8 @@ def bench(options: Options) -> "Report":
     from imagenet_opt import machine
     from imagenet_opt.cli.bench_plan import make_plan, measure
     from imagenet_opt.cli.bench_report import Report, data_facts
-    from imagenet_opt.cli.build import make
-    from imagenet_opt.cli.composition import composed
-    from imagenet_opt.cli.run_size import device_of
+    from imagenet_opt.config.build import device_of, make
+    from imagenet_opt.config.compose import composed
     from imagenet_opt.data.datamodule import cache_folder
 
     config = composed(options.overrides)

@@ -13,13 +13,13 @@ import numpy as np
 from imagenet_opt.cli.bench_job import CEILING, OWN, REGION, WORKER, Job
 from imagenet_opt.cli.bench_peers import PEERS
 from imagenet_opt.cli.bench_turn import run_turn, write_packed
-from imagenet_opt.cli.progress import announced
 from imagenet_opt.data.budget import fit_loader
 from imagenet_opt.data.index import FileIndex
 from imagenet_opt.data.loading import Loading
 from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.data.shards import ShardIndex
 from imagenet_opt.data.subset import subset
+from imagenet_opt.display.progress import announced
 from imagenet_opt.errors import ConfigError, DataError
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed, interleave
 from imagenet_opt.measure.turn import Turn

@@ -11,7 +11,7 @@ from rich.table import Table
 from imagenet_opt.cli.bench_job import OWN
 from imagenet_opt.cli.bench_peers import PEERS
 from imagenet_opt.cli.bench_report import Report, describe, method, versions
-from imagenet_opt.cli.terminal import printable
+from imagenet_opt.display.printable import printable
 from imagenet_opt.measure.stats.intervals import LEAST_COVERAGE, Estimate, median_interval, verdict
 
 TARGET = 0.85

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_opt import machine
-from imagenet_opt.cli.apart import call_apart
 from imagenet_opt.cli.bench_job import CEILING, OWN, Job
 from imagenet_opt.cli.bench_peers import PEERS
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats import physics
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.measure.turn import Turn, take_turn
+from imagenet_opt.probe.isolated import call_apart
 
 
 def run_turn(job: Job) -> Turn:

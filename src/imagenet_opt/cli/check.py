@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imagenet_opt.cli.arguments import Parser, check_writable
-from imagenet_opt.cli.progress import progress
+from imagenet_opt.display.progress import progress
 from imagenet_opt.errors import ConfigError, EmptyClass, printable
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from omegaconf import DictConfig
 
-    from imagenet_opt.cli.data_set import DataSet
+    from imagenet_opt.config.dataset import DataSet
     from imagenet_opt.data.index import FileIndex
     from imagenet_opt.data.shards import ShardIndex
     from imagenet_opt.data.verdict import Verdict
@@ -113,8 +113,8 @@ def parse(argv: list[str]) -> Options:
 
 def check(options: Options) -> "tuple[list[Verdict], dict[str, Any] | None]":
     """All verdicts, and with ckpt accuracies. Raises ImagenetOptError where nothing can be looked at."""
-    from imagenet_opt.cli.composition import composed
-    from imagenet_opt.cli.data_set import data_of
+    from imagenet_opt.config.compose import composed
+    from imagenet_opt.config.dataset import data_of
     from imagenet_opt.data.preflight_classes import judge_classes
     from imagenet_opt.data.sampling import spread_over_classes
     from imagenet_opt.data.verdict import Verdict
@@ -193,9 +193,9 @@ def _decoding(name: str, index: "Index", rows: "Rows", timeout_seconds: float) -
 
 def _memory(config: "DictConfig", num_classes: int) -> "list[Verdict]":
     """Of a training step on a GPU, where the run is for one."""
-    from imagenet_opt.cli.memory_need import gpu_bytes, judge_need
-    from imagenet_opt.cli.run_size import wants_gpu
+    from imagenet_opt.config.build import wants_gpu
     from imagenet_opt.data.verdict import Verdict
+    from imagenet_opt.probe.memory_need import gpu_bytes, judge_need
 
     if not wants_gpu(config):
         return []

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
-from imagenet_opt.cli.measuring import begin_measuring
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.probe.isolated import begin_measuring
 
 if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
     from omegaconf import DictConfig
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> None:
         return
     options = parse(argv)
     begin_measuring()
-    from imagenet_opt.cli.composition import composed
+    from imagenet_opt.config.compose import composed
     from imagenet_opt.measure.unjudged import is_judged
 
     config = composed(options.overrides)
@@ -116,12 +116,12 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
     from lightning.pytorch import seed_everything
     from rich.console import Console
 
-    from imagenet_opt.cli.console import quiet
     from imagenet_opt.cli.doctor_examination import NUM_EXPERIMENTS, Examination
-    from imagenet_opt.cli.doctor_stages import Patient
     from imagenet_opt.cli.doctor_table import print_diagnosis
-    from imagenet_opt.cli.progress import announced
+    from imagenet_opt.display.progress import announced
     from imagenet_opt.measure.unjudged import conclude
+    from imagenet_opt.probe.testbed import Patient
+    from imagenet_opt.training.quiet import quiet
 
     quiet()
     if not torch.cuda.is_available() and "rehearsal" not in config.callbacks:

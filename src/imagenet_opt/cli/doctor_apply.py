@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.cli.tuned import host, how_to_train, write_tuned
+from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
 from imagenet_opt.measure.diagnosis import Diagnosis, Finding
 from imagenet_opt.measure.evidence import evidence_of
 from imagenet_opt.measure.stats.intervals import TURNS, Estimate, ratio_interval, surely_faster
@@ -80,8 +80,8 @@ def _why_nothing(found: Diagnosis) -> str:
 
 def try_out(overrides: tuple[str, ...], cure: Finding, *, seconds: float, cold: bool) -> Trial:
     """Full runs in turns; cold: each on files that are dropped from the page cache before."""
-    from imagenet_opt.cli.composition import composed
-    from imagenet_opt.cli.doctor_stages import Patient
+    from imagenet_opt.config.compose import composed
+    from imagenet_opt.probe.testbed import Patient
 
     patients = [Patient(composed(overrides)), Patient(composed((*overrides, *cure.overrides)))]
     rates: tuple[list[float], list[float]] = ([], [])

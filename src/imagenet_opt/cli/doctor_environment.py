@@ -6,12 +6,12 @@ import os
 import numpy as np
 
 from imagenet_opt import machine
-from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.data.image_file import REFUSED, open_image
 from imagenet_opt.measure.data_place import DataPlace
 from imagenet_opt.measure.diagnosis import Finding
 from imagenet_opt.measure.environment.check import check_environment
 from imagenet_opt.measure.environment.setup import Setup
+from imagenet_opt.probe.testbed import Patient
 
 _LOOKED_AT = 200
 """Files whose place and size tell those of the data set."""

@@ -11,12 +11,8 @@ import torch
 from omegaconf import OmegaConf
 
 from imagenet_opt import machine
-from imagenet_opt.cli.doctor_ceilings import SKIPPED_ROUNDS_COLD, Span, watched_ceiling
 from imagenet_opt.cli.doctor_environment import look_around, look_at_run, mb_per_image, megapixels
-from imagenet_opt.cli.doctor_fit import Watched
 from imagenet_opt.cli.doctor_reading import Announce, Reading
-from imagenet_opt.cli.doctor_samples import Index, Rows
-from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.errors import ConfigError, printable
 from imagenet_opt.measure.diagnosis import Finding
 from imagenet_opt.measure.environment.gpu import check_gpu
@@ -28,6 +24,10 @@ from imagenet_opt.measure.storage.limit import mixed_rate
 from imagenet_opt.measure.telemetry.gpu import GpuState
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION
 from imagenet_opt.measure.unjudged import NOT_MEASURED
+from imagenet_opt.probe.fit_timer import Watched
+from imagenet_opt.probe.samples import Index, Rows
+from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, watched_ceiling
 
 NUM_EXPERIMENTS = 14
 _CHECKED = ("loader_warm", "loader_cold", "decode_one", "decode_all", "full_warm", "full_cold")

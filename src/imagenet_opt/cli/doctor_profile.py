@@ -20,11 +20,11 @@ def record_profile(config: "DictConfig", *, seconds: float) -> None:
 
     Raises ConfigError without a GPU, and for another network or size than the ones that profiles are of.
     """
-    from imagenet_opt.cli.doctor_ceilings import Span, watched_ceiling
-    from imagenet_opt.cli.doctor_stages import Patient
-    from imagenet_opt.cli.overrides import config_folder
+    from imagenet_opt.config.overrides import config_folder
     from imagenet_opt.machine import versions
     from imagenet_opt.measure.rehearsal.accelerator import Accelerator, write_profile
+    from imagenet_opt.probe.testbed import Patient
+    from imagenet_opt.probe.throughput import Span, watched_ceiling
 
     patient = Patient(config)
     if patient.device.type != "cuda":

@@ -8,9 +8,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from imagenet_opt.cli.doctor_ceilings import Span
-from imagenet_opt.cli.doctor_samples import Rows
-from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.data.depth import FIRST
 from imagenet_opt.errors import ImagenetOptError, printable
 from imagenet_opt.measure.stats.rate import Ceiling
@@ -18,6 +15,9 @@ from imagenet_opt.measure.storage.first_touch import NOT_MEMORY_SECONDS, FirstTo
 from imagenet_opt.measure.storage.limit import StorageLimit, storage_limit
 from imagenet_opt.measure.storage.page_cache import MOSTLY, Eviction, Residency
 from imagenet_opt.measure.storage.read_depths import DEPTHS, DepthReads, read_at_depths
+from imagenet_opt.probe.samples import Rows
+from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.throughput import Span
 
 Announce = Callable[[str], None]
 """Told what is measured next."""

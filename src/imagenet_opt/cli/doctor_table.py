@@ -6,7 +6,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from imagenet_opt.cli.terminal import printable
+from imagenet_opt.display.printable import printable
 from imagenet_opt.measure.confidence import confidence, is_unverified
 from imagenet_opt.measure.diagnosis import STAGES, Diagnosis, Finding
 from imagenet_opt.measure.evidence import BUSY_ENOUGH, evidence_of

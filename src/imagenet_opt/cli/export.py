@@ -16,6 +16,7 @@ from imagenet_opt.errors import CheckpointError, ConfigError, ModelError
 
 if TYPE_CHECKING:  # torch and timm take seconds to import: not before the arguments are right
     from torch import Tensor, nn
+from imagenet_opt.model.network import RECIPE
 
 HELP = """Write the network of a checkpoint as one file that other programs open.
 
@@ -38,8 +39,6 @@ The file is opened anew and given random images; it appears under its name only 
 within 0.001 of the largest one."""
 
 KEYS = ("ckpt", "format", "out", "image_size")
-RECIPE = ("name", "num_classes", "blurpool", "small_stem")
-"""What `build_network` takes, by its keys in the group model and in checkpoints."""
 NUM_IMAGES = 8
 TOLERANCE = 1e-3
 """How far a logit may be off, as a share of the largest logit."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagenet_opt.cli.arguments import Parser
-from imagenet_opt.cli.progress import duration, progress, size
-from imagenet_opt.cli.terminal import printable
+from imagenet_opt.display.printable import printable
+from imagenet_opt.display.progress import duration, progress, size
 from imagenet_opt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def parse(argv: list[str]) -> Options:
 
 def run(options: Options) -> "Tally":
     """Touch all files that are left, and say how that went. Raises ImagenetOptError."""
-    from imagenet_opt.cli.data_set import compose_data
+    from imagenet_opt.config.dataset import compose_data
     from imagenet_opt.data.files import files_of
     from imagenet_opt.data.hydrate import Part, Tally
     from imagenet_opt.data.journal import Journal

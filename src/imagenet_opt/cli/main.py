@@ -31,7 +31,7 @@ def main() -> None:
     elif name == "--version":
         print(f"imagenet-opt {__version__}")
     else:
-        from imagenet_opt.cli.overrides import report_mistakes
+        from imagenet_opt.cli.mistakes import report_mistakes
 
         report_mistakes(lambda: run(name, argv))
 

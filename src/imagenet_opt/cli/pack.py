@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from imagenet_opt.cli.progress import progress, size
-from imagenet_opt.cli.terminal import printable
+from imagenet_opt.display.printable import printable
+from imagenet_opt.display.progress import progress, size
 from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.machine import usable_cpus
 

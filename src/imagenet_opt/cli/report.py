@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_opt.cli.arguments import Parser
-from imagenet_opt.cli.terminal import printable
+from imagenet_opt.display.printable import printable
 from imagenet_opt.errors import ConfigError
 
 HELP = """Say why the GPU waits: in short here, as a whole in one HTML file that opens anywhere, without a network.
@@ -51,9 +51,9 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     from rich.console import Console
 
+    from imagenet_opt.atomic_file import write_whole
     from imagenet_opt.cli.report_files import read_record
     from imagenet_opt.cli.report_summary import print_summary
-    from imagenet_opt.cli.whole_file import write_whole
     from imagenet_opt.measure.report.page import render
 
     record = read_record(options.run)

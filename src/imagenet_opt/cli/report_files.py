@@ -6,12 +6,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from imagenet_opt.cli.sweep_rows import SUMMARY, read_summary
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure import diagnosis
 from imagenet_opt.measure.report.record import Record
 from imagenet_opt.measure.telemetry import timeline
 from imagenet_opt.run import metrics_csv
+from imagenet_opt.training.summary import SUMMARY, read_summary
 
 CONFIG = Path(".hydra/config.yaml")
 OVERRIDES = Path(".hydra/overrides.yaml")

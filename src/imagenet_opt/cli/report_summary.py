@@ -5,7 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from imagenet_opt.cli.doctor_table import print_diagnosis
-from imagenet_opt.cli.terminal import printable
+from imagenet_opt.display.printable import printable
 from imagenet_opt.measure.report.difference import Row, careful, rule_rows, verdict_rows
 from imagenet_opt.measure.report.record import Record
 from imagenet_opt.measure.report.tiles import epoch, rates, tiles

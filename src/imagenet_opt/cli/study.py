@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imagenet_opt.cli.arguments import Parser, check_writable
-from imagenet_opt.cli.measuring import begin_measuring
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.probe.isolated import begin_measuring
 
 if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
     from imagenet_opt.cli.study_request import Request
-    from imagenet_opt.measure.sheet import Sheet
+    from imagenet_opt.display.table import Sheet
 
 HELP = """What is each optimisation worth here? Measured in turns, side by side, with intervals.
 
@@ -73,8 +73,8 @@ def main(argv: list[str]) -> None:
     begin_measuring()
     is_new = not options.request.folder.exists()
     prepare(options.request)
-    from imagenet_opt.cli.sheets import about, print_sheets
     from imagenet_opt.cli.study_output import log_sheets, write_outputs
+    from imagenet_opt.display.terminal_table import about, print_sheets
 
     with removed_if_empty(options.request.folder, is_new):
         facts = about(options.request.command)
@@ -112,8 +112,8 @@ def parse(argv: list[str]) -> Options:
 
 
 def _request(found: Namespace, command: str) -> "Request":
-    from imagenet_opt.cli.overrides import config_folder
     from imagenet_opt.cli.study_request import Request, read_study
+    from imagenet_opt.config.overrides import config_folder
 
     shipped = config_folder() / "study"
     _check_words(found.overrides, shipped)
@@ -165,9 +165,9 @@ def _flag(name: str) -> str:
 
 def prepare(request: "Request") -> None:
     """The folder, with nobody else in it, and what can be known to be wrong. Raises ImagenetOptError."""
-    from imagenet_opt.cli.alone import keep_others_out
-    from imagenet_opt.cli.composition import composed
-    from imagenet_opt.cli.console import quiet
+    from imagenet_opt.config.compose import composed
+    from imagenet_opt.training.folder_lock import keep_others_out
+    from imagenet_opt.training.quiet import quiet
 
     quiet()
     composed(request.overrides)
@@ -177,7 +177,7 @@ def prepare(request: "Request") -> None:
 @contextmanager
 def removed_if_empty(folder: Path, is_new: bool) -> Iterator[None]:
     """A folder that is_new, which this process holds, where an error leaves nothing in it."""
-    from imagenet_opt.cli.alone import FILE
+    from imagenet_opt.training.folder_lock import FILE
 
     try:
         yield

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from imagenet_opt.cli.apart import call_apart, limit
-from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.study_request import Request, checked_options
+from imagenet_opt.display.progress import announced
+from imagenet_opt.display.table import Cell, Column, Plot, Series, Sheet
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.anatomy import Part, parts
 from imagenet_opt.measure.peak import MatmulPeak, matmul_peak, memory_bandwidth
-from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.measure.stretch import seconds_per_call
 from imagenet_opt.measure.telemetry.torch_profile import (
@@ -24,6 +23,7 @@ from imagenet_opt.measure.telemetry.torch_profile import (
     timed_operations,
 )
 from imagenet_opt.measure.work import counted_work
+from imagenet_opt.probe.isolated import call_apart, limit
 
 if TYPE_CHECKING:
     from imagenet_opt.cli.study_subject import Subject
@@ -92,8 +92,8 @@ def run(request: Request) -> list[Sheet]:
 
 def measured(job: Job) -> dict[str, Any]:
     """An Anatomy as JSON has it; called in a process of its own. Raises TurnFailed."""
-    from imagenet_opt.cli.console import quiet
     from imagenet_opt.cli.study_subject import subject_of
+    from imagenet_opt.training.quiet import quiet
 
     quiet()
     subject = subject_of(job.overrides)

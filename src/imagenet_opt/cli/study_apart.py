@@ -5,15 +5,15 @@ from functools import partial
 
 from omegaconf import OmegaConf
 
-from imagenet_opt.cli.apart import Hung, call_apart, limit
-from imagenet_opt.cli.composition import composed
-from imagenet_opt.cli.doctor_run import removed_afterwards
 from imagenet_opt.cli.kept import Kept
 from imagenet_opt.cli.study_outcome import Speed
 from imagenet_opt.cli.study_request import Request
 from imagenet_opt.cli.study_turn import LossJob, SpeedJob
+from imagenet_opt.config.compose import composed
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats.rounds import TurnFailed
+from imagenet_opt.probe.isolated import Hung, call_apart, limit
+from imagenet_opt.probe.throwaway_run import removed_afterwards
 
 _COMPILING_SECONDS = 1800.0
 """What compiling may take of a turn, beside the limit of any call."""

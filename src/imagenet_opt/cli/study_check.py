@@ -7,14 +7,13 @@ import torch
 from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_opt.cli.build import check_types, make, precision_of
-from imagenet_opt.cli.composition import composed
-from imagenet_opt.cli.export import RECIPE
 from imagenet_opt.cli.study_plan import Plan
+from imagenet_opt.config.build import check_types, make, precision_of
+from imagenet_opt.config.compose import composed
 from imagenet_opt.data.loading import Loading
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.model.classifier import Classifier
-from imagenet_opt.model.network import build_network
+from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import build_optimizer
 
 
@@ -30,7 +29,7 @@ def check_rows(plan: Plan) -> None:
 
 
 def _check(config: DictConfig) -> None:
-    """What steps are made of, as cli/build.py checks it. Raises ConfigError."""
+    """What steps are made of, as config/build.py checks it. Raises ConfigError."""
     model, data = _plain(config.model), _plain(config.data)
     network = {name: model.pop(name) for name in RECIPE}
     network["num_classes"] = network["num_classes"] or 1  # null: as many as the data has

@@ -13,10 +13,10 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from imagenet_opt.cli.progress import duration
 from imagenet_opt.cli.study_outcome import Outcome
 from imagenet_opt.cli.study_sheet import MEASURES, gaps, rates, ratios_of
-from imagenet_opt.cli.terminal import printable
+from imagenet_opt.display.printable import printable
+from imagenet_opt.display.progress import duration
 
 _KEPT_SECONDS = 1.0
 """Starting a turn's process takes longer; what is there sooner was measured before."""

@@ -4,13 +4,13 @@ import sys
 from collections.abc import Callable, Iterable
 from statistics import median
 
-from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.kept import Kept
-from imagenet_opt.cli.progress import duration
 from imagenet_opt.cli.study_apart import has_losses, losses_of
 from imagenet_opt.cli.study_outcome import Outcome, Speed
 from imagenet_opt.cli.study_plan import Row
 from imagenet_opt.cli.study_turn import LossJob
+from imagenet_opt.config.compose import composed
+from imagenet_opt.display.progress import duration
 from imagenet_opt.measure.parity import Parity, parity
 from imagenet_opt.measure.stats.rounds import TurnFailed
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from omegaconf import OmegaConf, open_dict
 
-from imagenet_opt.cli.build import make
-from imagenet_opt.cli.composition import composed
-from imagenet_opt.cli.overrides import config_folder
-from imagenet_opt.cli.sheets import strict_json
+from imagenet_opt.atomic_file import write_whole
 from imagenet_opt.cli.study_request import KINDS, Request
-from imagenet_opt.cli.whole_file import write_whole
+from imagenet_opt.config.build import make
+from imagenet_opt.config.compose import composed
+from imagenet_opt.config.overrides import config_folder
+from imagenet_opt.display.table import Plot, Sheet
+from imagenet_opt.display.terminal_table import strict_json
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.sheet import Plot, Sheet
 from imagenet_opt.run.wandb_run import finish
 
 

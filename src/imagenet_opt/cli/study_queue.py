@@ -8,17 +8,17 @@ from functools import partial
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from imagenet_opt.cli.composition import composed
-from imagenet_opt.cli.doctor_stages import Patient
-from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_rounds import KeptTurns, rounds_of
+from imagenet_opt.config.compose import composed
 from imagenet_opt.data.loader import train_loader
 from imagenet_opt.data.loading import Loading
 from imagenet_opt.data.prefetcher import DevicePrefetcher
+from imagenet_opt.display.progress import announced
+from imagenet_opt.display.table import Sheet
 from imagenet_opt.measure.queue_sheet import Drained, queue_sheet, scattered_sheet
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
-from imagenet_opt.measure.sheet import Sheet
+from imagenet_opt.probe.testbed import Patient
 
 _STARTING, _TIMED = 3, 5
 """Batches that are thrown away, and those that then tell how long the loader takes for one."""

@@ -8,19 +8,19 @@ from functools import partial
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from imagenet_opt.cli.composition import composed
-from imagenet_opt.cli.doctor_samples import Rows, Samples
-from imagenet_opt.cli.doctor_stages import Patient
-from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_rounds import rounds_of
+from imagenet_opt.config.compose import composed
 from imagenet_opt.data.order import block_size_for
 from imagenet_opt.data.reader import Reader
 from imagenet_opt.data.shards import ShardIndex
+from imagenet_opt.display.progress import announced
+from imagenet_opt.display.table import Sheet
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.read_sheet import COLD, WARM, Setting, State, read_sheet
-from imagenet_opt.measure.sheet import Sheet
 from imagenet_opt.measure.storage.parallel_reads import BatchRead, ReadPass, checked, read_shares, timed
+from imagenet_opt.probe.samples import Rows, Samples
+from imagenet_opt.probe.testbed import Patient
 
 _WARM_SHARE, _WARM_FILES = 4, 4096
 """A quarter of the files is kept in memory, so many at most unless a batch for each worker takes more: far more than a

@@ -11,10 +11,10 @@ import torch
 from omegaconf import OmegaConf
 from pydantic import TypeAdapter
 
-from imagenet_opt.cli.composition import composed
 from imagenet_opt.cli.kept import Kept
-from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.study_request import Request
+from imagenet_opt.config.compose import composed
+from imagenet_opt.display.progress import announced
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed, interleave
 

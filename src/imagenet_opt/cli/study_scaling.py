@@ -6,18 +6,17 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, PositiveInt, field_validator
 
 from imagenet_opt import machine
-from imagenet_opt.cli.apart import call_apart, limit
-from imagenet_opt.cli.composition import composed
-from imagenet_opt.cli.doctor_run import removed_afterwards
-from imagenet_opt.cli.run_size import wants_gpu
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_rounds import rounds_of
 from imagenet_opt.cli.study_scaling_turn import Job, StepRate
-from imagenet_opt.measure.interval import interval, ratio_cells, series
-from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
+from imagenet_opt.config.build import wants_gpu
+from imagenet_opt.config.compose import composed
+from imagenet_opt.display.table import Cell, Column, Plot, Series, Sheet, interval, ratio_cells, series
 from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
 from imagenet_opt.measure.stats.intervals import CONFIDENCE, median_interval
 from imagenet_opt.measure.stats.rounds import Rounds
+from imagenet_opt.probe.isolated import call_apart, limit
+from imagenet_opt.probe.throwaway_run import removed_afterwards
 
 COLUMNS = (
     Column("processes", "{:.0f}"),

@@ -10,16 +10,16 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from omegaconf import DictConfig, open_dict
 
-from imagenet_opt.cli.build import build_model, build_trainer, make, num_classes_of
-from imagenet_opt.cli.composition import composed
-from imagenet_opt.cli.doctor_fit import images_ahead, num_ready
-from imagenet_opt.cli.doctor_run import run_folder
-from imagenet_opt.cli.doctor_samples import listed
-from imagenet_opt.cli.doctor_stages import at_one_size
-from imagenet_opt.cli.no_halving import NoHalving, named_out_of_memory
+from imagenet_opt.config.build import build_model, build_trainer, make, num_classes_of
+from imagenet_opt.config.compose import composed
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.measure.stats import physics
 from imagenet_opt.measure.stats.rounds import TurnFailed
+from imagenet_opt.probe.fit_timer import images_ahead, num_ready
+from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
+from imagenet_opt.probe.samples import listed
+from imagenet_opt.probe.testbed import at_one_size
+from imagenet_opt.probe.throwaway_run import run_folder
 
 _LEAST_STEPS = 8
 _LISTED = 100_000

@@ -12,9 +12,19 @@ from torch import nn
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_rounds import rounds_of, what_torch_refuses
 from imagenet_opt.cli.study_subject import Subject, subject_of
-from imagenet_opt.measure.interval import RATIOS, interval, ratio_cells, series, shape_of
+from imagenet_opt.display.table import (
+    RATIOS,
+    Cell,
+    Column,
+    Plot,
+    Series,
+    Sheet,
+    interval,
+    ratio_cells,
+    series,
+    shape_of,
+)
 from imagenet_opt.measure.quantization import multiple_of, neighbour, padded_share
-from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
 from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
 from imagenet_opt.measure.stats.intervals import median_interval
 from imagenet_opt.measure.stretch import seconds_per_call

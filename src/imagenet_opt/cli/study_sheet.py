@@ -7,9 +7,8 @@ from typing import Any
 
 from imagenet_opt.cli.study_outcome import Outcome
 from imagenet_opt.cli.study_plan import Plan, Row
-from imagenet_opt.measure.interval import FAR
+from imagenet_opt.display.table import FAR, Cell, Column, Plot, Series, Sheet
 from imagenet_opt.measure.parity import Parity
-from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
 from imagenet_opt.measure.stats.block_ratios import Ratio, block_ratios
 from imagenet_opt.measure.stats.intervals import CONFIDENCE, verdict
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION, LaunchGaps

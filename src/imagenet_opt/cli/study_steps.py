@@ -6,9 +6,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from imagenet_opt.cli.build import precision_of
-from imagenet_opt.cli.composition import composed
-from imagenet_opt.cli.doctor_stages import Patient
 from imagenet_opt.cli.kept import Kept
 from imagenet_opt.cli.study_apart import plain, speed_of
 from imagenet_opt.cli.study_check import check_rows
@@ -20,11 +17,14 @@ from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_sheet import sheets
 from imagenet_opt.cli.study_turn import SpeedJob
 from imagenet_opt.cli.study_winners import keep_winners
-from imagenet_opt.cli.tuned import check_writable_experiments, unwritable
+from imagenet_opt.config.build import precision_of
+from imagenet_opt.config.compose import composed
+from imagenet_opt.config.experiment_file import check_writable_experiments, unwritable
+from imagenet_opt.display.table import Sheet
 from imagenet_opt.errors import ConfigError, printable
-from imagenet_opt.measure.sheet import Sheet
 from imagenet_opt.measure.stats.rounds import TurnFailed, interleave
 from imagenet_opt.measure.storage.page_cache import MOSTLY
+from imagenet_opt.probe.testbed import Patient
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_rounds import rounds_of, what_torch_refuses
 from imagenet_opt.cli.study_subject import Subject, subject_of
-from imagenet_opt.measure.interval import RATIOS, interval, ratio_cells, series
+from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Series, Sheet, interval, ratio_cells, series
 from imagenet_opt.measure.several_batches import Loss, backward_in_turn, backward_on_streams, in_turn_on_streams
-from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
 from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
 from imagenet_opt.measure.stats.intervals import median_interval
 from imagenet_opt.measure.stats.rounds import Rounds

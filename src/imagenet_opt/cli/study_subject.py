@@ -10,12 +10,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from imagenet_opt.cli.build import check_types, precision_of
-from imagenet_opt.cli.composition import composed
-from imagenet_opt.cli.export import RECIPE
-from imagenet_opt.cli.run_size import device_of
+from imagenet_opt.config.build import check_types, device_of, precision_of
+from imagenet_opt.config.compose import composed
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.network import build_network
+from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import build_optimizer
 
 _CLASSES = 1000

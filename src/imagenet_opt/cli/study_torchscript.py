@@ -13,16 +13,15 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from imagenet_opt.cli.apart import call_apart, limit
 from imagenet_opt.cli.study_request import Request, checked_options
 from imagenet_opt.cli.study_rounds import rounds_of
 from imagenet_opt.cli.study_subject import Subject, subject_of
-from imagenet_opt.measure.interval import RATIOS, interval, ratio_cells, series
-from imagenet_opt.measure.sheet import Cell, Column, Plot, Sheet
+from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Sheet, interval, ratio_cells, series
 from imagenet_opt.measure.stats.block_ratios import measured_ratios
 from imagenet_opt.measure.stats.intervals import median_interval
 from imagenet_opt.measure.stats.rounds import Rounds
 from imagenet_opt.measure.stretch import seconds_per_call
+from imagenet_opt.probe.isolated import call_apart, limit
 
 EAGER = "eager"
 _WARMUP = 5

@@ -51,12 +51,12 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
     """
     from lightning.pytorch import seed_everything
 
-    from imagenet_opt.cli.composition import composed
-    from imagenet_opt.cli.console import quiet
-    from imagenet_opt.cli.doctor_ceilings import Span, watched_ceiling
-    from imagenet_opt.cli.doctor_stages import Patient
-    from imagenet_opt.cli.no_halving import named_out_of_memory
+    from imagenet_opt.config.compose import composed
     from imagenet_opt.measure.telemetry.peak_memory import peak_gib
+    from imagenet_opt.probe.memory import named_out_of_memory
+    from imagenet_opt.probe.testbed import Patient
+    from imagenet_opt.probe.throughput import Span, watched_ceiling
+    from imagenet_opt.training.quiet import quiet
 
     quiet()
     config = composed((*job.overrides, STOPS))
@@ -85,13 +85,14 @@ def losses(job: LossJob) -> list[float]:
     from lightning.pytorch import seed_everything
     from omegaconf import open_dict
 
-    from imagenet_opt.cli.build import build_run, make, num_classes_of
-    from imagenet_opt.cli.composition import composed
-    from imagenet_opt.cli.console import quiet
-    from imagenet_opt.cli.doctor_run import only, run_folder
-    from imagenet_opt.cli.doctor_stages import at_one_size
-    from imagenet_opt.cli.no_halving import NoHalving, named_out_of_memory
+    from imagenet_opt.config.build import make, num_classes_of
+    from imagenet_opt.config.compose import composed
+    from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
+    from imagenet_opt.probe.testbed import at_one_size
+    from imagenet_opt.probe.throwaway_run import only, run_folder
     from imagenet_opt.run.metrics_csv import FILE
+    from imagenet_opt.training.build_run import build_run
+    from imagenet_opt.training.quiet import quiet
 
     quiet()
     config = composed((*job.overrides, STOPS))

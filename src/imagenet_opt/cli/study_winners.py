@@ -7,17 +7,17 @@ from statistics import median
 
 from imagenet_opt import machine
 from imagenet_opt.cli.kept import Kept
-from imagenet_opt.cli.sheets import now
 from imagenet_opt.cli.study_apart import plain, speed_of
 from imagenet_opt.cli.study_losses import FAILED
 from imagenet_opt.cli.study_outcome import Outcome, Speed
 from imagenet_opt.cli.study_plan import Row, key_of
 from imagenet_opt.cli.study_sheet import MEASURES, ratios_of, said
 from imagenet_opt.cli.study_turn import TogetherJob
-from imagenet_opt.cli.tuned import host, how_to_train, write_tuned
+from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
+from imagenet_opt.display.table import Column, Sheet
+from imagenet_opt.display.terminal_table import now
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.parity import Parity
-from imagenet_opt.measure.sheet import Column, Sheet
 from imagenet_opt.measure.stats.block_ratios import Ratio, block_ratios
 from imagenet_opt.measure.stats.intervals import verdict
 from imagenet_opt.measure.stats.rounds import TurnFailed, interleave

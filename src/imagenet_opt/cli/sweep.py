@@ -21,13 +21,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
+from imagenet_opt.atomic_file import write_whole
 from imagenet_opt.cli.handover import Handover
-from imagenet_opt.cli.preempted import STATUS, SWEEP_JOB, command, leave
-from imagenet_opt.cli.sweep_plugins import end_of_multirun
-from imagenet_opt.cli.sweep_rows import JOB, SUMMARY, Row, collect_rows, print_table, speed, write_csv
-from imagenet_opt.cli.whole_file import write_whole
+from imagenet_opt.cli.sweep_rows import JOB, Row, collect_rows, print_table, speed, write_csv
+from imagenet_opt.config.hydra_plugins import end_of_multirun
 from imagenet_opt.errors import Preempted
 from imagenet_opt.run.signals import stop
+from imagenet_opt.training.preempted import STATUS, SWEEP_JOB, command, leave
+from imagenet_opt.training.summary import SUMMARY
 
 log = logging.getLogger(__name__)
 

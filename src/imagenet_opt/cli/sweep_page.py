@@ -7,6 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 from jinja2 import Environment, FileSystemLoader
 
+from imagenet_opt.atomic_file import write_whole
 from imagenet_opt.cli.sweep_rows import (
     HTML,
     METRICS,
@@ -19,9 +20,8 @@ from imagenet_opt.cli.sweep_rows import (
     speed,
     varying,
 )
-from imagenet_opt.cli.whole_file import write_whole
+from imagenet_opt.display.theme import COLOURS, escaped, layout
 from imagenet_opt.measure.report import FOLDER
-from imagenet_opt.measure.report.look import COLOURS, escaped, layout
 
 _FAILED = COLOURS["wait"]
 _LINES = [colour for colour in COLOURS.values() if colour != _FAILED]

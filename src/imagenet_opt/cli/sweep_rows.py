@@ -6,23 +6,22 @@ import logging
 import math
 from pathlib import Path
 from textwrap import shorten
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from imagenet_opt.cli.terminal import printable
-from imagenet_opt.cli.whole_file import write_whole
+from imagenet_opt.atomic_file import write_whole
+from imagenet_opt.display.printable import printable
+from imagenet_opt.training.summary import IMAGES_PER_SECOND, read_summary
 
 log = logging.getLogger(__name__)
 
 JOB = "job.json"
-SUMMARY = "summary.json"
 CSV = "sweep.csv"
 HTML = "sweep.html"
-IMAGES_PER_SECOND = "throughput/images_per_second"
 WORKERS, PREFETCH = "loader/num_workers", "loader/prefetch_factor"
 NONE = "-"
 FEW_STEPS = "too few steps to trust"
@@ -64,9 +63,6 @@ class _Job(BaseModel):
     exit_code: int = Field(ge=-(2**31), lt=2**31)
 
 
-_NUMBERS = TypeAdapter(dict[str, Annotated[int, Field(ge=-(2**63), lt=2**63)] | float])
-
-
 def collect_rows(sweep_dir: Path) -> list[Row]:
     """All jobs that have ended, by job number; read from the folders alone. A damaged job.json is told and left out."""
     rows: list[Row] = []
@@ -85,14 +81,6 @@ def collect_rows(sweep_dir: Path) -> list[Row]:
 def _parameter(override: str) -> tuple[str, str]:
     name, _, value = override.partition("=")
     return name.lstrip("+"), value
-
-
-def read_summary(folder: Path) -> dict[str, float]:
-    """Empty where the job wrote none, or died while it wrote."""
-    try:
-        return _NUMBERS.validate_json((folder / SUMMARY).read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return {}
 
 
 def parameters(rows: list[Row]) -> list[str]:

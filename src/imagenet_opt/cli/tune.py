@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
-from imagenet_opt.cli.measuring import begin_measuring
-from imagenet_opt.cli.tuned import check_writable_experiments
+from imagenet_opt.config.experiment_file import check_writable_experiments
+from imagenet_opt.probe.isolated import begin_measuring
 
 HELP = """Which settings are the fastest here? Measured within a time, and kept only where they are faster beyond noise.
 
@@ -54,9 +54,9 @@ def main(argv: list[str]) -> None:
     check_writable_experiments()
     begin_measuring()
     command = shlex.join(["imagenet-opt", "tune", *argv])
-    from imagenet_opt.cli.sheets import about
     from imagenet_opt.cli.tune_output import print_tuning, sheets_of, write_experiment, write_json
     from imagenet_opt.cli.tune_run import tune
+    from imagenet_opt.display.terminal_table import about
 
     facts = about(command)
     found = tune(options.overrides, options.budget_seconds)

@@ -2,13 +2,20 @@
 
 from dataclasses import dataclass, field
 
-from imagenet_opt.cli.run_size import largest_size
-from imagenet_opt.cli.tune_memory import LIMIT_SECONDS, SPARE, MemoryTrials, Trial, most_images
 from imagenet_opt.cli.tune_turns import Changes, Turns
+from imagenet_opt.config.build import largest_size
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.fit_search import even_parts, largest_that_fits
 from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
+from imagenet_opt.probe.memory import (
+    LIMIT_SECONDS,
+    SPARE,
+    MemoryTrials,
+    Trial,
+    even_parts,
+    largest_that_fits,
+    most_images,
+)
 
 _LEAST_SECONDS = 60.0
 """That a trial may take whatever is left: our choice, above what a start and three steps of a GPU take."""

@@ -7,9 +7,8 @@ from itertools import product
 import torch
 from omegaconf import DictConfig
 
-from imagenet_opt.cli.build import precision_of
-from imagenet_opt.cli.run_size import num_processes
 from imagenet_opt.cli.tune_turns import COMPILE_KEY, Changes, Turns
+from imagenet_opt.config.build import num_processes, precision_of
 from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
 
 _ACCELERATION = "callbacks.acceleration"

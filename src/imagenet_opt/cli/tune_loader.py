@@ -6,15 +6,15 @@ from functools import partial
 from typing import Any
 
 from imagenet_opt import machine
-from imagenet_opt.cli.doctor_ceilings import SKIPPED_ROUNDS_COLD, Span, drain
-from imagenet_opt.cli.doctor_stages import Patient
-from imagenet_opt.cli.run_size import num_processes
 from imagenet_opt.cli.tune_turns import Changes
+from imagenet_opt.config.build import num_processes
 from imagenet_opt.data.loader import Seat, store_of, train_loader
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.climb import Climb, climb
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
+from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, drain
 
 ENOUGH = 1.2
 """Times what the device takes: storage has its moods, and the training process wants its share of the CPUs."""

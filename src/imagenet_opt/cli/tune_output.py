@@ -10,18 +10,18 @@ from typing import Any
 import torch
 
 from imagenet_opt import machine
-from imagenet_opt.cli.sheets import now, print_sheets, strict_json
-from imagenet_opt.cli.terminal import printable
+from imagenet_opt.atomic_file import write_whole
 from imagenet_opt.cli.tune_batch import Batch
 from imagenet_opt.cli.tune_loader import ENOUGH, Loader, LoaderSetting
 from imagenet_opt.cli.tune_run import Tuning
 from imagenet_opt.cli.tune_turns import Turns
-from imagenet_opt.cli.tuned import host, how_to_train, write_tuned
-from imagenet_opt.cli.whole_file import write_whole
+from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
+from imagenet_opt.display.printable import printable
+from imagenet_opt.display.table import Cell, Column, Sheet
+from imagenet_opt.display.terminal_table import now, print_sheets, strict_json
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.climb import LEAST_GAIN, Climb
 from imagenet_opt.measure.contest import UNTRIED
-from imagenet_opt.measure.sheet import Cell, Column, Sheet
 from imagenet_opt.measure.stats.intervals import TURNS, surely_faster
 
 _GAIN = f"{100 * (LEAST_GAIN - 1):.0f} %"

@@ -8,19 +8,19 @@ import torch
 from lightning.pytorch import seed_everything
 from omegaconf import DictConfig
 
-from imagenet_opt.cli.auto_batch import AUTO
-from imagenet_opt.cli.composition import composed
-from imagenet_opt.cli.console import quiet
-from imagenet_opt.cli.doctor_stages import Patient
-from imagenet_opt.cli.progress import announced
 from imagenet_opt.cli.tune_batch import Batch, tune_batch
 from imagenet_opt.cli.tune_compute import Compute, tune_compute
 from imagenet_opt.cli.tune_loader import Loader, tune_loader
-from imagenet_opt.cli.tune_memory import explained, lacks_memory, most_images, num_train
 from imagenet_opt.cli.tune_turns import Changes, Turns
+from imagenet_opt.config.compose import composed
+from imagenet_opt.display.progress import announced
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
+from imagenet_opt.probe.memory import explained, lacks_memory, most_images, num_train
+from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.training.auto_batch import AUTO
+from imagenet_opt.training.quiet import quiet
 
 COMPUTE_SHARE, BATCH_SHARE = 0.6, 0.85
 """Of the budget that may be over after each part; the loader has the rest, and what the others have left."""

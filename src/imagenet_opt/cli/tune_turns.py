@@ -7,12 +7,12 @@ from statistics import median
 
 from omegaconf import DictConfig, open_dict
 
-from imagenet_opt.cli.apart import Hung, call_apart
-from imagenet_opt.cli.composition import composed
-from imagenet_opt.cli.tune_memory import job_of
+from imagenet_opt.config.compose import composed
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.contest import Contest, hold_contest
 from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
+from imagenet_opt.probe.isolated import Hung, call_apart
+from imagenet_opt.probe.memory import job_of
 
 Changes = tuple[str, ...]
 """Overrides beside those of the command line."""
@@ -86,7 +86,7 @@ class Turns:
         with tempfile.TemporaryDirectory(prefix="imagenet_opt_tune_") as folder:
             job = job_of(config, folder) | {"seconds": seconds}
             try:
-                found = call_apart("imagenet_opt.cli.tune_trial.rate", job, limit_seconds=limit)
+                found = call_apart("imagenet_opt.probe.device_steps.rate", job, limit_seconds=limit)
             except Hung as error:
                 what = "compiled and measured" if compiles else "measured"
                 raise TurnFailed(f"not {what} within {limit:.0f} s: budget") from error

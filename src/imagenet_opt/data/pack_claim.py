@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from imagenet_opt.claim import claim
 from imagenet_opt.data.tar_shard import HALF
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.file_lock import claim
 
 CLAIM = "claim"
 """A file that is locked while a pack runs."""

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from imagenet_opt.measure.interval import interval, series
+from imagenet_opt.display.table import Cell, Column, Plot, Series, Sheet, interval, series
 from imagenet_opt.measure.queue_law import first_wait, hidden_steps, idle_share, mean_step_seconds, simulated_waits
-from imagenet_opt.measure.sheet import Cell, Column, Plot, Series, Sheet
 from imagenet_opt.measure.stats.intervals import median_interval
 
 WAITED = 0.2

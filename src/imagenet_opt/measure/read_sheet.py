@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from imagenet_opt.measure.interval import interval, series
-from imagenet_opt.measure.sheet import Cell, Column, Plot, Sheet
+from imagenet_opt.display.table import Cell, Column, Plot, Sheet, interval, series
 from imagenet_opt.measure.stats.block_ratios import measured_ratios
 from imagenet_opt.measure.stats.intervals import Estimate, median_interval, verdict
 from imagenet_opt.measure.storage.parallel_reads import ReadPass

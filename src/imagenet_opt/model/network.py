@@ -1,13 +1,20 @@
 """Networks by their timm name."""
 
 import difflib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import timm
 from timm.layers.blur_pool import BlurPool2d
 from torch import nn
 
 from imagenet_opt.errors import ModelError, UnknownModel
+
+if TYPE_CHECKING:  # torch and timm take seconds to import: not before the arguments are right
+    from torch import nn
+
+
+RECIPE = ("name", "num_classes", "blurpool", "small_stem")
+"""What `build_network` takes, by its keys in the group model and in checkpoints."""
 
 
 def build_network(name: str, *, num_classes: int, blurpool: bool = False, small_stem: bool = False) -> nn.Module:

@@ -9,8 +9,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from callbacks.rehearsal import Rehearsal
-from imagenet_opt.cli.build import make
-from imagenet_opt.cli.overrides import config_folder
+from imagenet_opt.config.build import make
+from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.rehearsal.accelerator import Accelerator, write_profile
 from tests.conftest import composed

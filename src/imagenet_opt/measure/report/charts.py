@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from imagenet_opt.display.theme import AXIS, COLOURS, SIMULATED, colour, escaped, layout
 from imagenet_opt.measure.diagnosis import STAGES, Diagnosis
 from imagenet_opt.measure.report.downsample import min_max
-from imagenet_opt.measure.report.look import AXIS, COLOURS, SIMULATED, colour, escaped, layout
 from imagenet_opt.measure.report.record import Steps
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.unjudged import is_judged

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imagenet_opt.display.theme import layout
 from imagenet_opt.measure.report.downsample import min_max
-from imagenet_opt.measure.report.look import layout
 from imagenet_opt.measure.report.timeline_chart import (
     BAND,
     COARSE,

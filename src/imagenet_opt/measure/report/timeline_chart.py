@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imagenet_opt.display.theme import AXIS, COLOURS, layout
 from imagenet_opt.measure.report.downsample import min_max
-from imagenet_opt.measure.report.look import AXIS, COLOURS, layout
 from imagenet_opt.measure.report.record import PAUSE_SECONDS
 from imagenet_opt.measure.telemetry.timeline import INTERVAL_SECONDS, Timeline
 

@@ -1,0 +1,1 @@
+"""Words of the command line become a checked configuration, and that becomes objects."""

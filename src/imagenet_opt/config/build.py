@@ -1,0 +1,184 @@
+"""Makes trainer, model and data from a configuration."""
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import get_annotations
+from typing import Any
+
+import torch
+from hydra.errors import HydraException
+from hydra.utils import instantiate
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from lightning.pytorch.utilities import rank_zero_info
+from omegaconf import DictConfig, OmegaConf, open_dict
+from pydantic import TypeAdapter, ValidationError
+
+from imagenet_opt import machine
+from imagenet_opt.config.allowed_targets import find
+from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.errors import ConfigError, ImagenetOptError
+from imagenet_opt.model.classifier import Classifier
+from imagenet_opt.model.network import RECIPE, build_network
+from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer
+from imagenet_opt.run.rewind import Rewind
+
+log = logging.getLogger(__name__)
+
+_OWN_WORDS = {"trainer.precision": ("'mixed'",)}
+"""What this project takes beside Lightning."""
+_EXTRAS = {"logger.tensorboard": "tensorboard"}
+"""Group -> the extra of this package that brings what it needs."""
+
+
+def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: str) -> None:
+    """Raises ConfigError, with the option's key, where a value does not fit the type that `target` declares for it."""
+    hints = get_annotations(target.__init__ if isinstance(target, type) else target)  # type: ignore[misc]
+    for name in hints.keys() & options.keys():
+        try:
+            TypeAdapter(hints[name], config={"arbitrary_types_allowed": True}).validate_python(options[name])
+        except ValidationError as error:
+            raise ConfigError(f"{prefix}{name}={options[name]} must be {_expected(prefix + name, error)}") from error
+
+
+def _expected(key: str, error: ValidationError) -> str:
+    """Every form that a value may have: a union fails once for each."""
+    found = (f"{detail['msg']}".removeprefix("Input should be ").partition(", unable")[0] for detail in error.errors())
+    return " or ".join([*_OWN_WORDS.get(key, ()), *dict.fromkeys(found)])
+
+
+def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
+    """Network, optimizer and schedule as one LightningModule. global_batch: images per step, of all processes."""
+    options: dict[str, Any] = OmegaConf.to_container(config.model, resolve=True)  # type: ignore[assignment]
+    network = {name: options.pop(name) for name in RECIPE}
+    optimizer: dict[str, Any] = OmegaConf.to_container(config.optimizer, resolve=True)  # type: ignore[assignment]
+    check_types(build_network, network, "model.")
+    check_types(Classifier, options, "model.")
+    check_types(build_optimizer, optimizer, "optimizer.")
+    model = Classifier(
+        build_network(**network),
+        optimizer=partial(build_optimizer, global_batch=global_batch, **optimizer),
+        schedule=make(config.schedule, "schedule"),
+        network_config=network | {"image_size": config.data.val_image_size or config.data.image_size},
+        **options,
+    )
+    lr = optimizer["lr"] * global_batch / REFERENCE_BATCH
+    rank_zero_info(f"{network['name']}: {network['num_classes']} classes, batch {global_batch}, lr {lr:g}")
+    return model
+
+
+def precision_of(precision: Any, device: torch.device) -> Any:
+    """Lightning's name for `mixed` on this device; any other value as it is."""
+    if precision != "mixed":
+        return precision
+    if device.type == "cuda":
+        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "16-mixed"
+    fast_on_cpu = device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
+    return "bf16-mixed" if fast_on_cpu else "32-true"
+
+
+def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
+    """first: callbacks whose hooks run before those of the configuration."""
+    if config.trainer.accelerator == "auto":
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    else:
+        device = torch.device("cuda" if config.trainer.accelerator in ("gpu", "cuda") else "cpu")
+    with open_dict(config):
+        config.trainer.precision = precision_of(config.trainer.precision, device)
+        asked = {key: config.trainer.get(key) for key in ("devices", "num_nodes")}  # texts where torchrun or SLURM says
+        config.trainer.update({key: int(num) for key, num in asked.items() if str(num).isdecimal()})
+    make_trainer = make(config.trainer, "trainer")
+    try:
+        every = config.trainer.log_every_n_steps
+        if config.trainer.max_steps > 0:
+            every = max(1, min(every, config.trainer.max_steps))
+        callbacks = [*first, Rewind(), *make(config.callbacks, "callbacks").values()]
+        trainer: Trainer = make_trainer(
+            log_every_n_steps=every,
+            callbacks=callbacks,
+            logger=list(make(config.logger, "logger").values()),
+            **{key: value for key, value in _without_defaults(callbacks).items() if key not in config.trainer},
+        )
+    except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
+        raise ConfigError(f"trainer: {error}") from error
+    _tell_crowding(trainer)
+    return trainer
+
+
+def _without_defaults(callbacks: list[Callback]) -> dict[str, bool]:
+    """Options that keep Lightning from adding a checkpoint callback or a progress bar that the user left out."""
+    return {
+        "enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in callbacks),
+        "enable_progress_bar": any(isinstance(callback, ProgressBar) for callback in callbacks),
+    }
+
+
+def _tell_crowding(trainer: Trainer) -> None:
+    """Each process computes, and has loader workers beside it."""
+    sharing = machine.sharing_cpus(local_processes=trainer.num_devices, world_size=trainer.world_size)
+    if sharing > (cpus := machine.usable_cpus()):
+        rank_zero_info(f"{sharing} processes (trainer.devices) share {cpus} usable CPUs and slow each other down")
+
+
+def make(node: DictConfig, name: str) -> Any:
+    """Instantiate `node`; a wrong or unknown key of it becomes a ConfigError that names the group."""
+    options: Any = OmegaConf.to_container(node, resolve=True)
+    if "_target_" in options:
+        check_types(find(options["_target_"], f"{name}._target_"), options, f"{name}.")
+    else:
+        return {str(key): make(child, f"{name}.{key!s}") for key, child in node.items()}
+    try:
+        return instantiate(node, _convert_="all")
+    except HydraException as error:
+        if isinstance(error.__cause__, ImagenetOptError):
+            raise error.__cause__ from None
+        if isinstance(error.__cause__, ModuleNotFoundError) and name in _EXTRAS:
+            package = f'pip install "imagenet-opt[{_EXTRAS[name]}]"'
+            raise ConfigError(f"{name} needs a package that is not installed: {package}") from error
+        if isinstance(error.__cause__, TypeError | ValueError):
+            raise ConfigError(f"{name}: {error.__cause__}") from error
+        if error.__cause__ is not None:
+            raise ConfigError(f"{name}: {type(error.__cause__).__name__}: {error.__cause__}") from error
+        raise
+
+
+def num_classes_of(asked: int | None, data: ImageData) -> int:
+    if asked is None:
+        return data.num_classes
+    if asked < data.num_classes:
+        raise ConfigError(
+            f"the data has {data.num_classes} classes, the network only {asked} (model.num_classes); "
+            "use model.num_classes=null to follow the data"
+        )
+    return asked
+
+
+def wants_gpu(config: DictConfig) -> bool:
+    """Whether the run takes a GPU where there is one."""
+    return config.trainer.accelerator in ("auto", "gpu", "cuda")
+
+
+def device_of(config: DictConfig) -> torch.device:
+    """On which this process trains; of several GPUs the current one."""
+    on_gpu = torch.cuda.is_available() and wants_gpu(config)
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+
+def num_processes(config: DictConfig, device: torch.device) -> tuple[int, int]:
+    """Of the run that is tuned: on one node, and in all."""
+    devices = config.trainer.devices
+    if OmegaConf.is_list(devices):
+        local = len(devices)
+    elif str(devices).isdecimal() and int(devices) > 0:
+        local = int(devices)
+    else:
+        local = torch.cuda.device_count() if device.type == "cuda" else 1
+    return local, local * int(config.trainer.get("num_nodes", 1))
+
+
+def largest_size(config: DictConfig) -> int:
+    """Pixels of the largest training images of the run."""
+    growing = config.callbacks.get("resolution_schedule")
+    return int(config.data.image_size if growing is None else max(growing.start, growing.end))

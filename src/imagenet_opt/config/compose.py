@@ -1,0 +1,131 @@
+"""Every configuration is checked as it is composed, before Hydra itself acts on it.
+
+Before train.py sees a configuration, Hydra has written it into the run folder, built callbacks and logging out of it,
+and set environment variables by it. A recipe may be a stranger's: it can say all that, but is not trusted with it.
+"""
+
+from typing import Any
+
+import hydra._internal.hydra as hydra_internal
+from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from imagenet_opt.config.allowed_targets import check_targets, is_within, leaves, refused
+from imagenet_opt.config.hydra_plugins import TARGETS as _PLUGINS
+from imagenet_opt.config.hydra_plugins import check_plugins
+from imagenet_opt.config.overrides import complete, config_folder
+from imagenet_opt.config.secrets import check_overrides, check_secrets, guard_environment
+from imagenet_opt.errors import ConfigError
+
+_ACTED_ON = ("callbacks", "launcher", "sweeper", "job_logging", "hydra_logging")
+"""What of hydra.* makes objects."""
+_TARGETS = (
+    "imagenet_opt.cli.sweep.SweepTable",
+    "hydra._internal.core_plugins.basic_launcher.BasicLauncher",
+    "hydra._internal.core_plugins.basic_sweeper.BasicSweeper",
+    *_PLUGINS,
+)
+_LOGGING = ("logging.FileHandler", "logging.Formatter", "logging.NullHandler", "logging.StreamHandler")
+_STREAMS = ("ext://sys.stdout", "ext://sys.stderr")
+_RUN_FOLDER = "${hydra.runtime.output_dir}/"
+_NAME = "${hydra.job.name}"
+"""A text by its type, and what submitit's own configuration says."""
+
+
+def composed(overrides: tuple[str, ...]) -> DictConfig:
+    """The configuration of train.py with these overrides. Raises ImagenetOptError."""
+    check_all()
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        config = compose("train", complete(list(overrides)), return_hydra_config=False)
+    with open_dict(config):
+        config.run_folder = "."  # Hydra knows it in train.py only
+    check_targets(config, allowed=config.allow_targets)
+    return config
+
+
+def check_all() -> None:
+    """From now on in this process Hydra composes through CheckedLoader, and interpolations give no secrets.
+
+    Nor do they make containers out of text, in which a target could hide.
+    """
+    hydra_internal.ConfigLoaderImpl = CheckedLoader  # type: ignore[attr-defined]  # Hydra has no public place for it
+    _guard_resolvers()
+
+
+def _guard_resolvers() -> None:
+    guard_environment()
+    for name in ("oc.create", "oc.decode"):
+        OmegaConf.clear_resolver(name)
+
+
+class CheckedLoader(ConfigLoaderImpl):
+    """Hydra's composition, for runs, for each job of a sweep and for `compose`. Raises ConfigError."""
+
+    def load_configuration(
+        self, config_name: str | None, overrides: list[str], *args: Any, **options: Any
+    ) -> DictConfig:
+        _guard_resolvers()  # a job on another machine begins here
+        check_overrides(overrides)
+        config = super().load_configuration(config_name, overrides, *args, **options)
+        plain: Any = OmegaConf.to_container(config)
+        check_secrets(plain)
+        allowed = _trusted(plain.get("allow_targets", []), overrides)
+        _check_commands(plain["hydra"], overrides)
+        for part in _ACTED_ON:
+            _check_part(plain["hydra"][part], f"hydra.{part}", allowed)
+        check_plugins(config, overrides)
+        return config
+
+
+def _trusted(names: Any, overrides: list[str]) -> list[str]:
+    """`allow_targets`, which only the user may set."""
+    if not isinstance(names, list) or not all(isinstance(name, str) and "${" not in name for name in names):
+        raise ConfigError(f"allow_targets={names} is no list of packages; expected such as allow_targets=[my_package]")
+    typed = any(override.lstrip("+").startswith("allow_targets=") for override in overrides)
+    if names and not typed and names != OmegaConf.load(config_folder() / "train.yaml").allow_targets:
+        raise ConfigError(
+            f"a recipe sets allow_targets={names}; that is for you to say: in conf/train.yaml, or on the command line"
+        )
+    return names
+
+
+def _check_commands(hydra: dict[str, Any], overrides: list[str]) -> None:
+    """What would change a job's environment or its command line."""
+    if hydra["job"]["env_set"] or hydra["job"]["env_copy"]:
+        raise ConfigError(
+            "hydra.job.env_set and env_copy are not used here, as they are written into the run folder; "
+            "set environment variables in the shell"
+        )
+    recorded = hydra["overrides"]
+    if foreign := sorted({*recorded["task"], *recorded["hydra"]} - set(overrides)):
+        raise ConfigError(f"a recipe sets hydra.overrides ({foreign[0]}); remove that from it")
+    for name in map(str, (hydra["sweeper"] or {}).get("params") or {}):
+        if name.lstrip("+~").startswith(("hydra", "allow_targets")):
+            raise ConfigError(f"hydra.sweeper.params.{name} cannot be swept; say it on the command line")
+
+
+def _check_part(part: Any, path: str, allowed: list[str]) -> None:
+    logs = path.endswith("_logging")
+    names = (*_TARGETS, *_LOGGING) if logs else _TARGETS
+    for place, key, value in leaves(part, path):
+        if key == "_target_" or (logs and key in ("()", "class")):
+            if value not in names and not is_within(value, allowed):
+                raise refused(place, value, "Hydra may not build this, only what the project lists")
+        elif isinstance(value, str):
+            if logs:
+                _check_log_text(place, key, value)
+            elif (
+                value.startswith("${") and value.endswith("}") and value != _NAME
+            ):  # could give a container with a target in it
+                raise ConfigError(f"{place}={value} must be written out, without ${{...}}")
+
+
+def _check_log_text(place: str, key: str, value: str) -> None:
+    """logging imports what follows ext://, and a style of braces reads attributes of objects."""
+    if key == "style" and value != "%":
+        raise ConfigError(f"{place}={value} must be %")
+    if "://" in value and value not in _STREAMS:
+        raise ConfigError(f"{place}={value} must be one of {', '.join(_STREAMS)}")
+    if ("${" in value or key == "filename") and (not value.startswith(_RUN_FOLDER) or ".." in value):
+        raise ConfigError(f"{place}={value} must be written out, or a file below {_RUN_FOLDER}")

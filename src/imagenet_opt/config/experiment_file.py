@@ -1,0 +1,81 @@
+"""What a command has found to be better here, kept as an experiment: conf/experiment/tuned_<host>_<kind>.yaml."""
+
+import os
+import platform
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from imagenet_opt.atomic_file import write_whole
+from imagenet_opt.errors import ConfigError, printable
+
+
+def check_writable_experiments() -> None:
+    """Before what may take an hour, and not after it. Raises ConfigError."""
+    from imagenet_opt.config.overrides import config_folder
+
+    folder = config_folder() / "experiment"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"{folder} cannot be written, where what is found goes to; make it writable")
+
+
+def write_tuned(kind: str, overrides: Sequence[str], header: Sequence[str]) -> Path:
+    """The file of these overrides of train.py. kind: the command that found them. header: what was measured, by line.
+
+    Raises ConfigError where it cannot be written.
+    """
+    from omegaconf import OmegaConf
+
+    from imagenet_opt.config.overrides import config_folder
+
+    for word in overrides:
+        if reason := unwritable(word):
+            raise ConfigError(f"{word} {reason}; set it yourself")
+    file = config_folder() / "experiment" / f"tuned_{host()}_{kind}.yaml"
+    keys = OmegaConf.to_yaml(OmegaConf.from_dotlist([word.lstrip("+") for word in overrides]))
+    try:
+        write_whole(file, "\n".join(["# @package _global_", *(f"# {printable(line)}" for line in header), keys]))
+    except OSError as error:
+        raise ConfigError(f"cannot write {file}: {error.strerror}; set {' '.join(overrides)} yourself") from error
+    return file
+
+
+def unwritable(word: str) -> str | None:
+    """Why a written experiment cannot hold this override of train.py, if it cannot."""
+    from imagenet_opt.config.overrides import config_folder
+
+    group = word.lstrip("+~").partition("=")[0].partition("@")[0]
+    if word.startswith("~"):
+        return "removes a key, which a written experiment cannot"
+    return "chooses a group, which a written experiment cannot" if (config_folder() / group).is_dir() else None
+
+
+def how_to_train(file: Path, overrides: Sequence[str]) -> str:
+    """The line that says where it is and how to train with it and `overrides`, what they imply included.
+
+    A key that the file sets is left out of them, as the command line beats an experiment.
+    """
+    from omegaconf import OmegaConf
+
+    from imagenet_opt.config.allowed_targets import leaves
+    from imagenet_opt.config.overrides import complete
+
+    kept = {place.partition("[")[0] for place, _, _ in leaves(OmegaConf.to_container(OmegaConf.load(file)))}
+    names: list[str] = []
+    rest: list[str] = []
+    for word in complete(list(overrides)):
+        key, _, value = word.lstrip("+~").partition("=")
+        if key == "experiment":
+            names += [name.strip() for name in value.strip("[]").split(",")]
+        elif key not in kept:
+            rest.append(word)
+    names = [*(name for name in dict.fromkeys(names) if name != file.stem), file.stem]
+    chosen = f"[{','.join(names)}]" if len(names) > 1 else file.stem
+    command = shlex.join(["python", "train.py", *rest, f"+experiment={chosen}"])
+    return f"written to {file}; train with it: {command}"
+
+
+def host() -> str:
+    """This machine's name, as a part of a file's."""
+    return re.sub(r"\W+", "_", platform.node()) or "host"

@@ -1,0 +1,80 @@
+"""Keys and passwords belong into the environment: what looks like one in a configuration is refused unseen.
+
+Configurations are copied into run folders, sweeps, logs and Weights & Biases. No message repeats the value.
+"""
+
+import os
+import re
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from imagenet_opt.config.allowed_targets import leaves
+from imagenet_opt.errors import ConfigError
+
+_NAME = re.compile(r"(^|[_.-])(api_?key|access_?key(_id)?|private_?key|secret|passw(or)?d|token|credentials?)$", re.I)
+_VALUE = re.compile(
+    r"wandb_v\d_\w{10}"
+    r"|(?<![0-9a-zA-Z])(AKIA|ASIA)[0-9A-Z]{16}(?![0-9a-zA-Z])"  # AWS
+    r"|(?<!\w)hf_[0-9a-zA-Z]{20}"  # Hugging Face
+    r"|(?<!\w)(gh[pousr]_|github_pat_)\w{20}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY"
+    r"|://[^/\s:@]*:[^/\s@]+@"  # user and password in an address
+    r"|(?i:X-Amz-(Signature|Credential)=)"
+)
+_WORDS = re.compile(r"[^\s,=&'\"()\[\]{}]+")
+_HEX = re.compile(r"(?<![\w-])(local-)?[0-9a-fA-F]{40}(?![\w-])")  # W&B, and its own servers
+_VARIABLE = re.compile(r"key|token|secret|passw|credential|auth(?!or)|cookie|netrc|dsn", re.I)
+
+
+def names_secret(name: str) -> bool:
+    """Whether a key of a configuration is called like a secret."""
+    return _NAME.search(name) is not None
+
+
+def looks_secret(text: str) -> bool:
+    """Whether a text holds a key of a known form, or an address with a password. A Git commit has the form of a W&B
+    key; as a part of a path (`snapshots/<commit>`) or of a name (`run-<commit>`) it is none."""
+    words = (word for word in _WORDS.findall(text) if "/" not in word)
+    return _VALUE.search(text) is not None or any(_HEX.search(word) for word in words)
+
+
+def check_secrets(config: Any) -> None:
+    """Raises ConfigError for a text of plain containers that is a secret by its name or its form."""
+    for place, key, value in leaves(config):
+        if isinstance(value, str) and value and (names_secret(key) or looks_secret(value)):
+            raise _refusal(place)
+        if looks_secret(place):
+            raise _refusal("a key of the configuration")
+
+
+def check_overrides(overrides: list[str]) -> None:
+    """The same for what was typed, before any message can repeat it."""
+    for override in overrides:
+        name, _, value = override.partition("=")
+        if looks_secret(override) or (names_secret(name) and value.lower() not in ("", "null", "true", "false")):
+            raise _refusal("an override" if looks_secret(name) else name.lstrip("+~"))
+
+
+def guard_environment() -> None:
+    """Let `${oc.env:NAME}` give no secret."""
+    OmegaConf.register_new_resolver("oc.env", _variable, replace=True)
+
+
+_ABSENT = object()
+
+
+def _variable(name: str, default: Any = _ABSENT) -> str | None:
+    value = os.environ.get(name)
+    if _VARIABLE.search(name) or looks_secret(value or ""):
+        raise ConfigError(f"the environment variable {name} is a secret, which no configuration may hold")
+    if value is None and default is _ABSENT:
+        raise ConfigError(f"the environment variable {name} is not set; set it, or write ${{oc.env:{name},DEFAULT}}")
+    return value if value is not None else None if default is None else str(default)
+
+
+def _refusal(place: str) -> ConfigError:
+    return ConfigError(
+        f"{place} looks like a key or a password (not repeated here), and configurations are copied and logged; "
+        "put it into the environment, as WANDB_API_KEY, AWS_PROFILE or HF_TOKEN, or run `wandb login`"
+    )

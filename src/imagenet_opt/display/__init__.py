@@ -1,0 +1,1 @@
+"""How things look: tables, pages, progress."""

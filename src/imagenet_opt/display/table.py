@@ -1,0 +1,121 @@
+"""A table of results, for the terminal, for documents and for other programs alike."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from imagenet_opt.measure.stats.block_ratios import Ratio
+from imagenet_opt.measure.stats.intervals import Estimate, Interval, verdict
+
+Cell = str | float | None
+"""None: not measured."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """heading: with its unit. shape: a format for numbers, such as "{:,.0f}"."""
+
+    heading: str
+    shape: str = "{}"
+
+    def show(self, cell: Cell) -> str:
+        if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+            return "-"
+        return cell if isinstance(cell, str) else self.shape.format(cell)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve or set of bars of a plot. low, high: interval of each value, empty for none."""
+
+    name: str
+    x: tuple[float | str, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plot:
+    """x, y: titles of the axes, with units."""
+
+    title: str
+    x: str
+    y: str
+    kind: Literal["bars", "lines"]
+    series: tuple[Series, ...]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """rows: one cell a column. notes: sentences that stand below. plots: the same to look at. data: what it is made of,
+    as JSON has it, for other programs.
+
+    Raises ValueError where two columns have the same heading, by which others find them.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+    plots: tuple[Plot, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        headings = [column.heading for column in self.columns]
+        if len(set(headings)) < len(headings):
+            raise ValueError(f"{self.title}: headings must differ: {headings}")
+
+    def texts(self) -> list[list[str]]:
+        """What the cells of each row show."""
+        return [[column.show(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
+
+    def markdown(self) -> str:
+        """A GitHub table with its title and notes; | in cells is escaped."""
+        lines = [
+            "| " + " | ".join(text.replace("|", "\\|") for text in row) + " |"
+            for row in [[column.heading for column in self.columns], *self.texts()]
+        ]
+        lines.insert(1, "|---" * len(self.columns) + "|")
+        return "\n".join([f"### {self.title}", "", *lines, *([""] if self.notes else []), *self.notes, ""])
+
+
+FAR = 100.0
+"""Ratios from which on an interval says nothing."""
+RATIOS = (
+    "Ratios and their intervals are of geometric means over the rounds, the other columns of medians: where rounds "
+    "differ much, the ratio is not that of the two medians."
+)
+"""What stands below a table with ratio_cells."""
+
+
+def interval(found: Interval, shape: str) -> str | None:
+    """ "low-high", both in this format; None where one round alone has none."""
+    return f"{shape.format(found.low)}-{shape.format(found.high)}" if found.coverage else None
+
+
+def ratio_cells(ratio: Ratio | None, shape: str = "{:.2f}") -> tuple[Cell, Cell, Cell]:
+    """The ratio, its interval in this format, and what that allows to say."""
+    if ratio is None:
+        return None, None, None
+    known = ratio.high < FAR or not ratio.coverage
+    return ratio.ratio, interval(ratio, shape) if known else f"{shape.format(ratio.low)} to far more", verdict(ratio)
+
+
+def shape_of(values: Iterable[float]) -> str:
+    """A format for a column of these, all positive, that shows two digits or more of the least."""
+    least = min(values, default=1e9)
+    return f"{{:,.{max(0, 1 - math.floor(math.log10(least)))}f}}"
+
+
+def series(name: str, points: Mapping[float, Estimate] | Mapping[str, Estimate]) -> Series:
+    """points: by x."""
+    found = list(points.values())
+    return Series(
+        name,
+        tuple(points),
+        tuple(one.median for one in found),
+        tuple(one.low for one in found),
+        tuple(one.high for one in found),
+    )

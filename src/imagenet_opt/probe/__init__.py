@@ -1,0 +1,1 @@
+"""A training setup taken apart and timed: what doctor, study, tune and batch_size=auto share."""

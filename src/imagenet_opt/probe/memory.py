@@ -1,0 +1,212 @@
+"""Which batches fit into the memory: each tried in a process of its own, so that an out-of-memory ends only that."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from imagenet_opt.config.build import largest_size, wants_gpu
+from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.errors import ConfigError, OutOfMemory
+from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
+from imagenet_opt.model.micro_batch import MicroBatches, Part
+from imagenet_opt.out_of_memory import ran_out
+from imagenet_opt.probe.isolated import Hung, call_apart
+
+SPARE = 0.1
+"""Of the memory that is left free, for crops on their way, validation, and what else the device is asked for."""
+MOST = 1024
+"""Images of a process: our choice. Eight processes then have the largest batch, 8192, with which ResNet-50 is known to
+keep its accuracy when the learning rate is scaled (arXiv 1706.02677)."""
+LIMIT_SECONDS = 600.0
+"""Of a trial; what takes longer has so little room that it does not get on."""
+_NO_ROOM = ("bad_alloc", "Thread creation failed")
+"""What C++, and OpenMP for the stack of a thread, say where the memory runs out."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """micro: images at once, None for all. peak_gib: None where they do not fit, which `why` may explain."""
+
+    batch: int
+    micro: int | None
+    peak_gib: float | None
+    why: str = ""
+
+
+@dataclass
+class MemoryTrials:
+    """Of one configuration. before: told what is tried next; may raise OutOfTime. limit: seconds of the next trial."""
+
+    config: DictConfig
+    before: Callable[[str], None] = lambda what: None
+    limit: Callable[[], float] = lambda: LIMIT_SECONDS
+    tried: list[Trial] = field(default_factory=list)
+
+    def fits(self, batch: int, micro: int | None = None) -> bool:
+        """Whether three steps end well within LIMIT_SECONDS.
+
+        Raises OutOfTime where a lower limit ends them, ConfigError where they fail for anything but memory.
+        """
+        at_once = "" if micro is None else f", {micro} at once"
+        self.before(f"whether {batch} images fit{at_once}")
+        limit_seconds = self.limit()
+        try:
+            trial = Trial(batch, micro, self._try(batch, micro, limit_seconds)["peak_gib"])
+        except Hung as error:
+            if limit_seconds < LIMIT_SECONDS:
+                raise OutOfTime from error
+            trial = Trial(batch, micro, None, str(error))
+        except TurnFailed as error:
+            if not lacks_memory(error):
+                raise ConfigError(f"{batch} images cannot be tried: {explained(error)}") from error
+            trial = Trial(batch, micro, None, str(error))
+        self.tried.append(trial)
+        return trial.peak_gib is not None
+
+    def largest(self, *, start: int, most: int, known: int = 0, stride: int | None = None) -> int:
+        """The largest batch that fits at once; 0 for none.
+
+        known: that so many do is known. stride: where `start` is a good guess, the first step away from it.
+        """
+        return largest_that_fits(lambda num: num <= known or self.fits(num), start=start, most=most, stride=stride)
+
+    def nothing_fits(self) -> OutOfMemory:
+        why = next((trial.why for trial in reversed(self.tried) if trial.why), "out of memory")
+        return OutOfMemory(
+            f"no batch from {min(trial.batch for trial in self.tried)} images on fits into the memory at "
+            f"{largest_size(self.config)} px ({why}); lower data.batch_size or data.image_size, take a smaller "
+            "model.name, or end other programs on the device"
+        )
+
+    def _try(self, batch: int, micro: int | None, limit_seconds: float) -> Any:
+        config = self.config.copy()
+        with open_dict(config):
+            config.data.batch_size = batch
+            config.model.micro_batch_size = micro
+            if "acceleration" in config.callbacks:
+                config.callbacks.acceleration.compile = False
+        with tempfile.TemporaryDirectory(prefix="imagenet_opt_tune_") as folder:
+            job = job_of(config, folder) | {"spare": SPARE}
+            return call_apart("imagenet_opt.probe.device_steps.fits", job, limit_seconds=limit_seconds)
+
+
+def lacks_memory(error: TurnFailed) -> bool:
+    """Killed for it, or ended for it."""
+    if isinstance(error.__cause__, OutOfMemory):
+        return True
+    why = str(error)
+    no_room = any(words in why for words in _NO_ROOM)
+    return why.startswith("killed by signal 9") or ran_out(RuntimeError(why)) or no_room
+
+
+def explained(error: TurnFailed) -> str:
+    """With what to do where a GPU takes one process only, which this one is."""
+    remedy = "; if the GPU is in exclusive mode, nvidia-smi -c 0 lets several processes use it"
+    return f"{error}{remedy if 'busy or unavailable' in str(error) else ''}"
+
+
+def job_of(config: DictConfig, folder: str) -> dict[str, Any]:
+    """What a process of its own needs for steps of this configuration, at the largest size of its schedule."""
+    config = config.copy()
+    with open_dict(config):
+        config.run_folder = folder
+        config.data.image_size = largest_size(config)
+    devices = config.trainer.devices
+    return {
+        "config": OmegaConf.to_container(config, resolve=True),
+        "folder": folder,
+        "devices": list(devices)[:1] if OmegaConf.is_list(devices) else [],
+        "on_gpu": wants_gpu(config),
+    }
+
+
+def num_train(data: ImageData) -> int:
+    """Images of an epoch."""
+    return data.loading.samples_per_epoch or len(data.train)
+
+
+def most_images(num_train: int) -> int:
+    """So many images at the most are looked for: 1024, and a quarter of an epoch."""
+    return whole(max(1, min(MOST, num_train // 4)))
+
+
+MULTIPLE = 8
+"""Tensor cores take whole tiles of so many 16-bit values (NVIDIA, Matrix Multiplication Background, User's Guide)."""
+
+
+def largest_that_fits(fits: Callable[[int], bool], *, start: int, most: int, stride: int | None = None) -> int:
+    """The largest size up to `most` for which `fits` says yes; 0 where not one image fits.
+
+    Sizes are multiples of 8, and 4, 2, 1 below. From `start` it doubles, or halves, until both sides are known, and
+    bisects between them: about twice log2(most / 8) trials at the most. What fits is taken to fit in all that is
+    smaller too.
+    stride: where `start` is a good guess, the first step away from it; each further one is twice as long.
+    """
+    most = whole(most)
+    stride = max(MULTIPLE, stride or most)
+    fitting, failing = 0, most + MULTIPLE
+    size = whole(min(max(1, start), most))
+    while size > fitting:
+        if fits(size):
+            fitting = size
+        else:
+            failing = size
+        size = _next(fitting, failing, most, stride)
+        stride *= 2
+    return fitting
+
+
+def _next(fitting: int, failing: int, most: int, stride: int) -> int:
+    """The size to try; not above `fitting` where there is none left."""
+    if failing > most:
+        return whole(min(2 * fitting, fitting + stride, most))
+    if not fitting:
+        return whole(max(failing // 2, failing - stride)) if failing > 1 else 0
+    return whole((fitting + failing) // 2)
+
+
+def whole(size: int) -> int:
+    """The nearest size at or below, of those that are tried."""
+    return size // MULTIPLE * MULTIPLE if size >= MULTIPLE else 1 << (size.bit_length() - 1)
+
+
+def even_parts(num_images: int, most: int) -> int:
+    """Images of each micro-batch when `num_images` are cut into the fewest parts of at most `most`, nearly equal."""
+    num_parts = -(-num_images // most)
+    size = -(-num_images // num_parts)
+    return min(most, -(-size // MULTIPLE) * MULTIPLE)
+
+
+class NoHalving(Callback):
+    """Rates are compared as of what was asked for. Put `named_out_of_memory` around the fit."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        asked: Any = pl_module.micro_batch_size
+        pl_module.micro_batches = AskedOnly(asked)  # type: ignore[assignment]
+
+
+class AskedOnly(MicroBatches):
+    """Micro-batches that are never halved."""
+
+    def run(self, work: Callable[[slice], Part], num_images: int, take_back: Callable[[], None] | None) -> list[Part]:
+        return super().run(work, num_images, None)
+
+
+@contextmanager
+def named_out_of_memory(config: DictConfig) -> Iterator[None]:
+    """An error of torch or Python that says that memory ran out, in a compilation or a copy, becomes an OutOfMemory
+    that names the keys of this configuration. One that is there already knows better what to set."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not ran_out(error) and "bad_alloc" not in str(error):
+            raise
+        where, micro = f"out of memory at data.batch_size={config.data.batch_size}", config.model.micro_batch_size
+        if micro is None:
+            raise OutOfMemory(f"{where}; lower it or set model.micro_batch_size") from error
+        raise OutOfMemory(f"{where}, model.micro_batch_size={micro}; lower one of them") from error

@@ -1,0 +1,286 @@
+"""The doctor's experiments: each stage of the pipeline alone, and all together, made from a configuration."""
+
+import sys
+from collections import Counter
+from dataclasses import replace
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf, open_dict
+from torch import nn
+
+from imagenet_opt.config.build import (
+    build_model,
+    build_trainer,
+    device_of,
+    largest_size,
+    make,
+    num_classes_of,
+    num_processes,
+    precision_of,
+)
+from imagenet_opt.config.overrides import config_folder
+from imagenet_opt.data.batch import Batch, RaggedBatch
+from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.data.loader import Seat, image_dtype, store_of, train_loader
+from imagenet_opt.data.memory_store import MemoryStore
+from imagenet_opt.data.prefetcher import DevicePrefetcher
+from imagenet_opt.data.slots import slot_bytes
+from imagenet_opt.data.store import Store
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.diagnosis import Finding
+from imagenet_opt.measure.environment.precision import check_precision
+from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, too_slow
+from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
+from imagenet_opt.model.network import RECIPE, build_network
+from imagenet_opt.probe.fit_timer import Watch, Watched
+from imagenet_opt.probe.memory import NoHalving
+from imagenet_opt.probe.resident_loader import ResidentLoader, take_one
+from imagenet_opt.probe.samples import Index, Samples
+from imagenet_opt.probe.throughput import SKIPPED_ROUNDS, SKIPPED_ROUNDS_COLD, Span, drain, timed_copy, watched_ceiling
+from imagenet_opt.probe.throwaway_run import offline, only, run_folder
+from imagenet_opt.run.wandb_run import finish
+
+_MOST_SECONDS = 60.0
+"""A full run waits so long for two batches of each worker: what was asked for may be less than a few slow steps."""
+_ALONE = ("acceleration", "mixing", "rehearsal")
+"""Callbacks that belong to the GPU's own work."""
+
+
+class Patient:
+    """What a configuration trains on, and with; ready for experiments, of one process and at one size of images.
+
+    compared: with other configurations, so nothing is looked at that costs some of them more time than others, and
+    memory that runs out ends a fit. What a run does otherwise than these experiments is said on stderr.
+
+    Raises ImagenetOptError for what the user can mend.
+    """
+
+    def __init__(self, config: DictConfig, *, compared: bool = False) -> None:
+        self.config = config
+        self.compared = compared
+        at_one_size(config)
+        if (num := num_processes(config, self.device)[1]) != 1:
+            _say(f"{num} processes (trainer.devices): measured with one; imagenet-opt study study=scaling has several")
+        self.data: ImageData = make(config.data, "data")
+        with open_dict(config):
+            config.model.num_classes = num_classes_of(config.model.num_classes, self.data)
+        self.how = self.data.loading
+        self.samples = Samples(self.data.train, self.how)
+
+    @cached_property
+    def device(self) -> torch.device:
+        return device_of(self.config)
+
+    @cached_property
+    def seat(self) -> Seat:
+        precision = precision_of(self.config.trainer.precision, self.device)
+        return Seat(device=self.device, dtype=image_dtype(precision, self.device))
+
+    @property
+    def simulated(self) -> Any:
+        """The configuration of the simulated accelerator, if any."""
+        return self.config.callbacks.get("rehearsal")
+
+    @property
+    def rated(self) -> float | None:
+        """Images per second of a healthy device of its kind with this network and size, where that is known."""
+        if (rehearsal := self.simulated) is not None:
+            known = rehearsal.get("rated_images_per_second") or rehearsal.images_per_second
+        elif self.device.type == "cuda" and self.config.model.name == "resnet50":
+            known = recorded_rate(torch.cuda.get_device_name(self.device))
+        else:
+            known = None
+        return None if known is None else float(known) * (224 / self.how.image_size) ** 2
+
+    def loader(
+        self,
+        index: Index,
+        *,
+        num_workers: int | None = None,
+        store: Store | None = None,
+        batch_size: int | None = None,
+    ) -> DevicePrefetcher:
+        how = replace(self.how, samples_per_epoch=None, batch_size=batch_size or self.how.batch_size)
+        if num_workers is not None:
+            how = replace(how, num_workers=num_workers)
+        return train_loader(index, how, self.seat, store)
+
+    def from_memory(self, num_workers: int | None = None) -> DevicePrefetcher:
+        """A loader that reads nothing."""
+        index = self.samples.in_memory
+        return self.loader(index, num_workers=num_workers, store=MemoryStore(self.samples.encoded, len(index)))
+
+    def decode(self, span: Span, num_workers: int | None = None) -> Ceiling:
+        """D: files from memory to batches on the device."""
+        return drain(self.from_memory(num_workers), span)
+
+    def load(self, index: Index, span: Span, *, cold: bool, batch_size: int | None = None) -> Ceiling:
+        """B and C: the loader alone. cold: no file stays in memory, so each of its readings is one of the storage.
+        batch_size: None for the configured one."""
+        loader = self.loader(index, store=self._store(index, cold=cold), batch_size=batch_size)
+        return drain(loader, span, skipped_rounds=SKIPPED_ROUNDS_COLD if cold else SKIPPED_ROUNDS)
+
+    def _store(self, index: Index, *, cold: bool) -> Store | None:
+        """None for the usual one."""
+        return store_of(index, self.how, drop_pages=True) if cold else None
+
+    def compute(self, span: Span, *, beside: bool, from_files: bool = True) -> Watched:
+        """A and A': the device alone, or while the loader runs. from_files: else that one reads nothing."""
+        other = self._beside(from_files=from_files) if beside else None
+        resident = ResidentLoader(self.from_memory(0), other)
+        try:
+            seen = self._fit(only(self.config, callbacks=_ALONE), resident, span)
+            seen.copy_seconds = None if other is None else other.drain().get("loader/copy_seconds")
+            return seen
+        finally:
+            resident.close()
+            if other is not None:
+                other.close()
+
+    def _beside(self, *, from_files: bool) -> DevicePrefetcher:
+        return self.loader(self.samples.listed(self.samples.warm_rows)) if from_files else self.from_memory()
+
+    def train(self, index: Index, span: Span, *, cold: bool) -> Watched:
+        """G: everything together. cold: see `load`. Raises ConfigError where no rate can be told."""
+        how = replace(self.how, samples_per_epoch=None)
+        return self._fit(self.config, ImageData(index, self.data.val, how, self._store(index, cold=cold)), span)
+
+    def full_run(self, seconds: float, *, cold: bool) -> tuple[Watched, float]:
+        """Everything together, once, and its images per second. cold: with files dropped from the page cache."""
+        samples = self.samples
+        if not cold and not len(samples.warm_rows):
+            samples.warm(seconds)
+        rows = samples.cold_rows() if cold else samples.warm_rows
+        seen = self.train(samples.listed(rows), Span(seconds, longest=_MOST_SECONDS), cold=cold)
+        return seen, watched_ceiling(seen, multiple=self.num_workers, in_bursts=True).images_per_second
+
+    def _fit(self, config: DictConfig, data: Any, span: Span) -> Watched:
+        watch = Watch(
+            seconds=span.seconds,
+            limit_seconds=span.limit,
+            longest_seconds=span.last,
+            multiple=self.num_workers,
+            sees_kernels=isinstance(data, ResidentLoader),
+            sees_waits=not self.compared,
+        )
+        with run_folder(config) as config, offline():
+            trainer = build_trainer(config)
+            trainer.callbacks.extend([watch, *([NoHalving()] if self.compared else [])])  # type: ignore[attr-defined]
+            model = build_model(config, global_batch=self.how.batch_size * trainer.world_size)
+            try:
+                loaders = {"datamodule": data} if isinstance(data, ImageData) else {"train_dataloaders": data}
+                trainer.fit(model, weights_only=True, **loaders)
+            finally:
+                for logger in trainer.loggers:
+                    finish(logger, exit_code=0)
+        if not watch.seen.phases:
+            raise ConfigError(
+                f"{len(self.samples.index)} images are too few to measure in batches of {self.how.batch_size}; "
+                "lower data.batch_size, or examine a larger data.root"
+            )
+        if not watch.seen.is_told:
+            num, seconds = len(watch.seen.step_seconds), watch.seen.stamps[-1] - watch.seen.stamps[0]
+            needed, size = LEAST_ROUNDS * max(1, self.num_workers), self.how.batch_size
+            raise ConfigError(too_slow("storage", num_batches=num, batch_size=size, seconds=seconds, needed=needed))
+        return watch.seen
+
+    def copy(self, span: Span) -> Ceiling | None:
+        """F: a batch as workers make it, pinned and sent to the GPU; None without one."""
+        if self.simulated is not None:
+            seconds = self._sample.data.nbytes / (self.simulated.copy_gb_per_second * 1e9)
+            return Ceiling((self.how.batch_size / seconds,), {"batch_mb": self._sample.data.nbytes / 1e6})
+        if self.device.type != "cuda":
+            return None
+        return timed_copy(self._sample, self.device, span)
+
+    @cached_property
+    def _sample(self) -> Batch | RaggedBatch:
+        """One batch as it comes from a worker."""
+        seat = replace(self.seat, device=torch.device("cpu"))
+        on_device = self.how.resize_on == "device" or (self.how.resize_on == "auto" and self.device.type == "cuda")
+        how = replace(self.how, samples_per_epoch=None, num_workers=0, resize_on="device" if on_device else "worker")
+        index = self.samples.in_memory
+        return take_one(train_loader(index, how, seat, MemoryStore(self.samples.encoded, len(index))))
+
+    @property
+    def batch_bytes(self) -> float:
+        """Of shared memory."""
+        return float(slot_bytes(self._sample.data.nbytes))
+
+    @property
+    def num_workers(self) -> int:
+        """After the loader has fitted them to the machine."""
+        return int(self._fitted.num_workers)
+
+    @property
+    def prefetch_factor(self) -> int:
+        return int(self._fitted.prefetch_factor or 0)
+
+    @cached_property
+    def _fitted(self) -> Any:
+        self.samples.glance()
+        return self.from_memory().loader
+
+    def precision(self, *, conv_tf32: bool) -> Finding:
+        """Which types convolutions run in, in one step of a few images. conv_tf32: while the network trained."""
+        capability = torch.cuda.get_device_capability(self.device) if self.device.type == "cuda" else None
+        words, dtypes = str(self.config.trainer.precision), Counter[str]()
+        if capability is not None:
+            words, dtypes = self.dtypes()
+        return check_precision(dtypes, precision=words, capability=capability, conv_tf32=conv_tf32)
+
+    def dtypes(self) -> tuple[str, Counter[str]]:
+        """The trainer's precision, and what `precision_of_convolutions` sees of a step with it."""
+        with run_folder(only(self.config, callbacks=())) as alone:
+            trainer = build_trainer(alone)
+        plugin = trainer.precision_plugin
+        net = plugin.convert_module(self._network()).to(self.device)
+        images = torch.randn(8, 3, self.how.image_size, self.how.image_size, device=self.device)
+
+        def step() -> None:
+            with plugin.forward_context():
+                net(plugin.convert_input(images)).float().sum().backward()
+
+        return str(trainer.precision), precision_of_convolutions(step)
+
+    def _network(self) -> nn.Module:
+        return build_network(**{name: self.config.model[name] for name in RECIPE})
+
+    @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """Channels of the network's convolutions and linear layers, without the image's own."""
+        with torch.device("meta"):
+            net = self._network()
+        layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+        return tuple(size for layer in layers for size in tuple(layer.weight.shape[:2]) if size != 3)
+
+
+def at_one_size(config: DictConfig) -> None:
+    """Where images grow during the run, all are as large as the largest, which take longest.
+
+    Raises ConfigError for a schedule that cannot be.
+    """
+    if "resolution_schedule" not in config.callbacks:
+        return
+    make(config.callbacks.resolution_schedule, "callbacks.resolution_schedule")
+    with open_dict(config):
+        config.data.image_size = largest_size(config)
+        del config.callbacks.resolution_schedule
+    _say(f"images grow to {config.data.image_size} pixels (callbacks.resolution_schedule): measured at that size")
+
+
+@cache
+def _say(words: str) -> None:
+    """Once, however many experiments there are."""
+    print(words, file=sys.stderr)
+
+
+def recorded_rate(gpu: str) -> float | None:
+    """What `imagenet-opt doctor --record-profile` has measured on a GPU of that name."""
+    for file in (config_folder() / "rehearse").glob("*.yaml"):
+        profile = OmegaConf.load(file).callbacks.rehearsal
+        if profile.name == gpu and not profile.estimate:
+            return float(profile.images_per_second)
+    return None

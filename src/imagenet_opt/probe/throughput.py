@@ -1,0 +1,155 @@
+"""Images per second, out of a loader, a copy or a fit that was watched."""
+
+import time
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+
+from imagenet_opt.data.batch import Batch, RaggedBatch
+from imagenet_opt.data.prefetcher import DevicePrefetcher
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.stats import physics
+from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, has_few_pauses, rate_windows, too_slow
+from imagenet_opt.probe.fit_timer import Watched, images_ahead
+
+
+@dataclass(frozen=True)
+class Span:
+    """Seconds of one experiment. longest: the end of one that has not yet enough batches; 0 for `limit`."""
+
+    seconds: float
+    longest: float = 0.0
+
+    @property
+    def limit(self) -> float:
+        """The end of an experiment that has enough batches for a rate, but fewer than are wanted."""
+        return 4 * self.seconds
+
+    @property
+    def last(self) -> float:
+        return max(self.limit, self.longest)
+
+
+@dataclass
+class Made:
+    """Batches in the order in which they were delivered, after the first ones of each worker.
+
+    made_at: seconds at which a batch and all before it were made; delivered_at: at which they were asked for and there.
+    """
+
+    num_workers: int
+    made_at: list[float] = field(default_factory=list)
+    delivered_at: list[float] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+    def add(self, batch: Batch | RaggedBatch, now: float) -> None:
+        self.made_at.append(max([batch.making.made_at, *self.made_at[-1:]]))
+        self.delivered_at.append(now)
+        self.sizes.append(len(batch))
+
+    @property
+    def seconds(self) -> float:
+        return self.made_at[-1] - self.made_at[0]
+
+    @property
+    def num_images(self) -> int:
+        """Made within `seconds`."""
+        return sum(self.sizes[1:])
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether each worker made enough batches for a rate: workers end theirs at about the same time."""
+        return len(self.sizes) - 1 >= LEAST_ROUNDS * self.num_workers
+
+    def is_over(self, span: Span, since: float, ahead: int) -> bool:
+        """since: when the loader began. ahead: images that may be on their way."""
+        least = max(3 * self.num_workers * self.sizes[-1], 3 * ahead)
+        enough = self.seconds >= span.seconds and self.num_images >= least
+        if enough and self.has_rounds and not has_few_pauses(self.delivered_at):
+            return True
+        passed = self.delivered_at[-1] - since
+        return passed > span.last or (passed > span.limit and self.has_rounds)
+
+
+SKIPPED_ROUNDS, SKIPPED_ROUNDS_COLD = 1, 3
+"""Batches of each worker that are left out: the first, which is slower. From storage also those whose files were read
+while the first was made."""
+
+
+def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED_ROUNDS) -> Ceiling:
+    """What a loader gives to one who does nothing else; the loader is closed then.
+
+    A batch counts when its worker has made it: what was made ahead comes at once, and tells nothing.
+    Raises ConfigError where too few batches were made for a rate.
+    """
+    made = Made(max(1, loader.loader.num_workers))
+    loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]
+    began = time.perf_counter()
+    try:
+        for number, batch in enumerate(loader):
+            if number < skipped_rounds * made.num_workers:
+                loader.drain()
+                continue
+            made.add(batch, time.perf_counter())
+            if made.is_over(span, began, images_ahead(batch, loader)):
+                break
+        facts = {name.removeprefix("loader/"): value for name, value in loader.drain().items()}
+    finally:
+        loader.close()
+    if not made.has_rounds:
+        raise _too_few(made, skipped_rounds, facts, time.perf_counter() - began)
+    facts |= {"num_workers": float(loader.loader.num_workers), "batch_size": float(made.sizes[0])}
+    facts |= {"longest_gap_seconds": max(end - begin for begin, end in pairwise(made.delivered_at))}
+    _check(made, facts)
+    return Ceiling(rate_windows(made.made_at, made.sizes, multiple=made.num_workers), facts, in_bursts=True)
+
+
+def _too_few(made: Made, skipped_rounds: int, facts: dict[str, float], seconds: float) -> ConfigError:
+    reads = facts.get("read_seconds", 0.0) >= facts.get("decode_seconds", 0.0)
+    what = "storage" if reads else "decoding"
+    needed = (skipped_rounds + LEAST_ROUNDS) * made.num_workers + 1
+    num, size = skipped_rounds * made.num_workers + len(made.sizes), made.sizes[0] if made.sizes else 0
+    return ConfigError(too_slow(what, num_batches=num, batch_size=size, seconds=seconds, needed=needed))
+
+
+def _check(made: Made, facts: dict[str, float]) -> None:
+    """Raises ConfigError for more than the workers can have made. Without workers, one process does all."""
+    physics.check(
+        physics.Claim(
+            num_images=made.num_images,
+            seconds=made.seconds,
+            slack=made.num_workers * made.sizes[-1],
+            cpus=made.num_workers,
+            busy_seconds=facts["decode_seconds"] / made.sizes[-1],
+            mb_per_image=facts["mb_read"] / made.sizes[-1],
+        )
+    )
+
+
+def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> Ceiling:
+    """Copies from pinned memory, one after the other."""
+    pinned, stamps = batch.pin_memory(), [0.0]
+    torch.cuda.synchronize(device)
+    began = time.perf_counter()
+    while stamps[-1] < span.seconds:
+        pinned.to(device, non_blocking=True)
+        torch.cuda.synchronize(device)
+        stamps.append(time.perf_counter() - began)
+    return Ceiling(rate_windows(stamps, [len(batch)] * len(stamps)), {"batch_mb": batch.data.nbytes / 1e6})
+
+
+def watched_ceiling(seen: Watched, *, multiple: int = 1, in_bursts: bool = False) -> Ceiling:
+    """Raises ConfigError for more images than the loader's workers can have made meanwhile."""
+    facts = {"device_seconds": seen.device_seconds, "num_steps": float(len(seen.step_seconds))}
+    facts["steady"] = float(seen.steady)
+    physics.check(
+        physics.Claim(
+            num_images=sum(seen.num_images),
+            seconds=seen.stamps[-1] - seen.stamps[0],
+            slack=seen.images_before,
+            cpus=seen.num_workers,
+            busy_seconds=seen.making_seconds,
+        )
+    )
+    return Ceiling(rate_windows(seen.stamps, seen.num_images, multiple=multiple), facts, in_bursts)

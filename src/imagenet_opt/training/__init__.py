@@ -1,0 +1,1 @@
+"""One run: build, fit, summary, and the record of a preemption."""

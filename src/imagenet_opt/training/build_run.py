@@ -1,0 +1,98 @@
+"""A configuration becomes a run: data, model, trainer and the checkpoint that it resumes from."""
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Trainer, seed_everything
+from omegaconf import DictConfig, open_dict
+
+from imagenet_opt.config.allowed_targets import check_targets
+from imagenet_opt.config.build import build_model, build_trainer, check_types, make, num_classes_of
+from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError
+from imagenet_opt.model.classifier import Classifier
+from imagenet_opt.probe.memory_need import tell_need
+from imagenet_opt.probe.throwaway_run import only
+from imagenet_opt.run import checkpoint as checkpoints
+from imagenet_opt.run.rank_check import RankCheck
+from imagenet_opt.training.auto_batch import AUTO, resolve_batch_size
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that a fit needs. checkpoint: where to go on from, with `done_steps` behind it; None for the start."""
+
+    trainer: Trainer
+    model: Classifier
+    data: ImageData
+    folder: Path
+    checkpoint: Path | None
+    done_steps: int
+
+
+def build_run(config: DictConfig) -> Run:
+    """Build a run; nothing is loaded or started yet. Raises ImagenetOptError for what the user can mend."""
+    check_targets(config, allowed=config.allow_targets)
+    folder = _writable(Path(config.run_folder))
+    check_types(seed_everything, {"seed": config.seed}, "")
+    seed_everything(config.seed, verbose=False)
+    found = checkpoints.find(config.resume_from, folder)
+    has_number = config.data.batch_size != AUTO
+    data = _make_data(config, found)
+    trainer = build_trainer(config, RankCheck(found))
+    model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
+    if has_number:  # otherwise trials have shown that it fits
+        tell_need(config)
+    done_steps = 0
+    if found is not None:
+        saved = checkpoints.read(found)
+        checkpoints.check_network(saved, model.net, found)
+        _check_epochs(saved, trainer.max_epochs)
+        _check_real(saved, config)
+        done_steps = saved["global_step"]
+        log.info(f"resuming from {found} at step {done_steps}")
+    return Run(trainer, model, data, folder, found, done_steps)
+
+
+def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:
+    """The data, with whose help model.num_classes and data.batch_size=auto become numbers."""
+    is_auto = config.data.batch_size == AUTO
+    with open_dict(config):
+        config.data.batch_size = 1 if is_auto else config.data.batch_size
+        data: ImageData = make(config.data, "data")
+        config.model.num_classes = num_classes_of(config.model.num_classes, data)
+    if is_auto:
+        world_size = build_trainer(only(config, callbacks=())).world_size
+        resolve_batch_size(config, data, checkpoint=checkpoint, world_size=world_size)
+    return data
+
+
+def _check_epochs(saved: dict[str, Any], max_epochs: int | None) -> None:
+    """As Lightning does later, in its own words."""
+    done = saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    if max_epochs not in (None, -1) and done > max_epochs:
+        raise ConfigError(f"the run has done {done} epochs, trainer.max_epochs={max_epochs}; raise it")
+
+
+def _check_real(saved: dict[str, Any], config: DictConfig) -> None:
+    """A rehearsal's weights are those it began with; the other way round the callback itself refuses."""
+    if "Rehearsal" in saved["callbacks"] and "rehearsal" not in config.callbacks:
+        raise CheckpointMismatch(
+            "the run folder holds a rehearsal, which learns nothing; choose another hydra.run.dir, or resume_from=null"
+        )
+
+
+def _writable(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError("permission denied")
+    except OSError as error:
+        reason = error.strerror or error
+        raise RunFolderError(f"cannot write {folder} ({reason}); choose another with hydra.run.dir=FOLDER") from error
+    return folder.resolve()

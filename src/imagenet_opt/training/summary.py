@@ -1,0 +1,169 @@
+"""What is left to say when a run ends: one table, and the same as summary.json."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from lightning.pytorch import Trainer
+from pydantic import Field, TypeAdapter, ValidationError
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from imagenet_opt.display.printable import printable
+from imagenet_opt.measure.telemetry.idle_causes import sentence
+from imagenet_opt.measure.telemetry.peak_memory import peak_gib
+from imagenet_opt.run import checkpoint as checkpoints
+from imagenet_opt.run import metrics_csv
+from imagenet_opt.training.mfu import mfu
+
+IMAGES_PER_SECOND = "throughput/images_per_second"
+
+
+_MOST_DOUBT = 0.05
+"""By so much of the time a run may have waited less than a longer one would."""
+_SPARE = 0.05
+"""Share of the time that mixing fits into: on a GPU it reads and writes the images a few times."""
+
+
+def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) -> dict[str, float]:
+    """Numbers of the whole run: last validation, rates, waits, loader, peak memory, MFU and start-up, by metric name.
+
+    Callbacks add to it what their `summary()` returns.
+    """
+    found = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith(("train/", "val/"))}
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if hasattr(callback, "summary"):
+            found |= callback.summary()
+    found |= _loader(trainer) | {
+        "steps": trainer.global_step,
+        "memory/peak_gib": peak_gib(trainer.strategy.root_device),
+        "startup/import_seconds": import_seconds,
+        "run_seconds": run_seconds,
+    }
+    if IMAGES_PER_SECOND in found and simulated(trainer) is None:
+        found |= mfu(trainer, found[IMAGES_PER_SECOND])
+    return found
+
+
+def _loader(trainer: Trainer) -> dict[str, float]:
+    """What the training loader was fitted to, which may be less than what was asked for."""
+    loader: Any = getattr(trainer.train_dataloader, "loader", None)
+    names = ("num_workers", "prefetch_factor")
+    return {f"loader/{name}": getattr(loader, name) or 0 for name in names if hasattr(loader, name)}
+
+
+def write_summary(numbers: dict[str, float], run_folder: Path) -> None:
+    (run_folder / SUMMARY).write_text(json.dumps(numbers, indent=2) + "\n")
+
+
+def simulated(trainer: Trainer) -> str | None:
+    """What accelerator a callback put in the place of a real one."""
+    names = (getattr(callback, "simulated", None) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+    return next((name for name in names if name is not None), None)
+
+
+def print_summary(
+    numbers: dict[str, float], run_folder: Path, *, device: str | None = None, precision: str | None = None
+) -> None:
+    """device: the accelerator, where it was simulated. precision: the Trainer's."""
+    table = Table(box=box.ROUNDED, show_header=False, title="run finished", title_justify="left")
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in _rows(numbers, run_folder, device, precision):
+        table.add_row(name, printable(text))
+    Console(markup=False, highlight=False, width=None if Console().is_terminal else 110).print(table)
+
+
+def _rows(
+    numbers: dict[str, float], run_folder: Path, device: str | None, precision: str | None
+) -> list[tuple[str, str]]:
+    def show(shape: str, *keys: str) -> str:
+        values: list[Any] = [numbers.get(key) for key in keys]
+        return "not measured" if None in values else shape.format(*values)
+
+    startup = [
+        show("import {:.1f} s", "startup/import_seconds"),
+        show("first batch {:.1f} s", "startup/first_batch_seconds"),
+        show("compile {:.1f} s", "startup/compile_seconds") if "startup/compile_seconds" in numbers else "no compile",
+        show("first step {:.1f} s", "startup/first_step_seconds"),
+    ]
+    busy = show("{:.0f} %", "gpu/utilization_percent")
+    if device is not None:
+        busy = f"{show('{:.0%}', 'rehearsal/accelerator_utilization')} of a {device}"
+    last, metrics = run_folder / checkpoints.LAST, run_folder / metrics_csv.FILE
+    accuracy = show("acc1 {:.1%} on validation", "val/acc1")
+    if "val/acc5" in numbers:
+        accuracy = show("acc1 {:.1%}, acc5 {:.1%} on validation", "val/acc1", "val/acc5")
+    of_peak = show("{:.1%} of {:,.0f} TFLOP/s", "throughput/mfu_fraction", "throughput/peak_tflops_per_second")
+    return [
+        ("accuracy", accuracy),
+        (
+            "speed",
+            show("{:.2f} it/s, {:.0f} images/s", *(f"throughput/{k}_per_second" for k in ("it", "images"))),
+        ),
+        *([("precision", precision)] if precision is not None else []),
+        *([("MFU", of_peak)] if "throughput/mfu_fraction" in numbers else []),
+        ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction") + _doubt(numbers)),
+        ("bottleneck", _bottleneck(numbers)),
+        ("GPU busy", busy),
+        *_mixing_advice(numbers),
+        *_compile_advice(numbers, precision),
+        ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
+        ("start-up", ", ".join(startup)),
+        ("whole run", show("{:.0f} s, {:.0f} steps", "run_seconds", "steps")),
+        ("run folder", str(run_folder)),
+        ("checkpoint", str(last) if last.exists() else "none written"),
+        ("metrics", str(metrics) if metrics.exists() else "none written"),
+    ]
+
+
+def _bottleneck(numbers: dict[str, float]) -> str:
+    begin = "bottleneck/"
+    shares = {name.removeprefix(begin): share for name, share in numbers.items() if name.startswith(begin)}
+    return sentence(shares) if shares else "not measured"
+
+
+def _mixing_advice(numbers: dict[str, float]) -> list[tuple[str, str]]:
+    """Mixing runs on the GPU; a GPU that waits for data has the time."""
+    on_gpu, waited = "gpu/utilization_percent" in numbers, numbers.get("throughput/data_wait_fraction", 0.0)
+    if not on_gpu or numbers.get("mixing/on") != 0 or waited < _SPARE or _doubt(numbers):
+        return []
+    return [("mixing", "off; callbacks.mixing.mode=on should cost no speed: the GPU waits for data")]
+
+
+def _compile_advice(numbers: dict[str, float], precision: str | None) -> list[tuple[str, str]]:
+    """torch's own batch norm, which bfloat16 needs, is fused with its neighbours only where it is compiled.
+
+    Source: `_select_batch_norm_backend` in PyTorch's aten/src/ATen/native/Normalization.cpp.
+    """
+    on_gpu, compiled = "gpu/utilization_percent" in numbers, "startup/compile_seconds" in numbers
+    if not on_gpu or compiled or not (precision or "").startswith("bf16"):
+        return []
+    words = (
+        "off; callbacks.acceleration.compile=true is likely to help: in bfloat16 torch does not use cuDNN's batch norm"
+    )
+    return [("compile", words)]
+
+
+def _doubt(numbers: dict[str, float]) -> str:
+    """Empty where the run was long enough: one that lives off batches made while it started waits for none."""
+    ready, measured = numbers.get("throughput/ready_batches", 0), numbers.get("throughput/measured_batches", 0)
+    busy = 1 - numbers.get("throughput/data_wait_fraction", 0)
+    if busy * ready <= _MOST_DOUBT * measured:
+        return ""
+    return f"; too short to tell: {ready:.0f} of the {measured:.0f} batches measured were ready before"
+
+
+SUMMARY = "summary.json"
+
+
+_NUMBERS = TypeAdapter(dict[str, Annotated[int, Field(ge=-(2**63), lt=2**63)] | float])
+
+
+def read_summary(folder: Path) -> dict[str, float]:
+    """Empty where the job wrote none, or died while it wrote."""
+    try:
+        return _NUMBERS.validate_json((folder / SUMMARY).read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return {}

@@ -1,0 +1,296 @@
+"""From a configuration to a run: what is built, and what a mistake is told."""
+
+import logging
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from imagenet_opt import errors
+from imagenet_opt.config.build import precision_of
+from imagenet_opt.config.overrides import complete, config_folder
+from imagenet_opt.machine import usable_cpus
+from imagenet_opt.run.metrics_csv import MetricsCsv, read_rows
+from imagenet_opt.run.rank_check import RankCheck
+from imagenet_opt.run.rewind import Rewind
+from imagenet_opt.training.build_run import Run, build_run
+
+RECIPES = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
+
+
+def composed(tmp_path: Path, *overrides: str) -> DictConfig:
+    """The configuration of train.py, for a CPU, into a folder of the test."""
+    own = ["~hydra", f"run_folder={tmp_path}/run", f"data.cache_dir={tmp_path}/cache", "logger=csv"]
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return compose("train", [*own, "trainer.accelerator=cpu", "trainer.devices=1", *overrides])
+
+
+def tiny(tmp_path: Path, root: Path, *overrides: str) -> DictConfig:
+    small = ("model.name=test_resnet", "data.image_size=32", "data.batch_size=6", "data.num_workers=0")
+    return composed(tmp_path, f"data.root={root}", *small, *overrides)
+
+
+def test_there_are_recipes() -> None:
+    assert {"demo", "aggressive", "baseline"} <= set(RECIPES)
+
+
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "demo"])
+def test_every_recipe_builds_on_any_number_of_classes(recipe: str, images_root: Path, tmp_path: Path) -> None:
+    stem = "model.small_stem=false"  # test_resnet has one of its own
+    run = build_run(tiny(tmp_path, images_root, f"+experiment={recipe}", "data.batch_size=6", stem))
+    assert run.data.num_classes == 3
+    assert run.model.net.get_classifier().out_features == 3
+    assert run.checkpoint is None
+
+
+def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> None:
+    configs = [composed(tmp_path, "data.root=/data", f"+experiment={name}") for name in ("baseline", "aggressive")]
+    flat = [_flat(config) for config in configs]
+    different = {key for key in flat[0].keys() | flat[1].keys() if flat[0].get(key) != flat[1].get(key)}
+    assert different == {
+        "data.batch_size",
+        "data.num_workers",
+        "data.prefetch_factor",
+        "optimizer.fused",
+        "trainer.precision",
+        "callbacks.acceleration.channels_last",
+        "callbacks.acceleration.tf32",
+        "callbacks.acceleration.cudnn_benchmark",
+        "callbacks.acceleration.compile",
+        "callbacks.mixing.mode",
+    }
+    assert flat[1]["optimizer.lr"] * flat[1]["data.batch_size"] / 256 == 0.75
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "words"),
+    [
+        (("data.root=null",), errors.DatasetNotFound, ("data.root", "data=demo")),
+        (("data.root=/nowhere",), errors.DatasetNotFound, ("/nowhere", "data.root", "data=demo")),
+        (("model.name=resnet5O",), errors.UnknownModel, ("resnet5O", "model.name", "resnet50")),
+        (("model.num_classes=2",), errors.ConfigError, ("3 classes", "model.num_classes")),
+        (("data.batch_size=0",), errors.ConfigError, ("data.batch_size=0",)),
+        (("data.batch_size=many",), errors.ConfigError, ("data.batch_size=many",)),
+        (("+data.colour=red",), errors.ConfigError, ("colour",)),
+        (("+trainer.max_epoch=3",), errors.ConfigError, ("trainer", "max_epoch")),
+        (("callbacks.mixing.mode=auto",), errors.ConfigError, ("callbacks.mixing.mode=auto must be 'on' or 'off'",)),
+        (("resume_from=/nowhere/last.ckpt",), errors.CheckpointNotFound, ("/nowhere/last.ckpt", "resume_from")),
+        (("trainer.max_steps=abc",), errors.ConfigError, ("trainer.max_steps=abc",)),
+        (("trainer.max_epochs=abc",), errors.ConfigError, ("trainer.max_epochs=abc",)),
+        (("optimizer.lr=fast",), errors.ConfigError, ("optimizer.lr=fast",)),
+        (("seed=abc",), errors.ConfigError, ("seed=abc",)),
+        (("trainer.max_steps=1.5",), errors.ConfigError, ("trainer.max_steps=1.5",)),
+        (
+            ("allow_targets=[tests]", "+callbacks.mine._target_=tests.conftest.nope"),
+            errors.ConfigError,
+            ("callbacks.mine._target_=tests.conftest.nope cannot be found",),
+        ),
+        (("trainer.accelerator=gpu",), errors.ConfigError, ("trainer", "gpu")),
+        (("checkpoint.keep=two",), errors.ConfigError, ("keep=two",)),
+        (("model.micro_batch_size=abc",), errors.ConfigError, ("model.micro_batch_size=abc",)),
+        (("model.label_smoothing=2",), errors.ConfigError, ("model.label_smoothing=2",)),
+        (("schedule.final_factor=abc",), errors.ConfigError, ("schedule.final_factor=abc",)),
+        (("data.crop_scale=[1,-0.5]",), errors.ConfigError, ("data.crop_scale=[1, -0.5]", "[0.08, 1.0]")),
+        (("data.val_crop_ratio=7",), errors.ConfigError, ("data.val_crop_ratio=7",)),
+        (("data.samples_per_epoch=abc",), errors.ConfigError, ("data.samples_per_epoch=abc",)),
+        (("callbacks.acceleration.compile_mode=foo",), errors.ConfigError, ("compile_mode='foo'", "max-autotune")),
+        (("callbacks.acceleration.on_failure=stopp",), errors.ConfigError, ("on_failure=stopp", "eager")),
+        (("trainer.precision=17-mixed",), errors.ConfigError, ("trainer.precision=17-mixed", "'mixed'", "'32-true'")),
+    ],
+)
+def test_mistakes_name_the_key_and_the_remedy(
+    overrides: tuple[str, ...], error: type[Exception], words: tuple[str, ...], images_root: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(error) as caught:
+        build_run(tiny(tmp_path, images_root, *overrides))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_run_folder_that_cannot_be_made_is_named(images_root: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(errors.RunFolderError, match=r"hydra\.run\.dir"):
+        build_run(tiny(tmp_path, images_root, f"run_folder={tmp_path}/file/run"))
+
+
+def test_a_logger_that_is_not_installed_is_said_with_its_command(
+    images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_TENSORBOARD_AVAILABLE", "_TENSORBOARDX_AVAILABLE"):
+        monkeypatch.setattr(f"lightning.fabric.loggers.tensorboard.{name}", False)
+    with pytest.raises(errors.ConfigError) as caught:
+        build_run(tiny(tmp_path, images_root, "logger=tensorboard"))
+    assert str(caught.value) == (
+        'logger.tensorboard needs a package that is not installed: pip install "imagenet-opt[tensorboard]"'
+    )
+
+
+DEFAULT_CALLBACKS = next(
+    group["callbacks"]
+    for group in yaml.safe_load((config_folder() / "train.yaml").read_text())["defaults"]
+    if "callbacks" in group
+)
+
+
+@pytest.mark.parametrize("name", DEFAULT_CALLBACKS)
+def test_a_run_trains_without_any_one_callback_and_gets_no_substitute(
+    name: str, images_root: Path, tmp_path: Path
+) -> None:
+    config = tiny(tmp_path, images_root, "trainer.max_steps=1", f"~callbacks.{name}")
+    run = build_run(config)
+    used = Counter(type(callback).__module__ for callback in run.trainer.callbacks)  # type: ignore[attr-defined]
+    others = [node._target_.rpartition(".")[0] for node in config.callbacks.values()]
+    assert used == Counter([*others, RankCheck.__module__, Rewind.__module__])
+    run.trainer.fit(run.model, datamodule=run.data)
+    assert run.trainer.global_step == 1
+    assert [file.name for file in tmp_path.rglob("last.ckpt")] == ([] if name == "checkpoint" else ["last.ckpt"])
+    if name == "checkpoint":
+        assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_lightnings_own_callbacks_may_be_asked_for(images_root: Path, tmp_path: Path) -> None:
+    words = ("~callbacks.checkpoint", "~callbacks.progress_bar", "+trainer.enable_progress_bar=true")
+    theirs = "+callbacks.theirs._target_=lightning.pytorch.callbacks.ModelCheckpoint"
+    trainer = build_run(tiny(tmp_path, images_root, *words, theirs)).trainer
+    assert type(trainer.checkpoint_callback).__name__ == "ModelCheckpoint"
+    assert trainer.progress_bar_callback is not None
+
+
+def test_more_processes_than_cpus_are_told(images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cpus = usable_cpus()
+    with caplog.at_level(logging.INFO):
+        build_run(tiny(tmp_path, images_root, "data.batch_size=1"))
+        assert "usable CPUs" not in caplog.text
+        build_run(tiny(tmp_path, images_root, "data.batch_size=1", f"trainer.devices={cpus + 1}"))
+    assert f"{cpus + 1} processes (trainer.devices) share {cpus} usable CPUs" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint")
+def test_rows_are_dropped_by_the_resume_that_logs_them_again_not_by_one_that_is_refused(
+    images_root: Path, tmp_path: Path
+) -> None:
+    def fit(*overrides: str) -> None:
+        run = build_run(tiny(tmp_path, images_root, *overrides))
+        run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
+
+    fit("trainer.max_steps=2")
+    file = tmp_path / "run/metrics.csv"
+    MetricsCsv(folder=str(file.parent)).log_metrics({"train/loss": 8.0}, 7)  # trained after the last checkpoint
+    before = file.read_bytes()
+    with pytest.raises(errors.CheckpointMismatch):
+        fit("trainer.max_steps=3", "seed=1")
+    assert file.read_bytes() == before
+    fit("trainer.max_steps=3")
+    assert max(step for step, _ in read_rows(file)) == 2
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint")
+def test_another_optimizer_or_fewer_epochs_than_are_done_are_refused(images_root: Path, tmp_path: Path) -> None:
+    first = build_run(tiny(tmp_path, images_root, "trainer.max_epochs=2", "trainer.log_every_n_steps=2"))
+    first.trainer.fit(first.model, datamodule=first.data)
+    for name in ("adamw", "lamb"):
+        other = build_run(
+            tiny(tmp_path, images_root, "trainer.max_epochs=3", "trainer.log_every_n_steps=2", f"optimizer={name}")
+        )
+        with pytest.raises(errors.CheckpointMismatch, match=r"begun with, which had .*momentum.*resume_from=null"):
+            other.trainer.fit(other.model, datamodule=other.data, ckpt_path=other.checkpoint, weights_only=True)
+    with pytest.raises(errors.ConfigError, match=r"the run has done 2 epochs, trainer\.max_epochs=1; raise it"):
+        build_run(tiny(tmp_path, images_root, "trainer.max_epochs=1"))
+    assert build_run(tiny(tmp_path, images_root, "trainer.max_epochs=2")).done_steps == 12
+
+
+def test_a_checkpoint_of_another_network_is_refused_with_its_keys(images_root: Path, tmp_path: Path) -> None:
+    run = build_run(tiny(tmp_path, images_root, "trainer.max_steps=1", "trainer.log_every_n_steps=1"))
+    run.trainer.fit(run.model, datamodule=run.data)
+    with pytest.raises(errors.CheckpointMismatch, match="only in the file") as caught:
+        build_run(tiny(tmp_path, images_root, "model.name=test_vit", "data.image_size=160"))
+    assert "test_resnet" in str(caught.value)
+    assert "resume_from=null" in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint")
+def test_a_run_goes_on_with_new_rates_but_not_with_other_batches(
+    images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = build_run(tiny(tmp_path, images_root, "trainer.max_steps=2", "optimizer.lr=0.5"))
+    first.trainer.fit(first.model, datamodule=first.data)
+
+    def goes_on(*overrides: str) -> tuple[Run, torch.optim.Optimizer]:
+        run = build_run(tiny(tmp_path, images_root, "trainer.max_steps=5", "schedule.warmup_epochs=0", *overrides))
+        run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
+        return run, run.trainer.optimizers[0]
+
+    for override, words in (
+        ("data.batch_size=12", ("global batch was 6, is 12", "data.batch_size")),
+        ("seed=1", ("seed was 0, is 1", "resume_from=null")),
+        ("data.samples_per_epoch=24", ("data.samples_per_epoch was 0, is 24",)),
+    ):
+        with pytest.raises(errors.CheckpointMismatch) as caught:
+            goes_on(override)
+        assert all(word in str(caught.value) for word in words)
+    with caplog.at_level(logging.INFO):
+        run, optimizer = goes_on("optimizer.lr=0.25", "optimizer.weight_decay=0.125")
+    assert "optimizer, from step 2 on" in caplog.text
+    half_cosine = (1 + math.cos(math.pi * 5 / 5)) / 2
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.25 * 6 / 256 * half_cosine)
+    assert optimizer.param_groups[0]["initial_lr"] == 0.25 * 6 / 256
+    assert optimizer.param_groups[0]["weight_decay"] == 0.125
+    assert run.done_steps == 2
+
+
+def test_the_batch_that_cannot_be_filled_is_told_before_training(images_root: Path, tmp_path: Path) -> None:
+    run = build_run(tiny(tmp_path, images_root, "data.batch_size=40"))
+    with pytest.raises(errors.BatchTooLarge, match=r"data\.batch_size to at most 39"):
+        run.trainer.fit(run.model, datamodule=run.data)
+
+
+def test_the_learning_rate_is_scaled_and_said(
+    images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        build_run(tiny(tmp_path, images_root, "data.batch_size=32", "optimizer.lr=0.5"))
+    assert "batch 32, lr 0.0625" in caplog.text
+
+
+def test_mixed_precision_follows_the_device() -> None:
+    assert precision_of("32-true", torch.device("cpu")) == "32-true"
+    fast = torch.cpu._is_avx512_bf16_supported()
+    assert precision_of("mixed", torch.device("cpu")) == ("bf16-mixed" if fast else "32-true")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ([], ["+experiment=demo"]),
+        (["data=demo"], ["+experiment=demo", "data=demo"]),
+        (["data.root=/d", "--cfg", "job"], ["data=folder", "data.root=/d", "--cfg", "job"]),
+        (["+experiment=baseline"], ["+experiment=baseline"]),
+        (["data=demo", "+experiment=baseline"], ["data=demo", "+experiment=baseline"]),
+        (["--cfg", "job", "data=demo"], ["--cfg", "job", "+experiment=demo", "data=demo"]),
+        (["--help"], ["--help"]),
+        (["rehearse=a10g"], ["+experiment=demo", "+rehearse=a10g"]),
+        (
+            ["rehearse=a10g", "data.root=/d", "+experiment=baseline", "--cfg", "job"],
+            ["data.root=/d", "+experiment=baseline", "+rehearse=a10g", "--cfg", "job"],
+        ),
+        (["rehearse=null", "+experiment=baseline"], ["+experiment=baseline"]),
+    ],
+)
+def test_what_the_command_line_implies(given: list[str], meant: list[str]) -> None:
+    assert complete(given) == meant
+    assert complete(complete(given)) == meant
+
+
+def _flat(node: DictConfig, prefix: str = "") -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key in node:
+        if key == "run_folder":
+            continue
+        value = node[key]
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, DictConfig) else {f"{prefix}{key}": value}
+    return found

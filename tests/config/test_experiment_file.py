@@ -1,0 +1,24 @@
+"""What was found, kept as an experiment."""
+
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.cli.tune import main
+from imagenet_opt.config.experiment_file import check_writable_experiments, write_tuned
+from imagenet_opt.errors import ConfigError
+
+
+def test_who_reads_an_experiment_that_is_found_anew_reads_a_whole_one(own_conf: Path) -> None:
+    file = write_tuned("tune", ("data.batch_size=4",), ["before"])
+    with file.open() as reader:
+        assert write_tuned("tune", ("data.batch_size=8",), ["after"]) == file
+        assert "batch_size: 4" in reader.read() and "batch_size: 8" in file.read_text()
+    assert [path.name for path in file.parent.glob("*tuned_*")] == [file.name]
+
+
+def test_experiments_that_cannot_be_kept_are_said_before_anything_is_measured(own_conf: Path) -> None:
+    check_writable_experiments()
+    (own_conf / "experiment").rename(own_conf / "moved")
+    with pytest.raises(ConfigError, match=r"conf/experiment cannot be written"):
+        main(["data=demo"])

@@ -1,0 +1,57 @@
+"""What a user reads who made a mistake: one line, whole, with the remedy."""
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from imagenet_opt.cli.mistakes import report_mistakes
+from imagenet_opt.config.overrides import config_folder
+from imagenet_opt.errors import ImagenetOptError, TooManyBadSamples
+
+DATA = sorted(file.stem for file in (config_folder() / "data").glob("*.yaml"))
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return compose("train", ["~hydra", *overrides])
+
+
+def said(mistake: str | ImagenetOptError, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that an override, or an error, ends with."""
+
+    def command() -> None:
+        if isinstance(mistake, ImagenetOptError):
+            raise mistake
+        composed(mistake)
+
+    with pytest.raises(SystemExit) as ended:
+        report_mistakes(command)
+    text = capsys.readouterr().err
+    assert (ended.value.code, text.count("\n")) == (2, 1)
+    return text.rstrip("\n")
+
+
+def test_no_line_of_a_message_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    error = TooManyBadSamples("2 bad samples:\n  /d/a.JPEG: imagenet_opt.errors.BadSample\n  /d/b  c.JPEG: empty\n")
+    assert said(error, capsys) == (
+        "TooManyBadSamples: 2 bad samples: /d/a.JPEG: imagenet_opt.errors.BadSample /d/b  c.JPEG: empty"
+    )
+
+
+def test_a_network_without_a_file_of_its_own_is_still_to_be_had(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said("model=resnet101", capsys)
+    assert text.endswith("for any other network of timm say model.name, such as model.name=resnet101")
+    assert "'model': resnet10t resnet18 resnet50;" in text
+    assert "timm" not in said("optimizer=adam", capsys)
+
+
+def test_a_word_that_is_mistyped_is_answered_with_those_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "there is no key data.bath_size; did you mean data.batch_size" in said("data.bath_size=4", capsys)
+    assert "'experiment': aggressive baseline cifar10 demo" in said("+experiment=agressive", capsys)
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_each_choice_of_data_can_be_used_and_loads_as_the_others_do(name: str) -> None:
+    config = composed(f"data={name}", "data.reads_in_flight=3")
+    assert config.data["_target_"].startswith("imagenet_opt.data.datamodule.")
+    assert config.data.reads_in_flight == 3

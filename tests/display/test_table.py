@@ -1,0 +1,60 @@
+import math
+
+import pytest
+
+from imagenet_opt.display.table import Column, Sheet, interval, ratio_cells, series, shape_of
+from imagenet_opt.measure.stats.block_ratios import Ratio
+from imagenet_opt.measure.stats.intervals import median_interval
+
+
+def test_cells_are_shown_as_their_column_says_and_markdown_stays_a_table() -> None:
+    columns = (Column("step"), Column("images/s", "{:,.0f}"))
+    sheet = Sheet("A study", columns, (("a | b", 1234.5), ("c", None), ("d", math.nan), ("e", "failed")), ("Said.",))
+    assert sheet.texts() == [["a | b", "1,234"], ["c", "-"], ["d", "-"], ["e", "failed"]]
+    assert sheet.markdown().splitlines() == [
+        "### A study",
+        "",
+        "| step | images/s |",
+        "|---|---|",
+        "| a \\| b | 1,234 |",
+        "| c | - |",
+        "| d | - |",
+        "| e | failed |",
+        "",
+        "Said.",
+    ]
+
+
+def test_two_columns_never_have_the_same_heading() -> None:
+    with pytest.raises(ValueError, match="A study: headings must differ"):
+        Sheet("A study", (Column("interval"), Column("interval")), ())
+
+
+def test_intervals_in_cells_and_plots() -> None:
+    some = median_interval([1.0, 2.0, 4.0])
+    assert interval(some, "{:.1f}") == "1.0-4.0"
+    assert interval(median_interval([1.0]), "{:.1f}") is None
+    curve = series("one", {8.0: some})
+    assert (curve.x, curve.y, curve.low, curve.high) == ((8.0,), (2.0,), (1.0,), (4.0,))
+
+
+def test_a_ratio_in_cells() -> None:
+    assert ratio_cells(Ratio(0.9, 0.85, 0.95, 0.95), "{:.0%}") == (0.9, "85%-95%", "slower")
+    assert ratio_cells(Ratio(2.0, 0.0, math.inf, 0.0)) == (2.0, None, "undecided")
+    assert ratio_cells(None) == (None, None, None)
+
+
+def test_an_interval_of_two_rounds_that_says_nothing_has_no_absurd_numbers() -> None:
+    assert ratio_cells(Ratio(1.37, 0.002, 933.88, 0.95))[1] == "0.00 to far more"
+    assert ratio_cells(Ratio(40.0, 16.0, 99.5, 0.95))[1] == "16.00-99.50"
+
+
+@pytest.mark.parametrize(
+    "values, shown", [([0.0341, 2.0], "0.034"), ([5.24], "5.2"), ([12.4, 1e4], "12"), ([1234.0], "1,234")]
+)
+def test_the_least_of_a_column_has_two_digits(values: list[float], shown: str) -> None:
+    assert shape_of(values).format(values[0]) == shown
+
+
+def test_a_column_of_nothing_has_a_format() -> None:
+    assert shape_of([]).format(3.0) == "3"

@@ -1,0 +1,110 @@
+"""Functions in processes of their own, which start further ones as Lightning does."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import __main__
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.stats.rounds import TurnFailed
+from imagenet_opt.probe.isolated import Hung, call_apart
+
+REPOSITORY = Path(__file__).parents[2]
+HERE = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
+
+
+@pytest.fixture(autouse=True)
+def forked_turns() -> None:
+    """Processes start as they do for users, since these tests are about that."""
+
+
+def second_rank() -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", __main__.__spec__.name, *sys.argv[1:]]
+    return subprocess.Popen(command, env=os.environ | {"LOCAL_RANK": "1"})
+
+
+def agree(job: str) -> str:
+    """Both answer; the second before the first."""
+    if "LOCAL_RANK" not in os.environ:
+        second_rank().wait()
+    return f"{job} from {os.environ.get('LOCAL_RANK', 'the first')}"
+
+
+def disagree(job: str) -> None:
+    """The second one fails, and the first is killed for it, as Lightning does."""
+    if "LOCAL_RANK" in os.environ:
+        raise ConfigError(f"{job} cannot be")
+    assert second_rank().wait() == 1
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def named(job: None) -> str:
+    return os.environ["SLURM_JOB_NAME"]
+
+
+def hang(job: str) -> None:
+    if "LOCAL_RANK" not in os.environ:
+        Path(job).write_text(f"{os.getpid()} {second_rank().pid}")
+    signal.pause()
+
+
+def fail(job: str) -> None:
+    raise ZeroDivisionError(job)
+
+
+def die(job: None) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_the_first_processes_answer_counts() -> None:
+    assert call_apart(f"{__name__}.agree", "words", environment=HERE) == "words from the first"
+
+
+def test_lightning_starts_its_own_processes_in_a_job_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NAME", "train")
+    assert call_apart(f"{__name__}.named", None, environment=HERE) == "interactive"
+
+
+def test_why_another_process_failed_is_told() -> None:
+    with pytest.raises(ConfigError, match="words cannot be"):
+        call_apart(f"{__name__}.disagree", "words", environment=HERE)
+
+
+def test_other_ends_are_turns_that_failed_with_their_reason(tmp_path: Path) -> None:
+    with pytest.raises(TurnFailed, match="ZeroDivisionError: of mine"):
+        call_apart(f"{__name__}.fail", "of mine", environment=HERE)
+    with pytest.raises(TurnFailed, match="killed by signal 9"):
+        call_apart(f"{__name__}.die", None, environment=HERE)
+    with pytest.raises(Hung, match=r"no end after 0\.1 s"):
+        call_apart(f"{__name__}.die", None, environment=HERE, limit_seconds=0.1)
+
+
+def test_all_processes_end_with_the_one_that_asked(tmp_path: Path) -> None:
+    told: Any = tmp_path / "pids"
+    asks = f"from imagenet_opt.probe.isolated import call_apart; call_apart('{__name__}.hang', '{told}')"
+    caller = subprocess.Popen([sys.executable, "-c", asks], env=os.environ | HERE)
+    deadline = time.monotonic() + 60
+    while not (told.exists() and len(told.read_text().split()) == 2) and time.monotonic() < deadline:
+        assert caller.poll() is None
+        time.sleep(0.05)
+    caller.kill()
+    caller.wait()
+    pids = [int(pid) for pid in told.read_text().split()]
+    while any(map(_is_alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_is_alive, pids))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,51 @@
+"""FLOPs of networks that papers tell, and what is known of which GPU."""
+
+import pytest
+import timm
+import torch
+
+from imagenet_opt.probe.model_flops import forward_flops, known_peak
+
+
+def test_resnet_50_has_the_flops_that_are_known() -> None:
+    """4.1 G multiply-adds for 224 x 224 pixels with the stride in the 3x3 convolution (torchvision: 4.09 GFLOPS)."""
+    with torch.device("meta"):
+        net = timm.create_model("resnet50")
+    assert forward_flops(net, 224) == pytest.approx(2 * 4.09e9, rel=0.01)
+    assert forward_flops(net, 448) == pytest.approx(2 * 4.09e9 * 4, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_vit2"])
+def test_counting_computes_and_changes_nothing(name: str) -> None:
+    options = {"img_size": 32} if "vit" in name else {}
+    net = timm.create_model(name, num_classes=3, **options).train()
+    plain = forward_flops(net, 32)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    net.set_grad_checkpointing(True)
+    net._compiled_call_impl = None if name == "test_vit2" else lambda *_: pytest.fail("a compiled network was called")
+    assert forward_flops(net, 32) == plain > 0
+    assert net.training
+    for key, tensor in net.state_dict().items():
+        assert torch.equal(tensor, before[key]), key
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "peak"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "bf16", 312),
+        ("NVIDIA A100 80GB PCIe", "tf32", 156),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16", None),
+        ("NVIDIA H100 80GB HBM3", "bf16", 989),
+        ("NVIDIA H100 PCIe", "fp16", 756),
+        ("NVIDIA H200", "bf16", 989),
+        ("NVIDIA GH200 480GB", "bf16", None),
+        ("NVIDIA L4", "bf16", 121),
+        ("NVIDIA L40S", "bf16", None),
+        ("Tesla T4", "fp16", 65),
+        ("Tesla T4", "bf16", None),
+        ("Tesla V100-SXM2-16GB", "fp16", 125),
+        ("NVIDIA A10G", "bf16", None),
+    ],
+)
+def test_a_peak_is_that_of_the_very_device(name: str, kind: str, peak: float | None) -> None:
+    assert known_peak(name, kind) == peak

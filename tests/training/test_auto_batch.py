@@ -1,0 +1,105 @@
+"""data.batch_size=auto, from a configuration to a run."""
+
+import logging
+import math
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.probe.memory import SPARE, MemoryTrials, whole
+from imagenet_opt.probe.memory_need import need_of
+from imagenet_opt.training import auto_batch
+from imagenet_opt.training.auto_batch import resolve_batch_size
+from imagenet_opt.training.build_run import build_run
+from tests.config.test_build import tiny
+from tests.conftest import loading
+
+
+@pytest.mark.slow
+def test_auto_finds_a_batch_and_tells_it(
+    images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: None
+) -> None:
+    caplog.set_level(logging.INFO)
+    config = tiny(tmp_path, images_root, "data.batch_size=auto")
+    run = build_run(config)
+    assert run.data.loading.batch_size == config.data.batch_size == 8, "a quarter of 39 images, in eights"
+    said = "8 images fit at 32 px with more than 10 % to spare (auto takes no more than 1/4 of an epoch); lr 0.0156"
+    assert f"data.batch_size=auto: {said}" in caplog.messages
+    assert "data.batch_size=auto: trying whether 8 images fit" in caplog.messages
+
+
+@pytest.mark.parametrize("capacity", [240, 300, 330])
+def test_the_search_starts_at_what_a_step_is_computed_to_need(
+    capacity: int, images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    config = tiny(tmp_path, images_root, "data.batch_size=auto", "data.samples_per_epoch=4096", "model.num_classes=3")
+    need = need_of(config, 3, 300)
+    assert need is not None
+    monkeypatch.setattr(auto_batch, "gpu_bytes", lambda config: math.ceil(need.num_bytes / (1 - SPARE)))
+    tried: list[int] = []
+
+    def attempt(trials: MemoryTrials, batch: int, micro: int | None, limit_seconds: float) -> dict[str, float | None]:
+        tried.append(batch)
+        return {"peak_gib": 1.0 if batch <= capacity else None}
+
+    monkeypatch.setattr(MemoryTrials, "_try", attempt)
+    assert build_run(config).data.loading.batch_size == whole(capacity)
+    assert tried[0] == whole(300) and len(tried) <= 6
+    assert "data.batch_size=auto: about 300 images should fit by what the tensors of a step take" in caplog.messages
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch")
+def test_a_run_goes_on_with_the_batch_that_it_began_with(
+    images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: None
+) -> None:
+    begun = build_run(tiny(tmp_path, images_root, "data.batch_size=6", "trainer.max_steps=2"))
+    begun.trainer.fit(begun.model, datamodule=begun.data)
+    caplog.set_level(logging.INFO)
+    run = build_run(tiny(tmp_path, images_root, "data.batch_size=auto", "trainer.max_steps=3"))
+    assert run.data.loading.batch_size == 6, "and not what would be found now"
+    assert "data.batch_size=auto: 6 images, as the run was begun with; lr 0.0117" in caplog.messages
+    assert not [message for message in caplog.messages if "looking for" in message]
+    run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
+    assert run.trainer.global_step == 3
+
+
+@pytest.mark.parametrize(
+    ("begun", "world_size", "size"),
+    [
+        (12, 2, 6),
+        (12, 5, None),
+    ],
+)
+def test_several_processes_share_what_the_run_was_begun_with(
+    begun: int, world_size: int, size: int | None, images_root: Path, tmp_path: Path
+) -> None:
+    torch.save({"network": {}, "ImageData": {"images of a global batch": begun}}, tmp_path / "last.ckpt")
+    data = build_run(tiny(tmp_path, images_root)).data
+    config = tiny(tmp_path, images_root, "data.batch_size=auto")
+    refused = nullcontext() if size else pytest.raises(ConfigError, match=r"12 images .* 5 processes cannot share")
+    with refused:
+        resolve_batch_size(config, data, checkpoint=tmp_path / "last.ckpt", world_size=world_size)
+        assert data.loading.batch_size == config.data.batch_size == size
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("trainer.devices=2", "this run has 2; run `imagenet-opt tune"),
+        ("+rehearse=a10g", "rehearse=.* simulates one; set a number"),
+    ],
+)
+def test_auto_is_refused_where_it_cannot_be_looked_for(
+    override: str, words: str, images_root: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build_run(tiny(tmp_path, images_root, "data.batch_size=auto", override))
+
+
+def test_commands_that_do_not_train_say_who_finds_it() -> None:
+    with pytest.raises(ConfigError, match=r"data.batch_size=auto must be a whole number .* imagenet-opt tune"):
+        loading(batch_size="auto")

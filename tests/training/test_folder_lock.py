@@ -1,0 +1,79 @@
+"""Two starts in one run folder: the second waits, and is refused."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.errors import RunFolderError
+from imagenet_opt.file_lock import claim
+from imagenet_opt.training.folder_lock import FILE, keep_others_out
+
+FIRST = """
+import os, sys, time
+from pathlib import Path
+from types import SimpleNamespace
+# Lightning itself takes seconds to import.
+sys.modules["lightning.fabric.utilities.rank_zero"] = SimpleNamespace(rank_zero_only=SimpleNamespace(rank=0))
+from imagenet_opt.training.folder_lock import keep_others_out
+keep_others_out(Path(sys.argv[1]), wait_seconds=0)
+if os.fork() == 0:
+    print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that trains in the folder, and has a worker."""
+    process = subprocess.Popen([sys.executable, "-c", FIRST, tmp_path], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    worker = int(process.stdout.readline())
+    yield process
+    os.kill(worker, 9)
+    process.kill()
+    process.communicate()
+
+
+def test_a_second_start_is_refused_until_the_first_is_killed(
+    first: subprocess.Popen[str], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with caplog.at_level("INFO"), pytest.raises(RunFolderError, match=rf"another process works in {tmp_path}.*dir="):
+        keep_others_out(tmp_path, wait_seconds=0.1)
+    assert caplog.text.count("waiting up to 0.1 s") == 1
+    monkeypatch.setattr("lightning.fabric.utilities.rank_zero.rank_zero_only.rank", 1)
+    keep_others_out(tmp_path, wait_seconds=0)  # another process of the first run
+    first.kill()
+    first.wait()
+    os.close(claim(tmp_path / FILE))  # though its worker lives
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError, match=r"cannot write .*hydra\.run\.dir"):
+        keep_others_out(tmp_path / "file/run")
+
+
+FILES_OF_WORKERS = """
+import os, sys
+from pathlib import Path
+from types import SimpleNamespace
+# Lightning itself takes seconds to import.
+sys.modules["lightning.fabric.utilities.rank_zero"] = SimpleNamespace(rank_zero_only=SimpleNamespace(rank=0))
+from imagenet_opt.training.folder_lock import keep_others_out
+keep_others_out(Path(sys.argv[1]), wait_seconds=0)
+if (worker := os.fork()) == 0:
+    own = [os.memfd_create("own") for _ in range(64)]
+    if (child := os.fork()) == 0:
+        os._exit(0 if all(os.write(file, b"x") for file in own) else 1)
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
+"""
+
+
+def test_processes_that_a_worker_starts_keep_its_files(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", FILES_OF_WORKERS, tmp_path], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,81 @@
+"""What a run says."""
+
+import io
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from imagenet_opt.training.quiet import Outliving, quiet
+
+
+def test_a_reader_that_is_gone_ends_nothing() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as piped:
+        stream = Outliving(piped)
+        for _ in range(2):
+            print("x" * 100_000, file=stream, flush=True)
+
+
+@contextmanager
+def quieted(log_file: Path) -> Iterator[io.StringIO]:
+    """A terminal, with logging to it and to a file as conf/hydra/default.yaml has it, after `quiet()`."""
+    terminal = io.StringIO()
+    console, file = logging.StreamHandler(terminal), logging.FileHandler(log_file, delay=True)
+    console.setFormatter(logging.Formatter("%(message)s"))
+    file.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    with pytest.MonkeyPatch.context() as patch, closing(file):
+        for name in ("stdout", "stderr"):
+            patch.setattr(sys, name, terminal)
+        patch.setattr(logging, "raiseExceptions", True)
+        patch.setattr(logging.getLogger(), "handlers", [console, file])
+        patch.setattr(logging.getLogger(), "level", logging.INFO)
+        for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
+            patch.setattr(logging.getLogger(name), "handlers", [])
+            patch.setattr(logging.getLogger(name), "propagate", True)
+        patch.setattr(logging.getLogger("hydra.utils"), "level", logging.NOTSET)
+        quiet()
+        yield terminal
+
+
+def test_log_lines_stand_above_a_progress_bar(tmp_path: Path) -> None:
+    with (
+        quieted(tmp_path / "train.log") as terminal,
+        Progress(console=Console(force_terminal=True, width=60), auto_refresh=False) as bar,
+    ):
+        bar.add_task("training")
+        bar.refresh()
+        logging.getLogger("imagenet_opt").info("one line")
+        bar.refresh()
+    erased = r"\r(?:\x1b\[[0-9]*[A-Z])*\x1b\[2K"
+    assert re.search(erased + "one line", terminal.getvalue())
+
+
+def test_what_the_bar_shows_goes_to_the_file_alone(tmp_path: Path) -> None:
+    with quieted(tmp_path / "train.log") as terminal:
+        log = logging.getLogger("callbacks.progress_bar")
+        log.info("epoch 1/2  val  1.2 s", extra={"shown": True})
+        log.info("and more")
+    assert terminal.getvalue() == "and more\n"
+    assert (tmp_path / "train.log").read_text().splitlines() == [
+        "INFO callbacks.progress_bar: epoch 1/2  val  1.2 s",
+        "INFO callbacks.progress_bar: and more",
+    ]
+
+
+def test_a_message_that_names_its_origin_names_it_once(tmp_path: Path) -> None:
+    with quieted(tmp_path / "train.log"):
+        logging.getLogger("callbacks.timeline").warning("timeline: not recorded")
+        logging.getLogger("callbacks.timeline").warning("lost")
+    assert (tmp_path / "train.log").read_text().splitlines() == [
+        "WARNING timeline: not recorded",
+        "WARNING callbacks.timeline: lost",
+    ]

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 
 from imagenet_opt.config import compose as composition
-from imagenet_opt.config import overrides
+from imagenet_opt.config import overrides as config_overrides
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.data.loading import Loading
 from imagenet_opt.probe import isolated
@@ -115,7 +115,7 @@ def own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for file in (config_folder() / "experiment").glob("*.yaml"):
         if not file.name.startswith("tuned_"):
             (conf / "experiment" / file.name).write_text(file.read_text())
-    for module in (overrides, composition):  # which has it by name
+    for module in (config_overrides, composition):  # which has it by name
         monkeypatch.setattr(module, "config_folder", lambda: conf)
     return conf
 

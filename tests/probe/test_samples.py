@@ -66,7 +66,7 @@ def test_samples_of_others_are_cold_by_those_that_were_probed(root: Path, tmp_pa
 import os, sys
 sys.path[:] = {sys.path!r}
 from pathlib import Path
-from imagenet_opt.measure import page_cache
+from imagenet_opt.measure.storage import page_cache
 from tests.probe.test_samples import samples
 page_cache._CACHESTAT = 100_000
 found = samples(Path({str(root)!r}), Path({str(tmp_path)!r}))

@@ -140,10 +140,6 @@ def _end_with_parent(parent: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-if __name__ == "__main__":
-    main()
-
-
 def begin_measuring() -> None:
     """Threads wait without spinning, as in train.py, where they would starve the loader's workers; and SIGTERM ends the
     process like an error does, so that nothing is left behind."""
@@ -154,3 +150,7 @@ def begin_measuring() -> None:
 def end_like_an_error() -> None:
     """At SIGTERM, with the shell's status for it."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+
+
+if __name__ == "__main__":
+    main()

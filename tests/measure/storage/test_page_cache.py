@@ -131,7 +131,7 @@ def test_files_of_others_are_cold_only_where_the_kernel_says_so(method: str, fil
     child = f"""
 import os, sys
 sys.path[:] = {sys.path!r}
-from imagenet_opt.measure import page_cache
+from imagenet_opt.measure.storage import page_cache
 page_cache._CACHESTAT = {number}
 os.setgid(65534), os.setuid(65534)
 found = page_cache.evicted([page_cache.Extent({file!r})])
@@ -154,7 +154,7 @@ def test_who_may_only_read_files_learns_by_reading_whether_they_leave_memory(fil
     child = f"""
 import mmap, os, sys
 sys.path[:] = {sys.path!r}
-from imagenet_opt.measure import page_cache
+from imagenet_opt.measure.storage import page_cache
 os.setgid(65534), os.setuid(65534)
 extents = [page_cache.Extent({file!r})]
 page_cache._CACHESTAT = 100_000  # as before Linux 6.5, and from 6.13 on

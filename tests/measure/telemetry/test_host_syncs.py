@@ -81,7 +81,7 @@ def test_a_wait_is_found_with_its_bytes_and_its_line(operation: str, num_bytes: 
     assert counts == [(operation, 1)]
     assert copied == [num_bytes]
     line = action.__code__.co_firstlineno
-    assert waits[0].place == f"test_host_waits.py:{line}"
+    assert waits[0].place == f"test_host_syncs.py:{line}"
     assert waits[0].code == linecache.getline(__file__, line).strip()
     assert waits[0].code.startswith(f'("{operation}", {num_bytes}, lambda: ')
 

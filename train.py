@@ -71,7 +71,7 @@ def train(config: DictConfig) -> None:
 @hydra.main(config_path=str(config_folder()), config_name="train", version_base="1.3")
 def main(config: DictConfig) -> float | None:
     if HydraConfig.get().mode == RunMode.MULTIRUN:
-        from imagenet_opt.cli.sweep import run_job
+        from imagenet_opt.sweep.job import run_job
 
         stop.restore()
         return run_job(Path(__file__))

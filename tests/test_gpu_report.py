@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import yaml
 
-from imagenet_opt.cli.study_outcome import Outcome
-from imagenet_opt.cli.study_plan import Plan, StepsFile
-from imagenet_opt.cli.study_request import read_study
-from imagenet_opt.cli.study_sheet import sheets
 from imagenet_opt.data.index import scan_split
 from imagenet_opt.data.store import FolderStore
 from imagenet_opt.display.table import Column, Sheet
 from imagenet_opt.display.terminal_table import strict_json
-from tests.cli.studies import small_request, speed
+from imagenet_opt.study.request import read_study
+from imagenet_opt.study.steps.outcome import Outcome
+from imagenet_opt.study.steps.plan import Plan, StepsFile
+from imagenet_opt.study.steps.table import sheets
 from tests.gpu import first, needed, repeated, report, small_card
+from tests.study.studies import small_request, speed
 
 ROOT = Path(__file__).parents[1]
 SUMMARY = {"steps": 400, "throughput/images_per_second": 2700.0, "gpu/utilization_percent": 20.0}

@@ -14,13 +14,12 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_opt.cli.mistakes import report_mistakes
-from imagenet_opt.cli.sweep_page import write_page
-from imagenet_opt.cli.sweep_rows import Row, print_table
 from imagenet_opt.config.allowed_targets import check_targets, leaves
 from imagenet_opt.config.build import make
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.display.printable import make_printable, printable
 from imagenet_opt.errors import ConfigError, ImagenetOptError
+from imagenet_opt.sweep.table import Row, print_table, write_page
 from imagenet_opt.training.build_run import build_run
 from imagenet_opt.training.summary import print_summary
 from tests.conftest import composed
@@ -72,8 +71,8 @@ def test_every_target_of_the_projects_own_configuration_is_on_the_list() -> None
         "hydra.utils.call",
         "functools.partial",
         "imagenet_opt.config.build.os.system",
-        "imagenet_opt.cli.sweep._run",
-        "imagenet_opt.cli.sweep.run_job",
+        "imagenet_opt.sweep.job._run",
+        "imagenet_opt.sweep.job.run_job",
         "imagenet_opt.probe.isolated.subprocess.Popen",
         "imagenet_opt.data.datamodule.folder_data.__globals__",
         "imagenet_opt.data.datamodule",
@@ -132,7 +131,7 @@ def test_what_the_user_lists_may_be_built(allowed: str) -> None:
             "_target_",
         ),
         ("data: {_target_: os.system}", "data._target_"),
-        ("schedule: {_target_: imagenet_opt.cli.sweep.run_job, script: /tmp/x.py}", "schedule._target_"),
+        ("schedule: {_target_: imagenet_opt.sweep.job.run_job, script: /tmp/x.py}", "schedule._target_"),
         ("model: {anything: {_target_: os.system}}", "model.anything._target_"),
     ],
 )

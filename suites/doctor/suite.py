@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--budget", default="15s", help="of an examination, unless its case has one")
     parser.add_argument("--only", default="", help="NAME,... of cases")
-    parser.add_argument("--record", type=Path, help="write what was measured for tests/measure/test_recorded.py")
+    parser.add_argument("--record", type=Path, help="write what was measured for tests/doctor/test_recorded.py")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     preload()
@@ -54,9 +54,9 @@ def main() -> None:
 
 def preload() -> None:
     """What takes seconds to import; each examination is forked from here."""
-    import imagenet_opt.cli.doctor_apply
-    import imagenet_opt.cli.doctor_examination
-    import imagenet_opt.cli.doctor_table  # noqa: F401
+    import imagenet_opt.doctor.apply
+    import imagenet_opt.doctor.examination
+    import imagenet_opt.doctor.terminal_view  # noqa: F401
 
 
 def forked(case: Case, sample: Path, file: Path, budget: str) -> int:
@@ -117,10 +117,10 @@ class Tally:
 
 def tallied(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Tally]:
     """By case, by the rules as they are now. runs: case, and what was measured then."""
-    from imagenet_opt.measure.confidence import confidence
-    from imagenet_opt.measure.diagnosis import diagnosis_of
-    from imagenet_opt.measure.evidence import evidence_of
-    from imagenet_opt.measure.unjudged import conclude
+    from imagenet_opt.doctor.confidence import confidence
+    from imagenet_opt.doctor.diagnosis_file import diagnosis_of
+    from imagenet_opt.doctor.evidence import evidence_of
+    from imagenet_opt.doctor.verdict import conclude
 
     found = {name: Tally() for name in CASES}
     for name, plain in runs:

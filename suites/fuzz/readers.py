@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from PIL import Image
 
-from imagenet_opt.cli.sweep_rows import best, collect_rows, print_table, write_csv
 from imagenet_opt.data.decode import Decoder
 from imagenet_opt.data.index import open_split
 from imagenet_opt.data.pack import pack
@@ -23,6 +22,7 @@ from imagenet_opt.data.shards import ShardStore, open_shards
 from imagenet_opt.run import checkpoint
 from imagenet_opt.run.metrics_csv import MetricsCsv
 from imagenet_opt.run.wandb_run import _run_id
+from imagenet_opt.sweep.table import best, collect_rows, print_table, write_csv
 
 MAX_PIXELS = 2**18
 """The decoder's max_crop_pixels here, so that large images are common."""

@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from imagenet_opt.cli import bench_plan
+from imagenet_opt.bench import plan as bench_plan
+from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER, Job
+from imagenet_opt.bench.own_loaders import Ours, _crops
+from imagenet_opt.bench.peers import PEERS
+from imagenet_opt.bench.plan import Plan, make_plan, measure
+from imagenet_opt.bench.result import Report, as_json, data_facts, print_report
+from imagenet_opt.bench.turn import Turn, check_peer_batch, run_turn, write_packed
 from imagenet_opt.cli.bench import Options, main, parse
-from imagenet_opt.cli.bench_job import CEILING, OWN, REGION, WORKER, Job
-from imagenet_opt.cli.bench_own import Ours, _crops
-from imagenet_opt.cli.bench_peers import PEERS
-from imagenet_opt.cli.bench_plan import Plan, make_plan, measure
-from imagenet_opt.cli.bench_report import Report, as_json, data_facts
-from imagenet_opt.cli.bench_table import print_report
-from imagenet_opt.cli.bench_turn import check_peer_batch, run_turn, write_packed
 from imagenet_opt.cli.mistakes import report_mistakes
 from imagenet_opt.data.batch import RaggedBatch
 from imagenet_opt.data.index import FileIndex, open_split
@@ -31,7 +30,6 @@ from imagenet_opt.data.region_codec import region_codec
 from imagenet_opt.data.shards import ShardStore, open_shards
 from imagenet_opt.errors import BatchTooLarge, ConfigError, DataError, DatasetNotFound
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
-from imagenet_opt.measure.turn import Turn
 from tests.conftest import loading
 
 HOW = loading(num_workers=1)
@@ -393,9 +391,9 @@ def test_batches_that_were_made_before_are_no_rate(job: Job, monkeypatch: pytest
     made_before = {"num_images": 600, "seconds": 1.0, "first_batch_seconds": 0.1, "stages": {}, "num_made": 60}
     impossible = {"num_images": 10**8, "seconds": 1.0, "first_batch_seconds": 0.1, "stages": {}, "num_made": None}
     for told, reason in ((made_before, "only 60 of them were made"), (impossible, "CPUs cannot decode more than")):
-        monkeypatch.setattr("imagenet_opt.cli.bench_turn.call_apart", lambda function, asked, told=told: told)
+        monkeypatch.setattr("imagenet_opt.bench.turn.call_apart", lambda function, asked, told=told: told)
         with pytest.raises(TurnFailed, match=f"^not measured: .*{reason}"):
             run_turn(job)
     fine = made_before | {"num_made": 580}
-    monkeypatch.setattr("imagenet_opt.cli.bench_turn.call_apart", lambda function, asked: fine)
+    monkeypatch.setattr("imagenet_opt.bench.turn.call_apart", lambda function, asked: fine)
     assert run_turn(job).images_per_second == 600

@@ -9,13 +9,14 @@ import yaml
 from hydra import compose, initialize_config_dir
 
 from imagenet_opt.cli.doctor import HELP, main, parse, write
-from imagenet_opt.cli.doctor_apply import Trial, apply, cure_of, write_experiment
 from imagenet_opt.config.overrides import complete
+from imagenet_opt.doctor.apply import Trial, apply, cure_of, write_experiment
+from imagenet_opt.doctor.diagnosis import CAUSES, STAGES, Finding
+from imagenet_opt.doctor.diagnosis_file import read_diagnosis
+from imagenet_opt.doctor.verdict import judge
 from imagenet_opt.errors import ConfigError, WorkerDied
-from imagenet_opt.measure.diagnosis import CAUSES, STAGES, Finding, read_diagnosis
-from imagenet_opt.measure.verdict import judge
 from imagenet_opt.probe.testbed import Patient
-from tests.measure.test_verdict import STORIES
+from tests.doctor.test_verdict import STORIES
 
 
 def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:

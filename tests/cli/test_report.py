@@ -13,11 +13,12 @@ import pytest
 
 from imagenet_opt.cli.main import run
 from imagenet_opt.cli.report import parse
+from imagenet_opt.doctor.diagnosis import Finding
+from imagenet_opt.doctor.diagnosis_file import write_diagnosis
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.diagnosis import Finding, write_diagnosis
-from imagenet_opt.measure.report.page import PARTS
 from imagenet_opt.measure.telemetry.timeline import ChunkWriter
-from tests.diagnoses import make_diagnosis, write_run, write_timeline
+from imagenet_opt.report.page import PARTS
+from tests.doctor.diagnoses import make_diagnosis, write_run, write_timeline
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import wandb
 
-from imagenet_opt.cli import study, study_steps
+from imagenet_opt.cli import study
 from imagenet_opt.cli.study import parse
-from imagenet_opt.cli.study_output import log_sheets, write_outputs
 from imagenet_opt.display.table import Column, Sheet
 from imagenet_opt.display.terminal_table import about
 from imagenet_opt.errors import ConfigError, RunFolderError
 from imagenet_opt.file_lock import claim
+from imagenet_opt.study.output import log_sheets, write_outputs
+from imagenet_opt.study.steps import measure
 from imagenet_opt.training.folder_lock import FILE
 
 MINE = """
@@ -87,7 +88,7 @@ def test_a_file_that_is_no_study_is_told_by_its_key(tmp_path: Path) -> None:
         parse([f"study={file}"])
     file.write_text("title: A trial\nkind: steps\norder: sideways\nsteps: []\n")
     with pytest.raises(ConfigError, match="order=sideways must be 'cumulative', 'alone' or 'leave_one_out'"):
-        study_steps.run(parse([f"study={file}", "data=demo", "--folder", str(tmp_path)]).request)
+        measure.run(parse([f"study={file}", "data=demo", "--folder", str(tmp_path)]).request)
     file.write_text("title: [unclosed\n")
     with pytest.raises(ConfigError, match=r"study=.*mine.yaml: .* cannot be read: "):
         parse([f"study={file}"])
@@ -104,7 +105,7 @@ def test_keys_of_the_studys_file_can_be_set(tmp_path: Path) -> None:
 
 def test_a_rehearsal_has_no_network_to_study(mine: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="leave rehearse= out"):
-        study_steps.run(parse([f"study={mine}", "data=demo", "rehearse=a10g", "--folder", str(tmp_path)]).request)
+        measure.run(parse([f"study={mine}", "data=demo", "rehearse=a10g", "--folder", str(tmp_path)]).request)
 
 
 def test_a_folder_that_cannot_be_is_told_first(mine: Path, tmp_path: Path) -> None:
@@ -211,6 +212,6 @@ def test_a_study_measures_compares_losses_and_goes_on_where_it_was(
     assert "| channels_last |" in markdown and "imagenet-opt study" in markdown
     assert "Plotly.newPlot" in page and "channels_last" in page
     measured = Path("kept/measured.jsonl").read_text()
-    again, _ = study_steps.run(parse(words).request)
+    again, _ = measure.run(parse(words).request)
     assert Path("kept/measured.jsonl").read_text() == measured
     assert [list(row) for row in again.rows] == sheet["rows"]

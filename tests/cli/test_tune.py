@@ -14,8 +14,6 @@ from omegaconf import OmegaConf
 
 from imagenet_opt import machine
 from imagenet_opt.cli.tune import HELP, main, parse
-from imagenet_opt.cli.tune_loader import LoaderSetting, tune_loader
-from imagenet_opt.cli.tune_turns import Turns
 from imagenet_opt.config.build import largest_size
 from imagenet_opt.config.experiment_file import how_to_train, write_tuned
 from imagenet_opt.config.overrides import complete
@@ -27,6 +25,8 @@ from imagenet_opt.probe import memory
 from imagenet_opt.probe.isolated import Hung
 from imagenet_opt.probe.memory import MemoryTrials, most_images
 from imagenet_opt.training.build_run import build_run
+from imagenet_opt.tune.device_turns import Turns
+from imagenet_opt.tune.loader import LoaderSetting, tune_loader
 from tests.config.test_build import composed, tiny
 from tests.conftest import loading, write_images
 
@@ -86,7 +86,7 @@ def test_a_json_file_that_cannot_be_written_costs_no_experiment(
         return a_hundred_each(patient, seat, setting, seconds)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("imagenet_opt.cli.tune_loader._rate", gone)
+    monkeypatch.setattr("imagenet_opt.tune.loader._rate", gone)
     monkeypatch.setattr(machine, "usable_cpus", lambda: 4)
     root = write_images(tmp_path / "images", num_classes=3, per_class=22)
     given = ["rehearse=a10g", f"data.root={root}", "data.num_workers=1", "data.cache_dir=cache"]
@@ -124,7 +124,7 @@ def test_what_wins_is_written_with_what_was_tried_and_trains(
 ) -> None:
     for module in ("tune_turns", "tune_memory"):
         monkeypatch.setattr(f"imagenet_opt.cli.{module}.call_apart", one_of_each_wins)
-    monkeypatch.setattr("imagenet_opt.cli.tune_loader._rate", a_hundred_each)
+    monkeypatch.setattr("imagenet_opt.tune.loader._rate", a_hundred_each)
     monkeypatch.setattr(machine, "usable_cpus", lambda: 4)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     root = write_images(tmp_path / "images", num_classes=3, per_class=22)
@@ -228,7 +228,7 @@ def test_a_setting_that_takes_longer_than_there_is_time_is_told(
         raise Hung(f"no end after {limit_seconds:g} s")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("imagenet_opt.cli.tune_turns.call_apart", hang)
+    monkeypatch.setattr("imagenet_opt.tune.device_turns.call_apart", hang)
     turns = Turns((f"data.root={images_root}",), 3, Deadline(60), lambda what: None)
     with pytest.raises(TurnFailed, match=r"^not measured within 120 s: budget$"):  # the first has a minute more
         turns.rate(("callbacks.acceleration.compile=false",), 1.0, share=1.0, name="eager")

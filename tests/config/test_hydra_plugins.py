@@ -12,13 +12,13 @@ import psutil
 import pytest
 from omegaconf import OmegaConf
 
-from imagenet_opt.cli.sweep_rows import collect_rows
 from imagenet_opt.config import hydra_plugins
 from imagenet_opt.config.hydra_plugins import TARGETS, check_plugins, end_of_multirun
 from imagenet_opt.errors import ConfigError
-from tests.cli.test_sweep import APP, HYDRA_CONFIG, wait_for
-from tests.cli.test_sweep import start as started
+from imagenet_opt.sweep.table import collect_rows
 from tests.conftest import composed
+from tests.sweep.test_job import APP, HYDRA_CONFIG, wait_for
+from tests.sweep.test_job import start as started
 
 installed = all(importlib.util.find_spec(name) for name in ("hydra_plugins", "submitit", "optuna"))
 needs_plugins = pytest.mark.skipif(not installed, reason='needs pip install "imagenet-opt[sweep]"')

@@ -5,13 +5,12 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from imagenet_opt.cli.study_scaling import sheet
-from imagenet_opt.cli.study_scaling_turn import StepRate
 from imagenet_opt.display.table import Column, Sheet
 from imagenet_opt.display.terminal_table import terminal_table
-from imagenet_opt.measure.queue_law import simulated_waits
-from imagenet_opt.measure.queue_sheet import Drained, queue_sheet
 from imagenet_opt.measure.stats.rounds import Rounds
+from imagenet_opt.study.kinds.queue import Drained, queue_sheet
+from imagenet_opt.study.kinds.queue_law import simulated_waits
+from imagenet_opt.study.kinds.scaling import StepRate, sheet
 
 
 def queue() -> Sheet:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.cli.arguments import Parser, check_writable
-from imagenet_opt.cli.bench_peers import PEERS
 from imagenet_opt.errors import ConfigError
 
 if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
-    from imagenet_opt.cli.bench_report import Report
+    from imagenet_opt.bench.result import Report
 
 HELP = f"""How many images a second does the input pipeline give here, with no network behind it, and what limits it?
 
@@ -58,8 +58,7 @@ def main(argv: list[str]) -> None:
         return
     options = parse(argv)
     report = bench(options)
-    from imagenet_opt.cli.bench_report import write_json
-    from imagenet_opt.cli.bench_table import print_report
+    from imagenet_opt.bench.result import print_report, write_json
 
     print_report(report)
     if options.json is not None:
@@ -96,8 +95,8 @@ def _peers(words: str) -> tuple[str, ...]:
 def bench(options: Options) -> "Report":
     """Measure all rows. Raises ImagenetOptError."""
     from imagenet_opt import machine
-    from imagenet_opt.cli.bench_plan import make_plan, measure
-    from imagenet_opt.cli.bench_report import Report, data_facts
+    from imagenet_opt.bench.plan import make_plan, measure
+    from imagenet_opt.bench.result import Report, data_facts
     from imagenet_opt.config.build import device_of, make
     from imagenet_opt.config.compose import composed
     from imagenet_opt.data.datamodule import cache_folder

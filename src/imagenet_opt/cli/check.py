@@ -138,7 +138,7 @@ def check(options: Options) -> "tuple[list[Verdict], dict[str, Any] | None]":
         return verdicts, None
     if train.classes != val.classes:
         return [*verdicts, Verdict("labels", "warning", "not looked at, as the classes differ")], None
-    from imagenet_opt.cli.check_labels import Asked, check_labels
+    from imagenet_opt.check.labels import Asked, check_labels
 
     with progress("labels", "images") as show:
         verdict, facts = check_labels(options.ckpt, Asked(train, rows[0]), Asked(val, rows[1]), data.loading, show)

@@ -13,7 +13,7 @@ from imagenet_opt.probe.isolated import begin_measuring
 if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
     from omegaconf import DictConfig
 
-    from imagenet_opt.measure.diagnosis import Diagnosis
+    from imagenet_opt.doctor.diagnosis import Diagnosis
 
 HELP = """Why does the GPU wait? Each stage is measured alone, then all together; the answer is a sentence, with proof.
 
@@ -62,19 +62,19 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     begin_measuring()
     from imagenet_opt.config.compose import composed
-    from imagenet_opt.measure.unjudged import is_judged
+    from imagenet_opt.doctor.verdict import is_judged
 
     config = composed(options.overrides)
     command = shlex.join(["imagenet-opt", "doctor", *argv])
     if options.record_profile:
-        from imagenet_opt.cli.doctor_profile import record_profile
+        from imagenet_opt.doctor.gpu_profile import record_profile
 
         record_profile(config, seconds=options.budget_seconds)
         return
     found = examine(config, options.budget_seconds, command)
     write(found, options.json)
     if options.apply:
-        from imagenet_opt.cli.doctor_apply import apply
+        from imagenet_opt.doctor.apply import apply
 
         trial = apply(found, options.overrides, seconds=options.budget_seconds / _TURNS)
         if trial is not None:
@@ -85,7 +85,7 @@ def main(argv: list[str]) -> None:
 
 def write(found: "Diagnosis", file: Path | None) -> None:
     """As JSON, if a file is asked for. Raises ConfigError."""
-    from imagenet_opt.measure.diagnosis import write_diagnosis
+    from imagenet_opt.doctor.diagnosis_file import write_diagnosis
 
     if file is None:
         return
@@ -116,10 +116,10 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
     from lightning.pytorch import seed_everything
     from rich.console import Console
 
-    from imagenet_opt.cli.doctor_examination import NUM_EXPERIMENTS, Examination
-    from imagenet_opt.cli.doctor_table import print_diagnosis
     from imagenet_opt.display.progress import announced
-    from imagenet_opt.measure.unjudged import conclude
+    from imagenet_opt.doctor.examination import NUM_EXPERIMENTS, Examination
+    from imagenet_opt.doctor.terminal_view import print_diagnosis
+    from imagenet_opt.doctor.verdict import conclude
     from imagenet_opt.probe.testbed import Patient
     from imagenet_opt.training.quiet import quiet
 

@@ -50,7 +50,7 @@ def report_mistakes(command: Callable[[], Any]) -> Any:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        from imagenet_opt.cli.sweep import ended_early
+        from imagenet_opt.sweep.job import ended_early
 
         if (reason := ended_early(error)) is None:
             raise

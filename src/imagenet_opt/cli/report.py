@@ -52,9 +52,9 @@ def main(argv: list[str]) -> None:
     from rich.console import Console
 
     from imagenet_opt.atomic_file import write_whole
-    from imagenet_opt.cli.report_files import read_record
-    from imagenet_opt.cli.report_summary import print_summary
-    from imagenet_opt.measure.report.page import render
+    from imagenet_opt.report.page import render
+    from imagenet_opt.report.run_files import read_record
+    from imagenet_opt.report.terminal_view import print_summary
 
     record = read_record(options.run)
     baseline = read_record(options.baseline) if options.baseline else None

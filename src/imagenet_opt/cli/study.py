@@ -15,8 +15,8 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe.isolated import begin_measuring
 
 if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
-    from imagenet_opt.cli.study_request import Request
     from imagenet_opt.display.table import Sheet
+    from imagenet_opt.study.request import Request
 
 HELP = """What is each optimisation worth here? Measured in turns, side by side, with intervals.
 
@@ -73,8 +73,8 @@ def main(argv: list[str]) -> None:
     begin_measuring()
     is_new = not options.request.folder.exists()
     prepare(options.request)
-    from imagenet_opt.cli.study_output import log_sheets, write_outputs
     from imagenet_opt.display.terminal_table import about, print_sheets
+    from imagenet_opt.study.output import log_sheets, write_outputs
 
     with removed_if_empty(options.request.folder, is_new):
         facts = about(options.request.command)
@@ -112,8 +112,8 @@ def parse(argv: list[str]) -> Options:
 
 
 def _request(found: Namespace, command: str) -> "Request":
-    from imagenet_opt.cli.study_request import Request, read_study
     from imagenet_opt.config.overrides import config_folder
+    from imagenet_opt.study.request import Request, read_study
 
     shipped = config_folder() / "study"
     _check_words(found.overrides, shipped)
@@ -140,7 +140,7 @@ def _request(found: Namespace, command: str) -> "Request":
 
 def _check_words(words: list[str], shipped: Path) -> None:
     """Raises ConfigError for a study that is named without its key."""
-    from imagenet_opt.cli.study_request import shipped_names
+    from imagenet_opt.study.request import shipped_names
 
     for word in words:
         if word in shipped_names(shipped) or ("=" not in word and word.endswith((".yaml", ".yml"))):
@@ -149,7 +149,7 @@ def _check_words(words: list[str], shipped: Path) -> None:
 
 def _flags(found: Namespace, stem: str, kind: str) -> dict[str, Any]:
     """All of FLAGS. Raises ConfigError for one that was given and that studies of this kind do not take."""
-    from imagenet_opt.cli.study_request import FLAGS, KINDS
+    from imagenet_opt.study.request import FLAGS, KINDS
 
     given = {name: value for name in FLAGS if (value := getattr(found, name)) is not None}
     for name in given:
@@ -199,7 +199,7 @@ def study(request: "Request") -> "list[Sheet]":
     """Measure what the study asks for. Raises ImagenetOptError."""
     from hydra.utils import get_method
 
-    from imagenet_opt.cli.study_request import KINDS
+    from imagenet_opt.study.request import KINDS
 
     sheets: list[Sheet] = get_method(KINDS[request.kind].run)(request)
     return sheets

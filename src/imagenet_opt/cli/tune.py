@@ -54,9 +54,9 @@ def main(argv: list[str]) -> None:
     check_writable_experiments()
     begin_measuring()
     command = shlex.join(["imagenet-opt", "tune", *argv])
-    from imagenet_opt.cli.tune_output import print_tuning, sheets_of, write_experiment, write_json
-    from imagenet_opt.cli.tune_run import tune
     from imagenet_opt.display.terminal_table import about
+    from imagenet_opt.tune.outputs import print_tuning, sheets_of, write_experiment, write_json
+    from imagenet_opt.tune.tuner import tune
 
     facts = about(command)
     found = tune(options.overrides, options.budget_seconds)

@@ -1,6 +1,6 @@
 """What a configuration may build: a scan of every `_target_`, before anything is imported or instantiated for it.
 
-A name inside an allowed package is not enough: `callbacks.mixing.os.system` is one, and `imagenet_opt.cli.sweep`
+A name inside an allowed package is not enough: `callbacks.mixing.os.system` is one, and `imagenet_opt.sweep.job`
 starts programs. So a target is a name of TARGETS, or a class of one of KINDS that is defined where the list says.
 """
 

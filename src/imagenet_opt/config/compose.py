@@ -21,7 +21,7 @@ from imagenet_opt.errors import ConfigError
 _ACTED_ON = ("callbacks", "launcher", "sweeper", "job_logging", "hydra_logging")
 """What of hydra.* makes objects."""
 _TARGETS = (
-    "imagenet_opt.cli.sweep.SweepTable",
+    "imagenet_opt.sweep.job.SweepTable",
     "hydra._internal.core_plugins.basic_launcher.BasicLauncher",
     "hydra._internal.core_plugins.basic_sweeper.BasicSweeper",
     *_PLUGINS,

@@ -28,9 +28,9 @@ from imagenet_opt.data.memory_store import MemoryStore
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.slots import slot_bytes
 from imagenet_opt.data.store import Store
+from imagenet_opt.doctor.diagnosis import Finding
+from imagenet_opt.doctor.environment.precision import check_precision
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.diagnosis import Finding
-from imagenet_opt.measure.environment.precision import check_precision
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, too_slow
 from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
 from imagenet_opt.model.network import RECIPE, build_network

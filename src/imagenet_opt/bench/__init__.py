@@ -1,0 +1,1 @@
+"""The input pipeline alone, beside other loaders."""

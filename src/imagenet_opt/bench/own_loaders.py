@@ -1,0 +1,101 @@
+"""Our own rows of the benchmark, and nvImageCodec alone, which no loader that decodes with it can pass."""
+
+from collections.abc import Iterable, Iterator, Sized
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from imagenet_opt.bench.job import REGION, WORKER, Job
+from imagenet_opt.data.dataset import train_crops
+from imagenet_opt.data.loader import Seat, store_of, train_loader
+from imagenet_opt.data.order import Draw, TrainOrder
+from imagenet_opt.data.region_codec import Box, region_codec
+from imagenet_opt.errors import BadSample
+
+_IN_MEMORY = 1024
+"""Files that each process of the ceiling keeps: about 110 MB of ImageNet's, more than a CPU's caches hold."""
+
+Crop = tuple[bytes, Box]
+"""A file's bytes, and a part of its image."""
+
+
+class Ours:
+    """The loader that training uses, without what the device does to a batch once it is there."""
+
+    def __init__(self, job: Job) -> None:
+        how = replace(
+            job.loading,
+            resize_on="worker" if job.side == WORKER else "device",
+            region_decode=job.loading.region_decode or job.side == REGION,
+            num_workers=job.num_workers,
+            prefetch_factor=job.prefetch_factor,
+            samples_per_epoch=None,
+        )
+        self.prefetcher = train_loader(job.long_index(), how, Seat(device=torch.device(job.device)))
+        self.prefetcher.finish = lambda batch: batch  # type: ignore[assignment,return-value]
+
+    def __iter__(self) -> Iterator[Sized]:
+        return iter(self.prefetcher)
+
+    def drain(self) -> dict[str, float]:
+        """The prefetcher's means, and its workers: fewer than asked for where memory is short."""
+        return self.prefetcher.drain() | {"num_workers": float(self.prefetcher.loader.num_workers)}
+
+
+def ceiling(job: Job) -> Iterable[Sized]:
+    """Our region decode from memory: files, crops and codec as ours, a process per worker, nothing read and nothing
+    handed over but how many images were decoded. What the codec refuses is left out."""
+    context = torch.multiprocessing.get_context("fork")
+    decoded = context.SimpleQueue()
+    for worker in range(max(1, job.num_workers)):
+        context.Process(target=_decode_for_ever, args=(job, worker, decoded), daemon=True).start()
+    while True:
+        batch = decoded.get()
+        if isinstance(batch, str):
+            raise RuntimeError(batch)
+        yield range(batch)
+
+
+def _decode_for_ever(job: Job, worker: int, decoded: Any) -> None:
+    try:
+        codec = region_codec()
+        if not (crops := list(_crops(job, worker))):
+            raise ValueError("none of the files is a JPEG that it decodes in part")
+        size, place = job.loading.batch_size, 0
+        while True:
+            for i in range(place, place + size):
+                encoded, box = crops[i % len(crops)]
+                codec.decode(codec.parse(encoded), box)
+            place += size
+            decoded.put(size)
+    except Exception as error:
+        decoded.put(f"{type(error).__name__}: {error}")
+
+
+def _crops(job: Job, worker: int) -> Iterator[Crop]:
+    """What this worker of our loader would decode first, `_IN_MEMORY` files of it."""
+    index, how = job.long_index(), job.loading
+    order = TrainOrder(num_samples=len(index), batch_size=how.batch_size, seed=how.seed)
+    plan = train_crops(seed=how.seed, scale=how.crop_scale)
+    store = store_of(index, replace(how, added_latency_ms=0.0, max_mb_per_second=None))
+    codec, num = region_codec(), 0
+    for step in range(worker, order.num_batches, max(1, job.num_workers)):
+        for i in order.draw(0, step).indices:
+            try:
+                (encoded,) = store.read_many(np.array([i]))
+            except (OSError, BadSample):
+                continue
+            if (stream := codec.parse(encoded)) is None:
+                continue
+            sizes = (np.array([side]) for side in (stream.height, stream.width))
+            crops, _ = plan(Draw(np.array([i]), np.zeros(1, np.int64), 1), *sizes)
+            top, left, height, width = (int(side[0]) for side in crops)
+            box = (top, left, height, width)
+            if codec.decode(stream, box) is None:
+                continue
+            yield encoded, box
+            num += 1
+            if num == _IN_MEMORY:
+                return

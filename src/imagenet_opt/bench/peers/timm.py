@@ -1,0 +1,55 @@
+"""timm's loader as its workers run it under --use-prefetcher, without the step on the GPU that follows."""
+
+import time
+from collections.abc import Iterable
+from typing import IO, Any
+
+from torch import Tensor
+
+from imagenet_opt.bench.job import Job
+from imagenet_opt.bench.peers.crops import ImagesOnly
+
+
+def loader(job: Job) -> Iterable[Tensor]:
+    from timm.data.dataset import ImageDataset
+    from timm.data.loader import create_loader, fast_collate
+    from timm.data.readers.reader import Reader
+    from timm.data.transforms_factory import create_transform
+
+    class Files(Reader):
+        """As its ReaderImageFolder gives them: an open file and a label."""
+
+        def __init__(self) -> None:
+            self.samples = job.samples()
+
+        def __getitem__(self, index: int) -> tuple[IO[bytes], int]:
+            path, label = self.samples[index]
+            if job.loading.added_latency_ms:
+                time.sleep(job.loading.added_latency_ms / 1000)
+            return open(path, "rb"), label
+
+        def __len__(self) -> int:
+            return len(self.samples)
+
+        def _filename(self, index: int, basename: bool = False, absolute: bool = False) -> str:
+            return self.samples[index][0]
+
+    how: dict[str, Any] = {
+        "is_training": True,
+        "scale": job.loading.crop_scale,
+        "color_jitter": None,
+        "interpolation": "bilinear",
+    }
+    files = ImageDataset("", reader=Files())
+    size = job.loading.image_size
+    batches = create_loader(
+        files,
+        (3, size, size),
+        job.loading.batch_size,
+        num_workers=job.num_workers,
+        use_prefetcher=False,
+        collate_fn=fast_collate,
+        **how,
+    )
+    files.transform = create_transform((3, size, size), normalize=False, **how)  # uint8, as under its prefetcher
+    return ImagesOnly(batches)

@@ -1,0 +1,50 @@
+"""torchvision with torch's DataLoader: the usual code with Pillow, and the quicker one with tensors."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from imagenet_opt.bench.job import Job
+from imagenet_opt.bench.peers.crops import ImagesOnly, tensor_crops, workers
+
+
+class Files(Dataset[tuple[Tensor, int]]):
+    """As ImageFolder does it, on the job's files: a list of (path, label), a loader, a transform."""
+
+    def __init__(self, job: Job, load: Callable[[str], Any], transform: Callable[[Any], Tensor]) -> None:
+        self.samples = job.samples()
+        self.load = load
+        self.transform = transform
+        self.latency_seconds = job.loading.added_latency_ms / 1000
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        path, label = self.samples[index]
+        if self.latency_seconds:
+            time.sleep(self.latency_seconds)
+        return self.transform(self.load(path)), label
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+def pillow(job: Job) -> Iterable[Tensor]:
+    from torchvision import transforms
+    from torchvision.datasets.folder import default_loader
+
+    crop = transforms.RandomResizedCrop(job.loading.image_size, scale=job.loading.crop_scale)
+    steps = [crop, transforms.RandomHorizontalFlip(), transforms.PILToTensor()]
+    return _batches(job, Files(job, default_loader, transforms.Compose(steps)))
+
+
+def tensors(job: Job) -> Iterable[Tensor]:
+    from torchvision.io import ImageReadMode, decode_image
+
+    return _batches(job, Files(job, lambda path: decode_image(path, ImageReadMode.RGB), tensor_crops(job)))
+
+
+def _batches(job: Job, files: Files) -> Iterable[Tensor]:
+    options = workers(job)
+    return ImagesOnly(DataLoader(files, job.loading.batch_size, shuffle=True, drop_last=True, **options))

@@ -1,0 +1,177 @@
+"""Which rows a benchmark has, what each turn loads, and the rounds in which they take turns."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER, Job
+from imagenet_opt.bench.peers import PEERS
+from imagenet_opt.bench.turn import Turn, run_turn, write_packed
+from imagenet_opt.data.budget import fit_loader
+from imagenet_opt.data.index import FileIndex
+from imagenet_opt.data.loading import Loading
+from imagenet_opt.data.order import TrainOrder
+from imagenet_opt.data.shards import ShardIndex
+from imagenet_opt.data.subset import subset
+from imagenet_opt.display.progress import announced
+from imagenet_opt.errors import ConfigError, DataError
+from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed, interleave
+
+LEAST_WARMUP = 10
+"""Batches discarded, or workers x prefetch where that is more: so many may lie ready, made while nobody took any."""
+MOST_PACKED = 20_000
+"""Files written again in another loader's format; of a larger set all rows then read the same random part."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """job: what all turns share. sides: rows in their order. absent: rows that there cannot be, and why.
+
+    num_found: files of the whole data set, of which the job may have a part. cache: where packed copies go.
+    """
+
+    job: Job
+    sides: tuple[str, ...]
+    absent: dict[str, str]
+    num_found: int
+    cache: Path
+
+
+def make_plan(
+    index: FileIndex | ShardIndex,
+    how: Loading,
+    *,
+    against: tuple[str, ...],
+    num_batches: int,
+    has_gpu: bool,
+    cache: Path,
+) -> Plan:
+    """Raises ConfigError, BatchTooLarge."""
+    if against and isinstance(index, ShardIndex):
+        raise ConfigError(f"--against needs a folder of image files, but {index.folder} (data.root) is packed")
+    TrainOrder(num_samples=len(index), batch_size=how.batch_size, seed=how.seed)  # refuses too large a batch
+    budget = fit_loader(
+        num_workers=how.num_workers,
+        prefetch_factor=how.prefetch_factor,
+        batch_bytes=3 * how.batch_size * how.image_size**2,
+    )
+    own = _own_rows(how.resize_on, has_gpu=has_gpu, compares=bool(against))
+    absent = {name: reason for name in (CEILING, *against) if (reason := _why_not(name, how))}
+    limit = (CEILING,) if REGION in own else ()
+    sides = tuple(name for name in (*own, *limit, *against) if name not in absent)
+    files = _part(index, how.seed) if any(map(_packs, sides)) else index
+    ready = max(1, budget.num_workers) * budget.prefetch_factor
+    num_warmup = max(LEAST_WARMUP, ready)
+    num_batches = _whole_rounds(num_batches, budget.num_workers)
+    job = Job(
+        side="",
+        index=files,
+        loading=how,
+        passes=-(-(num_warmup + num_batches + 2 * ready) * how.batch_size // len(files)),
+        num_workers=budget.num_workers,
+        prefetch_factor=budget.prefetch_factor,
+        num_warmup=num_warmup,
+        num_batches=num_batches,
+        device="cuda" if has_gpu and not against else "cpu",
+    )
+    return Plan(
+        job, sides, {name: why for name, why in absent.items() if name in (*limit, *against)}, len(index), cache
+    )
+
+
+def measure(plan: Plan, *, repeats: int) -> Rounds[Turn]:
+    """Write what peers read in formats of their own, then all rows in turns, each announced.
+
+    A row that fails is left out from then on; one of ours raises DataError.
+    """
+    packing = [side for side in plan.sides if _packs(side)]
+    with announced(len(packing) + repeats * len(plan.sides)) as announce:
+        turns, failures = {}, {}
+        for side in plan.sides:
+            if side in packing:
+                announce(f"files for {side}")
+            try:
+                turns[side] = _turn(_prepared(plan, side))
+            except TurnFailed as error:
+                failures[side] = str(error)
+        rounds = interleave(
+            turns,
+            repeats=repeats,
+            before_turn=lambda number, side, done: announce(f"round {number + 1} of {repeats}: {side}"),
+        )
+    return Rounds(rounds.results, failures | rounds.failures)
+
+
+def _packs(side: str) -> bool:
+    """Whether it reads a format of its own."""
+    return side in PEERS and PEERS[side].packs
+
+
+def _prepared(plan: Plan, side: str) -> Job:
+    """The side's job, its packed files written. Raises TurnFailed."""
+    job = replace(plan.job, side=side)
+    if not _packs(side):
+        return job
+    try:
+        job = replace(job, packed=plan.cache / "bench" / f"{side}-{_fingerprint(job)}")
+    except OSError as error:
+        raise TurnFailed(f"cannot read the files: {error}") from error
+    write_packed(job)
+    return job
+
+
+def _fingerprint(job: Job) -> str:
+    """Another one as soon as a file changes, or what writes them."""
+    digest = hashlib.sha256(PEERS[job.side].version.encode())
+    for path, label in replace(job, passes=1).samples():
+        about = os.stat(path)
+        digest.update(os.fsencode(f"{path}\0{label}\0{about.st_size}\0{about.st_mtime_ns}\n"))
+    return digest.hexdigest()[:24]
+
+
+def _turn(job: Job) -> Callable[[], Turn]:
+    def own() -> Turn:
+        try:
+            return run_turn(job)
+        except TurnFailed as error:
+            raise DataError(f"the loader ended ({job.side}): {error}") from error
+
+    return own if job.side in OWN else partial(run_turn, job)
+
+
+def _own_rows(resize_on: str, *, has_gpu: bool, compares: bool) -> tuple[str, ...]:
+    """With `auto` both where no GPU decides it; beside other loaders too, which resize as well."""
+    if resize_on == "auto":
+        return (REGION,) if has_gpu and not compares else OWN
+    return (WORKER,) if resize_on == "worker" else (REGION,)
+
+
+def _why_not(name: str, how: Loading) -> str | None:
+    """Why a row cannot be measured; None where it can."""
+    if name == CEILING:
+        return None if find_spec("nvidia") and find_spec("nvidia.nvimgcodec") else "nvImageCodec is not installed"
+    peer = PEERS[name]
+    if not peer.installed:
+        return f"not installed: {peer.install}"
+    if how.max_mb_per_second is not None:
+        return "not with data.max_mb_per_second"
+    return "not with data.added_latency_ms" if how.added_latency_ms and not peer.latency else None
+
+
+def _part(index: FileIndex | ShardIndex, seed: int) -> FileIndex | ShardIndex:
+    if isinstance(index, ShardIndex) or len(index) <= MOST_PACKED:
+        return index
+    rows = np.random.default_rng(seed).choice(len(index), MOST_PACKED, replace=False)
+    return subset(index, np.sort(rows))
+
+
+def _whole_rounds(num_batches: int, num_workers: int) -> int:
+    """At least so many, each worker alike: their batches come in bursts, and a part of one would count double."""
+    workers = max(1, num_workers)
+    return -(-num_batches // workers) * workers

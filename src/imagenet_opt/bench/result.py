@@ -1,0 +1,300 @@
+"""What a benchmark found, as numbers: for JSON, and for the tables of bench_table."""
+
+import datetime
+import json
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from imagenet_opt import machine
+from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER, Job
+from imagenet_opt.bench.peers import PEERS
+from imagenet_opt.bench.plan import Plan
+from imagenet_opt.bench.turn import Turn
+from imagenet_opt.data.image_file import REFUSED, open_image
+from imagenet_opt.data.loader import store_of
+from imagenet_opt.display.printable import printable
+from imagenet_opt.measure.stats.intervals import LEAST_COVERAGE, Estimate, median_interval, ratio_interval, verdict
+from imagenet_opt.measure.stats.rounds import Rounds
+
+_LOOKED_AT = 200
+"""Files whose sizes tell the mean."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """machine, data: facts by name."""
+
+    plan: Plan
+    rounds: Rounds[Turn]
+    machine: dict[str, Any]
+    data: dict[str, Any]
+
+    def rates(self, side: str) -> list[float]:
+        """Images per second of each round; none where the side failed."""
+        return [] if side in self.rounds.failures else [t.images_per_second for t in self.rounds.results.get(side, [])]
+
+    def failure(self, side: str) -> str | None:
+        return self.plan.absent.get(side) or self.rounds.failures.get(side)
+
+    def rows(self) -> list[str]:
+        """All sides, measured or not, in the order of the table."""
+        names = {*self.plan.sides, *self.plan.absent}
+        return [name for name in (*OWN, CEILING, *PEERS) if name in names]
+
+    def stages(self, side: str) -> dict[str, float]:
+        """Medians over the rounds of what the loader told of a batch. other_seconds: of a worker's time between two of
+        its batches, what it neither waited for bytes nor decoded."""
+        rounds = [turn.stages | self._other(turn) for turn in self.rounds.results[side]]
+        return {name: median(stages[name] for stages in rounds) for name in rounds[0]}
+
+    def _other(self, turn: Turn) -> dict[str, float]:
+        found = turn.stages
+        if not {"loader/read_seconds", "loader/decode_seconds", "num_workers"} <= found.keys():
+            return {}
+        between = max(1.0, found["num_workers"]) * self.plan.job.loading.batch_size / turn.images_per_second
+        return {"other_seconds": between - found["loader/read_seconds"] - found["loader/decode_seconds"]}
+
+    def ratios(self) -> Iterator[tuple[str, str, Estimate]]:
+        """Our rows over the ceiling and every peer."""
+        for side in OWN:
+            for other in self.rows():
+                against = other in PEERS or (side, other) == (REGION, CEILING)
+                if against and self.rates(side) and self.rates(other):
+                    yield side, other, ratio_interval(self.rates(side), self.rates(other))
+
+
+def data_facts(plan: Plan) -> dict[str, Any]:
+    """How many files, and their mean size in KB and pixels, from some of them; unreadable ones do not count."""
+    job = plan.job
+    spread = np.unique(np.linspace(0, job.num_files - 1, _LOOKED_AT).astype(np.int64))
+    store, sizes = store_of(job.index, job.loading), []
+    for i in spread:
+        try:
+            (encoded,) = store.read_many(np.array([i]))
+            sizes.append((len(encoded), *open_image(encoded).size))
+        except REFUSED:
+            continue
+    num_bytes, width, height = (mean(column) for column in zip(*sizes, strict=True)) if sizes else (0, 0, 0)
+    return {
+        "folder": str(job.index.folder),
+        "files": plan.num_found,
+        "files_used": job.num_files,
+        "mean_kb": round(num_bytes / 1e3, 1),
+        "mean_width": round(width),
+        "mean_height": round(height),
+        "storage": machine.mount_of(str(job.index.folder)),
+        "added_latency_ms": job.loading.added_latency_ms,
+        "max_mb_per_second": job.loading.max_mb_per_second,
+    }
+
+
+def as_json(report: Report, command: list[str]) -> dict[str, Any]:
+    """Everything, images_per_second and interval of our first row on top; times in seconds of a batch."""
+    rows = [_row(report, side) for side in report.rows()]
+    how = report.plan.job
+    return {
+        "command": shlex.join(command),
+        "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "machine": report.machine,
+        "versions": versions(report),
+        "data": report.data,
+        "settings": {
+            "batch_size": how.loading.batch_size,
+            "image_size": how.loading.image_size,
+            "crop_scale": list(how.loading.crop_scale),
+            "shuffle": how.loading.shuffle,
+            "num_workers": how.num_workers,
+            "prefetch_factor": how.prefetch_factor,
+            "warmup_batches": how.num_warmup,
+            "timed_batches": how.num_batches,
+            "batches_end_on": how.device,
+        },
+        "method": method(report),
+        "row": rows[0]["name"],
+        **{key: rows[0][key] for key in ("images_per_second", "interval", "stages")},
+        "rows": rows,
+        "ratios": [
+            {"of": side, "to": other, **_estimate(ratio, "ratio"), "verdict": verdict(ratio)}
+            for side, other, ratio in report.ratios()
+        ],
+    }
+
+
+def versions(report: Report) -> dict[str, str]:
+    """Ours, and of the peers that are rows."""
+    peers = {PEERS[name].package: PEERS[name].version for name in report.plan.sides if name in PEERS}
+    return machine.versions() | peers
+
+
+def method(report: Report) -> str:
+    job, num = report.plan.job, max((len(turns) for turns in report.rounds.results.values()), default=0)
+    end = "on the GPU" if job.device == "cuda" else "in host memory"
+    listed = f", the files listed {job.passes} times over so that no epoch ends" if job.passes > 1 else ""
+    return (
+        f"all rows in turn, {num} round{'s' * (num != 1)}; a turn is a process of its own with {job.num_workers} "
+        f"workers or threads, {job.num_warmup} batches discarded, then {job.num_batches} timed{listed}; batches end "
+        f"{end}; medians, and the order statistics that hold the median so surely"
+    )
+
+
+def _row(report: Report, side: str) -> dict[str, Any]:
+    kind = "ours" if side in OWN else "ceiling" if side == CEILING else "peer"
+    row = {"name": side, "kind": kind, "what": describe(side, report.plan.job), "failure": report.failure(side)}
+    rates = report.rates(side)
+    if not rates:
+        return row | {"images_per_second": None, "interval": None, "rounds": [], "stages": {}}
+    turns = report.rounds.results[side]
+    return row | {
+        **_estimate(median_interval(rates), "images_per_second"),
+        "rounds": rates,
+        "first_batch_seconds": median(turn.first_batch_seconds for turn in turns),
+        "stages": report.stages(side),
+    }
+
+
+def _estimate(found: Estimate, name: str) -> dict[str, Any]:
+    return {name: found.median, "interval": [found.low, found.high], "coverage": found.coverage}
+
+
+def describe(side: str, job: Job) -> str:
+    """What a row measures, in a line."""
+    size = job.loading.image_size
+    own = {
+        WORKER: f"uint8 images of {size} x {size}, resized by the workers",
+        REGION: "crops as they are, for the GPU to resize",
+        CEILING: "such crops from memory, nothing read, nothing handed over",
+    }
+    if side in own:
+        return own[side]
+    slow = f"; {job.loading.added_latency_ms:g} ms added to each open" if job.loading.added_latency_ms else ""
+    return PEERS[side].how + slow
+
+
+def write_json(report: Report, file: Path, *, command: list[str]) -> None:
+    scratch = file.with_name(f".{file.name}.new")
+    scratch.write_text(json.dumps(as_json(report, command), indent=2) + "\n")
+    os.replace(scratch, file)
+
+
+TARGET = 0.85
+"""Share of what nvImageCodec alone decodes that our region decode is to reach."""
+LEAST_SECONDS = 1.0
+"""Where turns time less than that, the first and last batches decide."""
+_STAGES = {
+    "loader/read_seconds": ("waits for bytes, ms", 1e3),
+    "loader/decode_seconds": ("decodes (and resizes), ms", 1e3),
+    "other_seconds": ("anything else, ms", 1e3),
+    "loader/copy_seconds": ("copy to the GPU, ms", 1e3),
+    "loader/mb_read": ("encoded bytes, MB", 1),
+    "loader/reads_in_flight": ("reads in flight", 1),
+    "loader/queue_depth": ("batches ready when one is taken", 1),
+    "loader/queue_seconds": ("lay ready, ms", 1e3),
+    "loader/skipped": ("bad files so far", 1),
+    "num_workers": ("workers", 1),
+}
+"""Metric -> what a person reads, and what to multiply by."""
+
+
+def print_report(report: Report) -> None:
+    console = Console(width=None if Console().is_terminal else 120, highlight=False, markup=False)
+    console.print(_facts(report), "")
+    console.print(_rates(report))
+    for table in (_stages(report), _ratios(report)):
+        if table.row_count:
+            console.print(table)
+    seconds = median(turn.seconds for turns in report.rounds.results.values() for turn in turns)
+    if seconds < LEAST_SECONDS:
+        console.print(f"a turn timed {seconds:.2f} s, too short to trust: raise --batches")
+
+
+def _facts(report: Report) -> Table:
+    found, data, job = report.machine, report.data, report.plan.job
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    busy = f"; {found['busy_percent_before']:.0f} % busy before the run" if found["busy_percent_before"] >= 10 else ""
+    gpu = found["gpu"] or "no GPU"
+    table.add_row("date", datetime.datetime.now().strftime("%Y-%m-%d %H:%M"))
+    table.add_row(
+        "machine", f"{found['cpu']}, {found['usable_cpus']} usable CPUs, {found['memory_gib']:g} GiB, {gpu}{busy}"
+    )
+    table.add_row("versions", ", ".join(f"{name} {version}" for name, version in versions(report).items()))
+    part = "" if data["files"] == data["files_used"] else f" (a random part of {data['files']})"
+    table.add_row(
+        "data",
+        f"{data['files_used']} files{part}, mean {data['mean_kb']:.0f} KB, {data['mean_width']} x "
+        f"{data['mean_height']} pixels, on {data['storage']}, {printable(str(data['folder']))}",
+    )
+    table.add_row("batches", f"{job.loading.batch_size} crops, {job.loading.image_size} x {job.loading.image_size}")
+    table.add_row("method", method(report))
+    return table
+
+
+def _rates(report: Report) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="loader alone", title_justify="left")
+    table.add_column()
+    table.add_column("images/s", justify="right")
+    table.add_column("interval", justify="right", no_wrap=True)
+    table.add_column("first batch", justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for side in report.rows():
+        if not (rates := report.rates(side)):
+            table.add_row(side, "-", "", "", printable(report.failure(side) or ""))
+            continue
+        found = median_interval(rates)
+        first = median(turn.first_batch_seconds for turn in report.rounds.results[side])
+        table.add_row(
+            side, f"{found.median:.0f}", _span(found, "{:.0f}"), f"{first:.1f} s", describe(side, report.plan.job)
+        )
+    return table
+
+
+def _stages(report: Report) -> Table:
+    """One column for each of our rows."""
+    found = {side: report.stages(side) for side in OWN if report.rates(side)}
+    table = Table(box=box.SIMPLE_HEAD, title="one batch, as its worker spent the time", title_justify="left")
+    for name in ("", *found):
+        table.add_column(name, justify="right" if name else "left")
+    known = [name for name in _STAGES if any(name in stages for stages in found.values())]
+    for name in known:
+        label, factor = _STAGES[name]
+        table.add_row(label, *(_number(stages, name, factor) for stages in found.values()))
+    return table
+
+
+def _number(stages: Mapping[str, float], name: str, factor: float) -> str:
+    return f"{stages[name] * factor:.4g}" if name in stages else ""
+
+
+def _ratios(report: Report) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="ratios, round by round", title_justify="left")
+    table.add_column()
+    table.add_column("ratio", justify="right")
+    table.add_column("interval", justify="right", no_wrap=True)
+    table.add_column()
+    for side, other, ratio in report.ratios():
+        says = verdict(ratio) if other in PEERS else _target(ratio)
+        table.add_row(f"{side} / {other}", f"{ratio.median:.2f}", _span(ratio, "{:.2f}"), says)
+    return table
+
+
+def _target(ratio: Estimate) -> str:
+    unsure = ratio.coverage < LEAST_COVERAGE or ratio.low < TARGET <= ratio.high
+    outcome = "undecided" if unsure else "reached" if ratio.low >= TARGET else "missed"
+    return f"target {TARGET}: {outcome}"
+
+
+def _span(found: Estimate, number: str) -> str:
+    if found.num == 1:
+        return "one round"
+    return f"{number.format(found.low)} to {number.format(found.high)} ({100 * found.coverage:.0f} %)"

@@ -1,0 +1,1 @@
+"""What is wrong with a data set, before training."""

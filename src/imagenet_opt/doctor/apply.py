@@ -1,0 +1,100 @@
+"""The doctor's cure, tried: the full run again with the overrides of the verdict."""
+
+import statistics
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
+from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
+from imagenet_opt.doctor.evidence import evidence_of
+from imagenet_opt.measure.stats.intervals import TURNS, Estimate, ratio_interval, surely_faster
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Images per second of the full run without and with the cure, in turns.
+
+    rule: whose overrides these are. predicted: gain; None where nothing was.
+    """
+
+    rule: str
+    overrides: tuple[str, ...]
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    predicted: float | None
+
+    @property
+    def gain(self) -> Estimate:
+        """Of each round; three of them reach from least to most."""
+        return ratio_interval(self.after, self.before)
+
+    @property
+    def helps(self) -> bool:
+        """Whether each turn with it was faster than each without."""
+        return surely_faster(self.after, self.before)
+
+    def plain(self) -> dict[str, Any]:
+        """For a file."""
+        return asdict(self) | {"gain": self.gain._asdict(), "helps": self.helps}
+
+    def __str__(self) -> str:
+        was, now, gain = statistics.median(self.before), statistics.median(self.after), self.gain
+        predicted = "" if self.predicted is None else f"; predicted {self.predicted:.2f} times"
+        slower = surely_faster(self.before, self.after)
+        verdict = "faster" if self.helps else "slower" if slower else "no difference"
+        times = f"{gain.median:.2f} times ({gain.low:.2f} to {gain.high:.2f} in {gain.num} rounds)"
+        return f"{was:.0f} -> {now:.0f} images/s, {times}{predicted}: {verdict}"
+
+
+def apply(found: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -> Trial | None:
+    """Try the overrides of a rule that fired, and where they help, write them as an experiment.
+
+    seconds: of each of the runs. None where there is nothing to try, which is said.
+    Raises ImagenetOptError where a run fails, or the experiment cannot be written.
+    """
+    if (cure := cure_of(found)) is None:
+        print(f"nothing to apply: {_why_nothing(found)}")
+        return None
+    trial = try_out(overrides, cure, seconds=seconds, cold=evidence_of(found).is_cold)
+    print(f"{cure.rule}, {' '.join(cure.overrides)}: {trial}")
+    if trial.helps:
+        file = write_experiment(found, trial)
+        print(how_to_train(file, overrides), file=sys.stderr)
+    return trial
+
+
+def cure_of(found: Diagnosis) -> Finding | None:
+    """The first rule that fired and has a key to set: the causes in their order, then the environment."""
+    fired = [finding for finding in found.findings if finding.fired and finding.overrides]
+    return min(fired, key=lambda finding: finding.environment, default=None)
+
+
+def _why_nothing(found: Diagnosis) -> str:
+    cause = next((finding for finding in found.findings if finding.fired and not finding.environment), None)
+    if cause is None:
+        return f"the verdict is {found.cause}"
+    return f"no key of the configuration mends {cause.rule}; {'; '.join(cause.commands) or cause.remedy}"
+
+
+def try_out(overrides: tuple[str, ...], cure: Finding, *, seconds: float, cold: bool) -> Trial:
+    """Full runs in turns; cold: each on files that are dropped from the page cache before."""
+    from imagenet_opt.config.compose import composed
+    from imagenet_opt.probe.testbed import Patient
+
+    patients = [Patient(composed(overrides)), Patient(composed((*overrides, *cure.overrides)))]
+    rates: tuple[list[float], list[float]] = ([], [])
+    # Files that the other has not brought into some server's memory.
+    patients[1].samples.rows = patients[0].samples.rows[::-1]
+    for number in range(TURNS):
+        for which in (0, 1) if number % 2 == 0 else (1, 0):
+            rates[which].append(patients[which].full_run(seconds, cold=cold)[1])
+    return Trial(cure.rule, cure.overrides, tuple(rates[0]), tuple(rates[1]), cure.gain)
+
+
+def write_experiment(found: Diagnosis, trial: Trial) -> Path:
+    """conf/experiment/tuned_<host>_doctor.yaml with what was measured as its header."""
+    simulated = f", simulated {found.simulated}" if found.simulated else ""
+    header = (f"{found.date}, {host()}{simulated}: {trial.rule}; {trial}", found.command)
+    return write_tuned("doctor", trial.overrides, header)

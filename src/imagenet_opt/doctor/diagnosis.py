@@ -1,0 +1,130 @@
+"""What the doctor found: ceilings, rules with their evidence, and a verdict; and the JSON file that keeps it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from imagenet_opt.measure.stats.rate import Ceiling
+
+STAGES = {
+    "gpu": "GPU, batch resident",
+    "gpu_beside_loader": "GPU, while the loader runs",
+    "loader_warm": "loader, files in memory",
+    "loader_cold": "loader, files on storage",
+    "decode_one": "decode from memory, 1 worker",
+    "decode_all": "decode from memory, all workers",
+    "storage_cached": "read, files in memory",
+    "storage_cold": "read, files on storage",
+    "copy": "copy to the GPU",
+    "copy_overlapped": "copy to the GPU while it computes",
+    "full_warm": "full run, files in memory",
+    "full_cold": "full run, files on storage",
+}
+"""Key of each experiment -> what it is called."""
+CAUSES = {
+    "healthy": "the GPU is the limit",
+    "slow_gpu": "the GPU is slower than its kind",
+    "storage_latency": "storage answers late",
+    "storage_bandwidth": "storage gives too few MB/s",
+    "lazy_mount": "files come from behind the mount at first touch",
+    "few_workers": "fewer loader workers than CPUs",
+    "few_cpus": "the job may use only some of the CPUs",
+    "slow_decode": "decoding takes the CPUs",
+    "busy_neighbour": "other processes take the CPUs",
+    "small_prefetch": "too few batches ahead",
+    "host_sync": "the host waits for the GPU in each step",
+    "launch_bound": "the host cannot launch work as fast as the GPU does it",
+    "contention": "the loader takes CPU time that the training process needs",
+    "slow_logging": "logging holds up the step",
+    "checkpoint_stall": "checkpoints hold up the step",
+    "slow_callback": "a callback holds up the step",
+    "slow_copy": "the copy to the GPU is the limit",
+    "unexplained": "no single experiment explains it",
+}
+"""Key of each verdict -> what it means."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One rule and what it saw.
+
+    fired: None where it could not be looked at, which `evidence` then explains. evidence: a sentence with the numbers.
+    remedy: what to do, in words. overrides: the same as overrides of the configuration, as far as that is possible;
+    commands: to be typed, by the user or an administrator. gain: predicted images per second over those measured;
+    None where nothing can be predicted. environment: it needed no experiment.
+    """
+
+    rule: str
+    fired: bool | None
+    evidence: str
+    remedy: str = ""
+    overrides: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    gain: float | None = None
+    environment: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """A part of the time of one step in seconds; negative where it is made up for."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurements:
+    """What was measured. Rates in images per second of one process, times in seconds.
+
+    simulated: the profile's name, None on real hardware. ceilings: keys of STAGES. phases: seconds of a step of the
+    full run that the main process spent in "fetch", "logging", "checkpoint", "step", "callback NAME", ...
+    step_seconds: of each step of the full run. curves: points (x, y) by name: "workers" (workers, images/s decoded from
+    memory), "reads_in_flight" (requests in flight, images/s read cold), "reads_in_flight_cached" (the same from
+    memory), "cached_share" (share of the data in the page cache, images/s read). facts, texts: what else was seen, by
+    name. config: the whole one, without secrets.
+    """
+
+    simulated: str | None
+    batch_size: int
+    ceilings: Mapping[str, Ceiling]
+    step_seconds: tuple[float, ...] = ()
+    curves: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    phases: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, float] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    command: str = ""
+    date: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis(Measurements):
+    """What was measured, and what it means.
+
+    cause: a key of CAUSES. expected: the least ceiling of the state in which the run was measured. efficiency:
+    measured / expected. next_stage, next_gain: which ceiling is the next one after the cause is mended, and how many
+    times as fast the run then is, or would be with a faster GPU where it is healthy; None where that cannot be
+    predicted. waterfall: of one step, from the GPU alone to the full run; its parts add up to the last step exactly.
+    unexplained: share of what is expected that the run does not give; None where there is no run.
+    trial: of `doctor --apply`, what its overrides brought, see doctor/apply.py; None where nothing was tried.
+    """
+
+    sentence: str
+    cause: str
+    expected: float
+    measured: float
+    next_stage: str | None
+    next_gain: float | None
+    waterfall: tuple[Step, ...]
+    findings: tuple[Finding, ...]
+    trial: Mapping[str, Any] | None = None
+
+    @property
+    def efficiency(self) -> float:
+        return self.measured / self.expected if self.expected else 0.0
+
+    @property
+    def unexplained(self) -> float | None:
+        return max(0.0, 1 - self.efficiency) if self.measured else None

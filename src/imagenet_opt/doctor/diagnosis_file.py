@@ -1,0 +1,63 @@
+"""doctor.json: what the doctor found, for other programs and for the report."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from imagenet_opt.doctor.diagnosis import CAUSES, Diagnosis, Finding, Step
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.stats.rate import Ceiling
+
+FILE = "doctor.json"
+
+
+FORMAT = 2
+
+
+def write_diagnosis(found: Diagnosis, file: Path) -> None:
+    """As JSON; the sentence is its "verdict". Raises OSError."""
+    from imagenet_opt.doctor.confidence import confidence  # which is made from a Diagnosis
+
+    plain = asdict(found)
+    verdict = {"verdict": plain.pop("sentence"), "cause": found.cause, "meaning": CAUSES[found.cause]}
+    shares = {"efficiency": found.efficiency, "unexplained": found.unexplained}
+    about = {"format": FORMAT, **verdict, **shares, "confidence": confidence(found)._asdict()}
+    rates = {
+        name: {"images_per_second": ceiling.images_per_second} | ceiling.estimate._asdict() | asdict(ceiling)
+        for name, ceiling in found.ceilings.items()
+    }
+    file.write_text(json.dumps(about | plain | {"ceilings": rates}, indent=1) + "\n")
+
+
+def read_diagnosis(file: Path) -> Diagnosis:
+    """Raises ConfigError for a file that is not there or not the doctor's."""
+    try:
+        plain = json.loads(file.read_text())
+        if plain["format"] != FORMAT:
+            raise ConfigError(f"{file} has format {plain['format']}, expected {FORMAT}; run imagenet-opt doctor again")
+        return diagnosis_of(plain)
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}; imagenet-opt doctor writes it") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise ConfigError(f"{file} is not a file of imagenet-opt doctor ({reason})") from error
+
+
+def diagnosis_of(plain: Mapping[str, Any]) -> Diagnosis:
+    """From what `write_diagnosis` writes. Raises ValueError, KeyError, TypeError, AttributeError for anything else."""
+    read: dict[str, Callable[[Any], Any]] = {
+        "ceilings": lambda found: {
+            name: Ceiling(tuple(rates["windows"]), rates["facts"], rates["in_bursts"]) for name, rates in found.items()
+        },
+        "waterfall": lambda found: tuple(Step(**step) for step in found),
+        "findings": lambda found: tuple(
+            Finding(**finding | {name: tuple(finding[name]) for name in ("overrides", "commands")}) for finding in found
+        ),
+        "step_seconds": tuple,
+        "curves": lambda found: {name: tuple((x, y) for x, y in points) for name, points in found.items()},
+    }
+    known = Diagnosis.__dataclass_fields__.keys() & plain.keys()
+    fields = {name: read.get(name, lambda value: value)(plain[name]) for name in known}
+    return Diagnosis(sentence=plain["verdict"], **fields)

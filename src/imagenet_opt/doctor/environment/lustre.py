@@ -1,0 +1,75 @@
+"""How much a Lustre client lets be in flight."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from imagenet_opt.doctor.diagnosis import Finding
+from imagenet_opt.doctor.remedies import DataPlace
+from imagenet_opt.measure.storage.lustre import _LOST, RELEASED
+
+_MANY_CPUS = 64
+_BETTER = {"osc.*.max_rpcs_in_flight": 32, "mdc.*.max_rpcs_in_flight": 64}
+"""For clients of more than 64 CPUs. Source: Amazon FSx for Lustre User Guide, Performance tips, recommended client
+instance tuning."""
+_LEAST = {
+    "osc.*.max_rpcs_in_flight": 8,
+    "osc.*.max_pages_per_rpc": 256,
+    "mdc.*.max_rpcs_in_flight": 8,
+    "llite.*.max_read_ahead_mb": 64,
+}
+"""The defaults of old: requests at a time to each OST and to each MDT, pages of 4 KiB in one, MiB read ahead. Source:
+Lustre Operations Manual, Client I/O RPC Stream Tunables and Tuning File Readahead."""
+
+
+def check_limits(limits: Mapping[str, float] | None, kind: str, *, num_cpus: int) -> Finding:
+    """The least of each limit. Fires below Lustre's own defaults, and below AWS's advice where that holds."""
+    if kind != "lustre":
+        return Finding("lustre_limits", None, f"the data is not on Lustre but on {kind}", environment=True)
+    if not limits:
+        return Finding(
+            "lustre_limits", None, "the Lustre client's limits cannot be read; try as root", environment=True
+        )
+    least: dict[str, float] = defaultdict(lambda: float("inf"))
+    for name, value in limits.items():
+        subsystem, *_, parameter = name.split(".")
+        least[f"{subsystem}.*.{parameter}"] = min(least[f"{subsystem}.*.{parameter}"], value)
+    expected = _LEAST | (_BETTER if num_cpus > _MANY_CPUS else {})
+    low = {name: want for name, want in expected.items() if least.get(name, want) < want}
+    evidence = ", ".join(f"{name}={value:g}" for name, value in least.items())
+    if not low:
+        return Finding("lustre_limits", False, evidence, environment=True)
+    return Finding(
+        "lustre_limits",
+        True,
+        f"{evidence}; less than {' and '.join(f'{name}={want}' for name, want in low.items())}"
+        + (f", advised for more than {_MANY_CPUS} CPUs" if set(low) & set(_BETTER) and num_cpus > _MANY_CPUS else ""),
+        remedy="let an administrator raise them on this machine; they do not survive a reboot",
+        commands=tuple(f"sudo lctl set_param {name}={want}" for name, want in low.items()),
+        environment=True,
+    )
+
+
+def check_released(states: Mapping[str, int] | None, data: DataPlace, kind: str) -> Finding:
+    """kind: of file system; only on Lustre is there a state to be had."""
+    if kind != "lustre":
+        return Finding("released_files", None, f"only Lustre tells of archived files; this is {kind}", environment=True)
+    if not states:
+        return Finding(
+            "released_files", None, "none of the files looked at has a state that can be read", environment=True
+        )
+    count = Counter("lost" if bits & _LOST else "released" if bits & RELEASED else "there" for bits in states.values())
+    evidence = (
+        f"{count['released']} of {len(states)} files looked at ({count['released'] / len(states):.0%}) are released"
+    )
+    if count["lost"]:
+        evidence += f", {count['lost']} more are lost in the archive"
+    if not count["released"]:
+        return Finding("released_files", bool(count["lost"]), evidence, environment=True)
+    return Finding(
+        "released_files",
+        True,
+        f"{evidence}: their content is in the archive behind the mount and comes at the first touch",
+        remedy="fetch all files before training, many at a time",
+        commands=(data.hydrate(),),
+        environment=True,
+    )

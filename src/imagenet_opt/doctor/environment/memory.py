@@ -1,0 +1,84 @@
+"""What batches in flight and the data set need, against /dev/shm, RAM and the page cache."""
+
+from imagenet_opt.doctor.diagnosis import Finding
+from imagenet_opt.doctor.environment.setup import Setup
+from imagenet_opt.machine import GIB
+
+_SPARE_BATCHES = 3
+"""Of a worker beside those ahead: being made, on the way, in use."""
+_LOADERS = 2
+"""Of a process: validation's workers have theirs while training's keep their own."""
+_SHARE = 0.5
+"""Of the room that batches may take."""
+
+
+def check_shared_memory(setup: Setup, *, free: int) -> Finding:
+    """Batches lie in /dev/shm. free: bytes of it. Docker's own size is 64 MiB (docker run, --shm-size)."""
+    return _check_room(
+        setup,
+        "small_shared_memory",
+        f"of /dev/shm, {free / GIB:.2f} GiB free",
+        free,
+        "start the container with a larger --shm-size, or with --ipc=host; in Kubernetes mount an emptyDir with "
+        "medium: Memory at /dev/shm",
+        ("docker run --shm-size={gib}g ...", "sudo mount -o remount,size={gib}G /dev/shm"),
+    )
+
+
+def check_memory(setup: Setup, *, available: int) -> Finding:
+    """/dev/shm is part of the memory. available: bytes that may be allocated."""
+    return _check_room(
+        setup,
+        "small_memory",
+        f"of memory, {available / GIB:.1f} GiB available",
+        available,
+        "ask for more memory (sbatch --mem, docker run --memory), or use fewer workers or batches ahead",
+        ("sbatch --mem={gib}G ...",),
+    )
+
+
+def _check_room(
+    setup: Setup, rule: str, of_what: str, free: int, remedy: str, commands: tuple[str, str] | tuple[str]
+) -> Finding:
+    batches = setup.num_workers * (setup.prefetch_factor + _SPARE_BATCHES) * _LOADERS
+    need = batches * setup.batch_bytes
+    evidence = (
+        f"{setup.num_workers} workers x {setup.prefetch_factor} batches ahead take up to {need / GIB:.2f} GiB "
+        f"({batches} batches of {setup.batch_bytes / 2**20:.1f} MiB), and may take {_SHARE * free / GIB:.2f} GiB "
+        f"{of_what}"
+    )
+    if need <= _SHARE * free:
+        return Finding(rule, False, evidence, environment=True)
+    gib = int(need / _SHARE / GIB) + 1
+    return Finding(
+        rule,
+        True,
+        f"{evidence}; the loader goes on with {setup.fitted_workers} x {setup.fitted_prefetch}",
+        remedy=remedy,
+        overrides=(f"data.num_workers={setup.fitted_workers}", f"data.prefetch_factor={setup.fitted_prefetch}"),
+        commands=tuple(command.format(gib=gib) for command in commands),
+        environment=True,
+    )
+
+
+def check_page_cache(setup: Setup, *, available: int) -> Finding:
+    """The share of the data that memory can keep from one epoch to the next.
+
+    A shuffled epoch hits less often than that share: a page is often thrown out before its turn comes again (with room
+    for 35 % of the data, 15 % were found there; Mohan et al., VLDB 2021).
+    """
+    batches = setup.fitted_workers * (setup.fitted_prefetch + _SPARE_BATCHES)
+    room = max(0.0, available - batches * setup.batch_bytes)
+    share = min(1.0, room / max(1, setup.data_bytes))
+    sizes = f"{setup.data_bytes / GIB:.1f} GiB of training data, {room / GIB:.1f} GiB of memory to keep it in"
+    if share == 1:
+        return Finding("page_cache", False, f"{sizes}: all of it stays in memory after one epoch", environment=True)
+    return Finding(
+        "page_cache",
+        True,
+        f"{sizes}: {share:.0%} fits, so every epoch reads the rest, and more, from storage again",
+        remedy="pack smaller images (about a sixth of ImageNet's size), onto a local disk where there is one; or take "
+        "a machine with more memory",
+        commands=(setup.data.pack("max_side=256"),),
+        environment=True,
+    )

@@ -1,0 +1,115 @@
+"""What kind of storage the data is on, and how it is mounted."""
+
+import re
+import shlex
+
+from imagenet_opt.doctor.diagnosis import Finding
+from imagenet_opt.doctor.remedies import DataPlace
+from imagenet_opt.errors import printable
+from imagenet_opt.machine import Mount
+
+_NETWORK, _OBJECTS, _PROGRAM, _LOCAL, _UNKNOWN = "network", "object storage", "program", "local", "unknown"
+_KINDS = (
+    ("mountpoint-s3|s3fs|goofys|geesefs|gcsfuse|blobfuse|juicefs|s3ql|rclone", _OBJECTS),
+    ("lustre|nfs|cifs|smb3|ceph|beegfs|gpfs|wekafs|glusterfs|sshfs|9p|virtiofs|grpcfuse|drvfs|vboxsf", _NETWORK),
+    ("^fuse", _PROGRAM),
+    ("overlay|aufs", "layers of a container"),
+    ("tmpfs|ramfs", "memory"),
+    ("ext[234]|xfs|btrfs|zfs|f2fs|bcachefs", _LOCAL),
+)
+"""Pattern in a mount's kind -> what it is; the first that fits. In that of FUSE its device is looked at too, since
+Mountpoint for Amazon S3 is a "fuse" of the device "mountpoint-s3"."""
+_MEANINGS = {
+    _OBJECTS: "each file is a request or two to object storage, tens of milliseconds each",
+    _NETWORK: "each open and read asks a server, so many must be in flight at a time",
+    _PROGRAM: "a program, not the kernel, answers each request (FUSE), perhaps from far away",
+    "layers of a container": "the data is part of a container's own file system, which goes with the container",
+    "memory": "the data is in memory and takes room from everything else",
+    _LOCAL: "a disk of this machine",
+    _UNKNOWN: "of a kind that is not known here",
+}
+_HIRED = "Amazon Elastic Block Store"
+"""How an EBS volume calls itself; it looks like a local NVMe disk. gp3 gives 125 MB/s and 3000 requests a second unless
+more is paid for (Amazon EBS User Guide, General Purpose SSD volumes)."""
+_FULL_RSIZE = 1 << 20
+"""The largest that Linux takes and asks for by itself, nfs(5)."""
+
+
+def check_mount(mount: Mount | None, data: DataPlace, *, model: str = "") -> Finding:
+    """Fires where another place for the data is the remedy.
+
+    model: of the disk, as it calls itself.
+    """
+    if mount is None:
+        return Finding("slow_mount", None, "no mount holds the data's folder", environment=True)
+    kind = _kind(mount)
+    where = printable(f"the data is on {mount.mountpoint} ({mount.kind}, {mount.device})")
+    evidence = f"{where}: {_MEANINGS[kind]}"
+    if model == _HIRED:
+        evidence = f"{where}: an EBS volume, over the network; gp3 gives 125 MB/s unless more is paid for"
+    elif model:
+        evidence += f", {printable(model)}"
+    if kind != _OBJECTS:
+        return Finding("slow_mount", False, evidence, environment=True)
+    return Finding(
+        "slow_mount",
+        True,
+        evidence,
+        remedy="copy the shards onto a local disk"
+        if data.packed
+        else "pack the data onto a local disk, or copy it there; shards are read in long stretches",
+        commands=(data.pack(),),
+        environment=True,
+    )
+
+
+def _kind(mount: Mount) -> str:
+    text = f"{mount.kind} {mount.device}" if mount.kind.startswith("fuse") else mount.kind
+    return next((kind for pattern, kind in _KINDS if re.search(pattern, text.lower())), _UNKNOWN)
+
+
+def check_options(mount: Mount | None) -> Finding:
+    """Options of the mount that make reading slower. Source: nfs(5), mount(8)."""
+    if mount is None:
+        return Finding("mount_options", None, "no mount holds the data's folder", environment=True)
+    faults = _nfs_faults(mount.options) if mount.kind.startswith("nfs") else _other_faults(mount)
+    if not faults:
+        seen = ",".join(option for option in mount.options if "=" not in option)
+        return Finding("mount_options", False, f"nothing slow in {seen} and the rest", environment=True)
+    better, point = ",".join(option for _, option in faults), shlex.quote(printable(mount.mountpoint))
+    # An NFS mount takes but a few options by remounting, nfs(5).
+    anew = f"sudo umount {point} && sudo mount -t {mount.kind} -o {better} SERVER:/PATH {point}"
+    return Finding(
+        "mount_options",
+        True,
+        printable(f"{mount.mountpoint} ({mount.kind}) is mounted with {', '.join(fault for fault, _ in faults)}"),
+        remedy="mount it with better options"
+        + ("; nconnect where the server takes it, which not all do" if "nconnect" in better else ""),
+        commands=(anew if mount.kind.startswith("nfs") else f"sudo mount -o remount,{better} {point}",),
+        environment=True,
+    )
+
+
+def _nfs_faults(options: tuple[str, ...]) -> list[tuple[str, str]]:
+    """What is wrong, and the option that mends it. atime says nothing: an NFS server keeps the times, nfs(5)."""
+    values = dict(option.split("=", 1) for option in options if "=" in option)
+    rsize = int(values.get("rsize", _FULL_RSIZE))
+    found = [(f"rsize={rsize}, requests of less than 1 MiB", f"rsize={_FULL_RSIZE}")] if rsize < _FULL_RSIZE else []
+    if "nconnect" not in values and not values.get("proto", "tcp").startswith("rdma"):
+        found.append(("one connection to the server (no nconnect)", "nconnect=16"))
+    if "sync" in options:
+        found.append(("sync, which writes each change at once", "async"))
+    if "noac" in options or values.get("actimeo") == "0":
+        found.append(("noac, which asks the server for each file's attributes each time", "ac"))
+    if values.get("lookupcache") == "none":
+        found.append(("lookupcache=none, which asks the server for each name each time", "lookupcache=all"))
+    return found
+
+
+def _other_faults(mount: Mount) -> list[tuple[str, str]]:
+    found = []
+    if "sync" in mount.options:
+        found.append(("sync, which writes each change at once", "async"))
+    if _kind(mount) in (_NETWORK, _LOCAL) and not {"ro", "noatime", "relatime"} & set(mount.options):
+        found.append(("strict atime, a write for each file read", "noatime"))
+    return found

@@ -1,0 +1,126 @@
+"""What else ran on our CPUs, and whether memory was swapped, between two moments."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+import psutil
+
+from imagenet_opt.doctor.diagnosis import Finding
+from imagenet_opt.machine import usable_cpus
+from imagenet_opt.measure.telemetry.host import busy_seconds_of_descendants
+
+_PRESSURE = Path("/proc/pressure/cpu")
+_MANY_PERCENT = 10.0
+"""Of the usable CPUs; less than that is a machine's own house-keeping."""
+_MUCH_MB_PER_SECOND = 1.0
+_NUM_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Occupant:
+    """Another process; percent of the usable CPUs."""
+
+    name: str
+    pid: int
+    percent: float
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """From start to stop. Percent of the usable CPUs, but `waiting_percent`: of the time, some task, of ours or not,
+    waited for a CPU (None where the kernel keeps no /proc/pressure). swapped_mb: to and from disk, of the machine."""
+
+    seconds: float
+    others_cpu_percent: float
+    steal_percent: float
+    waiting_percent: float | None
+    swapped_mb: float
+    top: tuple[Occupant, ...]
+
+
+class Neighbours:
+    """Started before an experiment and stopped after it; costs nothing in between.
+
+    Ours are this process and its descendants, dead ones included. All else that ran on the CPUs of our affinity is
+    others', seen by name or not: also the kernel's threads, and a host's other containers. Where a quota or SLURM
+    grants fewer CPUs than the affinity, others may rightly run there, and only the processes that can be seen count.
+    """
+
+    def start(self) -> None:
+        self._before = _Reading()
+
+    def stop(self) -> Occupancy:
+        """Raises AttributeError where it was never started."""
+        before, now = self._before, _Reading()
+        seconds = max(1e-9, now.moment - before.moment)
+        num_cpus = usable_cpus()
+        share = 100 / seconds / num_cpus
+        used = {who: cpu - before.processes.get(who, 0.0) for who, cpu in now.processes.items() if who not in now.ours}
+        busy = now.affinity - before.affinity - (now.own - before.own)
+        if num_cpus < len(os.sched_getaffinity(0)):
+            busy = sum(used.values())
+        top = sorted(used.items(), key=lambda item: -item[1])[:_NUM_NAMED]
+        waited = None if now.waited is None or before.waited is None else now.waited - before.waited
+        return Occupancy(
+            seconds=seconds,
+            others_cpu_percent=min(100.0, max(0.0, busy * share)),
+            steal_percent=min(100.0, (now.steal - before.steal) * share),
+            waiting_percent=None if waited is None else min(100.0, 100 * waited / seconds),
+            swapped_mb=(now.swapped - before.swapped) / 1e6,
+            top=tuple(Occupant(now.names[who], who[0], cpu * share) for who, cpu in top if cpu > 0),
+        )
+
+
+class _Reading:
+    """Counters of now: CPU seconds, of processes by pid and the time of their start; swapped: bytes."""
+
+    def __init__(self) -> None:
+        self.moment = monotonic()
+        cpus = psutil.cpu_times(percpu=True)
+        mine = [cpus[cpu] for cpu in os.sched_getaffinity(0) if cpu < len(cpus)]  # offline CPUs are not listed
+        self.affinity = sum(cpu.user + cpu.nice + cpu.system for cpu in mine)
+        self.steal = sum(cpu.steal for cpu in mine)
+        self.own = busy_seconds_of_descendants()
+        self.waited = _waited_seconds()
+        swap = psutil.swap_memory()
+        self.swapped = swap.sin + swap.sout
+        self.processes: dict[tuple[int, float], float] = {}
+        self.names: dict[tuple[int, float], str] = {}
+        self.ours = set()
+        this = psutil.Process()
+        ours = {this.pid, *(child.pid for child in this.children(recursive=True))}
+        for process in psutil.process_iter(["name", "create_time", "cpu_times"]):
+            if (times := process.info["cpu_times"]) is None:
+                continue
+            who = process.pid, process.info["create_time"]
+            self.processes[who] = times.user + times.system
+            self.names[who] = process.info["name"]
+            if process.pid in ours:
+                self.ours.add(who)
+
+
+def _waited_seconds() -> float | None:
+    """Source: "some" in the kernel's documentation, accounting/psi; its total is in microseconds."""
+    try:
+        line = _PRESSURE.read_text().splitlines()[0]
+        return int(line.rpartition("total=")[2]) / 1e6
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def check_swapping(found: Occupancy) -> Finding:
+    """Fires above 1 MB/s."""
+    rate = found.swapped_mb / found.seconds
+    evidence = f"{found.swapped_mb:.1f} MB were swapped in {found.seconds:.1f} s"
+    if rate <= _MUCH_MB_PER_SECOND:
+        return Finding("swapping", False, evidence, environment=True)
+    return Finding(
+        "swapping",
+        True,
+        f"{evidence}: memory is too small for all that runs",
+        remedy="fewer workers or fewer batches ahead, or end what else takes memory",
+        overrides=("data.prefetch_factor=1",),
+        environment=True,
+    )

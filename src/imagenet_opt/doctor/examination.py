@@ -1,0 +1,276 @@
+"""All experiments in order, and what they have shown as evidence."""
+
+import datetime
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+
+from imagenet_opt import machine
+from imagenet_opt.doctor.diagnosis import Finding
+from imagenet_opt.doctor.environment.gpu import check_gpu
+from imagenet_opt.doctor.environment.neighbours import Neighbours, Occupancy, check_swapping
+from imagenet_opt.doctor.evidence import Evidence
+from imagenet_opt.doctor.facts import look_around, look_at_run, mb_per_image, megapixels
+from imagenet_opt.doctor.reading import Announce, Reading
+from imagenet_opt.doctor.verdict import NOT_MEASURED
+from imagenet_opt.errors import ConfigError, printable
+from imagenet_opt.measure.stats import physics
+from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling
+from imagenet_opt.measure.storage.limit import mixed_rate
+from imagenet_opt.measure.telemetry.gpu import GpuState
+from imagenet_opt.measure.telemetry.torch_profile import PERMISSION
+from imagenet_opt.probe.fit_timer import Watched
+from imagenet_opt.probe.samples import Index, Rows
+from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, watched_ceiling
+
+NUM_EXPERIMENTS = 14
+_CHECKED = ("loader_warm", "loader_cold", "decode_one", "decode_all", "full_warm", "full_cold")
+"""Stages for which files are decoded, or read from storage."""
+_LEAST_BATCH = 8
+"""Images of a batch from slow storage, at least."""
+
+
+class Examination(Reading):
+    """budget_seconds: for all experiments, start-up left out; slow storage takes more.
+
+    failed: experiments that could not be made, and why; the others go on.
+    """
+
+    def __init__(self, patient: Patient, *, budget_seconds: float, announce: Announce) -> None:
+        super().__init__(patient, budget_seconds=budget_seconds, announce=announce)
+        self.environment: list[Finding] = []
+        self.runs: dict[str, Watched] = {}
+        self.kernel_seconds: float | None = None
+        self.gpu_state: GpuState | None = None
+        self.conv_tf32 = False
+
+    def evidence(self, *, command: str) -> Evidence:
+        """Measures everything: what is read from memory before what empties the page cache.
+
+        Raises ImagenetOptError where nothing can be read or the network cannot be built.
+        """
+        self._look_around()
+        self.read()
+        neighbours = Neighbours()
+        neighbours.start()
+        self._decode()
+        if self._stays_in_memory("the loader, files in memory"):
+            with self._experiment("the loader, files in memory"):
+                self._note_ceiling("loader_warm", self.patient.load(self._warm(), self._span(2), cold=False))
+        self._compute()
+        if self._stays_in_memory("the full run, files in memory"):
+            self._train("warm", self._warm)
+        with self._experiment("the loader, files on storage"):
+            self._load_from_storage()
+        self._train("cold", self._cold)
+        self._note(occupancy := neighbours.stop())
+        return self._evidence(occupancy, command)
+
+    def _stays_in_memory(self, what: str) -> bool:
+        """Whether files that were just read are in memory; where not, there is no such experiment."""
+        if not self.facts.get("kept_in_memory", 1.0):
+            self.announce(f"{what}: left out")
+            return False
+        return True
+
+    def _note_ceiling(self, name: str, found: Ceiling) -> None:
+        """Raises ConfigError for a rate that the CPUs or the storage cannot give."""
+        if name in _CHECKED:
+            physics.check(self._claim(name, found))
+        self.ceilings[name] = found
+
+    def _claim(self, name: str, found: Ceiling) -> physics.Claim:
+        cold, bound = self.ceilings.get("storage_cold"), self.texts.get("storage_bound")
+        limit = cold.facts["megabytes_per_second"] if cold and name.endswith("_cold") and bound == "bandwidth" else None
+        return physics.Claim(
+            num_images=found.images_per_second,
+            seconds=1.0,
+            cpus=self.facts.get("usable_cpus"),
+            megapixels=self.facts.get("megapixels"),
+            mb_per_image=self.facts.get("mb_per_image"),
+            mb_per_second=limit,
+        )
+
+    def _look_around(self) -> None:
+        """What needs no experiment; what is found is said at once."""
+        self.announce("looking at the machine and the files")
+        facts, texts = look_at_run(self.patient)
+        self.facts |= facts
+        self.texts |= texts
+        self.samples.glance()
+        self.facts |= {"num_workers": self.patient.num_workers, "prefetch_factor": self.patient.prefetch_factor}
+        self.environment += look_around(self.patient)
+        for finding in self.environment:
+            if finding.fired:
+                print(printable(f"{finding.rule}: {finding.evidence}"), file=sys.stderr, flush=True)
+
+    def _decode(self) -> None:
+        patient, encoded = self.patient, self.samples.encoded
+        self.facts |= {"mb_per_image": mb_per_image(encoded), "megapixels": megapixels(encoded)}
+        with self._experiment("decoding from memory"):
+            workers, usable = patient.num_workers, machine.usable_cpus()
+            rates = {1: patient.decode(self._span(1.5), 1)}
+            self._note_ceiling("decode_one", rates[1])
+            if workers != 1:
+                rates[workers] = patient.decode(self._span(2))
+            self._note_ceiling("decode_all", rates[workers])
+            if workers < usable:
+                rates[usable] = patient.decode(self._span(1.5), usable)
+            self.curves["workers"] = tuple((float(num), rates[num].images_per_second) for num in sorted(rates))
+
+    def _compute(self) -> None:
+        patient = self.patient
+        with self._experiment("the GPU alone" if patient.device.type == "cuda" else "the device alone"):
+            alone = patient.compute(self._span(2), beside=False)
+            self.kernel_seconds = alone.kernel_seconds
+            if patient.device.type == "cuda" and alone.kernel_seconds is None:
+                self.texts["kernels"] = f"no kernel was seen; {PERMISSION}"
+            self._use_kernel_seconds(alone)
+            self.ceilings["gpu"] = watched_ceiling(alone)
+            self.facts["main_cpu_seconds"] = alone.cpu_seconds
+            self.gpu_state, self.conv_tf32 = alone.gpu_state, alone.conv_tf32
+        with self._experiment("the device while the loader runs"):
+            from_files = bool(self.facts.get("kept_in_memory", 1.0))
+            beside = patient.compute(self._span(3), beside=True, from_files=from_files)
+            self.ceilings["gpu_beside_loader"] = watched_ceiling(beside, in_bursts=True)
+            self.gpu_state = beside.gpu_state or self.gpu_state  # by now it is warm
+            if beside.copy_seconds:
+                self.ceilings["copy_overlapped"] = Ceiling((patient.how.batch_size / beside.copy_seconds,))
+        with self._experiment("the copy to the GPU"):
+            if (copy := patient.copy(self._span(1))) is not None:
+                self.ceilings["copy"] = copy
+
+    def _train(self, state: str, index: Callable[[], Index]) -> None:
+        with self._experiment(f"the full run, files {'in memory' if state == 'warm' else 'on storage'}"):
+            if state == "cold":
+                self._check_time_for_run()
+            seen = self.patient.train(index(), self._span(3.5), cold=state == "cold")
+            self._use_kernel_seconds(seen)
+            found = watched_ceiling(seen, multiple=self.patient.num_workers, in_bursts=True)
+            self._note_ceiling(f"full_{state}", found)
+            self.runs[state] = seen
+
+    def _load_from_storage(self) -> None:
+        rows, span = self._cold_rows(), self._span(3)
+        batch = self._batch_in(span)
+        found = self.patient.load(self.samples.listed(rows), span, cold=True, batch_size=batch)
+        self._note_depth(found)
+        num_read = (
+            found.facts["batch_size"]
+            * (len(found.windows) + SKIPPED_ROUNDS_COLD)
+            * max(1.0, found.facts["num_workers"])
+        )
+        self.facts["cold_passes"] = max(1.0, num_read / len(rows))
+        self._note_ceiling("loader_cold", found)
+
+    def _batch_in(self, span: Span) -> int:
+        """Images of a batch: as configured, or fewer where the storage is so slow that too few such batches were made.
+
+        How many images a slow storage gives does not depend on how many of them make a batch.
+        """
+        configured, reads = int(self.patient.how.batch_size), self.ceilings.get("storage_cold")
+        if reads is None:
+            return configured
+        num_batches = (1 + SKIPPED_ROUNDS_COLD + LEAST_ROUNDS) * max(1, self.patient.num_workers)
+        fitting = int(reads.images_per_second * span.limit / num_batches)
+        return max(min(_LEAST_BATCH, configured), min(configured, fitting))
+
+    def _check_time_for_run(self) -> None:
+        """Raises ConfigError where the loader is so slow that the full run would not make enough batches in time."""
+        loader = self.ceilings.get("loader_cold")
+        if loader is None:
+            return
+        num_batches = (1 + LEAST_ROUNDS) * max(1, self.patient.num_workers)
+        needed = num_batches * self.patient.how.batch_size / loader.images_per_second
+        if needed > self._span(1).last:
+            says = f"{num_batches} batches of {self.patient.how.batch_size} images take {needed:.0f} s"
+            raise ConfigError(
+                f"not measured: storage too slow for the budget ({says}); raise --budget to {needed:.0f}s"
+            )
+
+    def _warm(self) -> Index:
+        return self.samples.listed(self.samples.warm_rows)
+
+    def _cold(self) -> Index:
+        return self.samples.listed(self._cold_rows())
+
+    def _cold_rows(self) -> Rows:
+        rows, eviction = self.samples.cold()
+        self._note_eviction(eviction)
+        return rows
+
+    def _use_kernel_seconds(self, seen: Watched) -> None:
+        """On a GPU, whose events count the gaps between kernels as well."""
+        if self.kernel_seconds is not None:
+            seen.device_seconds = self.kernel_seconds
+
+    def _note_waits(self, seen: Watched) -> None:
+        self.facts["waits_per_step"] = sum(seen.waits.values()) / max(1, seen.num_ordinary)
+        if seen.waits:
+            self.texts["waits"] = ", ".join(place for place, _ in seen.waits.most_common(3))
+
+    def _note_depth(self, loader: Ceiling) -> None:
+        """What bounds the storage with as many requests as the loader had in flight."""
+        self.facts["depth"] = loader.facts["reads_in_flight"] * max(1.0, loader.facts["num_workers"])
+        if self.storage_limit is not None:
+            self.texts["storage_bound"] = self.storage_limit.at(self.facts["depth"])
+
+    def _note(self, occupancy: Occupancy) -> None:
+        usable = self.facts["usable_cpus"]
+        self.facts["others_cpus"] = occupancy.others_cpu_percent / 100 * usable
+        if occupancy.top:
+            self.texts["others"] = ", ".join(f"{who.name} (pid {who.pid})" for who in occupancy.top)
+        if {"storage_cached", "storage_cold"} <= self.ceilings.keys():
+            cached, cold = (self.ceilings[f"storage_{state}"].images_per_second for state in ("cached", "cold"))
+            shares = np.linspace(0, 1, 11).tolist()
+            self.curves["cached_share"] = tuple((share, mixed_rate(share, cached, cold)) for share in shares)
+        if self.patient.rated is not None:
+            self.facts["rated_images_per_second"] = self.patient.rated
+
+    def _evidence(self, occupancy: Occupancy, command: str) -> Evidence:
+        patient = self.patient
+        self._finish_environment(occupancy)
+        seen = Evidence(
+            batch_size=patient.how.batch_size,
+            simulated=None if patient.simulated is None else patient.simulated.name,
+            ceilings=self.ceilings,
+            phases={},
+            facts=self.facts,
+            texts=self.texts,
+            curves=self.curves,
+            environment=tuple(self.environment),
+            machine={
+                "cpu": machine.cpu_name(),
+                "gpu": torch.cuda.get_device_name() if patient.device.type == "cuda" else "none",
+                "system": platform.platform(),
+                "usable CPUs": str(machine.usable_cpus()),
+            }
+            | machine.hardware(str(self.samples.index.folder), on_gpu=patient.device.type == "cuda"),
+            versions=machine.versions(),
+            config=OmegaConf.to_container(patient.config, resolve=False),  # type: ignore[arg-type]
+            command=command,
+            date=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        )
+        if (full := self.runs.get(seen.state)) is None:
+            return seen
+        self._note_waits(full)
+        facts = self.facts | {"accelerator_utilization": seen.busy}
+        return replace(seen, phases=full.phases, step_seconds=tuple(full.step_seconds), facts=facts)
+
+    def _finish_environment(self, occupancy: Occupancy) -> None:
+        """With what is only seen while something runs, and what could not be looked at."""
+        self.environment += [*check_gpu(self.gpu_state), check_swapping(occupancy)]
+        with self._experiment("the types of convolutions"):
+            self.environment.append(self.patient.precision(conv_tf32=self.conv_tf32))
+        by_reason: dict[str, list[str]] = {}
+        for what, reason in self.failed.items():
+            self.environment.append(Finding(what, None, f"it could not be measured: {reason}", environment=True))
+            by_reason.setdefault(reason, []).append(what)
+        if by_reason:
+            self.texts[NOT_MEASURED] = ". ".join(f"{why} ({'; '.join(what)})" for why, what in by_reason.items())

@@ -1,0 +1,249 @@
+"""Figures of a diagnosis: ceilings, one step in parts, how long steps take, and curves."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from imagenet_opt.display.theme import AXIS, COLOURS, SIMULATED, colour, escaped, layout
+from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis
+from imagenet_opt.doctor.verdict import is_judged
+from imagenet_opt.measure.stats.rate import Ceiling
+from imagenet_opt.report.downsample import min_max
+from imagenet_opt.report.run_files import Steps
+
+if TYPE_CHECKING:  # plotly takes a second to import
+    import plotly.graph_objects as go
+
+REACH = 2.0
+"""Bars end there, as a multiple of the GPU's own ceiling: what is beyond is more than can be used."""
+NUM_BINS = 60
+SIMULATED_STAGES = ("gpu", "copy", "full")
+"""First words of the stages that a simulated accelerator takes part in."""
+CURVES = {
+    "workers": ("Loader workers", "workers", "decode"),
+    "reads_in_flight": ("Reads in flight", "requests in flight", "storage"),
+    "cached_share": ("Share of the data in the page cache", "share in the page cache", "storage"),
+}
+"""Name of a curve -> its title, what x is, whose colour it has."""
+
+
+def ceilings(found: Diagnosis) -> "go.Figure":
+    """A bar for each experiment with its interval; the full run, if judged, across, dashed what was expected of it."""
+    import plotly.graph_objects as go
+
+    stages = [name for name in STAGES if name in found.ceilings]
+    ends = [found.ceilings[name].images_per_second for name in stages if name.startswith(("gpu", "full"))]
+    limit = REACH * max([*ends, found.measured, found.expected])
+    figure = go.Figure()
+    for name in stages:
+        _add_ceiling(figure, name, found.ceilings[name], limit, found.simulated is not None)
+    if is_judged(found):
+        _add_rates(figure, found)
+    look = layout(height=120 + 30 * len(stages), title="Images per second", simulated=found.simulated is not None)
+    figure.update_layout(look, margin_t=60)
+    figure.update_xaxes(title_text="images/s", range=[0, limit * 1.12])
+    return figure.update_yaxes(autorange="reversed", showgrid=False)
+
+
+def _add_rates(figure: "go.Figure", found: Diagnosis) -> None:
+    lines = sorted([(found.measured, "measured", "solid"), (found.expected, "expected", "dash")])
+    for (rate, label, dash), side in zip(lines, ("right", "left"), strict=True):
+        figure.add_vline(rate, opacity=1, line={"color": COLOURS["wait"], "width": 2, "dash": dash})
+        figure.add_annotation(
+            x=rate, y=1, yref="paper", yanchor="bottom", xanchor=side, text=f" {label} {rate:,.0f} ", showarrow=False
+        )
+
+
+def _add_ceiling(figure: "go.Figure", name: str, ceiling: Ceiling, limit: float, simulated: bool) -> None:
+    _, low, high, sure, num = ceiling.estimate
+    rate = ceiling.images_per_second
+    label = STAGES[name] + (f" ({SIMULATED})" if simulated and name.startswith(SIMULATED_STAGES) else "")
+    cut = rate > limit
+    whisker = {"type": "data", "symmetric": False, "array": [max(0.0, high - rate)], "width": 4}
+    whisker["arrayminus"] = [max(0.0, rate - low)]
+    figure.add_bar(
+        x=[min(rate, limit)],
+        y=[label],
+        orientation="h",
+        marker_color=colour(name),
+        opacity=0.55 if name == "decode_one" else 0.9,
+        error_x=None if cut or num == 1 else whisker | {"thickness": 1.5, "color": COLOURS["full"]},
+        hovertext=[f"{label}<br>{rate:,.0f} images/s, {low:,.0f} to {high:,.0f} ({sure:.0%}, {num} windows)"],
+        hoverinfo="text",
+    )
+    end = limit if cut else high
+    words = f" {rate:,.0f}{' →' if cut else ''}"
+    figure.add_annotation(x=end, y=label, text=words, xanchor="left", xshift=4, showarrow=False)
+
+
+def waterfall(found: Diagnosis) -> "go.Figure":
+    """One step from the GPU alone to the full run, in milliseconds; the last bar is the sum of the others."""
+    import plotly.graph_objects as go
+
+    *parts, whole = found.waterfall
+    starts = np.concatenate([[0.0], np.cumsum([part.seconds for part in parts])])[:-1]
+    figure = go.Figure()
+    for step, start in zip([*parts, whole], [*starts, 0.0], strict=True):
+        sign = "+" if start and step.seconds >= 0 else ""
+        figure.add_bar(
+            x=[step.seconds * 1e3],
+            y=[escaped(step.name)],
+            base=[start * 1e3],
+            orientation="h",
+            marker_color=COLOURS["full"] if step is whole else part_colour(step.name),
+            marker_pattern_shape="/" if step.seconds < 0 else "",
+            text=[f" {sign}{step.seconds * 1e3:,.1f} ms"],
+            textposition="outside" if step.seconds >= 0 else "inside",
+            cliponaxis=False,
+            hovertext=[f"{escaped(step.name)}: {step.seconds * 1e3:,.2f} ms"],
+            hoverinfo="text",
+        )
+    figure.update_layout(
+        layout(
+            height=110 + 34 * (len(parts) + 1),
+            title="One step, by what it is made of",
+            simulated=found.simulated is not None,
+        )
+    )
+    end = max([whole.seconds, *(start + max(0.0, part.seconds) for start, part in zip(starts, parts, strict=True))])
+    figure.update_xaxes(title_text="ms", range=[0, end * 1e3 * 1.12])
+    return figure.update_yaxes(autorange="reversed", showgrid=False)
+
+
+_WORDS = {
+    "wait": "wait", "fetch": "wait", "stor": "storage", "read": "storage", "conten": "contention",
+    "beside": "contention", "prepar": "loader", "decode": "decode", "loop": "loader", "copy": "copy",
+    "forward": "gpu", "gpu": "gpu", "check": "storage", "valid": "decode", "log": "contention",
+    "callback": "full", "other": "full",
+}  # fmt: skip
+"""What the name of a part of a step holds -> its colour; the first that fits."""
+
+
+def part_colour(name: str) -> str:
+    return COLOURS[next((kind for word, kind in _WORDS.items() if word in name.lower()), "loader")]
+
+
+SMALL_PHASE = 0.01
+"""Share of a step below which phases are drawn as one: a run has a callback for each of a dozen."""
+
+
+def phases(found: Diagnosis) -> "go.Figure":
+    """What the main process does in one step of the full run, as one bar."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for name, seconds, hover in _phases_to_draw(found.phases):
+        figure.add_bar(
+            x=[seconds * 1e3], y=[""], orientation="h", name=f"{escaped(name)} {seconds * 1e3:,.1f} ms",
+            marker={"color": part_colour(name), "line": {"width": 1, "color": "#fff"}},
+            hovertemplate=f"{escaped(hover)}<extra></extra>".replace("\n", "<br>"),
+        )  # fmt: skip
+    simulated = found.simulated is not None
+    look = layout(height=180, title="The main process in one step of the full run", simulated=simulated)
+    legend = {"orientation": "h", "y": 0, "yref": "container", "yanchor": "bottom", "traceorder": "normal"}
+    figure.update_layout(look, barmode="stack", showlegend=True, legend=legend)
+    return figure.update_xaxes(title_text="ms", title_standoff=0)
+
+
+def _phases_to_draw(phases: Mapping[str, float]) -> list[tuple[str, float, str]]:
+    """(name, seconds, what hovering says) of those that can be seen, then of all others together."""
+    least = SMALL_PHASE * sum(phases.values())
+    lines = {name: f"{name}: {seconds * 1e3:,.2f} ms" for name, seconds in phases.items()}
+    small = [name for name, seconds in phases.items() if seconds < least]
+    drawn = [(name, seconds, lines[name]) for name, seconds in phases.items() if name not in small]
+    if small:
+        total = sum(phases[name] for name in small)
+        drawn.append((f"{len(small)} others", total, "\n".join(lines[name] for name in small)))
+    return drawn
+
+
+def histogram(runs: Mapping[str, Steps], *, simulated: bool = False) -> "go.Figure":
+    """How long steps take, in ms, with p50 and p99. runs: by name; bins are the same for all."""
+    import plotly.graph_objects as go
+
+    edges = np.histogram_bin_edges(np.concatenate([steps.seconds for steps in runs.values()]) * 1e3, bins=NUM_BINS)
+    figure = go.Figure()
+    for number, (name, steps) in enumerate(runs.items()):
+        tint = COLOURS["decode" if number else "loader"]
+        counts, _ = np.histogram(np.asarray(steps.seconds) * 1e3, edges)
+        figure.add_bar(
+            x=(edges[:-1] + edges[1:]) / 2, y=counts / counts.sum(), width=np.diff(edges), marker_color=tint,
+            name=f"{escaped(name)}: {steps}", opacity=0.85 if len(runs) == 1 else 0.6,
+            hovertemplate="%{x:.1f} ms: %{y:.1%}<extra></extra>",
+        )  # fmt: skip
+        _mark_percentiles(figure, steps, tint, number, f", {escaped(name)}" if len(runs) > 1 else "")
+    title = "How long steps take" + (f": {next(iter(runs.values()))}" if len(runs) == 1 else "")
+    figure.update_layout(layout(height=300, title=title, simulated=simulated, barmode="overlay", bargap=0))
+    figure.update_layout(showlegend=len(runs) > 1, legend={"orientation": "h", "y": -0.25})
+    figure.update_yaxes(title_text="share of steps", tickformat=".0%", rangemode="tozero")
+    return figure.update_xaxes(title_text="ms")
+
+
+def _mark_percentiles(figure: "go.Figure", steps: Steps, tint: str, number: int, suffix: str) -> None:
+    for level, share in enumerate((50, 99)):
+        place = float(np.percentile(steps.seconds, share)) * 1e3
+        figure.add_vline(place, opacity=1, line={"color": tint, "width": 1.5, "dash": "dot"})
+        figure.add_annotation(
+            x=place, y=1 - 0.09 * (level + 2 * number), yref="paper", xanchor="left", showarrow=False,
+            text=f" p{share} {place:,.1f} ms{suffix}",
+        )  # fmt: skip
+
+
+def curve(found: Diagnosis, name: str) -> "go.Figure":
+    """Images per second over a setting. Dashed: what the GPU takes beside the loader."""
+    import plotly.graph_objects as go
+
+    title, what, kind = CURVES[name]
+    xs, ys = zip(*sorted(found.curves[name]), strict=True)
+    figure = go.Figure()
+    figure.add_scatter(
+        x=xs, y=ys, mode="lines+markers", line={"color": COLOURS[kind], "width": 2}, marker_size=7,
+        hovertemplate=f"{what} %{{x}}: %{{y:,.0f}} images/s<extra></extra>",
+    )  # fmt: skip
+    if name == "cached_share" and {"storage_cached", "storage_cold"} <= found.ceilings.keys():
+        cached, cold = (found.ceilings[f"storage_{state}"].images_per_second for state in ("cached", "cold"))
+        shares = np.linspace(0, 1, 101)
+        figure.add_scatter(
+            x=shares, y=1 / (shares / cached + (1 - shares) / cold), mode="lines",
+            line={"color": COLOURS["full"], "width": 1, "dash": "dot"}, hoverinfo="skip",
+        )  # fmt: skip
+    gpu = found.ceilings.get("gpu_beside_loader", found.ceilings.get("gpu"))
+    needed = gpu.images_per_second if gpu else max(ys)
+    if gpu:
+        figure.add_hline(needed, opacity=1, line={"color": COLOURS["gpu"], "width": 1.5, "dash": "dash"})
+        words = "what the GPU takes" + (f" ({SIMULATED})" if found.simulated else "")
+        figure.add_annotation(
+            x=0, xref="paper", xanchor="left", y=needed, yanchor="bottom", text=words, showarrow=False, font_size=12
+        )
+    figure.update_layout(layout(height=280, title=title))
+    figure.update_xaxes(title_text=what, **({"tickformat": ".0%"} if name == "cached_share" else {}))
+    top = 2 * needed if name == "cached_share" else max([*ys, needed])  # memory is faster than anyone needs
+    return figure.update_yaxes(title_text="images/s", range=[0, 1.12 * top])
+
+
+RATES = {
+    "throughput/images_per_second": ("images/s", "full"),
+    "throughput/data_wait_fraction": ("share of waiting", "wait"),
+    "gpu/utilization_percent": ("GPU busy, %", "gpu"),
+    "rehearsal/accelerator_utilization": ("accelerator busy", "gpu"),
+}
+"""Column of metrics.csv -> what it is, whose colour it has."""
+
+
+def rates(rows: Sequence[tuple[int, Mapping[str, float]]], *, simulated: bool = False) -> "go.Figure":
+    """What metrics.csv says of speed, over the steps."""
+    from plotly.subplots import make_subplots
+
+    known = [name for name in RATES if any(name in row for _, row in rows)]
+    figure = make_subplots(rows=max(1, len(known)), cols=1, shared_xaxes=True, vertical_spacing=0.06)
+    for place, name in enumerate(known, 1):
+        label, kind = RATES[name]
+        steps, values = zip(*((step, row[name]) for step, row in rows if name in row), strict=True)
+        xs, ys = min_max(steps, values, most=2000)
+        figure.add_scatter(x=xs, y=ys, mode="lines", line={"color": COLOURS[kind], "width": 1.5}, row=place, col=1)
+        figure.update_yaxes(title_text=label, rangemode="tozero", row=place, col=1)
+    figure.update_traces(hovertemplate="step %{x}: %{y:.4g}<extra></extra>")
+    figure.update_layout(layout(height=90 + 130 * len(known), title="Over the whole run", simulated=simulated))
+    figure.update_xaxes(AXIS).update_yaxes(AXIS)
+    return figure.update_xaxes(title_text="step", row=max(1, len(known)), col=1)

@@ -1,0 +1,60 @@
+"""What a report says, in short, on the terminal."""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from imagenet_opt.display.printable import printable
+from imagenet_opt.doctor.terminal_view import print_diagnosis
+from imagenet_opt.doctor.verdict import is_judged
+from imagenet_opt.report.comparison import Row, careful, rule_rows, verdict_rows
+from imagenet_opt.report.key_figures import epoch, rates, tiles
+from imagenet_opt.report.run_files import Record
+
+
+def print_summary(record: Record, baseline: Record | None, price_per_hour: float | None, console: Console) -> None:
+    """The diagnosis with epochs and costs, without a verdict what the run says of its speed; and what a baseline's
+    verdict was.
+
+    console: with `markup=False, highlight=False`, and a width of 80 at least.
+    """
+    if record.diagnosis is not None:
+        print_diagnosis(record.diagnosis, console)
+    else:
+        console.print(Text(printable(f"{record.name}: {record.absent.get('diagnosis', 'not diagnosed')}")))
+    console.print(_numbers(record, price_per_hour))
+    if baseline is not None:
+        _print_difference(record, baseline, console)
+
+
+def _print_difference(record: Record, baseline: Record, console: Console) -> None:
+    for warning in careful(record, baseline):
+        console.print(Text(printable(f"careful: {warning}"), style="yellow"))
+    ours, theirs = record.diagnosis, baseline.diagnosis
+    if ours is not None and theirs is not None:
+        rows = [*verdict_rows(ours, theirs), *rule_rows(ours, theirs)]
+        console.print(_beside(rows, f"now: {record.name}", f"baseline: {baseline.name}"))
+
+
+def _numbers(record: Record, price_per_hour: float | None) -> Table:
+    """Of a verdict, which has its rates itself, the epochs."""
+    table, found = Table.grid(padding=(0, 2)), record.diagnosis
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="bold", no_wrap=True)
+    if found is not None and is_judged(found):
+        rows = {label: epoch(rate, found, price_per_hour) for label, rate in rates(found).items()}
+    else:
+        rows = {tile.label: tile.value for tile in tiles(record)}
+    simulated = " (simulated)" if record.simulated else ""
+    for label, words in rows.items():
+        table.add_row(f"{label}{simulated}", words)
+    return table
+
+
+def _beside(rows: list[Row], ours: str, theirs: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("", ours, theirs):
+        table.add_column(Text(printable(heading)), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row[:3]))
+    return table

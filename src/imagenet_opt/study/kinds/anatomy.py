@@ -1,0 +1,313 @@
+"""Kind `anatomy` of a study: one training step taken apart, beside what the device can do."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from imagenet_opt.display.progress import announced
+from imagenet_opt.display.table import Cell, Column, Plot, Series, Sheet
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.stats.rounds import TurnFailed
+from imagenet_opt.measure.telemetry.torch_profile import (
+    PERMISSION,
+    LaunchGaps,
+    Operation,
+    kernel_seconds,
+    timed_operations,
+)
+from imagenet_opt.probe.isolated import call_apart, limit
+from imagenet_opt.study.kinds.module_times import Part, parts
+from imagenet_opt.study.kinds.op_counter import counted_work
+from imagenet_opt.study.kinds.timing import MatmulPeak, matmul_peak, memory_bandwidth, seconds_per_call
+from imagenet_opt.study.request import Request, checked_options
+
+if TYPE_CHECKING:
+    from imagenet_opt.study.kinds.synthetic_step import Subject
+
+_MOVING = ("normalisation", "element-wise")
+"""Groups that move more than they compute."""
+_UNTIL_STEADY = 2
+"""Steps: the first one compiles; in modes with CUDA graphs of their own the second one records them."""
+
+
+class Options(BaseModel):
+    """num_steps: profiled. num_operations: shown."""
+
+    model_config = ConfigDict(extra="forbid")
+    num_steps: int = Field(ge=1, le=1000)
+    num_operations: int = Field(ge=1)
+
+
+@dataclass(frozen=True)
+class Job:
+    overrides: tuple[str, ...]
+    seconds: float
+    num_steps: int
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The step compiled. mode: torch.compile's. seconds: None where it cannot be compiled; `failure` says why."""
+
+    mode: str
+    seconds: float | None = None
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """step_seconds: unprofiled, uncompiled, the mean. kernel_seconds: of that; None without a GPU. bandwidth: GB/s.
+
+    compiled: None where the configuration does not compile.
+    """
+
+    device: str
+    dtype: str
+    num_images: int
+    step_seconds: float
+    kernel_seconds: float | None
+    peak: MatmulPeak
+    bandwidth: float
+    parts: tuple[Part, ...]
+    operations: tuple[Operation, ...]
+    compiled: Compiled | None
+
+
+def run(request: Request) -> list[Sheet]:
+    """Raises ImagenetOptError."""
+    options = checked_options(Options, request)
+    with announced(1) as announce:
+        announce("one training step, taken apart")
+        job = Job(request.overrides, request.seconds, options.num_steps)
+        try:
+            found = call_apart(f"{__name__}.measured", job, limit_seconds=limit(job.seconds))
+        except TurnFailed as error:
+            raise ConfigError(f"study={request.name}: no step could be measured ({error})") from error
+    return sheets_of(anatomy_of(found), options.num_operations)
+
+
+def measured(job: Job) -> dict[str, Any]:
+    """An Anatomy as JSON has it; called in a process of its own. Raises TurnFailed."""
+    from imagenet_opt.study.kinds.synthetic_step import subject_of
+    from imagenet_opt.training.quiet import quiet
+
+    quiet()
+    subject = subject_of(job.overrides)
+    subject.prepare()
+    step, device = TrainingStep(subject), subject.device
+    on_gpu = device.type == "cuda"
+    step_seconds = seconds_per_call(step, seconds=job.seconds, settle=subject.settle)
+    profile = _profiled(step, job.num_steps)
+    in_kernels = seen(kernel_seconds(profile, num_steps=job.num_steps)) if on_gpu else None
+    operations = timed_operations(profile, num_steps=job.num_steps, on_gpu=on_gpu)
+    found = Anatomy(
+        device=torch.cuda.get_device_name(device) if on_gpu else "the CPU",
+        dtype=str(subject.products).removeprefix("torch."),
+        num_images=subject.num_images,
+        step_seconds=step_seconds,
+        kernel_seconds=in_kernels,
+        peak=matmul_peak(device, subject.products, seconds=job.seconds / 2),
+        bandwidth=memory_bandwidth(device, seconds=job.seconds / 4),
+        parts=tuple(parts(operations, counted_work(step.forward_backward, step.update))),
+        operations=tuple(operations),
+        compiled=compiled(step, seconds=job.seconds),
+    )
+    return asdict(found)
+
+
+def anatomy_of(found: dict[str, Any]) -> Anatomy:
+    """Out of JSON."""
+    return Anatomy(
+        **found
+        | {
+            "peak": MatmulPeak(*found["peak"]),
+            "parts": tuple(Part(**part) for part in found["parts"]),
+            "operations": tuple(Operation(**operation) for operation in found["operations"]),
+            "compiled": found["compiled"] and Compiled(**found["compiled"]),
+        }
+    )
+
+
+def seen(seconds: float) -> float:
+    """Of kernels on a GPU. Raises TurnFailed for none, as in containers that may not look."""
+    if not seconds:
+        raise TurnFailed(f"the profiler saw no kernel; {PERMISSION}")
+    return seconds
+
+
+class TrainingStep:
+    """Forward, backward and update on a batch that stays on the device; uncompiled until `compiled` has it."""
+
+    def __init__(self, subject: "Subject") -> None:
+        self.subject, self.net, self.batch = subject, subject.net(), subject.batch()
+        self.optimizer = subject.build_optimizer(self.net)
+
+    def forward_backward(self) -> None:
+        self.subject.loss(self.net, *self.batch).backward()
+
+    def update(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def __call__(self) -> None:
+        self.forward_backward()
+        self.update()
+
+
+def compiled(step: TrainingStep, *, seconds: float) -> Compiled | None:
+    """The step as the configuration compiles it, from now on; None where it does not."""
+    if (how := step.subject.compile) is None:
+        return None
+    try:
+        step.net.compile(**how)
+        for _ in range(_UNTIL_STEADY):
+            step()
+        return Compiled(how["mode"], seconds_per_call(step, seconds=seconds, settle=step.subject.settle))
+    except Exception as error:  # of Dynamo, Inductor, the C++ compiler, or no memory: all else has been measured
+        reason = next(iter(str(error).strip().splitlines()), "")
+        return Compiled(how["mode"], failure=f"{type(error).__name__}: {reason}")
+
+
+def _profiled(step: TrainingStep, num_steps: int) -> torch.profiler.profile:
+    kinds, subject = torch.profiler.ProfilerActivity, step.subject
+    profile = torch.profiler.profile(activities=[kinds.CPU, *([kinds.CUDA] if subject.device.type == "cuda" else [])])
+    with profile:
+        for _ in range(num_steps):
+            step()
+        subject.settle()
+    return profile
+
+
+def sheets_of(anatomy: Anatomy, num_operations: int) -> list[Sheet]:
+    """num_operations: shown."""
+    return [_groups(anatomy), _operations(anatomy, num_operations), _limits(anatomy)]
+
+
+def _groups(anatomy: Anatomy) -> Sheet:
+    """Times and FLOPs by kind of operation."""
+    columns = (
+        Column("operations"),
+        Column("ms/step", "{:,.2f}"),
+        Column("time %", "{:.1f}"),
+        Column("GFLOP/step", "{:,.3f}"),
+        Column("FLOPs %", "{:.2f}"),
+        Column("GFLOP/s", "{:,.0f}"),
+        Column("GB/step", "{:,.3f}"),
+        Column("GB/s", "{:,.1f}"),
+    )
+    return Sheet("Kinds of operations", columns, tuple(map(_row, anatomy.parts)), _group_notes(anatomy), _bars(anatomy))
+
+
+def _row(part: Part) -> tuple[Cell, ...]:
+    counts = part.flops / 1e9, 100 * part.flop_share, part.gflops_per_second, part.num_bytes / 1e9, part.gb_per_second
+    return (part.group, 1000 * part.seconds, 100 * part.time_share, *counts)
+
+
+def _group_notes(anatomy: Anatomy) -> tuple[str, ...]:
+    contraction = anatomy.parts[0]
+    clock = (
+        "kernels on the GPU"
+        if anatomy.kernel_seconds is not None
+        else "the CPU in each operation, without those it calls"
+    )
+    return (
+        f"Contractions (convolutions, matrix products) have {100 * contraction.flop_share:.2f} % of the FLOPs and "
+        f"{100 * contraction.time_share:.1f} % of the time; in BERT, 99.8 and 61 % (Ivanov et al., arXiv:2007.00072).",
+        f"Time is that of {clock}, in a step that is not compiled. FLOPs of contractions are torch's count; of the "
+        "others there is one for each element. GB are the least: each operation reads its inputs and writes its "
+        "outputs once; copies within others are not counted, but timed. A rate above the memory's bandwidth means "
+        "that caches helped.",
+    )
+
+
+def _bars(anatomy: Anatomy) -> tuple[Plot, ...]:
+    names = tuple(part.group for part in anatomy.parts)
+    series = (
+        Series("time", names, tuple(100 * part.time_share for part in anatomy.parts)),
+        Series("FLOPs", names, tuple(100 * part.flop_share for part in anatomy.parts)),
+    )
+    return (Plot("Shares of a training step", "operations", "%", "bars", series),)
+
+
+def _operations(anatomy: Anatomy, num_operations: int) -> Sheet:
+    whole = sum(operation.seconds for operation in anatomy.operations)
+    shown = anatomy.operations[:num_operations]
+    columns = (
+        Column("operation"),
+        Column("kind"),
+        Column("calls/step", "{:,.0f}"),
+        Column("ms/step", "{:,.2f}"),
+        Column("time %", "{:.1f}"),
+    )
+    rows = tuple((one.name, one.group, one.num_calls, 1000 * one.seconds, 100 * one.seconds / whole) for one in shown)
+    rest = len(anatomy.operations) - len(shown)
+    return Sheet("Operations that take longest", columns, rows, (f"{rest} others are shorter.",) if rest > 0 else ())
+
+
+def _limits(anatomy: Anatomy) -> Sheet:
+    """What the step reaches, and what the device can do."""
+    how = ", not compiled" if anatomy.compiled else ""
+    rows = _rates(anatomy, anatomy.step_seconds, how)
+    if anatomy.compiled and anatomy.compiled.seconds:
+        rows += _rates(anatomy, anatomy.compiled.seconds, ", compiled")
+    rows += [
+        (f"measured peak, {anatomy.dtype}, {anatomy.peak.size} x {anatomy.peak.size}", anatomy.peak[0], "TFLOP/s"),
+        ("measured memory bandwidth", anatomy.bandwidth, "GB/s"),
+    ]
+    if anatomy.kernel_seconds is not None:
+        gaps = LaunchGaps(anatomy.step_seconds, anatomy.kernel_seconds)
+        rows += [(f"time in which no kernel runs{how}", 100 * gaps.gap_share, "%")]
+        said = gaps.sentence()[:1].upper() + gaps.sentence()[1:] + "."
+    else:
+        said = "No GPU here, so there are no gaps between kernels to look for."
+    columns = (Column(f"on {anatomy.device}"), Column("measured", "{:,.4g}"), Column("unit"))
+    return Sheet("The step beside what the device can do", columns, tuple(rows), (*_limit_notes(anatomy), said))
+
+
+def _rates(anatomy: Anatomy, seconds: float, how: str) -> list[tuple[Cell, ...]]:
+    """Of a step that takes so many seconds; however it is run, its FLOPs are those of the network."""
+    achieved = anatomy.parts[0].flops / seconds / 1e12
+    return [
+        (f"training step{how}", 1000 * seconds, "ms"),
+        (f"training{how}", anatomy.num_images / seconds, "images/s"),
+        (f"contractions of the step{how}", achieved, "TFLOP/s"),
+        (f"model FLOPs utilisation (MFU) of the measured peak{how}", 100 * achieved / anatomy.peak[0], "%"),
+    ]
+
+
+def _compiled_notes(anatomy: Anatomy) -> tuple[str, ...]:
+    if (found := anatomy.compiled) is None:
+        return ()
+    if found.failure:
+        return (f"The step could not be compiled (callbacks.acceleration.compile=true): {found.failure}.",)
+    return (
+        f"Compiled is in the mode {found.mode}, timed after the other, and without what "
+        "callbacks.acceleration.cuda_graph adds. Kinds, operations and gaps between kernels are those of the step that "
+        "is not compiled.",
+    )
+
+
+def _limit_notes(anatomy: Anatomy) -> tuple[str, ...]:
+    seconds, num_bytes = (sum(_values(anatomy.parts, name)) for name in ("seconds", "num_bytes"))
+    share = 100 * sum(_values(anatomy.parts, "time_share"))
+    notes = (
+        "The peak is the fastest square matrix product that was measured here, not the data sheet's. MFU after "
+        "Chowdhery et al., PaLM, arXiv:2204.02311, which takes the latter.",
+        *_compiled_notes(anatomy),
+    )
+    if not seconds:
+        return notes
+    rate = num_bytes / seconds / 1e9
+    moving = (
+        f"Normalisations and element-wise operations take {share:.1f} % of the time and move {rate:,.1f} GB/s or more, "
+        f"{100 * rate / anatomy.bandwidth:.0f} % of the memory's bandwidth. Near 100 % only moving less helps: fused "
+        "kernels (callbacks.acceleration.compile=true), 16 bits. Far below, launches or single threads hold them up."
+    )
+    return (*notes, moving)
+
+
+def _values(of: Iterable[Part], name: str) -> list[float]:
+    return [getattr(part, name) for part in of if part.group in _MOVING]

@@ -1,0 +1,280 @@
+"""The queue between loader and device: how long it hides a loader that is too slow, beside the law."""
+
+import math
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from imagenet_opt.config.compose import composed
+from imagenet_opt.data.loader import train_loader
+from imagenet_opt.data.loading import Loading
+from imagenet_opt.data.prefetcher import DevicePrefetcher
+from imagenet_opt.display.progress import announced
+from imagenet_opt.display.table import Cell, Column, Plot, Series, Sheet, interval, series
+from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
+from imagenet_opt.measure.stats.intervals import median_interval
+from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.study.kinds.queue_law import first_wait, hidden_steps, idle_share, mean_step_seconds, simulated_waits
+from imagenet_opt.study.request import Request, checked_options
+from imagenet_opt.study.turns import KeptTurns, rounds_of
+
+WAITED = 0.2
+"""A step has waited for its batch if that took more than this share of the time in which the loader makes one."""
+_STEADY = 3
+"""The last third of the steps shows what remains for ever."""
+_SCATTERED_LOAD, _SCATTERED_STEPS, _DEPTHS = 0.8, 20_000, (1, 2, 4, 8, 16, 32)
+"""Mean seconds a batch of the calculated example, where the device takes 1, and steps."""
+_COLUMNS = (
+    Column("prefetch"),
+    Column("ready at first", "{:,.0f}"),
+    Column("steps that do not wait", "{:,.0f}"),
+    Column("simulated", "{:,.0f}"),
+    Column("steps by the law", "{:,.0f}"),
+    Column("seconds a step", "{:.3f}"),
+    Column("interval"),
+    Column("seconds by the law", "{:.3f}"),
+    Column("steady, seconds a step", "{:.3f}"),
+    Column("steady by the law", "{:.3f}"),
+)
+
+
+@dataclass(frozen=True)
+class Drained:
+    """One turn. num_ready: batches made before the first step. waits: seconds that the device waited before each.
+
+    load_seconds: of the loader for a batch, in the same turn.
+    """
+
+    num_ready: int
+    waits: tuple[float, ...]
+    load_seconds: float
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds for a batch, of the loader and of the device.
+
+    decode_seconds: part of the loader's. When the queue is full its worker reads one batch more and waits; this part
+    is left of it then.
+    """
+
+    load_seconds: float
+    compute_seconds: float
+    decode_seconds: float
+
+    @property
+    def read_ahead(self) -> float:
+        """Of that batch, 0 to 1: so much of it is made."""
+        return 1 - self.unfinished_seconds / self.load_seconds
+
+    @property
+    def unfinished_seconds(self) -> float:
+        return min(self.decode_seconds, self.load_seconds)
+
+
+def queue_sheet(found: Mapping[int, Sequence[Drained]], compute_seconds: float, decode_seconds: float) -> Sheet:
+    """found: turns of equally many steps, by depth of the queue."""
+    load = statistics.median(turn.load_seconds for turns in found.values() for turn in turns)
+    times, compute = Times(load, compute_seconds, decode_seconds), compute_seconds
+    num_steps = len(next(iter(found.values()))[0].waits)
+    seconds = {float(depth): median_interval([_mean(turn, times) for turn in turns]) for depth, turns in found.items()}
+    law = [
+        mean_step_seconds(load, compute, _num_ready(turns) + times.read_ahead, num_steps) for turns in found.values()
+    ]
+    curves = (
+        series("measured", seconds),
+        Series("by the law", tuple(seconds), tuple(law)),
+        Series("max(L, C), for ever after", tuple(seconds), (max(load, compute),) * len(law)),
+    )
+    return Sheet(
+        f"A loader of L = {load:.3f} s a batch and a simulated device of C = {compute:.3f} s, {num_steps} steps",
+        _COLUMNS,
+        tuple(_row(depth, turns, times) for depth, turns in found.items()),
+        _words(times, num_steps),
+        (Plot(f"The first {num_steps} steps", "data.prefetch_factor", "seconds a step", "lines", curves),),
+    )
+
+
+def _row(depth: int, turns: Sequence[Drained], times: Times) -> tuple[Cell, ...]:
+    load, compute = times.load_seconds, times.compute_seconds
+    num_ready, num_steps = _num_ready(turns), len(turns[0].waits)
+    ready = num_ready + times.read_ahead
+    loads, unfinished = [load] * num_steps, times.unfinished_seconds
+    simulated = simulated_waits(loads, compute, num_ready + 1, unfinished_seconds=unfinished)
+    hidden = [_hidden(turn.waits, load) for turn in turns]
+    taken = median_interval([_mean(turn, times) for turn in turns])
+    by_law = hidden_steps(load, compute, ready)
+    last = num_steps // _STEADY
+    steady = statistics.median(compute + wait for turn in turns for wait in turn.waits[-last:])
+    return (
+        str(depth),
+        float(num_ready),
+        float(statistics.median(hidden)),
+        float(_hidden(simulated, load)),
+        math.floor(by_law) + 1.0 if math.isfinite(by_law) else None,
+        taken.median,
+        interval(taken, "{:.3f}"),
+        mean_step_seconds(load, compute, ready, num_steps),
+        steady if max(hidden) <= num_steps - last else None,
+        max(load, compute),
+    )
+
+
+def _num_ready(turns: Sequence[Drained]) -> int:
+    return round(statistics.median(turn.num_ready for turn in turns))
+
+
+def _hidden(waits: Sequence[float], load_seconds: float) -> int:
+    first = first_wait(waits, WAITED * load_seconds)
+    return len(waits) if first is None else first
+
+
+def _mean(turn: Drained, times: Times) -> float:
+    return times.compute_seconds + statistics.fmean(turn.waits)
+
+
+def _words(times: Times, num_steps: int) -> tuple[str, ...]:
+    return (
+        "The device is simulated: its steps end at absolute deadlines, and its host sleeps. The loader is the real "
+        f"one, with one worker; it takes {times.load_seconds / times.compute_seconds:.2f} times as long as the device.",
+        "The law: steps 0 to (Q - 1) / (1 - C/L) do not wait, with Q batches ready before the first. A step has waited "
+        f"here if it waited more than {WAITED:.0%} of L. With a full queue the worker goes on to read one more, and "
+        f"{times.unfinished_seconds:.3f} s of it are left, to decode it: it counts as {times.read_ahead:.2f} of one.",
+        "A queue does not cure a slow loader, it postpones: once it is drained each step takes max(L, C), however deep "
+        f"it was. A mean over {num_steps} steps flatters a deep queue; over an epoch nothing is left of that.",
+        "It does help a loader that is quick enough on average and late now and then: the second table.",
+    )
+
+
+def scattered_sheet() -> Sheet:
+    """What a queue is good for, by simulation alone."""
+    load = np.random.default_rng(0).exponential(_SCATTERED_LOAD, _SCATTERED_STEPS).tolist()
+    idle = [100 * idle_share(simulated_waits(load, 1.0, depth), 1.0) for depth in _DEPTHS]
+    curve = Series("idle", _DEPTHS, tuple(idle))
+    return Sheet(
+        f"Calculated, not measured: a loader whose times scatter, on average {_SCATTERED_LOAD} of the device's",
+        (Column("batches ready", "{:,.0f}"), Column("device idle, %", "{:.1f}")),
+        tuple((float(depth), share) for depth, share in zip(_DEPTHS, idle, strict=True)),
+        (
+            f"The times of {_SCATTERED_STEPS:,} batches are drawn from an exponential distribution. Here a deeper "
+            "queue is a cure: the loader catches up again after each late batch.",
+        ),
+        (Plot("A loader that scatters", "batches ready", "device idle, %", "lines", (curve,)),),
+    )
+
+
+_STARTING, _TIMED = 3, 5
+"""Batches that are thrown away, and those that then tell how long the loader takes for one."""
+_LOOK_SECONDS, _STILL_SECONDS, _STILL = 0.01, 0.1, 3
+"""A queue is full once nothing has come for three times as long as the loader takes for a batch."""
+_HELD = 4
+"""Batches that the process which trains holds at most, beside prefetch_factor."""
+
+
+class Options(BaseModel):
+    """prefetch_factors: depths of the queue. num_steps: of each turn. load_over_compute: how much too slow the loader
+    is. load_seconds: the storage is slowed until a batch takes about so long; None for the storage as it is.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    prefetch_factors: tuple[PositiveInt, ...] = Field(min_length=1)
+    num_steps: int = Field(ge=6, le=10_000)
+    load_over_compute: float = Field(gt=1)
+    load_seconds: float | None = Field(gt=0)
+
+
+def run(request: Request) -> list[Sheet]:
+    """Raises ImagenetOptError."""
+    options = checked_options(Options, request)
+    patient = Patient(composed(request.overrides))
+    num_requests = len(patient.samples.store.groups(patient.samples.rows[: patient.how.batch_size]))
+    how = slowed(patient.how, options.load_seconds, num_requests)
+    with announced(1) as announce:
+        announce("the loader alone")
+        kept = KeptTurns(request, tuple[float, float])  # the turns hold only beside what it gave
+        load_seconds, decode_seconds = kept.take("the loader alone", partial(alone, patient, how))
+    compute_seconds = load_seconds / options.load_over_compute
+    turns = {
+        str(depth): partial(
+            drain, patient, replace(how, prefetch_factor=depth), load_seconds, compute_seconds, options.num_steps
+        )
+        for depth in options.prefetch_factors
+    }
+    rounds = rounds_of(turns, request, Drained, label="data.prefetch_factor={}")
+    found = {int(depth): drained for depth, drained in rounds.results.items() if depth not in rounds.failures}
+    sheet = queue_sheet(found, compute_seconds, decode_seconds)
+    return [replace(sheet, notes=(*rounds.reasons, *sheet.notes)), scattered_sheet()]
+
+
+def slowed(how: Loading, load_seconds: float | None, num_requests: int) -> Loading:
+    """One worker with one request in flight, of which a batch takes `num_requests`, each with added latency.
+
+    It then reads one batch ahead: see Reader.
+    """
+    one = replace(how, samples_per_epoch=None, num_workers=1, reads_in_flight=1)
+    return one if load_seconds is None else replace(one, added_latency_ms=1000 * load_seconds / num_requests)
+
+
+def alone(patient: Patient, how: Loading) -> tuple[float, float]:
+    """Seconds for a batch, of a loader whose batches are taken at once; and of its worker to decode one."""
+    with _batches(patient, replace(how, prefetch_factor=1), _STARTING + 1) as (loader, batches):
+        for _ in range(_STARTING):
+            next(batches)
+        return _seconds_each(batches), loader.drain()["loader/decode_seconds"]
+
+
+def drain(patient: Patient, how: Loading, load_seconds: float, compute_seconds: float, num_steps: int) -> Drained:
+    """Fill the queue, let a simulated device take its batches, and then take some at once.
+
+    load_seconds: that the loader takes for a batch when it is alone.
+    """
+    timeline = DeviceTimeline()
+    with _batches(patient, how, 1 + num_steps + int(how.prefetch_factor)) as (loader, batches):
+        next(batches)  # starts the worker
+        num_ready = _filled(loader, _STILL * max(_STILL_SECONDS, load_seconds))
+        for _ in range(num_steps):
+            next(batches)
+            timeline.submit(compute_seconds)
+            timeline.synchronize()  # the law's device takes a batch when it can begin with it
+        for _ in range(loader.num_ready + 1):
+            next(batches)
+        seconds = _seconds_each(batches)
+    return Drained(num_ready, tuple(step.idle_seconds for step in timeline.steps), seconds)
+
+
+@contextmanager
+def _batches(patient: Patient, how: Loading, num: int) -> Iterator[tuple[DevicePrefetcher, Iterator[object]]]:
+    """A loader, and its batches as they come from the worker: `num`, those held ready then, and those timed."""
+    num_batches = num + _HELD + _TIMED
+    loader = train_loader(patient.samples.listed(patient.samples.rows, num_batches * how.batch_size), how, patient.seat)
+    loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]
+    batches = iter(loader)
+    try:
+        yield loader, batches
+    finally:
+        batches.close()  # type: ignore[attr-defined]
+        loader.close()
+
+
+def _seconds_each(batches: Iterator[object]) -> float:
+    """Of some that are taken at once."""
+    began = time.perf_counter()
+    for _ in range(_TIMED):
+        next(batches)
+    return (time.perf_counter() - began) / _TIMED
+
+
+def _filled(loader: DevicePrefetcher, patience_seconds: float) -> int:
+    """Batches that are ready, once no more have come for so long."""
+    num_ready, since = 0, time.monotonic()
+    while time.monotonic() - since < patience_seconds:
+        if loader.num_ready != num_ready:
+            num_ready, since = loader.num_ready, time.monotonic()
+        time.sleep(_LOOK_SECONDS)
+    return num_ready

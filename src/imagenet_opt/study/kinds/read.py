@@ -1,0 +1,280 @@
+"""Reading alone: workers x batch x requests in flight, files in memory and on storage, of a folder or of shards."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from imagenet_opt.config.compose import composed
+from imagenet_opt.data.order import block_size_for
+from imagenet_opt.data.reader import Reader
+from imagenet_opt.data.shards import ShardIndex
+from imagenet_opt.display.progress import announced
+from imagenet_opt.display.table import Cell, Column, Plot, Sheet, interval, series
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.stats.block_ratios import measured_ratios
+from imagenet_opt.measure.stats.intervals import Estimate, median_interval, verdict
+from imagenet_opt.measure.storage.parallel_reads import BatchRead, ReadPass, checked, read_shares, timed
+from imagenet_opt.probe.samples import Rows, Samples
+from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.study.request import Request, checked_options
+from imagenet_opt.study.turns import rounds_of
+
+State = Literal["cold", "warm"]
+COLD, WARM = "cold", "warm"
+_VERIFIED, _UNVERIFIED = "verified", "unverified"
+_COLUMNS = (
+    Column("files"),
+    Column("workers"),
+    Column("in flight, each", "{:,.0f}"),
+    Column("batch", "{:,.0f}"),
+    Column("MB/s", "{:,.1f}"),
+    Column("interval of MB/s"),
+    Column("files/s", "{:,.0f}"),
+    Column("seconds a batch", "{:.4f}"),
+    Column("interval of seconds"),
+    Column("really cold"),
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """reads_in_flight: requests of each of `num_workers` processes at a time. batch_size: files."""
+
+    state: State
+    num_workers: int
+    reads_in_flight: int
+    batch_size: int
+
+    def __str__(self) -> str:
+        return f"{self.state}, workers {self.num_workers}, in flight {self.reads_in_flight}, batch {self.batch_size}"
+
+    @property
+    def num_at_a_time(self) -> int:
+        """Files of a batch for each worker."""
+        return self.num_workers * self.batch_size
+
+
+def read_sheet(found: Mapping[Setting, Sequence[ReadPass]], title: str) -> Sheet:
+    passes = [one for some in found.values() for one in some]
+    mean = f", {sum(one.num_bytes for one in passes) / sum(one.num_files for one in passes) / 1e3:.0f} kB each"
+    return Sheet(
+        f"Reading alone: {title}{mean}",
+        _COLUMNS,
+        tuple(_row(setting, some) for setting, some in found.items()),
+        tuple(_words(found)),
+        (_plot(found),),
+    )
+
+
+def _row(setting: Setting, passes: Sequence[ReadPass]) -> tuple[Cell, ...]:
+    rate = _megabytes(passes)
+    taken = median_interval([one.seconds_per_batch for one in passes])
+    return (
+        setting.state,
+        str(setting.num_workers),
+        float(setting.reads_in_flight),
+        float(setting.batch_size),
+        rate.median,
+        interval(rate, "{:,.1f}"),
+        median_interval([one.files_per_second for one in passes]).median,
+        taken.median,
+        interval(taken, "{:.4f}"),
+        None if setting.state == WARM else _VERIFIED if all(one.is_cold for one in passes) else _UNVERIFIED,
+    )
+
+
+def _megabytes(passes: Sequence[ReadPass]) -> Estimate:
+    return median_interval([one.megabytes_per_second for one in passes])
+
+
+def _words(found: Mapping[Setting, Sequence[ReadPass]]) -> Iterator[str]:
+    """The best setting of each state beside the plainest, and what the numbers do not say."""
+    for state in (COLD, WARM):
+        if own := {setting: passes for setting, passes in found.items() if setting.state == state}:
+            yield _best(own, num_comparisons=len(found))
+    every = [one for passes in found.values() for one in passes]
+    if num_unread := sum(one.num_unread for one in every):
+        num = num_unread + sum(one.num_files for one in every)
+        yield (
+            f"{num_unread:,} of {num:,} files could not be read. That took time and brought nothing, "
+            "so MB/s are less than the storage gives; imagenet-opt check names such files."
+        )
+    if not all(one.is_cold for setting, passes in found.items() if setting.state == COLD for one in passes):
+        yield (
+            "Unverified: the kernel does not confirm that the files had left its memory, as others read them, or they "
+            "are not yours."
+        )
+    yield (
+        "Each worker is a process with so many requests in flight that reads ahead as in training; nothing is decoded. "
+        "Where any batch brings the same MB/s, bandwidth is the limit; where more in flight bring more, latency is. "
+        "What a server keeps in its own memory cannot be emptied from here."
+    )
+
+
+def _best(found: Mapping[Setting, Sequence[ReadPass]], *, num_comparisons: int) -> str:
+    """Any setting could have been the best, so all count as compared with the plainest."""
+    plain, best = next(iter(found)), max(found, key=lambda setting: _megabytes(found[setting]).median)
+    words = f"Most MB/s: {best}"
+    if best != plain:
+        rates = {str(setting): [one.megabytes_per_second for one in passes] for setting, passes in found.items()}
+        ratio = measured_ratios(rates, [(str(best), str(plain))], num_comparisons=num_comparisons)[str(best)]
+        words += f", {ratio.ratio:.2f} times as much as {plain} (geometric means over the rounds): {verdict(ratio)}"
+    return f"{words}. As the best of {len(found)} it owes some of that to chance."
+
+
+def _plot(found: Mapping[Setting, Sequence[ReadPass]]) -> Plot:
+    """A curve over the requests in flight for each state and number of workers, with the largest batch."""
+    batch = max(setting.batch_size for setting in found)
+    curves: dict[str, dict[float, Estimate]] = {}
+    for setting, passes in found.items():
+        if setting.batch_size == batch:
+            points = curves.setdefault(f"{setting.state}, workers {setting.num_workers}", {})
+            points[setting.reads_in_flight] = _megabytes(passes)
+    lines = tuple(series(name, points) for name, points in curves.items())
+    return Plot(f"Reading, batch {batch}", "requests in flight of each worker", "MB/s", "lines", lines)
+
+
+_WARM_SHARE, _WARM_FILES = 4, 4096
+"""A quarter of the files is kept in memory, so many at most unless a batch for each worker takes more: far more than a
+CPU's caches hold. The others are those on storage."""
+_TRIAL = 0.25
+"""Part of the time that is read on trial: a first batch alone is slower than the later ones."""
+_SHORT = 0.8
+"""A turn of less than that part of the time is not what was asked for."""
+
+
+class Options(BaseModel):
+    """num_workers: processes that read; reads_in_flight: requests of each; batch_size: files that make a batch."""
+
+    model_config = ConfigDict(extra="forbid")
+    num_workers: tuple[PositiveInt, ...] = Field(min_length=1)
+    reads_in_flight: tuple[PositiveInt, ...] = Field(min_length=1)
+    batch_size: tuple[PositiveInt, ...] = Field(min_length=1)
+    state: tuple[State, ...] = Field(min_length=1)
+
+    @property
+    def settings(self) -> list[Setting]:
+        grid = itertools.product(self.state, self.num_workers, self.reads_in_flight, self.batch_size)
+        return [Setting(*values) for values in grid]
+
+
+class Files:
+    """The files that are read: some in memory, once `bring` has read them, the others on storage.
+
+    settings: of the study, which says whether any are needed in memory, and how many are read at a time.
+    """
+
+    def __init__(self, samples: Samples, settings: Sequence[Setting]) -> None:
+        self.samples = samples
+        most = max([max(_WARM_FILES, one.num_at_a_time) for one in settings if one.state == WARM], default=0)
+        self._warm, samples.rows = np.split(samples.rows, [min(most, len(samples.rows) // _WARM_SHARE)])
+
+    def bring(self) -> None:
+        """Raises DataError where none can be read."""
+        if num_warm := len(self._warm):
+            with announced(1) as announce:
+                announce(f"reading {num_warm} files into memory")
+                self.samples.bring(self._warm, least=num_warm, seconds=0.0)
+
+    def most(self, setting: Setting) -> int:
+        """Batches for each worker that no turn exceeds: files on storage are read once in a turn."""
+        return 1_000_000 if setting.state == WARM else len(self.samples.rows) // setting.num_at_a_time
+
+    def rows(self, setting: Setting, num: int) -> tuple[Rows, bool]:
+        """So many samples: in memory, or out of it and others than the last ones, as long as there are any; and whether
+        the kernel confirms that they are out of it."""
+        if setting.state == WARM:
+            return np.resize(self._warm, num), False
+        rows = self.samples.take(num)
+        return rows, self.samples.evict(rows).verified
+
+
+def run(request: Request) -> list[Sheet]:
+    """Raises ImagenetOptError."""
+    options = checked_options(Options, request)
+    patient = Patient(composed(request.overrides))
+    samples, settings = patient.samples, options.settings
+    if patient.how.shuffle == "block":
+        samples.rows = in_blocks(len(samples.index), block_size_for(min(options.batch_size)))
+    files = Files(samples, settings)
+    for setting in settings:
+        if not files.most(setting):
+            few = f"only {len(samples.rows)} files; set study.batch_size=[N] or study.num_workers=[N] with less"
+            raise ConfigError(f"study={request.name}: {setting}: {few}")
+    files.bring()
+    turns = {str(setting): partial(turn, files, setting, request.seconds) for setting in settings}
+    rounds = rounds_of(turns, request, ReadPass)
+    found = {setting: rounds.results[str(setting)] for setting in settings if str(setting) not in rounds.failures}
+    sheet = read_sheet(found, _title(patient))
+    return [replace(sheet, notes=(*rounds.reasons, *used_up(files, found, request.seconds), *sheet.notes))]
+
+
+def _title(patient: Patient) -> str:
+    index = patient.samples.index
+    kind = f"packed (shards: {len(index.shards)})," if isinstance(index, ShardIndex) else "a folder,"
+    return f"{kind} {len(index):,} images, data.shuffle={patient.how.shuffle}"
+
+
+def used_up(files: Files, found: Mapping[Setting, Sequence[ReadPass]], seconds: float) -> Iterator[str]:
+    """Says so where turns have read all files on storage long before their time was over."""
+    cold = [
+        (one.seconds, one.num_batches == files.most(setting) * setting.num_workers)
+        for setting, passes in found.items()
+        for one in passes
+        if setting.state == COLD
+    ]
+    if short := [taken for taken, all_read in cold if all_read and taken < _SHORT * seconds]:
+        yield (
+            f"{len(files.samples.rows):,} files on storage were used up before the time in {len(short)} of {len(cold)} "
+            f"cold turns, the shortest after {min(short):.2g} s of {seconds:g} s: none is timed twice in a turn. "
+            "A larger data set makes such turns longer, --repeats makes more of them."
+        )
+
+
+def in_blocks(num: int, block_size: int) -> Rows:
+    """Samples in random order of blocks of neighbours, as data.shuffle=block has them."""
+    blocks = np.random.default_rng().permutation(num // block_size)
+    return (block_size * blocks[:, None] + np.arange(block_size)).ravel()
+
+
+def turn(files: Files, setting: Setting, seconds: float) -> ReadPass:
+    """One batch for each worker tells how many are read on trial, and both tell how many fill `seconds`: these are then
+    read, from first to last. The last of the three counts."""
+    first, most = read(files, setting, 1), files.most(setting)
+    if first.seconds >= seconds or most == 1:
+        return first
+    num_tried = min(max(2, int(_TRIAL * seconds / first.seconds)), most)
+    trial = read(files, setting, num_tried)
+    later_seconds = max((trial.seconds - first.seconds) / (num_tried - 1), trial.seconds / num_tried / 2)
+    num_each = min(1 + int((seconds - first.seconds) / later_seconds), most)
+    return trial if num_each <= num_tried else read(files, setting, num_each)
+
+
+def read(files: Files, setting: Setting, num_each: int) -> ReadPass:
+    """So many batches by each process, which take turns as a loader's workers do."""
+    rows, is_cold = files.rows(setting, num_each * setting.num_at_a_time)
+    batches = rows.reshape(-1, setting.batch_size)
+    found = read_shares(
+        [
+            partial(_share, files.samples, setting.reads_in_flight, batches[worker :: setting.num_workers])
+            for worker in range(setting.num_workers)
+        ]
+    )
+    return replace(checked(found), is_cold=is_cold)
+
+
+def _share(samples: Samples, reads_in_flight: int, batches: Rows) -> list[BatchRead]:
+    """In a process of its own: what a worker reads, further batches ahead as in training. Nothing is decoded."""
+    reader = Reader(samples.store, reads_in_flight=reads_in_flight, timeout_seconds=samples.how.read_timeout)
+    places = [((0, step), batch) for step, batch in enumerate(batches)]
+
+    def batch(step: int) -> list[bytes | Exception]:
+        following = map(places.__getitem__, range(step + 1, len(places)))
+        return [*reader.read(*places[step], following=following).samples]
+
+    return [timed(partial(batch, step)) for step in range(len(places))]

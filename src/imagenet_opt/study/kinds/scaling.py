@@ -1,0 +1,255 @@
+"""`imagenet-opt study study=scaling`: what more processes bring when each keeps its batch (weak scaling)."""
+
+import math
+import time
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from omegaconf import DictConfig, open_dict
+from pydantic import BaseModel, ConfigDict, PositiveInt, field_validator
+
+from imagenet_opt import machine
+from imagenet_opt.config.build import build_model, build_trainer, make, num_classes_of, wants_gpu
+from imagenet_opt.config.compose import composed
+from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.display.table import Cell, Column, Plot, Series, Sheet, interval, ratio_cells, series
+from imagenet_opt.measure.stats import physics
+from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
+from imagenet_opt.measure.stats.intervals import CONFIDENCE, median_interval
+from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
+from imagenet_opt.probe.fit_timer import images_ahead, num_ready
+from imagenet_opt.probe.isolated import call_apart, limit
+from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
+from imagenet_opt.probe.samples import listed
+from imagenet_opt.probe.testbed import at_one_size
+from imagenet_opt.probe.throwaway_run import removed_afterwards, run_folder
+from imagenet_opt.study.request import Request, checked_options
+from imagenet_opt.study.turns import rounds_of
+
+_LEAST_STEPS = 8
+_LISTED = 100_000
+"""Samples of a process, at least, so that epochs seldom end within a turn."""
+_MOST_EPOCHS = 10_000
+
+
+@dataclass(frozen=True)
+class Job:
+    """seconds: of the timed stretch. on_gpu: each process has a GPU of its own; else they share the CPUs."""
+
+    overrides: tuple[str, ...]
+    num_processes: int
+    seconds: float
+    on_gpu: bool
+
+
+@dataclass(frozen=True)
+class StepRate:
+    """images_per_second: of all processes together."""
+
+    images_per_second: float
+    step_seconds: float
+
+
+class Stretch(Callback):
+    """Lets a fit use up what was made ahead, times as many steps as `seconds` take, and ends it.
+
+    All processes end at the same step, which the first one chooses: steps of DDP wait for each other.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.pace: StepRate | None = None
+        self.doubt: str | None = None
+        self._first = self._last = self._step = -1
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._step += 1  # of all epochs
+        if self._step == 0:
+            ahead = -(-images_ahead(batch, trainer.train_dataloader) // len(batch))
+            self._warm = trainer.strategy.broadcast(min(2 + ahead, int(trainer.num_training_batches) // 3))
+        if self._step == self._warm:
+            self._begin(trainer)
+        elif self._step == self._warm + _LEAST_STEPS and self._last < 0:
+            num_steps = math.ceil(self.seconds * _LEAST_STEPS / (self._now() - self._began))
+            self._last = self._step + trainer.strategy.broadcast(max(_LEAST_STEPS, num_steps))
+            self._begin(trainer)
+        elif self._step == self._last:
+            each = (self._now() - self._began) / (self._last - self._first)
+            self.doubt = physics.impossible(self._claim(batch, trainer.train_dataloader, each))
+            self.pace = StepRate(len(batch) * trainer.world_size / each, each)
+            trainer.should_stop = True
+
+    def _begin(self, trainer: Trainer) -> None:
+        self._ready = num_ready(trainer.train_dataloader)
+        self._first, self._began = self._step, self._now()
+
+    def _claim(self, batch: Any, loader: Any, step_seconds: float) -> physics.Claim:
+        """Of this process: batches that the steps took from a stock were made before. What each worker and the copy to
+        the device have in hand is no such stock."""
+        num_steps, taken = self._last - self._first, self._ready - num_ready(loader)
+        workers: Any = getattr(loader, "loader", None)
+        num_workers = 0 if workers is None else workers.num_workers
+        return physics.Claim(
+            num_images=num_steps * len(batch),
+            seconds=num_steps * step_seconds,
+            num_made=(num_steps - taken) * len(batch),
+            slack=(2 + max(1, num_workers)) * len(batch),
+        )
+
+    def _now(self) -> float:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+def train(job: Job) -> dict[str, float]:
+    """A StepRate, in the first of the processes. Raises ImagenetOptError, and TurnFailed for too few images."""
+    config = composed(job.overrides)
+    at_one_size(config)
+    seed_everything(config.seed, verbose=False)
+    data = make(config.data, "data")
+    with open_dict(config):
+        config.model.num_classes = num_classes_of(config.model.num_classes, data)
+    stretch = Stretch(job.seconds)
+    with run_folder(config) as config, named_out_of_memory(config):
+        trainer = _trainer(config, job)
+        trainer.callbacks.extend([stretch, NoHalving()])  # type: ignore[attr-defined]
+        model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
+        trainer.fit(model, datamodule=_without_end(data, job.num_processes), weights_only=True)
+    for other in getattr(trainer.strategy.launcher, "procs", ()):
+        other.wait(60)  # for its own folder to be removed
+    if stretch.doubt is not None:
+        raise TurnFailed(f"not measured: {stretch.doubt}; raise --seconds")
+    if stretch.pace is None:
+        raise TurnFailed("too few images for a measurement; lower data.batch_size or --seconds")
+    return asdict(stretch.pace)
+
+
+def _trainer(config: DictConfig, job: Job) -> Trainer:
+    with open_dict(config):
+        config.logger = {}
+        config.callbacks.pop("checkpoint", None)
+        config.trainer.max_epochs = _MOST_EPOCHS
+        config.trainer.accelerator = "gpu" if job.on_gpu else "cpu"
+        config.trainer.devices = job.num_processes
+        config.trainer.strategy = "ddp" if job.num_processes > 1 else "auto"
+    return build_trainer(config)
+
+
+def _without_end(data: ImageData, num_processes: int) -> ImageData:
+    """The training samples again and again."""
+    index: Any = data.train
+    index = listed(index, np.arange(len(index)), _LISTED * num_processes)
+    return ImageData(index, data.val, replace(data.loading, samples_per_epoch=None))
+
+
+COLUMNS = (
+    Column("processes", "{:.0f}"),
+    Column("images/s", "{:,.0f}"),
+    Column("interval of images/s"),
+    Column("efficiency", "{:.1%}"),
+    Column("interval of efficiency"),
+    Column("each process is"),
+    Column("ms a step", "{:,.1f}"),
+    Column("remark"),
+)
+
+
+class Scaling(BaseModel):
+    """What conf/study/scaling.yaml may hold."""
+
+    model_config = ConfigDict(extra="forbid")
+    processes: list[PositiveInt]
+
+    @field_validator("processes")
+    @classmethod
+    def _one_to_compare_with(cls, found: list[int]) -> list[int]:
+        if 1 not in found or len(found) != len(set(found)):
+            raise ValueError(f"{found} must hold 1, with which the others are compared, and each number once")
+        return sorted(found)
+
+
+def run(request: Request) -> list[Sheet]:
+    """All numbers of processes in turns, each in processes of its own. Raises ImagenetOptError."""
+    import torch
+
+    processes = checked_options(Scaling, request).processes
+    num_gpus = torch.cuda.device_count() if wants_gpu(composed(request.overrides)) else 0
+    absent = {n: f"left out: {num_gpus} GPUs here" for n in processes if 0 < num_gpus < n}
+    num_threads = None if num_gpus else max(1, machine.usable_cpus() // max(processes))
+    turns = {
+        str(n): partial(_turn, Job(request.overrides, n, request.seconds, on_gpu=num_gpus > 0), num_threads)
+        for n in processes
+        if n not in absent
+    }
+    rounds = rounds_of(turns, request, StepRate, label="processes: {}")
+    shared = None if num_gpus else machine.usable_cpus()
+    return [sheet(processes, rounds, absent, num_cpus=shared)]
+
+
+def _turn(job: Job, num_threads: int | None) -> StepRate:
+    """num_threads: that each process computes with; left to itself, one process alone would take all CPUs."""
+    own = {} if num_threads is None else {"OMP_NUM_THREADS": str(num_threads)}
+    train = "imagenet_opt.study.kinds.scaling.train"
+    with removed_afterwards() as runs:
+        found: Any = call_apart(train, job, limit_seconds=limit(job.seconds), environment={**own, **runs})
+    return StepRate(**found)
+
+
+def sheet(processes: list[int], rounds: Rounds[StepRate], absent: dict[int, str], *, num_cpus: int | None) -> Sheet:
+    """num_cpus: that the processes share, None where each has a GPU. absent: why a number was not measured."""
+    paces = {n: rounds.results.get(str(n), []) for n in processes}
+    why = absent | {int(name): f"failed: {reason}" for name, reason in rounds.failures.items()}
+    each = {str(n): [pace.images_per_second / n for pace in found] for n, found in paces.items()}
+    shares = measured_ratios(each, [(str(n), "1") for n in processes if n > 1])
+    rows = [_row(n, paces[n], shares.get(str(n)), why.get(n) or _crowding(n, num_cpus)) for n in processes]
+    notes = [
+        "Each process has a batch of data.batch_size, so the global batch grows with them. Efficiency is the rate "
+        "divided by so many times the rate of one process, with intervals that hold together with "
+        f"{CONFIDENCE:.0%}; each process is slower than one alone, or it makes no difference to it.",
+    ]
+    if num_cpus is not None:
+        notes.append(
+            f"Without GPUs all processes, each with as many threads as in every turn, share {num_cpus} CPUs with the "
+            "loaders: this is no picture of GPUs."
+        )
+    return Sheet("Weak scaling", COLUMNS, tuple(rows), tuple(notes), _plots(paces, shares))
+
+
+def _row(num: int, paces: list[StepRate], share: Ratio | None, remark: str | None) -> tuple[Cell, ...]:
+    if not paces:
+        return (num, *[None] * (len(COLUMNS) - 2), remark)
+    rate = median_interval([pace.images_per_second for pace in paces])
+    step = median_interval([pace.step_seconds for pace in paces])
+    efficiency: tuple[Cell, ...] = (1.0, None, None) if num == 1 else ratio_cells(share, "{:.1%}")
+    return (num, rate.median, interval(rate, "{:,.0f}"), *efficiency, 1000 * step.median, remark or "")
+
+
+def _crowding(num: int, num_cpus: int | None) -> str | None:
+    return f"more than CPUs ({num_cpus})" if num_cpus is not None and num > num_cpus else None
+
+
+def _plots(paces: dict[int, list[StepRate]], shares: dict[str, Ratio]) -> tuple[Plot, ...]:
+    """None where nothing can be compared."""
+    if not shares:
+        return ()
+    compared = [1, *map(int, shares)]
+    rates = {float(n): median_interval([pace.images_per_second for pace in paces[n]]) for n in compared}
+    ideal = Series("ideal", tuple(rates), tuple(n * rates[1.0].median for n in rates))
+    efficiency = Series(
+        "efficiency",
+        tuple(map(float, shares)),
+        tuple(share.ratio for share in shares.values()),
+        tuple(share.low for share in shares.values()),
+        tuple(share.high for share in shares.values()),
+    )
+    return (
+        Plot("Images per second", "processes", "images/s", "lines", (series("measured", rates), ideal)),
+        Plot("Efficiency", "processes", "rate / (processes x rate of one)", "lines", (efficiency,)),
+    )

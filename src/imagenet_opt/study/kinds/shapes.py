@@ -1,0 +1,228 @@
+"""Sizes of layers around the multiples that tensor cores want: what does one channel more or less cost?"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from statistics import median
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from torch import nn
+
+from imagenet_opt.display.table import (
+    RATIOS,
+    Cell,
+    Column,
+    Plot,
+    Series,
+    Sheet,
+    interval,
+    ratio_cells,
+    series,
+    shape_of,
+)
+from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
+from imagenet_opt.measure.stats.intervals import median_interval
+from imagenet_opt.study.kinds.synthetic_step import Subject, subject_of
+from imagenet_opt.study.kinds.timing import seconds_per_call
+from imagenet_opt.study.request import Request, checked_options
+from imagenet_opt.study.turns import rounds_of, what_torch_refuses
+
+MULTIPLES = (64, 8)
+
+
+def multiple_of(size: int) -> int:
+    """64, 8, or 1 for neither."""
+    return next((multiple for multiple in MULTIPLES if size % multiple == 0), 1)
+
+
+def neighbour(size: int, sizes: Sequence[int]) -> int | None:
+    """The nearest of `sizes` that is a better multiple, the larger of two; None where there is none."""
+    better = [other for other in sizes if multiple_of(other) > multiple_of(size)]
+    return min(better, key=lambda other: (abs(other - size), -other), default=None)
+
+
+def padded_share(size: int, multiple: int, power: int) -> float:
+    """Useful share of the work, 0 to 1, where sizes are filled up to a multiple; work grows with size ** power."""
+    return (size / (-(-size // multiple) * multiple)) ** power
+
+
+CHANNELS, BATCH, OUTPUTS = "convolution: channels", "last layer: batch", "last layer: outputs"
+_VARIES = (CHANNELS, BATCH, OUTPUTS)
+_FEATURES, _CLASSES, _STRIDE = 2048, 1000, 16
+"""ResNet-50's: what its last layer takes and gives, and how much smaller than the image its third stage is
+(arXiv 1512.03385, table 1)."""
+_PASSES = 3
+"""Matrix products of a layer's forward and backward pass: outputs, and gradients of inputs and of weights."""
+
+
+class Options(BaseModel):
+    """channels: of the convolution, both in and out. batches, outputs: of the last layer."""
+
+    model_config = ConfigDict(extra="forbid")
+    channels: tuple[PositiveInt, ...] = Field(min_length=2)
+    batches: tuple[PositiveInt, ...] = Field(min_length=2)
+    outputs: tuple[PositiveInt, ...] = Field(min_length=2)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of one size. power: of the size, with which the work grows. flops: of a forward and backward pass.
+
+    build: makes what computes one.
+    """
+
+    varies: str
+    size: int
+    power: int
+    flops: float
+    num_images: int
+    build: Callable[[], Callable[[], object]]
+
+
+def run(request: Request) -> list[Sheet]:
+    """Raises ImagenetOptError."""
+    options = checked_options(Options, request)
+    subject = subject_of(request.overrides)
+    subject.prepare()
+    layers = {
+        **{f"{CHANNELS}, {size}": convolution(subject, size) for size in options.channels},
+        **{f"{BATCH}, {size}": last_layer(subject, BATCH, size) for size in options.batches},
+        **{f"{OUTPUTS}, {size}": last_layer(subject, OUTPUTS, size) for size in options.outputs},
+    }
+    turns = {name: partial(seconds_of, layer, subject, request.seconds) for name, layer in layers.items()}
+    rounds = rounds_of(turns, request, float, subject=asdict(subject))
+    found = [(layer, rounds.results[name]) for name, layer in layers.items() if name not in rounds.failures]
+    sheet = sheet_of(found, subject)
+    return [replace(sheet, notes=(*rounds.reasons, *sheet.notes))]
+
+
+def seconds_of(layer: Layer, subject: Subject, seconds: float) -> float:
+    """A forward and backward pass of the layer, which is in memory for so long alone. Raises TurnFailed."""
+    with what_torch_refuses():
+        return seconds_per_call(layer.build(), seconds=seconds, settle=subject.settle)
+
+
+def convolution(subject: Subject, channels: int) -> Layer:
+    """3x3, in ResNet-50's third stage."""
+    side = max(1, subject.image_size // _STRIDE)
+    shape = (subject.num_images, channels, side, side)
+    net = partial(nn.Conv2d, channels, channels, 3, padding=1, bias=False)
+    flops = 2.0 * _PASSES * subject.num_images * side**2 * 9 * channels**2
+    return Layer(CHANNELS, channels, 2, flops, subject.num_images, partial(_forward_backward, subject, net, shape))
+
+
+def last_layer(subject: Subject, varies: str, size: int) -> Layer:
+    """A matrix product of N x 2048 and 2048 x outputs."""
+    num_images, outputs = (size, _CLASSES) if varies == BATCH else (subject.num_images, size)
+    build = partial(_forward_backward, subject, partial(nn.Linear, _FEATURES, outputs), (num_images, _FEATURES))
+    return Layer(varies, size, 1, 2.0 * _PASSES * num_images * _FEATURES * outputs, num_images, build)
+
+
+def _forward_backward(subject: Subject, net: Callable[[], nn.Module], shape: tuple[int, ...]) -> Callable[[], object]:
+    """shape: of the inputs. On a GPU as a CUDA graph, since launching a single layer takes longer than computing it."""
+    layer, inputs = subject.placed(net()), subject.random(*shape).requires_grad_()
+    with torch.no_grad(), subject.autocast():
+        gradient = torch.randn_like(layer(inputs))
+
+    def call() -> None:
+        with subject.autocast():
+            outputs = layer(inputs)
+        torch.autograd.grad(outputs, (inputs, *layer.parameters()), gradient)
+
+    return call if subject.device.type != "cuda" else _captured(call)
+
+
+def _captured(call: Callable[[], None]) -> Callable[[], None]:
+    """Warmed up on a side stream first, as torch.cuda.graph asks."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def sheet_of(found: list[tuple[Layer, list[float]]], subject: Subject) -> Sheet:
+    """found: seconds of a pass, one a round, of each layer."""
+    rows: list[tuple[Cell, ...]] = []
+    curves: list[Series] = []
+    sizes = {varies: [layer.size for layer, _ in found if layer.varies == varies] for varies in _VARIES}
+    better = {layer: neighbour(layer.size, sizes[layer.varies]) for layer, _ in found}
+    shape = shape_of(median(_rates(layer, seconds)) for layer, seconds in found)
+    num_comparisons = sum(other is not None for other in better.values())
+    for varies in _VARIES:
+        own = {layer: _rates(layer, seconds) for layer, seconds in found if layer.varies == varies}
+        values = {str(layer.size): rates for layer, rates in own.items()}
+        pairs = [(str(layer.size), str(better[layer])) for layer in own if better[layer] is not None]
+        ratios = measured_ratios(values, pairs, num_comparisons=num_comparisons)
+        rows += [_row(layer, rates, better[layer], ratios.get(str(layer.size)), shape) for layer, rates in own.items()]
+        if points := {float(layer.size): median_interval(rates) for layer, rates in own.items()}:
+            curves.append(series(varies, dict(sorted(points.items()))))
+    return Sheet(
+        f"Sizes and multiples: {subject.num_images} images of {subject.image_size} pixels, {subject.where}",
+        _columns(rows, shape),
+        tuple(rows),
+        _words(rows, subject),
+        tuple(Plot(one.name, "size", "GFLOP/s", "lines", (one,)) for one in curves),
+    )
+
+
+def _rates(layer: Layer, seconds: list[float]) -> list[float]:
+    """GFLOP/s, one a round."""
+    return [layer.flops / 1e9 / one for one in seconds]
+
+
+def _columns(rows: list[tuple[Cell, ...]], shape: str) -> tuple[Column, ...]:
+    """shape: of GFLOP/s."""
+    return (
+        Column("what varies"),
+        Column("size"),
+        Column("multiple of"),
+        Column("images/s", shape_of(row[3] for row in rows if isinstance(row[3], float))),
+        Column("GFLOP/s", shape),
+        Column("interval of GFLOP/s"),
+        Column("compared with"),
+        Column("a FLOP's speed against it", "{:.2f}"),
+        Column("interval of that"),
+        Column("verdict"),
+        Column("if filled up to 8", "{:.2f}"),
+    )
+
+
+def _row(layer: Layer, rates: list[float], better: int | None, ratio: Ratio | None, shape: str) -> tuple[Cell, ...]:
+    """rates: one a round. better: the size that this one is compared with. shape: of rates."""
+    rate, multiple = median_interval(rates), multiple_of(layer.size)
+    return (
+        layer.varies,
+        str(layer.size),
+        str(multiple) if multiple > 1 else None,
+        rate.median * 1e9 / layer.flops * layer.num_images,
+        rate.median,
+        interval(rate, shape),
+        None if better is None else str(better),
+        *ratio_cells(ratio),
+        padded_share(layer.size, 8, layer.power) if multiple == 1 else None,
+    )
+
+
+def _words(rows: list[tuple[Cell, ...]], subject: Subject) -> tuple[str, ...]:
+    off = [row for row in rows if row[2] is None and row[9] == "slower"]
+    named = ", ".join(f"{row[0]} {row[1]} ({row[7]:.2f})" for row in off) or "none"
+    words = (
+        f"Of the sizes that are no multiple of 8 these are slower, FLOP for FLOP, than the nearest multiple: {named}.",
+        "If filled up to 8: what remains of the speed where the device computes up to the next multiple of 8 and "
+        "throws the rest away. Much less than that means that such sizes take another, slower way.",
+        RATIOS,
+    )
+    if subject.device.type == "cuda":
+        return words
+    return (
+        *words,
+        "This ran on the CPU. The multiples of 8 and 64 are those of a GPU's tensor cores; oneDNN, which computes "
+        "here, has blocks of its own, of 8 or 16 channels.",
+    )

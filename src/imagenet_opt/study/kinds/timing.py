@@ -1,0 +1,81 @@
+"""What a device can do at most, measured: matrix products and copies in its own memory."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+SIZES = {"cuda": (2048, 4096, 8192), "cpu": (512, 1024, 2048)}
+"""Of square matrices. Which is fastest differs from device to device."""
+
+COPIED_MB = {"cuda": 1024, "cpu": 256}
+"""Many times what the caches of the device hold."""
+
+_BLOCK_SECONDS = 0.02
+"""Of calls timed together, so that neither the clock nor a launch counts."""
+
+
+class MatmulPeak(NamedTuple):
+    """tflops_per_second: of the fastest product of two matrices of `size` rows and columns."""
+
+    tflops_per_second: float
+    size: int
+
+
+def matmul_peak(device: torch.device, dtype: torch.dtype, *, seconds: float) -> MatmulPeak:
+    """Best of several sizes, each for its part of `seconds`, with torch's switches for float32 as they are.
+
+    A product takes 2 size^3 FLOPs. On a GPU with a power limit random numbers are slower than zeros, so they are it.
+    """
+    sizes = SIZES.get(device.type, SIZES["cpu"])
+    return max(MatmulPeak(_tflops(device, dtype, size, seconds / len(sizes)), size) for size in sizes)
+
+
+def _tflops(device: torch.device, dtype: torch.dtype, size: int, seconds: float) -> float:
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    out = torch.empty(size, size, device=device, dtype=dtype)
+    return 2 * size**3 / best_seconds(lambda: torch.mm(left, right, out=out), device, seconds=seconds) / 1e12
+
+
+def memory_bandwidth(device: torch.device, *, seconds: float) -> float:
+    """GB/s of a large copy within the device's memory, what is read and what is written together."""
+    source = torch.ones(COPIED_MB.get(device.type, COPIED_MB["cpu"]) * 1_000_000, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source).fill_(0)  # so that the memory is there
+    return 2 * source.nbytes / best_seconds(lambda: target.copy_(source), device, seconds=seconds) / 1e9
+
+
+def best_seconds(work: Callable[[], object], device: torch.device, *, seconds: float) -> float:
+    """Of one call, in the fastest of the blocks that `seconds` hold, at least one, after a warm-up."""
+    settle = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+    work()
+    num_calls = max(1, round(_BLOCK_SECONDS / timed(work, num_calls=1, settle=settle)))
+    best, end = timed(work, num_calls=num_calls, settle=settle), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        best = min(best, timed(work, num_calls=num_calls, settle=settle))
+    return best
+
+
+_LEAST_CALLS = 3
+
+
+def seconds_per_call(call: Callable[[], object], *, seconds: float, settle: Callable[[], None] = lambda: None) -> float:
+    """Mean over a stretch of about so many seconds, at least three calls.
+
+    The first call, which finds algorithms and gets memory, counts for nothing; the second one tells how many fit.
+    settle: waits for what a device still does.
+    """
+    call()
+    num_calls = max(_LEAST_CALLS, round(seconds / max(timed(call, num_calls=1, settle=settle), 1e-9)))
+    return timed(call, num_calls=num_calls, settle=settle)
+
+
+def timed(call: Callable[[], object], *, num_calls: int, settle: Callable[[], None] = lambda: None) -> float:
+    """Seconds of one of so many calls; on a GPU they are launched one after the other and waited for together."""
+    settle()
+    began = time.perf_counter()
+    for _ in range(num_calls):
+        call()
+    settle()
+    return (time.perf_counter() - began) / num_calls

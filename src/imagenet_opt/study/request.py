@@ -1,0 +1,223 @@
+"""What a study is asked for, and the file that describes it."""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
+
+from omegaconf import OmegaConf
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+from yaml import YAMLError  # type: ignore[import-untyped]
+
+from imagenet_opt.errors import ConfigError
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "string_type": "a text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "model_type": "keys with their values",
+    "too_short": "a list of {min_length} or more",
+}
+"""By pydantic's name for an error; it has words of its own for the others."""
+Place = tuple[str | int, ...]
+
+
+def told(error: ValidationError, model: type[BaseModel], written: Any) -> str:
+    """The first mistake; keys that do not exist come before those that are missing, as one is often the other.
+
+    written: what was validated as `model`.
+    """
+    details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
+    place, detail = _place(details[0]["loc"]), details[0]
+    for part in place:
+        model, written = _inner(model, part), written[part]
+    alike = [other for other in details if other["type"] == detail["type"] and _place(other["loc"]) == place]
+    if detail["type"] == "extra_forbidden":
+        said = _unknown(str(detail["loc"][-1]), model.model_fields)
+    elif detail["type"] == "missing":
+        said = _missing([str(other["loc"][-1]) for other in alike], model.model_fields, written)
+    else:
+        said = _unfit(detail, [other for other in details if other["loc"][:1] == detail["loc"][:1]], place)
+    return f"{_named(place, written)}{said}"
+
+
+def near_or(name: str, known: Iterable[str], otherwise: str) -> str:
+    """What may have been meant by a name that does not exist."""
+    near = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise
+
+
+def _place(loc: Place) -> Place:
+    """Of the item whose key is at `loc`, such as ("steps", 0); empty for a key of the file itself."""
+    return loc[:2] if len(loc) > 2 and isinstance(loc[1], int) else ()
+
+
+def _inner(model: type[BaseModel], part: str | int) -> type[BaseModel]:
+    if isinstance(part, int):
+        return model
+    inner: type[BaseModel] = get_args(model.model_fields[part].annotation)[0]
+    return inner
+
+
+def _named(place: Place, written: Any) -> str:
+    if not place:
+        return ""
+    name = repr(written["name"]) if "name" in written else int(place[1]) + 1
+    return f"{str(place[0]).removesuffix('s')} {name}: "
+
+
+def _unknown(key: str, fields: Mapping[str, FieldInfo]) -> str:
+    expected = f"expected {', '.join(fields)}" if fields else "there are none beside title and kind"
+    return f"there is no key {key}; {near_or(key, fields, expected)}"
+
+
+def _missing(keys: list[str], fields: Mapping[str, FieldInfo], written: Mapping[str, Any]) -> str:
+    others = [key for key in map(str, written) if key not in fields]
+    for key in keys:
+        if near := difflib.get_close_matches(key, others, n=1):
+            return f"there is no key {near[0]}; did you mean {key}?"
+    values = _allowed_values(fields[keys[-1]])
+    return f"{' and '.join(keys)} must be given{f' ({keys[-1]}: one of {values})' if values else ''}"
+
+
+def _allowed_values(field: FieldInfo) -> str:
+    known = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    return field.description or ", ".join(map(str, known))
+
+
+def _unfit(detail: ErrorDetails, same_key: list[ErrorDetails], place: Place) -> str:
+    """same_key: what else is said of it, as of a value that may be one of several types."""
+    loc = detail["loc"][len(place) :]
+    key = f"{loc[0]}=" if loc else ""
+    if detail["type"] == "value_error":
+        return f"{key.rstrip('=')}: {detail['msg'].removeprefix('Value error, ')}"
+    alike = [other for other in same_key if other["input"] == detail["input"]]
+    return f"{key}{detail['input']} must be {' or '.join(dict.fromkeys(map(_expected, alike)))}"
+
+
+def _expected(detail: ErrorDetails) -> str:
+    words = _EXPECTED.get(detail["type"], detail["msg"].removeprefix("Input should be "))
+    return words.format(**detail.get("ctx", {}))
+
+
+Options = TypeVar("Options", bound=BaseModel)
+
+
+class Kind(NamedTuple):
+    """run: a function (Request) -> list of Sheets, which says what the study's file may hold. flags: of those of FLAGS
+    that it takes."""
+
+    run: str
+    flags: tuple[str, ...] = ("repeats", "seconds")
+
+
+FLAGS = ("repeats", "seconds", "parity", "price_per_hour", "apply")
+"""Of the command line, which not every kind takes."""
+KINDS = {
+    "steps": Kind("imagenet_opt.study.steps.measure.run", FLAGS),
+    "scaling": Kind("imagenet_opt.study.kinds.scaling.run"),
+    "queue": Kind("imagenet_opt.study.kinds.queue.run", ("repeats",)),
+    "read": Kind("imagenet_opt.study.kinds.read.run"),
+    "anatomy": Kind("imagenet_opt.study.kinds.anatomy.run", ("seconds",)),
+    "shapes": Kind("imagenet_opt.study.kinds.shapes.run"),
+    "streams": Kind("imagenet_opt.study.kinds.streams.run"),
+    "torchscript": Kind("imagenet_opt.study.kinds.torchscript.run"),
+}
+
+
+class StudyFile(BaseModel):
+    """What every file in conf/study holds; the other keys are its kind's."""
+
+    model_config = ConfigDict(extra="allow")
+    title: str
+    kind: str = Field(description=", ".join(KINDS))
+
+
+@dataclass(frozen=True)
+class Request:
+    """name: the file's stem. typed: that or the file, as the command line has it. options: what the file says beside
+    title and kind. overrides: of train.py, for everything.
+
+    repeats: rounds. seconds: of each timed stretch. parity_steps: steps that the parity check trains, 0 for no check.
+    price_per_hour: of the machine, None where unknown. apply: write what was worth it as an experiment.
+    folder: keeps what was measured, so that the study goes on. command: the whole of it, as it was typed.
+    """
+
+    name: str
+    title: str
+    kind: str
+    options: dict[str, Any]
+    overrides: tuple[str, ...]
+    repeats: int
+    seconds: float
+    parity_steps: int
+    price_per_hour: float | None
+    folder: Path
+    apply: bool = False
+    command: str = ""
+    typed: str = ""
+
+
+def read_study(name: str, shipped: Path, changes: Sequence[str] = ()) -> tuple[str, StudyFile]:
+    """The study of that name among the `shipped`, or the file at that path; with its stem.
+
+    changes: of its keys, as "num_workers=[4,8]", each as a whole. Raises ConfigError, with near names, and for a file
+    that is no study.
+    """
+    file = _found(name, shipped)
+    changed = _values(changes)
+    try:
+        written: Any = OmegaConf.to_container(OmegaConf.load(file))
+        written = written | changed if isinstance(written, dict) else written
+        study = StudyFile.model_validate(written)
+    except (YAMLError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"study={name}: {file} cannot be read: {' '.join(str(error).split())}") from error
+    except ValidationError as error:
+        raise ConfigError(f"study={name}: {told(error, StudyFile, written)} (in {file})") from error
+    if study.kind not in KINDS:
+        raise ConfigError(f"study={name}: kind={study.kind} must be one of {', '.join(KINDS)} (in {file})")
+    return file.stem, study
+
+
+def _found(name: str, shipped: Path) -> Path:
+    """Raises ConfigError."""
+    if name.endswith((".yaml", ".yml")):
+        if not (file := Path(name)).is_file():
+            raise ConfigError(f"study={name}: no such file ({file.absolute()})")
+        return file
+    if not (file := shipped / f"{name}.yaml").is_file():
+        known = shipped_names(shipped)
+        hint = near_or(name, known, f"expected {', '.join(known)}, or a YAML file")
+        raise ConfigError(f"study={name}: there is no such study; {hint}")
+    return file
+
+
+def shipped_names(shipped: Path) -> list[str]:
+    return sorted(found.stem for found in shipped.glob("*.yaml"))
+
+
+def _values(changes: Sequence[str]) -> dict[str, Any]:
+    """By key. Raises ConfigError."""
+    try:
+        found: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(changes)))
+    except YAMLError as error:
+        words = " ".join(f"study.{change}" for change in changes)
+        raise ConfigError(f"{words}: no value that YAML knows, such as study.num_workers=[4,8]") from error
+    return dict(found)
+
+
+def checked_options(model: type[Options], request: Request) -> Options:
+    """The options of the study's file as its kind's model has them. Raises ConfigError that names the key."""
+    try:
+        return model.model_validate(request.options)
+    except ValidationError as error:
+        said = told(error, model, request.options)
+        raise ConfigError(f"study={request.typed or request.name}: {said}") from error

@@ -1,0 +1,1 @@
+"""Studies whose rows are overrides of a run."""

@@ -1,0 +1,265 @@
+"""A multirun: every job a process of its own, every outcome a row of sweep.csv, sweep.html and the final table."""
+
+import json
+import logging
+import math
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from subprocess import PIPE, Popen, TimeoutExpired
+from threading import Thread
+from types import FrameType
+from typing import IO, Any, ClassVar, NoReturn, TextIO
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.conf import HydraConf
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+from imagenet_opt.atomic_file import write_whole
+from imagenet_opt.config.hydra_plugins import end_of_multirun
+from imagenet_opt.errors import Preempted
+from imagenet_opt.run.signals import stop
+from imagenet_opt.sweep.table import JOB, Row, collect_rows, print_table, speed, write_csv
+from imagenet_opt.training.preempted import STATUS, SWEEP_JOB, command, leave
+from imagenet_opt.training.summary import SUMMARY
+
+
+class Handover:
+    """Takes SIGTERM and SIGUSR1 from the first job to the end of the process, between two jobs as well.
+
+    why: the first of them that came; 0 for none.
+    """
+
+    def __init__(self) -> None:
+        self.why = 0
+        self._job: Popen[bytes] | None = None
+
+    def install(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGUSR1):
+                signal.signal(number, self._receive)
+
+    @contextmanager
+    def to(self, job: "Popen[bytes]") -> Iterator[None]:
+        """While `job` runs; it gets what came since it was begun, too."""
+        self._job = job
+        if self.why:
+            job.send_signal(self.why)
+        try:
+            yield
+        finally:
+            self._job = None
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.why = self.why or number
+        if self._job is not None:
+            self._job.send_signal(number)
+
+
+log = logging.getLogger(__name__)
+
+_SWEEP_ONLY = ("hydra.sweep", "hydra.run", "hydra.mode", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
+_STOP_SECONDS = 180
+_TAIL_BYTES = 8192
+_ERROR = re.compile(r"(\[rank\d+\]:\s*)?(\w+\.)*[A-Z]\w*[a-z]\w*(:\s|(?<=Error)$)")
+
+handover = Handover()
+
+
+class SweepTable(Callback):
+    """Hydra callback that prints the table of all jobs when a multirun ends."""
+
+    planned: ClassVar[list[list[str]]] = []
+    """The overrides of every job, where the sweeper is the one that tries all combinations."""
+    folder: ClassVar[Path | None] = None
+    """Of the multirun that this process has begun."""
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        SweepTable.folder = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
+        if config.hydra.sweeper._target_.endswith(".BasicSweeper"):
+            overrides = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
+            SweepTable.planned = BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
+        if not config.hydra.launcher._target_.endswith(".BasicLauncher"):
+            _leave_to_queue(SweepTable.folder)
+
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        sweep_dir = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
+        print_table(_write_tables(sweep_dir), sweep_dir)
+
+
+def _leave_to_queue(sweep_dir: Path) -> None:
+    """This process only waits for jobs that are processes of others, perhaps on other machines."""
+    stop.restore()
+    os.environ["SUBMITIT_PREEMPT_SIGNAL"] = "USR1"  # what jobs listen to; its own would end them unsaved
+    log.info(
+        "submitit runs the jobs; they go on if this command ends before them, and "
+        f"`{command('hydra.sweep.dir', sweep_dir)}` gathers them later"
+    )
+
+
+def ended_early(error: Exception) -> str | None:
+    """For errors with which launchers and sweepers of others end a multirun: the reason, after the table."""
+    reason = end_of_multirun(error)
+    if reason is None or SweepTable.folder is None:
+        return None
+    print_table(_write_tables(SweepTable.folder), SweepTable.folder)
+    return f"{reason}; `{command('hydra.sweep.dir', SweepTable.folder)}` goes on"
+
+
+def run_job(script: Path) -> float | None:
+    """Run the current job of a multirun as `python script OVERRIDES` and record it; its failure is a row.
+
+    Returns images per second, for sweepers that search; None, which is no number to them, where the job failed or
+    measured none (of nan Optuna's sweeper makes an error that ends the search).
+    A job that has ended well in the same sweep folder is not run again. Raises SystemExit when the job was asked to
+    stop, KeyboardInterrupt after Ctrl-C; with the job and all before it recorded, and what is left said.
+    """
+    handover.install()
+    hydra = HydraConfig.get()
+    sweep_dir = Path(hydra.runtime.cwd) / hydra.sweep.dir
+    folder = Path(hydra.runtime.output_dir)
+    overrides = list(hydra.overrides.task)
+    if _is_done(folder, overrides):
+        log.info(f"\t#{hydra.job.num} was done before")
+        return _record(sweep_dir, hydra.job.num)
+    if handover.why:
+        print_table(collect_rows(sweep_dir), sweep_dir)
+        _leave(f"the sweep ends before job #{hydra.job.num}", hydra.job.num, sweep_dir)
+    for stale in (JOB, SUMMARY):
+        (folder / stale).unlink(missing_ok=True)
+    own = {"IMAGENET_OPT_SWEEP": sweep_dir.name, SWEEP_JOB: "1", "PYTHONUNBUFFERED": "1"}
+    if "SLURM_JOB_ID" in os.environ:
+        own["SLURM_JOB_NAME"] = "interactive"  # Lightning starts its processes itself: this job's task is the sweep
+    outcome = _run(_command(script, hydra), folder / "job.log", cwd=hydra.runtime.cwd, env=os.environ | own)
+    job = {"job": hydra.job.num, "overrides": overrides} | outcome
+    write_whole(folder / JOB, json.dumps(job, indent=2) + "\n")
+    return _record(sweep_dir, hydra.job.num)
+
+
+def _write_tables(sweep_dir: Path) -> list[Row]:
+    from imagenet_opt.sweep.table import write_page  # plotly only in the process that draws
+
+    rows = collect_rows(sweep_dir)
+    write_csv(rows, sweep_dir)
+    write_page(rows, sweep_dir)
+    return rows
+
+
+def _record(sweep_dir: Path, num: int) -> float | None:
+    rows = _write_tables(sweep_dir)
+    row = next(row for row in rows if row["job"] == num)
+    log.info(f"\t#{num} {row['status']} after {row['seconds']:.0f} s{': ' + row['error'] if row['error'] else ''}")
+    if row["status"] == "interrupted":
+        print_table(rows, sweep_dir)
+        if row["exit_code"] == STATUS or handover.why:
+            _leave(f"the sweep ends inside job #{num}", num + 1, sweep_dir)
+        log.warning(_left(f"the sweep ends inside job #{num}", num + 1, sweep_dir))
+        raise KeyboardInterrupt
+    found = speed(row)
+    return None if math.isnan(found) else found
+
+
+def _is_done(folder: Path, overrides: list[str]) -> bool:
+    """Whether a job with these overrides has ended well in `folder`."""
+    with suppress(OSError, ValueError):
+        job = json.loads((folder / JOB).read_text())
+        return bool(job["status"] == "ok" and job["overrides"] == overrides)
+    return False
+
+
+def _leave(said: str, first: int, sweep_dir: Path) -> NoReturn:
+    """End the sweep, asked to stop; Hydra would hold an ordinary exception back until all jobs are done."""
+    sys.exit(leave(Preempted(_left(said, first, sweep_dir)), handover.why))
+
+
+def _left(said: str, first: int, sweep_dir: Path) -> str:
+    """`said`, and that the jobs from number `first` on were not run, and how to go on."""
+    if "SUBMITIT_FOLDER" in os.environ:  # a job of a queue knows of no other
+        return said
+    later = [f"#{i} {' '.join(job)}" for i, job in enumerate(SweepTable.planned[first:], first)]
+    not_run = f"; not run: {', '.join(later)}" if later else ""
+    return f"{said}{not_run}; `{command('hydra.sweep.dir', sweep_dir)}` goes on"
+
+
+def _command(script: Path, hydra: HydraConf) -> list[str]:
+    """The job's command line: as the user gave it, less what concerns the sweep as a whole."""
+    given = [text for text in hydra.overrides.hydra if not text.lstrip("+~").startswith(_SWEEP_ONLY)]
+    folder = hydra.runtime.output_dir.replace("'", r"\'")
+    own = ["hydra.mode=RUN", f"hydra.run.dir='{folder}'"]
+    return [sys.executable, str(script), *_config_options(hydra), *hydra.overrides.task, *given, *own]
+
+
+def _config_options(hydra: HydraConf) -> list[str]:
+    """Those of Hydra's flags that say which configuration to read; the same on every machine."""
+    flags = {"main": "--config-path", "command-line": "--config-dir"}
+    found = [f"{flags[one.provider]}={one.path}" for one in hydra.runtime.config_sources if one.provider in flags]
+    return [*found, f"--config-name={hydra.job.config_name}"]
+
+
+def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) -> dict[str, Any]:
+    """Run to the end, output to the terminal and `job_log`; how it went, in the fields of job.json."""
+    began = time.perf_counter()
+    job_log.unlink(missing_ok=True)
+    process = Popen(command, cwd=cwd, env=env, stdout=PIPE, stderr=PIPE, bufsize=0)
+    stderr_tail = bytearray()
+    readers = [
+        Thread(target=_tee, args=(process.stdout, sys.stdout, job_log, bytearray()), daemon=True),
+        Thread(target=_tee, args=(process.stderr, sys.stderr, job_log, stderr_tail), daemon=True),
+    ]
+    for reader in readers:
+        reader.start()
+    interrupted = False
+    try:
+        with handover.to(process):
+            process.wait()
+    except KeyboardInterrupt:
+        interrupted = True
+        _stop(process)
+    for reader in readers:
+        reader.join(timeout=5)  # a process that the job left behind may hold the pipe open
+    code = process.returncode
+    unheard = handover.why and code in (-signal.SIGTERM, -signal.SIGUSR1)  # the job had not yet begun to listen
+    stopped = interrupted or unheard or code == STATUS
+    status = "interrupted" if stopped else "failed" if code else "ok"
+    error = _explain(code, stderr_tail.decode(errors="replace")) if status == "failed" else None
+    return {"status": status, "error": error, "seconds": time.perf_counter() - began, "exit_code": code}
+
+
+def _tee(source: IO[bytes], terminal: TextIO, job_log: Path, tail: bytearray) -> None:
+    with source, job_log.open("ab", buffering=0) as file:
+        while chunk := source.read(65536):
+            file.write(chunk)
+            terminal.buffer.write(chunk)
+            terminal.flush()
+            tail += chunk
+            del tail[:-_TAIL_BYTES]
+
+
+def _stop(process: Popen[bytes]) -> None:
+    """Let the job, which Ctrl-C reached too, end by itself; kill it after three minutes or a second Ctrl-C."""
+    try:
+        log.warning(f"stopping the job, up to {_STOP_SECONDS} s; Ctrl-C again kills it")
+        process.wait(_STOP_SECONDS)
+    except (KeyboardInterrupt, TimeoutExpired):
+        process.kill()
+        process.wait()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rows are written now, however often it is pressed
+
+
+def _explain(code: int, stderr: str) -> str:
+    """The last error on stderr, after which W&B and Python's own clean-up may have spoken; or the signal."""
+    if code < 0:
+        reason = "out of memory?" if -code == signal.SIGKILL else signal.strsignal(-code)
+        return f"killed by signal {-code} ({reason})"
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if _ERROR.match(line)]
+    return (errors or lines or [f"exit status {code}, nothing on stderr"])[-1]

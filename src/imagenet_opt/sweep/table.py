@@ -1,0 +1,255 @@
+"""The rows of a sweep: read from the job folders, written as CSV, shown on the terminal."""
+
+import csv
+import io
+import logging
+import math
+from collections import defaultdict
+from pathlib import Path
+from textwrap import shorten
+from typing import Any, Literal, TypedDict
+
+import plotly.graph_objects as go
+from jinja2 import Environment, FileSystemLoader
+from pydantic import BaseModel, Field, ValidationError
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from imagenet_opt.atomic_file import write_whole
+from imagenet_opt.display.printable import printable
+from imagenet_opt.display.theme import COLOURS, escaped, layout
+from imagenet_opt.report import FOLDER
+from imagenet_opt.training.summary import IMAGES_PER_SECOND, read_summary
+
+log = logging.getLogger(__name__)
+
+JOB = "job.json"
+CSV = "sweep.csv"
+HTML = "sweep.html"
+WORKERS, PREFETCH = "loader/num_workers", "loader/prefetch_factor"
+NONE = "-"
+FEW_STEPS = "too few steps to trust"
+_LEAST_STEPS = 20
+"""The first ten are not timed."""
+
+METRICS = {
+    "throughput/it_per_second": ("it/s", "{:.2f}"),
+    IMAGES_PER_SECOND: ("images/s", "{:,.0f}"),
+    "throughput/data_wait_fraction": ("data wait", "{:.1%}"),
+    "gpu/utilization_percent": ("GPU busy", "{:.0f} %"),
+    "memory/peak_gib": ("memory GiB", "{:.1f}"),
+    WORKERS: ("workers used", "{:.0f}"),
+    PREFETCH: ("prefetch used", "{:.0f}"),
+}
+"""What every table shows: key of summary.json -> heading, format."""
+
+
+class Row(TypedDict):
+    """One job. parameters: overrides as typed. status: ok, failed or interrupted. summary: the job's summary.json."""
+
+    job: int
+    parameters: dict[str, str]
+    status: str
+    error: str | None
+    seconds: float
+    exit_code: int
+    summary: dict[str, Any]
+
+
+class _Job(BaseModel):
+    """job.json."""
+
+    job: int = Field(ge=0, lt=2**31)
+    overrides: list[str]
+    status: Literal["ok", "failed", "interrupted"]
+    error: str | None
+    seconds: float
+    exit_code: int = Field(ge=-(2**31), lt=2**31)
+
+
+def collect_rows(sweep_dir: Path) -> list[Row]:
+    """All jobs that have ended, by job number; read from the folders alone. A damaged job.json is told and left out."""
+    rows: list[Row] = []
+    for file in sweep_dir.rglob(JOB):
+        try:
+            job = _Job.model_validate_json(file.read_bytes())
+        except ValidationError as error:
+            log.warning(f"{file} is damaged, so its job has no row: {error.errors()[0]['msg']}")
+            continue
+        parameters, summary = dict(map(_parameter, job.overrides)), read_summary(file.parent)
+        row: Any = job.model_dump(exclude={"overrides"}) | {"parameters": parameters, "summary": summary}
+        rows.append(row)
+    return sorted(rows, key=lambda row: row["job"])
+
+
+def _parameter(override: str) -> tuple[str, str]:
+    name, _, value = override.partition("=")
+    return name.lstrip("+"), value
+
+
+def parameters(rows: list[Row]) -> list[str]:
+    """Names of all parameters that any job was given."""
+    return list(dict.fromkeys(name for row in rows for name in row["parameters"]))
+
+
+def varying(rows: list[Row]) -> list[str]:
+    """Names of the parameters that are not the same in all jobs."""
+    return [name for name in parameters(rows) if len({row["parameters"].get(name) for row in rows}) > 1]
+
+
+def speed(row: Row) -> float:
+    """Images per second; nan for a job that did not end well or measured none."""
+    value = row["summary"].get(IMAGES_PER_SECOND)
+    return math.nan if row["status"] != "ok" or value is None else float(value)
+
+
+def needed_steps(row: Row) -> int:
+    """How many steps a speed takes that is not made by batches which lay ready before the first one."""
+    used = row["summary"]
+    return _LEAST_STEPS + 2 * int(used.get(WORKERS, 0) * used.get(PREFETCH, 0))
+
+
+def outcome(row: Row) -> str:
+    """The status, and a word where the speed is not to be trusted."""
+    steps = row["summary"].get("steps", math.inf)
+    return f"{row['status']}, {FEW_STEPS}" if row["status"] == "ok" and steps < needed_steps(row) else row["status"]
+
+
+def best(rows: list[Row]) -> Row | None:
+    """The job with the most images per second; one that took too few steps only where all did."""
+    found = [row for row in rows if not math.isnan(speed(row))]
+    return max([row for row in found if outcome(row) == "ok"] or found, key=speed, default=None)
+
+
+def show(row: Row, metric: str) -> str:
+    value = row["summary"].get(metric)
+    return METRICS[metric][1].format(value) if isinstance(value, int | float) else NONE
+
+
+def write_csv(rows: list[Row], sweep_dir: Path) -> None:
+    """sweep.csv: job, parameters, numbers under their keys of summary.json, outcome."""
+    metrics = sorted({key for row in rows for key in row["summary"]})
+    ending = ("status", "seconds", "exit_code", "error")
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, ["job", *parameters(rows), *metrics, *ending], extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows({**row, **row["parameters"], **row["summary"]} for row in rows)
+    write_whole(sweep_dir / CSV, text.getvalue())
+
+
+def print_table(rows: list[Row], sweep_dir: Path) -> None:
+    """The sweep on the terminal, its fastest job in green; then what failed and where the files are."""
+    console = Console(markup=False, highlight=False, width=None if Console().is_terminal else 110)
+    table = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=printable(f"sweep {sweep_dir.name}"), title_justify="left"
+    )
+    names, winner = varying(rows), best(rows)
+    for heading in ("job", *_short(names), *(title for title, _ in METRICS.values())):
+        table.add_column(printable(heading).replace(" ", "\n"), justify="right", overflow="fold")
+    table.add_column("status", min_width=len("interrupted"))
+    for row in rows:
+        style = "bold green" if row is winner else "red" if row["status"] != "ok" else None
+        values = [printable(row["parameters"].get(name, NONE)) for name in names]
+        table.add_row(str(row["job"]), *values, *(show(row, key) for key in METRICS), outcome(row), style=style)
+    console.print(table)
+    if few := [row for row in rows if outcome(row).endswith(FEW_STEPS)]:
+        console.print(f"{FEW_STEPS}: raise trainer.max_steps to {max(map(needed_steps, few))} at least", soft_wrap=True)
+    for row in rows:
+        if row["error"]:
+            console.print(f"job {row['job']}: {printable(shorten(row['error'], 200))}", style="red", soft_wrap=True)
+    for file in (CSV, HTML):
+        console.print(printable(str(sweep_dir / file)), soft_wrap=True)
+
+
+def _short(names: list[str]) -> list[str]:
+    """The last parts of dotted names, where these tell them apart."""
+    last = [name.rpartition(".")[2] for name in names]
+    return last if len(set(last)) == len(names) else names
+
+
+_FAILED = COLOURS["wait"]
+_LINES = [colour for colour in COLOURS.values() if colour != _FAILED]
+_PLOTLY: dict[str, Any] = {
+    "full_html": False,
+    "include_plotlyjs": True,
+    "config": {"displayModeBar": False, "responsive": True},
+}
+
+
+def write_page(rows: list[Row], sweep_dir: Path) -> None:
+    """Texts are escaped by jinja2 in the table, here in the plot, which reads them as HTML."""
+    names, winner = varying(rows), best(rows)
+    metrics = sorted({key for row in rows for key in row["summary"]} - set(METRICS))
+    folders = [Path(__file__).parent, FOLDER]
+    page = Environment(
+        loader=FileSystemLoader(folders), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    ).get_template("sweep_page.html")
+    text = page.render(
+        title=sweep_dir.name,
+        rows=rows,
+        best=winner,
+        names=names,
+        same=[(name, rows[0]["parameters"][name]) for name in parameters(rows) if name not in names],
+        titles=METRICS,
+        metrics=metrics,
+        none=NONE,
+        show=show,
+        outcome=outcome,
+        plot=_plot(rows, names).to_html(**_PLOTLY) if winner else None,
+    )
+    write_whole(sweep_dir / HTML, text)
+
+
+def _plot(rows: list[Row], names: list[str]) -> go.Figure:
+    """Images per second over the parameter with most values; a line for each choice of the others."""
+    axis = max(names, key=lambda name: len({row["parameters"].get(name) for row in rows}), default="job")
+    others = [name for name in names if name != axis]
+    places = sorted({_place(row, axis) for row in rows}, key=_order)
+    lines: dict[str, list[Row]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: _order(_place(row, axis))):
+        if row["status"] == "ok":
+            lines[", ".join(row["parameters"].get(name, NONE) for name in others)].append(row)
+    figure = go.Figure()
+    for label, line in lines.items():
+        figure.add_scatter(**_points(line, axis, names), name=escaped(label), mode="lines+markers", marker_size=9)
+    if bad := [row for row in rows if row["status"] != "ok"]:
+        marker = {"symbol": "x", "size": 11, "color": _FAILED}
+        points = _points(bad, axis, names) | {"y": [0.0] * len(bad)}
+        figure.add_scatter(**points, name="failed or interrupted", mode="markers", marker=marker, cliponaxis=False)
+    return _dress(figure, axis, others, [escaped(place) for place in places])
+
+
+def _points(rows: list[Row], axis: str, names: list[str]) -> dict[str, Any]:
+    return {
+        "x": [escaped(_place(row, axis)) for row in rows],
+        "y": [speed(row) for row in rows],
+        "text": [_hover(row, names) for row in rows],
+        "hoverinfo": "text",
+    }
+
+
+def _dress(figure: go.Figure, axis: str, others: list[str], values: list[str]) -> go.Figure:
+    figure.update_layout(layout(height=420), colorway=_LINES, margin_b=60, legend_title_text=escaped(", ".join(others)))
+    figure.update_xaxes(title_text=escaped(axis), type="category", categoryorder="array", categoryarray=values)
+    figure.update_yaxes(title_text="images/s", rangemode="tozero")
+    return figure.update_layout(showlegend=len(figure.data) > 1)
+
+
+def _place(row: Row, axis: str) -> str:
+    return str(row["job"]) if axis == "job" else row["parameters"].get(axis, NONE)
+
+
+def _order(value: str) -> tuple[bool, float, str]:
+    """Numbers by size, then words."""
+    try:
+        return False, float(value), value
+    except ValueError:
+        return True, 0.0, value
+
+
+def _hover(row: Row, names: list[str]) -> str:
+    given = [f"{name} = {row['parameters'].get(name, NONE)}" for name in names]
+    metrics = [f"{title} {show(row, key)}" for key, (title, _) in METRICS.items()] if row["status"] == "ok" else []
+    texts = [f"job {row['job']}: {outcome(row)}", *given, *metrics, row["error"] or ""]
+    return "<br>".join(escaped(text) for text in texts if text)

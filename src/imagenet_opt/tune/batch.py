@@ -1,0 +1,111 @@
+"""How many images a step: the largest that fits, and whether more of them are faster."""
+
+from dataclasses import dataclass, field
+
+from imagenet_opt.config.build import largest_size
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
+from imagenet_opt.model.optimizer import REFERENCE_BATCH
+from imagenet_opt.probe.memory import (
+    LIMIT_SECONDS,
+    SPARE,
+    MemoryTrials,
+    Trial,
+    even_parts,
+    largest_that_fits,
+    most_images,
+)
+from imagenet_opt.tune.device_turns import Changes, Turns
+
+_LEAST_SECONDS = 60.0
+"""That a trial may take whatever is left: our choice, above what a start and three steps of a GPU take."""
+
+
+@dataclass
+class Batch:
+    """size: of a step. fitting: the largest that was seen to fit at once. rate: images per second, where measured."""
+
+    size: int
+    fitting: int = 0
+    changes: Changes = ()
+    tried: list[Trial] = field(default_factory=list)
+    rate: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def tune_batch(turns: Turns, kept: Changes, *, wanted: int, num_train: int, seconds: float, share: float) -> Batch:
+    """kept: what was found before. wanted: the configured batch. seconds: of a short turn. share: of the time.
+
+    Raises OutOfMemory where not one image fits, ConfigError where that cannot be tried.
+    """
+    config, stamps = turns.config(kept), [turns.deadline.passed]
+
+    def before(what: str) -> None:
+        stamps.append(turns.deadline.passed)
+        if len(stamps) > 2:  # as long as the one before
+            turns.deadline.check(stamps[-1] - stamps[-2], share)
+        turns.announce(what)
+
+    def limit() -> float:
+        return min(LIMIT_SECONDS, max(_LEAST_SECONDS, turns.deadline.left(share)))
+
+    trials = MemoryTrials(config, before, limit)
+    found = Batch(wanted, tried=trials.tried)
+    _fit(found, trials, wanted, max(wanted, most_images(num_train)))
+    if found.fitting > wanted:
+        _grow(found, turns, kept, seconds, share)
+    side, lr, spare = largest_size(config), config.optimizer.lr, f"{100 * SPARE:.0f} %"
+    found.notes += [
+        f"{found.fitting} images were seen to fit at {side} px with {spare} of the free memory to spare, not compiled",
+        f"lr {lr * found.size / REFERENCE_BATCH:.3g} at batch {found.size} of one process: {lr:g} per 256 images",
+    ]
+    return found
+
+
+def _fit(found: Batch, trials: MemoryTrials, wanted: int, most: int) -> None:
+    """The largest batch up to `most`; micro-batches where the wanted one does not fit at once."""
+    try:
+        if trials.fits(wanted):
+            found.fitting = wanted
+            found.fitting = max(wanted, trials.largest(start=2 * wanted, most=most, known=wanted))
+        elif wanted > 1:
+            found.fitting = trials.largest(start=wanted // 2, most=wanted - 1)
+    except OutOfTime as error:
+        if not trials.tried:
+            raise ConfigError(f"no time was left to see whether {wanted} images fit; raise --budget") from error
+        found.fitting = max((trial.batch for trial in trials.tried if trial.peak_gib is not None), default=0)
+        found.notes.append("not tried: budget: other batch sizes")
+    if not found.fitting:
+        raise trials.nothing_fits()
+    if found.fitting < wanted:
+        _cut(found, trials, wanted)
+
+
+def _cut(found: Batch, trials: MemoryTrials, wanted: int) -> None:
+    """Micro-batches for the same step."""
+    micro = even_parts(wanted, found.fitting)
+    try:
+        micro = largest_that_fits(lambda size: trials.fits(wanted, size), start=micro, most=micro)
+    except OutOfTime:
+        found.notes.append("not tried: budget: whether these micro-batches fit")
+    if micro:
+        found.changes = (f"model.micro_batch_size={micro}",)
+        found.notes.append(f"batch {wanted} does not fit at once: {micro} images at a time, for the same step")
+    else:
+        found.notes.append(f"batch {wanted} does not fit, in no micro-batches either: lower data.batch_size")
+
+
+def _grow(found: Batch, turns: Turns, kept: Changes, seconds: float, share: float) -> None:
+    """A larger batch, where one is surely faster."""
+    wanted = found.size
+    sizes = sorted({min(2 * wanted, found.fitting), found.fitting})
+    settings: dict[str, Changes] = {f"batch {num}": (*kept, f"data.batch_size={num}") for num in (wanted, *sizes)}
+    try:
+        contest = turns.contest("larger batches", settings, seconds, share)
+    except (TurnFailed, OutOfTime) as error:
+        found.notes.append(f"larger batches are not compared: {str(error) or 'not tried: budget'}")
+        return
+    found.rate = contest.rate(contest.winner)
+    if contest.winner != contest.base:
+        found.size = int(contest.winner.removeprefix("batch "))
+        found.changes = (f"data.batch_size={found.size}",)

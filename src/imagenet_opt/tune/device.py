@@ -1,0 +1,106 @@
+"""Precision, memory order and compilation: which is the fastest on a batch that stays on the device."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+
+import torch
+from omegaconf import DictConfig
+
+from imagenet_opt.config.build import num_processes, precision_of
+from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
+from imagenet_opt.tune.device_turns import COMPILE_KEY, Changes, Turns
+
+_ACCELERATION = "callbacks.acceleration"
+_FORMATS_SHARE = 0.6
+"""Of the time for both contests: on a CPU ten turns of the formats stand beside six of compilation."""
+_EAGER = (f"{COMPILE_KEY}=false",)
+_GPU_MODES = ("reduce-overhead", "max-autotune")
+_WAYS: dict[str, tuple[str | None, bool]] = {
+    "off": (None, False),
+    "a CUDA graph": (None, True),
+    "default": ("default", False),
+    "compile and a CUDA graph": ("default", True),
+    **{mode: (mode, False) for mode in _GPU_MODES},
+}
+"""torch.compile's mode, None for uncompiled, and whether cuda_graph is on; those that search for long come last."""
+AS_IT_IS = "as configured"
+
+
+@dataclass
+class Compute:
+    """changes: what to keep. rate: images per second with them, None where that was measured uncompiled only.
+
+    cut: the micro-batches that all was measured with, where the batch did not fit at once.
+    """
+
+    changes: Changes = ()
+    rate: float | None = None
+    cut: Changes = ()
+    notes: list[str] = field(default_factory=list)
+
+
+def tune_compute(turns: Turns, config: DictConfig, device: torch.device, *, seconds: float, share: float) -> Compute:
+    """Formats first, uncompiled, then the ways to compile the best of them. seconds: of a short turn.
+
+    Raises TurnFailed where the configuration itself does not run.
+    """
+    found = Compute()
+    fixed = _EAGER if "acceleration" in config.callbacks else ()
+    formats = {name: (*fixed, *changes) for name, changes in dict(_formats(config, device)).items()}
+    contest = turns.contest("precision and memory order, not compiled", formats, seconds, _FORMATS_SHARE * share)
+    found.changes = formats[contest.winner][len(fixed) :]
+    found.rate = contest.rate(contest.winner)
+    if not fixed:
+        found.notes.append("callbacks.acceleration is not there: memory order and compilation are not tried")
+        return found
+    ways = {name: (*found.changes, *changes) for name, changes in _ways(config, device)}
+    try:
+        contest = turns.contest("compilation", ways, seconds, share)
+    except (TurnFailed, OutOfTime) as error:
+        reason = str(error) or "budget"
+        found.notes.append(f"compilation is not tuned, as it is configured: {reason}; {COMPILE_KEY} stays as it is")
+        if config.callbacks.acceleration.compile:
+            found.rate = None
+        return found
+    found.changes, found.rate = ways[contest.winner], contest.rate(contest.winner)
+    return found
+
+
+def _formats(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Changes]]:
+    """What differs on this device, by name; as configured comes first."""
+    acceleration = config.callbacks.get("acceleration")
+
+    def meaning(precision: str, channels_last: bool, tf32: bool) -> tuple[object, ...]:
+        words = precision_of(precision, device)
+        return words, channels_last, tf32 and device.type == "cuda" and words == "32-true"
+
+    known = acceleration or {"channels_last": False, "tf32": False}
+    seen = {meaning(config.trainer.precision, known["channels_last"], known["tf32"])}
+    yield AS_IT_IS, ()
+    for precision, channels_last in product(("mixed", "32-true"), (True, False) if acceleration else (False,)):
+        if (what := meaning(precision, channels_last, True)) in seen:
+            continue
+        seen.add(what)
+        changes = [f"trainer.precision={precision}"]
+        if acceleration:
+            changes += [f"{_ACCELERATION}.channels_last={str(channels_last).lower()}", f"{_ACCELERATION}.tf32=true"]
+        order = "channels last" if channels_last else "channels first"
+        yield f"{precision}{' with tf32' if what[2] else ''}, {order}", tuple(changes)
+
+
+def _ways(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Changes]]:
+    """As configured comes first."""
+    now, on_gpu = config.callbacks.acceleration, device.type == "cuda"
+    can_graph = on_gpu and not now.gradient_checkpointing and num_processes(config, device) == (1, 1)
+    configured = (now.compile_mode if on_gpu else "default") if now.compile else None
+    yield AS_IT_IS, ()
+    for name, (mode, graph) in _WAYS.items():
+        if (graph and not can_graph) or (mode in _GPU_MODES and not on_gpu):
+            continue
+        if (mode, graph) == (configured, can_graph and now.cuda_graph):
+            continue
+        changes = [f"{COMPILE_KEY}={str(mode is not None).lower()}"]
+        changes += [f"{_ACCELERATION}.compile_mode={mode}"] if mode else []
+        changes += [f"{_ACCELERATION}.cuda_graph={str(graph).lower()}"] if on_gpu else []
+        yield name, tuple(changes)

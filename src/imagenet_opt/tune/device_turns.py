@@ -1,0 +1,97 @@
+"""Turns of the device alone, each in a process of its own, within the time that there is."""
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+
+from omegaconf import DictConfig, open_dict
+
+from imagenet_opt.config.compose import composed
+from imagenet_opt.errors import ImagenetOptError
+from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
+from imagenet_opt.probe.isolated import Hung, call_apart
+from imagenet_opt.probe.memory import job_of
+from imagenet_opt.tune.successive_halving import Contest, hold_contest
+
+Changes = tuple[str, ...]
+"""Overrides beside those of the command line."""
+COMPILE_KEY = "callbacks.acceleration.compile"
+_LEAST_COMPILE_SECONDS = 30.0
+"""With less than that left nothing is compiled: our choice, as nobody knows before how long it takes, and what was
+compiled once comes out of a cache."""
+_GRACE_SECONDS = 60.0
+"""The first turn of all may take longer than its share, as nothing can be said without it."""
+
+
+class Turns:
+    """Of the configuration that `overrides` give. contests: with the changes of each setting, by title.
+
+    compile_seconds: by changes, of the turn that took the most.
+    """
+
+    def __init__(
+        self, overrides: Sequence[str], num_classes: int, deadline: Deadline, announce: Callable[[str], None]
+    ) -> None:
+        self.overrides = tuple(overrides)
+        self.num_classes = num_classes
+        self.deadline = deadline
+        self.announce = announce
+        self.compile_seconds: dict[Changes, float] = {}
+        self.contests: dict[str, tuple[Contest, Mapping[str, Changes]]] = {}
+        self._start_seconds: float | None = None
+
+    def config(self, changes: Sequence[str]) -> DictConfig:
+        """With these changes; a failure to compile is an error then."""
+        config = composed((*self.overrides, *changes))
+        with open_dict(config):
+            config.model.num_classes = self.num_classes
+            if "acceleration" in config.callbacks:
+                config.callbacks.acceleration.on_failure = "stop"
+        return config
+
+    def contest(self, title: str, settings: Mapping[str, Changes], seconds: float, share: float) -> Contest:
+        """Between these; the first is the base. Raises TurnFailed where that fails, OutOfTime where it has no turn."""
+
+        def turn(name: str, seconds: float) -> float:
+            return self.rate(settings[name], seconds, share=share, name=f"{title}: {name}")
+
+        contest = hold_contest(list(settings), turn, seconds=seconds)
+        self.contests[title] = (contest, settings)
+        if not contest.turns[contest.base]:
+            raise OutOfTime
+        return contest
+
+    def rate(self, changes: Changes, seconds: float, *, share: float, name: str) -> float:
+        """Images per second. share: of the time, that may be over then. Raises TurnFailed, OutOfTime."""
+        config = self.config(changes)
+        compiles = bool(config.callbacks.get("acceleration", {}).get("compile", False))
+        limit = self.deadline.seconds + _GRACE_SECONDS
+        if self._start_seconds is not None:
+            self.deadline.check(self._start_seconds + compiles * _LEAST_COMPILE_SECONDS + seconds, share)
+            limit = self.deadline.left(share)
+        self.announce(name)
+        windows, compile_seconds = self._measure(config, seconds, limit, compiles)
+        if compile_seconds is not None:
+            self.compile_seconds[changes] = max(compile_seconds, self.compile_seconds.get(changes, 0.0))
+        start_seconds = self._elapsed - seconds - (compile_seconds or 0.0)
+        self._start_seconds = max(self._start_seconds or 0.0, start_seconds)
+        return median(windows)
+
+    def _measure(
+        self, config: DictConfig, seconds: float, limit: float, compiles: bool
+    ) -> tuple[list[float], float | None]:
+        """Images per second of each window, and the seconds that it took to compile, None where nothing was."""
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="imagenet_opt_tune_") as folder:
+            job = job_of(config, folder) | {"seconds": seconds}
+            try:
+                found = call_apart("imagenet_opt.probe.device_steps.rate", job, limit_seconds=limit)
+            except Hung as error:
+                what = "compiled and measured" if compiles else "measured"
+                raise TurnFailed(f"not {what} within {limit:.0f} s: budget") from error
+            except ImagenetOptError as error:
+                raise TurnFailed(str(error)) from error
+            finally:
+                self._elapsed = time.monotonic() - began
+        return found["windows"], found["compile_seconds"]

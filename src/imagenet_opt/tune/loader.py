@@ -1,0 +1,112 @@
+"""Workers, batches ahead and requests in flight: until the loader gives more than the device takes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from imagenet_opt import machine
+from imagenet_opt.config.build import num_processes
+from imagenet_opt.data.loader import Seat, store_of, train_loader
+from imagenet_opt.errors import ImagenetOptError
+from imagenet_opt.measure.stats.rate import Ceiling
+from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
+from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, drain
+from imagenet_opt.tune.coordinate_search import Climb, climb
+from imagenet_opt.tune.device_turns import Changes
+
+ENOUGH = 1.2
+"""Times what the device takes: storage has its moods, and the training process wants its share of the CPUs."""
+_KEYS = ("num_workers", "prefetch_factor", "reads_in_flight")
+
+
+@dataclass(frozen=True)
+class LoaderSetting:
+    """As data.* has it: numbers, or auto."""
+
+    num_workers: Any
+    prefetch_factor: Any
+    reads_in_flight: Any
+
+    def __str__(self) -> str:
+        return f"{self.num_workers} workers, {self.prefetch_factor} ahead, {self.reads_in_flight} reads"
+
+    def beside(self, other: "LoaderSetting") -> Changes:
+        """The overrides that make this out of the other."""
+        return tuple(f"data.{key}={getattr(self, key)}" for key in _KEYS if getattr(self, key) != getattr(other, key))
+
+
+@dataclass
+class Loader:
+    """target: images per second that are enough, None where that is not known.
+
+    num_processes: of a node, which share its CPUs; this is about one of them.
+    """
+
+    climb: Climb[LoaderSetting]
+    changes: Changes
+    target: float | None
+    num_processes: int
+
+
+def tune_loader(
+    patient: Patient, deadline: Deadline, announce: Callable[[str], None], *, device_rate: float | None, seconds: float
+) -> Loader:
+    """The loader alone, on files that are not in memory where there are such. device_rate: what the device takes.
+
+    Raises TurnFailed where what is configured cannot be measured.
+    """
+    how, seat = patient.how, _seat(patient)
+    start = LoaderSetting(how.num_workers, how.prefetch_factor, how.reads_in_flight)
+    begun = False
+
+    def turn(setting: LoaderSetting) -> float:
+        nonlocal begun
+        if begun:
+            deadline.check(Span(seconds).limit)
+        announce(f"the loader: {setting}")
+        try:
+            rate = _rate(patient, seat, setting, seconds).images_per_second
+        except ImagenetOptError as error:
+            raise TurnFailed(str(error)) from error
+        begun = True
+        return rate
+
+    target = None if device_rate is None else ENOUGH * device_rate
+    cpus = max(1, machine.usable_cpus() // seat.sharing_cpus)
+    found = climb(start, (partial(_workers, cpus), _prefetch, _reads), turn, enough=target)
+    return Loader(found, found.best.beside(start), target, seat.local_processes)
+
+
+def _seat(patient: Patient) -> Seat:
+    """Of one of the run's processes, with its share of the CPUs."""
+    local, everywhere = num_processes(patient.config, patient.device)
+    sharing = machine.sharing_cpus(local_processes=local, world_size=everywhere)
+    return replace(patient.seat, local_processes=local, sharing_cpus=sharing)
+
+
+def _rate(patient: Patient, seat: Seat, setting: LoaderSetting, seconds: float) -> Ceiling:
+    how = replace(patient.how, samples_per_epoch=None, **{key: getattr(setting, key) for key in _KEYS})
+    rows = patient.samples.cold_rows()
+    index = patient.samples.listed(rows)
+    store = store_of(index, how, drop_pages=True)
+    loader = train_loader(index, how, seat, store)
+    return drain(loader, Span(seconds), skipped_rounds=SKIPPED_ROUNDS_COLD)
+
+
+def _workers(cpus: int, best: LoaderSetting) -> list[LoaderSetting]:
+    """One a CPU is the likely best; fewer where the storage or the CPUs' threads are the limit."""
+    now = cpus if best.num_workers == "auto" else min(best.num_workers, cpus)
+    others = dict.fromkeys((cpus, cpus - cpus // 4, cpus // 2))
+    return [replace(best, num_workers=num) for num in others if num > 0 and num != now]
+
+
+def _prefetch(best: LoaderSetting) -> list[LoaderSetting]:
+    now = 4 if best.prefetch_factor == "auto" else best.prefetch_factor
+    return [replace(best, prefetch_factor=2 * now), replace(best, prefetch_factor=max(1, now // 2))]
+
+
+def _reads(best: LoaderSetting) -> list[LoaderSetting]:
+    """What follows the latency is the likely best, then ever more."""
+    return [replace(best, reads_in_flight=num) for num in ("auto", 64, 256) if num != best.reads_in_flight]

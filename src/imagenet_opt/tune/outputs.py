@@ -1,0 +1,193 @@
+"""What a tuning leaves: tables on the terminal, a JSON file, and the experiment to train with."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from imagenet_opt import machine
+from imagenet_opt.atomic_file import write_whole
+from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
+from imagenet_opt.display.printable import printable
+from imagenet_opt.display.table import Cell, Column, Sheet
+from imagenet_opt.display.terminal_table import now, print_sheets, strict_json
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.stats.intervals import TURNS, surely_faster
+from imagenet_opt.tune.batch import Batch
+from imagenet_opt.tune.coordinate_search import LEAST_GAIN, Climb
+from imagenet_opt.tune.device_turns import Turns
+from imagenet_opt.tune.loader import ENOUGH, Loader, LoaderSetting
+from imagenet_opt.tune.successive_halving import UNTRIED
+from imagenet_opt.tune.tuner import Tuning
+
+_GAIN = f"{100 * (LEAST_GAIN - 1):.0f} %"
+_RATES = (
+    Column("setting"),
+    Column("images/s", "{:,.1f}"),
+    Column("from", "{:,.1f}"),
+    Column("to", "{:,.1f}"),
+    Column("times", "{:.2f}"),
+    Column("turns", "{:.0f}"),
+)
+_WHY = {
+    "enough": f"the GPU is the limit: the loader gives {ENOUGH:g} times what the device takes, no more is needed",
+    "nothing more": f"no other setting brings {_GAIN} more",
+    "budget": "not tried: budget: further settings of the loader",
+}
+
+
+def sheets_of(found: Tuning) -> list[Sheet]:
+    """A table a part; every title says where the device was simulated."""
+    sheets = []
+    if found.turns is not None:
+        sheets += [_contest_sheet(title, found.turns) for title in found.turns.contests]
+    if found.batch is not None:
+        sheets.append(_memory_sheet(found.batch))
+    if found.loader is not None:
+        sheets.append(_loader_sheet(found.loader, "" if found.simulated is None else f", simulated {found.simulated}"))
+    return sheets
+
+
+def _contest_sheet(title: str, turns: Turns) -> Sheet:
+    contest, settings = turns.contests[title]
+    rows = []
+    for name, rates in contest.turns.items():
+        cells = _cells(name, rates, contest.turns[contest.base])
+        rows.append((*cells, turns.compile_seconds.get(settings[name]), contest.verdict(name)))
+    columns = (*_RATES, Column("compile s", "{:.0f}"), Column("verdict"))
+    return Sheet(f"device alone: {title}", columns, tuple(rows))
+
+
+def _cells(name: str, rates: Sequence[float], base: Sequence[float]) -> tuple[Cell, ...]:
+    """From the least to the most of several turns; one turn has no such span."""
+    if not rates:
+        return (name, None, None, None, None, 0.0)
+    low, high = (min(rates), max(rates)) if len(rates) > 1 else (None, None)
+    times = median(rates) / median(base) if base else None
+    return (name, median(rates), low, high, times, float(len(rates)))
+
+
+def _memory_sheet(batch: Batch) -> Sheet:
+    rows = []
+    for trial in batch.tried:
+        verdict = "fits" if trial.peak_gib is not None else trial.why or "out of memory"
+        rows.append((str(trial.batch), "all" if trial.micro is None else str(trial.micro), trial.peak_gib, verdict))
+    columns = (Column("batch"), Column("at once"), Column("peak GiB", "{:.2f}"), Column("verdict"))
+    return Sheet("what fits into the memory", columns, tuple(rows), tuple(batch.notes))
+
+
+def _loader_sheet(loader: Loader, simulated: str) -> Sheet:
+    found, base = loader.climb, next(iter(loader.climb.turns.values()))
+    rows = []
+    for setting, rates in found.turns.items():
+        rows.append((*_cells(str(setting), rates, base), _beside_the_start(found, setting)))
+    untimed = [(one, why) for one, why in found.failures.items() if one not in found.turns]
+    rows += [(*_cells(str(one), (), base), why) for one, why in untimed]
+    if loader.target is None:
+        facts = ["what the device takes is not known: it was not measured with all that is kept"]
+    else:
+        facts = [f"the device takes {loader.target / ENOUGH:,.0f} images/s{simulated}"]
+    if (num := loader.num_processes) > 1:
+        facts.append(f"{num} processes share the CPUs and the storage: one was measured, with 1/{num} of the CPUs")
+    return Sheet(f"loader alone{simulated}", (*_RATES, Column("verdict")), tuple(rows), (*facts, _WHY[found.why]))
+
+
+def _beside_the_start(found: Climb[LoaderSetting], setting: LoaderSetting) -> str:
+    start, rates = next(iter(found.turns)), found.turns[setting]
+    if (why := found.failures.get(setting)) is not None:
+        return f"kept, though once: {why}" if setting == found.best else why
+    if setting == found.best:
+        return "kept"
+    if setting == start:
+        return "as it was"
+    if len(rates) < TURNS:
+        lucky = found.rate(setting) >= LEAST_GAIN * found.rate(found.best)
+        undecided = "undecided: budget" if found.why == "budget" else "undecided"
+        return undecided if lucky else f"not {_GAIN} faster"
+    return "faster, surpassed" if surely_faster(rates, found.turns[start]) else "no difference"
+
+
+def _notes(found: Tuning) -> list[str]:
+    return [*(found.compute.notes if found.compute is not None else ()), *found.notes]
+
+
+def print_tuning(found: Tuning, sheets: Sequence[Sheet]) -> None:
+    console = print_sheets(sheets)
+    for note in _notes(found):
+        console.print(printable(note))
+    for line in conclusion(found):
+        console.print(printable(line))
+
+
+def conclusion(found: Tuning) -> list[str]:
+    """What to change, and what there was no time to see; "nothing is better" only where all was seen."""
+    said = [f"better here: {' '.join(found.overrides)}"] if found.overrides else []
+    if lacking := _lacking(found):
+        return [*said, lacking if said else f"{lacking}; until then what is configured stays"]
+    return said or ["better here: nothing; what is configured stays"]
+
+
+def _lacking(found: Tuning) -> str | None:
+    """Settings beside what is configured that there was no time for; None where there was for all."""
+    contests = [contest for contest, _ in (found.turns.contests.values() if found.turns else ())]
+    verdicts = [contest.verdict(name) for contest in contests for name in contest.turns if name != contest.base]
+    num_untried = verdicts.count(UNTRIED)
+    num_open = sum(verdict.endswith("budget") for verdict in verdicts) - num_untried
+    parts = []
+    for num, what in ((num_untried, "not tried"), (num_open, "left undecided")):
+        if num:
+            parts.append(f"{num} of {len(verdicts)} settings of the device {'was' if num == 1 else 'were'} {what}")
+    if found.batch is not None and any(note.startswith(UNTRIED) for note in found.batch.notes):
+        parts.append("not all batch sizes were tried")
+    if found.loader is not None and found.loader.climb.why == "budget":
+        parts.append("not all settings of the loader were tried")
+    return f"{', '.join(parts)}, for lack of time: raise --budget ({found.budget_seconds:g}s)" if parts else None
+
+
+def write_json(
+    found: Tuning, sheets: Sequence[Sheet], facts: dict[str, Any], budget_seconds: float, file: Path
+) -> None:
+    """facts: of the machine, as it was before. Raises ConfigError."""
+    whole = {
+        **facts,
+        "simulated": found.simulated,
+        "budget_seconds": budget_seconds,
+        "seconds": round(found.seconds, 1),
+        "overrides": list(found.overrides),
+        "notes": _notes(found),
+        "conclusion": conclusion(found),
+        "sheets": [asdict(sheet) for sheet in sheets],
+    }
+    try:
+        write_whole(file, strict_json(whole))
+    except OSError as error:
+        raise ConfigError(
+            f"--json {file} could not be written: {error.strerror}; the tables above have it all"
+        ) from error
+
+
+def _device() -> str:
+    cpu = f"{machine.usable_cpus()} CPUs of {machine.cpu_name()}"
+    return f"{torch.cuda.get_device_name()}, {cpu}" if torch.cuda.is_available() else cpu
+
+
+def write_experiment(found: Tuning, sheets: Sequence[Sheet], command: str, given: Sequence[str]) -> None:
+    """conf/experiment/tuned_<host>_tune.yaml with what was measured as its header, where anything is to change."""
+    if not found.overrides:
+        known = "" if _lacking(found) else "nothing to change, "
+        print(f"{known}no experiment is written", file=sys.stderr)
+        return
+    device = f"simulated {found.simulated}" if found.simulated else _device()
+    lines = [f"{now()}, {host()}, {device}, torch {machine.versions()['torch']}", command]
+    for sheet in sheets:
+        heads = [column.heading for column in sheet.columns]
+        for row in sheet.texts():
+            cells = [f"{head} {text}" for head, text in zip(heads, row, strict=True) if text != "-"]
+            lines.append(f"{sheet.title}: {', '.join(cells)}")
+        lines += sheet.notes
+    file = write_tuned("tune", found.overrides, [*lines, *_notes(found), *filter(None, [_lacking(found)])])
+    print(how_to_train(file, given), file=sys.stderr)

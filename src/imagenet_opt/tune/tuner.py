@@ -1,0 +1,132 @@
+"""All that is tuned, in order: the device alone, the batch, the loader."""
+
+import sys
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+from lightning.pytorch import seed_everything
+from omegaconf import DictConfig
+
+from imagenet_opt.config.compose import composed
+from imagenet_opt.display.progress import announced
+from imagenet_opt.errors import ConfigError, ImagenetOptError
+from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
+from imagenet_opt.model.optimizer import REFERENCE_BATCH
+from imagenet_opt.probe.memory import explained, lacks_memory, most_images, num_train
+from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.training.auto_batch import AUTO
+from imagenet_opt.training.quiet import quiet
+from imagenet_opt.tune.batch import Batch, tune_batch
+from imagenet_opt.tune.device import Compute, tune_compute
+from imagenet_opt.tune.device_turns import Changes, Turns
+from imagenet_opt.tune.loader import Loader, tune_loader
+
+COMPUTE_SHARE, BATCH_SHARE = 0.6, 0.85
+"""Of the budget that may be over after each part; the loader has the rest, and what the others have left."""
+_TURNS = 120
+"""Short turns that a budget would hold, if nothing had to start."""
+_LONGEST_TURN, _SHORTEST_TURN = 5.0, 0.3
+
+
+@dataclass
+class Tuning:
+    """What was found. simulated: the accelerator's name, None for a real one. overrides: what to change.
+
+    budget_seconds: that there were; seconds: that it took.
+    """
+
+    config: DictConfig
+    simulated: str | None
+    turns: Turns | None = None
+    compute: Compute | None = None
+    batch: Batch | None = None
+    loader: Loader | None = None
+    overrides: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    budget_seconds: float = 0.0
+    seconds: float = 0.0
+
+
+def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
+    """Measure within the budget, start-up left out. Raises ImagenetOptError."""
+    quiet()
+    config = composed(overrides)
+    rehearsal = config.callbacks.get("rehearsal")
+    simulated = None if rehearsal is None else str(rehearsal.name)
+    found = Tuning(config, simulated, budget_seconds=budget_seconds)
+    if rehearsal is None and not torch.cuda.is_available():
+        print("no GPU here: the network runs on the CPU; rehearse=a10g simulates one instead", file=sys.stderr)
+    seed_everything(config.seed, verbose=False)
+    base, patient = _with_number(overrides, config)
+    deadline = Deadline(budget_seconds)
+    seconds = min(_LONGEST_TURN, max(_SHORTEST_TURN, budget_seconds / _TURNS))
+    with announced(None) as announce:
+        if rehearsal is None:
+            turns = found.turns = Turns(base, patient.config.model.num_classes, deadline, announce)
+            rate = _tune_device(found, turns, patient, seconds)
+        else:
+            found.notes.append(f"simulated {found.simulated}: precision, compilation and batch need the device itself")
+            rate = patient.rated
+        if found.overrides:
+            patient = Patient(composed((*base, *found.overrides)))
+        try:
+            found.loader = tune_loader(patient, deadline, announce, device_rate=rate, seconds=seconds)
+            found.overrides += found.loader.changes
+        except TurnFailed as error:
+            found.notes.append(f"the loader is not tuned: {error}")
+    found.seconds = deadline.passed
+    return found
+
+
+def _with_number(overrides: tuple[str, ...], config: DictConfig) -> tuple[tuple[str, ...], Patient]:
+    """The overrides with a batch of which there is enough data, where it is to be found; and what they train on."""
+    if config.data.batch_size != AUTO:
+        return overrides, Patient(config)
+    patient = Patient(composed((*overrides, "data.batch_size=1")))
+    start = min(REFERENCE_BATCH, most_images(num_train(patient.data)))
+    overrides = (*overrides, f"data.batch_size={start}")
+    return overrides, Patient(composed(overrides))
+
+
+def _tune_device(found: Tuning, turns: Turns, patient: Patient, seconds: float) -> float | None:
+    """Images per second that the device takes in the end, None where that is not known."""
+    try:
+        compute = found.compute = _compute(found, turns, patient, seconds)
+    except TurnFailed as error:
+        why = explained(error)
+        raise ConfigError(f"the configuration itself does not train: {why}; try python train.py with it") from error
+    found.overrides = compute.changes
+    try:
+        batch = found.batch = _batch(turns, compute.changes, patient, seconds, BATCH_SHARE)
+    except ImagenetOptError as error:
+        found.notes.append(f"the batch is not tuned: {error}")
+        return compute.rate
+    found.overrides += batch.changes
+    if found.config.data.batch_size == AUTO and batch.size == patient.how.batch_size:
+        found.overrides += (f"data.batch_size={batch.size}",)
+    if compute.cut and not batch.changes:  # it fits with what was found, and was timed in micro-batches
+        return batch.rate
+    return batch.rate or compute.rate
+
+
+def _compute(found: Tuning, turns: Turns, patient: Patient, seconds: float) -> Compute:
+    """In micro-batches where the configured batch does not fit at once. Raises TurnFailed, ImagenetOptError."""
+    tune = partial(tune_compute, turns, patient.config, patient.device, seconds=seconds, share=COMPUTE_SHARE)
+    given = turns.overrides
+    try:
+        return tune()
+    except TurnFailed as error:
+        if not lacks_memory(error) or not (cut := _batch(turns, (), patient, seconds, COMPUTE_SHARE).changes):
+            raise
+    found.notes.append(f"the batch does not fit at once: the device alone is measured with {' '.join(cut)}")
+    turns.overrides = (*given, *cut)
+    try:
+        return replace(tune(), cut=cut)
+    finally:
+        turns.overrides = given
+
+
+def _batch(turns: Turns, kept: Changes, patient: Patient, seconds: float, share: float) -> Batch:
+    num, wanted = num_train(patient.data), patient.how.batch_size
+    return tune_batch(turns, kept, wanted=wanted, num_train=num, seconds=seconds, share=share)

@@ -1,0 +1,178 @@
+"""Diagnoses and timelines with made-up numbers, for tests and for the picture in docs/report.md.
+
+`python -m tests.doctor.diagnoses FOLDER` writes them as a run folder for `imagenet-opt report FOLDER`.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from imagenet_opt.doctor.diagnosis import Diagnosis, Finding, Step
+from imagenet_opt.doctor.diagnosis_file import FILE, write_diagnosis
+from imagenet_opt.measure.stats.rate import Ceiling
+from imagenet_opt.measure.telemetry.timeline import FOLDER, KINDS, ChunkWriter
+
+BATCH_SIZE = 256
+RATES = {
+    "gpu": 812.0,
+    "gpu_beside_loader": 774.0,
+    "loader_warm": 1180.0,
+    "loader_cold": 221.0,
+    "decode_one": 168.0,
+    "decode_all": 1244.0,
+    "storage_cached": 21400.0,
+    "storage_cold": 224.0,
+    "copy": 9800.0,
+    "copy_overlapped": 7400.0,
+    "full_warm": 742.0,
+    "full_cold": 212.0,
+}
+"""Images per second by stage."""
+SPREAD = (0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03)
+SPREADS = {"copy_overlapped": (1.0,)}
+"""Of stages that have others: there it is one mean over all copies."""
+READS, PACK, ENVIRONMENT, QUIET, BLIND = (
+    Finding(
+        "reads in flight",
+        True,
+        "A read takes 31 ms and 16 are in flight in each of 8 workers; 512 in flight gave 3.4 times as much.",
+        "Let more reads be in flight.",
+        ("data.reads_in_flight=64",),
+        gain=3.1,
+    ),
+    Finding(
+        "files one by one",
+        True,
+        "Files of 110 KB cost a round trip each; /nvme has room for shards of them all.",
+        "Pack the data set once and train from the shards.",
+        ("data.root=/nvme/imagenet",),
+        ("imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet",),
+        gain=3.65,
+    ),
+    Finding(
+        "read-ahead",
+        True,
+        "read_ahead_kb of the mount /fsx is 128.",
+        "An administrator raises it.",
+        commands=("sudo sh -c 'echo 4096 > /sys/class/bdi/0:57/read_ahead_kb'",),
+        environment=True,
+    ),
+    Finding("slow decode", False, "All workers together decode 1,244 images/s, 1.6 times what the GPU takes."),
+    Finding("neighbours", None, "/proc/pressure/cpu cannot be read in this container."),
+)
+
+
+def make_diagnosis(**changes: Any) -> Diagnosis:
+    """A run that waits for storage."""
+    seconds = [BATCH_SIZE / RATES[name] for name in ("gpu", "gpu_beside_loader", "full_warm", "full_cold")]
+    names = ("GPU alone", "contention", "preparation, copy and loop", "fetch from storage")
+    parts = [Step(name, part) for name, part in zip(names, np.diff(seconds, prepend=0).tolist(), strict=True)]
+    slow = np.random.default_rng(0).gamma(40, seconds[-1] / 40, 400)
+    plain: dict[str, Any] = {
+        "sentence": "The GPU waits for storage 72 % of the time: /fsx gives 221 images/s, and the GPU takes 774.",
+        "cause": "storage_latency",
+        "simulated": None,
+        "batch_size": BATCH_SIZE,
+        "ceilings": {name: Ceiling(tuple(rate * x for x in SPREADS.get(name, SPREAD))) for name, rate in RATES.items()},
+        "expected": RATES["loader_cold"],
+        "measured": RATES["full_cold"],
+        "next_stage": "gpu_beside_loader",
+        "next_gain": RATES["gpu_beside_loader"] / RATES["full_cold"],
+        "waterfall": (*parts, Step("full run, files on storage", sum(part.seconds for part in parts))),
+        "findings": (READS, PACK, ENVIRONMENT, QUIET, BLIND),
+        "step_seconds": tuple(slow.tolist()),
+        "curves": {
+            "workers": ((1, 168.0), (2, 330.0), (4, 640.0), (8, 1244.0)),
+            "reads_in_flight": ((1, 3.2), (16, 51.0), (64, 201.0), (128, 388.0), (256, 640.0), (512, 760.0)),
+            "cached_share": ((0, 224.0), (0.25, 297.0), (0.5, 441.0), (0.75, 860.0), (1, 21400.0)),
+        },
+        "phases": {"fetch": 0.87, "copy": 0.004, "forward and backward": 0.31, "callbacks": 0.006, "logging": 0.002},
+        "facts": {"read_seconds": 0.031, "cached_share": 0.0},
+        "texts": {"cold": "200 of 200 files were dropped from the page cache", "storage": "latency bounds it"},
+        "machine": {
+            "cpu": "AMD EPYC 7R32",
+            "gpu": "NVIDIA A10G",
+            "usable CPUs": "8",
+            "memory": "31 GiB",
+            "storage": "/fsx (lustre)",
+            "CUDA": "13.0",
+            "driver": "580.95.05",
+        },
+        "versions": {"python": "3.11.9", "torch": "2.14.0", "lightning": "2.6.1"},
+        "config": {"data": {"root": "/fsx/imagenet", "batch_size": BATCH_SIZE, "num_workers": 8}},
+        "command": "imagenet-opt doctor data.root=/fsx/imagenet --json runs/mine/doctor.json",
+        "date": "2026-03-02 10:12",
+    }
+    return Diagnosis(**plain | changes)
+
+
+def write_timeline(folder: Path, *, seconds: float, num_cpus: int = 8, peak_at: int | None = None) -> None:
+    """Ten samples a second below `folder`, noise on waves. peak_at: sample in which the disk reads 777 MB/s."""
+    num, random = int(10 * seconds), np.random.default_rng(0)
+    times = 1.76e9 + 0.1 * np.arange(num)
+
+    def wave(low: float, high: float, period_seconds: float) -> np.ndarray:
+        phase = 2 * np.pi * np.arange(num) / (10 * period_seconds)
+        values = low + (high - low) * (0.5 + 0.5 * np.sin(phase)) + random.normal(0, 0.05 * (high - low), num)
+        return values.clip(0).astype(np.float32)
+
+    columns = {f"cpu{i}_percent": wave(5, 80, 9 + i) for i in range(num_cpus)} | {
+        "workers_cpu_percent": wave(100, 420, 12),
+        "trainer_cpu_percent": wave(20, 60, 7),
+        "io_pressure_percent": wave(10, 90, 11),
+        "cpu_pressure_percent": wave(0, 20, 20),
+        "memory_pressure_percent": wave(0, 1, 20),
+        "page_cache_gib": wave(12, 18, 90),
+        "memory_used_gib": wave(6, 7, 120),
+        "disk_read_mb_per_second": wave(0, 4, 20),
+        "disk_write_mb_per_second": wave(0, 2, 20),
+        "network_received_mb_per_second": wave(10, 30, 11),
+        "network_sent_mb_per_second": wave(0, 1, 11),
+        "queue_depth": wave(0, 3, 11).round(),
+    }
+    if peak_at is not None:
+        columns["disk_read_mb_per_second"][peak_at] = 777
+    writer = ChunkWriter(folder / FOLDER)
+    writer.add("samples", {"unix_seconds": times} | columns)
+    writer.add("gpu_utilization", {"unix_seconds": times[::2], "gpu_utilization_percent": wave(5, 60, 11)[::2]})
+    writer.add("events", _events(times[0], times[-1], random))
+    writer.flush()
+
+
+def _events(begin: float, end: float, random: np.random.Generator) -> dict[str, np.ndarray]:
+    """Steps of 0.3 s with a wait before each; validation and a checkpoint after every hundredth."""
+    rows: list[tuple[float, float, str]] = []
+    now = begin
+    while now < end - 3:
+        waited = now + random.gamma(2, 0.45)
+        rows += [(now, waited, "fetch"), (waited, waited + 0.3, "step")]
+        now = waited + 0.3
+        if len(rows) % 100 == 0:
+            rows += [(now, now + 10, "validation"), (now + 10, now + 11, "checkpoint")]
+            now += 11
+    spans = np.array([row[:2] for row in rows])
+    kinds = np.array([KINDS.index(kind) for *_, kind in rows], np.uint8)
+    steps = np.arange(len(rows), dtype=np.float32)
+    return {"begin_unix_seconds": spans[:, 0], "end_unix_seconds": spans[:, 1], "kind": kinds, "step": steps}
+
+
+def write_run(folder: Path, *, seconds: float = 120, **changes: Any) -> Path:
+    """A run folder with all that a report can show."""
+    (folder / ".hydra").mkdir(parents=True)
+    write_diagnosis(make_diagnosis(**changes), folder / FILE)
+    write_timeline(folder, seconds=seconds)
+    summary = {"throughput/it_per_second": 0.83, "throughput/images_per_second": 212.4, "steps": 400}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    rows = [f"{step},{212 + step % 7},0.7{step % 9}" for step in range(0, 400, 10)]
+    heading = "step,throughput/images_per_second,throughput/data_wait_fraction"
+    (folder / "metrics.csv").write_text("\n".join([heading, *rows]) + "\n")
+    (folder / ".hydra/config.yaml").write_text("data:\n  root: /fsx/imagenet\n  num_workers: 8\n")
+    (folder / ".hydra/overrides.yaml").write_text("- data.root=/fsx/imagenet\n")
+    return folder
+
+
+if __name__ == "__main__":
+    write_run(Path(sys.argv[1]))

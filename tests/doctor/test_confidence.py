@@ -1,0 +1,58 @@
+"""What makes a diagnosis doubtful."""
+
+import pytest
+
+from imagenet_opt.doctor.confidence import confidence
+from imagenet_opt.measure.stats.rate import Ceiling
+from tests.doctor.diagnoses import RATES, make_diagnosis
+
+
+def test_a_run_as_fast_as_expected_leaves_no_doubt() -> None:
+    assert confidence(make_diagnosis()) == ("high", ())
+    assert confidence(make_diagnosis(measured=150.0)).level == "high", "its cause says why"
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "doubt"),
+    [
+        ({"cause": "unexplained", "measured": 150.0}, "medium", "gives 68% of what is expected, and no experiment"),
+        ({"measured": 250.0}, "medium", "gives 113% of what is expected: something changed"),
+        ({"ceilings": {"gpu": Ceiling((800.0, 820.0))}}, "medium", "2 windows only"),
+        ({"ceilings": {"copy": Ceiling((9800.0,))}}, "medium", "1 windows only"),
+        ({"ceilings": {"full_cold": Ceiling(tuple(RATES["full_cold"] * x for x in (0.5, 0.6, 1, 1, 1, 1.4, 1.5)))}},
+         "medium", "scatters"),
+        ({"ceilings": {"full_cold": Ceiling((RATES["full_cold"],) * 6, {"steady": 0.0})}},
+         "medium", "timed on batches that were made before, and may be slower in the long run; raise --budget"),
+        ({"facts": {}, "texts": {"cached_share": "nobody tells"}}, "medium", "in memory is not known: nobody tells"),
+        ({"texts": {"kernels": "no kernel seen; ask"}}, "medium", "GPU's kernels count as work: no kernel seen; ask"),
+        ({"facts": {"cached_share": 0.0, "cold_verified": 0.0}, "texts": {"cold": "unverified: nobody tells"}},
+         "medium", "cold rates are unverified: nobody tells"),
+        ({"facts": {"cached_share": 0.0, "cold_passes": 7.0, "lazy": 0.0, "first_touch_seconds": 0.04,
+                    "second_touch_seconds": 0.02}}, "medium", "about 7 times, and a second reading is 2.0 times"),
+        ({"texts": {"not_measured": "decoding from memory (a worker died)"}}, "medium", "not measured: decoding"),
+        ({"measured": 250.0, "facts": {}}, "low", "whether files are in memory is not known"),
+    ],
+)  # fmt: skip
+def test_each_doubt_is_named(changes: dict, level: str, doubt: str) -> None:
+    found = confidence(make_diagnosis(**changes))
+    assert found.level == level
+    assert doubt in found.doubts[-1]
+
+
+def test_cold_files_are_no_matter_where_the_run_reads_from_memory() -> None:
+    facts = {"cached_share": 1.0, "cold_verified": 0.0, "cold_passes": 7.0}
+    assert confidence(make_diagnosis(facts=facts)).level == "high"
+
+
+def test_the_full_run_of_the_other_state_is_no_doubt() -> None:
+    """Files are on storage; of those in memory the run scatters, and used up what was made before."""
+    rates = {name: Ceiling((RATES[name],) * 6) for name in RATES}
+    other = Ceiling(tuple(RATES["full_warm"] * x for x in (0.5, 0.6, 1, 1, 1.4, 1.5)), {"steady": 0.0})
+    assert confidence(make_diagnosis(ceilings=rates | {"full_warm": other})).level == "high"
+    in_memory = confidence(make_diagnosis(ceilings=rates | {"full_warm": other}, facts={"cached_share": 1.0}))
+    assert len(in_memory.doubts) == 2
+
+
+def test_a_calculated_copy_is_no_doubt() -> None:
+    found = make_diagnosis(simulated="a10g", ceilings={"copy": Ceiling((9800.0,))})
+    assert confidence(found).level == "high"

@@ -1,0 +1,56 @@
+"""What is said of a machine before any experiment, of data whose folder is named in a roundabout way."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from imagenet_opt.config.compose import composed
+from imagenet_opt.doctor.facts import look_around, look_at_run
+from imagenet_opt.probe.testbed import Patient
+from tests.conftest import write_images
+
+SMALL = ("data.batch_size=8", "data.image_size=32", "data.num_workers=1", "trainer.accelerator=cpu")
+
+
+@pytest.fixture
+def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> Patient:
+    """~/set/train is a link to a bucket."""
+    home, bucket = tmp_path / "home", tmp_path / "bucket"
+    (home / "set").mkdir(parents=True)
+    write_images(bucket / "set", num_classes=3, per_class=40)
+    for split in ("train", "val"):
+        (home / "set" / split).symlink_to(bucket / "set" / split)
+    mounts = [
+        SimpleNamespace(device="/dev/vda", mountpoint="/", fstype="ext4", opts="rw,relatime"),
+        SimpleNamespace(device="s3fs", mountpoint=str(bucket), fstype="fuse.s3fs", opts="rw,relatime"),
+    ]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
+    monkeypatch.setenv("HOME", str(home))
+    model = ("model.name=test_resnet", "trainer.precision=bf16-true")
+    found = Patient(composed(("data.root='~/set'", f"data.cache_dir={tmp_path}/cache", *model, *SMALL)))
+    found.samples.glance()
+    return found
+
+
+def test_the_storage_is_that_on_which_the_files_lie(patient: Patient) -> None:
+    findings = {finding.rule: finding for finding in look_around(patient)}
+    assert findings["slow_mount"].fired and "object storage" in findings["slow_mount"].evidence
+    assert findings["slow_mount"].commands == ("imagenet-opt pack 'data.root=~/set' out=/local/disk/packed",)
+
+
+def test_whether_it_is_slurms_job_is_known(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert look_at_run(patient)[0]["in_slurm"] == 0
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert look_at_run(patient)[0]["in_slurm"] == 1
+
+
+def test_a_network_in_16_bits_has_no_float32_convolutions(
+    patient: Patient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words, dtypes = patient.dtypes()
+    assert words == "bf16-true"
+    assert dtypes["convolution bfloat16"] > 0 and dtypes["convolution float32"] == 0

@@ -1,0 +1,93 @@
+"""A diagnosis on terminals of several widths, and where there is none."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from imagenet_opt.doctor.diagnosis import STAGES
+from imagenet_opt.doctor.terminal_view import print_diagnosis
+from tests.doctor.diagnoses import QUIET, make_diagnosis
+
+
+def printed(width: int, encoding: str = "utf-8", **changes: object) -> str:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    print_diagnosis(make_diagnosis(**changes), Console(file=file, width=width, markup=False, highlight=False))
+    file.seek(0)
+    return file.read()
+
+
+@pytest.mark.parametrize("width", [80, 110])
+def test_everything_fits(width: int) -> None:
+    text = printed(width)
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "…" not in text
+    assert all(name in text for name in STAGES.values())
+    assert "imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet" in text
+    assert "\x1b" not in text
+
+
+def test_what_matters_comes_first() -> None:
+    text = printed(100)
+    remedies = ("* files one by one", "* reads in flight", "* read-ahead")
+    order = ("The GPU waits for storage", "what each stage", *remedies, "not looked at: neighbours")
+    places = [text.index(words) for words in order]
+    assert places == sorted(places), "remedies by what they promise"
+    assert "0.83 it/s, 212 images/s" in text
+    assert "the run reaches 96% of it" in text
+    assert "4% of what the stages alone allow" in text
+    assert "3.65 times as fast" in text
+
+
+def test_bars_are_as_long_as_the_rates() -> None:
+    lines = {name: line.count("█") for line in printed(110).splitlines() for name in STAGES.values() if name in line}
+    assert lines[STAGES["gpu"]] == pytest.approx(12, abs=1)
+    assert lines[STAGES["full_cold"]] == pytest.approx(3, abs=1)
+
+
+def test_the_cause_comes_before_what_promises_more_and_what_cannot_be_predicted_says_so() -> None:
+    text = printed(100, cause="read-ahead", next_gain=None, next_stage=None)
+    assert text.index("evidence") < text.index("* files one by one") and "* read-ahead" not in text
+    assert "if mended gain not predictable" in " ".join(text.split())
+
+
+def test_a_healthy_run_has_nothing_to_mend() -> None:
+    text = printed(
+        80, cause="healthy", sentence="The GPU is the limit.", next_stage=None, next_gain=None, findings=(QUIET,)
+    )
+    assert "if mended" not in text
+    assert "0 rules fired, 1 did not" in text
+
+
+def test_a_simulation_says_so_and_control_characters_are_shown() -> None:
+    assert "simulated: a10g" in printed(80, simulated="a10g")
+    assert "\\x1b[31m" in printed(80, sentence="\x1b[31mred")
+
+
+def test_an_estimate_is_called_one_and_the_pass_line_is_drawn() -> None:
+    texts = {"profile": "900 images/s, an estimate: nobody has measured it"}
+    for busy, word in ((0.899, "fail"), (0.9, "pass")):
+        facts = {"cached_share": 0.0, "accelerator_utilization": busy, "profile_estimate": 1.0}
+        text = printed(110, simulated="a10g", texts=texts, facts=facts)
+        assert "simulated: a10g (estimate)" in text and "an estimate: nobody has measured it" in text
+        assert f"{busy:.1%}; MLPerf Storage asks for 90%: {word}" in text
+
+
+@pytest.mark.parametrize("width", [80, 110])
+def test_cold_rates_that_may_be_of_memory_say_so(width: int) -> None:
+    text = printed(width, facts={"cached_share": 0.0, "cold_verified": 0.0})
+    marked = [line.strip() for line in text.splitlines() if " (unverified) " in line]
+    assert [line.partition(" (")[0] for line in marked] == [STAGES[name] for name in STAGES if name.endswith("_cold")]
+    assert "…" not in text and all(len(line) <= width for line in text.splitlines())
+    assert "(unverified)" not in printed(width, facts={"cached_share": 0.0, "cold_verified": 1.0})
+
+
+def test_what_was_seen_of_the_storage_is_told() -> None:
+    told = {"first_touch": "first touch 330 ms, second 100 ms", "storage": "more than 8 requests bring no more"}
+    text = printed(100, texts=told)
+    assert all(f"files: {words}" in text for words in told.values())
+
+
+def test_a_terminal_without_unicode_gets_plain_signs() -> None:
+    text = printed(80, encoding="ascii")
+    assert "####" in text and "0.83 it/s" in text

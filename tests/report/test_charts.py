@@ -1,0 +1,82 @@
+"""Figures show the numbers of the diagnosis, and say when an accelerator was simulated."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from imagenet_opt.doctor.diagnosis import STAGES, Step
+from imagenet_opt.report import charts
+from imagenet_opt.report.run_files import Steps
+from tests.doctor.diagnoses import RATES, make_diagnosis
+
+
+def test_a_bar_for_each_stage_as_long_as_its_rate() -> None:
+    figure = charts.ceilings(make_diagnosis())
+    bars = {bar.y[0]: bar for bar in figure.data}
+    assert list(bars) == list(STAGES.values())
+    assert bars[STAGES["full_cold"]].x[0] == pytest.approx(212)
+    assert bars[STAGES["gpu"]].error_x.array[0] == pytest.approx(812 * 0.03)
+    assert bars[STAGES["storage_cached"]].x[0] == pytest.approx(2 * 812), "cut where more cannot be used"
+    texts = [annotation.text for annotation in figure.layout.annotations]
+    assert " 21,400 →" in texts
+    assert {line.x0 for line in figure.layout.shapes} == {212, 221}
+
+
+def test_the_waterfall_ends_where_the_last_bar_ends() -> None:
+    found = make_diagnosis()
+    *parts, whole = charts.waterfall(found).data
+    for before, after in pairwise(parts):
+        assert after.base[0] == pytest.approx(before.base[0] + before.x[0])
+    assert parts[-1].base[0] + parts[-1].x[0] == pytest.approx(whole.x[0])
+    assert whole.x[0] == pytest.approx(256 / RATES["full_cold"] * 1e3)
+
+
+def test_time_that_is_made_up_for_goes_back() -> None:
+    steps = (Step("GPU alone", 0.4), Step("contention", -0.1), Step("full", 0.3))
+    back = charts.waterfall(make_diagnosis(waterfall=steps)).data[1]
+    assert (back.base[0], back.x[0]) == (pytest.approx(400), pytest.approx(-100))
+
+
+def test_the_histogram_counts_every_step_and_marks_percentiles() -> None:
+    seconds = (np.arange(1, 201) / 1000).tolist()
+    figure = charts.histogram({"mine": Steps(tuple(seconds), "the run")})
+    assert figure.layout.title.text == "How long steps take: 200 steps of the run"
+    assert sum(figure.data[0].y) == pytest.approx(1)
+    assert [annotation.text for annotation in figure.layout.annotations] == [" p50 100.5 ms", " p99 198.0 ms"]
+
+
+def test_two_runs_have_the_same_bins() -> None:
+    runs = {"a": Steps((0.1, 0.2), "the run"), "b": Steps((0.3, 0.4, 0.4), "the doctor's full run")}
+    ours, theirs = charts.histogram(runs).data
+    assert list(ours.x) == list(theirs.x)
+    assert (ours.name, theirs.name) == ("a: 2 steps of the run", "b: 3 steps of the doctor's full run")
+
+
+def test_the_curve_of_the_page_cache_has_the_harmonic_mean_beside_it() -> None:
+    line = charts.curve(make_diagnosis(), "cached_share").data[1]
+    half = line.y[list(line.x).index(0.5)]
+    assert half == pytest.approx(2 * RATES["storage_cached"] * RATES["storage_cold"]
+                                 / (RATES["storage_cached"] + RATES["storage_cold"]))  # fmt: skip
+
+
+def test_phases_too_short_to_be_seen_are_one_bar_that_lists_them() -> None:
+    short = {f"callback C{number}": 0.0001 for number in range(12)}
+    *seen, others = charts.phases(make_diagnosis(phases={"fetch": 0.02, **short, "step": 0.08})).data
+    assert [bar.name for bar in seen] == ["fetch 20.0 ms", "step 80.0 ms"]
+    assert others.name == "12 others 1.2 ms" and others.x[0] == pytest.approx(1.2)
+    assert others.hovertemplate.count("<br>") == 11 and "callback C11: 0.10 ms" in others.hovertemplate
+
+
+@pytest.mark.parametrize("draw", [charts.ceilings, charts.waterfall, charts.phases])
+def test_a_simulated_figure_says_so(draw) -> None:
+    assert "simulated" in draw(make_diagnosis(simulated="a10g")).layout.title.text
+    assert "simulated" not in draw(make_diagnosis()).layout.title.text
+
+
+def test_only_what_the_accelerator_takes_part_in_is_simulated() -> None:
+    labels = {bar.y[0] for bar in charts.ceilings(make_diagnosis(simulated="a10g")).data}
+    assert f"{STAGES['gpu']} (simulated)" in labels
+    assert STAGES["decode_all"] in labels
+    curve = charts.curve(make_diagnosis(simulated="a10g"), "workers")
+    assert any("simulated" in annotation.text for annotation in curve.layout.annotations), "the GPU's line"

@@ -1,0 +1,24 @@
+"""The numbers at the top of a report."""
+
+from imagenet_opt.doctor.diagnosis import CAUSES
+from imagenet_opt.report.key_figures import tiles
+from imagenet_opt.report.run_files import Record
+from tests.doctor.diagnoses import make_diagnosis
+
+
+def test_an_epoch_has_the_images_that_the_doctor_counted() -> None:
+    found = make_diagnosis(measured=100.0, facts={"num_samples": 360_000})
+    assert tiles(Record("run", found), price_per_hour=2)[0].notes == (
+        "100 images/s",
+        "1.0 h, $2.00 an epoch of 360,000",
+    )
+
+
+def test_a_healthy_run_is_not_fixed_but_would_have_a_faster_gpu() -> None:
+    labels = {cause: [tile.label for tile in tiles(Record("run", make_diagnosis(cause=cause)))] for cause in CAUSES}
+    assert labels.pop("healthy") == ["now", "expected", "faster GPU", "efficiency"]
+    assert all(label == ["now", "expected", "if mended", "efficiency"] for label in labels.values())
+
+
+def test_or_those_of_imagenet() -> None:
+    assert "an epoch of 1,281,167" in tiles(Record("run", make_diagnosis(facts={})))[0].notes[1]

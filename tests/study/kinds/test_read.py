@@ -1,0 +1,192 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imagenet_opt.config.compose import composed
+from imagenet_opt.data.pack import pack
+from imagenet_opt.data.pack_plan import PackOptions
+from imagenet_opt.errors import ConfigError, DataError
+from imagenet_opt.measure.stats.rounds import TurnFailed
+from imagenet_opt.measure.storage.page_cache import evict, residency
+from imagenet_opt.measure.storage.parallel_reads import ReadPass
+from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.study.kinds import read as study_read
+from imagenet_opt.study.kinds.read import Files, Setting, in_blocks, read, read_sheet, run, turn, used_up
+from tests.conftest import write_images
+from tests.study.studies import small_request
+
+GRID = {"num_workers": [1, 2], "reads_in_flight": [1, 4], "batch_size": [8]}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("read"), num_classes=3, per_class=30)
+
+
+@pytest.fixture
+def overrides(root: Path) -> tuple[str, ...]:
+    return (f"data.root={root}", f"data.cache_dir={root}/cache")
+
+
+@pytest.mark.slow
+def test_every_setting_of_the_grid_has_a_row(
+    root: Path,
+    overrides: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    checked: None,
+) -> None:
+    images = [str(path) for path in (root / "train").rglob("*.*") if path.is_file()]
+    for path in images:
+        evict(path, write_out=True)
+    leave = all(residency(path).share == 0 for path in images)  # they do not from memory file systems
+    request = small_request("read", tmp_path, *overrides, seconds=0.02, state=["cold", "warm"], **GRID)
+    (sheet,) = run(request)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "measuring: reading 22 files into memory"
+    assert said[1] == "measuring: round 1 of 2: cold, workers 1, in flight 1, batch 8"
+    monkeypatch.setattr(study_read, "read", pytest.fail)
+    assert run(request) == [sheet]
+    assert [row[:4] for row in sheet.rows] == [
+        (state, workers, depth, 8.0) for state in ("cold", "warm") for workers in ("1", "2") for depth in (1.0, 4.0)
+    ]
+    assert all(float(row[4] or 0) > 0 for row in sheet.rows)
+    assert {row[9] for row in sheet.rows if row[0] == "warm"} == {None}
+    assert {row[9] for row in sheet.rows if row[0] == "cold"} == {"verified" if leave else "unverified"}
+    assert "a folder, 90 images" in sheet.title
+
+
+@pytest.mark.slow
+def test_shards_are_read_in_blocks(root: Path, tmp_path: Path, checked: None) -> None:
+    pack(root, tmp_path / "packed", PackOptions(shard_mb=0.03))
+    overrides = (f"data.root={tmp_path}/packed", f"data.cache_dir={tmp_path}/cache", "data.shuffle=block")
+    grid = GRID | {"num_workers": [2]}
+    (sheet,) = run(small_request("read", tmp_path, *overrides, seconds=0.02, state=["cold", "warm"], **grid))
+    assert "packed (shards: " in sheet.title and "90 images, data.shuffle=block" in sheet.title
+    assert len(sheet.rows) == 4 and all(float(row[4] or 0) > 0 for row in sheet.rows)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_bytes_of_a_pass_are_read_once(overrides: tuple[str, ...], workers: int, checked: None) -> None:
+    patient = Patient(composed(overrides))
+    files = Files(patient.samples, [])
+    order = patient.samples.rows[:48].copy()
+    found = read(files, Setting("cold", workers, 4, 8), 48 // (8 * workers))
+    sizes = [Path(patient.samples.index.path(row)).stat().st_size for row in order.tolist()]
+    assert (found.num_batches, found.num_files, found.num_bytes) == (6, 48, sum(sizes))
+
+
+def test_warm_files_are_never_dropped(overrides: tuple[str, ...], checked: None) -> None:
+    patient = Patient(composed(overrides))
+    setting = Setting("warm", 1, 1, 8)
+    files = Files(patient.samples, [setting])
+    warm = set(files.rows(setting, 200)[0].tolist())
+    assert len(warm) == 90 // 4  # and not the same batch again and again
+    for _ in range(20):
+        assert warm.isdisjoint(files.rows(Setting("cold", 1, 1, 8), 64)[0].tolist())
+
+
+def test_files_that_cannot_be_read_are_told(tmp_path: Path, checked: None) -> None:
+    own = write_images(tmp_path / "images", num_classes=3, per_class=30)
+    patient = Patient(composed((f"data.root={own}", f"data.cache_dir={tmp_path}/cache")))
+    files = Files(patient.samples, [Setting("warm", 2, 4, 8)])
+    images = [Path(patient.samples.index.path(row)) for row in patient.samples.rows.tolist()]
+    for image in images[:3]:
+        image.unlink()
+    found = read(files, Setting("cold", 1, 4, 8), 2)
+    assert (found.num_files, found.num_unread) == (13, 3)
+    for image in (own / "train").rglob("*.JPEG"):
+        image.unlink()
+    with pytest.raises(TurnFailed, match=r"cannot read .*: No such file or directory"):
+        read(files, Setting("warm", 2, 4, 8), 1)
+    with pytest.raises(DataError, match=r"none of 22 files under .* can be read \(data.root\): .*No such file"):
+        files.bring()
+
+
+def test_a_turn_is_as_long_as_the_batches_after_the_first_say(
+    overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, checked: None
+) -> None:
+    """The first batch takes 0.5 s and each other one 0.125 s; there are 11 batches on storage."""
+    nums: list[int] = []
+
+    def slow_at_first(files: Files, setting: Setting, num_each: int) -> ReadPass:
+        nums.append(num_each)
+        return ReadPass(0.375 + num_each / 8, num_each, 8 * num_each, 8000 * num_each)
+
+    monkeypatch.setattr(study_read, "read", slow_at_first)
+    patient = Patient(composed(overrides))
+    warm, cold = Setting("warm", 1, 1, 8), Setting("cold", 1, 1, 8)
+    files = Files(patient.samples, [cold])
+    assert turn(files, warm, 16).seconds == 16
+    assert nums == [1, 8, 125]
+    assert turn(files, warm, 0.1).num_batches == 1
+    short = turn(files, cold, 16)
+    assert nums[4:] == [1, 8, 11]
+    (note,) = used_up(files, {cold: [short]}, 16)
+    assert note.startswith(
+        "90 files on storage were used up before the time in 1 of 1 cold turns, the shortest after 1.8 s"
+    )
+    assert not [*used_up(files, {cold: [short]}, 2)]
+    assert not [*used_up(files, {warm: [short]}, 16)]
+
+
+def test_too_few_files_are_named(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:
+    with pytest.raises(
+        ConfigError, match=r"study=read: cold, workers 1.*batch 256: only 90 files; set study.batch_size="
+    ):
+        run(small_request("read", tmp_path, *overrides, **GRID | {"batch_size": [256]}, state=["cold"]))
+
+
+def test_an_unknown_state_is_refused(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:
+    with pytest.raises(ConfigError, match="study=read: state=tepid must be 'cold' or 'warm'"):
+        run(small_request("read", tmp_path, *overrides, state=["tepid"]))
+
+
+def test_blocks_keep_neighbours_together() -> None:
+    rows = in_blocks(103, 8)
+    assert sorted(rows.tolist()) == list(range(96))
+    assert all((np.diff(block) == 1).all() and block[0] % 8 == 0 for block in rows.reshape(-1, 8))
+
+
+def passes(megabytes: float, num_unread: int = 0, *, is_cold: bool = False) -> list[ReadPass]:
+    """Five turns of a second each, of files of 100 kB in batches of 10."""
+    num_files, num_bytes = int(10 * megabytes), int(1e6 * megabytes)
+    return [
+        ReadPass(1.0, int(megabytes), num_files, num_bytes + i * num_bytes // 100, num_unread, is_cold)
+        for i in range(5)
+    ]
+
+
+def test_rates_and_what_the_kernel_says_of_cold_files() -> None:
+    cold = Setting("cold", 1, 1, 10)
+    deep, warm = Setting("cold", 1, 64, 10), Setting("warm", 1, 1, 10)
+    sheet = read_sheet({cold: passes(10, is_cold=True), deep: passes(500), warm: passes(900)}, "a folder")
+    assert [row[-1] for row in sheet.rows] == ["verified", "unverified", None]
+    assert sheet.rows[1][4:8] == (510.0, "500.0-520.0", 5000.0, 1 / 500)
+    assert (
+        "50.00 times as much as cold, workers 1, in flight 1, batch 10 (geometric means over the rounds): faster"
+        in sheet.notes[0]
+    )
+    assert any(note.startswith("Unverified") for note in sheet.notes)
+    assert [(curve.name, curve.x) for curve in sheet.plots[0].series] == [
+        ("cold, workers 1", (1, 64)),
+        ("warm, workers 1", (1,)),
+    ]
+
+
+def test_cold_files_that_are_verified_need_no_word() -> None:
+    cold = Setting("cold", 2, 1, 10)
+    notes = read_sheet({cold: passes(9, is_cold=True)}, "").notes
+    assert not any(note.startswith("Unverified") or "could not be read" in note for note in notes)
+
+
+def test_a_cold_setting_is_verified_in_all_rounds_or_not() -> None:
+    found = {Setting("cold", 1, 1, 10): [*passes(10, is_cold=True), *passes(10)]}
+    assert read_sheet(found, "").rows[0][-1] == "unverified"
+
+
+def test_files_that_could_not_be_read_are_counted() -> None:
+    sheet = read_sheet({Setting("cold", 1, 1, 10): passes(10, 20, is_cold=True)}, "")
+    assert any(note.startswith("100 of 600 files could not be read") for note in sheet.notes)

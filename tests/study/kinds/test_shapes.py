@@ -1,0 +1,138 @@
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import conv2d, linear
+from torch.utils.flop_counter import FlopCounterMode
+
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.study.kinds import shapes
+from imagenet_opt.study.kinds.shapes import (
+    BATCH,
+    CHANNELS,
+    OUTPUTS,
+    convolution,
+    last_layer,
+    multiple_of,
+    neighbour,
+    padded_share,
+    run,
+    sheet_of,
+)
+from imagenet_opt.study.kinds.synthetic_step import subject_of
+from tests.study.studies import TINY, small_request
+
+CPU = (*TINY, "trainer.accelerator=cpu")
+
+
+def test_all_sizes_take_turns(tmp_path: Path, checked: None) -> None:
+    few = {"channels": [7, 8], "batches": [8, 9], "outputs": [8, 9]}
+    (sheet,) = run(small_request("shapes", tmp_path, *CPU, seconds=0.001, **few))
+    assert [row[:3] for row in sheet.rows] == [
+        *((CHANNELS, "7", None), (CHANNELS, "8", "8")),
+        *((BATCH, "8", "8"), (BATCH, "9", None)),
+        *((OUTPUTS, "8", "8"), (OUTPUTS, "9", None)),
+    ]
+    assert [row[6] for row in sheet.rows] == ["8", None, None, "8", None, "8"]
+    assert "on the CPU" in sheet.title
+    assert "This ran on the CPU." in sheet.notes[3]
+    assert [row[9] is None for row in sheet.rows] == [row[6] is None for row in sheet.rows]
+    assert len(sheet.plots) == 3
+
+
+def test_a_size_that_no_memory_holds_says_so_and_is_compared_with_nothing(tmp_path: Path, checked: None) -> None:
+    """1000 would be compared with the multiple of 64; no convolution is left."""
+    few = {"channels": [10**9, 10**9 + 1], "batches": [8, 9], "outputs": [1000, 1001, 64 * 10**12]}
+    (sheet,) = run(small_request("shapes", tmp_path, *CPU, seconds=0.001, **few))
+    assert [row[:2] for row in sheet.rows] == [(BATCH, "8"), (BATCH, "9"), (OUTPUTS, "1000"), (OUTPUTS, "1001")]
+    assert [row[6] for row in sheet.rows] == [None, "8", None, "1000"]
+    failed = [note.partition(": ")[2] for note in sheet.notes[:3]]
+    assert [reason.partition(":")[0] for reason in failed] == [
+        *(f"channels, {size}" for size in few["channels"]),
+        f"outputs, {64 * 10**12}",
+    ]
+    assert len(sheet.plots) == 2
+
+
+def test_a_study_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> None:
+    asked = small_request("shapes", tmp_path, *CPU, seconds=0.001, channels=[7, 8], batches=[8, 9], outputs=[8, 9])
+    measure, num_left = shapes.seconds_per_call, 6
+
+    def stopped(*given: Any, **options: Any) -> float:
+        nonlocal num_left
+        if not num_left:
+            raise KeyboardInterrupt
+        num_left -= 1
+        return measure(*given, **options)
+
+    monkeypatch.setattr(shapes, "seconds_per_call", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(asked)
+    num_left = 6  # of the second round
+    (sheet,) = run(asked)
+    assert num_left == 0
+    assert run(asked) == [sheet]
+
+
+def test_flops_are_those_that_torch_counts(checked: None) -> None:
+    def counted(layer: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> int:
+        for tensor in tensors:
+            tensor.requires_grad_()
+        with FlopCounterMode(display=False) as counter:
+            torch.autograd.grad(layer(*tensors).sum(), tensors)
+        return counter.get_total_flops()
+
+    subject = subject_of(CPU)
+    images, weights = torch.ones(4, 12, 2, 2), torch.ones(12, 12, 3, 3)
+    assert convolution(subject, 12).flops == counted(partial(conv2d, padding=1), images, weights)
+    for varies, num_images, outputs in ((BATCH, 5, 1000), (OUTPUTS, 4, 7)):
+        layer = last_layer(subject, varies, 5 if varies == BATCH else 7)
+        assert layer.flops == counted(linear, torch.ones(num_images, 2048), torch.ones(outputs, 2048))
+        assert layer.num_images == num_images
+
+
+def test_a_size_off_the_multiples_is_compared_flop_for_flop(checked: None) -> None:
+    """Twice the time for hardly more work is half the speed."""
+    subject = subject_of(CPU)
+    even, odd = last_layer(subject, OUTPUTS, 256), last_layer(subject, OUTPUTS, 257)
+    sheet = sheet_of([(even, [1.0] * 6), (odd, [2.0 * 257 / 256] * 6)], subject)
+    row = next(row for row in sheet.rows if row[1] == "257")
+    assert row[6:] == ("256", pytest.approx(0.5), "0.50-0.50", "slower", pytest.approx(257 / 264))
+    assert "last layer: outputs 257 (0.50)" in sheet.notes[0]
+
+
+def test_a_tiny_layer_has_digits(checked: None) -> None:
+    layer = last_layer(subject_of(CPU), OUTPUTS, 8)
+    sheet = sheet_of([(layer, [layer.flops / 1e9 / rate for rate in (0.031, 0.033, 0.034)])], subject_of(CPU))
+    assert sheet.texts()[0][4:6] == ["0.033", "0.031-0.034"]
+
+
+@pytest.mark.parametrize("channels", [[], [0, 8]])
+def test_a_key_that_cannot_be_is_named(channels: list[int], tmp_path: Path, checked: None) -> None:
+    with pytest.raises(ConfigError, match="study=shapes: channels"):
+        run(small_request("shapes", tmp_path, *CPU, channels=channels))
+
+
+SIZES = (248, 252, 255, 256, 257, 260, 264)
+
+
+def test_multiples() -> None:
+    assert [multiple_of(size) for size in SIZES] == [8, 1, 1, 64, 1, 1, 8]
+
+
+@pytest.mark.parametrize(("size", "other"), [(252, 256), (255, 256), (257, 256), (260, 264), (248, 256), (256, None)])
+def test_a_size_is_compared_with_the_nearest_better_one(size: int, other: int | None) -> None:
+    assert neighbour(size, SIZES) == other
+
+
+def test_nothing_better_nothing_to_compare_with() -> None:
+    assert neighbour(7, (5, 7)) is None
+
+
+def test_filling_up_wastes_the_rest() -> None:
+    assert padded_share(256, 8, 2) == 1
+    assert padded_share(257, 8, 1) == pytest.approx(257 / 264)
+    assert padded_share(257, 8, 2) == pytest.approx((257 / 264) ** 2)

@@ -1,0 +1,66 @@
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.fabric import Fabric
+
+from imagenet_opt.errors import ConfigError, UnknownModel
+from imagenet_opt.study.kinds.synthetic_step import subject_of, types_of
+from tests.study.studies import TINY
+
+CPU = "trainer.accelerator=cpu"
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true", "64-true"])
+def test_types_are_those_that_lightning_computes_with(precision: str) -> None:
+    fabric = Fabric(accelerator="cpu", devices=1, precision=precision)  # type: ignore[arg-type]
+    net = fabric.setup_module(torch.nn.Linear(2, 2))
+    with fabric.autocast():
+        product = net.module(torch.ones(1, 2, dtype=net.module.weight.dtype))
+    assert types_of(precision) == (net.module.weight.dtype, product.dtype)
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.precision=transformer-engine"):
+        types_of("transformer-engine")
+
+
+def test_a_step_as_configured(checked: None) -> None:
+    subject = subject_of((*TINY, CPU, "trainer.precision=bf16-mixed", "callbacks.acceleration.channels_last=true"))
+    net, (images, labels) = subject.net(), subject.batch()
+    assert images.shape == (4, 3, 32, 32)
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert images.dtype == torch.float32
+    with subject.autocast():
+        assert net(images).dtype == torch.bfloat16
+    before = [parameter.clone() for parameter in net.parameters()]
+    optimizer = subject.build_optimizer(net)
+    subject.loss(net, images, labels).backward()
+    optimizer.step()
+    torch.testing.assert_close(list(net.parameters()), before, rtol=0, atol=0)
+    assert "resnet10t, 4 images of 32 pixels, bf16-mixed, on the CPU" in str(subject)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "what"),
+    [
+        ((), ("resnet50", 224, 256, 1000)),
+        (("model.name=resnet18", "data.image_size=64"), ("resnet18", 64, 256, 1000)),
+        (("data.root=/nowhere",), ("resnet50", 224, 256, 1000)),
+        (("data=demo",), ("resnet10t", 48, 50, 1000)),
+        (("+experiment=demo",), ("resnet10t", 48, 50, 1000)),
+    ],
+)
+def test_without_a_word_on_data_it_is_imagenet(
+    overrides: tuple[str, ...], what: tuple[object, ...], checked: None
+) -> None:
+    found = subject_of((*overrides, CPU))
+    assert (found.network["name"], found.image_size, found.num_images, found.network["num_classes"]) == what
+
+
+def test_mistakes_are_named(checked: None, tmp_path: Path) -> None:
+    with pytest.raises(UnknownModel, match="resnet5O"):
+        subject_of((*TINY, CPU, "model.name=resnet5O")).net()
+    for wrong in ("data.batch_size=auto", "data.batch_size=0", "data.image_size=abc", "data.image_size=1.5"):
+        with pytest.raises(ConfigError, match=f"{wrong} must be a whole number"):
+            subject_of((*TINY, CPU, wrong))

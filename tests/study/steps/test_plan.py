@@ -1,0 +1,236 @@
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from imagenet_opt.config.overrides import complete, config_folder
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.study.request import read_study
+from imagenet_opt.study.steps.plan import Plan, Row, StepsFile
+
+STEPS = [
+    {"name": "a", "overrides": ["x=1"]},
+    {"name": "on a GPU", "overrides": ["y=1"], "needs": "gpu"},
+    {"name": "b", "overrides": ["z=1"], "other_loss": "another batch", "batch_factor": 1.5},
+    {"name": "c", "overrides": ["w=1"]},
+]
+REPLACING = [
+    {"name": "a", "overrides": ["x=1"]},
+    {"name": "b", "overrides": ["z=1"]},
+    {"name": "b2", "overrides": ["z=2"], "instead_of": "b"},
+    {"name": "b3", "overrides": ["z=3"], "instead_of": "b"},
+    {"name": "c", "overrides": ["w=1"]},
+]
+
+
+def plan(order: str, *, steps: list[dict[str, Any]] = STEPS, has_gpu: bool = False, mixed: str = "bf16-mixed") -> Plan:
+    file = StepsFile.model_validate({"order": order, "start": ["s=1"], "steps": steps})
+    return Plan(file, ("data.root=d",), batch_size=64, has_gpu=has_gpu, mixed=mixed)
+
+
+def row(made: Plan, name: str) -> Row:
+    return next(row for row in made.rows if row.name == name)
+
+
+def shipped(name: str, *given: str, has_gpu: bool = True) -> Plan:
+    _, found = read_study(name, config_folder() / "study")
+    return Plan(StepsFile.model_validate(found.model_extra), given, batch_size=50, has_gpu=has_gpu, mixed="bf16-mixed")
+
+
+def composed(*words: str) -> DictConfig:
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return compose("train", complete(list(words)))
+
+
+def acceleration(config: DictConfig) -> dict[str, Any]:
+    return {str(key): value for key, value in config.callbacks.acceleration.items() if key != "_target_"}
+
+
+def test_each_step_of_a_ladder_stands_on_those_before_it() -> None:
+    ladder = plan("cumulative")
+    assert [row.name for row in ladder.rows] == ["start", "a", "b", "c"]
+    assert ladder.absent == {"on a GPU": "there is no GPU here"}
+    assert ladder.overrides_of(row(ladder, "start")) == ("data.root=d", "s=1")
+    assert ladder.overrides_of(row(ladder, "c")) == ("data.root=d", "s=1", "x=1", "z=1", "data.batch_size=96", "w=1")
+    assert ladder.pair(row(ladder, "c")) == ("c", "b")
+    losses = {name: ladder.other_loss(row(ladder, name)) for name in "abc"}
+    assert losses == {"a": None, "b": "another batch", "c": None}, "c is compared with b, which has that batch too"
+
+
+def test_a_step_that_fails_is_no_ground_for_those_after_it() -> None:
+    ladder = plan("cumulative", has_gpu=True)
+    ladder.drop(row(ladder, "b"), first_round=True)
+    assert ladder.overrides_of(row(ladder, "c")) == ("data.root=d", "s=1", "x=1", "y=1", "w=1")
+    assert ladder.pair(row(ladder, "c")) == ("c", "on a GPU")
+    assert ladder.other_loss(row(ladder, "c")) is None
+    assert ladder.notes() == []
+
+
+def test_what_has_been_measured_stays_what_it_was_when_a_step_fails_later() -> None:
+    ladder = plan("cumulative")
+    before = ladder.overrides_of(row(ladder, "c"))
+    ladder.drop(row(ladder, "b"), first_round=False)
+    assert ladder.overrides_of(row(ladder, "c")) == before
+    assert ladder.pair(row(ladder, "c")) == ("c", "a")
+    assert ladder.other_loss(row(ladder, "c")) == "another batch", "it has b, and what it is compared with has not"
+    assert ladder.notes() == ["c was measured on top of b, which failed later: its worth includes that."]
+
+
+def test_steps_that_replace_one_are_compared_with_the_same_and_no_ground_for_others() -> None:
+    ladder = plan("cumulative", steps=REPLACING)
+    for name, word in {"b": "z=1", "b2": "z=2", "b3": "z=3"}.items():
+        assert ladder.overrides_of(row(ladder, name)) == ("data.root=d", "s=1", "x=1", word)
+        assert ladder.pair(row(ladder, name)) == (name, "a")
+    assert ladder.overrides_of(row(ladder, "c")) == ("data.root=d", "s=1", "x=1", "z=1", "w=1")
+    assert ladder.pair(row(ladder, "c")) == ("c", "b")
+    assert ladder.alternatives() == [["a"], ["b", "b2", "b3"], ["c"]]
+
+
+def test_where_the_replaced_step_fails_the_others_stand_as_they_did() -> None:
+    ladder = plan("cumulative", steps=REPLACING)
+    ladder.drop(row(ladder, "b"), first_round=True)
+    assert ladder.overrides_of(row(ladder, "b2")) == ("data.root=d", "s=1", "x=1", "z=2")
+    assert ladder.overrides_of(row(ladder, "c")) == ("data.root=d", "s=1", "x=1", "w=1")
+    assert ladder.pair(row(ladder, "c")) == ("c", "a")
+
+
+def test_alone_steps_that_replace_each_other_are_compared_with_the_start() -> None:
+    alone = plan("alone", steps=REPLACING)
+    assert alone.overrides_of(row(alone, "b2")) == ("data.root=d", "s=1", "z=2")
+    assert alone.pair(row(alone, "b2")) == ("b2", "start")
+    assert alone.alternatives() == [["a"], ["b", "b2", "b3"], ["c"]]
+
+
+@pytest.mark.parametrize(
+    ("order", "steps", "message"),
+    [
+        ("cumulative", [{"name": "a", "instead_of": "b"}, {"name": "b"}], "a: instead_of=b must be .*: there is none"),
+        (
+            "alone",
+            [*REPLACING, {"name": "d", "instead_of": "b2"}],
+            "d: instead_of=b2 must be .*replaces none.*: a, b, c",
+        ),
+        ("leave_one_out", REPLACING, "b2: instead_of=b contradicts order: leave_one_out"),
+    ],
+)
+def test_what_a_step_replaces_is_one_before_it(order: str, steps: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan(order, steps=steps)
+
+
+@pytest.mark.parametrize("order", ["alone", "leave_one_out"])
+def test_where_steps_do_not_build_on_each_other_a_failure_changes_no_other_row(order: str) -> None:
+    made = plan(order)
+    before = [made.overrides_of(one) for one in made.rows]
+    made.drop(row(made, "b"), first_round=True)
+    assert [made.overrides_of(one) for one in made.rows] == before
+    assert made.notes() == []
+
+
+@pytest.mark.parametrize("word", ["allow_targets=[os]", "+hydra.run.dir=/tmp", "hydra/launcher=slurm"])
+def test_a_strangers_file_says_nothing_that_only_the_user_may(word: str) -> None:
+    with pytest.raises(ConfigError, match="say it on the command line"):
+        plan("alone", steps=[{"name": "a", "overrides": [word]}])
+
+
+def test_alone_every_step_stands_on_the_start() -> None:
+    alone = plan("alone")
+    assert alone.overrides_of(row(alone, "c")) == ("data.root=d", "s=1", "w=1")
+    assert alone.pair(row(alone, "c")) == ("c", "start")
+    assert alone.other_loss(row(alone, "c")) is None
+
+
+def test_left_out_a_step_is_worth_what_all_have_over_the_rest() -> None:
+    rest = plan("leave_one_out")
+    assert rest.overrides_of(rest.rows[0]) == ("data.root=d", "s=1", "x=1", "z=1", "data.batch_size=96", "w=1")
+    assert rest.overrides_of(row(rest, "a")) == ("data.root=d", "s=1", "z=1", "data.batch_size=96", "w=1")
+    assert rest.pair(row(rest, "a")) == ("all of them", "a")
+
+
+def test_names_must_tell_the_steps_apart() -> None:
+    with pytest.raises(ConfigError, match="each with a name of its own, found a, a"):
+        plan("alone", steps=[{"name": "a"}, {"name": "a"}])
+
+
+@pytest.mark.parametrize(("size", "factor", "batch"), [(256, 1.5, 384), (50, 1.5, 72), (6, 1.5, 9), (1, 0.5, 1)])
+def test_a_batch_becomes_a_multiple_of_eight_unless_it_is_small(size: int, factor: float, batch: int) -> None:
+    file = StepsFile.model_validate({"order": "alone", "steps": [{"name": "a", "batch_factor": factor}]})
+    made = Plan(file, (), batch_size=size, has_gpu=False, mixed="32-true")
+    assert made.overrides_of(row(made, "a")) == (f"data.batch_size={batch}",)
+
+
+def test_mixed_precision_that_is_none_here_is_left_out() -> None:
+    steps = [{"name": "mixed", "overrides": ["trainer.precision=mixed"]}, STEPS[0]]
+    assert plan("cumulative", steps=steps).absent == {}
+    made = plan("cumulative", steps=steps, mixed="32-true")
+    assert made.absent == {"mixed": "mixed is 32-true on this CPU"}
+    assert made.pair(row(made, "a")) == ("a", "start")
+
+
+def test_what_the_start_undoes_of_the_command_line_is_known() -> None:
+    given = ("trainer.precision=bf16-mixed", "callbacks.mixing.mode=off", "data.copies=pageable", "data.batch_size=8")
+    assert shipped("ladder", *given).replaced() == [("trainer.precision=bf16-mixed", "trainer.precision=32-true")]
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("compile", {}),
+        ("compile, full graph", {"fullgraph": True}),
+        ("compile, reduce-overhead", {"compile_mode": "reduce-overhead"}),
+        ("compile, max-autotune", {"compile_mode": "max-autotune"}),
+        ("compile and a CUDA graph", {"cuda_graph": True}),
+    ],
+)
+def test_each_way_to_compile_says_all_that_it_is_by_itself(name: str, more: dict[str, Any]) -> None:
+    """Whether what it replaces worked or not, was worth keeping or not."""
+    ladder = shipped("ladder", "data.root=/data")
+    step = row(ladder, name).step
+    assert step is not None
+    if name != "compile":
+        ladder.drop(row(ladder, "compile"), first_round=True)
+    ways = {"compile": True, "compile_mode": "default", "fullgraph": False, "cuda_graph": False} | more
+    for words in (
+        ladder.overrides_of(row(ladder, name)),
+        ("data.root=/data", *ladder.file.lasting, *ladder.words(step)),
+    ):
+        assert ways.items() <= acceleration(composed(*words)).items()
+
+
+def test_the_ladder_climbs_in_the_order_in_which_it_is_read() -> None:
+    ladder = shipped("ladder")
+    stood_on = [name for name, *_ in ladder.alternatives()]
+    words = ["pinned", "ahead", "mixed", "TF32", "channels_last", "cuDNN", "fused", "None", "compile", "mixup"]
+    assert all(word in name for word, name in zip([*words, "region decode", "GPU", "batch"], stood_on, strict=True))
+    assert [made for made in ladder.alternatives() if len(made) > 1] == [
+        ["mixed precision", "float16"],
+        [
+            "compile",
+            "compile, full graph",
+            "compile, reduce-overhead",
+            "compile, max-autotune",
+            "compile and a CUDA graph",
+        ],
+    ]
+    assert row(ladder, "region decode").step == shipped("ladder", has_gpu=False).rows[-2].step, "not for GPUs alone"
+
+
+@pytest.mark.parametrize("name", ["ladder", "leave_one_out", "checklist"])
+def test_regions_are_decoded_by_a_step_of_its_own(name: str) -> None:
+    made = shipped(name, "data.root=/data")
+    step, first = row(made, "region decode"), made.rows[0]
+    parts = [composed(*made.overrides_of(one)).data.region_decode for one in (made.base_of(step), step)]
+    assert parts == ([True, False] if name == "leave_one_out" else [False, True])
+    assert made.other_loss(step) is None, "its pixels are the same"
+    assert composed(*made.overrides_of(first)).data.region_decode == (name == "leave_one_out")
+
+
+def test_all_that_can_be_on_at_once_is_and_each_is_left_out_once() -> None:
+    made = shipped("leave_one_out", "data.root=/data")
+    whole = composed(*made.overrides_of(made.rows[0]))
+    switches = {name for name, value in acceleration(whole).items() if value is True}
+    assert switches == {"channels_last", "tf32", "cudnn_benchmark", "compile", "cuda_graph"}
+    assert whole.callbacks.mixing.mode == "on"
+    without = composed(*made.overrides_of(row(made, "CUDA graph")))
+    assert acceleration(without) == acceleration(whole) | {"cuda_graph": False}

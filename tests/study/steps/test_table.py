@@ -1,0 +1,112 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.study.steps.apply import why_not
+from imagenet_opt.study.steps.outcome import Outcome
+from imagenet_opt.study.steps.parity import Parity
+from imagenet_opt.study.steps.plan import Plan, StepsFile
+from imagenet_opt.study.steps.table import gaps, sheets
+from tests.study.studies import small_request, speed
+
+
+@pytest.fixture
+def outcome() -> Outcome:
+    steps = [{"name": name, "overrides": [f"model.drop_rate={name}"]} for name in ("fast", "lossy", "slow", "broken")]
+    steps += [{"name": "graph", "overrides": ["a=b"], "needs": "gpu"}]
+    file = StepsFile.model_validate({"order": "alone", "steps": steps})
+    request = replace(small_request("ladder", Path()), repeats=4, parity_steps=10, price_per_hour=2.0)
+    found = Outcome(Plan(file, (), batch_size=64, has_gpu=False, mixed="32-true"), request, cold=True)
+    rounds = [1.0, 0.7, 1.05, 0.9]  # the machine's moods
+    wobble = [1.0, 1.01, 0.99, 1.0]
+    for name, times in {"start": 1.0, "fast": 1.5, "lossy": 1.4, "slow": 0.6}.items():
+        mixed = zip(rounds, wobble if name == "fast" else wobble[::-1], strict=True)
+        found.speeds[name] = [speed(1000 * times * mood * noise, 100 * mood) for mood, noise in mixed]
+    found.failures["broken"] = "out of memory"
+    found.losses = {"start": {0: [6.9, 6.5], 1: [6.9, 6.4]}, "fast": {0: [6.9, 6.6]}}
+    found.parities = {"fast": Parity(0.1, 0.2), "lossy": Parity(0.3, 0.2), "slow": Parity(0.1, 0.2)}
+    return found
+
+
+def test_the_table_says_what_a_step_is_worth_and_what_holds_it_up(outcome: Outcome) -> None:
+    sheet, _ = sheets(outcome)
+    rows = {row[0]: row for row in sheet.texts()}
+    assert rows["start"][1:6] == ["950", "-", "95", "-", "10%"]
+    assert rows["fast"][2].startswith("1.50 x (1.4") and rows["fast"][2].endswith("faster")
+    assert rows["fast"][4] == "1.00 x (1.00 to 1.00) no difference"
+    assert rows["slow"][2].startswith("0.60 x") and rows["slow"][2].endswith("slower")
+    assert rows["broken"][1] == "failed" and "broken failed: out of memory." in sheet.notes
+    headings = [column.heading for column in sheet.columns]
+    assert headings.index("worth alone") == 2 and headings.index("worth in the pipeline") == 4
+    assert rows["start"][headings.index("M images per $")] == "0.2"  # 95 a second, 3600 seconds, 2 $
+    assert rows["lossy"][headings.index("loss")] == "DIFFERS: 0.300, seeds 0.200"
+    assert any("Images/s are medians of the rounds, ratios those of geometric means" in note for note in sheet.notes)
+
+
+def held_up(outcome: Outcome) -> list[str]:
+    return [note for note in sheets(outcome)[0].notes if note.startswith("With fast the network alone does 1,42")]
+
+
+def test_what_holds_the_network_up_is_a_bottleneck_only_where_the_device_waits(outcome: Outcome) -> None:
+    (note,) = held_up(outcome)
+    assert "on a CPU the loader computes on the network's cores" in note and "worth nothing" not in note
+    on_gpu = [one | {"kernel_seconds": 0.01, "step_seconds": 0.02} for one in outcome.speeds["fast"]]
+    outcome.speeds["fast"] = on_gpu
+    (note,) = held_up(outcome)
+    assert "behind that bottleneck a faster network is worth nothing" in note and "doctor" in note
+    outcome.speeds["fast"] = [one | {"busy": 0.93} for one in on_gpu]
+    assert not held_up(outcome)
+
+
+def test_launches_that_leave_no_gap_are_told_beforehand(outcome: Outcome) -> None:
+    assert gaps(outcome) is None  # no GPU
+    outcome.speeds["start"] = [speed(1000, 100, step_seconds=0.1, kernel_seconds=0.099)] * 4
+    assert any("a CUDA graph cannot matter" in note for note in sheets(outcome)[0].notes)
+    outcome.speeds["start"] = [speed(1000, 100, step_seconds=0.1, kernel_seconds=0.0)]
+    assert str(gaps(outcome)).startswith("start: kernel times could not be seen: CUPTI needs permission: start the")
+
+
+def test_a_queue_that_was_not_used_up_is_told(outcome: Outcome) -> None:
+    assert not any("--seconds" in note for note in sheets(outcome)[0].notes)
+    outcome.speeds["fast"][2]["steady"], outcome.speeds["slow"][2]["steady"] = 1.0, 0.0
+    note = next(note for note in sheets(outcome)[0].notes if "Raise --seconds" in note)
+    assert note.startswith("Raise --seconds: in slow the queue was not used up")
+
+
+def test_other_programs_get_everything_as_numbers(outcome: Outcome) -> None:
+    sheet, _ = sheets(outcome)
+    rows = {row["name"]: row for row in sheet.data["rows"]}
+    assert list(rows) == ["start", "fast", "lossy", "slow", "broken", "graph"] and sheet.data["cold"] is True
+    fast = rows["fast"]
+    assert fast["overrides"] == ["model.drop_rate=fast"] and fast["compared_with"] == "start"
+    assert [one["full"] for one in fast["speeds"]] == pytest.approx([100, 70, 105, 90])
+    assert fast["ratios"]["compute"]["ratio"] == pytest.approx(1.5, rel=0.01)
+    assert 1.4 < fast["ratios"]["compute"]["low"] < 1.5 < fast["ratios"]["compute"]["high"] < 1.6
+    assert fast["ratios"]["full"]["verdict"] == "no difference"
+    assert fast["losses"] == {0: [6.9, 6.6]} and fast["parity"] == {"distance": 0.1, "spread": 0.2, "agrees": True}
+    assert rows["start"]["ratios"] == {} and rows["start"]["losses"][1] == [6.9, 6.4]
+    assert (rows["broken"]["failure"], rows["broken"]["speeds"]) == ("out of memory", [])
+    assert rows["graph"] == {
+        "name": "graph",
+        "overrides": ["a=b"],
+        "failure": "left out: there is no GPU here",
+    }
+
+
+def test_what_each_row_sets_is_a_table(outcome: Outcome) -> None:
+    rows = sheets(outcome)[1].texts()
+    assert rows[:2] == [["start", "none", "-"], ["fast", "model.drop_rate=fast", "start"]]
+    assert rows[-1] == ["graph", "a=b", "-"]
+
+
+def test_only_what_is_faster_somewhere_slower_nowhere_and_learns_the_same_is_kept(outcome: Outcome) -> None:
+    reasons = {row.name: why_not(outcome, row) for row in outcome.plan.rows if row.step is not None}
+    assert reasons["fast"] is None
+    assert "another loss" in str(reasons["lossy"])
+    outcome.parities["fast"] = "failed: the loss is NaN"
+    assert why_not(outcome, outcome.plan.rows[1]) == "its loss was not compared (failed: the loss is NaN)"
+    del outcome.parities["fast"]
+    assert why_not(outcome, outcome.plan.rows[1]) == "its loss was not compared (--parity 0)"
+    assert "slower" in str(reasons["slow"])
+    assert reasons["broken"] == "failed"

@@ -1,0 +1,67 @@
+"""Turns of a study in this process, on a device that holds a few images."""
+
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.errors import ConfigError, OutOfMemory
+from imagenet_opt.probe.testbed import Patient, at_one_size
+from imagenet_opt.study.steps.worker import LossJob, SpeedJob, losses, speed
+from tests.config.test_build import composed
+from tests.conftest import hold_images
+from tests.study.studies import TINY
+
+WHY = r"^4 images at once do not fit into the device's memory .*; set model\.micro_batch_size=2, "
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> tuple[str, ...]:
+    monkeypatch.chdir(tmp_path)
+    own = (f"data.cache_dir={tmp_path}/cache", "data.num_train=100", "data.num_val=20", "data.num_workers=0")
+    return (*TINY, *own, "trainer.accelerator=cpu")
+
+
+def test_memory_that_runs_out_is_a_turn_that_failed(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    hold_images(3, monkeypatch)
+    with pytest.raises(OutOfMemory, match=WHY):
+        speed(SpeedJob(small, 0.1, cold=False))
+    with pytest.raises(OutOfMemory, match=WHY):
+        losses(LossJob(small, steps=2))
+
+
+@pytest.mark.slow
+def test_micro_batches_that_were_asked_for_stay(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    hold_images(2, monkeypatch)
+    asked = (*small, "model.micro_batch_size=2")
+    found = speed(SpeedJob(asked, 0.1, cold=False))
+    assert found["batch_size"] == 4 and found["steady"] in (0.0, 1.0)
+    assert all(float(found[name] or 0) > 0 for name in ("compute", "full", "memory_gib", "step_seconds"))
+    assert found["step_seconds"] == pytest.approx(4 / float(found["compute"] or 0)), "from one step to the next"
+    assert 0 < float(found["busy"] or 0) <= 1
+    assert found["compile_seconds"] is None and found["kernel_seconds"] is None
+    assert len(losses(LossJob(asked, steps=2))) == 2
+
+
+def test_all_is_measured_at_the_largest_size_of_the_run(
+    small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    growing = ("+callbacks=resolution_schedule", "callbacks.resolution_schedule.start=32")
+    config = composed(tmp_path, *small, *growing, "callbacks.resolution_schedule.end=160")
+    patients = [Patient(config), Patient(config.copy())]
+    assert [patient.how.image_size for patient in patients] == [160, 160]
+    assert "resolution_schedule" not in patients[0].config.callbacks
+    assert capsys.readouterr().err.count("images grow to 160 pixels (callbacks.resolution_schedule)") == 1
+
+
+def test_a_schedule_of_sizes_that_cannot_be_is_told(tmp_path: Path) -> None:
+    config = composed(tmp_path, "+callbacks=resolution_schedule", "callbacks.resolution_schedule.end=large")
+    with pytest.raises(ConfigError, match=r"callbacks\.resolution_schedule\.end=large must be"):
+        at_one_size(config)
+
+
+def test_a_run_of_several_processes_is_told_that_one_is_measured(
+    small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        Patient(composed(tmp_path, *small, "trainer.devices=7"))
+    assert capsys.readouterr().err.count("7 processes (trainer.devices): measured with one") == 1

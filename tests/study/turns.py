@@ -1,0 +1,52 @@
+"""Studies of steps whose processes answer at once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from imagenet_opt.measure.stats.rounds import TurnFailed
+from imagenet_opt.study.steps.outcome import Outcome, Speed
+from imagenet_opt.study.steps.plan import Plan, StepsFile, key_of
+from imagenet_opt.study.steps.worker import SpeedJob
+from tests.study.studies import TINY, small_request
+
+Words = tuple[str, ...]
+
+
+@dataclass
+class Processes:
+    """In the place of `call_apart`. times: by override, what it makes of 1000 images/s. curve: losses with overrides.
+    fails: whether a process with these overrides does, by its number from 1."""
+
+    times: dict[str, float] = field(default_factory=dict)
+    curve: Callable[[Words], list[float]] = lambda words: [1.0]
+    fails: Callable[[Words, int], bool] = lambda words, number: False
+    jobs: list[Any] = field(default_factory=list)
+
+    def __call__(self, function: str, job: Any, *, limit_seconds: float, environment: dict[str, str]) -> Any:
+        self.jobs.append(job)
+        if self.fails(job.overrides, len(self.jobs)):
+            raise TurnFailed("out of memory")
+        return self.speed(job.overrides) if isinstance(job, SpeedJob) else self.curve(job.overrides)
+
+    def speed(self, words: Words) -> Speed:
+        """Nothing but the overrides decides, so intervals have no width."""
+        rate, last = 1000.0, {key_of(word): word for word in words}
+        for word, times in self.times.items():
+            rate *= times if word in last.values() else 1.0
+        facts: Speed = {"busy": 0.5, "memory_gib": 2.0, "compile_seconds": None, "batch_size": 4.0}
+        return facts | {"compute": rate, "full": rate / 2, "step_seconds": None, "kernel_seconds": None}
+
+
+def steps_outcome(folder: Path, steps: list[dict[str, Any]], *given: str, start: Any = (), **asked: Any) -> Outcome:
+    """Of a ladder of which nothing is measured. given: overrides. asked: fields of the Request."""
+    options = {"order": "cumulative", "start": start if start == "plain" else list(start), "steps": steps}
+    request = replace(small_request("ladder", folder, *TINY, *given), options=options, **asked)
+    file = StepsFile.model_validate(options)
+    plan = Plan(file, request.overrides, batch_size=4, has_gpu=True, mixed="bf16-mixed")
+    return Outcome(plan, request, cold=False)
+
+
+def announced(what: str) -> None:
+    """Nobody looks."""

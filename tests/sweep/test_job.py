@@ -1,0 +1,286 @@
+"""A real multirun of a small app: rows, files and table, also when jobs fail, die or are interrupted."""
+
+import csv
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.sweep.table import best, collect_rows, outcome, print_table, speed, varying, write_csv, write_page
+
+HYDRA_CONFIG = Path(__file__).parents[2] / "conf" / "hydra" / "default.yaml"
+
+APP = """
+import json, os, signal, sys
+from pathlib import Path
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from imagenet_opt.sweep.job import run_job
+
+def job(config, folder):
+    print("message for the terminal")
+    (folder / "seen.json").write_text(json.dumps({"text": config.text, "sweep": os.environ["IMAGENET_OPT_SWEEP"]}))
+    if config.kind == "mistake":
+        print("wandb: warming up", file=sys.stderr)
+        print("DatasetNotFound: no <train>/ under /d (data.root)", file=sys.stderr)
+        print("wandb: goodbye", file=sys.stderr)
+        print("/lib/resource_tracker.py:9: UserWarning: leaked\\n  warnings.warn(", file=sys.stderr)
+        sys.exit(2)
+    if config.kind == "preempted":
+        print("Preempted: SIGTERM: step 7", file=sys.stderr)
+        sys.exit(75)
+    if config.kind == "crash":
+        raise MemoryError
+    if config.kind == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if config.kind == "stubborn":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if config.kind in ("stubborn", "waits"):
+        (folder / "waiting").touch()
+        while True:
+            signal.pause()
+    speed = {"throughput/images_per_second": 10.0 * config.size, "throughput/data_wait_fraction": 0.25}
+    (folder / "summary.json").write_text(json.dumps(speed))
+
+@hydra.main(config_path="conf", config_name="app", version_base="1.3")
+def main(config):
+    if HydraConfig.get().mode == RunMode.MULTIRUN:
+        speed = run_job(Path(__file__))
+        with open("returned.txt", "a") as file:
+            file.write(f"{speed}\\n")
+        if config.kind == "asks":
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return speed
+    job(config, Path(HydraConfig.get().runtime.output_dir))
+
+main()
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    """A Hydra app in a folder whose name needs quoting, with the project's conf/hydra/default.yaml."""
+    folder = tmp_path / "it's, an=app"
+    (folder / "conf" / "hydra").mkdir(parents=True)
+    shutil.copy(HYDRA_CONFIG, folder / "conf" / "hydra")
+    (folder / "conf" / "app.yaml").write_text("defaults: [_self_, {hydra: default}]\nkind: ok\nsize: 1\ntext: a\n")
+    (folder / "app.py").write_text(APP)
+    return folder
+
+
+def start(app: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "app.py", *arguments]
+    pipe, environment = subprocess.PIPE, os.environ | variables
+    return subprocess.Popen(
+        command, cwd=app, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
+
+
+def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while not file.exists():
+        assert process.poll() is None and time.monotonic() < deadline, f"{file} never came"
+        time.sleep(0.02)
+
+
+class Resources(HTMLParser):
+    """Every address that a page would load or lead to."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data")]
+
+
+def test_every_job_becomes_a_row(app: Path) -> None:
+    process = start(
+        app, "-m", "kind=ok,mistake,crash,killed", "size=2", "text='<i>a=b</i>, c'", "hydra.sweep.dir=runs/s"
+    )
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    sweep = app / "runs" / "s"
+    rows = collect_rows(sweep)
+
+    assert [row["job"] for row in rows] == [0, 1, 2, 3]
+    assert [row["status"] for row in rows] == ["ok", "failed", "failed", "failed"]
+    assert [row["exit_code"] for row in rows] == [0, 2, 1, -9]
+    assert rows[1]["error"] == "DatasetNotFound: no <train>/ under /d (data.root)"
+    assert rows[2]["error"] == "MemoryError"
+    assert rows[3]["error"] == "killed by signal 9 (out of memory?)"
+    assert varying(rows) == ["kind"]
+    assert (app / "returned.txt").read_text().split() == ["20.0", "None", "None", "None"]
+
+    assert json.loads((sweep / "0" / "seen.json").read_text()) == {"text": "<i>a=b</i>, c", "sweep": "s"}
+    assert "message for the terminal" in out and "message for the terminal" in (sweep / "0" / "job.log").read_text()
+    assert "DatasetNotFound" in err and "DatasetNotFound" in (sweep / "1" / "job.log").read_text()
+    assert str(sweep / "sweep.csv") in out and str(sweep / "sweep.html") in out
+
+    with (sweep / "sweep.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [line["throughput/images_per_second"] for line in table] == ["20.0", "", "", ""]
+    assert [(line["kind"], line["size"]) for line in table[:2]] == [("ok", "2"), ("mistake", "2")]
+    assert table[1]["error"] == rows[1]["error"]
+
+    page = (sweep / "sweep.html").read_text()
+    assert "no &lt;train&gt;/ under /d" in page and "no <train>/" not in page
+    assert "&lt;i&gt;a=b&lt;/i&gt;" in page and "<i>a=b" not in page
+    assert Resources(page).found == []
+
+
+def test_a_job_reads_the_same_configuration_as_the_sweep(app: Path) -> None:
+    other = app / "more" / "text"
+    other.mkdir(parents=True)
+    (other / "long.yaml").write_text("# @package _global_\ntext: from the other folder\n")
+    process = start(app, "-m", "--config-dir", "more", "+text@_global_=long", "size=3", "hydra.job.chdir=true")
+    _, err = process.communicate(timeout=60)
+    (sweep,) = (app / "runs").glob("sweep_*")
+    assert collect_rows(sweep)[0]["status"] == "ok", err
+    assert json.loads((sweep / "0" / "seen.json").read_text())["text"] == "from the other folder"
+
+
+def test_ctrl_c_keeps_the_rows_so_far(app: Path) -> None:
+    process = start(app, "-m", "kind=ok,waits,killed", "hydra.sweep.dir=runs/s")
+    wait_for(app / "runs" / "s" / "1" / "waiting", process)
+    sweep = app / "runs" / "s"
+    assert "ok" in (sweep / "sweep.csv").read_text() and '<tr class="best">' in (sweep / "sweep.html").read_text()
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+
+    assert process.returncode != 0 and "KeyboardInterrupt" in err
+    assert [row["status"] for row in collect_rows(sweep)] == ["ok", "interrupted"]
+    assert "interrupted" in out and "interrupted" in (sweep / "sweep.csv").read_text()
+    assert '<tr class="interrupted">' in (sweep / "sweep.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_preempted_job_ends_the_sweep_which_goes_on_without_what_is_done(app: Path) -> None:
+    _, err = start(app, "-m", "kind=ok,preempted,waits", "size=2", "hydra.sweep.dir=runs/s").communicate(timeout=120)
+    assert "Preempted: the sweep ends inside job #1; not run: #2 kind=waits size=2; `python app.py -m" in err
+    rows = collect_rows(app / "runs" / "s")
+    assert [(row["status"], row["exit_code"]) for row in rows] == [("ok", 0), ("interrupted", 75)]
+
+    (app / "runs/s/0/seen.json").unlink()
+    process = start(app, "-m", "kind=ok,waits", "size=2", "hydra.sweep.dir=runs/s")
+    wait_for(app / "runs/s/1/waiting", process)
+    assert not (app / "runs/s/0/seen.json").exists()
+    process.terminate()  # the sweep alone: it hands it on
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    row = collect_rows(app / "runs" / "s")[1]
+    assert (row["status"], row["exit_code"]) == ("interrupted", -signal.SIGTERM)
+
+
+def test_a_signal_between_two_jobs_ends_the_sweep_which_is_queued_again_once_recorded(app: Path) -> None:
+    scontrol = app / "scontrol"
+    scontrol.write_text('#!/bin/sh\necho "$@" > asked; cp runs/s/sweep.csv as_asked.csv\n')
+    scontrol.chmod(0o755)
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "sweep", "PATH": f"{app}{os.pathsep}{os.environ['PATH']}"}
+    process = start(app, "-m", "kind=asks,waits", "hydra.sweep.dir=runs/s", **job)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 75, err
+    assert "Preempted: the sweep ends before job #1; not run: #1 kind=waits; `python app.py -m" in err
+    assert [row["status"] for row in collect_rows(app / "runs" / "s")] == ["ok"]
+    assert (app / "asked").read_text() == "requeue 7\n" and "asks" in (app / "as_asked.csv").read_text()
+
+
+def test_a_second_ctrl_c_kills_a_job_that_does_not_stop(app: Path) -> None:
+    process = start(app, "-m", "kind=stubborn", "hydra.sweep.dir=runs/s")
+    wait_for(app / "runs" / "s" / "0" / "waiting", process)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.stdout is not None
+    while "Ctrl-C again kills it" not in process.stdout.readline():
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=30)
+    (row,) = collect_rows(app / "runs" / "s")
+    assert (row["status"], row["exit_code"]) == ("interrupted", -signal.SIGKILL)
+
+
+def test_help_teaches_the_commands_and_the_groups(app: Path) -> None:
+    out, err = start(app, "--help").communicate(timeout=60)
+    assert err == ""
+    for text in (
+        "+experiment=aggressive",
+        "data.num_workers",
+        "python train.py -m data.root=",
+        "resume_from",
+        "GROUPS",
+    ):
+        assert text in out
+    assert "$" not in out and "Powered by Hydra" not in out
+
+
+def record(sweep: Path, job: int, overrides: list[str], images_per_second: float | None, status: str = "ok") -> None:
+    folder = sweep / str(job)
+    folder.mkdir(parents=True)
+    outcome = {"status": status, "error": None, "seconds": 1.0, "exit_code": 0}
+    (folder / "job.json").write_text(json.dumps({"job": job, "overrides": ["seed=1", *overrides], **outcome}))
+    (folder / "summary.json").write_text(json.dumps({"throughput/images_per_second": images_per_second}))
+
+
+def test_the_best_job_is_the_fastest_that_ended_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record(tmp_path, 10, ["+model=small"], 5.0)
+    record(tmp_path, 2, ["+model=large"], None)
+    record(tmp_path, 3, ["~model"], 900.0, status="failed")
+    (tmp_path / "3" / "summary.json").write_text('{"throughput/images_per')  # died while writing
+    record(tmp_path, 11, ["+model=tiny"], 1234.0)
+    record(tmp_path, 12, ["+model=fast"], 9999.0, status="interrupted")
+    rows = collect_rows(tmp_path)
+    assert [row["job"] for row in rows] == [2, 3, 10, 11, 12]
+    assert [speed(row) for row in rows if not math.isnan(speed(row))] == [5.0, 1234.0]
+    winner = best(rows)
+    assert winner is not None and winner["job"] == 11
+    print_table(rows, tmp_path)
+    shown = capsys.readouterr().out
+    assert "1,234" in shown and "tiny" in shown and "seed" not in shown
+
+
+def test_a_row_tells_what_was_used_and_a_few_steps_win_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for job, (steps, images_per_second) in enumerate([(200, 100.0), (3, 900.0), (35, 300.0)]):
+        record(tmp_path, job, ["data.num_workers=16"], images_per_second)
+        used = {"throughput/images_per_second": images_per_second, "steps": steps}
+        used |= {"loader/num_workers": 2, "loader/prefetch_factor": 4}
+        (tmp_path / str(job) / "summary.json").write_text(json.dumps(used))
+    record(tmp_path, 3, ["data.num_workers=1"], None, status="failed")
+    rows = collect_rows(tmp_path)
+    assert [outcome(row) for row in rows] == ["ok", *["ok, too few steps to trust"] * 2, "failed"]
+    winner = best(rows)
+    assert winner is not None and winner["job"] == 0
+    winner = best(rows[1:])
+    assert winner is not None and winner["job"] == 1
+
+    print_table(rows, tmp_path)
+    shown = capsys.readouterr().out
+    assert "too few steps to trust: raise trainer.max_steps to 36 at least" in shown
+    (line,) = [line.split() for line in shown.splitlines() if line.split()[:1] == ["0"]]
+    assert line[:2] == ["0", "16"] and line[-3:] == ["2", "4", "ok"]
+    write_csv(rows, tmp_path)
+    with (tmp_path / "sweep.csv").open(newline="") as file:
+        assert [line["loader/num_workers"] for line in csv.DictReader(file)] == ["2", "2", "2", ""]
+    write_page(rows, tmp_path)
+    assert "ok, too few steps to trust" in (tmp_path / "sweep.html").read_text()
+
+
+def test_the_plot_is_over_the_parameter_with_most_values(tmp_path: Path) -> None:
+    for job, (batch_size, workers) in enumerate((b, w) for b in (64, 128) for w in (16, 2, "<b>")):
+        record(tmp_path, job, [f"data.batch_size={batch_size}", f"data.num_workers={workers}"], 100.0 + job)
+    rows = collect_rows(tmp_path)
+    write_page(rows, tmp_path)
+    page = (tmp_path / "sweep.html").read_text()
+    assert r'"categoryarray":["2","16","&lt;b&gt;"]' in page
+    for line, speeds in (("64", "[101.0,100.0,102.0]"), ("128", "[104.0,103.0,105.0]")):
+        assert f'"name":"{line}"' in page and f'"y":{speeds}' in page

@@ -1,0 +1,96 @@
+"""What is tuned where the configured batch does not fit at once."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from imagenet_opt.errors import OutOfMemory
+from imagenet_opt.measure.stats.rounds import Deadline
+from imagenet_opt.probe.device_steps import rate
+from imagenet_opt.probe.memory import job_of
+from imagenet_opt.tune.device_turns import Turns
+from imagenet_opt.tune.tuner import Tuning, _tune_device, _with_number
+from tests.config.test_build import composed, tiny
+from tests.conftest import hold_images, loading, write_images
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
+def test_a_rate_is_of_the_batch_that_was_asked_for(
+    images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_images(3, monkeypatch)
+    config = tiny(tmp_path, images_root, "model.num_classes=3")
+    with pytest.raises(OutOfMemory, match=r"^6 images at once do not fit .* set model\.micro_batch_size=3, "):
+        rate(job_of(config, str(tmp_path)) | {"seconds": 0.05})
+    config.model.micro_batch_size = 3
+    found = rate(job_of(config, str(tmp_path)) | {"seconds": 0.05})
+    assert min(found["windows"]) > 0 and found["compile_seconds"] is None
+
+
+def holding(**room: int) -> Callable[..., dict[str, Any]]:
+    """In the place of processes: a device that holds so many images at once, by precision, and likes mixed."""
+
+    def answer(function: str, job: dict[str, Any], **limits: Any) -> dict[str, Any]:
+        config = job["config"]
+        precision = config["trainer"]["precision"].replace("32-true", "full")
+        at_once = config["model"]["micro_batch_size"] or config["data"]["batch_size"]
+        fits = at_once <= room[precision]
+        if function.endswith(".fits"):
+            return {"peak_gib": 1.0 if fits else None}
+        if not fits:
+            raise OutOfMemory(f"{at_once} images at once do not fit; set model.micro_batch_size={at_once // 2}")
+        return {"windows": [150.0 if precision == "mixed" else 100.0] * 2, "compile_seconds": None}
+
+    return answer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("room", "micro", "rate"),
+    [
+        ({"full": 2, "mixed": 6}, None, None),  # what it takes of whole batches was not measured
+        ({"full": 2, "mixed": 3}, 2, 150.0),
+        ({"full": 6, "mixed": 6}, None, 150.0),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_cut_before_anything_is_compared(
+    room: dict[str, int],
+    micro: int | None,
+    rate: float | None,
+    images_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    checked: None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    for module in ("tune_turns", "tune_memory"):
+        monkeypatch.setattr(f"imagenet_opt.cli.{module}.call_apart", holding(**room))
+    given = (f"data.root={images_root}", "trainer.accelerator=cpu", "trainer.precision=32-true", "data.batch_size=6")
+    turns = Turns(given, 3, Deadline(600), lambda what: None)
+    config = turns.config(())
+    data = SimpleNamespace(train=range(39), loading=loading())
+    patient: Any = SimpleNamespace(config=config, device=torch.device("cpu"), how=data.loading, data=data)
+    found = Tuning(config, None)
+    assert _tune_device(found, turns, patient, 0.1) == rate
+    cut = () if micro is None else (f"model.micro_batch_size={micro}",)
+    assert "trainer.precision=mixed" in found.overrides
+    assert tuple(word for word in found.overrides if "batch" in word) == cut
+    said = ["the batch does not fit at once: the device alone is measured with model.micro_batch_size=2"]
+    assert found.notes == (said if room["full"] < 6 else [])
+    assert turns.overrides == given, "the batch is looked for as configured"
+
+
+@pytest.mark.parametrize(("epoch", "start"), [(12, 2), (66, 16)])
+def test_the_batch_to_begin_with_is_of_the_epoch_that_is_trained(
+    epoch: int, start: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = write_images(tmp_path / "images", num_classes=3, per_class=22)
+    given = (f"data.root={root}", "data.batch_size=auto", f"data.samples_per_epoch={epoch}")
+    overrides, patient = _with_number(given, composed(tmp_path, *given))
+    assert overrides == (*given, f"data.batch_size={start}") and patient.how.batch_size == start

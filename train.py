@@ -15,7 +15,7 @@ from imagenet_opt.cli.mistakes import report_mistakes
 from imagenet_opt.config.compose import check_all
 from imagenet_opt.config.overrides import complete, config_folder, follow_job
 from imagenet_opt.errors import Preempted, WorkerDied
-from imagenet_opt.run.signals import stop
+from imagenet_opt.run.stop.signals import stop
 
 
 def train(config: DictConfig) -> None:
@@ -24,9 +24,9 @@ def train(config: DictConfig) -> None:
     from lightning.pytorch.utilities import rank_zero_info
 
     from imagenet_opt.data.prefetcher import died
-    from imagenet_opt.run.checkpoint import step_files
-    from imagenet_opt.run.peers import explain
-    from imagenet_opt.run.wandb_run import finish
+    from imagenet_opt.run.checkpoint.files import step_files
+    from imagenet_opt.run.loggers.wandb_run import finish
+    from imagenet_opt.run.stop.peers import explain
     from imagenet_opt.training.build_run import build_run
     from imagenet_opt.training.folder_lock import keep_others_out
     from imagenet_opt.training.preempted import STATUS, clear, record

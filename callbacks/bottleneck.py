@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
 from imagenet_opt.measure.telemetry.idle_causes import MIN_STEPS, Attribution, Window, attribute, sentence
-from imagenet_opt.run.action_clock import CALLBACK, FETCH, LOGGER, STEP, ActionClock, saves, unwatch, watch
+from imagenet_opt.run.hook_timer import CALLBACK, FETCH, LOGGER, STEP, ActionClock, saves, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
 Sums = dict[str, float]

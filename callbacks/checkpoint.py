@@ -13,19 +13,19 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
 
 from imagenet_opt.errors import CheckpointError, ConfigError, Preempted
-from imagenet_opt.run import checkpoint as files
-from imagenet_opt.run.action_clock import SAVE
-from imagenet_opt.run.averaging import restore_training_weights, watch_averaging
-from imagenet_opt.run.checkpoint_writer import CheckpointWriter, Written
-from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
-from imagenet_opt.run.position import (
+from imagenet_opt.run.checkpoint import files as files
+from imagenet_opt.run.checkpoint.averaging import restore_training_weights, watch_averaging
+from imagenet_opt.run.checkpoint.host_copy import Snapshot
+from imagenet_opt.run.checkpoint.position import (
     between_batches,
     position,
     rewrite_position,
     rewrite_to_validation,
     skip_to_training,
 )
-from imagenet_opt.run.snapshot import Snapshot
+from imagenet_opt.run.checkpoint.writer import CheckpointWriter, Written
+from imagenet_opt.run.hook_timer import SAVE
+from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
 log = logging.getLogger(__name__)
 

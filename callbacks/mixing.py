@@ -7,8 +7,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from imagenet_opt.data.mix import cutmix, mix_labels, mixup
 from imagenet_opt.data.randomness import key_of
+from imagenet_opt.data.transforms.mix import cutmix, mix_labels, mixup
 from imagenet_opt.errors import ConfigError
 
 

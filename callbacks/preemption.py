@@ -9,10 +9,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
 from imagenet_opt.errors import Preempted
-from imagenet_opt.run.agreement import Agreement
-from imagenet_opt.run.peers import Peers
-from imagenet_opt.run.signals import SPOT, stop
-from imagenet_opt.run.spot import SpotNotice
+from imagenet_opt.run.stop.agreement import Agreement
+from imagenet_opt.run.stop.peers import Peers
+from imagenet_opt.run.stop.signals import SPOT, stop
+from imagenet_opt.run.stop.spot import SpotNotice
 
 
 class Preemption(Callback):

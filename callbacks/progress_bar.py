@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import RichProgressBar
 
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.run.logging_step import is_logging_step
-from imagenet_opt.run.time_left import duration, seconds_left
+from imagenet_opt.run.stop.time_left import duration, seconds_left
 
 log = logging.getLogger(__name__)
 

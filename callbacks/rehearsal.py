@@ -18,7 +18,7 @@ from imagenet_opt.measure.rehearsal.accelerator import Accelerator
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline, share
 from imagenet_opt.measure.rehearsal.null_network import StandIn, burn
 from imagenet_opt.measure.telemetry.host_syncs import HostWaits
-from imagenet_opt.run.action_clock import FETCH, unwatch, watch
+from imagenet_opt.run.hook_timer import FETCH, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
 PASS = 0.9

@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.data import extract_batch_size
 
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
-from imagenet_opt.run.action_clock import FETCH, ActionClock, unwatch, watch
+from imagenet_opt.run.hook_timer import FETCH, ActionClock, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
 _WARMUP_STEPS = 10

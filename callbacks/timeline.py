@@ -13,7 +13,7 @@ from imagenet_opt.measure.telemetry.gpu import device_names
 from imagenet_opt.measure.telemetry.gpu_history import nvml_words
 from imagenet_opt.measure.telemetry.recorder import Recording
 from imagenet_opt.measure.telemetry.timeline import FOLDER, KINDS
-from imagenet_opt.run.action_clock import FETCH, LOGGER, SAVE, STEP, unwatch, watch
+from imagenet_opt.run.hook_timer import FETCH, LOGGER, SAVE, STEP, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
 log = logging.getLogger(__name__)

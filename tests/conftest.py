@@ -21,7 +21,7 @@ from PIL import Image
 from imagenet_opt.config import compose as composition
 from imagenet_opt.config import overrides as config_overrides
 from imagenet_opt.config.overrides import config_folder
-from imagenet_opt.data.loading import Loading
+from imagenet_opt.data.options import Loading
 from imagenet_opt.probe import isolated
 from tests.processes import Forked
 

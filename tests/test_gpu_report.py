@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import yaml
 
-from imagenet_opt.data.index import scan_split
-from imagenet_opt.data.store import FolderStore
+from imagenet_opt.data.index.folder_index import scan_split
+from imagenet_opt.data.storage.store import FolderStore
 from imagenet_opt.display.table import Column, Sheet
 from imagenet_opt.display.terminal_table import strict_json
 from imagenet_opt.study.request import read_study

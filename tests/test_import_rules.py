@@ -64,7 +64,7 @@ def test_imports_stay_within_the_walls() -> None:
         (PACKAGE / "model/classifier.py", "imagenet_opt.data.batch"),
         (PACKAGE / "measure/stats/rate.py", "imagenet_opt.cli.main"),
         (PACKAGE / "measure/stats/rate.py", "lightning"),
-        (PACKAGE / "run/signals.py", "omegaconf"),
+        (PACKAGE / "run/stop/signals.py", "omegaconf"),
         (PACKAGE / "config/build.py", "callbacks.mixing"),
         (CALLBACKS / "mixing.py", "callbacks.throughput"),
         (CALLBACKS / "mixing.py", "hydra"),

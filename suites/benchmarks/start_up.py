@@ -16,7 +16,7 @@ from statistics import median
 
 import psutil
 
-from imagenet_opt.data.index import FileIndex, open_split
+from imagenet_opt.data.index.folder_index import FileIndex, open_split
 from imagenet_opt.machine import usable_cpus, versions
 
 LIBRARIES = "torch, torchvision, lightning.pytorch, timm, hydra"

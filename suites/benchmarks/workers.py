@@ -14,7 +14,7 @@ import psutil
 import torch
 
 from imagenet_opt import machine
-from imagenet_opt.data.index import FileIndex, scan_split
+from imagenet_opt.data.index.folder_index import FileIndex, scan_split
 from imagenet_opt.data.loader import Seat, train_loader
 from tests.conftest import loading
 

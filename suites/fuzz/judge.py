@@ -15,7 +15,7 @@ from suites.fuzz.readers import READERS
 
 REPOSITORY = Path(__file__).parents[2]
 MEMORY_GIB = 4.0
-"""What one input may take: of JPEGs, 2**29 pixels are read with up to 6 bytes each (data/decode.py)."""
+"""What one input may take: of JPEGs, 2**29 pixels are read with up to 6 bytes each (data/decode/decoder.py)."""
 START_SECONDS = 300.0
 
 

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from PIL import Image
 
-from imagenet_opt.data.decode import Decoder
-from imagenet_opt.data.index import open_split
-from imagenet_opt.data.pack import pack
-from imagenet_opt.data.pack_plan import PackOptions
-from imagenet_opt.data.shards import ShardStore, open_shards
-from imagenet_opt.run import checkpoint
-from imagenet_opt.run.metrics_csv import MetricsCsv
-from imagenet_opt.run.wandb_run import _run_id
+from imagenet_opt.data.decode.decoder import Decoder
+from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.index.shard_index import ShardStore, open_shards
+from imagenet_opt.pack.pack import pack
+from imagenet_opt.pack.plan import PackOptions
+from imagenet_opt.run.checkpoint import files as checkpoint
+from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
+from imagenet_opt.run.loggers.wandb_run import _run_id
 from imagenet_opt.sweep.table import best, collect_rows, print_table, write_csv
 
 MAX_PIXELS = 2**18

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from callbacks.bottleneck import Bottleneck
 from callbacks.throughput import Throughput
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.data.index import open_split
+from imagenet_opt.data.index.folder_index import open_split
 from tests.callbacks.conftest import Clock, Memory, Plain, SlowImages, SlowStep, images
 from tests.callbacks.test_throughput import Reading
 from tests.conftest import loading

@@ -13,13 +13,13 @@ from torch import nn
 from callbacks.checkpoint import Checkpoint
 from callbacks.ema import Ema
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.data.index import open_split
+from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.errors import Preempted
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.model.schedule import cosine
-from imagenet_opt.run import checkpoint as files
-from imagenet_opt.run.metrics_csv import MetricsCsv
+from imagenet_opt.run.checkpoint import files as files
+from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
 from tests.conftest import loading
 
 pytestmark = [

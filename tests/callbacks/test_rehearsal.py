@@ -11,7 +11,7 @@ from torch import nn
 from callbacks.checkpoint import Checkpoint
 from callbacks.rehearsal import Rehearsal
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.data.index import open_split
+from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.prefetcher import finish_batch
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from callbacks.throughput import Throughput
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.data.index import open_split
+from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
 from tests.callbacks.conftest import Clock, Named, Plain, SlowImages, SlowStep, images
 from tests.conftest import loading

@@ -22,14 +22,14 @@ from imagenet_opt.bench.turn import Turn, check_peer_batch, run_turn, write_pack
 from imagenet_opt.cli.bench import Options, main, parse
 from imagenet_opt.cli.mistakes import report_mistakes
 from imagenet_opt.data.batch import RaggedBatch
-from imagenet_opt.data.index import FileIndex, open_split
-from imagenet_opt.data.loading import Loading
-from imagenet_opt.data.pack import pack
-from imagenet_opt.data.pack_plan import PackOptions
-from imagenet_opt.data.region_codec import region_codec
-from imagenet_opt.data.shards import ShardStore, open_shards
+from imagenet_opt.data.decode.region_codec import region_codec
+from imagenet_opt.data.index.folder_index import FileIndex, open_split
+from imagenet_opt.data.index.shard_index import ShardStore, open_shards
+from imagenet_opt.data.options import Loading
 from imagenet_opt.errors import BatchTooLarge, ConfigError, DataError, DatasetNotFound
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
+from imagenet_opt.pack.pack import pack
+from imagenet_opt.pack.plan import PackOptions
 from tests.conftest import loading
 
 HOW = loading(num_workers=1)

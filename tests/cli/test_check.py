@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from torch.nn.functional import cross_entropy
 
+from imagenet_opt.check.corrupt import examine
 from imagenet_opt.cli import pack
 from imagenet_opt.cli.check import HELP, main, parse
-from imagenet_opt.data.examine import examine
-from imagenet_opt.data.index import scan_split
+from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.data.loader import Seat, train_loader
 from imagenet_opt.errors import CheckpointMismatch, CheckpointNotFound, ConfigError
 from imagenet_opt.machine import GIB

@@ -18,12 +18,12 @@ from PIL import Image
 
 from imagenet_opt.cli import pack
 from imagenet_opt.cli.hydrate import HELP, main, parse
-from imagenet_opt.data import lustre
-from imagenet_opt.data.files import SplitFiles, files_of, status_of
-from imagenet_opt.data.hydrate import Part, Tally, hydrate
-from imagenet_opt.data.index import scan_split
-from imagenet_opt.data.journal import Journal
+from imagenet_opt.data.index.files import SplitFiles, files_of, status_of
+from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.errors import ConfigError, StorageFailed
+from imagenet_opt.hydrate import lustre
+from imagenet_opt.hydrate.hydrate import Part, Tally, hydrate
+from imagenet_opt.hydrate.journal import Journal
 from suites.faults.flaky_folder import flaky_folder, tell
 from suites.faults.not_tried import NotTried
 from tests.conftest import write_images

@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from imagenet_opt.cli.pack import HELP, KEYS, main, parse
-from imagenet_opt.data.shards import is_packed, open_shards
+from imagenet_opt.data.index.shard_index import is_packed, open_shards
 from imagenet_opt.errors import ConfigError, PackStopped, ShardMismatch
 
 

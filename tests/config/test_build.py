@@ -15,9 +15,9 @@ from imagenet_opt import errors
 from imagenet_opt.config.build import precision_of
 from imagenet_opt.config.overrides import complete, config_folder
 from imagenet_opt.machine import usable_cpus
-from imagenet_opt.run.metrics_csv import MetricsCsv, read_rows
+from imagenet_opt.run.loggers.metrics_csv import MetricsCsv, read_rows
+from imagenet_opt.run.loggers.truncate import Rewind
 from imagenet_opt.run.rank_check import RankCheck
-from imagenet_opt.run.rewind import Rewind
 from imagenet_opt.training.build_run import Run, build_run
 
 RECIPES = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))

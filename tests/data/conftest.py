@@ -18,7 +18,7 @@ from torchvision.transforms import RandomResizedCrop
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.imagenet import MEAN, STD
 from imagenet_opt.data.loader import Seat, open_index, train_loader
-from imagenet_opt.data.loading import Loading
+from imagenet_opt.data.options import Loading
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from tests.conftest import loading as loading_at_large
 

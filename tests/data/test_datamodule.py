@@ -25,11 +25,11 @@ from imagenet_opt.data.datamodule import ImageData, folder_data
 from imagenet_opt.data.dataset import BatchDataset
 from imagenet_opt.data.imagenet import STD
 from imagenet_opt.data.keys import BatchKey
-from imagenet_opt.data.pack import pack
-from imagenet_opt.data.pack_plan import PackOptions
 from imagenet_opt.data.prefetcher import died
 from imagenet_opt.errors import CheckpointMismatch, Preempted, TooManyBadSamples, WorkerDied
-from imagenet_opt.run.position import position, rewrite_position
+from imagenet_opt.pack.pack import pack
+from imagenet_opt.pack.plan import PackOptions
+from imagenet_opt.run.checkpoint.position import position, rewrite_position
 from tests.conftest import loading_options
 from tests.data.conftest import MakeLoader, batches, end_of
 

@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader
 
 from imagenet_opt.data.batch import RaggedBatch
 from imagenet_opt.data.budget import SPARE_BATCHES
-from imagenet_opt.data.index import FileIndex, open_split
+from imagenet_opt.data.index.folder_index import FileIndex, open_split
 from imagenet_opt.data.loader import Seat, batch_bytes, eval_loader, mean_crop_bytes, open_index, store_of, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
-from imagenet_opt.data.slow_store import SlowStore
-from imagenet_opt.data.store import FolderStore
+from imagenet_opt.data.storage.store import FolderStore
+from imagenet_opt.data.storage.throttled_store import SlowStore
 from imagenet_opt.errors import ConfigError
 from tests.data.conftest import CPU, MakeLoader, batches, encoded, loading
 

@@ -24,7 +24,7 @@ from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.keys import BatchKey, BatchKeys
 from imagenet_opt.data.loader import Seat, open_index, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher, died, finish_batch
-from imagenet_opt.data.slots import Slots
+from imagenet_opt.data.shared_buffers import Slots
 from imagenet_opt.data.worker_signals import shield
 from imagenet_opt.errors import BadSample, OutOfMemory, ReadTimeout, StorageFailed, WorkerDied
 from tests.conftest import write_images

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from callbacks.ema import Ema
-from imagenet_opt.data.decode import Decoder
-from imagenet_opt.data.resize import resize_ragged, resize_torch
+from imagenet_opt.data.decode.decoder import Decoder
+from imagenet_opt.data.transforms.resize import resize_ragged, resize_torch
 from imagenet_opt.machine import versions
 from imagenet_opt.measure.telemetry.gpu import device_names, find_device
 from imagenet_opt.model.cuda_graph import GraphedForward, capture_on_gpu

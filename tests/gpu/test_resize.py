@@ -2,8 +2,8 @@
 
 import torch
 
-from imagenet_opt.data.resize_kernel import resize_kernel
-from tests.data.test_resize import check, crops
+from imagenet_opt.data.transforms.resize_kernel import resize_kernel
+from tests.data.transforms.test_resize import check, crops
 
 
 def test_thousands_of_crops_are_torchvisions() -> None:

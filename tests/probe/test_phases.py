@@ -6,7 +6,7 @@ from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from imagenet_opt.probe.fit_timer import _phase
-from imagenet_opt.run.action_clock import saves
+from imagenet_opt.run.hook_timer import saves
 
 
 class Checkpoint(LightningCheckpoint):

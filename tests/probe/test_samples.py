@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.data.index import open_split
+from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.measure.storage.page_cache import Extent, evict, probed, residency
 from imagenet_opt.probe.samples import Samples
 from tests.conftest import let_others_read, loading, write_images

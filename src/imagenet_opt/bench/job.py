@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from imagenet_opt.data.index import FileIndex
-from imagenet_opt.data.loading import Loading
-from imagenet_opt.data.shards import ShardIndex
-from imagenet_opt.data.subset import subset
+from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.index.subset import subset
+from imagenet_opt.data.options import Loading
 
 WORKER, REGION, CEILING = "worker resize", "region decode", "nvImageCodec alone"
 OWN = (WORKER, REGION)

@@ -9,9 +9,9 @@ import torch
 
 from imagenet_opt.bench.job import REGION, WORKER, Job
 from imagenet_opt.data.dataset import train_crops
+from imagenet_opt.data.decode.region_codec import Box, region_codec
 from imagenet_opt.data.loader import Seat, store_of, train_loader
 from imagenet_opt.data.order import Draw, TrainOrder
-from imagenet_opt.data.region_codec import Box, region_codec
 from imagenet_opt.errors import BadSample
 
 _IN_MEMORY = 1024

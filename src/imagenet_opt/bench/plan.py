@@ -14,11 +14,11 @@ from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER, Job
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.turn import Turn, run_turn, write_packed
 from imagenet_opt.data.budget import fit_loader
-from imagenet_opt.data.index import FileIndex
-from imagenet_opt.data.loading import Loading
+from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.index.subset import subset
+from imagenet_opt.data.options import Loading
 from imagenet_opt.data.order import TrainOrder
-from imagenet_opt.data.shards import ShardIndex
-from imagenet_opt.data.subset import subset
 from imagenet_opt.display.progress import announced
 from imagenet_opt.errors import ConfigError, DataError
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed, interleave

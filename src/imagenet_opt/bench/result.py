@@ -20,7 +20,7 @@ from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER, Job
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.plan import Plan
 from imagenet_opt.bench.turn import Turn
-from imagenet_opt.data.image_file import REFUSED, open_image
+from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.data.loader import store_of
 from imagenet_opt.display.printable import printable
 from imagenet_opt.measure.stats.intervals import LEAST_COVERAGE, Estimate, median_interval, ratio_interval, verdict

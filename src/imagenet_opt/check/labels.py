@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from imagenet_opt.check.confusion import Confusion, Labels, class_accuracies, judge_labels
+from imagenet_opt.check.result import Verdict
 from imagenet_opt.cli.export import open_network
-from imagenet_opt.data.index import FileIndex
+from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.loader import Seat, eval_loader
-from imagenet_opt.data.loading import Loading
-from imagenet_opt.data.shards import ShardIndex
-from imagenet_opt.data.subset import subset
-from imagenet_opt.data.verdict import Verdict
+from imagenet_opt.data.options import Loading
 from imagenet_opt.errors import CheckpointMismatch
 
 Index = FileIndex | ShardIndex

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from omegaconf import DictConfig
 
+    from imagenet_opt.check.result import Verdict
     from imagenet_opt.config.dataset import DataSet
-    from imagenet_opt.data.index import FileIndex
-    from imagenet_opt.data.shards import ShardIndex
-    from imagenet_opt.data.verdict import Verdict
+    from imagenet_opt.data.index.folder_index import FileIndex
+    from imagenet_opt.data.index.shard_index import ShardIndex
 
     Index = FileIndex | ShardIndex
     Rows = NDArray[np.int64]
@@ -113,11 +113,11 @@ def parse(argv: list[str]) -> Options:
 
 def check(options: Options) -> "tuple[list[Verdict], dict[str, Any] | None]":
     """All verdicts, and with ckpt accuracies. Raises ImagenetOptError where nothing can be looked at."""
+    from imagenet_opt.check.classes import judge_classes
+    from imagenet_opt.check.result import Verdict
     from imagenet_opt.config.compose import composed
     from imagenet_opt.config.dataset import data_of
-    from imagenet_opt.data.preflight_classes import judge_classes
-    from imagenet_opt.data.sampling import spread_over_classes
-    from imagenet_opt.data.verdict import Verdict
+    from imagenet_opt.data.index.sampling import spread_over_classes
 
     config = composed(options.overrides)
     data = data_of(config)
@@ -149,9 +149,9 @@ def _files(data: "DataSet", train: "Index", val: "Index", rows: "list[Rows]") ->
     """What needs the files themselves. Packed, all of val is compared: the checksums are in the index."""
     import numpy as np
 
-    from imagenet_opt.data.duplicates import find_twins
-    from imagenet_opt.data.preflight import judge_twins, same_folder
-    from imagenet_opt.data.shards import ShardIndex
+    from imagenet_opt.check.duplicates import find_twins
+    from imagenet_opt.check.files import judge_twins, same_folder
+    from imagenet_opt.data.index.shard_index import ShardIndex
 
     named = {"train": train, "val": val}
     sizes, verdicts = zip(*(_sizes(name, index) for name, index in named.items()), strict=True)
@@ -168,10 +168,10 @@ def _files(data: "DataSet", train: "Index", val: "Index", rows: "list[Rows]") ->
 
 def _sizes(name: str, index: "Index") -> "tuple[NDArray[np.int64], list[Verdict]]":
     """Bytes of each sample; of shards the index knows them."""
-    from imagenet_opt.data.files import files_of, status_of
-    from imagenet_opt.data.lustre import is_lustre
-    from imagenet_opt.data.preflight import judge_status
-    from imagenet_opt.data.shards import ShardIndex
+    from imagenet_opt.check.files import judge_status
+    from imagenet_opt.data.index.files import files_of, status_of
+    from imagenet_opt.data.index.shard_index import ShardIndex
+    from imagenet_opt.hydrate.lustre import is_lustre
 
     if isinstance(index, ShardIndex):
         return index.sizes, []
@@ -181,8 +181,8 @@ def _sizes(name: str, index: "Index") -> "tuple[NDArray[np.int64], list[Verdict]
 
 
 def _decoding(name: str, index: "Index", rows: "Rows", timeout_seconds: float) -> "list[Verdict]":
-    from imagenet_opt.data.examine import examine
-    from imagenet_opt.data.preflight import judge_examined
+    from imagenet_opt.check.corrupt import examine
+    from imagenet_opt.check.files import judge_examined
     from imagenet_opt.machine import usable_cpus
 
     with progress(f"decoding, {name}", "images") as show:
@@ -193,8 +193,8 @@ def _decoding(name: str, index: "Index", rows: "Rows", timeout_seconds: float) -
 
 def _memory(config: "DictConfig", num_classes: int) -> "list[Verdict]":
     """Of a training step on a GPU, where the run is for one."""
+    from imagenet_opt.check.result import Verdict
     from imagenet_opt.config.build import wants_gpu
-    from imagenet_opt.data.verdict import Verdict
     from imagenet_opt.probe.memory_need import gpu_bytes, judge_need
 
     if not wants_gpu(config):

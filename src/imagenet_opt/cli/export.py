@@ -126,7 +126,7 @@ def open_network(ckpt: Path) -> "tuple[nn.Module, dict[str, Any], Callable[[], n
     Raises CheckpointError.
     """
     from imagenet_opt.model.network import build_network
-    from imagenet_opt.run import checkpoint as checkpoints
+    from imagenet_opt.run.checkpoint import files as checkpoints
 
     saved = checkpoints.read(ckpt, "ckpt")
     config = _network_config(saved, ckpt)

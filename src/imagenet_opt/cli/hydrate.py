@@ -11,7 +11,7 @@ from imagenet_opt.display.progress import duration, progress, size
 from imagenet_opt.errors import ConfigError
 
 if TYPE_CHECKING:
-    from imagenet_opt.data.hydrate import Part, Tally
+    from imagenet_opt.hydrate.hydrate import Part, Tally
 
 HELP = """Touch every file of a lazy mount once, with hundreds of requests in flight.
 
@@ -87,10 +87,10 @@ def parse(argv: list[str]) -> Options:
 def run(options: Options) -> "Tally":
     """Touch all files that are left, and say how that went. Raises ImagenetOptError."""
     from imagenet_opt.config.dataset import compose_data
-    from imagenet_opt.data.files import files_of
-    from imagenet_opt.data.hydrate import Part, Tally
-    from imagenet_opt.data.journal import Journal
-    from imagenet_opt.data.lustre import is_lustre
+    from imagenet_opt.data.index.files import files_of
+    from imagenet_opt.hydrate.hydrate import Part, Tally
+    from imagenet_opt.hydrate.journal import Journal
+    from imagenet_opt.hydrate.lustre import is_lustre
     from imagenet_opt.machine import mount_of
 
     data = compose_data(list(options.overrides))
@@ -116,7 +116,7 @@ def run(options: Options) -> "Tally":
 
 
 def _touch(parts: "list[Part]", tally: "Tally", in_flight: int, patience: float) -> None:
-    from imagenet_opt.data.hydrate import hydrate, probe
+    from imagenet_opt.hydrate.hydrate import hydrate, probe
 
     total, left = sum(part.files.num for part in parts), sum(len(part.journal.left) for part in parts)
     _tell_journal(parts, total, left)
@@ -166,7 +166,7 @@ def _tell(tally: "Tally", seconds: float, in_flight: int) -> None:
 
 def _verify(parts: "list[Part]") -> None:
     """Those that are released are to do again."""
-    from imagenet_opt.data.files import status_of
+    from imagenet_opt.data.index.files import status_of
 
     for part in parts:
         with progress("verifying", "files") as show:

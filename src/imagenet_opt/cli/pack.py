@@ -13,7 +13,7 @@ from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.machine import usable_cpus
 
 if TYPE_CHECKING:
-    from imagenet_opt.data.pack_plan import PackOptions
+    from imagenet_opt.pack.plan import PackOptions
 
 HELP = """Pack a data set into a few hundred tar files ("shards") with an index.
 
@@ -105,7 +105,7 @@ def parse(argv: list[str]) -> Arguments:
     asked: dict[str, Any] = {key: _whole(given, key, *ends) for key, ends in _ENDS.items() if key in given}
     if "shard_mb" in given:
         asked["shard_mb"] = _megabytes(given["shard_mb"])
-    from imagenet_opt.data.pack_plan import PackOptions  # numpy, for which no --help and no mistake waits
+    from imagenet_opt.pack.plan import PackOptions  # numpy, for which no --help and no mistake waits
 
     return Arguments(
         root=None if root is None else Path(root).expanduser(),
@@ -149,7 +149,7 @@ def _megabytes(value: str) -> float:
 
 def _pack(arguments: Arguments) -> str:
     """Pack, or go on with it. Returns what there is now, as one line. Raises what data.pack does."""
-    from imagenet_opt.data.pack import pack
+    from imagenet_opt.pack.pack import pack
 
     assert arguments.root is not None
     began = time.perf_counter()
@@ -179,8 +179,8 @@ def _verify(arguments: Arguments) -> str:
 
     Raises ConfigError without a pack; ShardMismatch when anything differs, after a line on each.
     """
-    from imagenet_opt.data.pack_verify import verify
-    from imagenet_opt.data.shards import is_packed, load_index
+    from imagenet_opt.data.index.shard_index import is_packed, load_index
+    from imagenet_opt.pack.verify import verify
 
     folders = [arguments.out / split for split in ("train", "val")]
     for folder in folders:

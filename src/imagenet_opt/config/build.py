@@ -23,7 +23,7 @@ from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer
-from imagenet_opt.run.rewind import Rewind
+from imagenet_opt.run.loggers.truncate import Rewind
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from imagenet_opt.errors import ConfigError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from imagenet_opt.data.index import FileIndex
-    from imagenet_opt.data.loading import Loading
-    from imagenet_opt.data.shards import ShardIndex
+    from imagenet_opt.data.index.folder_index import FileIndex
+    from imagenet_opt.data.index.shard_index import ShardIndex
+    from imagenet_opt.data.options import Loading
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def data_of(config: "DictConfig") -> DataSet:
 
     from imagenet_opt.config.build import check_types
     from imagenet_opt.data.datamodule import cache_folder, folder_data
-    from imagenet_opt.data.loading import Loading
+    from imagenet_opt.data.options import Loading
 
     options = OmegaConf.to_container(config.data, resolve=True)
     assert isinstance(options, dict)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.run import slurm
+from imagenet_opt.run.stop import slurm
 
 _HELP = {"--help", "-h", "--hydra-help", "--version"}
 _SHOWS = _HELP | {"--cfg", "-c", "--info", "-i"}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from imagenet_opt.data.keys import BatchKey
-from imagenet_opt.data.slots import Ticket, shared_bytes
+from imagenet_opt.data.shared_buffers import Ticket, shared_bytes
 
 _ALIGNMENT = 8
 """Bytes; of the largest element of a tensor."""

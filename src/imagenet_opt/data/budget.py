@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from imagenet_opt import machine
-from imagenet_opt.data.loading import Auto
-from imagenet_opt.data.reader import READ_AHEAD_BYTES
+from imagenet_opt.data.options import Auto
+from imagenet_opt.data.storage.reader import READ_AHEAD_BYTES
 from imagenet_opt.machine import GIB
 
 _MIB = 2**20

@@ -12,14 +12,14 @@ from lightning.pytorch import LightningDataModule
 
 from imagenet_opt import machine
 from imagenet_opt.data.demo import ensure_demo
-from imagenet_opt.data.index import Split, check_same_classes
+from imagenet_opt.data.index.folder_index import Split, check_same_classes
 from imagenet_opt.data.loader import Seat, eval_loader, image_dtype, open_index, train_loader
-from imagenet_opt.data.loading import Loading
+from imagenet_opt.data.options import Loading
 from imagenet_opt.data.order import block_size_for
 from imagenet_opt.data.prefetcher import DevicePrefetcher
-from imagenet_opt.data.store import Store
+from imagenet_opt.data.storage.store import Store
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
-from imagenet_opt.run.position import Position, position
+from imagenet_opt.run.checkpoint.position import Position, position
 
 log = logging.getLogger(__name__)
 

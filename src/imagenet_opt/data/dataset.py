@@ -11,17 +11,17 @@ from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 
 from imagenet_opt.data.batch import Batch, Making, RaggedBatch
-from imagenet_opt.data.crop import RANDOM_CROP_DRAWS, Crops, center_crops, random_crops
-from imagenet_opt.data.decode import Decoder, Opened
+from imagenet_opt.data.decode.decoder import Decoder, Opened
+from imagenet_opt.data.decode.region_codec import Pixels, region_codec
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.order import Draw, EvalOrder, TrainOrder
 from imagenet_opt.data.randomness import key_of, uniform
-from imagenet_opt.data.reader import Place, Reader
-from imagenet_opt.data.region_codec import Pixels, region_codec
-from imagenet_opt.data.requests import Sample
-from imagenet_opt.data.resize import resize
-from imagenet_opt.data.slots import Slots, Ticket
-from imagenet_opt.data.store import Indices
+from imagenet_opt.data.shared_buffers import Slots, Ticket
+from imagenet_opt.data.storage.reader import Place, Reader
+from imagenet_opt.data.storage.requests import Sample
+from imagenet_opt.data.storage.store import Indices
+from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS, Crops, center_crops, random_crops
+from imagenet_opt.data.transforms.resize import resize
 from imagenet_opt.errors import BadSample
 
 Sizes = NDArray[np.int64]

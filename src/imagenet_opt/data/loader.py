@@ -14,19 +14,19 @@ from imagenet_opt.data.bad_samples import BadSamples
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.budget import SPARE_BATCHES, LoaderBudget, fit_loader
 from imagenet_opt.data.dataset import BatchDataset, eval_crops, train_crops
-from imagenet_opt.data.decode import Decoder
-from imagenet_opt.data.image_file import REFUSED, open_image
-from imagenet_opt.data.index import FileIndex, Split, open_split, split_folder
+from imagenet_opt.data.decode.decoder import Decoder
+from imagenet_opt.data.decode.image_file import REFUSED, open_image
+from imagenet_opt.data.decode.region_codec import load_codec
+from imagenet_opt.data.index.folder_index import FileIndex, Split, open_split, split_folder
+from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore, is_packed, open_shards
 from imagenet_opt.data.keys import BatchKeys
-from imagenet_opt.data.loading import Loading
+from imagenet_opt.data.options import Loading
 from imagenet_opt.data.order import Draw, EvalOrder, TrainOrder, block_size_for
 from imagenet_opt.data.prefetcher import DevicePrefetcher, finish_batch
-from imagenet_opt.data.reader import Reader
-from imagenet_opt.data.region_codec import load_codec
-from imagenet_opt.data.shards import ShardIndex, ShardStore, is_packed, open_shards
-from imagenet_opt.data.slots import Slots, slot_bytes
-from imagenet_opt.data.slow_store import SlowStore
-from imagenet_opt.data.store import FolderStore, Store
+from imagenet_opt.data.shared_buffers import Slots, slot_bytes
+from imagenet_opt.data.storage.reader import Reader
+from imagenet_opt.data.storage.store import FolderStore, Store
+from imagenet_opt.data.storage.throttled_store import SlowStore
 from imagenet_opt.data.worker_signals import shield
 
 log = logging.getLogger(__name__)

@@ -20,9 +20,9 @@ from imagenet_opt.data.ahead import Ahead
 from imagenet_opt.data.bad_samples import BadSamples
 from imagenet_opt.data.batch import Batch, Making, RaggedBatch
 from imagenet_opt.data.keys import BatchKeys
-from imagenet_opt.data.normalize import normalize
-from imagenet_opt.data.resize import resize_batch
-from imagenet_opt.data.slots import Slots
+from imagenet_opt.data.shared_buffers import Slots
+from imagenet_opt.data.transforms.normalize import normalize
+from imagenet_opt.data.transforms.resize import resize_batch
 from imagenet_opt.errors import ImagenetOptError, WorkerDied
 from imagenet_opt.machine import GIB
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock

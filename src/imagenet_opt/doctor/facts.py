@@ -6,7 +6,7 @@ import os
 import numpy as np
 
 from imagenet_opt import machine
-from imagenet_opt.data.image_file import REFUSED, open_image
+from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment.check import check_environment
 from imagenet_opt.doctor.environment.setup import Setup

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from imagenet_opt.data.depth import FIRST
+from imagenet_opt.data.storage.concurrency import FIRST
 from imagenet_opt.errors import ImagenetOptError, printable
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.first_touch import NOT_MEMORY_SECONDS, FirstTouch, touch_twice

@@ -17,7 +17,7 @@ from imagenet_opt.measure.telemetry.dtypes import convolutions_take_tf32
 from imagenet_opt.measure.telemetry.gpu import GpuState, read_gpu
 from imagenet_opt.measure.telemetry.host_syncs import HostWaits
 from imagenet_opt.measure.telemetry.torch_profile import kernel_seconds
-from imagenet_opt.run.action_clock import CALLBACK, FETCH, LOGGER, STEP, ActionClock, saves, unwatch, watch
+from imagenet_opt.run.hook_timer import CALLBACK, FETCH, LOGGER, STEP, ActionClock, saves, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step
 
 _LEAST_STEPS = 8

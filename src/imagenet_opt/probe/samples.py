@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.data.index import FileIndex
+from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.loader import store_of
-from imagenet_opt.data.loading import Loading
-from imagenet_opt.data.shards import ShardIndex
-from imagenet_opt.data.store import Store
-from imagenet_opt.data.subset import subset
+from imagenet_opt.data.options import Loading
+from imagenet_opt.data.storage.store import Store
 from imagenet_opt.errors import BadSample, ConfigError, DataError, printable
 from imagenet_opt.measure.storage.page_cache import (
     NUM_PROBED,

@@ -24,10 +24,10 @@ from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import Seat, image_dtype, store_of, train_loader
-from imagenet_opt.data.memory_store import MemoryStore
 from imagenet_opt.data.prefetcher import DevicePrefetcher
-from imagenet_opt.data.slots import slot_bytes
-from imagenet_opt.data.store import Store
+from imagenet_opt.data.shared_buffers import slot_bytes
+from imagenet_opt.data.storage.memory_store import MemoryStore
+from imagenet_opt.data.storage.store import Store
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment.precision import check_precision
 from imagenet_opt.errors import ConfigError
@@ -40,7 +40,7 @@ from imagenet_opt.probe.resident_loader import ResidentLoader, take_one
 from imagenet_opt.probe.samples import Index, Samples
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS, SKIPPED_ROUNDS_COLD, Span, drain, timed_copy, watched_ceiling
 from imagenet_opt.probe.throwaway_run import offline, only, run_folder
-from imagenet_opt.run.wandb_run import finish
+from imagenet_opt.run.loggers.wandb_run import finish
 
 _MOST_SECONDS = 60.0
 """A full run waits so long for two batches of each worker: what was asked for may be less than a few slow steps."""

@@ -13,7 +13,7 @@ from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure.telemetry import timeline
 from imagenet_opt.measure.telemetry.timeline import Timeline
-from imagenet_opt.run import metrics_csv
+from imagenet_opt.run.loggers import metrics_csv
 from imagenet_opt.training.summary import SUMMARY, read_summary
 
 PAUSE_SECONDS = 2.0

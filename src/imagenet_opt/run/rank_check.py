@@ -9,7 +9,7 @@ import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from imagenet_opt.errors import ImagenetOptError, RanksDiffer
-from imagenet_opt.run import checkpoint as checkpoints
+from imagenet_opt.run.checkpoint import files as checkpoints
 
 
 class RankCheck(Callback):

@@ -27,7 +27,7 @@ from omegaconf import DictConfig
 from imagenet_opt.atomic_file import write_whole
 from imagenet_opt.config.hydra_plugins import end_of_multirun
 from imagenet_opt.errors import Preempted
-from imagenet_opt.run.signals import stop
+from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.sweep.table import JOB, Row, collect_rows, print_table, speed, write_csv
 from imagenet_opt.training.preempted import STATUS, SWEEP_JOB, command, leave
 from imagenet_opt.training.summary import SUMMARY

@@ -12,7 +12,7 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
 from imagenet_opt.probe.memory import MOST, SPARE, MemoryTrials, most_images, num_train
 from imagenet_opt.probe.memory_need import gpu_bytes, need_of, usable
-from imagenet_opt.run import checkpoint as checkpoints
+from imagenet_opt.run.checkpoint import files as checkpoints
 
 log = logging.getLogger(__name__)
 

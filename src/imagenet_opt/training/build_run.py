@@ -16,7 +16,7 @@ from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.probe.memory_need import tell_need
 from imagenet_opt.probe.throwaway_run import only
-from imagenet_opt.run import checkpoint as checkpoints
+from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.rank_check import RankCheck
 from imagenet_opt.training.auto_batch import AUTO, resolve_batch_size
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from imagenet_opt.errors import Preempted
-from imagenet_opt.run import slurm
-from imagenet_opt.run.signals import stop
+from imagenet_opt.run.stop import slurm
+from imagenet_opt.run.stop.signals import stop
 
 FILE = "preempted.json"
 SWEEP_JOB = "IMAGENET_OPT_SWEEP_JOB"

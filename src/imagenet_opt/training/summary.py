@@ -13,8 +13,8 @@ from rich.table import Table
 from imagenet_opt.display.printable import printable
 from imagenet_opt.measure.telemetry.idle_causes import sentence
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
-from imagenet_opt.run import checkpoint as checkpoints
-from imagenet_opt.run import metrics_csv
+from imagenet_opt.run.checkpoint import files as checkpoints
+from imagenet_opt.run.loggers import metrics_csv
 from imagenet_opt.training.mfu import mfu
 
 IMAGES_PER_SECOND = "throughput/images_per_second"

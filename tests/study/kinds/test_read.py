@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from imagenet_opt.config.compose import composed
-from imagenet_opt.data.pack import pack
-from imagenet_opt.data.pack_plan import PackOptions
 from imagenet_opt.errors import ConfigError, DataError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.measure.storage.page_cache import evict, residency
 from imagenet_opt.measure.storage.parallel_reads import ReadPass
+from imagenet_opt.pack.pack import pack
+from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.probe.testbed import Patient
 from imagenet_opt.study.kinds import read as study_read
 from imagenet_opt.study.kinds.read import Files, Setting, in_blocks, read, read_sheet, run, turn, used_up

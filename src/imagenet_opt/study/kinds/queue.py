@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.data.loader import train_loader
-from imagenet_opt.data.loading import Loading
+from imagenet_opt.data.options import Loading
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.display.progress import announced
 from imagenet_opt.display.table import Cell, Column, Plot, Series, Sheet, interval, series

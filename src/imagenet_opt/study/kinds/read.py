@@ -10,9 +10,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from imagenet_opt.config.compose import composed
+from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.order import block_size_for
-from imagenet_opt.data.reader import Reader
-from imagenet_opt.data.shards import ShardIndex
+from imagenet_opt.data.storage.reader import Reader
 from imagenet_opt.display.progress import announced
 from imagenet_opt.display.table import Cell, Column, Plot, Sheet, interval, series
 from imagenet_opt.errors import ConfigError

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from imagenet_opt.config.build import check_types, make, precision_of
 from imagenet_opt.config.compose import composed
-from imagenet_opt.data.loading import Loading
+from imagenet_opt.data.options import Loading
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import RECIPE, build_network

@@ -90,7 +90,7 @@ def losses(job: LossJob) -> list[float]:
     from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
     from imagenet_opt.probe.testbed import at_one_size
     from imagenet_opt.probe.throwaway_run import only, run_folder
-    from imagenet_opt.run.metrics_csv import FILE
+    from imagenet_opt.run.loggers.metrics_csv import FILE
     from imagenet_opt.training.build_run import build_run
     from imagenet_opt.training.quiet import quiet
 
@@ -102,7 +102,7 @@ def losses(job: LossJob) -> list[float]:
     with run_folder(only(config, callbacks=("acceleration", "mixing"))) as config:
         with open_dict(config):
             config.logger = {
-                "csv": {"_target_": "imagenet_opt.run.metrics_csv.MetricsCsv", "folder": config.run_folder}
+                "csv": {"_target_": "imagenet_opt.run.loggers.metrics_csv.MetricsCsv", "folder": config.run_folder}
             }
             config.trainer.update({"max_steps": job.steps, "max_epochs": -1})
             config.trainer.log_every_n_steps = max(1, job.steps // _NUM_LOSSES)

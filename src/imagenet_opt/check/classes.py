@@ -1,0 +1,94 @@
+"""Classes and counts of a data set: do train and val agree, and is it ImageNet as it should be?
+
+ImageNet's numbers are those of ILSVRC 2012 (arXiv 1409.0575, table 2).
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from imagenet_opt.check.result import Verdict
+from imagenet_opt.data.index.folder_index import Split, check_same_classes
+from imagenet_opt.errors import ClassMismatch
+
+NUM_CLASSES, NUM_TRAIN, NUM_VAL = 1000, 1_281_167, 50_000
+VAL_PER_CLASS = 50
+LEAST_TRAIN, MOST_TRAIN = 732, 1300
+"""Images of a class."""
+_WORDNET = re.compile(r"n\d{8}")
+_TINY = 10
+_IMBALANCE = 10.0
+
+
+def judge_classes(train: Split, val: Split) -> Iterator[Verdict]:
+    """All that the two indexes alone tell."""
+    yield _agreement(train, val)
+    if is_imagenet(train):
+        yield _imagenet_classes(train)
+        yield _imagenet_counts("training images", train, NUM_TRAIN, LEAST_TRAIN, MOST_TRAIN)
+        yield _imagenet_counts("validation images", val, NUM_VAL, VAL_PER_CLASS, VAL_PER_CLASS)
+    else:
+        yield _counts("training images", train)
+        yield _counts("validation images", val)
+
+
+def is_imagenet(split: Split) -> bool:
+    """Whether it calls itself that: 1000 classes, or names as n01440764 throughout."""
+    return len(split.classes) == NUM_CLASSES or all(map(_WORDNET.fullmatch, split.classes))
+
+
+def _agreement(train: Split, val: Split) -> Verdict:
+    try:
+        check_same_classes(train, val)
+    except ClassMismatch as error:
+        only = [f"only in {a.folder}: {name}" for a, b in ((train, val), (val, train)) for name in _without(a, b)]
+        return Verdict("classes", "error", str(error), tuple(only))
+    return Verdict("classes", "ok", f"the same {len(train.classes)} in both")
+
+
+def _without(one: Split, other: Split) -> list[str]:
+    return sorted(set(one.classes) - set(other.classes))
+
+
+def _imagenet_classes(train: Split) -> Verdict:
+    num, named = len(train.classes), sum(bool(_WORDNET.fullmatch(name)) for name in train.classes)
+    if num == NUM_CLASSES:
+        kind = "of WordNet's names" if named == num else f"{num - named} of which have other names than WordNet's"
+        return Verdict("ImageNet's classes", "ok", f"{NUM_CLASSES}, {kind}")
+    return Verdict(
+        "ImageNet's classes", "warning", f"{num}, not {NUM_CLASSES}: a part of ImageNet, or folders are missing"
+    )
+
+
+def _imagenet_counts(check: str, split: Split, num_images: int, low: int, high: int) -> Verdict:
+    counts = np.bincount(split.labels, minlength=len(split.classes))
+    odd = np.flatnonzero((counts < low) | (counts > high))
+    details = _each(split, odd)
+    found, each = f"{len(split):,}", f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    if not len(odd) and len(split.classes) < NUM_CLASSES:
+        return Verdict(check, "ok", f"{found}, {each} a class as in ImageNet")
+    if len(odd):
+        text = f"{found}, not {num_images:,}; {len(odd)} classes do not have ImageNet's {each}; was all of it unpacked?"
+        return Verdict(check, "warning", text, details)
+    if len(split) != num_images:
+        return Verdict(check, "warning", f"{found}, not ImageNet's {num_images:,}; was all of it unpacked?")
+    return Verdict(check, "ok", f"{found}, {each} a class, as in ImageNet")
+
+
+def _counts(check: str, split: Split) -> Verdict:
+    counts = np.bincount(split.labels, minlength=len(split.classes))
+    text = f"{len(split):,}, {counts.min():,} to {counts.max():,} a class"
+    if len(tiny := np.flatnonzero(counts < _TINY)):
+        return Verdict(check, "warning", f"{text}; {len(tiny)} classes have fewer than {_TINY}", _each(split, tiny))
+    if counts.max() > _IMBALANCE * counts.min():
+        rare = np.flatnonzero(counts * _IMBALANCE < counts.max())
+        return Verdict(
+            check, "warning", f"{text}; the rarest classes will hardly be learned as they are", _each(split, rare)
+        )
+    return Verdict(check, "ok", text)
+
+
+def _each(split: Split, classes: Iterable[int]) -> tuple[str, ...]:
+    counts = np.bincount(split.labels, minlength=len(split.classes))
+    return tuple(f"{split.classes[label]}: {counts[label]} images" for label in classes)

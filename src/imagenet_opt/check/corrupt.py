@@ -1,0 +1,121 @@
+"""Reading and decoding samples to their end, in processes, to know which cannot be."""
+
+import multiprocessing
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagenet_opt.data.decode.decoder import Decoder
+from imagenet_opt.data.decode.image_file import REFUSED, is_jpeg, is_whole_jpeg, open_image
+from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore
+from imagenet_opt.data.storage.reader import Reader
+from imagenet_opt.data.storage.store import FolderStore
+from imagenet_opt.errors import BadSample
+
+Rows = NDArray[np.int64]
+
+_CHUNK = 64
+_READS_IN_FLIGHT = 32
+"""Of each process; chunks are not read ahead."""
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A sample. reason: why it cannot be used; empty where it can. mode: Pillow's, such as RGB, L or CMYK.
+
+    cut_short: a JPEG without an end, of which decoders make up the rest.
+    """
+
+    row: int
+    name: str
+    reason: str
+    mode: str
+    cut_short: bool
+
+
+def examine(
+    index: FileIndex | ShardIndex,
+    rows: Rows,
+    *,
+    workers: int,
+    timeout_seconds: float,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Examined]:
+    """Samples with something to tell: those that cannot be used, are cut short, or are not in RGB.
+
+    workers: processes; 1 for this one. on_progress: of (samples done, all). Raises StorageFailed, ReadTimeout.
+    """
+    chunks = [rows[i : i + _CHUNK] for i in range(0, len(rows), _CHUNK)]
+    found: list[Examined] = []
+    done = 0
+    with _examiners(min(workers, len(chunks)), index, timeout_seconds) as examined:
+        for chunk, some in zip(chunks, examined(chunks), strict=True):
+            found += some
+            on_progress(done := done + len(chunk), len(rows))
+    return found
+
+
+@contextmanager
+def _examiners(workers: int, *about: Any) -> Iterator[Callable[[list[Rows]], Iterator[list[Examined]]]]:
+    if workers <= 1:
+        examiner = _Examiner(*about)
+        yield lambda chunks: map(examiner.examine, chunks)
+        return
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin, about)
+    try:
+        yield lambda chunks: pool.map(_examine, chunks)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_examiner: "_Examiner"
+"""Of this process."""
+
+
+def _begin(*about: Any) -> None:
+    global _examiner
+    _examiner = _Examiner(*about)
+
+
+def _examine(rows: Rows) -> list[Examined]:
+    return _examiner.examine(rows)
+
+
+class _Examiner:
+    """Reads and decodes samples of an index."""
+
+    def __init__(self, index: FileIndex | ShardIndex, timeout_seconds: float) -> None:
+        store = ShardStore(index) if isinstance(index, ShardIndex) else FolderStore(index)
+        self.reader = Reader(store, reads_in_flight=_READS_IN_FLIGHT, timeout_seconds=timeout_seconds)
+        self.decoder = Decoder(exif_rotation=False, max_crop_pixels=2**62)
+
+    def examine(self, rows: Rows) -> list[Examined]:
+        samples = self.reader.read_now(rows)
+        names = map(self.reader.store.name, rows.tolist())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Pillow, about metadata
+            found = [_judge(self.decoder, *sample) for sample in zip(rows.tolist(), names, samples, strict=True)]
+        return [one for one in found if one.reason or one.cut_short or one.mode != "RGB"]
+
+
+def _judge(decoder: Decoder, row: int, name: str, sample: bytes | BadSample) -> Examined:
+    if isinstance(sample, BadSample):
+        return Examined(row, name, str(sample), "", False)
+    cut_short = is_jpeg(sample) and not is_whole_jpeg(sample)
+    try:
+        opened = decoder.open(sample, name)
+        decoder.crop(opened, (0, 0, opened.height, opened.width))
+    except BadSample as error:
+        return Examined(row, name, str(error), "", cut_short)
+    try:
+        mode = open_image(sample).mode
+    except REFUSED:  # by Pillow alone
+        mode = "RGB"
+    return Examined(row, name, "", mode, cut_short)

@@ -1,0 +1,103 @@
+"""Images that are there twice, byte for byte: validation images that training has seen, or that have two labels."""
+
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.shard_index import ShardIndex
+
+_THREADS = 64
+Keys = NDArray[np.uint64]
+"""Size in the upper half, CRC-32 of the content in the lower: for files of one size, one chance in 4e9 to err."""
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A validation sample and another sample with the same bytes. other_split: 0 for train, 1 for val."""
+
+    row: int
+    other_split: int
+    other_row: int
+
+
+def find_twins(
+    splits: Sequence[FileIndex | ShardIndex],
+    sizes: Sequence[NDArray[np.int64]],
+    rows: NDArray[np.int64],
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Twin]:
+    """For `rows` of the second split: every other sample of both that is the same file.
+
+    sizes: of all samples, per split. Only files of equal size are read; of shards nothing is, for their index has
+    checksums. Files that cannot be read have no twins.
+    """
+    wanted = np.unique(sizes[1][rows])
+    wanted = wanted[wanted > 0]
+    candidates = [np.flatnonzero(np.isin(some, wanted)) for some in sizes]
+    shared = _shared_sizes(sizes, candidates)
+    candidates = [some[np.isin(size[some], shared)] for size, some in zip(sizes, candidates, strict=True)]
+    total = sum(len(some) for index, some in zip(splits, candidates, strict=True) if isinstance(index, FileIndex))
+    done = 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        on_progress(done, total)
+
+    keys = [
+        _keys(index, size[some], some, advance) for index, size, some in zip(splits, sizes, candidates, strict=True)
+    ]
+    return _matches(candidates, keys, rows)
+
+
+def _shared_sizes(sizes: Sequence[NDArray[np.int64]], candidates: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Sizes of more than one file."""
+    found, counts = np.unique(
+        np.concatenate([size[some] for size, some in zip(sizes, candidates, strict=True)]), return_counts=True
+    )
+    return np.asarray(found[counts > 1])
+
+
+def _keys(
+    index: FileIndex | ShardIndex, sizes: NDArray[np.int64], rows: NDArray[np.int64], advance: Callable[[], None]
+) -> Keys:
+    """0 where there is none."""
+    if isinstance(index, ShardIndex):
+        checksums = index.checksums[rows].astype(np.uint64)
+        return (sizes.astype(np.uint64) << np.uint64(32)) | checksums
+    keys = np.zeros(len(rows), np.uint64)
+    threads = ThreadPoolExecutor(_THREADS)
+    try:
+        for place, key in enumerate(threads.map(_key_of, map(index.path, rows.tolist()))):
+            keys[place] = key
+            advance()
+    finally:
+        threads.shutdown(cancel_futures=True)
+    return keys
+
+
+def _key_of(path: str) -> int:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            content = file.readall()
+    except OSError:
+        return 0
+    return len(content) << 32 | zlib.crc32(content)
+
+
+def _matches(candidates: Sequence[NDArray[np.int64]], keys: Sequence[Keys], rows: NDArray[np.int64]) -> list[Twin]:
+    ours = np.isin(candidates[1], rows) & (keys[1] != 0)
+    found = []
+    for split, (others, other_keys) in enumerate(zip(candidates, keys, strict=True)):
+        order = np.argsort(other_keys, kind="stable")
+        first = np.searchsorted(other_keys[order], keys[1][ours], "left")
+        end = np.searchsorted(other_keys[order], keys[1][ours], "right")
+        for row, low, high in zip(candidates[1][ours].tolist(), first.tolist(), end.tolist(), strict=True):
+            twins = others[order[low:high]].tolist()
+            found += [Twin(row, split, other) for other in twins if (split, other) != (1, row)]
+    return found

@@ -1,0 +1,1 @@
+"""Encoded images become pixels, of the crop alone where that can be."""

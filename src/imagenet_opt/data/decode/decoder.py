@@ -1,0 +1,164 @@
+"""Encoded images to pixels, of the wanted crop only where the file allows it.
+
+nvImageCodec decodes a region of ordinary JPEGs without building the rest of the picture, bit for bit as a whole decode
+and a crop would. Other JPEGs go to torchvision, and what that refuses to Pillow, as all else: whole.
+"""
+
+from dataclasses import dataclass
+from math import ceil, sqrt
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from imagenet_opt.data.decode.image_file import (
+    REFUSED,
+    check_size,
+    eight_bits,
+    exif_orientation,
+    is_jpeg,
+    no_bomb_warning,
+    open_image,
+    reason,
+    upright,
+)
+from imagenet_opt.data.decode.region_codec import Box, Pixels, region_codec
+from imagenet_opt.errors import BadSample
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An image whose size is known and whose pixels are not decoded yet.
+
+    height, width: after rotation. stream: regions of it can be decoded; None where only the whole image can.
+    orientation: 1 to 8, as in EXIF data; 1 is upright.
+    """
+
+    encoded: bytes
+    name: str
+    height: int
+    width: int
+    stream: Any = None
+    orientation: int = 1
+
+
+class Decoder:
+    """Decodes crops, one thread a process.
+
+    exif_rotation: turn images as their EXIF data says; ImageNet's usual numbers are without.
+    max_crop_pixels: larger crops come smaller by a whole factor, averaged.
+    region_decode: False decodes whole pictures of what regions can be decoded of: the same bits, for more time.
+
+    num_given_up: images so far that were decoded whole because region decode gave up.
+    """
+
+    def __init__(self, *, exif_rotation: bool, max_crop_pixels: int, region_decode: bool = True) -> None:
+        self.exif_rotation = exif_rotation
+        self.max_crop_pixels = max_crop_pixels
+        self.region_decode = region_decode
+        self.num_given_up = 0
+
+    def open(self, encoded: bytes, name: str) -> Opened:
+        """Raises BadSample, with `name`, for what nothing opens."""
+        if not encoded:
+            raise BadSample(f"{name} is empty (0 bytes); restore the file or remove it (data.root)")
+        turned = self.exif_rotation and b"Exif\0" in encoded[:4096]
+        orientation = exif_orientation(encoded) if turned else 1
+        stream = region_codec().parse(encoded) if orientation == 1 else None
+        try:
+            if stream is not None:
+                check_size(stream.height, stream.width)
+                return Opened(encoded, name, stream.height, stream.width, stream)
+            width, height = open_image(encoded).size
+        except REFUSED as error:
+            raise _bad(name, error) from error
+        if orientation >= 5:  # a quarter turn
+            width, height = height, width
+        return Opened(encoded, name, height, width, orientation=orientation)
+
+    def crop(self, image: Opened, box: Box) -> Pixels:
+        """Pixels of `box`, fewer where that is more than max_crop_pixels; valid until the next call.
+
+        Raises BadSample.
+        """
+        top, left, height, width = box
+        large = height * width > self.max_crop_pixels
+        large_whole = image.stream is None and image.height * image.width > self.max_crop_pixels
+        if (large or large_whole) and image.orientation == 1:
+            return _reduced(image, box, self.max_crop_pixels)
+        if image.stream is not None and self.region_decode:
+            region = region_codec().decode(image.stream, box)
+            if region is not None:
+                return region
+            self.num_given_up += 1
+        crop = decode_whole(image)[top : top + height, left : left + width]
+        if large:
+            return _means(Image.fromarray(crop), self.max_crop_pixels)
+        return crop if image.orientation == 1 else np.ascontiguousarray(crop)  # torch takes no negative strides
+
+
+def decode_whole(image: Opened) -> Pixels:
+    """All pixels, upright. Raises BadSample, also when the header gives another size."""
+    pixels = upright(_decoded(image.encoded, image.name), image.orientation)
+    height, width, _ = pixels.shape
+    if (height, width) != (image.height, image.width):
+        sizes = f"it has {width} x {height} pixels and a header for {image.width} x {image.height}"
+        raise _bad(image.name, ValueError(sizes))
+    return pixels
+
+
+def _decoded(encoded: bytes, name: str) -> Pixels:
+    """All pixels: of JPEGs by torchvision, of what it refuses and of all else by Pillow.
+
+    torchvision crashes on damaged PNGs (pytorch/vision#3613 and later). 16 bits a channel become 8; of an animation the
+    first frame counts. Raises BadSample, with `name`.
+    """
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    try:
+        if is_jpeg(encoded):
+            data = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+            found = decode_jpeg(data, ImageReadMode.RGB)
+            return np.ascontiguousarray(found.permute(1, 2, 0).numpy())
+    except (RuntimeError, ValueError):
+        pass
+    try:
+        image = open_image(encoded)
+        return np.array(image if image.mode == "RGB" else eight_bits(image).convert("RGB"))
+    except REFUSED as error:
+        raise _bad(name, error) from error
+
+
+def _reduced(image: Opened, box: Box, max_pixels: int) -> Pixels:
+    """The crop smaller by a whole factor: JPEGs by decoding fewer frequencies, then the mean of squares of pixels."""
+    top, left, height, width = box
+    factor = ceil(sqrt(height * width / max_pixels))
+    try:
+        picture = open_image(image.encoded)
+        picture.draft("RGB", (max(1, image.width // factor), max(1, image.height // factor)))
+        first = left * picture.width // image.width, top * picture.height // image.height
+        right = _ceil_div((left + width) * picture.width, image.width)
+        bottom = _ceil_div((top + height) * picture.height, image.height)
+        with no_bomb_warning():
+            crop = picture.crop((*first, right, bottom))
+        return _means(eight_bits(crop).convert("RGB"), max_pixels)
+    except REFUSED as error:
+        raise _bad(image.name, error) from error
+
+
+def _ceil_div(number: int, divisor: int) -> int:
+    """`number / divisor`, rounded up. Floats would round 500.0 up to 501 where the quotient is 500.00000000000006."""
+    return -(-number // divisor)
+
+
+def _means(crop: Image.Image, max_pixels: int) -> Pixels:
+    """Means of the smallest squares of pixels that bring the crop down to max_pixels."""
+    factor = 1
+    while _ceil_div(crop.width, factor) * _ceil_div(crop.height, factor) > max(1, max_pixels):
+        factor += 1
+    return np.array(crop.reduce(factor))  # copied, as torch wants arrays that can be written to
+
+
+def _bad(name: str, error: Exception) -> BadSample:
+    return BadSample(f"cannot decode {name}: {reason(error)}; replace the file or remove it (data.root)")

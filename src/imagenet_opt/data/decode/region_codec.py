@@ -1,0 +1,114 @@
+"""nvImageCodec on the CPU: a region of an ordinary JPEG, without building the rest of the picture.
+
+Bit for bit as a whole decode by torchvision and a crop would.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagenet_opt.data.decode.image_file import is_whole_jpeg
+from imagenet_opt.errors import first_line
+
+Pixels = NDArray[np.uint8]
+"""RGB, (height, width, 3)."""
+Box = tuple[int, int, int, int]
+"""Top, left, height, width, in pixels."""
+
+
+def load_codec() -> Any:
+    """nvImageCodec's module, None where it is not installed. Loaded before a fork, its memory is shared by workers."""
+    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")
+    with _no_stderr():  # it tells there of every GPU library that it does not find
+        try:
+            from nvidia import nvimgcodec
+        except ImportError:
+            return None
+    return nvimgcodec
+
+
+class RegionCodec:
+    """nvImageCodec on the CPU, without a thread of its own.
+
+    error: why this process has no decoder, which then gives up every image; "" where it has one.
+    """
+
+    def __init__(self, nvimgcodec: Any) -> None:
+        self.library = nvimgcodec
+        self.decoder: Any = None
+        self.error = ""
+        try:
+            with _no_stderr():
+                self.decoder = nvimgcodec.Decoder(
+                    device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
+                    backends=[nvimgcodec.Backend(nvimgcodec.CPU_ONLY)],
+                    max_num_cpu_threads=1,
+                )
+        except Exception as error:  # its own type of error is not exported
+            self.error = first_line(error)
+        self.params = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
+        self.image: Any = None
+
+    def parse(self, encoded: bytes) -> Any:
+        """The stream of a complete JPEG in grey or YCbCr; None for all else."""
+        if not is_whole_jpeg(encoded):
+            return None
+        colour = self.library.ColorSpec
+        try:
+            stream = self.library.CodeStream(encoded)
+            known = stream.codec_name == "jpeg" and stream.color_spec in (colour.SYCC, colour.GRAY)
+            return stream if known and stream.precision in (0, 8) else None
+        except Exception:  # its own type of error is not exported; headers are read when they are asked for
+            return None
+
+    def decode(self, stream: Any, box: Box) -> Pixels | None:
+        """The box's pixels, in memory that the next call uses again; None where the codec gives up."""
+        if self.decoder is None:
+            return None
+        top, left, height, width = box
+        part = stream.get_sub_code_stream(region=self.library.Region(top, left, top + height, left + width))
+        self.image = self.decoder.decode(part, image=self.image, params=self.params)
+        if self.image is None:
+            return None
+        return np.asarray(self.image)
+
+
+class NoCodec:
+    """Stands in where nvImageCodec is not installed: every image is decoded whole."""
+
+    error = ""
+
+    def parse(self, encoded: bytes) -> Any:
+        return None
+
+    def decode(self, stream: Any, box: Box) -> Pixels | None:
+        return None
+
+
+@contextmanager
+def _no_stderr() -> Iterator[None]:
+    """What C libraries write to file descriptor 2 goes nowhere."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def region_codec() -> RegionCodec | NoCodec:
+    """One a process: what was made before a fork is not used after it."""
+    return _codec_of(os.getpid())
+
+
+@lru_cache(1)
+def _codec_of(process: int) -> RegionCodec | NoCodec:
+    library = load_codec()
+    return NoCodec() if library is None else RegionCodec(library)

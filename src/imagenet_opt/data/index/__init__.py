@@ -1,0 +1,1 @@
+"""Which files or records a data set has."""

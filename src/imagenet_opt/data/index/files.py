@@ -1,0 +1,80 @@
+"""The files that hold a split, by number: images of a folder tree, or packed shards."""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.shard_index import INDEX, ShardIndex
+
+_STAT_THREADS = 64
+_CHUNK = 512
+_HELD_BLOCKS = 8
+"""Blocks of 512 bytes above which a file must have more than one where its data is on the file system."""
+
+
+@dataclass(frozen=True)
+class SplitFiles:
+    """fingerprint: another one where the split has other files."""
+
+    folder: Path
+    num: int
+    path: Callable[[int], str]
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """What stat says of each file: size in bytes, -1 where it cannot be asked; blocks of 512 bytes that are held."""
+
+    sizes: NDArray[np.int64]
+    blocks: NDArray[np.int64]
+
+    @property
+    def released(self) -> NDArray[np.bool_]:
+        """Whether Lustre holds a file's name and size, and not its data: it says that such a file has 0 blocks, or 1,
+        so that no program takes it for a hole."""
+        return (self.sizes > 512 * _HELD_BLOCKS) & (self.blocks <= 1)
+
+
+def files_of(index: FileIndex | ShardIndex) -> SplitFiles:
+    """Raises OSError for shards whose index.json is gone."""
+    if isinstance(index, ShardIndex):
+        about = hashlib.sha256((index.folder / INDEX).read_bytes())
+        paths = [os.path.join(index.folder, shard) for shard in index.shards]
+        return SplitFiles(index.folder, len(paths), paths.__getitem__, about.hexdigest()[:16])
+    names = hashlib.sha256(index.names.tobytes())
+    names.update(index.name_offsets.tobytes())
+    return SplitFiles(index.folder, len(index), index.path, names.hexdigest()[:16])
+
+
+def status_of(files: SplitFiles, on_progress: Callable[[int, int], None] = lambda done, total: None) -> Status:
+    """Ask for every file, many at a time; nothing is read. on_progress: of (files done, all)."""
+    status, done = np.empty((2, files.num), np.int64), 0
+    threads = ThreadPoolExecutor(_STAT_THREADS)
+    try:
+        chunks = [range(i, min(i + _CHUNK, files.num)) for i in range(0, files.num, _CHUNK)]
+        for chunk, found in zip(chunks, threads.map(lambda chunk: _ask(files, chunk), chunks), strict=True):
+            status[:, chunk.start : chunk.stop] = found
+            on_progress(done := done + len(chunk), files.num)
+    finally:
+        threads.shutdown(cancel_futures=True)
+    return Status(*status)
+
+
+def _ask(files: SplitFiles, chunk: Iterable[int]) -> NDArray[np.int64]:
+    return np.array([_size_and_blocks(files.path(i)) for i in chunk], np.int64).T
+
+
+def _size_and_blocks(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return -1, 0
+    return status.st_size, status.st_blocks

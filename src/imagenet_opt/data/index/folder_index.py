@@ -1,0 +1,275 @@
+"""The list of a data set's files, in columns: no Python object per file, and memory-mapped once cached.
+
+A list of 1.28 million (path, label) tuples costs each worker hundreds of MB as reference counts copy its pages;
+two flat arrays cost nothing, however many workers read them.
+"""
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+
+from imagenet_opt.data.index.columns import check_ends, check_range, open_column
+from imagenet_opt.data.storage.retry import retried
+from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
+
+log = logging.getLogger(__name__)
+
+IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
+_FORMAT = 2
+_SCAN_THREADS = 32
+_PATIENCE = 60.0
+"""Seconds for which a folder is asked for again."""
+_CLOCK_STEP_NS = 2 * 10**9
+"""Coarsest step of a file system's modification times (FAT: 2 s; Lustre: 1 s)."""
+_LOCK_SECONDS = 1800.0
+"""A listing takes less; a lock that outlives it belongs to a mount that forgot to release it."""
+
+
+class Split(Protocol):
+    """What all indexes have: labels int32 (num_samples,), of `classes`."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+    @property
+    def labels(self) -> NDArray[np.int32]: ...
+    def __len__(self) -> int: ...
+    def path(self, i: int) -> str: ...
+
+
+@dataclass(frozen=True)
+class FileIndex:
+    """Files of one split. labels: int32 (num_samples,); file i is names[name_offsets[i]:name_offsets[i + 1]].
+
+    names: uint8, all paths relative to the folder, end to end; name_offsets: int64 (num_samples + 1,).
+    """
+
+    folder: Path
+    classes: tuple[str, ...]
+    labels: NDArray[np.int32]
+    names: NDArray[np.uint8]
+    name_offsets: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def path(self, i: int) -> str:
+        """Full path of sample i. Raises DataError for one outside of the folder, which only a spoilt cache has."""
+        name = os.fsdecode(self.names[self.name_offsets[i] : self.name_offsets[i + 1]].tobytes())
+        if name[:1] == "/" or (".." in name and ".." in name.split("/")):
+            raise DataError(f"the index of {self.folder} names {name!r}, outside of it; empty data.cache_dir/index")
+        return os.path.join(self.folder, name)
+
+
+def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
+    """Index of `root`/`split`, one folder per class, from the cache when nothing changed.
+
+    The cache is valid while every folder has the modification time that it had before the scan listed it: adding,
+    removing or renaming a file changes the time of its folder. The index is not cached when a folder changed less than
+    two seconds before the scan: a later change could leave the same time, because some file systems keep whole seconds.
+    Of several processes with one cache folder one lists the files; the others wait.
+
+    Raises DatasetNotFound, EmptyClass.
+    """
+    folder = split_folder(root, split)
+    cached = cache_dir / "index" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:24]
+    index = _load(cached, folder)
+    if index is not None:
+        return index
+    with _alone(cache_dir / "locks" / f"{cached.name}.lock", folder):
+        index = _load(cached, folder)  # another process may have listed the folder meanwhile
+        if index is None:
+            started_ns = time.time_ns()
+            index, modified = _scan(folder)
+            if _is_settled(folder, modified, started_ns):
+                _save(cached, index, modified)
+    return index
+
+
+def scan_split(root: Path, split: str) -> FileIndex:
+    """As open_split, without a cache."""
+    return _scan(split_folder(root, split))[0]
+
+
+def check_same_classes(train: Split, val: Split) -> None:
+    """Raises ClassMismatch unless both splits have the same class folders."""
+    if train.classes == val.classes:
+        return
+    only_train = sorted(set(train.classes) - set(val.classes))
+    only_val = sorted(set(val.classes) - set(train.classes))
+    raise ClassMismatch(
+        f"{train.folder} has {len(train.classes)} classes and {val.folder} has {len(val.classes)}; "
+        f"only in the first: {_some(only_train)}; only in the second: {_some(only_val)}. "
+        "Both need the same class folders (data.train_folder, data.val_folder); "
+        "a flat validation folder must first be sorted into class folders"
+    )
+
+
+def _some(names: list[str]) -> str:
+    return "none" if not names else ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def split_folder(root: Path | None, split: str) -> Path:
+    """Where a split is. Raises DatasetNotFound."""
+    remedy = "No ImageNet here? python train.py data=demo"
+    if root is None:
+        raise DatasetNotFound(f"data.root is not set; expected a folder that holds {split}/<class>/*.JPEG. {remedy}")
+    folder = (root.expanduser() / split).resolve()
+    if folder.is_dir():
+        return folder
+    if not root.expanduser().is_dir():
+        raise DatasetNotFound(f"no folder {root} (data.root); expected {split}/<class>/*.JPEG in it. {remedy}")
+    raise DatasetNotFound(
+        f"no {split}/ under {root} (data.root); expected {split}/<class>/*.JPEG. Class folders directly under it? "
+        f"Add data.train_folder=. data.val_folder=. {remedy}"
+    )
+
+
+def _scan(folder: Path) -> tuple[FileIndex, dict[str, int]]:
+    """The index, and the modification time in nanoseconds of each folder below `folder` from before it was listed."""
+    modified = {"": os.stat(folder).st_mtime_ns}
+    classes = tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()))
+    if not classes:
+        raise DatasetNotFound(
+            f"no class folders in {folder} (data.root, data.train_folder, data.val_folder); expected <class>/*.JPEG"
+        )
+    with ThreadPoolExecutor(_SCAN_THREADS) as threads:
+        found = list(threads.map(lambda name: _list(folder, name), classes))
+    for name, (images, _) in zip(classes, found, strict=True):
+        if not images:
+            raise EmptyClass(f"no images in {folder / name}; remove the folder or put its images back (data.root)")
+    encoded = [os.fsencode(image) for images, _ in found for image in images]
+    index = FileIndex(
+        folder,
+        classes,
+        np.repeat(np.arange(len(classes), dtype=np.int32), [len(images) for images, _ in found]),
+        np.frombuffer(b"".join(encoded), dtype=np.uint8),
+        np.cumsum([0, *map(len, encoded)], dtype=np.int64),
+    )
+    for _, below in found:
+        modified |= below
+    return index, modified
+
+
+def _list(folder: Path, class_name: str) -> tuple[list[str], dict[str, int]]:
+    """Sorted image paths and the modification times of all folders in one class folder, by paths relative to `folder`.
+
+    Raises DataError.
+    """
+    try:
+        return retried(lambda: _images_below(folder, class_name), str(folder / class_name), _PATIENCE)
+    except OSError as error:
+        raise DataError(f"cannot list {error.filename}: {error.strerror}; make it readable (data.root)") from error
+
+
+def _images_below(folder: Path, class_name: str) -> tuple[list[str], dict[str, int]]:
+    images, modified = [], {class_name: os.stat(folder / class_name).st_mtime_ns}
+    for place, below, names in os.walk(folder / class_name, followlinks=True, onerror=_raise):
+        below[:] = [name for name in below if not _leads_up(os.path.join(place, name))]
+        relative = os.path.relpath(place, folder)
+        for name in below:  # os.walk lists these folders after this turn of the loop
+            modified[os.path.join(relative, name)] = os.stat(os.path.join(place, name)).st_mtime_ns
+        images += [os.path.join(relative, name) for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
+    return sorted(images), modified
+
+
+def _is_settled(folder: Path, modified: dict[str, int], started_ns: int) -> bool:
+    """Whether any change after the scan gives a folder another modification time than the recorded one."""
+    newest = max(modified, key=lambda name: modified[name])
+    if modified[newest] > started_ns + _CLOCK_STEP_NS:
+        log.warning(
+            f"{folder / newest} has a modification time in the future, so the index is not cached and each start lists "
+            f"all folders of {folder} (data.root); set the present time with: touch {folder / newest}"
+        )
+    return modified[newest] < started_ns - _CLOCK_STEP_NS
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _leads_up(folder: str) -> bool:
+    """Whether it is a link to a folder that holds it: there is no end below, and nothing new."""
+    return os.path.islink(folder) and Path(folder).parent.resolve().is_relative_to(Path(folder).resolve())
+
+
+def _modified_now(folder: Path, folders: Iterable[str]) -> list[int]:
+    with ThreadPoolExecutor(_SCAN_THREADS) as threads:
+        return list(threads.map(lambda below: os.stat(folder / below).st_mtime_ns, folders))
+
+
+@contextmanager
+def _alone(file: Path, folder: Path) -> Iterator[None]:
+    """Lists `folder` in one process at a time; in all at once where `file` cannot be locked, or stays locked."""
+    lock = FileLock(file)
+    with suppress(OSError, NotImplementedError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            log.info(f"another process lists {folder}: waiting for its index")
+            try:
+                lock.acquire(timeout=_LOCK_SECONDS)
+            except Timeout:
+                log.warning(f"{file} is still locked after {_LOCK_SECONDS / 60:.0f} minutes: listing {folder} anyway")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _load(cached: Path, folder: Path) -> FileIndex | None:
+    """None unless the cache is whole and still right."""
+    try:
+        about = json.loads((cached / "about.json").read_text())
+        if about["format"] != _FORMAT or _modified_now(folder, about["folders"]) != about["modified"]:
+            return None
+        classes = tuple(map(str, about["classes"]))
+        labels = open_column(cached / "labels.npy", np.int32)
+        names = open_column(cached / "names.npy", np.uint8)
+        name_offsets = open_column(cached / "name_offsets.npy", np.int64, len(labels) + 1)
+        check_range(cached / "labels.npy", labels, len(classes) - 1)
+        check_ends(cached / "name_offsets.npy", name_offsets, len(names))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    columns = (np.asarray(column) for column in (labels, names, name_offsets))  # quicker items than memory maps'
+    return FileIndex(folder, classes, *columns)
+
+
+def _save(cached: Path, index: FileIndex, modified: dict[str, int]) -> None:
+    """Write beside, then rename. Only warns when the cache cannot be written, because the index is in memory."""
+    try:
+        about = {
+            "format": _FORMAT,
+            "classes": index.classes,
+            "folders": list(modified),
+            "modified": list(modified.values()),
+        }
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cached.parent, prefix="new_") as scratch:
+            fresh = Path(scratch, "index")
+            fresh.mkdir()
+            for name in ("labels", "names", "name_offsets"):
+                np.save(fresh / f"{name}.npy", getattr(index, name))
+            (fresh / "about.json").write_text(json.dumps(about))
+            shutil.rmtree(cached, ignore_errors=True)
+            os.replace(fresh, cached)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:  # that is: another process of this run was faster
+            log.warning(f"the index of {index.folder} was not cached (data.cache_dir): {error}")

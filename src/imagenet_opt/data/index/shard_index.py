@@ -1,0 +1,273 @@
+"""Packed splits: tar shards with an index beside them, which gives any sample by its place in the file.
+
+A split is a folder of shard-00000.tar, shard-00001.tar, ..., index.json and one .npy file a column of ShardIndex.
+imagenet-opt pack makes it; any tar or WebDataset reader opens the shards without the index.
+"""
+
+import mmap
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field, ValidationError
+
+from imagenet_opt import machine
+from imagenet_opt.data.index.columns import check_ends, check_range, open_column
+from imagenet_opt.errors import BadSample, ShardMismatch, printable
+
+FORMAT = 1
+INDEX, PLAN = "index.json", "plan.json"
+COLUMNS = {
+    "labels": np.int32,
+    "shard_ids": np.int32,
+    "offsets": np.int64,
+    "sizes": np.int64,
+    "checksums": np.uint32,
+    "names": np.uint8,
+    "name_offsets": np.int64,
+}
+_STAT_THREADS = 32
+_GAP = 2**16
+"""Bytes between two samples that are rather read along than skipped with another request."""
+_REQUEST = 2**22
+_OTHER_FILES = 512
+"""Files that the rest of a process may have open."""
+
+
+class _Format(BaseModel):
+    format: int
+
+
+class AboutShard(BaseModel):
+    """crc32: zlib.crc32 of the whole file."""
+
+    bytes: int = Field(ge=0, lt=2**63)
+    crc32: int
+
+
+class About(BaseModel):
+    """index.json. columns: zlib.crc32 of each column's file. bytes_in: of the packed images as they were."""
+
+    classes: tuple[str, ...]
+    samples: int = Field(ge=1, lt=2**48)
+    rejected: int
+    bytes_in: int
+    columns: dict[str, int]
+    shards: list[AboutShard] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """Samples of one packed split, in the order of the shards; memory-mapped.
+
+    labels: int32 (n,); shard_ids: int32 (n,), into shards; offsets: int64 (n,), of the image's bytes in its shard;
+    sizes: int64 (n,), bytes; checksums: uint32 (n,), zlib.crc32 of them.
+    Sample i was class/file names[name_offsets[i]:name_offsets[i + 1]]: uint8, all end to end, and int64 (n + 1,).
+    """
+
+    folder: Path
+    classes: tuple[str, ...]
+    labels: NDArray[np.int32]
+    shards: tuple[str, ...]
+    shard_ids: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    checksums: NDArray[np.uint32]
+    names: NDArray[np.uint8]
+    name_offsets: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def path(self, i: int) -> str:
+        """FOLDER/shard-00003.tar: class/name.JPEG, for messages: what does not print is written as \\xff or \\n."""
+        name = self.names[self.name_offsets[i] : self.name_offsets[i + 1]].tobytes()
+        shard = os.fsencode(self.folder / self.shards[self.shard_ids[i]])
+        text = (shard + b": " + name).decode("utf-8", "backslashreplace")
+        return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+    def __reduce__(self) -> tuple[Callable[[Path], "ShardIndex"], tuple[Path]]:
+        """Another process maps the files anew; the arrays would be copied into it."""
+        return open_shards, (self.folder,)
+
+
+def shard_name(i: int) -> str:
+    return f"shard-{i:05d}.tar"
+
+
+def is_packed(folder: Path) -> bool:
+    """Whether a split was packed into `folder`, completely or not."""
+    return any((folder / name).is_file() for name in (INDEX, PLAN, shard_name(0)))
+
+
+def open_shards(folder: Path) -> ShardIndex:
+    """The index of a packed split. Reads no image.
+
+    Raises ShardMismatch for an unfinished pack, a damaged column, a shard that is absent or of another size.
+    """
+    index = load_index(folder)
+    sizes = [shard.bytes for shard in read_about(folder).shards]
+    if wrong := wrong_shards(folder, dict(enumerate(sizes))):
+        more = f" and {len(wrong) - 1} more shards" if len(wrong) > 1 else ""
+        verify = f"imagenet-opt pack out={folder.parent} --verify lists all damage"
+        raise mismatch(folder, f"{next(iter(wrong.values()))}{more}", f"; {verify}")
+    return index
+
+
+def load_index(folder: Path) -> ShardIndex:
+    """The index without a look at the shards. Raises ShardMismatch."""
+    about = read_about(folder)
+    try:
+        columns = _open_columns(folder, about)
+    except ValueError as error:
+        raise mismatch(folder, str(error)) from error
+    return ShardIndex(folder, about.classes, shards=tuple(map(shard_name, range(len(about.shards)))), **columns)
+
+
+def _open_columns(folder: Path, about: About) -> dict[str, NDArray[Any]]:
+    """Raises ValueError for numbers that point outside of a shard, or that no pack writes."""
+    files = {name: folder / f"{name}.npy" for name in COLUMNS}
+    lengths = dict.fromkeys(COLUMNS, about.samples) | {"names": None, "name_offsets": about.samples + 1}
+    columns = {name: open_column(files[name], dtype, lengths[name]) for name, dtype in COLUMNS.items()}
+    check_range(files["labels"], columns["labels"], len(about.classes) - 1)
+    check_range(files["shard_ids"], columns["shard_ids"], len(about.shards) - 1)
+    check_ends(files["name_offsets"], columns["name_offsets"], len(columns["names"]))
+    shards, starts, sizes = columns["shard_ids"], columns["offsets"], columns["sizes"]
+    room = np.array([shard.bytes for shard in about.shards])[shards]
+    if (starts < 0).any() or (sizes < 0).any() or (starts > room).any() or (sizes > room - starts).any():
+        raise ValueError(f"{folder}/offsets.npy or sizes.npy is damaged: it points outside of its shard")
+    next_start = np.where(shards[1:] == shards[:-1], starts[1:], room[:-1])
+    if (shards[1:] < shards[:-1]).any() or ((starts + sizes)[:-1] > next_start).any():
+        raise ValueError(f"{folder}/shard_ids.npy, offsets.npy or sizes.npy is damaged: samples overlap")
+    return columns
+
+
+def read_about(folder: Path) -> About:
+    """index.json, checked. Raises ShardMismatch."""
+    try:
+        content = (folder / INDEX).read_bytes()
+        if (found := _Format.model_validate_json(content).format) != FORMAT:
+            raise mismatch(folder, f"{folder / INDEX} is of format {found}, not {FORMAT}")
+        return About.model_validate_json(content)
+    except FileNotFoundError as error:
+        raise mismatch(folder, f"{folder} is no finished pack: it has no {INDEX}") from error
+    except OSError as error:
+        raise mismatch(folder, f"{folder / INDEX} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise mismatch(folder, f"{folder / INDEX} is damaged: {place + ': ' if place else ''}{first['msg']}") from error
+
+
+def wrong_shards(folder: Path, num_bytes: Mapping[int, int]) -> dict[int, str]:
+    """What is wrong with the size of which shard, of those that are to have so many bytes."""
+
+    def wrong(shard: int) -> str:
+        path = folder / shard_name(shard)
+        try:
+            found = os.stat(path).st_size
+        except OSError as error:
+            return f"{path}: {error.strerror}"
+        return "" if found == num_bytes[shard] else f"{path} has {found} bytes, not the {num_bytes[shard]} of its index"
+
+    with ThreadPoolExecutor(_STAT_THREADS) as threads:
+        return {shard: what for shard, what in zip(num_bytes, threads.map(wrong, num_bytes), strict=True) if what}
+
+
+def mismatch(folder: Path, what: str, more: str = "") -> ShardMismatch:
+    return ShardMismatch(
+        f"{what} (data.root, which is the out={folder.parent} of imagenet-opt pack). "
+        f"To mend it, pack again with the same words: what is whole is kept{more}"
+    )
+
+
+class ShardStore:
+    """Bytes of packed samples; neighbours come with one request. Threads and forks may share it.
+
+    drop_pages: drop what was read from the page cache, so that the next read comes from the storage again.
+    """
+
+    def __init__(self, index: ShardIndex, *, drop_pages: bool = False) -> None:
+        self.index = index
+        self.drop_pages = drop_pages
+        self._files: dict[int, _OpenFile] = {}
+        machine.allow_open_files(len(index.shards) + _OTHER_FILES)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(ShardStore, drop_pages=self.drop_pages), (self.index,)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def groups(self, indices: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Which samples one request reads: places in `indices`, by their place in the shard.
+
+        Those of one shard with less than 64 KiB between them, up to 4 MiB.
+        """
+        shards, starts = self.index.shard_ids[indices], self.index.offsets[indices]
+        order = np.lexsort((starts, shards))
+        spans = np.stack([shards, starts, starts + self.index.sizes[indices]], axis=1)[order].tolist()
+        cuts, first = [0], 0
+        for i, ((shard, _, end), (next_shard, next_start, next_end)) in enumerate(pairwise(spans), 1):
+            if next_shard != shard or next_start - end >= _GAP or next_end - spans[first][1] > _REQUEST:
+                cuts.append(i)
+                first = i
+        return np.split(order, cuts[1:]) if len(order) else []
+
+    def read_many(self, indices: NDArray[np.int64]) -> list[bytes]:
+        """Bytes of each sample, in the order of `indices`.
+
+        Raises OSError; BadSample for a shard that ends too soon.
+        """
+        found = [b""] * len(indices)
+        for group in self.groups(indices):
+            members = indices[group]
+            starts = self.index.offsets[members]
+            ends = starts + self.index.sizes[members]
+            shard, first = int(self.index.shard_ids[members[0]]), int(starts[0])
+            encoded = self._read(shard, first, int(ends.max()) - first)
+            for place, start, end in zip(group.tolist(), starts - first, ends - first, strict=True):
+                found[place] = encoded[start:end]
+        return found
+
+    def name(self, index: int) -> str:
+        return printable(self.index.path(index))
+
+    def _read(self, shard: int, offset: int, size: int) -> bytes:
+        path = self.index.folder / self.index.shards[shard]
+        try:
+            file = self._files.get(shard) or self._files.setdefault(shard, _OpenFile(os.open(path, os.O_RDONLY)))
+            encoded = os.pread(file.descriptor, size, offset)
+            while 0 < len(encoded) < size and (
+                more := os.pread(file.descriptor, size - len(encoded), offset + len(encoded))
+            ):
+                encoded += more  # some network file systems answer in pieces
+            if self.drop_pages:
+                start, end = offset - offset % mmap.PAGESIZE, -(-(offset + size) // mmap.PAGESIZE) * mmap.PAGESIZE
+                os.posix_fadvise(file.descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
+        except OSError:
+            self._files.pop(shard, None)  # a stale handle stays stale
+            raise
+        if len(encoded) < size:
+            raise BadSample(
+                f"{path} ends at byte {offset + len(encoded)}, in the middle of {size} bytes at {offset} (data.root); "
+                f"imagenet-opt pack out={self.index.folder.parent} --verify lists all damage, packing again mends it"
+            )
+        return encoded
+
+
+@dataclass(frozen=True)
+class _OpenFile:
+    """Closed once no thread reads from it any more."""
+
+    descriptor: int
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)

@@ -1,0 +1,1 @@
+"""Bytes of samples: stores, and reads in flight."""

@@ -1,0 +1,133 @@
+"""Reads samples with many requests in flight, ahead of the batch that is being made."""
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from imagenet_opt.data.options import Auto
+from imagenet_opt.data.storage.concurrency import Depth
+from imagenet_opt.data.storage.requests import CONVOY, Requests, Sample, Task
+from imagenet_opt.data.storage.store import Indices, Store
+
+READ_AHEAD_BYTES = 128 * 2**20
+"""What one worker reads ahead at most."""
+
+Place = tuple[int, int]
+"""(epoch, step)."""
+
+
+class Fetched(NamedTuple):
+    """One batch's samples, in order, and what it took: seconds blocked, requests allowed in flight."""
+
+    samples: list[Sample]
+    wait_seconds: float
+    reads_in_flight: int
+
+
+class Reader:
+    """Gives the bytes of batches; while one is decoded, the next ones are being read.
+
+    reads_in_flight: requests at a time; "auto" follows the storage, see Depth.
+    max_bytes: bound on what is read ahead and not yet asked for.
+    timeout_seconds: after that a request is made once more, and then given up with ReadTimeout. Transient errors are
+    tried again for half of that; then the file is a BadSample, or the whole storage out: StorageFailed.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        reads_in_flight: int | Auto,
+        timeout_seconds: float,
+        max_bytes: int = READ_AHEAD_BYTES,
+    ) -> None:
+        self.store = store
+        self.max_bytes = max_bytes
+        self._requests = Requests(store, timeout_seconds=timeout_seconds)
+        self._pending: dict[Place, list[Task]] = {}
+        self._depth: int | Depth = Depth() if reads_in_flight == "auto" else reads_in_flight
+        self._left_at: float | None = None
+
+    def read(self, place: Place, indices: Indices, following: Iterable[tuple[Place, Indices]] = ()) -> Fetched:
+        """The samples of the batch at `place`. following: the batches that will be asked for next, without end or not.
+
+        A sample that cannot be read is a BadSample in its place. Raises ReadTimeout, StorageFailed.
+        """
+        began = time.perf_counter()
+        if self._requests.forked():
+            self._pending.clear()
+        tasks = self._pending.pop(place, None) or self._submit(indices)
+        busy_seconds = None if self._left_at is None else began - self._left_at
+        ahead = self._ahead(following)
+        for stale in self._pending.keys() - ahead.keys():
+            for task in self._pending[stale]:
+                task.future.cancel()
+        self._pending = ahead
+        samples = self._collect(tasks, indices)
+        self._follow(sum(len(task.groups) for task in tasks), busy_seconds)
+        self._left_at = time.perf_counter()
+        return Fetched(samples, self._left_at - began, self.reads_in_flight)
+
+    @property
+    def reads_in_flight(self) -> int:
+        """Requests at a time, now."""
+        return self._depth.now if isinstance(self._depth, Depth) else self._depth
+
+    def read_now(self, indices: Indices) -> list[Sample]:
+        """Samples that nothing foresaw."""
+        return self._collect(self._submit(indices), indices)
+
+    def _submit(self, indices: Indices) -> list[Task]:
+        """Requests for these samples: one task each, or several in a task where they are quick."""
+        groups = self.store.groups(indices)
+        size = CONVOY if self.reads_in_flight == 1 else 1
+        return [self._start(indices, groups[i : i + size]) for i in range(0, len(groups), size)]
+
+    def _start(self, indices: Indices, groups: list[Indices]) -> Task:
+        wanted = [indices[group] for group in groups]
+        return self._requests.start(groups, wanted, self.reads_in_flight, stop_when_slow=isinstance(self._depth, Depth))
+
+    def _ahead(self, following: Iterable[tuple[Place, Indices]]) -> dict[Place, list[Task]]:
+        """Requests for the next batches: twice as many as may be in flight, so that there is always one to make.
+
+        What was asked for before stays, also when fewer may be in flight now.
+        """
+        ahead: dict[Place, list[Task]] = {}
+        requests = num_bytes = 0.0
+        for place, indices in following:
+            tasks = self._pending.get(place)
+            if tasks is None and (requests >= 2 * self.reads_in_flight or num_bytes > self.max_bytes):
+                break
+            ahead[place] = tasks or self._submit(indices)
+            requests += sum(len(task.groups) for task in ahead[place])
+            num_bytes += len(indices) * self._requests.mean_bytes
+        return ahead
+
+    def _collect(self, tasks: list[Task], indices: Indices) -> list[Sample]:
+        samples: list[Sample] = [b""] * len(indices)
+        waiting = deque(tasks)
+        while waiting:
+            task = waiting.popleft()
+            found = [] if task.future.cancelled() else self._requests.answer(task)
+            for group, some in zip(task.groups, found, strict=False):
+                for place, sample in zip(group.tolist(), some, strict=True):
+                    samples[place] = sample
+            if rest := task.groups[len(found) :]:  # the storage has become slow: these at once, and so the others
+                if isinstance(self._depth, Depth):
+                    self._depth.slow()
+                waiting.extend(self._start(indices, [group]) for group in rest)
+                for other in waiting:
+                    if len(other.groups) > 1:
+                        other.future.cancel()
+        return samples
+
+    def _follow(self, answers: int, busy_seconds: float | None) -> None:
+        """After a batch of so many answers, before which the worker was busy for so long."""
+        if isinstance(self._depth, Depth):
+            self._depth.follow(
+                latency=self._requests.latency(),
+                pace=None if busy_seconds is None else busy_seconds / max(1, answers),
+                most=self.max_bytes / max(1.0, self._requests.mean_bytes),
+                answers=answers,
+            )

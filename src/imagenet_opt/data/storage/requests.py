@@ -1,0 +1,191 @@
+"""Requests to a store, made in threads: measured, tried again, and named when they hang."""
+
+import logging
+import math
+import os
+import time
+from collections import deque
+from concurrent.futures import Future, wait
+from functools import partial
+
+import numpy as np
+
+from imagenet_opt import machine
+from imagenet_opt.data.storage.concurrency import QUICK_SECONDS
+from imagenet_opt.data.storage.retry import TRANSIENT, retried
+from imagenet_opt.data.storage.store import Indices, Store
+from imagenet_opt.data.storage.threads import Threads
+from imagenet_opt.data.storage.throttled_store import SlowStore
+from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed
+
+log = logging.getLogger(__name__)
+
+Sample = bytes | BadSample
+Run = list[list[Sample]]
+"""Samples of each request of a task."""
+
+CONVOY = 16
+"""Quick requests that one task makes."""
+_PROBES = 3
+"""Other samples that are tried before a file is called bad."""
+_QUIET_SECONDS = 1.0
+"""Between two warnings of a process: in an outage hundreds of requests fail together."""
+
+
+class Task:
+    """Requests that one thread makes one after the other. groups: places of their samples in the batch.
+
+    `found` grows with each answer. `index`, `since`: the first sample of the request that is under way, and from when
+    on `time.monotonic`; -inf before the first.
+    """
+
+    def __init__(self, groups: list[Indices], wanted: list[Indices]) -> None:
+        self.groups, self.wanted = groups, wanted
+        self.found: Run = []
+        self.index, self.since = int(wanted[0][0]), -math.inf
+        self.future: Future[Run]
+
+    def answer(self, seconds: float) -> Run:
+        """All that was found. Raises TimeoutError where one request alone has no answer for so long."""
+        asked_at = time.monotonic()
+        while not self.future.done():
+            left = max(asked_at, self.since) + seconds - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            wait([self.future], left)
+        return self.future.result()
+
+
+class Requests:
+    """Makes requests in threads; measures latency and size.
+
+    Transient errors are tried again for half of `timeout_seconds`. Where other samples answer then, that one alone is
+    a BadSample; where they do not, the task ends with StorageFailed.
+    """
+
+    def __init__(self, store: Store, *, timeout_seconds: float) -> None:
+        self.store = store
+        self.timeout_seconds = timeout_seconds
+        self.mean_bytes = 128e3  # of a sample; ImageNet's mean until the first is read
+        self._latencies: deque[float] = deque(maxlen=32)
+        self._threads: Threads | None = None
+        self._running: set[Task] = set()
+        self._process = os.getpid()
+        self._quiet_until = 0.0
+
+    def forked(self) -> bool:
+        """Whether what was asked for before is lost: threads do not survive a fork."""
+        return self._process != os.getpid()
+
+    def start(self, groups: list[Indices], wanted: list[Indices], depth: int, *, stop_when_slow: bool) -> Task:
+        """In a pool of `depth` threads, or up to a quarter more or less, so that it is not made anew all the time."""
+        if self.forked():
+            self._threads, self._running, self._process = None, set(), os.getpid()
+        if self._threads is None or not 0.75 < depth / self._threads.num < 1.25:
+            self._threads = Threads(depth)
+        task = Task(groups, wanted)
+        task.future = self._threads.submit(self._run, task, stop_when_slow)
+        return task
+
+    def answer(self, task: Task) -> Run:
+        """What a task found; a request that hangs is made once more. Raises ReadTimeout, StorageFailed."""
+        try:
+            return task.answer(self.timeout_seconds)
+        except TimeoutError:
+            found = list(task.found)
+            name = self.store.name(self._hanging(task).index)
+            silence = f"no answer for {self.timeout_seconds:g} s from {machine.mount_of(name)}, reading {name}"
+            log.warning(f"{silence}; asking again{_rehearsed(self.store)}")
+        again = self._start_apart(task, len(found))
+        try:
+            return found + again.answer(self.timeout_seconds)
+        except TimeoutError:
+            name = self.store.name(again.index)
+            raise ReadTimeout(
+                f"no answer for twice {self.timeout_seconds:g} s, reading {name} on {machine.mount_of(name)}; see that "
+                f"the mount answers (ls it), or allow more time with data.read_timeout=SECONDS{_rehearsed(self.store)}"
+            ) from None
+
+    def latency(self) -> float:
+        """Median seconds of the last requests; 0 before the first."""
+        return float(np.median(self._latencies)) if self._latencies else 0.0
+
+    def _start_apart(self, task: Task, first: int) -> Task:
+        """Its requests from `first` on, in a thread of its own, as those of the pool may all hang; one of them does."""
+        task.future.cancel()
+        if self._threads is not None:
+            self._threads.add()
+        again = Task(task.groups[first:], task.wanted[first:])
+        again.future = Threads(1).submit(self._run, again, False)
+        return again
+
+    def _hanging(self, task: Task) -> Task:
+        """The task itself, or the one that keeps it from its turn."""
+        begun = math.isfinite(task.since)
+        return task if begun else min(tuple(self._running), key=lambda other: other.since, default=task)
+
+    def _run(self, task: Task, stop_when_slow: bool) -> Run:
+        """Fewer than wanted where one of several turns out slow: the rest is better made at once."""
+        self._running.add(task)
+        try:
+            for indices in task.wanted:
+                began = time.perf_counter()
+                task.found.append(self._make(task, indices, self.timeout_seconds / 2))
+                if stop_when_slow and time.perf_counter() - began > QUICK_SECONDS * CONVOY:
+                    break
+            return task.found
+        finally:
+            self._running.discard(task)
+
+    def _make(self, task: Task, indices: Indices, patience: float) -> list[Sample]:
+        name = self.store.name(int(indices[0]))
+        try:
+            return list(retried(partial(self._read, task, indices), name, patience, self._warn))
+        except BadSample as error:
+            if len(indices) == 1:
+                return [error]
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if error.errno in TRANSIENT:
+                self._check_storage(task, int(indices[0]), reason)
+                patience = 0  # has been had
+            if len(indices) == 1:
+                return [BadSample(f"cannot read {name}: {reason}; restore the file or remove it (data.root)")]
+        return [sample for index in indices for sample in self._make(task, np.array([index]), patience)]
+
+    def _read(self, task: Task, indices: Indices) -> list[bytes]:
+        task.index, task.since = int(indices[0]), time.monotonic()
+        began = time.perf_counter()
+        samples = self.store.read_many(indices)
+        self._latencies.append(time.perf_counter() - began)
+        self.mean_bytes += 0.02 * (sum(map(len, samples)) / len(samples) - self.mean_bytes)
+        return samples
+
+    def _check_storage(self, task: Task, index: int, reason: str) -> None:
+        """Raises StorageFailed unless another sample can be read, or has an error of its own."""
+        num = len(self.store)
+        for other in ((index + i * num // (_PROBES + 1)) % num for i in range(1, _PROBES + 1)):
+            try:
+                self._read(task, np.array([other]))
+                return
+            except BadSample:
+                return
+            except OSError as error:
+                if error.errno not in TRANSIENT:
+                    return
+        name = self.store.name(index)
+        raise StorageFailed(
+            f"{machine.mount_of(name)} fails: {reason} for {self.timeout_seconds / 2:g} s, reading {name}, and other "
+            "files too; see that the mount is well (ls it), then start the same command again. To wait longer for it, "
+            f"raise data.read_timeout={self.timeout_seconds:g}, of which the half is waited"
+        )
+
+    def _warn(self, message: str) -> None:
+        if time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + _QUIET_SECONDS
+            log.warning(message)
+
+
+def _rehearsed(store: Store) -> str:
+    """What to add where the storage may be slow because that was asked for."""
+    return f" ({store.settings} make it slow)" if isinstance(store, SlowStore) else ""

@@ -1,0 +1,66 @@
+"""A store that answers like slow shared storage, to rehearse it on a quick disk."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from imagenet_opt.data.storage.store import Indices, Store
+
+
+class SlowStore:
+    """Any store, with latency, a bandwidth limit and faults added.
+
+    latency_seconds: added to each request. bytes_per_second: of all requests of a process together; None for no limit.
+    fault: called with a sample's index before it is read; what it raises is what the storage answers.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        latency_seconds: float = 0.0,
+        bytes_per_second: float | None = None,
+        fault: Callable[[int], None] | None = None,
+    ) -> None:
+        self.store = store
+        self.latency_seconds = latency_seconds
+        self.bytes_per_second = bytes_per_second
+        self.fault = fault
+        self._line_free_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def groups(self, indices: Indices) -> list[Indices]:
+        return self.store.groups(indices)
+
+    def read_many(self, indices: Indices) -> list[bytes]:
+        began = time.monotonic()
+        if self.fault is not None:
+            for index in indices.tolist():
+                self.fault(index)
+        encoded = self.store.read_many(indices)
+        done = began + self.latency_seconds
+        if self.bytes_per_second is not None:
+            done = self._send(done, sum(map(len, encoded)) / self.bytes_per_second)
+        time.sleep(max(0.0, done - time.monotonic()))
+        return encoded
+
+    def name(self, index: int) -> str:
+        return self.store.name(index)
+
+    @property
+    def settings(self) -> str:
+        """The keys that asked for this."""
+        latency = f"data.added_latency_ms={1000 * self.latency_seconds:g}"
+        rate = "null" if self.bytes_per_second is None else f"{self.bytes_per_second / 1e6:g}"
+        return f"{latency} and data.max_mb_per_second={rate}"
+
+    def _send(self, ready: float, seconds: float) -> float:
+        """When a transfer of so many seconds is over, on a line that takes one after the other."""
+        with _LINE:
+            self._line_free_at = max(self._line_free_at, ready) + seconds
+            return self._line_free_at
+
+
+_LINE = threading.Lock()  # not in the store: locks do not go into worker processes

@@ -1,0 +1,1 @@
+"""Crop, resize, normalise and mix."""

@@ -1,0 +1,1 @@
+"""Every file of a lazy mount is touched once."""

@@ -1,0 +1,253 @@
+"""First touch of every file of a lazy mount, so that training finds them on the file system."""
+
+import errno
+import logging
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagenet_opt import machine
+from imagenet_opt.data.index.files import SplitFiles
+from imagenet_opt.data.storage.retry import TRANSIENT, retried
+from imagenet_opt.data.storage.threads import Threads
+from imagenet_opt.errors import ReadTimeout, StorageFailed, printable
+from imagenet_opt.hydrate import lustre
+from imagenet_opt.hydrate.journal import Journal
+
+log = logging.getLogger(__name__)
+
+_BLOCK = 2**20
+_NUM_PROBES, _PROBE_SECONDS = 8, 10.0
+_OTHERS = 3
+"""Other files that are tried before one is called bad."""
+_SECONDS_BETWEEN_LOOKS = 0.2
+_QUIET_SECONDS = 1.0
+"""Between two warnings: in an outage hundreds of reads fail together."""
+_SILENCE_SECONDS = 1800.0
+"""Without a byte, after which it stops: hundreds of large shards that all come from S3 may answer as late as that."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A split's files, and which of them are done."""
+
+    files: SplitFiles
+    journal: Journal
+
+
+@dataclass
+class Tally:
+    """What was done: files that are there now, bytes of them, and path -> reason of those that cannot be read."""
+
+    num_files: int = 0
+    num_bytes: int = 0
+    bad: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def num_tried(self) -> int:
+        return self.num_files + len(self.bad)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """First touches, one at a time. latency_seconds: the median of num_files, opening and reading to the end."""
+
+    num_files: int
+    latency_seconds: float
+
+    def predict_seconds(self, num_files: int, in_flight: int) -> float:
+        """For so many files, where the storage gives as much to each of the requests in flight as to one alone."""
+        return num_files * self.latency_seconds / min(in_flight, max(1, num_files))
+
+
+def probe(parts: Sequence[Part], tally: Tally, *, patience: float) -> Probe:
+    """Read a handful of files that are left, spread over all of them. Those are done then. Raises StorageFailed."""
+    seconds: list[float] = []
+    for part, number in _spread(parts):
+        reader = FileReader(part, tally, patience)
+        began = time.perf_counter()
+        reader.read(number)
+        seconds.append(time.perf_counter() - began)
+        if sum(seconds) > _PROBE_SECONDS:
+            break
+    return Probe(len(seconds), median(seconds) if seconds else 0.0)
+
+
+def hydrate(
+    parts: Sequence[Part],
+    tally: Tally,
+    *,
+    in_flight: int,
+    patience: float,
+    on_progress: Callable[[Tally], None] = lambda tally: None,
+) -> None:
+    """Touch every file that is left. On Lustre by `lfs hsm_restore` as far as that goes, else by reading it whole.
+
+    A file that cannot be read is noted in `tally`, and left for the next time. patience: seconds for which transient
+    errors are tried again.
+
+    Raises StorageFailed where all files fail; ReadTimeout where nothing answers.
+    """
+    for part in parts:
+        if lustre.can_restore(part.files.folder):
+            _restore(part, tally, in_flight, on_progress)
+        _read(part, tally, in_flight, patience, on_progress)
+
+
+def _spread(parts: Sequence[Part]) -> list[tuple[Part, int]]:
+    left: list[NDArray[np.int64]] = [part.journal.left for part in parts]
+    starts = np.cumsum([0, *map(len, left)])
+    places = np.unique(np.linspace(0, starts[-1] - 1, min(_NUM_PROBES, int(starts[-1]))).astype(np.int64))
+    return [
+        (part, int(numbers[place - start]))
+        for part, numbers, (start, end) in zip(parts, left, pairwise(starts.tolist()), strict=True)
+        for place in places[(places >= start) & (places < end)].tolist()
+    ]
+
+
+def _restore(part: Part, tally: Tally, in_flight: int, on_progress: Callable[[Tally], None]) -> None:
+    def note(number: int) -> None:
+        part.journal.done[number] = 1
+        tally.num_files += 1
+        tally.num_bytes += os.stat(part.files.path(number)).st_size
+        on_progress(tally)
+
+    try:
+        lustre.restore(part.files, part.journal.left.tolist(), in_flight=in_flight, on_done=note)
+    except (lustre.LfsFailed, OSError) as error:
+        log.warning(f"{error}; the files that are left are read instead")
+
+
+def _read(part: Part, tally: Tally, in_flight: int, patience: float, on_progress: Callable[[Tally], None]) -> None:
+    left = part.journal.left.tolist()
+    reader, numbers = FileReader(part, tally, patience), iter(left)
+    threads = Threads(min(in_flight, len(left)))
+    running: set[Future[None]] = {threads.submit(reader.read_each, numbers) for _ in range(threads.num)}
+    try:
+        while running:
+            done, running = wait(running, _SECONDS_BETWEEN_LOOKS, FIRST_EXCEPTION)
+            for finished in done:
+                finished.result()
+            reader.check_silence()
+            on_progress(tally)
+    finally:
+        reader.stopped = True
+
+
+class FileReader:
+    """Reads files of a part whole, in as many threads as call it, and throws the bytes away.
+
+    stopped: whether the threads are to end. From FUSE it reads past the page cache where the mount allows that: what
+    goes through is read ahead, of which the kernel has 12 requests in flight at most (max_background of
+    docs.kernel.org/filesystems/fuse.html), however many threads read.
+    """
+
+    def __init__(self, part: Part, tally: Tally, patience: float) -> None:
+        self.part, self.tally, self.patience = part, tally, patience
+        self.stopped = False
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self._open: set[int] = set()
+        self._answered_at = time.monotonic()
+        self._quiet_until = 0.0
+        self._direct = "(fuse" in machine.mount_of(str(part.files.folder))
+
+    def read_each(self, numbers: Iterator[int]) -> None:
+        """Files from an iterator that all threads share, until there are no more. Raises StorageFailed."""
+        while not self.stopped:
+            with self._lock:
+                number = next(numbers, None)
+            if number is None:
+                return
+            self.read(number)
+
+    def read(self, number: int) -> None:
+        """Read a file and note how that went. Raises StorageFailed."""
+        path, reason, num_bytes = self.part.files.path(number), "", 0
+        self._open.add(number)
+        try:
+            num_bytes = retried(partial(self._read, path), _name(path), self.patience, self._warn)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if error.errno in TRANSIENT:
+                self._check_storage(number, reason)
+        finally:
+            self._open.discard(number)
+        with self._lock:
+            if reason:
+                self.tally.bad[path] = reason
+            else:
+                self.tally.num_files += 1
+                self.tally.num_bytes += num_bytes
+                self.part.journal.done[number] = 1
+
+    def check_silence(self) -> None:
+        """Raises ReadTimeout after half an hour without a byte."""
+        if time.monotonic() - self._answered_at < _SILENCE_SECONDS:
+            return
+        name = _name(self.part.files.path(next(iter(tuple(self._open)), 0)))
+        raise ReadTimeout(
+            f"no answer for {_SILENCE_SECONDS:g} s from {machine.mount_of(name)}, reading {name} and others; "
+            "see that the mount answers (ls it), then say the same again: it goes on with what is left"
+        )
+
+    def _read(self, path: str) -> int:
+        """Bytes of the file."""
+        if self._direct:
+            try:
+                return self._read_as(path, os.O_RDONLY | os.O_DIRECT)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self._direct = False  # this mount takes no such reads
+        return self._read_as(path, os.O_RDONLY)
+
+    def _read_as(self, path: str, flags: int) -> int:
+        if not hasattr(self._local, "buffer"):
+            self._local.buffer = mmap.mmap(-1, _BLOCK)  # begins with a page, as O_DIRECT asks
+        num_bytes = 0
+        descriptor = os.open(path, flags)
+        try:
+            while found := os.readv(descriptor, [self._local.buffer]):
+                num_bytes += found
+                self._answered_at = time.monotonic()
+        finally:
+            os.close(descriptor)
+        self._answered_at = time.monotonic()
+        return num_bytes
+
+    def _check_storage(self, number: int, reason: str) -> None:
+        """Raises StorageFailed unless another file can be read, or has an error of its own."""
+        num = self.part.files.num
+        for other in {(number + i * num // (_OTHERS + 1)) % num for i in range(1, _OTHERS + 1)} - {number}:
+            try:
+                with open(self.part.files.path(other), "rb", buffering=0) as file:
+                    file.read(1)
+                return
+            except OSError as error:
+                if error.errno not in TRANSIENT:
+                    return
+        name = _name(self.part.files.path(number))
+        raise StorageFailed(
+            f"{machine.mount_of(name)} fails: {reason} for {self.patience:g} s, reading {name}, and other files too; "
+            "see that the mount is well (ls it), then say the same again: it goes on with what is left"
+        )
+
+    def _warn(self, message: str) -> None:
+        if time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + _QUIET_SECONDS
+            log.warning(message)
+
+
+def _name(path: str) -> str:
+    return printable(os.fsencode(path).decode(errors="backslashreplace"))

@@ -1,0 +1,53 @@
+"""Which files of a split are done, kept on disk."""
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagenet_opt.data.index.files import SplitFiles
+from imagenet_opt.errors import ConfigError
+
+
+class Journal:
+    """One byte a file, mapped: what is done is kept however the process ends, kill -9 included.
+
+    done: uint8 (num_files,), 1 for done. outdated: whether there was one of other files of the same folder; it is gone.
+
+    Raises ConfigError for a folder that cannot be written.
+    """
+
+    def __init__(self, folder: Path, files: SplitFiles) -> None:
+        place = hashlib.sha256(os.fsencode(files.folder)).hexdigest()[:16]
+        self.path = folder / f"{place}-{files.fingerprint}.done"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            others = [other for other in folder.glob(f"{place}-*.done") if other != self.path]
+            for other in others:
+                other.unlink(missing_ok=True)
+            if not self.path.exists() or self.path.stat().st_size != files.num:
+                self._begin(files.num)
+            self.done: NDArray[np.uint8] = np.memmap(self.path, np.uint8, "r+", shape=(files.num,))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot keep a journal in {folder} ({error.strerror or error}); say data.cache_dir=FOLDER"
+            ) from error
+        self.outdated = bool(others)
+
+    @property
+    def left(self) -> NDArray[np.int64]:
+        """Numbers of the files that are not done."""
+        return np.flatnonzero(self.done != 1)
+
+    def _begin(self, num_files: int) -> None:
+        """Whole before it has its name: a mapped file that finds the disk full later ends the process."""
+        fresh = self.path.with_suffix(f".{os.getpid()}")
+        try:
+            fresh.write_bytes(bytes(num_files))
+            os.replace(fresh, self.path)
+        finally:
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""A folder of images becomes tar shards with an index."""

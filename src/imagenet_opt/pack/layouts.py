@@ -1,0 +1,123 @@
+"""Layouts that can be packed: a folder a class, a tar file a class, or a flat folder with a list of labels."""
+
+import os
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from imagenet_opt.data.index.folder_index import IMAGE_SUFFIXES, scan_split
+from imagenet_opt.data.index.shard_index import is_packed
+from imagenet_opt.data.storage.retry import retried
+from imagenet_opt.errors import ClassMismatch, ConfigError, DataError, EmptyClass
+from imagenet_opt.pack.labels import find_labels, read_labels
+from imagenet_opt.pack.source import PATIENCE, Source, file_index
+
+_THREADS = 32
+
+
+def open_train(root: Path, split: str) -> Source:
+    """`root`/`split` with a folder or a tar file a class. Raises DatasetNotFound, EmptyClass, DataError."""
+    folder = (root.expanduser() / split).resolve()
+    if is_packed(folder):
+        raise ConfigError(f"{folder} is packed already; data.root must hold the images that it was made from")
+    if "archive" in (kinds := _kinds(folder)) and "folder" not in kinds:
+        return _open_archives(folder)
+    return Source(scan_split(root, split), nested=True)
+
+
+def open_val(root: Path, split: str, classes: tuple[str, ...], labels: Path | None) -> Source:
+    """As open_train, or a flat folder whose files `labels` gives classes to: Kaggle's list, or lines of FILE CLASS.
+
+    Raises also ConfigError without a list that can be read, ClassMismatch for classes that are not in `classes`.
+    """
+    folder = (root.expanduser() / split).resolve()
+    if _kinds(folder) == {"image"}:
+        return _open_flat(folder, classes, labels or find_labels(folder))
+    if labels is not None:
+        raise ConfigError(
+            f"val_labels={labels} is for images right below {folder}, which has folders or archives: leave it out"
+        )
+    return open_train(root, split)
+
+
+def _kinds(folder: Path) -> set[str]:
+    """Which of folder, archive and image there are in it."""
+    if not folder.is_dir():
+        return set()
+    suffixes = {".tar": "archive"} | dict.fromkeys(IMAGE_SUFFIXES, "image")
+    entries = (
+        "folder" if e.is_dir() else suffixes.get(os.path.splitext(e.name)[1].lower()) for e in os.scandir(folder)
+    )
+    return {kind for kind in entries if kind}
+
+
+def _open_archives(folder: Path) -> Source:
+    paths = sorted(path for path in folder.iterdir() if path.suffix == ".tar")
+    with ThreadPoolExecutor(_THREADS) as threads:
+        found = list(threads.map(_members, paths))
+    members = [member for archive in found for member in archive]
+    labels = np.repeat(np.arange(len(paths), dtype=np.int32), [len(archive) for archive in found])
+    files = file_index(folder, tuple(path.stem for path in paths), labels, (name for name, _, _ in members))
+    starts, sizes = (np.array([member[i] for member in members], dtype=np.int64) for i in (1, 2))
+    return Source(files, False, starts, sizes)
+
+
+def _members(path: Path) -> list[tuple[bytes, int, int]]:
+    """Name, offset and size of each image in a tar file. Raises EmptyClass; DataError for one that is damaged."""
+    try:
+        images = retried(lambda: _read_members(path), str(path), PATIENCE)
+    except OSError as error:
+        raise DataError(f"cannot read {path} (data.root): {error.strerror}") from error
+    except (ValueError, tarfile.TarError) as error:
+        raise DataError(f"{path} is cut short or no tar file ({error}); fetch it again (data.root)") from error
+    if not images:
+        raise EmptyClass(f"no images in {path}; remove it or fetch it again (data.root)")
+    return images
+
+
+def _read_members(path: Path) -> list[tuple[bytes, int, int]]:
+    with tarfile.open(path, "r:") as archive, open(path, "rb") as file:
+        num_bytes = os.fstat(file.fileno()).st_size
+        images = [image for member in archive if (image := _image(member, num_bytes))]
+        file.seek(archive.offset)
+        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            raise tarfile.ReadError("no end mark")
+    return images
+
+
+def _image(member: tarfile.TarInfo, num_bytes: int) -> tuple[bytes, int, int] | None:
+    """Name, offset and size of a member of a file of so many bytes; None for what is called no image.
+
+    Raises tarfile.ReadError for what lies outside: by its name, of the class, or by its place, of the file.
+    """
+    name = os.path.normpath(member.name)
+    if not 0 <= member.size <= num_bytes - member.offset_data:
+        raise tarfile.ReadError(f"{name!r} says that it has {member.size} bytes")
+    if member.isdir() or not name.lower().endswith(IMAGE_SUFFIXES):
+        return None
+    if os.path.isabs(name) or name.startswith("../"):
+        raise tarfile.ReadError(f"{name!r} lies outside of it")
+    if not member.isfile() or member.issparse():
+        raise tarfile.ReadError(f"{name!r} is a link or has holes, not all of its bytes")
+    return os.fsencode(name), member.offset_data, member.size
+
+
+def _open_flat(folder: Path, classes: tuple[str, ...], list_path: Path) -> Source:
+    class_of = read_labels(list_path)
+    numbers = {name: number for number, name in enumerate(classes)}
+    if strange := sorted(set(class_of.values()) - set(classes)):
+        raise ClassMismatch(
+            f"{list_path} (val_labels) names {len(strange)} classes that the training images do not have, such as "
+            f"{strange[0]!r}; expected their folders' names, such as {classes[0]}"
+        )
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.name.lower().endswith(IMAGE_SUFFIXES))
+    found = [class_of.get(name) or class_of.get(os.path.splitext(name)[0]) for name in names]
+    if unknown := [name for name, class_name in zip(names, found, strict=True) if class_name is None]:
+        raise ConfigError(
+            f"{list_path} (val_labels) has no class for {len(unknown)} of {len(names)} images in {folder}, "
+            f"such as {unknown[0]!r}; complete the list or move those files away"
+        )
+    labels = np.array([numbers[str(class_name)] for class_name in found], dtype=np.int32)
+    return Source(file_index(folder, classes, labels, map(os.fsencode, names)), nested=False)

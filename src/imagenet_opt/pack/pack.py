@@ -1,0 +1,196 @@
+"""Pack a data set into tar shards with an index; see docs/packing.md.
+
+It may be stopped at any moment: plan.json, written first, fixes which samples belong to which shard; a shard gets its
+name when it is whole, and then its part of the index does; index.json comes last. So what is there is whole, and what
+is not there is made.
+"""
+
+import csv
+import io
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagenet_opt.data.index.folder_index import check_same_classes
+from imagenet_opt.data.index.shard_index import (
+    COLUMNS,
+    FORMAT,
+    INDEX,
+    About,
+    load_index,
+    read_about,
+    shard_name,
+    wrong_shards,
+)
+from imagenet_opt.data.randomness import key_of
+from imagenet_opt.errors import ConfigError, DataError, ShardMismatch
+from imagenet_opt.pack.folder_claim import alone_in
+from imagenet_opt.pack.layouts import open_train, open_val
+from imagenet_opt.pack.plan import PackOptions, PackSplit, plan
+from imagenet_opt.pack.processes import make_shards
+from imagenet_opt.pack.shard_writer import ShardPart, atomic_file, write_json
+
+REJECTED = "rejected.csv"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What a pack holds, in images and bytes. images_seen: files that this call went through."""
+
+    images: int
+    rejected: int
+    bytes_in: int
+    bytes_out: int
+    images_seen: int
+
+
+def pack(
+    root: Path,
+    out: Path,
+    options: PackOptions,
+    *,
+    train_folder: str = "train",
+    val_folder: str = "val",
+    val_labels: Path | None = None,
+    workers: int = 0,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Packed:
+    """Pack `root`/`train_folder` and `root`/`val_folder` into `out`/train and `out`/val, or go on with it.
+
+    workers: processes; 0 packs in this process, where Ctrl-C waits for a read that hangs. on_progress: called with the
+    number of files that this call is through with and of all: several times a second, with workers=0 after each shard.
+
+    Raises ConfigError for an `out` that holds something else; DataError for images that cannot be packed at all;
+    PackStopped when it can go on later.
+    """
+    _check_apart(root.expanduser(), out, (train_folder, val_folder))
+    train = open_train(root, train_folder)
+    val = open_val(root, val_folder, train.files.classes, val_labels)
+    check_same_classes(train.files, val.files)
+    shuffled = np.random.Generator(np.random.Philox(key_of(options.seed))).permutation(len(train))
+    with alone_in(out):
+        splits = plan(
+            PackSplit(out / "train", train, shuffled, options),
+            PackSplit(out / "val", val, np.arange(len(val)), options),
+        )
+        missing = [_missing(split) for split in splits]
+        tasks = [split.task(i) for split, shards in zip(splits, missing, strict=True) for i in shards]
+        make_shards(tasks, workers, on_progress)
+        abouts = [_finish(split, shards) for split, shards in zip(splits, missing, strict=True)]
+    return Packed(
+        images=sum(about.samples for about in abouts),
+        rejected=sum(about.rejected for about in abouts),
+        bytes_in=sum(about.bytes_in for about in abouts),
+        bytes_out=sum(shard.bytes for about in abouts for shard in about.shards),
+        images_seen=sum(len(task.source) for task in tasks),
+    )
+
+
+def _check_apart(root: Path, out: Path, folders: Sequence[str]) -> None:
+    out = out.resolve()
+    for images in (root.resolve(), *((root / folder).resolve() for folder in folders)):
+        if out.is_relative_to(images) or images.is_relative_to(out):
+            raise ConfigError(f"out={out} and the images in {images} (data.root) overlap; choose a folder beside them")
+
+
+def _missing(split: PackSplit) -> list[int]:
+    """Shards that are not there, or not whole."""
+    about = _finished(split)
+    if about is not None:
+        return list(wrong_shards(split.folder, {i: shard.bytes for i, shard in enumerate(about.shards)}))
+    parts = {}
+    for i in range(split.num_shards):
+        with suppress(FileNotFoundError, ValueError, TypeError):  # not made, or damaged
+            parts[i] = _read_part(split.part(i))
+    wrong = wrong_shards(split.folder, {i: part.num_bytes for i, part in parts.items()})
+    return [i for i in range(split.num_shards) if i not in parts or i in wrong]
+
+
+def _finished(split: PackSplit) -> About | None:
+    """index.json, or None without one that fits its columns and the plan."""
+    try:
+        load_index(split.folder)
+        about = read_about(split.folder)
+    except ShardMismatch:
+        return None
+    return about if len(about.shards) == split.num_shards else None
+
+
+def _read_part(path: Path) -> ShardPart:
+    return ShardPart(**json.loads(path.read_bytes()))
+
+
+def _finish(split: PackSplit, made: list[int]) -> About:
+    """Write the index now that all shards are there. Returns index.json."""
+    about = _finished(split) or _write_index(split)
+    for i in made:
+        if _read_part(split.part(i)).checksum != about.shards[i].crc32:
+            (split.folder / shard_name(i)).unlink()
+            raise ShardMismatch(
+                f"{split.folder / shard_name(i)} cannot be made again as it was: the images in "
+                f"{split.source.files.folder} (data.root) or Pillow's version changed; "
+                f"remove {split.folder.parent} (out) and pack anew"
+            )
+    shutil.rmtree(split.part(0).parent, ignore_errors=True)
+    return about
+
+
+def _write_index(split: PackSplit) -> About:
+    parts = [_read_part(split.part(i)) for i in range(split.num_shards)]
+    rejected = [row for part in parts for row in part.rejected]
+    _write_rejected(split.folder / REJECTED, rejected)
+    columns = _columns(parts)
+    if not len(columns["labels"]):
+        raise DataError(
+            f"no image in {split.source.files.folder} (data.root) can be packed; {split.folder / REJECTED} says why"
+        )
+    about = {
+        "format": FORMAT,
+        "classes": split.source.files.classes,
+        "samples": len(columns["labels"]),
+        "rejected": len(rejected),
+        "bytes_in": sum(part.bytes_in for part in parts),
+        "columns": {name: _write_column(split.folder / f"{name}.npy", column) for name, column in columns.items()},
+        "shards": [
+            {"name": shard_name(i), "bytes": part.num_bytes, "crc32": part.checksum} for i, part in enumerate(parts)
+        ],
+    }
+    write_json(split.folder / INDEX, about)
+    return read_about(split.folder)
+
+
+def _columns(parts: list[ShardPart]) -> dict[str, NDArray[Any]]:
+    names = [os.fsencode(name) for part in parts for name in part.names]
+    columns: dict[str, NDArray[Any]] = {
+        "shard_ids": np.repeat(np.arange(len(parts)), [len(part.names) for part in parts]),
+        "names": np.frombuffer(b"".join(names), dtype=np.uint8),
+        "name_offsets": np.cumsum([0, *map(len, names)]),
+    }
+    for name in ("labels", "offsets", "sizes", "checksums"):
+        columns[name] = np.concatenate([np.array(getattr(part, name), dtype=COLUMNS[name]) for part in parts])
+    return {name: columns[name].astype(dtype) for name, dtype in COLUMNS.items()}
+
+
+def _write_column(path: Path, column: NDArray[Any]) -> int:
+    """Returns zlib.crc32 of the file."""
+    content = io.BytesIO()
+    np.save(content, column)
+    with atomic_file(path) as file:
+        file.write(content.getbuffer())
+    return zlib.crc32(content.getbuffer())
+
+
+def _write_rejected(path: Path, rejected: list[tuple[str, str]]) -> None:
+    with atomic_file(path) as file:
+        text = io.TextIOWrapper(file, "utf-8", errors="surrogateescape", newline="")
+        csv.writer(text).writerows([("file", "reason"), *rejected])
+        text.detach()

@@ -1,0 +1,118 @@
+"""Processes that write shards: a shard each at a time, so that no image travels between them."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from imagenet_opt.errors import PackStopped
+from imagenet_opt.pack.shard_writer import write_json, write_shard
+from imagenet_opt.pack.source import Source
+
+_SECONDS_BETWEEN_LOOKS = 0.2
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """A shard to write to `path`, and its part of the index to `part`. first: number of its first sample."""
+
+    path: Path
+    part: Path
+    source: Source
+    first: int
+    max_side: int | None
+    quality: int
+
+
+def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[[int, int], None]) -> None:
+    """workers: processes; 0 for this one.
+
+    Raises PackStopped, also when a process is killed. What is whole by then stays.
+    """
+    if not tasks:
+        return
+    total = sum(len(task.source) for task in tasks)
+    if workers == 0:
+        _make_here(tasks, lambda done: on_progress(done, total))
+        return
+    spawn = multiprocessing.get_context("spawn")  # a fork would copy the locks of threads that do not exist in it
+    counts = spawn.RawArray("q", len(tasks) + 1)  # without a lock, which a killed process would keep
+    pool = ProcessPoolExecutor(min(workers, len(tasks)), spawn, _begin, (counts,))
+    try:
+        with _interrupts_later():
+            running = {pool.submit(_make_shard, slot, task) for slot, task in enumerate(tasks)}
+        while running:
+            done, running = wait(running, _SECONDS_BETWEEN_LOOKS, FIRST_EXCEPTION)
+            for finished in done:
+                finished.result()
+            on_progress(sum(counts[:-1]), total)
+    except BrokenProcessPool as error:
+        raise PackStopped(
+            "a process of the pack was killed, as happens when memory runs out; say the same again, perhaps with fewer "
+            f"than workers={workers}: it goes on where it stopped"
+        ) from error
+    except BaseException:
+        counts[-1] = True
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _make_here(tasks: Sequence[ShardTask], on_progress: Callable[[int], None]) -> None:
+    done = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Pillow, about metadata
+        for task in tasks:
+            _write(task, advance=lambda: None)
+            done += len(task.source)
+            on_progress(done)
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Ctrl-C waits; processes that start meanwhile never see it: they stop when this one says so."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+_counts: MutableSequence[int]
+"""In a worker: images that are through, by task; last, whether to end. Shared by all processes."""
+
+
+def _begin(counts: MutableSequence[int]) -> None:
+    global _counts
+    _counts = counts
+    warnings.simplefilter("ignore")  # of Pillow, about metadata
+    threading.Thread(target=_end_when_told, daemon=True).start()
+
+
+def _end_when_told() -> None:
+    """Or when the command was killed. At once, whatever a read waits for: what is half done has no name yet."""
+    parent = multiprocessing.parent_process()
+    while parent is not None and parent.is_alive() and not _counts[-1]:
+        parent.join(_SECONDS_BETWEEN_LOOKS)
+    os._exit(1)
+
+
+def _make_shard(slot: int, task: ShardTask) -> None:
+    def advance() -> None:
+        _counts[slot] += 1
+
+    _write(task, advance)
+
+
+def _write(task: ShardTask, advance: Callable[[], None]) -> None:
+    part = write_shard(
+        task.path, task.source, first=task.first, max_side=task.max_side, quality=task.quality, advance=advance
+    )
+    write_json(task.part, asdict(part))

@@ -1,0 +1,172 @@
+"""One tar shard: how it is written, and what its index says."""
+
+import errno
+import io
+import json
+import os
+import re
+import tarfile
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from imagenet_opt.errors import BadSample, PackStopped
+from imagenet_opt.pack.image import prepare
+from imagenet_opt.pack.source import Source
+
+HALF = ".packing"
+"""Ends the name of a file that is being written."""
+_READS_IN_FLIGHT = 16
+
+
+@dataclass
+class ShardPart:
+    """A shard's part of the index: one entry a sample in each list, as in ShardIndex.
+
+    num_bytes, checksum: size and zlib.crc32 of the whole file. bytes_in: of the images as they were.
+    rejected: (place, reason) of each file that is not in the shard.
+    """
+
+    num_bytes: int = 0
+    checksum: int = 0
+    bytes_in: int = 0
+    labels: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    checksums: list[int] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    rejected: list[tuple[str, str]] = field(default_factory=list)
+
+
+def write_shard(
+    path: Path, source: Source, *, first: int, max_side: int | None, quality: int, advance: Callable[[], None]
+) -> ShardPart:
+    """Write all of `source` as samples number `first` and up; `advance` is called after each.
+
+    Raises PackStopped when the file cannot be written or the source went away; then there is none under that name.
+    """
+    part = ShardPart()
+    with atomic_file(path) as file:
+        summed = _Summed(file)
+        with tarfile.TarFile(fileobj=summed, mode="w", format=tarfile.PAX_FORMAT) as archive:  # type: ignore[arg-type]
+            for i, encoded in enumerate(_read_ahead(source)):
+                try:
+                    if isinstance(encoded, OSError):
+                        raise BadSample(encoded.strerror or str(encoded))
+                    image, extension = prepare(encoded, max_side=max_side, quality=quality)
+                except BadSample as error:
+                    part.rejected.append((source.place(i), str(error)))
+                else:
+                    part.bytes_in += len(encoded)
+                    _append(archive, part, source, i, f"{key_of_sample(source.name(i), first + i)}.{extension}", image)
+                advance()
+        part.num_bytes, part.checksum = summed.tell(), summed.checksum
+    return part
+
+
+def key_of_sample(name: str, number: int) -> str:
+    """What WebDataset calls a sample: class/file-00000012, unique by its number.
+
+    It splits a path at the first dot of the last word, skips what begins with __ and knows no control characters.
+    """
+    plain = os.fsencode(os.path.splitext(name)[0]).decode("utf-8", "backslashreplace")
+    folder, _, file = re.sub(r"[\x00-\x1f\x7f]", "_", plain).rpartition("/")
+    return f"{folder}/{file.replace('.', '_')}-{number:08d}".lstrip("_/")
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that is under its name only when it is whole and on the disk. Raises PackStopped."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}{HALF}")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with open(scratch, "wb", buffering=2**20) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise PackStopped(
+            f"cannot write {path}: {error.strerror or error}; make that good (out) and say the same again: "
+            "it goes on where it stopped"
+        ) from error
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Atomically. Raises PackStopped."""
+    with atomic_file(path) as file:
+        file.write(json.dumps(content).encode())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # that is: a file system that knows no such thing
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _append(archive: tarfile.TarFile, part: ShardPart, source: Source, i: int, name: str, image: bytes) -> None:
+    label = int(source.files.labels[i])
+    _add_file(archive, name, image)
+    padded = -(-len(image) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+    part.offsets.append(archive.offset - padded)
+    part.sizes.append(len(image))
+    part.checksums.append(zlib.crc32(image))
+    part.labels.append(label)
+    part.names.append(source.name(i))
+    _add_file(archive, f"{name.rpartition('.')[0]}.cls", str(label).encode())
+
+
+def _add_file(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def _read_ahead(source: Source) -> Iterator[bytes | OSError]:
+    """The files in order, several being read at once, since shared storage answers slowly, not seldom."""
+    waiting: deque[Future[bytes | OSError]] = deque()
+    threads = ThreadPoolExecutor(_READS_IN_FLIGHT)
+    try:
+        for i in range(len(source)):
+            waiting.append(threads.submit(_read, source, i))
+            if len(waiting) > _READS_IN_FLIGHT:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)  # others may have a minute of patience left
+
+
+def _read(source: Source, i: int) -> bytes | OSError:
+    try:
+        return source.read(i)
+    except OSError as error:
+        return error
+
+
+class _Summed:
+    """A file being written, and zlib.crc32 of it so far."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.checksum = 0
+
+    def write(self, content: bytes) -> int:
+        self.checksum = zlib.crc32(content, self.checksum)
+        return self.file.write(content)
+
+    def tell(self) -> int:
+        return self.file.tell()

@@ -1,0 +1,120 @@
+"""The images of one split as pack reads them: files, or parts of tar files, from storage that may fail."""
+
+import errno
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.storage.retry import retried
+from imagenet_opt.errors import PackStopped
+
+_THREADS = 32
+PATIENCE = 60.0
+"""Seconds for which a file is asked for again."""
+_OF_ONE_FILE = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG}
+"""Errors that a file has of its own. Any other may be the storage's, which others then show as well."""
+_NUM_OTHERS = 4
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files of one split. With starts and sizes, int64 (n,), file i is that part of <class>.tar; else it is a file.
+
+    nested: the files' names begin with their class.
+    """
+
+    files: FileIndex
+    nested: bool
+    starts: NDArray[np.int64] | None = None
+    sizes: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def name(self, i: int) -> str:
+        """class/file"""
+        name = os.fsdecode(self._file(i))
+        return name if self.nested else f"{self.files.classes[self.files.labels[i]]}/{name}"
+
+    def place(self, i: int) -> str:
+        """Where it is, for messages."""
+        if self.starts is None:
+            return self.files.path(i)
+        return f"{self._archive(i)}: {os.fsdecode(self._file(i))}"
+
+    def read(self, i: int) -> bytes:
+        """Patiently. Raises OSError for what is wrong with this file, PackStopped where others fail as well."""
+        try:
+            return retried(lambda: self.read_once(i), self.place(i), PATIENCE)
+        except OSError as error:
+            self._check_storage(error, i)
+            raise
+
+    def read_once(self, i: int) -> bytes:
+        if self.starts is None or self.sizes is None:
+            with open(self.files.path(i), "rb", buffering=0) as file:
+                return file.readall()
+        with open(self._archive(i), "rb") as file:
+            file.seek(int(self.starts[i]))
+            return file.read(int(self.sizes[i]))
+
+    def num_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Sizes of some files; -1 for one that cannot be asked. Raises PackStopped where none can."""
+        if self.sizes is not None:
+            return self.sizes[indices]
+        with ThreadPoolExecutor(_THREADS) as threads:
+            return np.fromiter(threads.map(self._size, indices.tolist()), np.int64)
+
+    def take(self, indices: NDArray[np.int64]) -> "Source":
+        """These alone, to hand to another process."""
+        names = [self._file(i) for i in indices.tolist()]
+        files = file_index(self.files.folder, self.files.classes, self.files.labels[indices], names)
+        columns = [None if column is None else column[indices] for column in (self.starts, self.sizes)]
+        return Source(files, self.nested, *columns)
+
+    def _file(self, i: int) -> bytes:
+        return self.files.names[self.files.name_offsets[i] : self.files.name_offsets[i + 1]].tobytes()
+
+    def _archive(self, i: int) -> str:
+        return os.path.join(self.files.folder, f"{self.files.classes[self.files.labels[i]]}.tar")
+
+    def _size(self, i: int) -> int:
+        path = self.files.path(i)
+        try:
+            return retried(lambda: os.stat(path), path, PATIENCE).st_size
+        except OSError as error:
+            self._check_storage(error, i)
+            return -1
+
+    def _check_storage(self, error: OSError, i: int) -> None:
+        """Raises PackStopped when the error at file i says nothing of that file alone."""
+        if not os.path.isdir(self.files.folder):
+            what = f"{self.files.folder} went away"
+        elif error.errno not in _OF_ONE_FILE and not self._others_can_be_read(i):
+            what = f"{self.place(i)} cannot be read, and others cannot either"
+        else:
+            return
+        raise PackStopped(
+            f"{what} ({error.strerror}); bring it back (data.root) and say the same again: it goes on where it stopped"
+        ) from error
+
+    def _others_can_be_read(self, i: int) -> bool:
+        others = np.linspace(0, len(self) - 1, _NUM_OTHERS + 1).astype(np.int64)
+        for other in set(others.tolist()) - {i}:
+            with suppress(OSError):
+                self.read_once(other)
+                return True
+        return False
+
+
+def file_index(folder: Path, classes: tuple[str, ...], labels: NDArray[np.int32], names: Iterable[bytes]) -> FileIndex:
+    names = list(names)
+    flat = np.frombuffer(b"".join(names), dtype=np.uint8)
+    return FileIndex(folder, classes, labels, flat, np.cumsum([0, *map(len, names)], dtype=np.int64))

@@ -1,0 +1,61 @@
+"""Read a packed split back and compare it with its checksums."""
+
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from imagenet_opt.data.index.shard_index import COLUMNS, AboutShard, ShardIndex, load_index, read_about
+
+_CHUNK = 2**20
+
+
+def verify(folder: Path, workers: int, on_progress: Callable[[int], None] = lambda samples: None) -> list[str]:
+    """A line for each column, shard or sample of a packed split that is not as it was written; empty when all is.
+
+    on_progress: called with the number of samples of each shard once it is read.
+
+    Raises ShardMismatch where there is no index to compare with.
+    """
+    index, about = load_index(folder), read_about(folder)
+    columns = {name: zlib.crc32((folder / f"{name}.npy").read_bytes()) for name in COLUMNS}
+    if lines := [f"{folder / name}.npy is damaged" for name in COLUMNS if columns[name] != about.columns.get(name)]:
+        return lines
+    ends = np.searchsorted(index.shard_ids, np.arange(len(index.shards)), side="right").tolist()
+    ranges = [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
+    threads = ThreadPoolExecutor(workers)  # both reading and zlib.crc32 let other threads run
+    try:
+        shards = zip(index.shards, about.shards, strict=True)
+        checks = threads.map(lambda samples, shard: _check_shard(index, samples, *shard), ranges, shards)
+        for samples, found in zip(ranges, checks, strict=True):
+            lines += found
+            on_progress(len(samples))
+    finally:
+        threads.shutdown(cancel_futures=True)
+    return lines
+
+
+def _check_shard(index: ShardIndex, samples: range, name: str, shard: AboutShard) -> list[str]:
+    """One pass over the file."""
+    path, lines, whole = index.folder / name, [], 0
+    try:
+        with open(path, "rb") as file:
+            for i in samples:
+                whole = zlib.crc32(file.read(int(index.offsets[i]) - file.tell()), whole)
+                encoded = file.read(int(index.sizes[i]))
+                whole = zlib.crc32(encoded, whole)
+                if len(encoded) < index.sizes[i]:
+                    lines.append(f"{index.path(i)}: cut short, {len(encoded)} of {index.sizes[i]} bytes")
+                elif zlib.crc32(encoded) != index.checksums[i]:
+                    lines.append(f"{index.path(i)}: other bytes than were packed")
+            while rest := file.read(_CHUNK):
+                whole = zlib.crc32(rest, whole)
+            if (found := file.tell()) != shard.bytes:
+                lines.append(f"{path}: {found} bytes, not {shard.bytes}")
+            elif whole != shard.crc32 and not lines:
+                lines.append(f"{path}: its images are as packed, but a label, a name or padding is not")
+    except OSError as error:
+        lines.append(f"{path}: {error.strerror}, with {len(samples)} images")
+    return lines

@@ -1,0 +1,1 @@
+"""Rows of metrics: metrics.csv, Weights & Biases, TensorBoard."""

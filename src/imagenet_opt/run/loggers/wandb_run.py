@@ -1,0 +1,165 @@
+"""Weights & Biases: online when there is a key, else offline; the same run over any number of restarts."""
+
+import logging
+import os
+import re
+import threading
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+
+from imagenet_opt.errors import ConfigError, first_line
+
+if TYPE_CHECKING:
+    from imagenet_opt.run.loggers.wandb_rows import WandbRows
+
+log = logging.getLogger(__name__)
+
+_INIT_SECONDS = 30
+_FINISH_SECONDS = 120
+_PREEMPTED_SECONDS = 20
+"""For the same in a run that must leave its machine."""
+ID_FILE = "wandb_id.txt"
+"""In the run folder: the run's id."""
+_RUN_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
+STEP = "trainer/global_step"  # Lightning's name
+# Whole names: which of two patterns wins, such as * and val/*, W&B leaves open.
+BY_EPOCH = ("val/loss", "val/acc1", "val/acc5", "throughput/epoch_seconds")
+
+
+def build_wandb(
+    *,
+    folder: str,
+    project: str,
+    name: str | None = None,
+    group: str | None = None,
+    mode: Literal["auto", "online", "offline", "disabled"] = "auto",
+) -> "WandbRows":
+    """A W&B logger, writing below `folder`, whose wandb_id.txt keeps the run's id.
+
+    mode: "auto" is online when a key is found, else offline; the variable WANDB_MODE wins. Never asks for a login:
+    without a usable key, or when the server does not answer, every online mode goes on offline.
+    """
+    from imagenet_opt.run.loggers.wandb_rows import WandbRows, logged_until
+
+    experiment, known = None, None
+    if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+        run_id = _run_id(Path(folder))
+        mode_now = _usable(os.environ.get("WANDB_MODE") or mode)
+        experiment = _start(mode_now, {"project": project, "name": name, "group": group, "dir": folder, "id": run_id})
+        online = not (experiment.offline or experiment.disabled)
+        known = experiment.starting_step - 1 if online else logged_until(Path(folder), run_id)
+    return WandbRows(folder=folder, logged_until=known, experiment=experiment, project=project, name=name)
+
+
+def has_key() -> bool:
+    """Whether W&B can log in without asking: by WANDB_API_KEY, or by what `wandb login` left in ~/.netrc."""
+    import wandb
+
+    wandb.setup(wandb.Settings(silent=True))
+    try:
+        return wandb.login(prompt=False, verify=False)
+    except wandb.errors.Error as error:
+        log.warning(f"W&B cannot use its key: {error}")
+        return False
+
+
+def finish(logger: Any, *, exit_code: int, preempted: bool = False) -> None:
+    """End the run of a W&B logger, so that the next job of a sweep starts its own; other loggers are left alone.
+
+    preempted: W&B shows the run as such, not as failed, and has less time.
+    """
+    run = getattr(logger, "_experiment", None)
+    if run is None or not type(run).__module__.startswith("wandb."):
+        return
+    said: list[str | None] = []
+    ending = threading.Thread(target=lambda: said.append(_end(run, exit_code, preempted)), daemon=True)
+    ending.start()
+    ending.join(_PREEMPTED_SECONDS if preempted else None)  # W&B's own time-out is fixed when its run begins
+    if warning := said[0] if said else _sent_later(run, _PREEMPTED_SECONDS):
+        log.warning(warning)
+
+
+def _end(run: Any, exit_code: int, preempted: bool) -> str | None:
+    """What went wrong."""
+    try:
+        if preempted:
+            run.mark_preempting()
+        run.finish(exit_code=exit_code)
+    except TimeoutError:
+        return _sent_later(run, _FINISH_SECONDS)
+    except Exception as error:  # a finished training is not undone by its log
+        return f"W&B could not end its run ({type(error).__name__}: {error})"
+    return None
+
+
+def _sent_later(run: Any, seconds: float) -> str:
+    command = f"wandb sync --include-online {Path(run.dir).parent}"
+    return f"W&B did not answer for {seconds} s; `{command}` sends the rest later"
+
+
+def _usable(mode: str) -> str:
+    """`mode`, or "offline" where W&B would ask for a login. Raises ConfigError for one that W&B does not have."""
+    if mode in ("offline", "dryrun", "disabled"):
+        return mode
+    if mode not in ("auto", "online", "run", "shared"):
+        raise ConfigError(f"logger.wandb.mode or WANDB_MODE is {mode!r}; expected auto, online, offline or disabled")
+    if has_key():
+        return "online" if mode == "auto" else mode
+    if mode != "auto":
+        log.warning(f"no W&B key for mode {mode}: going on offline; `wandb login` or WANDB_API_KEY gives one")
+    return "offline"
+
+
+def _start(mode: str, options: dict[str, Any]) -> Any:
+    import wandb
+
+    settings = wandb.Settings(
+        silent=True,
+        console="off",
+        init_timeout=_INIT_SECONDS,
+        finish_timeout=_FINISH_SECONDS,
+        finish_timeout_raises=True,
+        # W&B's picture of the process has its arguments, paths and, under SLURM, each variable named SLURM_*.
+        x_disable_meta=True,
+        disable_git=True,
+        disable_code=True,
+        save_code=False,
+        disable_job_creation=True,
+    )
+    options = options | {"settings": settings, "resume": "allow"}
+    try:
+        run = _start_offline(options) if mode == "offline" else wandb.init(mode=mode, **options)  # type: ignore[arg-type]
+    except (wandb.errors.Error, OSError) as error:
+        log.warning(f"W&B cannot be reached ({first_line(error)}); going on offline, `wandb sync` sends it later")
+        wandb.teardown()  # else the id is still taken by the attempt that failed
+        run = _start_offline(options)
+    run.define_metric("*", step_metric=STEP, step_sync=True)
+    for name in BY_EPOCH:
+        run.define_metric(name, step_metric="epoch")
+    return run
+
+
+def _start_offline(options: dict[str, Any]) -> Any:
+    import wandb
+
+    try:
+        return wandb.init(mode="offline", **options)
+    except Exception as error:  # whatever it is, it is not worth a training run
+        log.warning(f"W&B cannot write below {options['dir']} ({first_line(error)}); going on without it")
+        wandb.teardown()
+        return wandb.init(mode="disabled", **options)
+
+
+def _run_id(folder: Path) -> str:
+    file = folder / ID_FILE
+    if file.exists():
+        found = file.read_text(errors="replace").strip()
+        if _RUN_ID.fullmatch(found):
+            return found
+        log.warning(f"{file} holds no id of a W&B run; going on as a new one")
+    made = uuid.uuid4().hex[:8]
+    file.write_text(f"{made}\n")
+    return made

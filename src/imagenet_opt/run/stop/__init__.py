@@ -1,0 +1,1 @@
+"""How a run is stopped, and how its processes agree on that."""

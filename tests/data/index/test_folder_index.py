@@ -1,0 +1,278 @@
+"""The list of files: what is found, cached, noticed and told."""
+
+import errno
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from filelock import FileLock, Timeout
+
+from imagenet_opt.data.index import folder_index as index_module
+from imagenet_opt.data.index.folder_index import check_same_classes, open_split
+from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
+
+
+def tree(root: Path, *files: str) -> Path:
+    for name in files:
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"x")
+    return root
+
+
+def settled(root: Path, *, ago: float = 60) -> Path:
+    """The same folder, last changed `ago` seconds ago, as all folders in it."""
+    then = time.time() - ago
+    for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
+        os.utime(folder, (then, then))
+    return root
+
+
+def names(index) -> list[str]:
+    return [os.path.relpath(index.path(i), index.folder) for i in range(len(index))]
+
+
+def test_files_are_found_by_class_in_order(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path / "d", "train/b/2.JPEG", "train/b/1.jpg", "train/a/ü b.png", "train/a/deep/3.jpeg", "train/a/x.txt"
+    )
+    index = open_split(root, "train", tmp_path / "cache")
+    assert index.classes == ("a", "b")
+    assert names(index) == ["a/deep/3.jpeg", "a/ü b.png", "b/1.jpg", "b/2.JPEG"]
+    assert index.labels.tolist() == [0, 0, 1, 1]
+
+
+def test_a_cached_index_is_the_same_and_mapped(tmp_path: Path) -> None:
+    root = settled(tree(tmp_path / "d", *(f"train/c{i % 7}/{i}.jpg" for i in range(100))))
+    scanned = open_split(root, "train", tmp_path / "cache")
+    cached = open_split(root, "train", tmp_path / "cache")
+    assert isinstance(cached.names.base, np.memmap)
+    assert names(cached) == names(scanned)
+    assert cached.labels.tolist() == scanned.labels.tolist()
+
+
+def test_a_file_more_or_less_is_noticed(tmp_path: Path) -> None:
+    root = settled(tree(tmp_path / "d", "train/a/1.jpg", "train/b/deep/1.jpg"))
+    open_split(root, "train", tmp_path / "cache")
+    tree(root, "train/b/deep/2.jpg")
+    assert len(open_split(root, "train", tmp_path / "cache")) == 3
+    (root / "train/a/1.jpg").rename(root / "train/a/9.jpg")
+    assert names(open_split(root, "train", tmp_path / "cache"))[0] == "a/9.jpg"
+
+
+class Listing:
+    """What os.scandir gives, from a list."""
+
+    def __init__(self, entries: list[os.DirEntry]) -> None:
+        self.entries = iter(entries)
+
+    def __iter__(self) -> Iterator[os.DirEntry]:
+        return self.entries
+
+    def __next__(self) -> os.DirEntry:
+        return next(self.entries)
+
+    def __enter__(self) -> "Listing":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("late", ["train/a/2.jpg", "train/b/deep/2.jpg", "train/c/1.jpg"])
+def test_a_file_added_while_folders_are_listed_is_in_the_next_index(
+    late: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = settled(tree(tmp_path / "d", "train/a/1.jpg", "train/b/deep/1.jpg"))
+    scandir = os.scandir
+    parent = str((root / late).parent if late != "train/c/1.jpg" else root / "train")
+
+    def scandir_and_add(folder: str | Path) -> Listing:
+        entries = list(scandir(folder))
+        if str(folder) == parent:
+            tree(root, late)
+        return Listing(entries)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", scandir_and_add)
+        assert len(open_split(root, "train", tmp_path / "cache")) == 2
+    assert len(open_split(root, "train", tmp_path / "cache")) == 3
+
+
+@pytest.mark.parametrize(("age", "num_cached"), [(1.5, 0), (60, 1)])
+def test_a_folder_that_has_just_changed_is_not_cached(
+    age: float, num_cached: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file added within the same step of the file system's clock leaves the folder's time as it was."""
+    root = settled(tree(tmp_path / "d", "train/a/1.jpg"), ago=1000)
+    then = (root / "train/a").stat().st_mtime_ns
+    clock = SimpleNamespace(time_ns=lambda: then + int(age * 1e9))
+    monkeypatch.setattr("imagenet_opt.data.index.folder_index.time", clock)
+    open_split(root, "train", tmp_path / "cache")
+    tree(root, "train/a/2.jpg")
+    os.utime(root / "train/a", ns=(then, then))
+    assert len(open_split(root, "train", tmp_path / "cache")) == 2 - num_cached
+    assert len(list(tmp_path.glob("cache/index/*"))) == num_cached
+
+
+def test_a_folder_from_the_future_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = settled(tree(tmp_path / "d", "train/a/1.jpg"))
+    os.utime(root / "train/a", (time.time() + 3600,) * 2)
+    assert len(open_split(root, "train", tmp_path / "cache")) == 1
+    assert f"touch {root}/train/a" in caplog.text
+    assert not list(tmp_path.glob("cache/index/*"))
+
+
+def test_of_two_processes_one_lists_the_files_and_the_other_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads, whose locks exclude each other as those of processes do."""
+    root, cache = tree(tmp_path / "data", "train/a/1.jpg", "train/b/1.jpg"), tmp_path / "cache"
+    for folder in (root / "train", root / "train/a", root / "train/b"):
+        os.utime(folder, (0, 0))
+    scans: list[Path] = []
+    begun, waits = threading.Event(), threading.Event()
+    scan = index_module._scan
+
+    def slow(folder: Path) -> Any:
+        scans.append(folder)
+        begun.set()
+        assert waits.wait(60)
+        return scan(folder)
+
+    def noted(message: str) -> None:
+        assert "waiting for its index" in message
+        waits.set()
+
+    monkeypatch.setattr(index_module, "_scan", slow)
+    monkeypatch.setattr(index_module.log, "info", noted)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(open_split, root, "train", cache)
+        assert begun.wait(60)
+        second = threads.submit(open_split, root, "train", cache)
+        assert len(first.result()) == len(second.result()) > 0
+    assert len(scans) == 1
+
+
+def test_where_no_lock_can_be_had_the_files_are_listed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: Any, **__: Any) -> None:
+        raise NotImplementedError("FileSystem does not appear to support flock")
+
+    monkeypatch.setattr(FileLock, "acquire", no_locks)
+    assert len(open_split(tree(tmp_path / "data", "train/a/1.jpg"), "train", tmp_path / "cache")) == 1
+
+
+def test_a_lock_that_is_never_released_is_not_waited_for_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def held(*_: Any, timeout: float | None = None, **__: Any) -> None:
+        assert timeout is not None, "waits without a bound"
+        raise Timeout("lock")
+
+    monkeypatch.setattr(FileLock, "acquire", held)
+    assert len(open_split(tree(tmp_path / "data", "train/a/1.jpg"), "train", tmp_path / "cache")) == 1
+    assert "is still locked after 30 minutes" in caplog.text
+
+
+def test_a_class_may_be_a_link(tmp_path: Path) -> None:
+    tree(tmp_path / "elsewhere", "1.jpg")
+    root = tree(tmp_path / "d", "train/a/1.jpg")
+    (root / "train/b").symlink_to(tmp_path / "elsewhere")
+    assert names(open_split(root, "train", tmp_path / "cache")) == ["a/1.jpg", "b/1.jpg"]
+
+
+def test_without_a_place_for_the_cache_it_still_opens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = settled(tree(tmp_path / "d", "train/a/1.jpg", "not_a_folder"))
+    assert len(open_split(root, "train", root / "not_a_folder")) == 1
+    assert "data.cache_dir" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("files", "error", "words"),
+    [
+        (["other/a/1.jpg"], DatasetNotFound, ["no train/ under", "data.root", "data.train_folder=."]),
+        (["train/1.jpg"], DatasetNotFound, ["no class folders", "data.root"]),
+        (["train/a/1.jpg", "train/b/notes.txt"], EmptyClass, ["train/b", "data.root"]),
+    ],
+)
+def test_what_is_no_data_set_is_told(
+    files: list[str], error: type[Exception], words: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(error) as caught:
+        open_split(tree(tmp_path / "d", *files), "train", tmp_path / "cache")
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_different_classes_are_told_with_names(tmp_path: Path) -> None:
+    root = tree(tmp_path / "d", "train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg", "val/c/1.jpg")
+    splits = [open_split(root, split, tmp_path / "cache") for split in ("train", "val")]
+    with pytest.raises(ClassMismatch, match=r"only in the first: b; only in the second: c"):
+        check_same_classes(*splits)
+
+
+@pytest.mark.parametrize("damage", ["labels", "offsets", "other type", "pickled", "classes", "deep", "cut"])
+def test_a_spoilt_cache_is_made_anew(damage: str, tmp_path: Path) -> None:
+    root = settled(tree(tmp_path / "d", "train/a/1.jpg", "train/b/1.jpg", "train/b/2.jpg"))
+    expected = names(open_split(root, "train", tmp_path / "cache"))
+    (folder,) = (tmp_path / "cache/index").iterdir()
+    match damage:
+        case "labels":
+            np.save(folder / "labels.npy", np.array([0, 1, 2], np.int32))
+        case "offsets":
+            np.save(folder / "name_offsets.npy", np.array([0, 2**62, -(2**62), 21]))
+        case "other type":
+            np.save(folder / "name_offsets.npy", np.array([0, 7, 14, 21], np.int32))
+        case "pickled":
+            np.save(folder / "labels.npy", np.array([None] * 3), allow_pickle=True)
+        case "classes":
+            about = json.loads((folder / "about.json").read_text())
+            (folder / "about.json").write_text(json.dumps(about | {"classes": 2}))
+        case "deep":
+            (folder / "about.json").write_text("[" * 100_000)
+        case "cut":
+            os.truncate(folder / "names.npy", 130)
+    index = open_split(root, "train", tmp_path / "cache")
+    assert names(index) == expected and index.labels.tolist() == [0, 1, 1]
+
+
+def test_a_cache_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
+    root = settled(tree(tmp_path / "d", "train/a/1234567.jpg", "train/a/89..a.jpg"))
+    open_split(root, "train", tmp_path / "cache")
+    (column,) = tmp_path.glob("cache/index/*/names.npy")
+    for outside in (b"../../secret!", b"/etc/passwd-!"):
+        np.save(column, np.frombuffer(outside + b"a/89..a.jpg", np.uint8))
+        index = open_split(root, "train", tmp_path / "cache")
+        with pytest.raises(DataError, match=r"outside of it; empty data\.cache_dir/index"):
+            index.path(0)
+        assert index.path(1) == str(root / "train/a/89..a.jpg")
+
+
+def test_a_link_that_leads_up_is_not_followed(tmp_path: Path) -> None:
+    root = tree(tmp_path / "d", "train/a/deep/1.jpg", "train/b/1.jpg")
+    (root / "train/a/deep/up").symlink_to(root / "train/a")
+    (root / "train/a/other").symlink_to(root / "train/b")
+    assert names(open_split(root, "train", tmp_path / "cache")) == ["a/deep/1.jpg", "a/other/1.jpg", "b/1.jpg"]
+
+
+def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree(tmp_path / "d", "train/a/1.jpg", "train/a/deep/1.jpg")
+    scandir = os.scandir
+
+    def refuse(folder: str | Path) -> Any:  # as the system does for all but root
+        if os.path.basename(folder) == "deep":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match=r"cannot list .*a/deep: Permission denied; make it readable \(data\.root\)"):
+        open_split(root, "train", tmp_path / "cache")

@@ -1,0 +1,60 @@
+"""Transient errors are waited out, others are not."""
+
+import errno
+import os
+import time
+from collections.abc import Callable
+
+import pytest
+
+from imagenet_opt.data.storage.retry import TRANSIENT, retried
+
+
+def failing(*codes: int) -> tuple[list[int], Callable[[], bytes]]:
+    """A read that fails with these codes, one a call, and then gives b"bytes"; and the codes that are left."""
+    left = list(codes)
+
+    def read() -> bytes:
+        if left:
+            code = left.pop(0)
+            raise OSError(code, os.strerror(code))
+        return b"bytes"
+
+    return left, read
+
+
+@pytest.mark.parametrize("code", sorted(TRANSIENT))
+def test_transient_errors_are_told_with_the_name_and_end(code: int, caplog: pytest.LogCaptureFixture) -> None:
+    left, read = failing(code)
+    assert retried(read, "/fsx/x.JPEG", 60) == b"bytes"
+    assert not left
+    assert f"/fsx/x.JPEG: {os.strerror(code)}; trying again" in caplog.text
+
+
+@pytest.mark.parametrize("code", [errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ELOOP])
+def test_what_time_does_not_mend_is_raised_at_once(code: int) -> None:
+    left, read = failing(code, errno.EIO)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        retried(read, "x", 60)
+    assert left == [errno.EIO]
+
+
+def test_after_the_patience_the_last_error_is_raised() -> None:
+    with pytest.raises(OSError, match=os.strerror(errno.ESTALE)):
+        retried(failing(errno.EIO, *[errno.ESTALE] * 1000)[1], "x", 0.2)
+
+
+def test_an_error_that_took_long_to_come_is_tried_again_too() -> None:
+    """A soft NFS mount gives up only after minutes: the patience begins with the first error, not with the read."""
+    left, read = failing(errno.ETIMEDOUT)
+
+    def slowly() -> bytes:
+        time.sleep(0.3 if left else 0)
+        return read()
+
+    assert retried(slowly, "x", 0.2) == b"bytes"
+
+
+def test_what_is_no_error_of_the_system_passes() -> None:
+    with pytest.raises(ZeroDivisionError):
+        retried(lambda: 1 // 0, "x", 60)

@@ -1,0 +1,88 @@
+"""Resizing ragged crops against torchvision's resized_crop, in plain torch and as a Triton kernel."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms.v2.functional import horizontal_flip, resized_crop
+
+from imagenet_opt.data.imagenet import MEAN, STD
+from imagenet_opt.data.transforms.resize import resize_torch
+
+Ragged = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def crops(num: int, most: int, seed: int) -> tuple[list[tuple[torch.Tensor, tuple[int, ...], bool]], Ragged]:
+    """Random images and boxes of 1 to `most` pixels a side, as they are and as a ragged batch."""
+    rng = np.random.default_rng(seed)
+    sources, parts = [], []
+    for i in range(num):
+        height, width = rng.integers(1, most + 1, 2)
+        image = torch.from_numpy(rng.integers(0, 256, (3, height, width), dtype=np.uint8))
+        box_height, box_width = (
+            1 if i % 9 == side else rng.integers(1, n + 1) for side, n in ((0, height), (1, width))
+        )
+        top, left = rng.integers(0, height - box_height + 1), rng.integers(0, width - box_width + 1)
+        box = tuple(int(n) for n in (top, left, box_height, box_width))
+        sources.append((image, box, bool(rng.integers(2))))
+        parts.append(image[:, top : top + box_height, left : left + box_width].permute(1, 2, 0).flatten())
+    sizes = torch.tensor([box[2:] for _, box, _ in sources], dtype=torch.int32)
+    lengths = torch.tensor([len(part) for part in parts])
+    offsets = lengths.cumsum(0) - lengths
+    flips = torch.tensor([flip for _, _, flip in sources])
+    return sources, (torch.cat(parts), sizes[:, 0].contiguous(), sizes[:, 1].contiguous(), offsets, flips)
+
+
+def check(images: torch.Tensor, sources: list, size: int) -> None:
+    mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
+    for found, (image, box, flip) in zip(images, sources, strict=True):
+        expected = resized_crop(image.float(), *box, size=[size, size], antialias=True)
+        expected = horizontal_flip(expected) if flip else expected
+        off = ((found.float() * std + mean) - expected / 255).abs()
+        assert off.mean() <= 1 / 255, (box, flip)
+        assert off.max() <= 3 / 255, (box, flip)
+
+
+@pytest.mark.parametrize(
+    ("size", "most", "num"), [(1, 9, 100), (8, 40, 900), (24, 24, 400), (32, 100, 400), (32, 4, 200)]
+)
+def test_plain_torch_is_torchvision(size: int, most: int, num: int) -> None:
+    sources, ragged = crops(num, most, seed=size + most)
+    images = resize_torch(*ragged, size=size, dtype=torch.float32)
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    check(images, sources, size)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_smaller_numbers_are_the_same_rounded(dtype: torch.dtype) -> None:
+    _, ragged = crops(20, 30, seed=0)
+    exact = resize_torch(*ragged, size=16, dtype=torch.float32)
+    assert torch.equal(resize_torch(*ragged, size=16, dtype=dtype), exact.to(dtype))
+
+
+def kernel_matches() -> None:
+    """Run in a process of its own, where Triton's interpreter is on."""
+    from imagenet_opt.data.transforms.resize_kernel import resize_kernel
+
+    for size, most, num in ((5, 7, 8), (16, 40, 4), (32, 32, 2), (32, 90, 1)):
+        sources, ragged = crops(num, most, seed=size * most)
+        images = resize_kernel(*ragged, size=size, dtype=torch.float32)
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        check(images, sources, size)
+        if size == 5:
+            for dtype in (torch.bfloat16, torch.float16):
+                rounded = resize_kernel(*ragged, size=size, dtype=dtype)
+                assert rounded.dtype == dtype
+                torch.testing.assert_close(rounded.float(), images, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_kernel_is_torchvision_in_tritons_interpreter() -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    command = "from tests.data.transforms.test_resize import kernel_matches; kernel_matches()"
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", command], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,65 @@
+"""The Triton kernel compiles, on a machine without a GPU, for each GPU that it is meant for; none spills registers."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+triton = pytest.importorskip("triton", reason="Triton is not installed")
+
+CAPABILITIES = [75, 80, 86, 89, 90, 100, 120]
+MOST_REGISTERS = 42
+"""Of a thread: the 1,536 threads that an SM of an A10G (sm_86) holds then share its 65,536 registers.
+
+Seen with Triton 3.9: 39 (sm_75), 32 (80), 37 (86 and 89), 30 (90), 32 (100), 40 (120); with 3.6: 41 at most.
+"""
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_it_compiles_without_spills_and_within_its_registers(capability: int, dtype: str, tmp_path: Path) -> None:
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from imagenet_opt.data.transforms.resize_kernel import _BLOCK, _resize
+
+    if not isinstance(_resize, triton.JITFunction):
+        pytest.skip("Triton's interpreter is on: nothing is compiled")
+    tensors = {"pixels": "*u8", "heights": "*i32", "widths": "*i32", "offsets": "*i64", "flips": "*i1"}
+    numbers = {name: "fp32" for name in _resize.arg_names if name.startswith(("factor", "shift"))}
+    signature = tensors | {"images": f"*{dtype}", "size": "i32", "BLOCK": "constexpr"} | numbers
+    kernel = triton.compile(
+        ASTSource(fn=_resize, signature=signature, constexprs={"BLOCK": _BLOCK}),
+        target=GPUTarget("cuda", capability, 32),
+    )
+    assert len(kernel.asm["cubin"]) > 0
+    assert kernel.metadata.shared == 0
+    registers, spilled_bytes = resources(kernel.asm["ptx"], tmp_path)
+    assert spilled_bytes == 0
+    assert registers <= MOST_REGISTERS
+
+
+def resources(ptx: str, folder: Path) -> tuple[int, int]:
+    """Registers of a thread, and bytes that it spills, as NVIDIA's assembler reports them."""
+    assemblers = sorted((Path(triton.__file__).parent / "backends/nvidia/bin").glob("ptxas*"))
+    architecture = re.search(r"^\.target (sm_\w+)", ptx, re.MULTILINE)
+    assert architecture is not None
+    source = folder / "kernel.ptx"
+    source.write_text(ptx)
+    reports = []
+    for assembler in assemblers:  # Triton ships a newer one for the newest GPUs alone
+        command = [assembler, "-v", f"--gpu-name={architecture[1]}", source, "-o", folder / "kernel.cubin"]
+        outcome = subprocess.run(command, capture_output=True, text=True)
+        if outcome.returncode == 0:
+            return _numbers(outcome.stderr)
+        reports.append(outcome.stderr)
+    raise AssertionError("\n".join(reports) or "Triton's wheel has no assembler")
+
+
+def _numbers(report: str) -> tuple[int, int]:
+    registers = re.search(r"Used (\d+) registers", report)
+    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", report)
+    assert registers is not None, report
+    assert spills, report
+    return int(registers[1]), sum(map(int, spills))

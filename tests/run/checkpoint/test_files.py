@@ -1,0 +1,174 @@
+"""Which checkpoint is found, what is passed over, and what is said of one that does not fit."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound
+from imagenet_opt.run.checkpoint import files
+
+
+def network(num_classes: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, num_classes))
+
+
+def save(file: Path, step: int = 0) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    config = {"name": "tiny", "num_classes": 3}
+    rest: dict[str, object] = dict.fromkeys(("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks"))
+    torch.save({"global_step": step, "network": network().state_dict(), "network_config": config} | rest, file)
+    return file
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-500])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run's folder with the steps 10, 20 and 30, which is the last."""
+    for step in (10, 20, 30):
+        file = save(files.step_file(tmp_path, step), step)
+    files.link(file, tmp_path / "last.ckpt")
+    return tmp_path
+
+
+def test_auto_is_the_furthest_however_old_its_file_is(folder: Path) -> None:
+    files.link(folder / "checkpoints/step_00000010.ckpt", folder / "best.ckpt")
+    os.utime(folder / "best.ckpt")  # as copies of folders are
+    os.utime(folder / "last.ckpt", (1, 1))
+    assert files.find("auto", folder) == folder / "checkpoints/step_00000030.ckpt"
+
+
+def test_last_is_enough(folder: Path) -> None:
+    for file in (folder / "checkpoints").iterdir():
+        file.unlink()
+    assert files.find("auto", folder) == folder / "last.ckpt"
+
+
+def flip_a_bit(file: Path) -> None:
+    """In the weights."""
+    content = bytearray(file.read_bytes())
+    content[content.index(torch.load(file)["network"]["0.weight"].numpy().tobytes())] ^= 1
+    file.write_bytes(content)
+
+
+def test_auto_passes_over_damaged_files_once_each_and_says_why(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    truncate(folder / "last.ckpt")  # and with it step 30, the same file
+    flip_a_bit(folder / "checkpoints/step_00000020.ckpt")
+    with caplog.at_level(logging.WARNING):
+        assert files.find("auto", folder) == folder / "checkpoints/step_00000010.ckpt"
+    cut, flipped = [record.getMessage() for record in caplog.records]
+    assert cut.startswith(f"passed over: {folder}/checkpoints/step_00000030.ckpt cannot be opened as a checkpoint (")
+    assert flipped.startswith(f"passed over: {folder}/checkpoints/step_00000020.ckpt is damaged: ")
+    assert "does not fit its checksum" in flipped
+
+
+def test_auto_takes_a_newer_file_that_last_does_not_name_yet(folder: Path) -> None:
+    """As a run leaves them that is killed between the two."""
+    newest = save(files.step_file(folder, 40), 40)
+    assert files.find("auto", folder) == newest
+
+
+def test_the_best_is_better_than_none(folder: Path) -> None:
+    files.link(folder / "checkpoints/step_00000010.ckpt", folder / "best.ckpt")
+    for file in (folder / "checkpoints").iterdir():
+        file.unlink()
+    truncate(folder / "last.ckpt")
+    assert files.find("auto", folder) == folder / "best.ckpt"
+
+
+def test_a_file_of_weights_alone_is_no_checkpoint_to_go_on_from(folder: Path) -> None:
+    torch.save({"network": network().state_dict(), "state_dict": {}}, folder / "weights.ckpt")
+    with pytest.raises(
+        CheckpointError, match="holds no optimizer_states, lr_schedulers, loops, callbacks, global_step"
+    ):
+        files.find(str(folder / "weights.ckpt"), folder)
+
+
+def test_where_none_can_be_used_it_does_not_start_anew_in_silence(folder: Path) -> None:
+    for file in folder.rglob("*.ckpt"):
+        truncate(file)
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be used, of 3: .*resume_from=null"):
+        files.find("auto", folder)
+
+
+def test_nothing_is_found_where_nothing_is_and_where_null_is_asked_for(folder: Path, tmp_path: Path) -> None:
+    assert files.find(None, folder) is None
+    assert files.find("auto", tmp_path / "new") is None
+
+
+def test_a_path_may_be_a_file_or_a_run_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = folder / "checkpoints/step_00000010.ckpt"
+    assert files.find(str(file), folder / "other") == file
+    assert files.find(str(folder), folder / "other") == folder / "last.ckpt"
+    monkeypatch.setenv("HOME", str(folder))
+    assert files.find("~/last.ckpt", folder / "other") == folder / "last.ckpt"
+
+
+def test_a_path_that_cannot_be_used_is_told_and_never_replaced_by_another(folder: Path) -> None:
+    with pytest.raises(CheckpointNotFound, match=rf"{folder}/none\.ckpt \(resume_from\)"):
+        files.find(str(folder / "none.ckpt"), folder)
+    truncate(folder / "last.ckpt")
+    with pytest.raises(CheckpointError, match=r"damaged.*resume_from=PATH"):
+        files.find(str(folder / "last.ckpt"), folder)
+
+
+def test_a_file_that_would_run_code_is_not_opened(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    torch.save({"network": Evil()}, tmp_path / "x.ckpt")
+    with pytest.raises(CheckpointError, match="cannot be opened"):
+        files.read(tmp_path / "x.ckpt")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_checkpoint_of_another_program_is_told(tmp_path: Path) -> None:
+    torch.save({"state_dict": {}}, tmp_path / "x.ckpt")
+    with pytest.raises(CheckpointError, match=r"holds no `network`.*\(checkpoint\)"):
+        files.read(tmp_path / "x.ckpt", key="checkpoint")
+
+
+def test_the_same_network_fits(folder: Path) -> None:
+    files.check_network(files.read(folder / "last.ckpt"), network(), folder)
+
+
+def test_the_tensors_that_do_not_fit_are_listed(folder: Path) -> None:
+    other = network(num_classes=5)
+    other.append(nn.Linear(5, 5))
+    del other[1]
+    with pytest.raises(CheckpointMismatch) as raised:
+        files.check_network(files.read(folder / "last.ckpt"), other, folder / "last.ckpt")
+    message = str(raised.value)
+    assert message.startswith(f"{folder}/last.ckpt is of another network (tiny, 3 classes): other shape: 1.weight")
+    assert "1.weight (4,) here (5, 4)" in message
+    assert "only in the file: 1.num_batches_tracked, 1.running_mean, 1.running_var (3 in all)" in message
+    assert "resume_from=null" in message
+
+
+@pytest.mark.parametrize("can_link", [True, False])
+def test_a_name_is_moved_to_another_file_in_one_step(
+    can_link: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the file system has no hard links, as some network storage, the name is a copy."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("Operation not permitted")
+
+    if not can_link:
+        monkeypatch.setattr(os, "link", refuse)
+    first, second, name = tmp_path / "1", tmp_path / "2", tmp_path / "last.ckpt"
+    first.write_text("first")
+    second.write_text("second")
+    files.link(first, name)
+    files.link(second, name)
+    second.unlink()
+    assert name.read_text() == "second"
+    assert first.read_text() == "first"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["1", "last.ckpt"]

@@ -1,0 +1,222 @@
+"""A full disk, a kill, a clock that goes back: the last good checkpoint stays, and the run goes on."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from imagenet_opt.run.checkpoint import files as files
+from imagenet_opt.run.checkpoint.host_copy import Snapshot
+from imagenet_opt.run.checkpoint.writer import CheckpointWriter, Written
+
+
+def state(step: int, num_floats: int = 100) -> dict[str, object]:
+    rest = dict.fromkeys(("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks"))
+    return rest | {"global_step": step, "network": {"weight": torch.full((num_floats,), float(step))}}
+
+
+def write(writer: CheckpointWriter, *steps: int, is_best: bool = False) -> list[Written]:
+    for step in steps:
+        writer.write(step, Snapshot(state(step)), is_best=is_best)
+    writer.wait()
+    return writer.finished()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+
+
+def step_of(file: Path) -> int:
+    files.verify(file)
+    return files.load(file)["global_step"]
+
+
+def test_the_newest_are_kept_under_their_names(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, keep=2)
+    write(writer, 1, is_best=True)
+    done = write(writer, 2, 3)
+    assert [(save.step, save.error) for save in done] == [(2, None), (3, None)]
+    assert names(tmp_path) == [
+        "best.ckpt",
+        "checkpoints/step_00000002.ckpt",
+        "checkpoints/step_00000003.ckpt",
+        "last.ckpt",
+    ]
+    assert (step_of(tmp_path / "best.ckpt"), step_of(tmp_path / "last.ckpt")) == (1, 3)
+
+
+def test_what_a_killed_run_left_half_written_is_removed(tmp_path: Path) -> None:
+    write(CheckpointWriter(tmp_path, keep=2), 1)
+    (tmp_path / "checkpoints/step_00000002.ckpt.new").write_bytes(b"half")
+    (tmp_path / ".last.ckpt.new").write_bytes(b"half")
+    (tmp_path / "mine.new").touch()
+    CheckpointWriter(tmp_path, keep=2)
+    assert names(tmp_path) == ["checkpoints/step_00000001.ckpt", "last.ckpt", "mine.new"]
+
+
+def test_ages_of_files_mislead_neither_the_search_nor_the_removal(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, keep=2)
+    write(writer, 1, 2)
+    tomorrow = time.time() + 86400
+    for file in files.step_files(tmp_path):
+        os.utime(file, (tomorrow, tomorrow))
+    write(writer, 3, 4)
+    assert [step_of(file) for file in files.step_files(tmp_path)] == [3, 4]
+    found = files.find("auto", tmp_path)
+    assert found is not None
+    assert step_of(found) == 4
+
+
+def test_a_run_that_went_back_leaves_no_later_steps(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, keep=2)
+    write(writer, 10, 20, 30)
+    write(writer, 12)
+    assert [step_of(file) for file in files.step_files(tmp_path)] == [12]
+    assert step_of(tmp_path / "last.ckpt") == 12
+
+
+@pytest.mark.parametrize(("call", "code"), [("fsync", errno.EIO), ("fsync", errno.EDQUOT), ("replace", errno.ESTALE)])
+def test_storage_that_fails_is_a_warning_and_the_next_save_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: str, code: int
+) -> None:
+    writer = CheckpointWriter(tmp_path, keep=1)
+    write(writer, 1, is_best=True)
+
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, call, fail)
+        (failed,) = write(writer, 2, is_best=True)
+    assert (failed.step, failed.is_best) == (2, True)
+    assert failed.error is not None
+    assert failed.error.startswith(os.strerror(code))
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert (
+        f"step 2 could not be written to {tmp_path}/checkpoints: {os.strerror(code)}; it needs 17 MB, free: " in warning
+    )
+    assert "Training goes on and tries again at the next save" in warning
+    assert [file.name for file in files.step_files(tmp_path)] == ["step_00000001.ckpt"]
+    assert not list(tmp_path.rglob("*.new"))
+    assert {step_of(tmp_path / name) for name in (files.BEST, files.LAST)} == {1}
+    assert [save.error for save in write(writer, 3)] == [None]
+    assert step_of(tmp_path / "last.ckpt") == 3
+
+
+def test_what_reads_back_otherwise_than_it_was_written_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = CheckpointWriter(tmp_path, keep=1)
+    write(writer, 1)
+    real = os.fsync
+
+    def flip(handle: int) -> None:
+        """A disk that keeps another bit than it was given."""
+        real(handle)
+        path = Path(f"{tmp_path}/checkpoints/step_00000002.ckpt.new")
+        if path.exists():
+            content = path.read_bytes()
+            path.write_bytes(content.replace(torch.full((100,), 2.0).numpy().tobytes(), bytes(400)))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", flip)
+        (failed,) = write(writer, 2)
+    assert failed.error is not None
+    assert "does not fit its checksum" in failed.error
+    assert names(tmp_path) == ["checkpoints/step_00000001.ckpt", "last.ckpt"]
+
+
+def test_a_disk_without_room_is_not_even_begun(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Huge(Snapshot):
+        """Of the size of a disk."""
+
+        def __init__(self) -> None:
+            super().__init__(state(2))
+            self.num_bytes = 2**62
+
+    writer = CheckpointWriter(tmp_path, keep=1)
+    write(writer, 1)
+    writer.write(2, Huge(), is_best=False)
+    writer.wait()
+    assert "the disk is full; it needs 4611686018444 MB, free: " in caplog.text
+    assert names(tmp_path) == ["checkpoints/step_00000001.ckpt", "last.ckpt"]
+
+
+CHILD = """
+import resource, sys, time
+from pathlib import Path
+import torch
+from imagenet_opt.run.checkpoint.writer import CheckpointWriter
+from imagenet_opt.run.checkpoint.host_copy import Snapshot
+from tests.run.checkpoint.test_writer import state
+
+folder, how = Path(sys.argv[1]), sys.argv[2]
+writer = CheckpointWriter(folder, keep=2)
+writer.write(1, Snapshot(state(1)), is_best=True)
+writer.wait()
+if how == "limit":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
+    writer.write(2, Snapshot(state(2, 1_000_000)), is_best=True)
+    writer.wait()
+    writer.write(3, Snapshot(state(3)), is_best=False)
+    writer.wait()
+    print([(save.step, save.error) for save in writer.finished()])
+else:
+    for step in range(2, 10_000):
+        writer.write(step, Snapshot(state(step, 4_000_000)), is_best=False)
+"""
+
+
+@pytest.fixture(scope="module")
+def child_environment() -> dict[str, str]:
+    root = Path(__file__).parents[2]
+    paths = [str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_file(tmp_path: Path, child_environment: dict[str, str]) -> None:
+    """The operating system refuses to let the file grow, as a full disk or a quota does."""
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD, str(tmp_path), "limit"],
+        env=child_environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert child.returncode == 0, child.stderr
+    reason = os.strerror(errno.EFBIG)
+    assert child.stdout.startswith(f"[(1, None), (2, '{reason}; it needs 21 MB, free: ")
+    assert child.stdout.rstrip().endswith("(3, None)]")
+    assert f"the checkpoint of step 2 could not be written to {tmp_path}/checkpoints: {reason}" in child.stderr
+    assert len(child.stderr.splitlines()) == 1
+    assert {name: step_of(tmp_path / name) for name in names(tmp_path)} == {
+        "best.ckpt": 1,
+        "checkpoints/step_00000001.ckpt": 1,
+        "checkpoints/step_00000003.ckpt": 3,
+        "last.ckpt": 3,
+    }
+
+
+def test_killed_in_the_middle_of_a_file(tmp_path: Path, child_environment: dict[str, str]) -> None:
+    child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path), "endless"], env=child_environment)
+    deadline = time.monotonic() + 240
+    try:
+        while not [file for file in tmp_path.glob("checkpoints/*.new") if file.name != "step_00000001.ckpt.new"]:
+            assert child.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    found = files.find("auto", tmp_path)
+    assert found is not None
+    newest = max(step_of(file) for file in files.step_files(tmp_path))
+    assert step_of(found) == newest
+    CheckpointWriter(tmp_path, keep=2)
+    assert not list(tmp_path.rglob("*.new"))

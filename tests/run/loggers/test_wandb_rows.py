@@ -1,0 +1,83 @@
+"""Real offline W&B runs, killed and started again, whose files are then read."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LIFE = """
+import json, logging, os, signal, sys
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+import psutil
+from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
+from imagenet_opt.run.loggers.wandb_run import build_wandb, finish
+
+def live(folder, first, last, end):
+    loggers = [MetricsCsv(folder=folder), build_wandb(folder=folder, project="p")]
+    for logger in loggers:
+        logger.truncate_after(first - 1)
+    for step in range(first, last):
+        for logger in loggers:
+            logger.log_metrics({"train/loss": 1 / (step + 1), "epoch": step // 10}, step)
+        if step % 10 == 9 and not (end == "stopped" and step == last - 1):
+            for logger in loggers:
+                logger.log_metrics({"val/acc1": step / 100, "epoch": step // 10}, step)
+        if end == "killed" and step == last - 10:
+            for child in psutil.Process().children(recursive=True):  # W&B's own process goes first
+                child.kill()
+                child.wait()
+    if end == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    for logger in loggers:
+        logger.finalize("success" if end == "finished" else "failed")
+    finish(loggers[1], exit_code=0)
+
+for first, last, end in json.loads(sys.argv[2]):
+    live(sys.argv[1], first, last, end)
+"""
+
+
+def live(folder: Path, *lives: tuple[int, int, str], **variables: str) -> "subprocess.CompletedProcess[str]":
+    """One process that runs several lives: each goes on at a step, logs until another, and ends somehow."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    environment |= {"HOME": str(folder), "WANDB_MODE": "offline"} | variables
+    return subprocess.run(
+        [sys.executable, "-c", LIFE, str(folder), json.dumps(lives)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+
+
+def records(folder: Path) -> list[list[dict]]:
+    """Those of each file, in the order in which they were written."""
+    files = sorted(folder.glob("wandb/offline-run-*/*.wandb"))
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json"]
+    outputs = [subprocess.run([*command, str(file)], capture_output=True, text=True, timeout=200) for file in files]
+    return [[json.loads(line) for line in output.stdout.splitlines()] for output in outputs]
+
+
+@pytest.mark.slow
+def test_however_often_it_is_killed_each_step_is_there_once_and_whole(tmp_path: Path) -> None:
+    first = live(tmp_path, (0, 20, "stopped"), (15, 35, "killed"), SLURM_PASSWORD="hunter2")
+    assert first.returncode == -9
+    assert first.stdout.count("W&B failed at step") == 1
+    second = live(tmp_path, (30, 50, "stopped"), (45, 60, "finished"))
+    assert second.returncode == 0, second.stderr
+    found = records(tmp_path)
+    assert len(found) == 4
+    rows = [record["history"]["item"] for file in found for record in file if record["type"] == "history"]
+    assert [row["_step"] for row in rows] == [row["trainer/global_step"] for row in rows] == list(range(60))
+    assert [row["train/loss"] for row in rows] == [1 / (step + 1) for step in range(60)]
+    assert {row["_step"]: row["val/acc1"] for row in rows if "val/acc1" in row} == {
+        step: step / 100 for step in (9, 19, 29, 39, 49, 59)
+    }
+    assert len({path.name.rpartition("-")[2] for path in tmp_path.glob("wandb/offline-run-*")}) == 1
+    assert not [record for file in found for record in file if record["type"] == "environment"]
+    everything = [path.read_bytes() for path in (tmp_path / "wandb").rglob("*") if path.is_file()]
+    assert not any(b"hunter2" in content for content in everything)

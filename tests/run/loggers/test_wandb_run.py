@@ -1,0 +1,129 @@
+"""W&B without a key, a terminal or a network: offline, one id, no question."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.run.loggers.wandb_run import build_wandb
+
+LOG_A_RUN = """
+import logging, sys
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+from imagenet_opt.run.loggers.wandb_run import build_wandb, finish
+logger = build_wandb(folder=sys.argv[1], project="p", group="g")
+logger.log_metrics({"train/loss": 1.0, "epoch": 0}, step=0)
+logger.log_metrics({"val/acc1": 0.5, "epoch": 0}, step=0)
+print("ID", logger.experiment.id, logger.experiment.offline)
+finish(logger, exit_code=0)
+import wandb
+print("OPEN", wandb.run)
+"""
+
+LOSE_ITS_PROCESS = """
+import logging, sys
+import psutil
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+from imagenet_opt.run.loggers.wandb_run import build_wandb, finish
+logger = build_wandb(folder=sys.argv[1], project="p")
+services = psutil.Process().children(recursive=True)
+for service in services:
+    service.terminate()
+psutil.wait_procs(services, timeout=60)
+finish(logger, exit_code=75, preempted=True)
+print("ENDED")
+"""
+
+
+def log_a_run(
+    folder: Path, script: str = LOG_A_RUN, *, terminal: int = subprocess.DEVNULL, **variables: str
+) -> list[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+    environment |= {"HOME": str(folder), "NETRC": str(folder / "no_netrc"), "TERM": "xterm"} | variables
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(folder)],
+        env=environment,
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+def test_without_a_key_it_is_offline_and_a_restart_keeps_the_id(tmp_path: Path) -> None:
+    first, second = log_a_run(tmp_path), log_a_run(tmp_path)
+    run_id = (tmp_path / "wandb_id.txt").read_text().strip()
+    assert first == second == [f"ID {run_id} True", "OPEN None"]
+    assert list((tmp_path / "wandb").glob(f"offline-run-*-{run_id}/run-{run_id}.wandb"))
+
+
+@pytest.mark.slow
+def test_a_preempted_run_whose_wandb_was_stopped_too_ends_with_a_warning(tmp_path: Path) -> None:
+    (warning, ended) = log_a_run(tmp_path, LOSE_ITS_PROCESS, WANDB_MODE="offline")
+    assert warning.startswith("W&B could not end its run") and ended == "ENDED"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [({"WANDB_MODE": "online"}, "no W&B key for mode online"), ({"WANDB_API_KEY": "short"}, "cannot use its key")],
+)
+def test_at_a_terminal_it_never_asks_but_says_why_it_is_offline(
+    variables: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    keyboard, terminal = pty.openpty()  # nobody sits there: a question would never be answered
+    warning, run, _ = log_a_run(tmp_path, terminal=terminal, **variables)
+    os.close(keyboard)
+    os.close(terminal)
+    assert said in warning
+    assert run.endswith(" True")
+
+
+def test_an_unknown_mode_names_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "onlin")
+    with pytest.raises(ConfigError, match=r"logger\.wandb\.mode or WANDB_MODE is 'onlin'; expected auto"):
+        build_wandb(folder=str(tmp_path), project="p")
+
+
+FIND_KEYS = """
+import json, os, sys
+from urllib.parse import urlparse
+import wandb
+from imagenet_opt.run.loggers.wandb_run import has_key
+host = urlparse(wandb.Settings().base_url).hostname
+for number, (variables, netrc) in enumerate(json.loads(sys.argv[1])):
+    if os.fork() == 0:  # what W&B knows, it keeps
+        os.environ.update(variables, NETRC=os.path.join(os.environ["HOME"], f"netrc{number}"))
+        if netrc:
+            with open(os.open(os.environ["NETRC"], os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+                file.write(netrc.replace("HOST", host))
+        print("KEY", number, has_key(), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.mark.slow
+def test_a_key_is_found_where_wandb_login_puts_it(tmp_path: Path) -> None:
+    netrc = f"machine HOST\n  login user\n  password {'k' * 40}\n"
+    cases = [({"WANDB_API_KEY": "k" * 40}, ""), ({}, netrc), ({}, "")]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")} | {"HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", FIND_KEYS, json.dumps(cases)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    found = [line for line in done.stdout.splitlines() if line.startswith("KEY")]
+    assert found == ["KEY 0 True", "KEY 1 True", "KEY 2 False"], done.stderr

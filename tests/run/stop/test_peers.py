@@ -1,0 +1,122 @@
+"""A process whose main thread hangs ends when another one of its run dies, and says why."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from imagenet_opt.errors import TrainingError
+from imagenet_opt.run.stop.peers import Peers
+
+HANGING = """
+import json, os, signal, sys, threading
+from imagenet_opt.run.stop.peers import Peers
+rank, kind = int(sys.argv[1]), sys.argv[2]
+os.environ["MASTER_ADDR"] = "127.0.0.1"
+
+def broadcast(value):
+    if rank == 0:
+        print(json.dumps(value), flush=True)
+        return value
+    return json.loads(sys.argv[3])
+
+peers = Peers(rank=rank, world_size=2, broadcast=broadcast, grace_seconds=0.05)
+print("together", flush=True)
+if sys.stdin.readline() == "close\\n":
+    peers.close()
+elif kind == "writes":
+    threading.Thread(target=lambda: print(sys.stdin.readline()), name="checkpoint writer", daemon=True).start()
+    print("writing", flush=True)
+    threading.Event().wait()
+elif kind == "fails":
+    peers.failing(ValueError("no such\\nfile"))
+    sys.exit(1)
+print("and on", flush=True)
+sys.stdin.readline()
+"""
+
+
+def process(*arguments: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", HANGING, *arguments]
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def line(one: subprocess.Popen[str]) -> str:
+    assert one.stdout is not None
+    return one.stdout.readline().strip()
+
+
+def say(one: subprocess.Popen[str], text: str) -> None:
+    assert one.stdin is not None
+    one.stdin.write(f"{text}\n")
+    one.stdin.flush()
+
+
+def pair(kind: str, stray: bytes | None = None) -> list[subprocess.Popen[str]]:
+    """Two processes that know each other. stray: what another connection says before the second has come."""
+    first = process("0", kind)
+    address = line(first)
+    port, _ = json.loads(address)
+    if stray is not None:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(stray)
+    both = [first, process("1", kind, address)]
+    assert [line(one) for one in both] == ["together", "together"]
+    return both
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_process_ends_the_other(victim: int) -> None:
+    both = pair("killed")
+    both[victim].send_signal(signal.SIGKILL)
+    both[victim].communicate(timeout=60)
+    other = both[1 - victim]
+    assert other.wait(timeout=120) == 1
+    _, err = other.communicate()
+    assert f"TrainingError: rank {victim} has died" in err and "goes on from the last checkpoint" in err
+
+
+def test_a_checkpoint_that_is_being_written_is_waited_for() -> None:
+    first, second = pair("writes")
+    say(first, "write")
+    assert line(first) == "writing"
+    second.kill()
+    second.communicate(timeout=60)
+    with pytest.raises(subprocess.TimeoutExpired):  # beyond its grace
+        first.wait(timeout=1)
+    assert first.communicate("done\n", timeout=120)[0] == "done\n\n"
+    assert first.returncode == 1
+
+
+def test_an_error_is_passed_on() -> None:
+    first, second = pair("fails")
+    say(second, "fail")
+    second.communicate(timeout=60)
+    assert first.wait(timeout=120) == 1
+    assert "TrainingError: rank 1 ended: ValueError: no such file" in first.communicate()[1]
+
+
+def test_an_orderly_end_leaves_the_other_alone() -> None:
+    first, second = pair("killed", stray=b"\xff\xfe\n")
+    say(second, "close")
+    assert line(second) == "and on"
+    assert second.communicate("\n", timeout=60)[1] == ""
+    say(first, "close")
+    assert line(first) == "and on"
+    _, err = first.communicate("\n", timeout=60)
+    assert first.returncode == 0 and err.count("\n") == 1 and "stray connection" in err
+
+
+def test_a_rank_that_cannot_reach_rank_0_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(TrainingError) as raised:
+        Peers(rank=3, world_size=4, broadcast=lambda _: (port, "word"))
+    message = str(raised.value)
+    assert f"rank 3 cannot connect to rank 0 at 127.0.0.1:{port} (" in message
+    assert "'~callbacks.preemption'" in message and "\n" not in message

@@ -1,0 +1,88 @@
+"""What signals do to a process that trains."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from imagenet_opt.errors import Preempted
+from imagenet_opt.run.stop.signals import SPOT, STOPPED_NOW, Stop
+
+
+@pytest.fixture
+def stop() -> Iterator[Stop]:
+    stop = Stop()
+    stop.install()
+    yield stop
+    stop.restore()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_stops_at_once_where_nothing_is_lost(stop: Stop, number: int) -> None:
+    with pytest.raises(Preempted, match=stop_reason(number)):
+        signal.raise_signal(number)
+    signal.raise_signal(signal.SIGTERM)  # cleaning up is not disturbed
+    assert stop.why == number
+
+
+def stop_reason(number: int) -> str:
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
+
+def test_within_a_step_it_waits_for_the_check(stop: Stop, capfd: pytest.CaptureFixture[str]) -> None:
+    stop.at_once = False
+    signal.raise_signal(signal.SIGUSR1)
+    signal.raise_signal(signal.SIGTERM)
+    assert capfd.readouterr().err == "SIGUSR1: saving and stopping after this step\n"
+    with pytest.raises(Preempted, match="SIGUSR1"):
+        stop.check()
+
+
+def test_after_the_run_it_changes_nothing(stop: Stop) -> None:
+    stop.over = True
+    signal.raise_signal(signal.SIGTERM)
+    stop.check()
+
+
+def test_a_thread_can_ask(stop: Stop) -> None:
+    with pytest.raises(Preempted, match="spot notice"):
+        stop.ask(SPOT)
+
+
+def test_the_handlers_before_come_back() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    stop = Stop()
+    stop.install()
+    stop.install()
+    stop.restore()
+    assert signal.getsignal(signal.SIGTERM) == stop._receive
+    stop.restore()
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+SAVING = """
+import sys
+from imagenet_opt.run.stop.signals import stop
+stop.install()
+stop.at_once = False
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_ctrl_c_ends_the_process_now() -> None:
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", SAVING], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    process.kill()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == STOPPED_NOW
+    assert "again stops now" in err and "stopped now" in err

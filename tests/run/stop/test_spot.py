@@ -1,0 +1,113 @@
+"""Spot notices of a server on this machine."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.run.stop.spot import SpotNotice
+
+PATH = "/latest/meta-data/spot/instance-action"
+NOTICE = b'{"action": "terminate", "time": "2030-01-01T00:00:00Z"}'
+SECONDS = 60
+"""To wait for what comes within milliseconds."""
+
+
+class Metadata(ThreadingHTTPServer):
+    """Gives `answers` one after the other, the last one for ever; `wants_token` as IMDSv2 does.
+
+    Status 0: the bytes alone, which need not be HTTP.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, answers: list[tuple[int, bytes]], wants_token: bool) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.answers, self.wants_token, self.asked = answers, wants_token, threading.Semaphore(0)
+        self.url = f"http://127.0.0.1:{self.server_port}{PATH}"
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Metadata
+
+    def do_PUT(self) -> None:
+        assert self.path == "/latest/api/token" and self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
+        self.reply(200, b"secret")
+
+    def do_GET(self) -> None:
+        if self.server.wants_token and self.headers.get("X-aws-ec2-metadata-token") != "secret":
+            return self.reply(401, b"")
+        answers = self.server.answers
+        status, body = answers.pop(0) if len(answers) > 1 else answers[0]
+        if status:
+            self.reply(status, body)
+        else:
+            self.wfile.write(body)
+        self.server.asked.release()
+
+    def reply(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def serve() -> Iterator:
+    servers: list[Metadata] = []
+
+    def start(*answers: tuple[int, bytes], wants_token: bool = False) -> Metadata:
+        servers.append(Metadata(list(answers), wants_token))
+        threading.Thread(target=servers[-1].serve_forever, args=(0.02,), daemon=True).start()
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("wants_token", [False, True])
+def test_a_notice_after_none_is_told_once(serve, wants_token: bool) -> None:
+    server = serve((404, b""), (200, NOTICE), wants_token=wants_token)
+    told = threading.Semaphore(0)
+    watch = SpotNotice(server.url, every_seconds=0.01, notify=told.release)
+    assert told.acquire(timeout=SECONDS)
+    watch._thread.join(timeout=SECONDS)
+    assert not told.acquire(blocking=False)
+
+
+def test_a_failing_server_is_warned_of_once_and_asked_on(serve, caplog: pytest.LogCaptureFixture) -> None:
+    server = serve((500, b""), (200, b"no json"), (500, b""), (200, b'{"action": "rebalance"}'), (200, NOTICE))
+    told = threading.Event()
+    SpotNotice(server.url, every_seconds=0.01, notify=told.set)
+    assert told.wait(SECONDS)
+    (warning,) = caplog.messages
+    assert "no spot notice can be had" in warning and "HTTP status 500" in warning
+
+
+@pytest.mark.parametrize("body", [b"no HTTP\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"])
+def test_an_answer_that_is_not_http_is_asked_for_again(serve, body: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    server = serve((0, body), (200, NOTICE))
+    told = threading.Event()
+    SpotNotice(server.url, every_seconds=0.01, notify=told.set)
+    assert told.wait(SECONDS)
+    assert "no spot notice can be had" in caplog.text
+
+
+def test_no_server_is_no_notice(caplog: pytest.LogCaptureFixture) -> None:
+    told = threading.Event()
+    watch = SpotNotice("http://127.0.0.1:1/", every_seconds=1000, notify=told.set)
+    watch.close()
+    watch._thread.join(timeout=SECONDS)
+    assert not told.is_set() and not watch._thread.is_alive()
+
+
+def test_an_address_of_another_kind_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"callbacks\.preemption\.spot_notice_url=file:///etc/passwd"):
+        SpotNotice("file:///etc/passwd", every_seconds=1, notify=lambda: None)

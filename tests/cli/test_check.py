@@ -20,7 +20,6 @@ from imagenet_opt.data.loader import Seat, train_loader
 from imagenet_opt.errors import CheckpointMismatch, CheckpointNotFound, ConfigError
 from imagenet_opt.machine import GIB
 from imagenet_opt.model.network import build_network
-from imagenet_opt.probe import memory_need
 from tests.conftest import loading, write_images
 
 Check = Callable[..., tuple[int, dict[str, dict[str, object]], str]]
@@ -79,7 +78,7 @@ def test_a_sound_data_set_has_no_errors(check: Check) -> None:
 def test_the_memory_of_a_step_is_told(
     card_bytes: int | None, level: str, words: str, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_need, "gpu_bytes", lambda config: card_bytes)
+    monkeypatch.setattr("imagenet_opt.check.dataset.gpu_bytes", lambda config: card_bytes)
     found = check()[1]["GPU memory"]
     assert found["level"] == level and re.fullmatch(words, str(found["text"]))
 

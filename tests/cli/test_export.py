@@ -16,8 +16,9 @@ from safetensors import safe_open
 from timm.layers.blur_pool import BlurPool2d
 from torch import Tensor, nn
 
-from imagenet_opt.cli.export import FORMATS, compare, main, parse
+from imagenet_opt.cli.export import main, parse
 from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, ConfigError, ModelError
+from imagenet_opt.export import FORMATS, compare
 
 SIZE = 32
 

@@ -14,6 +14,8 @@ from imagenet_opt.display.terminal_table import about
 from imagenet_opt.errors import ConfigError, RunFolderError
 from imagenet_opt.file_lock import claim
 from imagenet_opt.study.output import log_sheets, write_outputs
+from imagenet_opt.study.run import study as run_study
+from imagenet_opt.study.run import tell_busy
 from imagenet_opt.study.steps import measure
 from imagenet_opt.training.folder_lock import FILE
 
@@ -100,7 +102,7 @@ def test_keys_of_the_studys_file_can_be_set(tmp_path: Path) -> None:
     assert request.options["batch_size"] == [64, 256] and request.overrides == ("data=demo",)
     request = parse(["study=read", "study.num_wokers=[4]", "--folder", str(tmp_path)]).request
     with pytest.raises(ConfigError, match=r"study=read: there is no key num_wokers; did you mean num_workers\?$"):
-        study.study(request)
+        run_study(request)
 
 
 def test_a_rehearsal_has_no_network_to_study(mine: Path, tmp_path: Path) -> None:
@@ -131,9 +133,9 @@ def test_a_study_that_is_refused_leaves_no_folder(mine: Path, tmp_path: Path, ch
 
 
 def test_a_busy_machine_is_told_beforehand(capsys: pytest.CaptureFixture[str]) -> None:
-    study.tell_busy(19.6)
+    tell_busy(19.6)
     assert capsys.readouterr().err == ""
-    study.tell_busy(47.2)
+    tell_busy(47.2)
     assert capsys.readouterr().err == "others keep the CPUs 47 % busy: intervals will be wide\n"
 
 

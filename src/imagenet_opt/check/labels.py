@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from imagenet_opt.check.confusion import Confusion, Labels, class_accuracies, judge_labels
 from imagenet_opt.check.result import Verdict
-from imagenet_opt.cli.export import open_network
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.loader import Seat, eval_loader
 from imagenet_opt.data.options import Loading
 from imagenet_opt.errors import CheckpointMismatch
+from imagenet_opt.export import open_network
 
 Index = FileIndex | ShardIndex
 _TOLD = 3

@@ -4,24 +4,13 @@ import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from imagenet_opt.cli.arguments import Parser, check_writable
-from imagenet_opt.display.progress import progress
-from imagenet_opt.errors import ConfigError, EmptyClass, printable
+from imagenet_opt.errors import ConfigError, printable
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from omegaconf import DictConfig
-
     from imagenet_opt.check.result import Verdict
-    from imagenet_opt.config.dataset import DataSet
-    from imagenet_opt.data.index.folder_index import FileIndex
-    from imagenet_opt.data.index.shard_index import ShardIndex
-
-    Index = FileIndex | ShardIndex
-    Rows = NDArray[np.int64]
 
 HELP = """Look over a data set before hours of training do: classes, counts, bad files, duplicates, wrong labels.
 
@@ -55,8 +44,6 @@ be warnings; 1 with errors; 2 where it could not look at all."""
 
 _SHOWN = 5
 """Details of a warning or an error that are printed; a file gets all."""
-_FEW = 256
-"""Images that are decoded sooner than other processes have started."""
 _COLOURS = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "bold red"}
 
 
@@ -76,7 +63,9 @@ def main(argv: list[str]) -> None:
         print(HELP)
         return
     options = parse(argv)
-    verdicts, labels = check(options)
+    from imagenet_opt.check.dataset import check
+
+    verdicts, labels = check(options.overrides, ckpt=options.ckpt, num_samples=options.sample)
     show(verdicts)
     if labels is not None:
         show_worst(labels["classes"])
@@ -109,102 +98,6 @@ def parse(argv: list[str]) -> Options:
         sample=None if found.all else found.sample or Options.sample,
         json=found.json,
     )
-
-
-def check(options: Options) -> "tuple[list[Verdict], dict[str, Any] | None]":
-    """All verdicts, and with ckpt accuracies. Raises ImagenetOptError where nothing can be looked at."""
-    from imagenet_opt.check.classes import judge_classes
-    from imagenet_opt.check.result import Verdict
-    from imagenet_opt.config.compose import composed
-    from imagenet_opt.config.dataset import data_of
-    from imagenet_opt.data.index.sampling import spread_over_classes
-
-    config = composed(options.overrides)
-    data = data_of(config)
-    opened, verdicts = [], []
-    for split in ("train", "val"):
-        try:
-            opened.append(data.open(split))
-        except EmptyClass as error:
-            verdicts.append(Verdict(f"classes, {split}", "error", f"{error}; nothing else was looked at"))
-    if verdicts:
-        return verdicts, None
-    train, val = opened
-    rows = [spread_over_classes(index.labels, options.sample or len(index)) for index in (train, val)]
-    verdicts += judge_classes(train, val)
-    verdicts += _files(data, train, val, rows)
-    verdicts += _memory(config, num_classes=len(train.classes))
-    if options.ckpt is None:
-        return verdicts, None
-    if train.classes != val.classes:
-        return [*verdicts, Verdict("labels", "warning", "not looked at, as the classes differ")], None
-    from imagenet_opt.check.labels import Asked, check_labels
-
-    with progress("labels", "images") as show:
-        verdict, facts = check_labels(options.ckpt, Asked(train, rows[0]), Asked(val, rows[1]), data.loading, show)
-    return [*verdicts, verdict], facts
-
-
-def _files(data: "DataSet", train: "Index", val: "Index", rows: "list[Rows]") -> "list[Verdict]":
-    """What needs the files themselves. Packed, all of val is compared: the checksums are in the index."""
-    import numpy as np
-
-    from imagenet_opt.check.duplicates import find_twins
-    from imagenet_opt.check.files import judge_twins, same_folder
-    from imagenet_opt.data.index.shard_index import ShardIndex
-
-    named = {"train": train, "val": val}
-    sizes, verdicts = zip(*(_sizes(name, index) for name, index in named.items()), strict=True)
-    found = [verdict for some in verdicts for verdict in some]
-    for (name, index), some in zip(named.items(), rows, strict=True):
-        found += _decoding(name, index, some, data.loading.read_timeout)
-    if train.folder == val.folder:
-        return [*found, same_folder(train)]
-    compared = np.arange(len(val)) if isinstance(val, ShardIndex) and isinstance(train, ShardIndex) else rows[1]
-    with progress("duplicates", "files") as show:
-        twins = find_twins((train, val), sizes, compared, show)
-    return [*found, *judge_twins(train, val, compared, twins)]
-
-
-def _sizes(name: str, index: "Index") -> "tuple[NDArray[np.int64], list[Verdict]]":
-    """Bytes of each sample; of shards the index knows them."""
-    from imagenet_opt.check.files import judge_status
-    from imagenet_opt.data.index.files import files_of, status_of
-    from imagenet_opt.data.index.shard_index import ShardIndex
-    from imagenet_opt.hydrate.lustre import is_lustre
-
-    if isinstance(index, ShardIndex):
-        return index.sizes, []
-    with progress(f"sizes, {name}", "files") as show:
-        status = status_of(files_of(index), show)
-    return status.sizes, list(judge_status(name, index, status, on_lustre=is_lustre(index.folder)))
-
-
-def _decoding(name: str, index: "Index", rows: "Rows", timeout_seconds: float) -> "list[Verdict]":
-    from imagenet_opt.check.corrupt import examine
-    from imagenet_opt.check.files import judge_examined
-    from imagenet_opt.machine import usable_cpus
-
-    with progress(f"decoding, {name}", "images") as show:
-        workers = usable_cpus() if len(rows) > _FEW else 1
-        found = examine(index, rows, workers=workers, timeout_seconds=timeout_seconds, on_progress=show)
-    return list(judge_examined(name, len(rows), found))
-
-
-def _memory(config: "DictConfig", num_classes: int) -> "list[Verdict]":
-    """Of a training step on a GPU, where the run is for one."""
-    from imagenet_opt.check.result import Verdict
-    from imagenet_opt.config.build import wants_gpu
-    from imagenet_opt.probe.memory_need import gpu_bytes, judge_need
-
-    if not wants_gpu(config):
-        return []
-    card = gpu_bytes(config)
-    found = judge_need(config, config.model.num_classes or num_classes, card)
-    if found is None:
-        return []
-    fits, text = found
-    return [Verdict("GPU memory", "warning" if not fits else "info" if card is None else "ok", text)]
 
 
 def show_worst(classes: dict[str, dict[str, float | None]]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.probe.isolated import begin_measuring
+from imagenet_opt.probe.measuring import begin_measuring
 
 if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
     from omegaconf import DictConfig

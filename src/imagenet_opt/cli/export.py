@@ -1,22 +1,10 @@
 """`imagenet-opt export`: the network of a checkpoint as one file that other programs open, checked before it counts."""
 
 import difflib
-import json
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
 
-from imagenet_opt.data.imagenet import MEAN, STD
-from imagenet_opt.errors import CheckpointError, ConfigError, ModelError
-
-if TYPE_CHECKING:  # torch and timm take seconds to import: not before the arguments are right
-    from torch import Tensor, nn
-from imagenet_opt.model.network import RECIPE
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.export import FORMATS, Arguments, export
 
 HELP = """Write the network of a checkpoint as one file that other programs open.
 
@@ -39,21 +27,6 @@ The file is opened anew and given random images; it appears under its name only 
 within 0.001 of the largest one."""
 
 KEYS = ("ckpt", "format", "out", "image_size")
-NUM_IMAGES = 8
-TOLERANCE = 1e-3
-"""How far a logit may be off, as a share of the largest logit."""
-ONNX_LIMIT = 2 * 10**9
-"""Bytes of weights that one ONNX file holds, a little less than protobuf's 2 GiB."""
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """image_size: None for the checkpoint's own."""
-
-    ckpt: Path
-    format: str
-    out: Path
-    image_size: int | None
 
 
 def main(argv: list[str]) -> None:
@@ -93,160 +66,3 @@ def _key_and_value(argument: str) -> tuple[str, str]:
     if not value:
         raise ConfigError(f"{key} has no value; expected {key}=VALUE")
     return key, value
-
-
-def export(arguments: Arguments) -> str:
-    """Write the file, check it, and only then give it its name. Returns what was written, as one line.
-
-    Raises CheckpointError; ConfigError for a folder, format or image size that cannot be used; ModelError for a network
-    that the format cannot hold, or whose file gives other logits. A file that `out` named before then stays.
-    """
-    import torch
-
-    out, (write, reopen) = arguments.out, FORMATS[arguments.format]
-    _require_packages(arguments.format)
-    network, config, build = open_network(arguments.ckpt)
-    size = arguments.image_size or config["image_size"]
-    images = torch.randn(NUM_IMAGES, 3, size, size, generator=torch.Generator().manual_seed(0))
-    metadata = _metadata(config | {"image_size": size})
-    with torch.inference_mode():
-        logits = _logits(network, images, arguments.ckpt)
-    with _folder_beside(out) as folder:
-        file = Path(folder) / out.name
-        write(network, images[:2], metadata, file)
-        with torch.inference_mode():
-            outcome = compare(logits, reopen(file, build, images), out)
-        os.replace(file, out)
-    return f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB); {outcome}"
-
-
-def open_network(ckpt: Path) -> "tuple[nn.Module, dict[str, Any], Callable[[], nn.Module]]":
-    """The network of a checkpoint, to be used as it is; its network_config; and what builds one like it, untrained.
-
-    Raises CheckpointError.
-    """
-    from imagenet_opt.model.network import build_network
-    from imagenet_opt.run.checkpoint import files as checkpoints
-
-    saved = checkpoints.read(ckpt, "ckpt")
-    config = _network_config(saved, ckpt)
-    build = partial(build_network, **{key: config[key] for key in RECIPE})
-    network = build().eval()
-    checkpoints.check_network(saved, network, ckpt)
-    network.load_state_dict(saved["network"])
-    return network, config, build
-
-
-def compare(logits: "Tensor", exported: "Tensor", out: Path) -> str:
-    """How near the exported network is. Raises ModelError past TOLERANCE."""
-    difference, largest = (logits - exported).abs().max().item(), logits.abs().max().item()
-    if not difference <= TOLERANCE * largest:  # so that nan fails too
-        raise ModelError(
-            f"{out} was not written: read back, its logits differ by {difference:.1e} from the checkpoint's, of which "
-            f"the largest is {largest:.1e}, and {TOLERANCE:g} of that is allowed; try another version of torch"
-        )
-    same = int((logits.argmax(1) == exported.argmax(1)).sum())
-    return (
-        f"largest difference of logits {difference:.1e} on {len(logits)} images, same top-1 on {same} of {len(logits)}"
-    )
-
-
-def _require_packages(format: str) -> None:
-    absent = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
-    if format == "onnx" and absent:
-        raise ConfigError(f'format=onnx needs {", ".join(absent)}; pip install "imagenet-opt[export]"')
-
-
-def _network_config(saved: dict[str, Any], path: Path) -> dict[str, Any]:
-    config: dict[str, Any] = saved.get("network_config", {})
-    absent = [key for key in (*RECIPE, "image_size") if key not in config]
-    if absent:
-        raise CheckpointError(
-            f"{path} does not say how its network is built (no network_config: {', '.join(absent)}); "
-            "expected a checkpoint that train.py wrote (ckpt)"
-        )
-    return config
-
-
-def _metadata(config: dict[str, Any]) -> dict[str, str]:
-    """How to build the network and prepare its images; all but the name as JSON."""
-    facts = {key: json.dumps(config[key]) for key in (*RECIPE[1:], "image_size")}
-    return {"name": config["name"], **facts, "mean": json.dumps(MEAN), "std": json.dumps(STD)}
-
-
-def _logits(network: "nn.Module", images: "Tensor", ckpt: Path) -> "Tensor":
-    try:
-        logits: Tensor = network(images)
-    except (AssertionError, RuntimeError, ValueError) as error:
-        size = images.shape[-1]
-        raise ConfigError(f"the network takes no images of {size} x {size} (image_size={size}): {error}") from error
-    if not logits.isfinite().all():
-        raise CheckpointError(f"the network of {ckpt} gives nan or inf: training had diverged; choose an earlier ckpt=")
-    return logits
-
-
-def _folder_beside(out: Path) -> TemporaryDirectory[str]:
-    """On the file system of `out`, so that moving a file from there is one step."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        return TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent)
-    except OSError as error:
-        raise ConfigError(f"cannot write {out} ({error}); choose another file with out=FILE") from error
-
-
-def _write_safetensors(network: "nn.Module", images: "Tensor", metadata: dict[str, str], path: Path) -> None:
-    from safetensors.torch import save
-
-    path.write_bytes(save(network.state_dict(), metadata))  # save_file would let nobody but the owner read it
-
-
-def _reopen_safetensors(path: Path, build: "Callable[[], nn.Module]", images: "Tensor") -> "Tensor":
-    from safetensors.torch import load_file
-
-    network = build().eval()
-    network.load_state_dict(load_file(path))
-    logits: Tensor = network(images)
-    return logits
-
-
-def _write_onnx(network: "nn.Module", images: "Tensor", metadata: dict[str, str], path: Path) -> None:
-    import torch
-    from onnx_ir.passes.common import ClearMetadataAndDocStringPass
-
-    num_bytes = sum(tensor.nbytes for tensor in network.state_dict().values())
-    if num_bytes > ONNX_LIMIT:
-        raise ModelError(f"{num_bytes / 1e9:.1f} GB of weights are too many for one ONNX file; use format=safetensors")
-    try:
-        program = torch.onnx.export(
-            network,
-            (images,),
-            input_names=["images"],
-            output_names=["logits"],
-            dynamic_shapes=({0: "batch"},),
-            dynamo=True,
-            verbose=False,
-        )
-    except torch.onnx.OnnxExporterError as error:
-        raise ModelError(
-            f"torch cannot translate {metadata['name']} to ONNX ({str(error).split('.')[0]}); use format=safetensors"
-        ) from error
-    assert program is not None
-    ClearMetadataAndDocStringPass()(program.model)  # stack traces, with the folders of this machine
-    program.model.metadata_props.update(metadata)
-    program.save(path, external_data=False)
-
-
-def _reopen_onnx(path: Path, build: "Callable[[], nn.Module]", images: "Tensor") -> "Tensor":
-    """Several batch sizes, so that one that was frozen shows."""
-    import onnx
-    import onnxruntime
-    import torch
-
-    onnx.checker.check_model(str(path))
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    parts = images.split([1, 3, NUM_IMAGES - 4])
-    return torch.cat([torch.from_numpy(session.run(["logits"], {"images": part.numpy()})[0]) for part in parts])
-
-
-FORMATS = {"safetensors": (_write_safetensors, _reopen_safetensors), "onnx": (_write_onnx, _reopen_onnx)}
-"""Name, which is the file's suffix too -> how to write it, how to get logits from the file alone."""

@@ -2,21 +2,18 @@
 
 import math
 import shlex
-import sys
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imagenet_opt.cli.arguments import Parser, check_writable
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.probe.isolated import begin_measuring
+from imagenet_opt.probe.measuring import begin_measuring
 
 if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
-    from imagenet_opt.display.table import Sheet
     from imagenet_opt.study.request import Request
+
 
 HELP = """What is each optimisation worth here? Measured in turns, side by side, with intervals.
 
@@ -52,8 +49,6 @@ out, with the reason, and the rest is measured on the CPU."""
 
 DEFAULTS = {"repeats": 5, "seconds": 8.0, "parity": 200, "price_per_hour": None, "apply": False}
 LIMITS = {"repeats": (2, 1000), "seconds": (0.1, 3600), "parity": (0, 1_000_000)}
-BUSY_PERCENT = 20
-"""From here on others are told of."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +66,12 @@ def main(argv: list[str]) -> None:
         return
     options = parse(argv)
     begin_measuring()
-    is_new = not options.request.folder.exists()
-    prepare(options.request)
     from imagenet_opt.display.terminal_table import about, print_sheets
     from imagenet_opt.study.output import log_sheets, write_outputs
+    from imagenet_opt.study.run import prepare, removed_if_empty, study, tell_busy
+
+    is_new = not options.request.folder.exists()
+    prepare(options.request)
 
     with removed_if_empty(options.request.folder, is_new):
         facts = about(options.request.command)
@@ -161,45 +158,3 @@ def _flags(found: Namespace, stem: str, kind: str) -> dict[str, Any]:
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def prepare(request: "Request") -> None:
-    """The folder, with nobody else in it, and what can be known to be wrong. Raises ImagenetOptError."""
-    from imagenet_opt.config.compose import composed
-    from imagenet_opt.training.folder_lock import keep_others_out
-    from imagenet_opt.training.quiet import quiet
-
-    quiet()
-    composed(request.overrides)
-    keep_others_out(request.folder, wait_seconds=0, remedy="--folder FOLDER")
-
-
-@contextmanager
-def removed_if_empty(folder: Path, is_new: bool) -> Iterator[None]:
-    """A folder that is_new, which this process holds, where an error leaves nothing in it."""
-    from imagenet_opt.training.folder_lock import FILE
-
-    try:
-        yield
-    except BaseException:
-        if is_new and [file.name for file in folder.iterdir()] == [FILE]:
-            with suppress(OSError):
-                (folder / FILE).unlink()
-                folder.rmdir()
-        raise
-
-
-def tell_busy(percent: float) -> None:
-    """On stderr, where others keep the CPUs so busy that it shows."""
-    if percent > BUSY_PERCENT:
-        print(f"others keep the CPUs {percent:.0f} % busy: intervals will be wide", file=sys.stderr, flush=True)
-
-
-def study(request: "Request") -> "list[Sheet]":
-    """Measure what the study asks for. Raises ImagenetOptError."""
-    from hydra.utils import get_method
-
-    from imagenet_opt.study.request import KINDS
-
-    sheets: list[Sheet] = get_method(KINDS[request.kind].run)(request)
-    return sheets

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
 from imagenet_opt.config.experiment_file import check_writable_experiments
-from imagenet_opt.probe.isolated import begin_measuring
+from imagenet_opt.probe.measuring import begin_measuring
 
 HELP = """Which settings are the fastest here? Measured within a time, and kept only where they are faster beyond noise.
 

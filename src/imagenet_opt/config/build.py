@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import partial
 from inspect import get_annotations
 from typing import Any
@@ -19,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from imagenet_opt import machine
 from imagenet_opt.config.allowed_targets import find
 from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.data.options import Loading
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import RECIPE, build_network
@@ -182,3 +184,27 @@ def largest_size(config: DictConfig) -> int:
     """Pixels of the largest training images of the run."""
     growing = config.callbacks.get("resolution_schedule")
     return int(config.data.image_size if growing is None else max(growing.start, growing.end))
+
+
+def check_config(config: DictConfig) -> None:
+    """What steps are made of, as config/build.py checks it. Raises ConfigError."""
+    model, data = plain(config.model), plain(config.data)
+    network = {name: model.pop(name) for name in RECIPE}
+    network["num_classes"] = network["num_classes"] or 1  # null: as many as the data has
+    check_types(build_network, network, "model.")
+    check_types(Classifier, model, "model.")
+    check_types(build_optimizer, plain(config.optimizer), "optimizer.")
+    trainer = plain(config.trainer)
+    trainer["precision"] = precision_of(trainer["precision"], torch.device("cpu"))
+    check_types(
+        Trainer, {key: value for key, value in trainer.items() if key not in ("devices", "num_nodes")}, "trainer."
+    )
+    if "acceleration" in config.callbacks:
+        make(config.callbacks.acceleration, "callbacks.acceleration")
+    names = [field.name for field in fields(Loading)]
+    if set(names) <= data.keys():
+        Loading(**{name: data[name] for name in names})
+
+
+def plain(node: DictConfig) -> dict[str, Any]:
+    return OmegaConf.to_container(node, resolve=True)  # type: ignore[return-value]

@@ -20,6 +20,7 @@ from hydra.utils import get_method
 from imagenet_opt import errors
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats.rounds import TurnFailed
+from imagenet_opt.probe.measuring import end_like_an_error
 
 LIMIT_SECONDS = 1800
 """A call that takes longer has hung."""
@@ -138,18 +139,6 @@ def _end_with_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     os.killpg(0, signal.SIGKILL)
-
-
-def begin_measuring() -> None:
-    """Threads wait without spinning, as in train.py, where they would starve the loader's workers; and SIGTERM ends the
-    process like an error does, so that nothing is left behind."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    end_like_an_error()
-
-
-def end_like_an_error() -> None:
-    """At SIGTERM, with the shell's status for it."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 if __name__ == "__main__":

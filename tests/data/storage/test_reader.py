@@ -122,7 +122,7 @@ class Storage(Numbers):
         self.seconds, self.lock, self.running, self.most = seconds, threading.Lock(), 0, 0
         self.clock = ThreadClock()
         for module in ("reader", "requests"):
-            monkeypatch.setattr(f"imagenet_opt.data.{module}.time", self.clock)
+            monkeypatch.setattr(f"imagenet_opt.data.storage.{module}.time", self.clock)
 
     def read_many(self, indices: Indices) -> list[bytes]:
         with self.lock:

@@ -54,6 +54,7 @@ def test_threads_end_with_the_last_reference_once_all_calls_are_made() -> None:
 
 
 def test_a_process_with_a_hanging_thread_comes_to_its_end() -> None:
-    command = "import threading; from imagenet_opt.data.storage.threads import Threads; Threads(1).submit(threading.Event().wait)"
+    package = "imagenet_opt.data.storage.threads"
+    command = f"import threading; from {package} import Threads; Threads(1).submit(threading.Event().wait)"
     done = subprocess.run([sys.executable, "-c", command], timeout=60, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -17,12 +17,11 @@ from imagenet_opt.probe.testbed import Patient
 from imagenet_opt.study.request import Request, checked_options
 from imagenet_opt.study.result_cache import Kept
 from imagenet_opt.study.steps.apply import keep_winners
-from imagenet_opt.study.steps.check import check_rows
 from imagenet_opt.study.steps.isolated_turns import plain, speed_of
 from imagenet_opt.study.steps.live import live
 from imagenet_opt.study.steps.losses import compare_losses
 from imagenet_opt.study.steps.outcome import Outcome, Speed
-from imagenet_opt.study.steps.plan import Plan, Row, StepsFile
+from imagenet_opt.study.steps.plan import Plan, Row, StepsFile, check_rows
 from imagenet_opt.study.steps.table import sheets
 from imagenet_opt.study.steps.worker import SpeedJob
 

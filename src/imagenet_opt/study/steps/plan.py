@@ -5,7 +5,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveFloat
 
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.config.build import check_config
+from imagenet_opt.config.compose import composed
+from imagenet_opt.errors import ConfigError, ImagenetOptError
 
 Order = Literal["cumulative", "alone", "leave_one_out"]
 PLAIN = (
@@ -222,3 +224,14 @@ def key_of(word: str) -> str:
 
 def _value(word: str) -> str:
     return word.partition("=")[2].strip("'\"")
+
+
+def check_rows(plan: Plan) -> None:
+    """Their keys and values; no data is read and no network built. Raises ConfigError with the row's name."""
+    for row in plan.rows:
+        if row.step and not row.step.overrides and row.step.batch_factor is None:
+            raise ConfigError(f"{row.name}: the step changes nothing; give it overrides or batch_factor")
+        try:
+            check_config(composed(plan.overrides_of(row)))
+        except ImagenetOptError as error:
+            raise ConfigError(f"{row.name}: {error}") from error

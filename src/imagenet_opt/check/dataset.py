@@ -1,0 +1,108 @@
+"""A data set looked over: classes, counts, files, decoding, duplicates, memory, labels."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from omegaconf import DictConfig
+
+from imagenet_opt.check.classes import judge_classes
+from imagenet_opt.check.corrupt import examine
+from imagenet_opt.check.duplicates import find_twins
+from imagenet_opt.check.files import judge_examined, judge_status, judge_twins, same_folder
+from imagenet_opt.check.labels import Asked, check_labels
+from imagenet_opt.check.result import Verdict
+from imagenet_opt.config.build import wants_gpu
+from imagenet_opt.config.compose import composed
+from imagenet_opt.config.dataset import DataSet, data_of
+from imagenet_opt.data.index.files import files_of, status_of
+from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.sampling import spread_over_classes
+from imagenet_opt.data.index.shard_index import ShardIndex
+from imagenet_opt.display.progress import progress
+from imagenet_opt.errors import EmptyClass
+from imagenet_opt.hydrate.lustre import is_lustre
+from imagenet_opt.machine import usable_cpus
+from imagenet_opt.probe.memory_need import gpu_bytes, judge_need
+
+Index = FileIndex | ShardIndex
+Rows = NDArray[np.int64]
+
+_FEW = 256
+"""Images that are decoded sooner than other processes have started."""
+
+
+def check(
+    overrides: tuple[str, ...], *, ckpt: Path | None = None, num_samples: int | None
+) -> tuple[list[Verdict], dict[str, Any] | None]:
+    """All verdicts; with a checkpoint also the accuracy of each class.
+
+    num_samples: of each split, that are decoded, compared and shown to the network; None for all.
+    Raises ImagenetOptError where nothing can be looked at.
+    """
+    config = composed(overrides)
+    data = data_of(config)
+    opened, verdicts = [], []
+    for split in ("train", "val"):
+        try:
+            opened.append(data.open(split))
+        except EmptyClass as error:
+            verdicts.append(Verdict(f"classes, {split}", "error", f"{error}; nothing else was looked at"))
+    if verdicts:
+        return verdicts, None
+    train, val = opened
+    rows = [spread_over_classes(index.labels, num_samples or len(index)) for index in (train, val)]
+    verdicts += judge_classes(train, val)
+    verdicts += _files(data, train, val, rows)
+    verdicts += _memory(config, num_classes=len(train.classes))
+    if ckpt is None:
+        return verdicts, None
+    if train.classes != val.classes:
+        return [*verdicts, Verdict("labels", "warning", "not looked at, as the classes differ")], None
+    with progress("labels", "images") as show:
+        verdict, facts = check_labels(ckpt, Asked(train, rows[0]), Asked(val, rows[1]), data.loading, show)
+    return [*verdicts, verdict], facts
+
+
+def _files(data: DataSet, train: Index, val: Index, rows: list[Rows]) -> list[Verdict]:
+    """What needs the files themselves. Packed, all of val is compared: the checksums are in the index."""
+    named = {"train": train, "val": val}
+    sizes, verdicts = zip(*(_sizes(name, index) for name, index in named.items()), strict=True)
+    found = [verdict for some in verdicts for verdict in some]
+    for (name, index), some in zip(named.items(), rows, strict=True):
+        found += _decoding(name, index, some, data.loading.read_timeout)
+    if train.folder == val.folder:
+        return [*found, same_folder(train)]
+    compared = np.arange(len(val)) if isinstance(val, ShardIndex) and isinstance(train, ShardIndex) else rows[1]
+    with progress("duplicates", "files") as show:
+        twins = find_twins((train, val), sizes, compared, show)
+    return [*found, *judge_twins(train, val, compared, twins)]
+
+
+def _sizes(name: str, index: Index) -> tuple[NDArray[np.int64], list[Verdict]]:
+    """Bytes of each sample; of shards the index knows them."""
+    if isinstance(index, ShardIndex):
+        return index.sizes, []
+    with progress(f"sizes, {name}", "files") as show:
+        status = status_of(files_of(index), show)
+    return status.sizes, list(judge_status(name, index, status, on_lustre=is_lustre(index.folder)))
+
+
+def _decoding(name: str, index: Index, rows: Rows, timeout_seconds: float) -> list[Verdict]:
+    with progress(f"decoding, {name}", "images") as show:
+        workers = usable_cpus() if len(rows) > _FEW else 1
+        found = examine(index, rows, workers=workers, timeout_seconds=timeout_seconds, on_progress=show)
+    return list(judge_examined(name, len(rows), found))
+
+
+def _memory(config: DictConfig, num_classes: int) -> list[Verdict]:
+    """Of a training step on a GPU, where the run is for one."""
+    if not wants_gpu(config):
+        return []
+    card = gpu_bytes(config)
+    found = judge_need(config, config.model.num_classes or num_classes, card)
+    if found is None:
+        return []
+    fits, text = found
+    return [Verdict("GPU memory", "warning" if not fits else "info" if card is None else "ok", text)]

@@ -1,0 +1,49 @@
+"""One study, from its request to its tables."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hydra.utils import get_method
+
+from imagenet_opt.config.compose import composed
+from imagenet_opt.display.table import Sheet
+from imagenet_opt.study.request import KINDS, Request
+from imagenet_opt.training.folder_lock import FILE, keep_others_out
+from imagenet_opt.training.quiet import quiet
+
+BUSY_PERCENT = 20
+"""From here on others are told of."""
+
+
+def prepare(request: Request) -> None:
+    """The folder, with nobody else in it, and what can be known to be wrong. Raises ImagenetOptError."""
+    quiet()
+    composed(request.overrides)
+    keep_others_out(request.folder, wait_seconds=0, remedy="--folder FOLDER")
+
+
+@contextmanager
+def removed_if_empty(folder: Path, is_new: bool) -> Iterator[None]:
+    """A folder that is_new, which this process holds, where an error leaves nothing in it."""
+    try:
+        yield
+    except BaseException:
+        if is_new and [file.name for file in folder.iterdir()] == [FILE]:
+            with suppress(OSError):
+                (folder / FILE).unlink()
+                folder.rmdir()
+        raise
+
+
+def tell_busy(percent: float) -> None:
+    """On stderr, where others keep the CPUs so busy that it shows."""
+    if percent > BUSY_PERCENT:
+        print(f"others keep the CPUs {percent:.0f} % busy: intervals will be wide", file=sys.stderr, flush=True)
+
+
+def study(request: Request) -> list[Sheet]:
+    """Measure what the study asks for. Raises ImagenetOptError."""
+    sheets: list[Sheet] = get_method(KINDS[request.kind].run)(request)
+    return sheets

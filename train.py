@@ -25,7 +25,7 @@ def train(config: DictConfig) -> None:
 
     from imagenet_opt.data.prefetcher import died
     from imagenet_opt.run.checkpoint.files import step_files
-    from imagenet_opt.run.loggers.wandb_run import finish
+    from imagenet_opt.run.loggers.wandb_logger import finish
     from imagenet_opt.run.stop.peers import explain
     from imagenet_opt.training.build_run import build_run
     from imagenet_opt.training.folder_lock import keep_others_out

@@ -1,7 +1,9 @@
-"""Who may import whom; see CONTRIBUTING.md."""
+"""Who may import whom: CONTRIBUTING.md, "The house"."""
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -10,12 +12,29 @@ REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "src/imagenet_opt"
 CALLBACKS = REPOSITORY / "callbacks"
 FILES = sorted([*PACKAGE.rglob("*.py"), *CALLBACKS.glob("*.py"), REPOSITORY / "train.py"])
-NEVER_IMPORTS = {
-    "data": ("model", "cli"),
-    "model": ("data", "cli", "measure"),
-    "measure": ("data", "model", "cli"),
-}
-MAY_USE_LIGHTNING = ("cli/", "run/", "data/datamodule.py", "model/classifier.py")
+LAYERS = (
+    ("cli",),
+    ("report", "study", "tune", "sweep"),
+    ("doctor", "bench", "check", "pack", "hydrate", "export"),
+    ("training",),
+    ("probe",),
+    ("config",),
+    ("data", "model"),
+    ("run",),
+    ("display",),
+    ("measure",),
+    ("out_of_memory",),
+    ("errors", "machine", "atomic_file", "file_lock"),
+)
+"""Top-level packages and modules; each imports those of lower layers and itself only."""
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+HYDRA = ("config/", "cli/mistakes.py", "sweep/")
+OMEGACONF = (*HYDRA, "cli/", "probe/", "training/", "study/", "tune/", "doctor/", "check/", "report/")
+LIGHTNING = (
+    "probe/", "training/", "run/", "study/", "doctor/", "cli/", "config/build.py", "data/datamodule.py",
+    "model/classifier.py", "tune/", "sweep/",
+)  # fmt: skip
+MOST_FILES = 16
 
 
 def imported(file: Path) -> Iterator[str]:
@@ -24,29 +43,44 @@ def imported(file: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield "." * node.level + (node.module or "")
+            module = "." * node.level + (node.module or "")
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names if is_module(f"{module}.{alias.name}"))
 
 
-def test_all_files_are_seen() -> None:
-    assert len(FILES) > 40
-    assert REPOSITORY / "train.py" in FILES
+def is_module(name: str) -> bool:
+    place = REPOSITORY / "src" / name.replace(".", "/")
+    return place.is_dir() or place.with_suffix(".py").exists()
+
+
+def place(file: Path) -> str:
+    """Path below the package; empty for callbacks and train.py."""
+    return file.relative_to(PACKAGE).as_posix() if file.is_relative_to(PACKAGE) else ""
+
+
+def layer(inside: str) -> str:
+    return inside.partition("/")[0].removesuffix(".py")
 
 
 def may_import(file: Path, module: str) -> bool:
-    """Whether the rules of CONTRIBUTING.md allow `file` to import `module`."""
-    inside = file.relative_to(PACKAGE).as_posix() if file.is_relative_to(PACKAGE) else ""
-    folder, top = inside.partition("/")[0], module.split(".")[0]
-    refused = tuple(f"imagenet_opt.{name}" for name in NEVER_IMPORTS.get(folder, ()))
+    inside, (top, *rest) = place(file), module.split(".")
     if top == "callbacks":
         return file == REPOSITORY / "train.py"
-    if top in ("hydra", "omegaconf"):
-        return folder == "cli" or file.name == "train.py"
+    if top == "hydra":
+        return file.name == "train.py" or inside.startswith(HYDRA)
+    if top == "omegaconf":
+        return file.name == "train.py" or inside.startswith(OMEGACONF)
     if top == "lightning":
-        return not inside or inside.startswith(MAY_USE_LIGHTNING)
-    return not module.startswith((".", *refused))
+        return not inside or inside.startswith(LIGHTNING)
+    if top != "imagenet_opt" or not rest:
+        return bool(top)
+    if not inside:
+        return rest[0] != "cli" or file.name == "train.py"
+    return rest[0] == layer(inside) or LEVEL[rest[0]] > LEVEL.get(layer(inside), -1)
 
 
 def test_imports_stay_within_the_walls() -> None:
+    assert REPOSITORY / "train.py" in FILES and len(FILES) > 200
     refused = [
         f"{file.relative_to(REPOSITORY)} imports {module}"
         for file in FILES
@@ -56,17 +90,47 @@ def test_imports_stay_within_the_walls() -> None:
     assert refused == []
 
 
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    names = {file: ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in PACKAGE.rglob("*.py")}
+    modules = {name.removesuffix(".__init__") for name in names.values()}
+    graph = {
+        name: {module for module in imported(file) if module in modules and module != name}
+        for file, name in names.items()
+        if not name.endswith("__init__")
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle: {' -> '.join(error.args[1])}")
+
+
+def test_a_folder_can_be_taken_in_at_a_glance() -> None:
+    sizes: dict[Path, int] = defaultdict(int)
+    for file in FILES:
+        sizes[file.parent] += file.name != "__init__.py"
+    assert {str(folder.relative_to(REPOSITORY)): size for folder, size in sizes.items() if size > MOST_FILES} == {}
+
+
+def test_every_package_has_a_layer() -> None:
+    here = {layer(place(file)) for file in PACKAGE.rglob("*.py")} - {"__init__"}
+    assert here == set(LEVEL)
+
+
 @pytest.mark.parametrize(
     ("file", "module"),
     [
         (PACKAGE / "data/loader.py", "imagenet_opt.model.network"),
         (PACKAGE / "data/loader.py", ".batch"),
         (PACKAGE / "model/classifier.py", "imagenet_opt.data.batch"),
-        (PACKAGE / "measure/stats/rate.py", "imagenet_opt.cli.main"),
+        (PACKAGE / "measure/stats/rate.py", "imagenet_opt.display.table"),
         (PACKAGE / "measure/stats/rate.py", "lightning"),
+        (PACKAGE / "doctor/verdict.py", "imagenet_opt.study.request"),
+        (PACKAGE / "study/request.py", "imagenet_opt.report.page"),
         (PACKAGE / "run/stop/signals.py", "omegaconf"),
         (PACKAGE / "config/build.py", "callbacks.mixing"),
+        (PACKAGE / "errors.py", "imagenet_opt.machine"),
         (CALLBACKS / "mixing.py", "callbacks.throughput"),
+        (CALLBACKS / "mixing.py", "imagenet_opt.cli.main"),
         (CALLBACKS / "mixing.py", "hydra"),
     ],
 )

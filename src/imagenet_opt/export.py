@@ -4,17 +4,17 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from imagenet_opt.data.imagenet import MEAN, STD
+from imagenet_opt.data.transforms.normalize import MEAN, STD
 from imagenet_opt.errors import CheckpointError, ConfigError, ModelError
 
 if TYPE_CHECKING:  # torch and timm take seconds to import: not before the arguments are right
     from torch import Tensor, nn
+from imagenet_opt.model.saved_network import open_network
 
 NUM_IMAGES = 8
 
@@ -62,23 +62,6 @@ def export(arguments: Arguments) -> str:
     return f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB); {outcome}"
 
 
-def open_network(ckpt: Path) -> "tuple[nn.Module, dict[str, Any], Callable[[], nn.Module]]":
-    """The network of a checkpoint, to be used as it is; its network_config; and what builds one like it, untrained.
-
-    Raises CheckpointError.
-    """
-    from imagenet_opt.model.network import RECIPE, build_network
-    from imagenet_opt.run.checkpoint import files as checkpoints
-
-    saved = checkpoints.read(ckpt, "ckpt")
-    config = _network_config(saved, ckpt)
-    build = partial(build_network, **{key: config[key] for key in RECIPE})
-    network = build().eval()
-    checkpoints.check_network(saved, network, ckpt)
-    network.load_state_dict(saved["network"])
-    return network, config, build
-
-
 def compare(logits: "Tensor", exported: "Tensor", out: Path) -> str:
     """How near the exported network is. Raises ModelError past TOLERANCE."""
     difference, largest = (logits - exported).abs().max().item(), logits.abs().max().item()
@@ -97,19 +80,6 @@ def _require_packages(format: str) -> None:
     absent = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if format == "onnx" and absent:
         raise ConfigError(f'format=onnx needs {", ".join(absent)}; pip install "imagenet-opt[export]"')
-
-
-def _network_config(saved: dict[str, Any], path: Path) -> dict[str, Any]:
-    from imagenet_opt.model.network import RECIPE
-
-    config: dict[str, Any] = saved.get("network_config", {})
-    absent = [key for key in (*RECIPE, "image_size") if key not in config]
-    if absent:
-        raise CheckpointError(
-            f"{path} does not say how its network is built (no network_config: {', '.join(absent)}); "
-            "expected a checkpoint that train.py wrote (ckpt)"
-        )
-    return config
 
 
 def _metadata(config: dict[str, Any]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.run.checkpoint import files as checkpoint
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
-from imagenet_opt.run.loggers.wandb_run import _run_id
+from imagenet_opt.run.loggers.wandb_logger import _run_id
 from imagenet_opt.sweep.table import best, collect_rows, print_table, write_csv
 
 MAX_PIXELS = 2**18

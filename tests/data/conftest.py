@@ -16,10 +16,10 @@ from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 
 from imagenet_opt.data.batch import Batch
-from imagenet_opt.data.imagenet import MEAN, STD
 from imagenet_opt.data.loader import Seat, open_index, train_loader
 from imagenet_opt.data.options import Loading
 from imagenet_opt.data.prefetcher import DevicePrefetcher
+from imagenet_opt.data.transforms.normalize import MEAN, STD
 from tests.conftest import loading as loading_at_large
 
 CPU = torch.device("cpu")

@@ -23,9 +23,9 @@ from callbacks.resolution_schedule import ResolutionSchedule
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.datamodule import ImageData, folder_data
 from imagenet_opt.data.dataset import BatchDataset
-from imagenet_opt.data.imagenet import STD
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.prefetcher import died
+from imagenet_opt.data.transforms.normalize import STD
 from imagenet_opt.errors import CheckpointMismatch, Preempted, TooManyBadSamples, WorkerDied
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions

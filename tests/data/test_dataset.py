@@ -15,11 +15,11 @@ from torchvision.transforms.v2.functional import horizontal_flip, normalize, pil
 
 from imagenet_opt.data.dataset import train_crops
 from imagenet_opt.data.decode.region_codec import RegionCodec, load_codec
-from imagenet_opt.data.imagenet import MEAN, STD
 from imagenet_opt.data.loader import Seat, eval_loader, open_index
 from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.data.randomness import key_of, uniform
 from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS
+from imagenet_opt.data.transforms.normalize import MEAN, STD
 from imagenet_opt.errors import BadSample, TooManyBadSamples
 from tests.data.conftest import CPU, MakeLoader, batches, encoded, loading, pixels, torchvision_crop
 

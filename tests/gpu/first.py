@@ -30,7 +30,7 @@ from imagenet_opt.machine import versions
 from imagenet_opt.measure.telemetry.gpu import device_names, find_device
 from imagenet_opt.model.cuda_graph import GraphedForward, capture_on_gpu
 from imagenet_opt.model.network import build_network
-from imagenet_opt.study.kinds.timing import timed
+from imagenet_opt.probe.device_peak import timed
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if ON_GPU else torch.device("cpu")

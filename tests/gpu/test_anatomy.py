@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from callbacks.profiler import Profiler
+from imagenet_opt.probe.device_peak import matmul_peak, memory_bandwidth
 from imagenet_opt.study.kinds.anatomy import Job, measured
-from imagenet_opt.study.kinds.timing import matmul_peak, memory_bandwidth
 
 SMALL = ("model.name=resnet18", "data.image_size=64", "data.batch_size=32", "trainer.precision=bf16-mixed")
 

@@ -22,8 +22,8 @@ from imagenet_opt.data.index.sampling import spread_over_classes
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.display.progress import progress
 from imagenet_opt.errors import EmptyClass
-from imagenet_opt.hydrate.lustre import is_lustre
 from imagenet_opt.machine import usable_cpus
+from imagenet_opt.measure.storage.lustre import is_lustre
 from imagenet_opt.probe.memory_need import gpu_bytes, judge_need
 
 Index = FileIndex | ShardIndex

@@ -17,7 +17,7 @@ from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.loader import Seat, eval_loader
 from imagenet_opt.data.options import Loading
 from imagenet_opt.errors import CheckpointMismatch
-from imagenet_opt.export import open_network
+from imagenet_opt.model.saved_network import open_network
 
 Index = FileIndex | ShardIndex
 _TOLD = 3

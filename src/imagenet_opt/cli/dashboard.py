@@ -20,7 +20,10 @@ SECTIONS = {
 
 def axis(metric: str) -> str:
     """What the chart is drawn against. Not W&B's own Step: that counts logged rows, not steps of training."""
-    from imagenet_opt.run.loggers.wandb_run import BY_EPOCH, STEP  # imports Lightning, which --help does not wait for
+    from imagenet_opt.run.loggers.wandb_logger import (  # imports Lightning, which --help does not wait for
+        BY_EPOCH,
+        STEP,
+    )
 
     return "epoch" if metric in BY_EPOCH else STEP
 
@@ -50,7 +53,7 @@ def create(entity: str, project: str) -> str:
         import wandb_workspaces.workspaces as workspaces
     except ImportError as error:
         raise ConfigError("the dashboard needs one more package: pip install wandb-workspaces") from error
-    from imagenet_opt.run.loggers.wandb_run import has_key
+    from imagenet_opt.run.loggers.wandb_logger import has_key
 
     if not has_key():
         raise ConfigError("W&B has no key to save the workspace with; run `wandb login`, or set WANDB_API_KEY")

@@ -90,8 +90,8 @@ def run(options: Options) -> "Tally":
     from imagenet_opt.data.index.files import files_of
     from imagenet_opt.hydrate.hydrate import Part, Tally
     from imagenet_opt.hydrate.journal import Journal
-    from imagenet_opt.hydrate.lustre import is_lustre
     from imagenet_opt.machine import mount_of
+    from imagenet_opt.measure.storage.lustre import is_lustre
 
     data = compose_data(list(options.overrides))
     found = [files_of(data.open(split)) for split in options.splits]

@@ -68,7 +68,7 @@ def main(argv: list[str]) -> None:
     print_summary(record, baseline, options.price_per_hour, console)
     print(printable(f"wrote {options.out} ({len(page) / 1e6:.1f} MB)"))
     if options.wandb:
-        from imagenet_opt.run.loggers.wandb_report import log_report
+        from imagenet_opt.run.loggers.wandb_logger import log_report
 
         print(printable(log_report(options.run, options.out, project=_project(record.config))))
 

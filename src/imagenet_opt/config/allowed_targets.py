@@ -20,7 +20,7 @@ TARGETS = (
     "imagenet_opt.model.schedule.linear",
     "imagenet_opt.run.loggers.metrics_csv.MetricsCsv",
     "imagenet_opt.run.loggers.tensorboard.TensorBoard",
-    "imagenet_opt.run.loggers.wandb_run.build_wandb",
+    "imagenet_opt.run.loggers.wandb_logger.build_wandb",
     "lightning.pytorch.Trainer",
     "lightning.pytorch.loggers.CSVLogger",
     "lightning.pytorch.strategies.DDPStrategy",

@@ -15,7 +15,7 @@ from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment.gpu import check_gpu
 from imagenet_opt.doctor.environment.neighbours import Neighbours, Occupancy, check_swapping
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.facts import look_around, look_at_run, mb_per_image, megapixels
+from imagenet_opt.doctor.facts import look_around, look_at_precision, look_at_run, mb_per_image, megapixels
 from imagenet_opt.doctor.reading import Announce, Reading
 from imagenet_opt.doctor.verdict import NOT_MEASURED
 from imagenet_opt.errors import ConfigError, printable
@@ -267,7 +267,7 @@ class Examination(Reading):
         """With what is only seen while something runs, and what could not be looked at."""
         self.environment += [*check_gpu(self.gpu_state), check_swapping(occupancy)]
         with self._experiment("the types of convolutions"):
-            self.environment.append(self.patient.precision(conv_tf32=self.conv_tf32))
+            self.environment.append(look_at_precision(self.patient, conv_tf32=self.conv_tf32))
         by_reason: dict[str, list[str]] = {}
         for what, reason in self.failed.items():
             self.environment.append(Finding(what, None, f"it could not be measured: {reason}", environment=True))

@@ -2,13 +2,16 @@
 
 import contextlib
 import os
+from collections import Counter
 
 import numpy as np
+import torch
 
 from imagenet_opt import machine
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment.check import check_environment
+from imagenet_opt.doctor.environment.precision import check_precision
 from imagenet_opt.doctor.environment.setup import Setup
 from imagenet_opt.doctor.remedies import DataPlace
 from imagenet_opt.probe.testbed import Patient
@@ -85,3 +88,12 @@ def megapixels(encoded: list[bytes]) -> float:
             width, height = open_image(one).size
             sizes.append(width * height / 1e6)
     return float(np.mean(sizes or [0.0]))
+
+
+def look_at_precision(patient: Patient, *, conv_tf32: bool) -> Finding:
+    """Which types convolutions run in, in one step of a few images. conv_tf32: while the network trained."""
+    capability = torch.cuda.get_device_capability(patient.device) if patient.device.type == "cuda" else None
+    words, dtypes = str(patient.config.trainer.precision), Counter[str]()
+    if capability is not None:
+        words, dtypes = patient.dtypes()
+    return check_precision(dtypes, precision=words, capability=capability, conv_tf32=conv_tf32)

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
-from imagenet_opt import machine
 from imagenet_opt.data.index.files import SplitFiles
 from imagenet_opt.errors import printable
-from imagenet_opt.measure.storage.lustre import RELEASED, parse_hsm_states
+from imagenet_opt.measure.storage.lustre import RELEASED, is_lustre, parse_hsm_states
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +25,6 @@ _PATIENCE = 120.0
 
 class LfsFailed(Exception):
     """`lfs` cannot do it: not allowed, no archive, or an answer of another form."""
-
-
-def is_lustre(folder: Path) -> bool:
-    return machine.mount_of(str(folder)).endswith("(lustre)")
 
 
 def can_restore(folder: Path) -> bool:

@@ -13,9 +13,8 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
-
-from hydra.utils import get_method
 
 from imagenet_opt import errors
 from imagenet_opt.errors import ImagenetOptError
@@ -111,7 +110,7 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     given: dict[str, Any]
     try:
-        given = {"answer": get_method(function)(job)}
+        given = {"answer": resolve_name(function)(job)}
     except (ImagenetOptError, TurnFailed) as error:
         given = {"error": type(error).__name__, "message": str(error)}
     if os.environ.get("LOCAL_RANK", "0") == "0" or "error" in given:

@@ -28,8 +28,6 @@ from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import slot_bytes
 from imagenet_opt.data.storage.memory_store import MemoryStore
 from imagenet_opt.data.storage.store import Store
-from imagenet_opt.doctor.diagnosis import Finding
-from imagenet_opt.doctor.environment.precision import check_precision
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, too_slow
 from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
@@ -40,7 +38,7 @@ from imagenet_opt.probe.resident_loader import ResidentLoader, take_one
 from imagenet_opt.probe.samples import Index, Samples
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS, SKIPPED_ROUNDS_COLD, Span, drain, timed_copy, watched_ceiling
 from imagenet_opt.probe.throwaway_run import offline, only, run_folder
-from imagenet_opt.run.loggers.wandb_run import finish
+from imagenet_opt.run.loggers.wandb_logger import finish
 
 _MOST_SECONDS = 60.0
 """A full run waits so long for two batches of each worker: what was asked for may be less than a few slow steps."""
@@ -222,14 +220,6 @@ class Patient:
     def _fitted(self) -> Any:
         self.samples.glance()
         return self.from_memory().loader
-
-    def precision(self, *, conv_tf32: bool) -> Finding:
-        """Which types convolutions run in, in one step of a few images. conv_tf32: while the network trained."""
-        capability = torch.cuda.get_device_capability(self.device) if self.device.type == "cuda" else None
-        words, dtypes = str(self.config.trainer.precision), Counter[str]()
-        if capability is not None:
-            words, dtypes = self.dtypes()
-        return check_precision(dtypes, precision=words, capability=capability, conv_tf32=conv_tf32)
 
     def dtypes(self) -> tuple[str, Counter[str]]:
         """The trainer's precision, and what `precision_of_convolutions` sees of a step with it."""

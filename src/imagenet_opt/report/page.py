@@ -1,13 +1,15 @@
 """The report as one page that needs no network."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from imagenet_opt.display import STYLES
 from imagenet_opt.doctor.confidence import confidence
 from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis, Finding
 from imagenet_opt.doctor.explanation import explanation, least_stage
 from imagenet_opt.doctor.verdict import meaning
-from imagenet_opt.report import FOLDER, charts, timeline_chart
+from imagenet_opt.report import charts, timeline_chart
 from imagenet_opt.report.comparison import careful, differences, show
 from imagenet_opt.report.key_figures import tiles
 from imagenet_opt.report.run_files import Record, leaves
@@ -41,7 +43,9 @@ def render(record: Record, baseline: Record | None = None, *, price_per_hour: fl
 
     found = record.diagnosis
     drawn = figures(record, baseline)
-    page = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    page = Environment(
+        loader=FileSystemLoader([Path(__file__).parent, STYLES]), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
     return page.get_template("page.html").render(
         title=_title(record),
         record=record,

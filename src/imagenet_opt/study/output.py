@@ -15,7 +15,7 @@ from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.display.table import Plot, Sheet
 from imagenet_opt.display.terminal_table import strict_json
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.run.loggers.wandb_run import finish
+from imagenet_opt.run.loggers.wandb_logger import finish
 from imagenet_opt.study.request import KINDS, Request
 
 

@@ -4,8 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-from hydra.utils import get_method
+from pkgutil import resolve_name
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.display.table import Sheet
@@ -45,5 +44,5 @@ def tell_busy(percent: float) -> None:
 
 def study(request: Request) -> list[Sheet]:
     """Measure what the study asks for. Raises ImagenetOptError."""
-    sheets: list[Sheet] = get_method(KINDS[request.kind].run)(request)
+    sheets: list[Sheet] = resolve_name(KINDS[request.kind].run)(request)
     return sheets

@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from imagenet_opt.atomic_file import write_whole
+from imagenet_opt.display import STYLES
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.theme import COLOURS, escaped, layout
-from imagenet_opt.report import FOLDER
 from imagenet_opt.training.summary import IMAGES_PER_SECOND, read_summary
 
 log = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ def write_page(rows: list[Row], sweep_dir: Path) -> None:
     """Texts are escaped by jinja2 in the table, here in the plot, which reads them as HTML."""
     names, winner = varying(rows), best(rows)
     metrics = sorted({key for row in rows for key in row["summary"]} - set(METRICS))
-    folders = [Path(__file__).parent, FOLDER]
+    folders = [Path(__file__).parent, STYLES]
     page = Environment(
         loader=FileSystemLoader(folders), autoescape=True, trim_blocks=True, lstrip_blocks=True
     ).get_template("sweep_page.html")

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 
+from imagenet_opt.probe.device_peak import matmul_peak
 from imagenet_opt.probe.model_flops import TRAINING_FORWARDS, forward_flops, known_peak
-from imagenet_opt.study.kinds.timing import matmul_peak
 
 _KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}
 _PRECISIONS = {"bf16-mixed": "bf16", "bf16-true": "bf16", "16-mixed": "fp16", "16-true": "fp16", "32-true": "fp32"}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torchvision.transforms.v2.functional import horizontal_flip, resized_crop
 
-from imagenet_opt.data.imagenet import MEAN, STD
+from imagenet_opt.data.transforms.normalize import MEAN, STD
 from imagenet_opt.data.transforms.resize import resize_torch
 
 Ragged = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]

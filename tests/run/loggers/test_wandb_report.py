@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.run.loggers.wandb_report import log_report
-from tests.run.loggers.test_wandb_run import log_a_run
+from imagenet_opt.run.loggers.wandb_logger import log_report
+from tests.run.loggers.test_wandb_logger import log_a_run
 
 TRAIN = """
 import sys
-from imagenet_opt.run.loggers.wandb_run import build_wandb, finish
+from imagenet_opt.run.loggers.wandb_logger import build_wandb, finish
 logger = build_wandb(folder=sys.argv[1], project="p")
 for step in (0, 7):
     logger.log_metrics({"train/loss": 1.0}, step=step)
@@ -22,7 +22,7 @@ finish(logger, exit_code=0)
 REPORT = """
 import sys
 from pathlib import Path
-from imagenet_opt.run.loggers.wandb_report import log_report
+from imagenet_opt.run.loggers.wandb_logger import log_report
 folder = Path(sys.argv[1])
 print(log_report(folder, folder / "report.html", project="p"))
 """

@@ -13,7 +13,7 @@ import json, logging, os, signal, sys
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 import psutil
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
-from imagenet_opt.run.loggers.wandb_run import build_wandb, finish
+from imagenet_opt.run.loggers.wandb_logger import build_wandb, finish
 
 def live(folder, first, last, end):
     loggers = [MetricsCsv(folder=folder), build_wandb(folder=folder, project="p")]

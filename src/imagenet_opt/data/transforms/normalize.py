@@ -5,7 +5,10 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from imagenet_opt.data.imagenet import MEAN, STD
+MEAN = (0.485, 0.456, 0.406)
+
+
+STD = (0.229, 0.224, 0.225)
 
 
 def normalize(images_NCHW: Tensor) -> Tensor:

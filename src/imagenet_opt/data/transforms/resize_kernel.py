@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from imagenet_opt.data.imagenet import MEAN, STD
+from imagenet_opt.data.transforms.normalize import MEAN, STD
 
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # as ever; Triton 3.9 warns where it is not said
 

@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from imagenet_opt import machine
+
 _PARAMETERS = (
     "osc.*.max_rpcs_in_flight",
     "osc.*.max_pages_per_rpc",
@@ -104,3 +106,7 @@ def looks_released(*, size: int, num_blocks: int) -> bool:
     A released file has none, or one where the server feigns it so that tar does not take the file for a hole.
     """
     return size > 512 and num_blocks <= 1
+
+
+def is_lustre(folder: Path) -> bool:
+    return machine.mount_of(str(folder)).endswith("(lustre)")

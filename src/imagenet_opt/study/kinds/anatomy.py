@@ -18,10 +18,10 @@ from imagenet_opt.measure.telemetry.torch_profile import (
     kernel_seconds,
     timed_operations,
 )
+from imagenet_opt.probe.device_peak import MatmulPeak, matmul_peak, memory_bandwidth, seconds_per_call
 from imagenet_opt.probe.isolated import call_apart, limit
 from imagenet_opt.study.kinds.module_times import Part, parts
 from imagenet_opt.study.kinds.op_counter import counted_work
-from imagenet_opt.study.kinds.timing import MatmulPeak, matmul_peak, memory_bandwidth, seconds_per_call
 from imagenet_opt.study.request import Request, checked_options
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
 from imagenet_opt.measure.stats.intervals import median_interval
 from imagenet_opt.measure.stats.rounds import Rounds
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
+from imagenet_opt.probe.device_peak import seconds_per_call
 from imagenet_opt.study.kinds.synthetic_step import Subject, subject_of
-from imagenet_opt.study.kinds.timing import seconds_per_call
 from imagenet_opt.study.request import Request, checked_options
 from imagenet_opt.study.turns import rounds_of, what_torch_refuses
 

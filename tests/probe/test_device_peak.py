@@ -5,23 +5,23 @@ import itertools
 import pytest
 import torch
 
-from imagenet_opt.study.kinds import timing
-from imagenet_opt.study.kinds.timing import best_seconds, matmul_peak, memory_bandwidth, seconds_per_call
+from imagenet_opt.probe import device_peak
+from imagenet_opt.probe.device_peak import best_seconds, matmul_peak, memory_bandwidth, seconds_per_call
 
 CPU = torch.device("cpu")
 
 
 def test_the_best_size_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(timing.SIZES, "cpu", (8, 256))
+    monkeypatch.setitem(device_peak.SIZES, "cpu", (8, 256))
     assert matmul_peak(CPU, torch.float32, seconds=0.05).size == 256  # 8 x 8 is all overhead
-    monkeypatch.setitem(timing.SIZES, "cpu", (64,))
+    monkeypatch.setitem(device_peak.SIZES, "cpu", (64,))
     assert matmul_peak(CPU, torch.bfloat16, seconds=0.01).size == 64
 
 
 def test_rates_on_a_clock_on_which_all_takes_half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy reads and writes; a product has a multiplication and an addition for each of n^3."""
-    monkeypatch.setitem(timing.COPIED_MB, "cpu", 1)
-    monkeypatch.setitem(timing.SIZES, "cpu", (64,))
+    monkeypatch.setitem(device_peak.COPIED_MB, "cpu", 1)
+    monkeypatch.setitem(device_peak.SIZES, "cpu", (64,))
     monkeypatch.setattr("time.perf_counter", map((0.5).__mul__, itertools.count()).__next__)
     assert memory_bandwidth(CPU, seconds=1.0) == pytest.approx(2 * 1e6 / 0.5 / 1e9)
     found = matmul_peak(CPU, torch.float32, seconds=1.0)

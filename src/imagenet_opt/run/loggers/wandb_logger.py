@@ -5,15 +5,15 @@ import os
 import re
 import threading
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.loggers import WandbLogger
 
 from imagenet_opt.errors import ConfigError, first_line
-
-if TYPE_CHECKING:
-    from imagenet_opt.run.loggers.wandb_rows import WandbRows
+from imagenet_opt.run.loggers.metrics_csv import FILE, read_rows
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +23,70 @@ _PREEMPTED_SECONDS = 20
 """For the same in a run that must leave its machine."""
 ID_FILE = "wandb_id.txt"
 """In the run folder: the run's id."""
+STEP_FILE = "wandb_step.txt"
+"""In the run folder: the last step that was handed over to W&B."""
 _RUN_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
+REPORT_KEY = "report"
+"""Of the report's panel in W&B."""
 STEP = "trainer/global_step"  # Lightning's name
 # Whole names: which of two patterns wins, such as * and val/*, W&B leaves open.
 BY_EPOCH = ("val/loss", "val/acc1", "val/acc5", "throughput/epoch_seconds")
+
+
+class WandbRunLogger(WandbLogger):
+    """Lightning's W&B logger, whose rows are numbered by the training step, which W&B's own step is too.
+
+    logged_until: the last step that W&B has already; rows up to it are left out. None when that is not known.
+    A row is handed over when the next one begins, since validation adds to the row of its step; a run that fails keeps
+    its last row back, and a resumed one completes it from metrics.csv in `folder` or logs it again.
+    When W&B fails, that is said once, and training goes on without it.
+    """
+
+    def __init__(self, *, folder: str, logged_until: int | None, experiment: Any, **options: Any) -> None:
+        super().__init__(save_dir=folder, experiment=experiment, **options)
+        self._folder = Path(folder)
+        self.logged_until = logged_until
+        self._step, self._row = -1, dict[str, float]()
+        self._works = True
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        step = self._step if step is None else step
+        if self.logged_until is not None and step <= self.logged_until:
+            return
+        if step != self._step:
+            self._hand_over()
+        self._step = step
+        self._row |= metrics
+
+    @rank_zero_only
+    def truncate_after(self, step: int) -> None:
+        """The run goes on after `step`: rows up to it that W&B lost in a crash are filled in from metrics.csv."""
+        if self.logged_until is None:
+            self.logged_until = step
+        for row_step, row in read_rows(self._folder / FILE):
+            if row_step <= step:
+                self.log_metrics(row, row_step)
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        if status == "success":
+            self._hand_over()
+        super().finalize(status)
+
+    def _hand_over(self) -> None:
+        row, self._row = self._row, {}
+        if not row or not self._works:
+            return
+        try:
+            self.experiment.log(row | {STEP: self._step}, step=self._step, commit=True)
+            (self._folder / STEP_FILE).write_text(f"{self._step}\n")
+        except Exception as error:  # whatever it is, it is not worth a training run
+            self._works = False
+            log.warning(
+                f"W&B failed at step {self._step} ({type(error).__name__}: {error}); training goes on without it, "
+                f"metrics.csv has every row, and the next start of the run sends what is missing"
+            )
 
 
 def build_wandb(
@@ -36,22 +96,43 @@ def build_wandb(
     name: str | None = None,
     group: str | None = None,
     mode: Literal["auto", "online", "offline", "disabled"] = "auto",
-) -> "WandbRows":
+) -> WandbRunLogger:
     """A W&B logger, writing below `folder`, whose wandb_id.txt keeps the run's id.
 
     mode: "auto" is online when a key is found, else offline; the variable WANDB_MODE wins. Never asks for a login:
     without a usable key, or when the server does not answer, every online mode goes on offline.
     """
-    from imagenet_opt.run.loggers.wandb_rows import WandbRows, logged_until
-
     experiment, known = None, None
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         run_id = _run_id(Path(folder))
         mode_now = _usable(os.environ.get("WANDB_MODE") or mode)
         experiment = _start(mode_now, {"project": project, "name": name, "group": group, "dir": folder, "id": run_id})
         online = not (experiment.offline or experiment.disabled)
-        known = experiment.starting_step - 1 if online else logged_until(Path(folder), run_id)
-    return WandbRows(folder=folder, logged_until=known, experiment=experiment, project=project, name=name)
+        known = experiment.starting_step - 1 if online else _logged_offline(Path(folder))
+    return WandbRunLogger(folder=folder, logged_until=known, experiment=experiment, project=project, name=name)
+
+
+def log_report(folder: Path, html: Path, *, project: str) -> str:
+    """Show a page in the run of a run folder, which is resumed; offline without a key. Returns what was done.
+
+    It becomes a row after the last one. Raises ConfigError where the folder names no run.
+    """
+    import wandb
+
+    if not (folder / ID_FILE).is_file():
+        raise ConfigError(
+            f"{folder} has no {ID_FILE}, so W&B has no run of it; train with logger=wandb, or leave out --wandb"
+        )
+    logger = build_wandb(folder=str(folder), project=project)
+    run = logger.experiment
+    page = wandb.Html(html.read_text(encoding="utf-8"), inject=False, data_is_not_path=True)
+    rows = read_rows(folder / FILE)
+    run.log({REPORT_KEY: page}, step=max(run.step, rows[-1][0] + 1 if rows else 0))
+    finish(logger, exit_code=0)
+    if run.disabled:
+        return "W&B is disabled, so nothing was logged"
+    later = f"; wandb sync {Path(run.dir).parent} sends it" if run.offline else ""
+    return f"logged as {REPORT_KEY} in W&B's run {run.id}{later}"
 
 
 def has_key() -> bool:
@@ -151,6 +232,14 @@ def _start_offline(options: dict[str, Any]) -> Any:
         log.warning(f"W&B cannot write below {options['dir']} ({first_line(error)}); going on without it")
         wandb.teardown()
         return wandb.init(mode="disabled", **options)
+
+
+def _logged_offline(folder: Path) -> int | None:
+    """The last step that earlier starts handed over; None when that is not known."""
+    try:
+        return int((folder / STEP_FILE).read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _run_id(folder: Path) -> str:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.run.loggers.wandb_run import build_wandb
+from imagenet_opt.run.loggers.wandb_logger import build_wandb
 
 LOG_A_RUN = """
 import logging, sys
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
-from imagenet_opt.run.loggers.wandb_run import build_wandb, finish
+from imagenet_opt.run.loggers.wandb_logger import build_wandb, finish
 logger = build_wandb(folder=sys.argv[1], project="p", group="g")
 logger.log_metrics({"train/loss": 1.0, "epoch": 0}, step=0)
 logger.log_metrics({"val/acc1": 0.5, "epoch": 0}, step=0)
@@ -29,7 +29,7 @@ LOSE_ITS_PROCESS = """
 import logging, sys
 import psutil
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
-from imagenet_opt.run.loggers.wandb_run import build_wandb, finish
+from imagenet_opt.run.loggers.wandb_logger import build_wandb, finish
 logger = build_wandb(folder=sys.argv[1], project="p")
 services = psutil.Process().children(recursive=True)
 for service in services:
@@ -98,7 +98,7 @@ FIND_KEYS = """
 import json, os, sys
 from urllib.parse import urlparse
 import wandb
-from imagenet_opt.run.loggers.wandb_run import has_key
+from imagenet_opt.run.loggers.wandb_logger import has_key
 host = urlparse(wandb.Settings().base_url).hostname
 for number, (variables, netrc) in enumerate(json.loads(sys.argv[1])):
     if os.fork() == 0:  # what W&B knows, it keeps

@@ -1,0 +1,37 @@
+"""The network of a checkpoint, ready to be used."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from imagenet_opt.errors import CheckpointError
+from imagenet_opt.model.network import RECIPE, build_network
+from imagenet_opt.run.checkpoint import files as checkpoints
+
+
+def open_network(ckpt: Path) -> tuple[nn.Module, dict[str, Any], Callable[[], nn.Module]]:
+    """The network of a checkpoint, to be used as it is; its network_config; and what builds one like it, untrained.
+
+    Raises CheckpointError.
+    """
+    saved = checkpoints.read(ckpt, "ckpt")
+    config = _network_config(saved, ckpt)
+    build = partial(build_network, **{key: config[key] for key in RECIPE})
+    network = build().eval()
+    checkpoints.check_network(saved, network, ckpt)
+    network.load_state_dict(saved["network"])
+    return network, config, build
+
+
+def _network_config(saved: dict[str, Any], path: Path) -> dict[str, Any]:
+    config: dict[str, Any] = saved.get("network_config", {})
+    absent = [key for key in (*RECIPE, "image_size") if key not in config]
+    if absent:
+        raise CheckpointError(
+            f"{path} does not say how its network is built (no network_config: {', '.join(absent)}); "
+            "expected a checkpoint that train.py wrote (ckpt)"
+        )
+    return config

@@ -1,0 +1,60 @@
+"""The picture in docs/architecture.md is drawn from the imports, and is current.
+
+`python -m tests.test_architecture` draws it anew.
+"""
+
+from pathlib import Path
+
+from tests.test_import_rules import LAYERS, LEVEL, PACKAGE, imported, layer, place
+
+PAGE = Path(__file__).parents[1] / "docs/architecture.md"
+BEGIN, END = "```mermaid\n", "```\n"
+EVERYWHERE = ("errors", "machine", "atomic_file", "file_lock", "out_of_memory")
+"""Modules that nearly every layer imports: arrows to them would say nothing."""
+
+
+def uses() -> dict[str, set[str]]:
+    """Top-level name -> those that its files import."""
+    found: dict[str, set[str]] = {name: set() for name in LEVEL}
+    for file in PACKAGE.rglob("*.py"):
+        name = layer(place(file))
+        for module in imported(file):
+            if module.startswith("imagenet_opt.") and (other := module.split(".")[1]) in LEVEL and other != name:
+                found[name].add(other)
+    return found
+
+
+def reached(graph: dict[str, set[str]], name: str) -> set[str]:
+    return graph[name].union(*(reached(graph, other) for other in graph[name]))
+
+
+def drawn() -> str:
+    """Mermaid: a row for each layer, and an arrow for each import that does not follow from others."""
+    graph = {name: others - set(EVERYWHERE) for name, others in uses().items() if name not in EVERYWHERE}
+    lines = ["flowchart TD"]
+    for number, names in enumerate(names for names in LAYERS if names[0] not in EVERYWHERE):
+        lines += [
+            f"  subgraph layer{number}[ ]",
+            "    direction LR",
+            *(f"    {name}[{name}/]" for name in names),
+            "  end",
+        ]
+    for name, others in graph.items():
+        direct = others - set().union(*(reached(graph, other) for other in others))
+        lines += [f"  {name} --> {other}" for other in sorted(direct, key=lambda other: (LEVEL[other], other))]
+    return "\n".join(lines).replace("export[export/]", "export[export.py]") + "\n"
+
+
+def parts() -> tuple[str, str, str]:
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    picture, _, after = rest.partition(END)
+    return before, picture, after
+
+
+def test_the_picture_shows_the_imports_as_they_are() -> None:
+    assert parts()[1] == drawn(), "python -m tests.test_architecture draws the picture anew"
+
+
+if __name__ == "__main__":
+    before, _, after = parts()
+    PAGE.write_text(before + BEGIN + drawn() + END + after)

@@ -241,7 +241,7 @@ def test_after_kill_9_it_goes_on_to_the_same_bytes(piped: Path, whole: dict[str,
     finished = shards(half)
     assert finished and finished < shards(whole)
     assert all(half[name] == whole[name] for name in finished)
-    assert any(name.endswith(".packing") for name in half) and "val/index.json" not in half
+    assert any(name.endswith(".new") for name in half) and "val/index.json" not in half
     untouched = out / min(finished)
     before = untouched.stat().st_mtime_ns
     os.unlink(out / f"{max(finished).replace('shard', 'parts/shard')}.json")  # as if killed a moment earlier
@@ -262,7 +262,7 @@ def test_ctrl_c_ends_cleanly_and_it_goes_on(piped: Path, whole: dict[str, bytes]
     os.close(descriptor)
     assert (code, said) == (130, "") and "Traceback" not in err
     assert err.splitlines()[-1] == "stopped; what is packed is kept, and the same command again goes on"
-    assert not list(out.rglob("*.packing")) and not list(out.glob("val/index.json"))
+    assert not list(out.rglob(".*.new")) and not list(out.glob("val/index.json"))
     assert feed(piped, start(*words(piped, out)))[0] == 0
     assert contents(out) == whole
 
@@ -310,7 +310,7 @@ def test_a_full_disk_is_one_line_and_it_goes_on_when_there_is_room(tmp_path: Pat
     words = rf"cannot write {out}/val/shard-0000\d\.tar: File too large; .* say the same again: it goes on where .*"
     assert re.fullmatch(words, str(caught.value))
     half = contents(out)
-    assert len(shards(half)) > 2 and not any(name.endswith(".packing") for name in half)
+    assert len(shards(half)) > 2 and not any(name.endswith(".new") for name in half)
     assert all(half[name] == whole[name] for name in shards(half))
     main([*arguments, f"out={out}"])
     assert contents(out) == whole

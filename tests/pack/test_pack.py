@@ -771,7 +771,7 @@ def test_packing_again_makes_good_what_was_lost(damage: str, out: Path, whole: P
             (folder / "index.json").unlink()
             tree(folder, {"parts/shard-00000.tar.json": b"[1", "parts/shard-00001.tar.json": b'{"num_bytes": "x"}'})
         case "leftovers":  # of a kill after index.json was written
-            tree(folder, {"parts/shard-00000.tar.json": b"{}", ".shard-00000.tar.123.packing": b"x"})
+            tree(folder, {"parts/shard-00000.tar.json": b"{}", ".shard-00000.tar.host.123.new": b"x"})
             images_seen = 0
     assert pack(images_root, out, SMALL).images_seen == images_seen
     assert contents(out) == contents(whole)

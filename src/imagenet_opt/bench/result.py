@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import os
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from imagenet_opt import machine
+from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER, Job
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.plan import Plan
@@ -181,9 +181,7 @@ def describe(side: str, job: Job) -> str:
 
 
 def write_json(report: Report, file: Path, *, command: list[str]) -> None:
-    scratch = file.with_name(f".{file.name}.new")
-    scratch.write_text(json.dumps(as_json(report, command), indent=2) + "\n")
-    os.replace(scratch, file)
+    write_atomically(file, json.dumps(as_json(report, command), indent=2) + "\n")
 
 
 TARGET = 0.85

@@ -51,7 +51,7 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     from rich.console import Console
 
-    from imagenet_opt.atomic_file import write_whole
+    from imagenet_opt.atomic_file import write_atomically
     from imagenet_opt.report.page import render
     from imagenet_opt.report.run_files import read_record
     from imagenet_opt.report.terminal_view import print_summary
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> None:
     page = render(record, baseline, price_per_hour=options.price_per_hour)
     page = page.encode(errors="backslashreplace").decode()  # names of files may hold what no encoding takes
     try:
-        write_whole(options.out, page)
+        write_atomically(options.out, page)
     except OSError as error:
         raise ConfigError(f"cannot write {options.out} ({error.strerror}); choose another file with --out") from error
     console = Console(markup=False, highlight=False, width=None if Console().is_terminal else 110)

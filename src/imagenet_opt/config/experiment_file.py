@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from imagenet_opt.atomic_file import write_whole
+from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.errors import ConfigError, printable
 
 
@@ -35,7 +35,7 @@ def write_tuned(kind: str, overrides: Sequence[str], header: Sequence[str]) -> P
     file = config_folder() / "experiment" / f"tuned_{host()}_{kind}.yaml"
     keys = OmegaConf.to_yaml(OmegaConf.from_dotlist([word.lstrip("+") for word in overrides]))
     try:
-        write_whole(file, "\n".join(["# @package _global_", *(f"# {printable(line)}" for line in header), keys]))
+        write_atomically(file, "\n".join(["# @package _global_", *(f"# {printable(line)}" for line in header), keys]))
     except OSError as error:
         raise ConfigError(f"cannot write {file}: {error.strerror}; set {' '.join(overrides)} yourself") from error
     return file

@@ -1,6 +1,5 @@
 """Which files of a split are done, kept on disk."""
 
-import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from imagenet_opt.atomic_file import replacing
 from imagenet_opt.data.index.files import SplitFiles
 from imagenet_opt.errors import ConfigError
 
@@ -44,10 +44,5 @@ class Journal:
 
     def _begin(self, num_files: int) -> None:
         """Whole before it has its name: a mapped file that finds the disk full later ends the process."""
-        fresh = self.path.with_suffix(f".{os.getpid()}")
-        try:
+        with replacing(self.path) as fresh:
             fresh.write_bytes(bytes(num_files))
-            os.replace(fresh, self.path)
-        finally:
-            with contextlib.suppress(OSError):
-                fresh.unlink(missing_ok=True)

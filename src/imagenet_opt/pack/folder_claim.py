@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from imagenet_opt.atomic_file import NEW
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.file_lock import claim
-from imagenet_opt.pack.shard_writer import HALF
 
 CLAIM = "claim"
 """A file that is locked while a pack runs."""
@@ -36,5 +36,5 @@ def alone_in(out: Path) -> Iterator[None]:
 
 def _sweep(out: Path) -> None:
     for folder in (out / "train", out / "val"):
-        for half in folder.rglob(f".*{HALF}"):
+        for half in folder.rglob(f".*{NEW}"):
             half.unlink()

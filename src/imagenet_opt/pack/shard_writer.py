@@ -1,6 +1,5 @@
 """One tar shard: how it is written, and what its index says."""
 
-import errno
 import io
 import json
 import os
@@ -15,12 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from imagenet_opt.atomic_file import replacing
 from imagenet_opt.errors import BadSample, PackStopped
 from imagenet_opt.pack.image import prepare
 from imagenet_opt.pack.source import Source
 
-HALF = ".packing"
-"""Ends the name of a file that is being written."""
 _READS_IN_FLIGHT = 16
 
 
@@ -82,39 +80,21 @@ def key_of_sample(name: str, number: int) -> str:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """A file that is under its name only when it is whole and on the disk. Raises PackStopped."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}{HALF}")
     try:
         path.parent.mkdir(exist_ok=True)
-        with open(scratch, "wb", buffering=2**20) as file:
+        with replacing(path, sync=True) as fresh, fresh.open("wb", buffering=2**20) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-        _sync_folder(path.parent)
     except OSError as error:
         raise PackStopped(
             f"cannot write {path}: {error.strerror or error}; make that good (out) and say the same again: "
             "it goes on where it stopped"
         ) from error
-    finally:
-        scratch.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Any) -> None:
     """Atomically. Raises PackStopped."""
     with atomic_file(path) as file:
         file.write(json.dumps(content).encode())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # that is: a file system that knows no such thing
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _append(archive: tarfile.TarFile, part: ShardPart, source: Source, i: int, name: str, image: bytes) -> None:

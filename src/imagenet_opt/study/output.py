@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf, open_dict
 
-from imagenet_opt.atomic_file import write_whole
+from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.build import make
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import config_folder
@@ -39,7 +39,7 @@ def write_outputs(sheets: list[Sheet], request: Request, facts: dict[str, Any], 
 def _write(file: Path, text: str, flag: str) -> None:
     """Raises ConfigError. flag: what chooses the place."""
     try:
-        write_whole(file, text)
+        write_atomically(file, text)
     except OSError as error:
         reason = f"the tables above could not be written to {file}: {error.strerror}"
         raise ConfigError(f"{reason}; free space or choose another {flag}") from error

@@ -24,7 +24,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from imagenet_opt.atomic_file import write_whole
+from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.hydra_plugins import end_of_multirun
 from imagenet_opt.errors import Preempted
 from imagenet_opt.run.stop.signals import stop
@@ -141,7 +141,7 @@ def run_job(script: Path) -> float | None:
         own["SLURM_JOB_NAME"] = "interactive"  # Lightning starts its processes itself: this job's task is the sweep
     outcome = _run(_command(script, hydra), folder / "job.log", cwd=hydra.runtime.cwd, env=os.environ | own)
     job = {"job": hydra.job.num, "overrides": overrides} | outcome
-    write_whole(folder / JOB, json.dumps(job, indent=2) + "\n")
+    write_atomically(folder / JOB, json.dumps(job, indent=2) + "\n")
     return _record(sweep_dir, hydra.job.num)
 
 

@@ -16,7 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from imagenet_opt.atomic_file import write_whole
+from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.display import STYLES
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.theme import COLOURS, escaped, layout
@@ -135,7 +135,7 @@ def write_csv(rows: list[Row], sweep_dir: Path) -> None:
     writer = csv.DictWriter(text, ["job", *parameters(rows), *metrics, *ending], extrasaction="ignore")
     writer.writeheader()
     writer.writerows({**row, **row["parameters"], **row["summary"]} for row in rows)
-    write_whole(sweep_dir / CSV, text.getvalue())
+    write_atomically(sweep_dir / CSV, text.getvalue())
 
 
 def print_table(rows: list[Row], sweep_dir: Path) -> None:
@@ -198,7 +198,7 @@ def write_page(rows: list[Row], sweep_dir: Path) -> None:
         outcome=outcome,
         plot=_plot(rows, names).to_html(**_PLOTLY) if winner else None,
     )
-    write_whole(sweep_dir / HTML, text)
+    write_atomically(sweep_dir / HTML, text)
 
 
 def _plot(rows: list[Row], names: list[str]) -> go.Figure:

@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.errors import Preempted
 from imagenet_opt.run.stop import slurm
 from imagenet_opt.run.stop.signals import stop
@@ -30,7 +31,7 @@ def record(folder: Path, *, global_step: int, newest: Path | None) -> Preempted:
         "checkpoint": checkpoint,
     }
     with suppress(OSError):  # a full disk must not change how the run ends
-        (folder / FILE).write_text(json.dumps(found, indent=2) + "\n")
+        write_atomically(folder / FILE, json.dumps(found, indent=2) + "\n")
     where = f"step {global_step}, checkpoint {newest}" if newest else "no step done, nothing to save"
     return Preempted(f"{stop.reason}: {where}; to go on:\n{command('hydra.run.dir', folder)}")
 

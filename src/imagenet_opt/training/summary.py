@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.display.printable import printable
 from imagenet_opt.measure.telemetry.idle_causes import sentence
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
@@ -54,7 +55,7 @@ def _loader(trainer: Trainer) -> dict[str, float]:
 
 
 def write_summary(numbers: dict[str, float], run_folder: Path) -> None:
-    (run_folder / SUMMARY).write_text(json.dumps(numbers, indent=2) + "\n")
+    write_atomically(run_folder / SUMMARY, json.dumps(numbers, indent=2) + "\n")
 
 
 def simulated(trainer: Trainer) -> str | None:

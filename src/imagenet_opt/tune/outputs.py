@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from imagenet_opt import machine
-from imagenet_opt.atomic_file import write_whole
+from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.table import Cell, Column, Sheet
@@ -163,7 +163,7 @@ def write_json(
         "sheets": [asdict(sheet) for sheet in sheets],
     }
     try:
-        write_whole(file, strict_json(whole))
+        write_atomically(file, strict_json(whole))
     except OSError as error:
         raise ConfigError(
             f"--json {file} could not be written: {error.strerror}; the tables above have it all"

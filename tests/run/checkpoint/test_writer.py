@@ -53,8 +53,8 @@ def test_the_newest_are_kept_under_their_names(tmp_path: Path) -> None:
 
 def test_what_a_killed_run_left_half_written_is_removed(tmp_path: Path) -> None:
     write(CheckpointWriter(tmp_path, keep=2), 1)
-    (tmp_path / "checkpoints/step_00000002.ckpt.new").write_bytes(b"half")
-    (tmp_path / ".last.ckpt.new").write_bytes(b"half")
+    (tmp_path / "checkpoints/.step_00000002.ckpt.host.1.new").write_bytes(b"half")
+    (tmp_path / ".last.ckpt.host.1.new").write_bytes(b"half")
     (tmp_path / "mine.new").touch()
     CheckpointWriter(tmp_path, keep=2)
     assert names(tmp_path) == ["checkpoints/step_00000001.ckpt", "last.ckpt", "mine.new"]

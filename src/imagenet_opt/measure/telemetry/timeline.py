@@ -1,7 +1,6 @@
 """What was recorded while a run trained: samples at a fixed pace and events, in a folder of .npz files."""
 
 import logging
-import os
 import re
 import zipfile
 from collections import defaultdict
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imagenet_opt.atomic_file import replacing
 from imagenet_opt.errors import ConfigError, printable
 
 _log = logging.getLogger(__name__)
@@ -83,14 +83,8 @@ class ChunkWriter:
         if not whole:
             return
         done = time() >= self._began + _CHUNK_SECONDS
-        unfinished = self._file.with_suffix(".unfinished")
-        try:
-            with unfinished.open("wb") as file:
-                (np.savez_compressed if done else np.savez)(file, **whole)  # type: ignore[arg-type]
-            os.replace(unfinished, self._file)
-        except OSError:
-            unfinished.unlink(missing_ok=True)
-            raise
+        with replacing(self._file) as fresh, fresh.open("wb") as file:
+            (np.savez_compressed if done else np.savez)(file, **whole)  # type: ignore[arg-type]
         self._columns.clear()
         if done:
             self._begin()

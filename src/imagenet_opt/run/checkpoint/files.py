@@ -1,6 +1,5 @@
 """Checkpoint files: written whole or not at all, found, opened safely, and compared with a network."""
 
-import contextlib
 import logging
 import os
 import shutil
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from imagenet_opt.atomic_file import replacing
 from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound
 
 log = logging.getLogger(__name__)
@@ -42,15 +42,8 @@ def all_files(run_folder: Path) -> list[Path]:
 
 def link(source: Path, name: Path) -> None:
     """Let `name` be the same file as `source`, in one step; a copy where the file system has no hard links."""
-    fresh = name.with_name(f".{name.name}.new")
-    fresh.unlink(missing_ok=True)
-    try:
+    with replacing(name) as fresh:
         _link_or_copy(source, fresh)
-        os.replace(fresh, name)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
-        raise
 
 
 def _link_or_copy(source: Path, name: Path) -> None:

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import torch
 
+from imagenet_opt.atomic_file import NEW, replacing, sync_to_disk
 from imagenet_opt.run.checkpoint import files as files
 from imagenet_opt.run.checkpoint.host_copy import Snapshot
 
 log = logging.getLogger(__name__)
 
-_NEW = ".new"
 _MARGIN_BYTES = 16 * 2**20
 """Room beyond the tensors: their names, the archive's index, and what loggers write meanwhile."""
 
@@ -34,7 +34,7 @@ class Written(NamedTuple):
 class CheckpointWriter:
     """Writes one checkpoint at a time into `run_folder`, and keeps the newest `keep` of them.
 
-    A file gets its name once it is complete: written as NAME.new, synced to the disk, read back and compared with its
+    A file gets its name once it is complete: written beside, synced to the disk, read back and compared with its
     checksums. Only then `best.ckpt` and `last.ckpt` move on to it, and only then older ones are removed.
     Whatever fails (a full disk, a quota, storage that is gone) is one warning and leaves the last good file alone.
     """
@@ -45,7 +45,7 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._written: list[Written] = []
         with contextlib.suppress(OSError):  # of a run that was killed while it wrote; trouble shows at the first save
-            for leftover in (*run_folder.glob(f"{files.FOLDER}/*{_NEW}"), *run_folder.glob(f".*.ckpt{_NEW}")):
+            for leftover in (*run_folder.glob(f"{files.FOLDER}/.*{NEW}"), *run_folder.glob(f".*.ckpt.*{NEW}")):
                 leftover.unlink()
 
     @property
@@ -85,29 +85,22 @@ class CheckpointWriter:
 
     def _write(self, step: int, snapshot: Snapshot, is_best: bool) -> int:
         path = files.step_file(self.run_folder, step)
-        fresh = path.with_name(path.name + _NEW)
-        fresh.parent.mkdir(parents=True, exist_ok=True)
-        if shutil.disk_usage(fresh.parent).free < snapshot.num_bytes + _MARGIN_BYTES:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(path.parent).free < snapshot.num_bytes + _MARGIN_BYTES:
             raise OSError("the disk is full")
-        try:
+        with replacing(path, sync=True) as fresh:
             _save(snapshot, fresh)
             files.verify(fresh)
             size = fresh.stat().st_size
             if is_best:  # first: best.ckpt must not lag behind what a checkpoint says of it
                 files.link(fresh, self.run_folder / files.BEST)
-            os.replace(fresh, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                fresh.unlink(missing_ok=True)
-            raise
-        _sync(path.parent)
         try:
             steps = files.step_files(self.run_folder)
             place = steps.index(path) + 1
             for old in (*steps[place:], *steps[: max(0, place - self.keep)]):  # a run that went back leaves later ones
                 old.unlink()
             files.link(path, self.run_folder / files.LAST)
-            _sync(self.run_folder)
+            sync_to_disk(self.run_folder)
         except OSError as error:  # it is durable, whatever becomes of its second name and of the others
             log.warning(f"{path} is written, but {files.LAST} or older checkpoints are as they were: {error}")
         return size
@@ -127,16 +120,6 @@ def _save(snapshot: Snapshot, path: Path) -> None:
         os.fsync(file.fileno())
         if hasattr(os, "posix_fadvise"):  # so that what is read back comes from the disk, and not from memory
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _sync(folder: Path) -> None:
-    """Make new names in `folder` durable, where its file system knows how."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _reason(problem: BaseException) -> str:

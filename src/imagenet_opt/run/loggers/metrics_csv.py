@@ -2,7 +2,6 @@
 
 import csv
 import logging
-import os
 from argparse import Namespace
 from pathlib import Path
 from typing import Any, TextIO
@@ -10,6 +9,7 @@ from typing import Any, TextIO
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
 
+from imagenet_opt.atomic_file import replacing
 from imagenet_opt.errors import RunFolderError
 
 log = logging.getLogger(__name__)
@@ -104,18 +104,10 @@ class MetricsCsv(Logger):
 
     def _rewrite(self) -> None:
         """The old file stays until the new one is whole and on disk."""
-        fresh = self.path.with_suffix(".new")
-        try:
-            with fresh.open("w", newline="") as file:
-                writer = self._writer(file)
-                writer.writeheader()
-                writer.writerows(self._rows)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, self.path)
-        except OSError:
-            fresh.unlink(missing_ok=True)
-            raise
+        with replacing(self.path, sync=True) as fresh, fresh.open("w", newline="") as file:
+            writer = self._writer(file)
+            writer.writeheader()
+            writer.writerows(self._rows)
 
     def _writer(self, file: TextIO) -> "csv.DictWriter[str]":
         return csv.DictWriter(file, self._columns, lineterminator="\n")

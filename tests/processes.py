@@ -27,8 +27,9 @@ class Forked:
     """As subprocess.Popen, for programs of this Python, which find torch and Lightning imported.
 
     command: the interpreter, then a script's file or `-m` and a module. stdout, stderr, stdin: files that have a name;
-    stderr goes where stdout goes, and there is no input, unless they are said. Libraries see the variables of the first process that was started so, which gives each
-    thread pool one thread; processes that the program starts itself are started anew.
+    stderr goes where stdout goes, and there is no input, unless they are said. Libraries see the variables of the first
+    process that was started so, which gives each thread pool one thread; processes that the program starts itself are
+    started anew.
     """
 
     def __init__(

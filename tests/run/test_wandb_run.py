@@ -40,9 +40,7 @@ print("ENDED")
 """
 
 
-def log_a_run(
-    folder: Path, script: str = LOG_A_RUN, *, terminal: IO[str] | None = None, **variables: str
-) -> list[str]:
+def log_a_run(folder: Path, script: str = LOG_A_RUN, *, terminal: IO[str] | None = None, **variables: str) -> list[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
     environment |= {"HOME": str(folder), "NETRC": str(folder / "no_netrc"), "TERM": "xterm"} | variables
     done = run_script(script, [str(folder)], cwd=folder, environment=environment, terminal=terminal)

@@ -26,9 +26,10 @@ _IMPORTED = ["imagenet_opt.config.build", "imagenet_opt.training.summary", "imag
 class Forked:
     """As subprocess.Popen, for programs of this Python, which find torch and Lightning imported.
 
-    command: the interpreter, then a script's file or `-m` and a module. Without input; stderr goes where stdout goes
-    unless it is a file too. Libraries see the variables of the first process that was started so, which gives each
-    thread pool one thread; processes that the program starts itself are started anew.
+    command: the interpreter, then a script's file or `-m` and a module. stdout, stderr, stdin: files that have a name;
+    stderr goes where stdout goes, and there is no input, unless they are said. Libraries see the variables of the first
+    process that was started so, which gives each thread pool one thread; processes that the program starts itself are
+    started anew.
     """
 
     def __init__(
@@ -37,12 +38,14 @@ class Forked:
         *,
         stdout: IO[Any],
         stderr: Any = None,
+        stdin: Any = None,
         env: Mapping[str, str],
         cwd: Path | None = None,
         **others: Any,
     ) -> None:
         self.args = command
-        files = [Path(one.name) if hasattr(one, "name") else Path(stdout.name) for one in (stdout, stderr)]
+        out = stdout.name
+        files = [getattr(stdin, "name", os.devnull), out, getattr(stderr, "name", out)]
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_IMPORTED)
         self._process = context.Process(target=_program, args=(command[1:], cwd or Path.cwd(), dict(env), files))
@@ -51,6 +54,16 @@ class Forked:
             patch.setenv("CUDA_VISIBLE_DEVICES", "")
             self._process.start()
         self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
 
     def wait(self, timeout: float | None = None) -> int:
         self._process.join(timeout)
@@ -64,9 +77,16 @@ class Forked:
 
 def run_train(arguments: list[str], *, cwd: Path, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
     """`python train.py ARGUMENTS` with these variables, forked."""
-    command = [sys.executable, str(_REPOSITORY / "train.py"), *arguments]
+    return run_forked([str(_REPOSITORY / "train.py"), *arguments], cwd=cwd, environment=environment)
+
+
+def run_forked(
+    arguments: list[str], *, cwd: Path, environment: Mapping[str, str], terminal: Any = None
+) -> "subprocess.CompletedProcess[str]":
+    """`python ARGUMENTS` with these variables, forked. terminal: in the place of stdin and stderr."""
+    command = [sys.executable, *arguments]
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
-        process = Forked(command, stdout=out, stderr=err, env=environment, cwd=cwd)
+        process = Forked(command, stdout=out, stderr=terminal or err, stdin=terminal, env=environment, cwd=cwd)
         try:
             code = process.wait(300)
         finally:
@@ -74,15 +94,24 @@ def run_train(arguments: list[str], *, cwd: Path, environment: dict[str, str]) -
         return subprocess.CompletedProcess(command, code, out.read(), err.read())
 
 
-def _program(arguments: list[str], cwd: Path, environment: dict[str, str], files: list[Path]) -> None:
+def run_script(
+    text: str, arguments: list[str], *, cwd: Path, environment: Mapping[str, str], terminal: Any = None
+) -> "subprocess.CompletedProcess[str]":
+    """`python -c TEXT ARGUMENTS` with these variables, forked."""
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
+        script.write(text)
+        script.flush()
+        return run_forked([script.name, *arguments], cwd=cwd, environment=environment, terminal=terminal)
+
+
+def _program(arguments: list[str], cwd: Path, environment: dict[str, str], files: list[str]) -> None:
     multiprocessing.set_start_method(None, force=True)  # the default: this process has that of its parent
     os.setsid()
     os.chdir(cwd)
     os.environ.clear()
     os.environ |= environment
-    for number, file in zip((1, 2), files, strict=True):
-        os.dup2(os.open(file, os.O_WRONLY | os.O_APPEND), number)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number, (file, mode) in enumerate(zip(files, (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY), strict=True)):
+        os.dup2(os.open(file, mode | os.O_APPEND), number)
     sys.stdin = os.fdopen(0)
     sys.path[:0] = [str(_REPOSITORY), *environment.get("PYTHONPATH", "").split(os.pathsep)]
     if arguments[0] == "-m":

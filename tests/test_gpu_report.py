@@ -1,11 +1,14 @@
 """What tests/gpu/run.sh makes of the parts it has run, and of those it has not; no GPU is needed for that."""
 
 import json
+import os
 import re
+import subprocess
 import tomllib
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from imagenet_opt.study.steps.outcome import Outcome
 from imagenet_opt.study.steps.plan import Plan, StepsFile
 from imagenet_opt.study.steps.table import sheets
 from tests.gpu import first, needed, repeated, report, small_card
+from tests.processes import Forked
 from tests.study.studies import small_request, speed
 
 ROOT = Path(__file__).parents[1]
@@ -236,7 +240,17 @@ def test_the_log_of_a_trial_is_told_by_its_lines_about_memory_and_compiling(tmp_
 
 
 @pytest.mark.slow
-def test_a_trial_on_a_small_card_is_a_run_of_its_own(images_root: Path, tmp_path: Path) -> None:
+def test_a_trial_on_a_small_card_is_a_run_of_its_own(
+    images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forked(command: list[str], *, stdout: IO[str], timeout: float, **_: Any) -> subprocess.CompletedProcess[str]:
+        process = Forked(command, stdout=stdout, env=os.environ)
+        try:
+            return subprocess.CompletedProcess(command, process.wait(timeout))
+        finally:
+            process.kill()
+
+    monkeypatch.setattr(small_card, "subprocess", SimpleNamespace(**vars(subprocess) | {"run": forked}))
     tiny = ["trainer.max_steps=2", "model.name=resnet10t", "data.image_size=32", "data.batch_size=4"]
     overrides = [*tiny, f"data.root={images_root}", "data.num_workers=0", "logger=csv", "trainer.limit_val_batches=1"]
     done = small_card.run("tiny", tmp_path / "trial", overrides, seconds=120)

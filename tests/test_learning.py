@@ -20,7 +20,7 @@ FIRST_LOSSES = (
 TOLERANCE = 1e-2
 """Relative. Kernels of another CPU or version of torch round differently, and training multiplies the difference from
 step to step: weights changed by 1e-6 change the 20th loss by 2e-5, two threads instead of one by less. The learning
-rate rises over half of the run, since at the full rate 1e-6 became 1e-2 within 20 steps. Another order of images,
+rate rises over most of the run, since at the full rate 1e-6 became 1e-2 within 20 steps. Another order of images,
 crop, normalisation or initial weight changes the first losses by more than this tolerance."""
 
 
@@ -48,10 +48,10 @@ def fit(folder: Path, *overrides: str) -> tuple[list[float], list[float]]:
 def test_the_demo_begins_with_the_same_losses_and_learns(tmp_path: Path) -> None:
     """With fewer and smaller images and a smaller network than the demo has, to be quick."""
     small = ("data.num_train=1000", "data.num_val=200", "data.image_size=32", "data.batch_size=25")
-    how = ("model.name=test_resnet", "trainer.max_epochs=12", "schedule.warmup_epochs=6", "trainer.log_every_n_steps=1")
+    how = ("model.name=test_resnet", "trainer.max_epochs=9", "schedule.warmup_epochs=6", "trainer.log_every_n_steps=1")
     losses, accuracies = fit(tmp_path, "+experiment=demo", *small, *how)
     assert losses[: len(FIRST_LOSSES)] == pytest.approx(FIRST_LOSSES, rel=TOLERANCE)
-    assert accuracies[-1] > 0.8
+    assert accuracies[-1] > 0.7  # chance is 0.1
 
 
 def unpacked(root: Path, *, train_per_class: int, val_per_class: int) -> Path:
@@ -66,8 +66,8 @@ def unpacked(root: Path, *, train_per_class: int, val_per_class: int) -> Path:
 
 
 @pytest.mark.skipif(not CIFAR.exists(), reason=f"needs CIFAR-10 as JPEGs in {CIFAR}")
-def test_2000_images_of_cifar_10_teach_far_more_than_chance(tmp_path: Path) -> None:
-    root = unpacked(tmp_path, train_per_class=200, val_per_class=50)
+def test_1500_images_of_cifar_10_teach_far_more_than_chance(tmp_path: Path) -> None:
+    root = unpacked(tmp_path, train_per_class=150, val_per_class=50)
     recipe = ("+experiment=cifar10", "model=resnet10t", "model.small_stem=false", f"data.root={root}")
     how = ("data.image_size=32", "data.val_image_size=null", "data.batch_size=50", "trainer.max_epochs=3")
     _, accuracies = fit(tmp_path, *recipe, *how)

@@ -3,43 +3,47 @@
 import json
 import os
 import socket
-import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from imagenet_opt.config.compose import composed
+from tests.processes import Forked, run_train
 from tests.test_train import RECORDER, REPOSITORY, TINY, environment, metrics, opened
 
 pytestmark = pytest.mark.slow
 
 
-def torchrun(folder: Path, root: Path, flags: list[str], *overrides: str) -> subprocess.Popen[str]:
+OUTPUTS = (f"output_{number}.log" for number in count())
+
+
+def torchrun(folder: Path, root: Path, flags: list[str], *overrides: str) -> tuple[Forked, Path]:
+    """torchrun, and the file of its output. The processes that it starts are started anew."""
     tiny = (word for word in TINY if word != "trainer.devices=1")
     arguments = [f"data.root={root}", f"hydra.run.dir={folder}", *tiny, "data.batch_size=3", "trainer=multi_node"]
     recorder = ["allow_targets=[recorder]", "+callbacks.recorder._target_=recorder.Recorder"]
     recorder += [f"+callbacks.recorder.folder={folder.parent}"]
     start = [sys.executable, "-m", "torch.distributed.run", *flags, str(REPOSITORY / "train.py")]
-    return subprocess.Popen(
-        [*start, *arguments, *recorder, *overrides],
-        cwd=folder.parent,
-        env=environment(
-            folder.parent,
-            GLOO_SOCKET_IFNAME="lo",
-            PYTHONPATH=os.pathsep.join([str(folder.parent), os.environ.get("PYTHONPATH", "")]),
-        ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    variables = environment(
+        folder.parent,
+        GLOO_SOCKET_IFNAME="lo",
+        PYTHONPATH=os.pathsep.join([str(folder.parent), os.environ.get("PYTHONPATH", "")]),
     )
+    output = folder.parent / next(OUTPUTS)
+    with output.open("w") as file:
+        command = [*start, *arguments, *recorder, *overrides]
+        return Forked(command, stdout=file, env=variables, cwd=folder.parent), output
 
 
-def ended(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
-    return out + err
+def ended(process: Forked, output: Path) -> str:
+    try:
+        code = process.wait(240)
+    finally:
+        process.kill()
+    assert code == 0, output.read_text()
+    return output.read_text()
 
 
 def seen_by(folder: Path, rank: int, epoch: int) -> set[int]:
@@ -54,7 +58,7 @@ def test_one_node_and_then_two_train_one_run(images_root: Path, tmp_path: Path) 
     (tmp_path / "recorder.py").write_text(RECORDER)
     run = tmp_path / "run"
     one = ["--standalone", "--nproc-per-node=2"]
-    ended(torchrun(run, images_root, one, "trainer.max_steps=4"))
+    ended(*torchrun(run, images_root, one, "trainer.max_steps=4"))
     first, second = (seen_by(tmp_path, rank, 0) for rank in (0, 1))
     assert not first & second and len(first | second) == 4 * 2 * 3
     assert opened(run / "last.ckpt")["global_step"] == 4
@@ -63,7 +67,7 @@ def test_one_node_and_then_two_train_one_run(images_root: Path, tmp_path: Path) 
         port = server.getsockname()[1]
     two = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}"]
     nodes = [torchrun(run, images_root, [*two, f"--node-rank={rank}"]) for rank in (0, 1)]
-    said = [ended(node) for node in nodes]
+    said = [ended(*node) for node in nodes]
     assert "at step 4" in said[0]
     assert opened(run / "last.ckpt")["global_step"] == 12
     rest = seen_by(tmp_path, 0, 0) | seen_by(tmp_path, 1, 0)
@@ -99,14 +103,7 @@ def test_multi_node_has_the_numbers_of_who_starts_it(
 
 def test_processes_that_share_no_folder_are_refused(tmp_path: Path) -> None:
     ranks = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
-    done = subprocess.run(
-        [sys.executable, str(REPOSITORY / "train.py")],
-        cwd=tmp_path,
-        env=environment(tmp_path, **ranks),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run_train([], cwd=tmp_path, environment=environment(tmp_path, **ranks))
     assert done.returncode == 2
     assert done.stderr.startswith("ConfigError: torchrun starts several processes")
     assert "hydra.run.dir=FOLDER" in done.stderr and list(tmp_path.iterdir()) == []

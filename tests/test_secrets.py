@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,8 @@ from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.config.secrets import looks_secret, names_secret
 from imagenet_opt.errors import ConfigError
 from tests.conftest import composed
+from tests.processes import run_train
 
-REPOSITORY = Path(__file__).parents[1]
 WANDB_KEY = "0123456789abcdef" * 2 + "c0ffee12"
 COMMIT = "6ee740e" * 5 + "544b9"
 CANARIES = {
@@ -30,14 +29,7 @@ pytestmark = pytest.mark.usefixtures("checked")
 
 def command(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "WANDB_MODE": "offline"}
-    return subprocess.run(
-        [sys.executable, str(REPOSITORY / "train.py"), *arguments],
-        env=environment | CANARIES | more,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
+    return run_train([*arguments], cwd=Path.cwd(), environment=environment | CANARIES | more)
 
 
 @pytest.mark.slow

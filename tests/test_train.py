@@ -14,7 +14,7 @@ import timm
 import torch
 
 from imagenet_opt.cli.dashboard import SECTIONS
-from tests.processes import run_train
+from tests.processes import Forked, run_train
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -135,17 +135,17 @@ def test_a_slurm_job_that_is_warned_saves_queues_itself_and_goes_on_bit_for_bit(
     slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_STEP_ID": "0", "PATH": path}
     slow = ("data.added_latency_ms=300", "data.reads_in_flight=1")
     arguments = command(f"data.root={images_root}", *TINY, "checkpoint.every_n_steps=2", *slow)
-    job = subprocess.Popen(
-        arguments, cwd=tmp_path, env=environment(tmp_path, **slurm), stderr=subprocess.PIPE, text=True
-    )
+    said = tmp_path / "said"
+    with said.open("w") as file:
+        job = Forked(arguments, stdout=file, cwd=tmp_path, env=environment(tmp_path, **slurm))
     folder = tmp_path / "runs/slurm_7"
     deadline = time.monotonic() + 120
     while not (folder / "checkpoints/step_00000002.ckpt").exists() and time.monotonic() < deadline:
         assert job.poll() is None
         time.sleep(0.01)
     job.send_signal(signal.SIGUSR1)
-    _, err = job.communicate(timeout=120)
-    assert job.returncode == 75, err
+    code, err = job.wait(120), said.read_text()
+    assert code == 75, err
     assert "Preempted: SIGUSR1: step" in err and "hydra.run.dir=runs/slurm_7" in err and "Traceback" not in err
     assert (tmp_path / "asked").read_text() == "requeue 7\n"
     told = json.loads((folder / "preempted.json").read_text())

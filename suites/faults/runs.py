@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -47,13 +48,21 @@ TINY = (
 class Run:
     """One process of train.py. Its output is in `folder`/N.out and N.err; `seen` is the run folder."""
 
-    def __init__(self, command: Sequence[str], environment: dict[str, str], folder: Path, number: int, seen: Path):
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: dict[str, str],
+        folder: Path,
+        number: int,
+        seen: Path,
+        popen: Callable[..., Any] = psutil.Popen,
+    ):
         self.seen, self.out, self.err = seen, folder / f"{number}.out", folder / f"{number}.err"
         self.reached_before = reached(seen)
         self.began, self.recovered_at = time.time(), 0.0
         with self.out.open("w") as out, self.err.open("w") as err:
-            self.process = psutil.Popen(
-                command,
+            self.process = popen(
+                list(command),
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -201,7 +210,12 @@ class Trial:
         command = [sys.executable, str(REPOSITORY / "train.py"), f"data.root={self.root}", *TINY, *overrides]
         command += [f"hydra.run.dir={self.run_folder}"]
         run = Run(
-            [*self.prefix, *command], self.lab.environment | environment, self.folder, len(self.starts), self.seen
+            [*self.prefix, *command],
+            self.lab.environment | environment,
+            self.folder,
+            len(self.starts),
+            self.seen,
+            self.lab.popen,
         )
         self.starts.append(run)
         return run
@@ -248,10 +262,10 @@ class Trial:
 
 
 class Lab:
-    """The data, and the runs to compare with."""
+    """The data, and the runs to compare with. popen: what starts the processes of runs."""
 
-    def __init__(self, workdir: Path):
-        self.workdir = workdir
+    def __init__(self, workdir: Path, popen: Callable[..., Any] = psutil.Popen):
+        self.workdir, self.popen = workdir, popen
         self.images = write_images(workdir / "images", num_classes=3, per_class=3 * 8)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
         self.environment = inherited | {

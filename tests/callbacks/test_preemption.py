@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from callbacks.ema import Ema
 from callbacks.preemption import Preemption
 from imagenet_opt.errors import Preempted
 from tests.callbacks.conftest import Plain, Project
+from tests.processes import run_forked
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -132,10 +131,9 @@ except Preempted as error:
 @pytest.mark.slow
 def test_two_processes_stop_at_the_same_batch_when_one_is_told(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(TWO)
-    command = [sys.executable, str(tmp_path / "two.py"), str(tmp_path)]
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = run_forked([str(tmp_path / "two.py"), str(tmp_path)], cwd=tmp_path, environment=environment)
     assert done.returncode == 0, done.stderr
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
     assert first == second

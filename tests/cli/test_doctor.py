@@ -8,6 +8,7 @@ import torch
 import yaml
 from hydra import compose, initialize_config_dir
 
+from imagenet_opt.cli import arguments
 from imagenet_opt.cli.doctor import HELP, main, parse, write
 from imagenet_opt.config.overrides import complete
 from imagenet_opt.doctor.apply import Trial, apply, cure_of, write_experiment
@@ -60,10 +61,11 @@ def test_an_examination_of_the_demo_data(
 ) -> None:
     """All experiments run, everything is in the file, and nothing else is left."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(arguments, "_LEAST_SECONDS", 3)
     (tmp_path / "cache").mkdir()
     file = tmp_path / "doctor.json"
     simulated = ["rehearse=a10g", "callbacks.rehearsal.images_per_second=20000", "data.num_workers=1"]
-    main([*simulated, "data.cache_dir=cache", "data.num_train=400", "--budget=10s", f"--json={file}"])
+    main([*simulated, "data.cache_dir=cache", "data.num_train=400", "--budget=3s", f"--json={file}"])
     found = read_diagnosis(file)
     assert found.cause in CAUSES
     assert found.simulated == "a10g"
@@ -89,11 +91,12 @@ def test_an_examination_in_which_experiments_fail_is_kept(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(arguments, "_LEAST_SECONDS", 3)
     monkeypatch.setattr("imagenet_opt.probe.testbed.drain", worker_dies)
     monkeypatch.setattr(Patient, "_fit", no_memory)
     file = tmp_path / "doctor.json"
     with pytest.raises(SystemExit) as end:
-        main(["rehearse=a10g", "data.cache_dir=cache", "data.num_train=400", "--budget=10s", f"--json={file}"])
+        main(["rehearse=a10g", "data.cache_dir=cache", "data.num_train=400", "--budget=3s", f"--json={file}"])
     assert end.value.code == 1
     found = read_diagnosis(file)
     assert found.ceilings.keys() == {"storage_cold", "storage_cached", "copy"}

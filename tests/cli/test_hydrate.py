@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from imagenet_opt.hydrate.journal import Journal
 from suites.faults.flaky_folder import flaky_folder, tell
 from suites.faults.not_tried import NotTried
 from tests.conftest import write_images
+from tests.processes import Forked
 
 
 @pytest.fixture
@@ -146,22 +146,24 @@ def test_help_says_that_files_do_not_stay(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_a_stopped_hydration_goes_on(
-    root: Path, words: list[str], how: signal.Signals, status: int, capsys: pytest.CaptureFixture[str]
+    root: Path, words: list[str], tmp_path: Path, how: signal.Signals, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main([*words, "--splits", "train"])
     slow = root / "val/class0/image002.JPEG"  # none of those that are measured first, were val alone
     slow.unlink()
     os.mkfifo(slow)
     command = [sys.executable, "-m", "imagenet_opt.cli.main", "hydrate", *words, "--in-flight", "2"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with (output := tmp_path / "output").open("w") as file:
+        process = Forked(command, stdout=file, env=os.environ)
     journals = Path(words[1].removeprefix("data.cache_dir=")) / "hydrate"
     while process.poll() is None and sum(map(done_in, journals.glob("*.done"))) < 23:
         time.sleep(0.05)
     process.send_signal(how)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == status
+    assert process.wait(60) == status
     if how == signal.SIGINT:
-        assert errors.splitlines()[-1] == "stopped with 1 files left; the same command again goes on with them"
+        assert (
+            output.read_text().splitlines()[-1] == "stopped with 1 files left; the same command again goes on with them"
+        )
     slow.unlink()
     Image.new("RGB", (8, 8)).save(slow)
     capsys.readouterr()

@@ -32,7 +32,17 @@ steps:
   - name: impossible
     overrides: [optimizer.name=nosuch]
 """
-TINY = ["data=demo", "data.image_size=32", "data.batch_size=16", "data.num_workers=0", "model.name=resnet10t"]
+TINY = [
+    "data=demo",
+    "data.num_train=64",
+    "data.num_val=16",
+    "data.image_size=32",
+    "data.batch_size=4",
+    "data.num_workers=0",
+    "model.name=test_resnet",
+    "trainer.precision=32-true",
+    "logger=csv",
+]
 
 
 @pytest.fixture

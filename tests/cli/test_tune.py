@@ -13,6 +13,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from imagenet_opt import machine
+from imagenet_opt.cli import arguments
 from imagenet_opt.cli.tune import HELP, main, parse
 from imagenet_opt.config.build import largest_size
 from imagenet_opt.config.experiment_file import how_to_train, write_tuned
@@ -265,13 +266,14 @@ def test_a_small_tuning_of_the_demo_data(
 ) -> None:
     """It says what it did not try, and leaves nothing but its files."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(arguments, "_LEAST_SECONDS", 3)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     file = tmp_path / "tune.json"
     small = ["model.name=test_resnet", "data.image_size=32", "data.num_workers=1", "trainer.accelerator=cpu"]
-    main([*small, "data.cache_dir=cache", "data.num_train=400", "data.batch_size=8", "--budget=10s", f"--json={file}"])
+    main([*small, "data.cache_dir=cache", "data.num_train=400", "data.batch_size=8", "--budget=3s", f"--json={file}"])
     found = json.loads(file.read_text())
     said = capsys.readouterr()
-    assert found["simulated"] is None and found["budget_seconds"] == 10
+    assert found["simulated"] is None and found["budget_seconds"] == 3
     titles = [sheet["title"] for sheet in found["sheets"]]
     assert titles[0].startswith("device alone") and titles[-1] == "loader alone"
     assert "what fits into the memory" in titles and found["sheets"][0]["rows"][0][1] > 0
@@ -283,8 +285,9 @@ def test_a_simulated_gpu_has_its_loader_tuned_only(
     tmp_path: Path, own_conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], checked: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(arguments, "_LEAST_SECONDS", 3)
     slow = ["rehearse=a10g", "callbacks.rehearsal.images_per_second=1", "data.num_workers=1"]
-    main([*slow, "data.cache_dir=cache", "data.num_train=400", "--budget=10s", "--json=tune.json"])
+    main([*slow, "data.cache_dir=cache", "data.num_train=400", "--budget=3s", "--json=tune.json"])
     found = json.loads((tmp_path / "tune.json").read_text())
     assert (found["simulated"], found["overrides"]) == ("a10g", [])
     (sheet,) = found["sheets"]

@@ -31,4 +31,5 @@ def speed(compute: float, full: float, **more: float) -> dict[str, float | None]
 
 
 TINY = ("data=demo", "model.name=resnet10t", "data.batch_size=4", "data.image_size=32", "trainer.precision=32-true")
+TINY += ("logger=csv",)
 """A network and a batch that a CPU computes at once."""

@@ -8,6 +8,7 @@ from suites.faults.checkpoint_cases import flip_bit
 from suites.faults.results import step_files
 from suites.faults.runs import Lab, Trial
 from suites.faults.storage_cases import files_vanish
+from tests.processes import Forked
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +17,7 @@ EPOCHS = 6
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    lab = Lab(tmp_path_factory.mktemp("lab") / "work")
+    lab = Lab(tmp_path_factory.mktemp("lab") / "work", Forked)
     lab.begin_clean(EPOCHS)  # it runs while the first test does
     yield lab
     lab.clear_up()

@@ -104,6 +104,7 @@ class Resources(HTMLParser):
         self.found += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data")]
 
 
+@pytest.mark.slow
 def test_every_job_becomes_a_row(app: Path) -> None:
     process = start(
         app, "-m", "kind=ok,mistake,crash,killed", "size=2", "text='<i>a=b</i>, c'", "hydra.sweep.dir=runs/s"

@@ -3,14 +3,14 @@
 import json
 import os
 import pty
-import subprocess
-import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.run.loggers.wandb_logger import build_wandb
+from tests.processes import run_script
 
 LOG_A_RUN = """
 import logging, sys
@@ -40,21 +40,11 @@ print("ENDED")
 """
 
 
-def log_a_run(
-    folder: Path, script: str = LOG_A_RUN, *, terminal: int = subprocess.DEVNULL, **variables: str
-) -> list[str]:
+def log_a_run(folder: Path, script: str = LOG_A_RUN, *, terminal: IO[str] | None = None, **variables: str) -> list[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
     environment |= {"HOME": str(folder), "NETRC": str(folder / "no_netrc"), "TERM": "xterm"} | variables
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(folder)],
-        env=environment,
-        stdin=terminal,
-        stdout=subprocess.PIPE,
-        stderr=terminal,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0
+    done = run_script(script, [str(folder)], cwd=folder, environment=environment, terminal=terminal)
+    assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
@@ -81,7 +71,8 @@ def test_at_a_terminal_it_never_asks_but_says_why_it_is_offline(
     variables: dict[str, str], said: str, tmp_path: Path
 ) -> None:
     keyboard, terminal = pty.openpty()  # nobody sits there: a question would never be answered
-    warning, run, _ = log_a_run(tmp_path, terminal=terminal, **variables)
+    with open(os.ttyname(terminal)) as named:
+        warning, run, _ = log_a_run(tmp_path, terminal=named, **variables)
     os.close(keyboard)
     os.close(terminal)
     assert said in warning
@@ -117,13 +108,6 @@ def test_a_key_is_found_where_wandb_login_puts_it(tmp_path: Path) -> None:
     netrc = f"machine HOST\n  login user\n  password {'k' * 40}\n"
     cases = [({"WANDB_API_KEY": "k" * 40}, ""), ({}, netrc), ({}, "")]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")} | {"HOME": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", FIND_KEYS, json.dumps(cases)],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run_script(FIND_KEYS, [json.dumps(cases)], cwd=tmp_path, environment=environment)
     found = [line for line in done.stdout.splitlines() if line.startswith("KEY")]
     assert found == ["KEY 0 True", "KEY 1 True", "KEY 2 False"], done.stderr

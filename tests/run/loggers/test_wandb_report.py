@@ -1,7 +1,5 @@
 """A page in the W&B run of a run folder, offline."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +7,7 @@ import pytest
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.run.loggers.wandb_logger import log_report
 from tests.run.loggers.test_wandb_logger import log_a_run
+from tests.run.loggers.test_wandb_rows import inspected
 
 TRAIN = """
 import sys
@@ -38,8 +37,7 @@ def test_the_page_becomes_a_row_of_the_same_run_after_its_last(tmp_path: Path) -
     folder = Path(said.split("wandb sync ")[1].removesuffix(" sends it"))
     (page,) = folder.glob("files/media/html/*.html")
     assert page.read_text() == "<p>why</p>"
-    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(folder / f"run-{run_id}.wandb")]
-    rows = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rows = inspected(folder / f"run-{run_id}.wandb")
     assert '"_step":8,' in rows and '"report._type":"html-file"' in rows
 
 

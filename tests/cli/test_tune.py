@@ -123,8 +123,8 @@ def test_what_wins_is_written_with_what_was_tried_and_trains(
     capsys: pytest.CaptureFixture[str],
     checked: None,
 ) -> None:
-    for module in ("tune_turns", "tune_memory"):
-        monkeypatch.setattr(f"imagenet_opt.cli.{module}.call_apart", one_of_each_wins)
+    for module in ("tune.device_turns", "probe.memory"):
+        monkeypatch.setattr(f"imagenet_opt.{module}.call_apart", one_of_each_wins)
     monkeypatch.setattr("imagenet_opt.tune.loader._rate", a_hundred_each)
     monkeypatch.setattr(machine, "usable_cpus", lambda: 4)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)

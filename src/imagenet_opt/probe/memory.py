@@ -24,8 +24,8 @@ MOST = 1024
 keep its accuracy when the learning rate is scaled (arXiv 1706.02677)."""
 LIMIT_SECONDS = 600.0
 """Of a trial; what takes longer has so little room that it does not get on."""
-_NO_ROOM = ("bad_alloc", "Thread creation failed")
-"""What C++, and OpenMP for the stack of a thread, say where the memory runs out."""
+_NO_ROOM = ("bad_alloc", "Thread creation failed", "could not create a primitive")
+"""What C++, OpenMP (for the stack of a thread) and oneDNN say where the memory runs out."""
 
 
 @dataclass(frozen=True)

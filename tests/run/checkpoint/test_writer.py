@@ -119,8 +119,7 @@ def test_what_reads_back_otherwise_than_it_was_written_does_not_count(
     def flip(handle: int) -> None:
         """A disk that keeps another bit than it was given."""
         real(handle)
-        path = Path(f"{tmp_path}/checkpoints/step_00000002.ckpt.new")
-        if path.exists():
+        for path in tmp_path.glob("checkpoints/.step_00000002.ckpt.*.new"):
             content = path.read_bytes()
             path.write_bytes(content.replace(torch.full((100,), 2.0).numpy().tobytes(), bytes(400)))
 
@@ -175,7 +174,7 @@ else:
 
 @pytest.fixture(scope="module")
 def child_environment() -> dict[str, str]:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     paths = [str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
 
@@ -207,7 +206,7 @@ def test_killed_in_the_middle_of_a_file(tmp_path: Path, child_environment: dict[
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path), "endless"], env=child_environment)
     deadline = time.monotonic() + 240
     try:
-        while not [file for file in tmp_path.glob("checkpoints/*.new") if file.name != "step_00000001.ckpt.new"]:
+        while not [file for file in tmp_path.glob("checkpoints/.*.new") if "step_00000001" not in file.name]:
             assert child.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -126,8 +126,7 @@ def log_report(folder: Path, html: Path, *, project: str) -> str:
     logger = build_wandb(folder=str(folder), project=project)
     run = logger.experiment
     page = wandb.Html(html.read_text(encoding="utf-8"), inject=False, data_is_not_path=True)
-    rows = read_rows(folder / FILE)
-    run.log({REPORT_KEY: page}, step=max(run.step, rows[-1][0] + 1 if rows else 0))
+    run.log({REPORT_KEY: page}, step=max(run.step, (logger.logged_until or 0) + 1))
     finish(logger, exit_code=0)
     if run.disabled:
         return "W&B is disabled, so nothing was logged"

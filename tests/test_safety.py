@@ -19,7 +19,8 @@ from imagenet_opt.config.build import make
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.display.printable import make_printable, printable
 from imagenet_opt.errors import ConfigError, ImagenetOptError
-from imagenet_opt.sweep.table import Row, print_table, write_page
+from imagenet_opt.sweep.page import write_page
+from imagenet_opt.sweep.table import Row, print_table
 from imagenet_opt.training.build_run import build_run
 from imagenet_opt.training.summary import print_summary
 from tests.conftest import composed

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.sweep.table import best, collect_rows, outcome, print_table, speed, varying, write_csv, write_page
+from imagenet_opt.sweep.page import write_page
+from imagenet_opt.sweep.table import best, collect_rows, outcome, print_table, speed, varying, write_csv
 
 HYDRA_CONFIG = Path(__file__).parents[2] / "conf" / "hydra" / "default.yaml"
 

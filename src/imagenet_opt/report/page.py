@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from imagenet_opt.display import STYLES
+from markupsafe import Markup
+
+from imagenet_opt.display.page import html_of, render_page
 from imagenet_opt.doctor.confidence import confidence
 from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis, Finding
 from imagenet_opt.doctor.explanation import explanation, least_stage
@@ -37,17 +39,12 @@ def render(record: Record, baseline: Record | None = None, *, price_per_hour: fl
 
     Texts are escaped by jinja2, those in figures where they are made; plotly writes data without < and >.
     """
-    from jinja2 import Environment, FileSystemLoader
-    from markupsafe import Markup
-    from plotly.offline import get_plotlyjs
-
     found = record.diagnosis
     drawn = figures(record, baseline)
-    page = Environment(
-        loader=FileSystemLoader([Path(__file__).parent, STYLES]), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    return page.get_template("page.html").render(
+    return render_page(
+        Path(__file__).with_name("page.html"),
         title=_title(record),
+        plotly=True,
         record=record,
         baseline=baseline,
         found=found,
@@ -60,14 +57,13 @@ def render(record: Record, baseline: Record | None = None, *, price_per_hour: fl
         tiles=tiles(record, price_per_hour),
         parts=PARTS,
         empty=EMPTY,
-        figures={name: Markup(_html(name, figure)) for name, figure in drawn.items()},
+        figures={name: _html(name, figure) for name, figure in drawn.items()},
         curves=[name for name in charts.CURVES if name in drawn],
         findings=_by_outcome(found) if found else {},
         careful=careful(record, baseline) if baseline else [],
         rows=differences(record, baseline) if baseline else {},
         about=about(record),
         packed=pack(record.timeline, simulated=record.simulated is not None) if record.timeline else None,
-        plotly=Markup(get_plotlyjs()),
     )
 
 
@@ -99,12 +95,11 @@ def _of_diagnosis(found: Diagnosis) -> dict[str, "go.Figure"]:
     return drawn | {name: charts.curve(found, name) for name in charts.CURVES if found.curves.get(name)}
 
 
-def _html(name: str, figure: "go.Figure") -> str:
-    bar: dict[str, Any] = {"displayModeBar": name == "timeline", "displaylogo": False, "responsive": True}
+def _html(name: str, figure: "go.Figure") -> Markup:
+    bar: dict[str, Any] = {"displayModeBar": name == "timeline", "displaylogo": False}
     if name == "timeline":  # of which only the visible part is drawn: what is not would not be scaled to
         bar |= {"doubleClick": "reset", "modeBarButtonsToRemove": ["autoScale2d"]}
-    text: str = figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"plot-{name}", config=bar)
-    return text
+    return html_of(figure, id=f"plot-{name}", **bar)
 
 
 def _title(record: Record) -> str:

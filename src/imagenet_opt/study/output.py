@@ -1,6 +1,5 @@
 """What a study leaves: tables on the terminal, study.md, study.html, study.json and W&B."""
 
-import html
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,8 @@ from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.build import make
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import config_folder
-from imagenet_opt.display.table import Plot, Sheet
+from imagenet_opt.display.page import figure_of, html_of, render_page
+from imagenet_opt.display.table import Sheet
 from imagenet_opt.display.terminal_table import strict_json
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.run.loggers.wandb_logger import finish
@@ -47,38 +47,14 @@ def _write(file: Path, text: str, flag: str) -> None:
 
 def page(sheets: list[Sheet], request: Request, facts: str) -> str:
     """One self-contained page: each sheet's plots over its table."""
-    import plotly.offline
-    from jinja2 import Environment
-
-    template = Environment(autoescape=True).from_string(Path(__file__).with_name("study_page.html").read_text())
-    plots = [[figure(plot).to_json() for plot in sheet.plots] for sheet in sheets]
-    return template.render(
+    plots = [[html_of(figure_of(plot)) for plot in sheet.plots] for sheet in sheets]
+    return render_page(
+        Path(__file__).with_name("study_page.html"),
         title=request.title,
+        plotly=True,
         facts=facts,
         sheets=list(zip(sheets, plots, strict=True)),
-        plotly=plotly.offline.get_plotlyjs(),
     )
-
-
-def figure(plot: Plot) -> Any:
-    """The plot with plotly; intervals as error bars."""
-    import plotly.graph_objects as go
-
-    shapes: dict[str, Any] = {"bars": go.Bar, "lines": go.Scatter}
-    found = go.Figure(layout={"title": plot.title, "xaxis_title": plot.x, "yaxis_title": plot.y, "height": 420})
-    found.update_layout(template="plotly_white", margin={"t": 50, "l": 60, "r": 20})
-    for series in plot.series:
-        errors = None
-        if series.low:
-            errors = {
-                "type": "data",
-                "symmetric": False,
-                "array": [high - y for high, y in zip(series.high, series.y, strict=True)],
-                "arrayminus": [y - low for low, y in zip(series.low, series.y, strict=True)],
-            }
-        x = [html.escape(one) if isinstance(one, str) else one for one in series.x]
-        found.add_trace(shapes[plot.kind](name=html.escape(series.name), x=x, y=series.y, error_y=errors))
-    return found
 
 
 def log_sheets(sheets: list[Sheet], request: Request) -> None:

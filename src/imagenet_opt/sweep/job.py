@@ -30,7 +30,7 @@ from imagenet_opt.errors import Preempted
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.sweep.table import JOB, Row, collect_rows, print_table, speed, write_csv
 from imagenet_opt.training.preempted import STATUS, SWEEP_JOB, command, leave
-from imagenet_opt.training.summary import SUMMARY
+from imagenet_opt.training.summary_file import SUMMARY
 
 
 class Handover:
@@ -146,7 +146,7 @@ def run_job(script: Path) -> float | None:
 
 
 def _write_tables(sweep_dir: Path) -> list[Row]:
-    from imagenet_opt.sweep.table import write_page  # plotly only in the process that draws
+    from imagenet_opt.sweep.page import write_page  # plotly only in the process that draws
 
     rows = collect_rows(sweep_dir)
     write_csv(rows, sweep_dir)

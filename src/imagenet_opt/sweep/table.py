@@ -4,23 +4,18 @@ import csv
 import io
 import logging
 import math
-from collections import defaultdict
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Literal, TypedDict
 
-import plotly.graph_objects as go
-from jinja2 import Environment, FileSystemLoader
 from pydantic import BaseModel, Field, ValidationError
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from imagenet_opt.atomic_file import write_atomically
-from imagenet_opt.display import STYLES
 from imagenet_opt.display.printable import printable
-from imagenet_opt.display.theme import COLOURS, escaped, layout
-from imagenet_opt.training.summary import IMAGES_PER_SECOND, read_summary
+from imagenet_opt.training.summary_file import IMAGES_PER_SECOND, read_summary
 
 log = logging.getLogger(__name__)
 
@@ -166,90 +161,3 @@ def _short(names: list[str]) -> list[str]:
     """The last parts of dotted names, where these tell them apart."""
     last = [name.rpartition(".")[2] for name in names]
     return last if len(set(last)) == len(names) else names
-
-
-_FAILED = COLOURS["wait"]
-_LINES = [colour for colour in COLOURS.values() if colour != _FAILED]
-_PLOTLY: dict[str, Any] = {
-    "full_html": False,
-    "include_plotlyjs": True,
-    "config": {"displayModeBar": False, "responsive": True},
-}
-
-
-def write_page(rows: list[Row], sweep_dir: Path) -> None:
-    """Texts are escaped by jinja2 in the table, here in the plot, which reads them as HTML."""
-    names, winner = varying(rows), best(rows)
-    metrics = sorted({key for row in rows for key in row["summary"]} - set(METRICS))
-    folders = [Path(__file__).parent, STYLES]
-    page = Environment(
-        loader=FileSystemLoader(folders), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    ).get_template("sweep_page.html")
-    text = page.render(
-        title=sweep_dir.name,
-        rows=rows,
-        best=winner,
-        names=names,
-        same=[(name, rows[0]["parameters"][name]) for name in parameters(rows) if name not in names],
-        titles=METRICS,
-        metrics=metrics,
-        none=NONE,
-        show=show,
-        outcome=outcome,
-        plot=_plot(rows, names).to_html(**_PLOTLY) if winner else None,
-    )
-    write_atomically(sweep_dir / HTML, text)
-
-
-def _plot(rows: list[Row], names: list[str]) -> go.Figure:
-    """Images per second over the parameter with most values; a line for each choice of the others."""
-    axis = max(names, key=lambda name: len({row["parameters"].get(name) for row in rows}), default="job")
-    others = [name for name in names if name != axis]
-    places = sorted({_place(row, axis) for row in rows}, key=_order)
-    lines: dict[str, list[Row]] = defaultdict(list)
-    for row in sorted(rows, key=lambda row: _order(_place(row, axis))):
-        if row["status"] == "ok":
-            lines[", ".join(row["parameters"].get(name, NONE) for name in others)].append(row)
-    figure = go.Figure()
-    for label, line in lines.items():
-        figure.add_scatter(**_points(line, axis, names), name=escaped(label), mode="lines+markers", marker_size=9)
-    if bad := [row for row in rows if row["status"] != "ok"]:
-        marker = {"symbol": "x", "size": 11, "color": _FAILED}
-        points = _points(bad, axis, names) | {"y": [0.0] * len(bad)}
-        figure.add_scatter(**points, name="failed or interrupted", mode="markers", marker=marker, cliponaxis=False)
-    return _dress(figure, axis, others, [escaped(place) for place in places])
-
-
-def _points(rows: list[Row], axis: str, names: list[str]) -> dict[str, Any]:
-    return {
-        "x": [escaped(_place(row, axis)) for row in rows],
-        "y": [speed(row) for row in rows],
-        "text": [_hover(row, names) for row in rows],
-        "hoverinfo": "text",
-    }
-
-
-def _dress(figure: go.Figure, axis: str, others: list[str], values: list[str]) -> go.Figure:
-    figure.update_layout(layout(height=420), colorway=_LINES, margin_b=60, legend_title_text=escaped(", ".join(others)))
-    figure.update_xaxes(title_text=escaped(axis), type="category", categoryorder="array", categoryarray=values)
-    figure.update_yaxes(title_text="images/s", rangemode="tozero")
-    return figure.update_layout(showlegend=len(figure.data) > 1)
-
-
-def _place(row: Row, axis: str) -> str:
-    return str(row["job"]) if axis == "job" else row["parameters"].get(axis, NONE)
-
-
-def _order(value: str) -> tuple[bool, float, str]:
-    """Numbers by size, then words."""
-    try:
-        return False, float(value), value
-    except ValueError:
-        return True, 0.0, value
-
-
-def _hover(row: Row, names: list[str]) -> str:
-    given = [f"{name} = {row['parameters'].get(name, NONE)}" for name in names]
-    metrics = [f"{title} {show(row, key)}" for key, (title, _) in METRICS.items()] if row["status"] == "ok" else []
-    texts = [f"job {row['job']}: {outcome(row)}", *given, *metrics, row["error"] or ""]
-    return "<br>".join(escaped(text) for text in texts if text)

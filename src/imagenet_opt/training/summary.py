@@ -1,25 +1,20 @@
 """What is left to say when a run ends: one table, and the same as summary.json."""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from lightning.pytorch import Trainer
-from pydantic import Field, TypeAdapter, ValidationError
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.display.printable import printable
 from imagenet_opt.measure.telemetry.idle_causes import sentence
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.loggers import metrics_csv
 from imagenet_opt.training.mfu import mfu
-
-IMAGES_PER_SECOND = "throughput/images_per_second"
-
+from imagenet_opt.training.summary_file import IMAGES_PER_SECOND
 
 _MOST_DOUBT = 0.05
 """By so much of the time a run may have waited less than a longer one would."""
@@ -52,10 +47,6 @@ def _loader(trainer: Trainer) -> dict[str, float]:
     loader: Any = getattr(trainer.train_dataloader, "loader", None)
     names = ("num_workers", "prefetch_factor")
     return {f"loader/{name}": getattr(loader, name) or 0 for name in names if hasattr(loader, name)}
-
-
-def write_summary(numbers: dict[str, float], run_folder: Path) -> None:
-    write_atomically(run_folder / SUMMARY, json.dumps(numbers, indent=2) + "\n")
 
 
 def simulated(trainer: Trainer) -> str | None:
@@ -154,17 +145,3 @@ def _doubt(numbers: dict[str, float]) -> str:
     if busy * ready <= _MOST_DOUBT * measured:
         return ""
     return f"; too short to tell: {ready:.0f} of the {measured:.0f} batches measured were ready before"
-
-
-SUMMARY = "summary.json"
-
-
-_NUMBERS = TypeAdapter(dict[str, Annotated[int, Field(ge=-(2**63), lt=2**63)] | float])
-
-
-def read_summary(folder: Path) -> dict[str, float]:
-    """Empty where the job wrote none, or died while it wrote."""
-    try:
-        return _NUMBERS.validate_json((folder / SUMMARY).read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return {}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagenet_opt.errors import printable
+from imagenet_opt.errors import last_error_line, printable
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,18 @@ from imagenet_opt.errors import printable
 def test_control_characters_and_surrogates_are_escaped_and_the_rest_is_not(name: str, shown: str) -> None:
     assert printable(name) == shown
     assert printable(name).encode().decode() == shown
+
+
+@pytest.mark.parametrize(
+    ("output", "line"),
+    [
+        ("Traceback ...\n  raise\nRuntimeError: no room\nwandb: done", "RuntimeError: no room"),
+        ("[rank1]: torch.OutOfMemoryError: CUDA out of memory", "OutOfMemoryError: CUDA out of memory"),
+        ("torch._dynamo.exc.Unsupported: a call\nNote: a hint", "Unsupported: a call"),
+        ("KeyError: 'a'\nDatasetNotFound: no train/ under /d", "DatasetNotFound: no train/ under /d"),
+        ("first\nAssertionError", "AssertionError"),
+        ("Saved: all\nWarning: few CPUs", None),
+    ],
+)
+def test_the_last_error_of_a_process_is_found_in_its_output(output: str, line: str | None) -> None:
+    assert last_error_line(output) == line

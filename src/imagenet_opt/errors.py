@@ -31,6 +31,11 @@ The message says what was found, what was expected and what to do, and names the
 The command line prints it as one line, without a traceback, and exits with status 2 (Preempted: 75).
 """
 
+import re
+
+_ERROR_LINE = re.compile(r"(\[rank\d+\]:\s*)?(?P<module>(\w+\.)*)(?P<name>[A-Z]\w*)(?P<message>(:\s.*)?)$")
+_ERROR_ENDINGS = ("Error", "Exception", "Interrupt", "Exit")
+
 
 def printable(text: str) -> str:
     """`text` as one line that any log or terminal takes: line ends, control characters and lone surrogates escaped.
@@ -148,3 +153,16 @@ class RunFolderError(ImagenetOptError):
 def first_line(error: BaseException) -> str:
     """Of its message; the kind of the error where it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def last_error_line(output: str) -> str | None:
+    """The last line of a process's output that reports an error, without rank and module: "RuntimeError: ...".
+
+    Errors of this project, names that end in Error, Exception, Interrupt or Exit, and names that a module precedes.
+    """
+    own = {name for name, value in globals().items() if isinstance(value, type)}
+    for line in reversed(output.splitlines()):
+        match = _ERROR_LINE.match(line.strip())
+        if match and (match["module"] or match["name"] in own or match["name"].endswith(_ERROR_ENDINGS)):
+            return match["name"] + match["message"]
+    return None

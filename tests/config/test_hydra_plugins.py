@@ -29,7 +29,7 @@ def app(tmp_path: Path) -> Path:
     """A Hydra app with the project's conf/hydra, which ends in one line."""
     shutil.copytree(HYDRA_CONFIG.parent, tmp_path / "conf/hydra")
     (tmp_path / "conf/app.yaml").write_text("defaults: [_self_, {hydra: default}]\nkind: ok\nsize: 1\ntext: a\n")
-    mistakes = "from imagenet_opt.config.overrides import report_mistakes\nreport_mistakes(main)\n"
+    mistakes = "from imagenet_opt.cli.mistakes import report_mistakes\nreport_mistakes(main)\n"
     (tmp_path / "app.py").write_text(APP.removesuffix("main()\n") + mistakes)
     return tmp_path
 
@@ -72,7 +72,7 @@ def test_errors_of_others_are_told_from_ours() -> None:
     lost = type("FailedJobError", (RuntimeError,), {"__module__": "submitit.core.utils"})
     text = "Job (task=0) failed during processing with trace:\n---\nTraceback\n  x\nimagenet.ConfigError: no key a\n---"
     assert end_of_multirun(lost(text)) == (
-        "Job (task=0) failed during processing with trace: imagenet.ConfigError: no key a"
+        "Job (task=0) failed during processing with trace: ConfigError: no key a"
     )
     assert end_of_multirun(ValueError("No trials are completed yet.")) is not None
     assert end_of_multirun(ValueError("other")) is None and end_of_multirun(RuntimeError("a")) is None

@@ -1,14 +1,13 @@
 """Launchers and sweepers of others (the extra `sweep`): what a recipe may say of them, and what their errors mean."""
 
 import importlib.util
-import re
 from contextlib import suppress
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_opt.config.allowed_targets import leaves
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, last_error_line
 
 INSTALL = 'pip install "imagenet-opt[sweep]"'
 _SUBMITIT, _OPTUNA = "hydra_plugins.hydra_submitit_launcher", "hydra_plugins.hydra_optuna_sweeper"
@@ -32,7 +31,6 @@ _OWN = {
 """What conf/hydra/launcher/slurm.yaml says of the others."""
 _TYPED = ("custom_search_space", "storage")
 """Keys of hydra.sweeper that name code, or a place to write."""
-_ERROR = re.compile(r"(\w+\.)*[A-Z]\w*(Error|Exception|Interrupt|Mismatch|NotFound)\b")
 
 
 def check_plugins(config: DictConfig, overrides: list[str]) -> None:
@@ -97,6 +95,6 @@ def end_of_multirun(error: Exception) -> str | None:
         return "no job of the search ended well"
     if not type(error).__module__.startswith("submitit."):
         return None
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines[1:] if _ERROR.match(line)]
-    return ": ".join([lines[0].rstrip(":"), *told[-1:]])
+    first, _, rest = str(error).strip().partition("\n")
+    reason = last_error_line(rest)
+    return ": ".join([first.rstrip(":"), *([reason] if reason else [])])

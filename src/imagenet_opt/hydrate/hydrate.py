@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from imagenet_opt import machine
 from imagenet_opt.data.index.files import SplitFiles
+from imagenet_opt.data.storage.outage import SparseWarnings, is_out
 from imagenet_opt.data.storage.retry import TRANSIENT, retried
 from imagenet_opt.data.storage.threads import Threads
 from imagenet_opt.errors import ReadTimeout, StorageFailed, printable
@@ -28,11 +29,7 @@ log = logging.getLogger(__name__)
 
 _BLOCK = 2**20
 _NUM_PROBES, _PROBE_SECONDS = 8, 10.0
-_OTHERS = 3
-"""Other files that are tried before one is called bad."""
 _SECONDS_BETWEEN_LOOKS = 0.2
-_QUIET_SECONDS = 1.0
-"""Between two warnings: in an outage hundreds of reads fail together."""
 _SILENCE_SECONDS = 1800.0
 """Without a byte, after which it stops: hundreds of large shards that all come from S3 may answer as late as that."""
 
@@ -159,7 +156,7 @@ class FileReader:
         self._local = threading.local()
         self._open: set[int] = set()
         self._answered_at = time.monotonic()
-        self._quiet_until = 0.0
+        self._warn = SparseWarnings(log)
         self._direct = "(fuse" in machine.mount_of(str(part.files.folder))
 
     def read_each(self, numbers: Iterator[int]) -> None:
@@ -228,25 +225,17 @@ class FileReader:
 
     def _check_storage(self, number: int, reason: str) -> None:
         """Raises StorageFailed unless another file can be read, or has an error of its own."""
-        num = self.part.files.num
-        for other in {(number + i * num // (_OTHERS + 1)) % num for i in range(1, _OTHERS + 1)} - {number}:
-            try:
-                with open(self.part.files.path(other), "rb", buffering=0) as file:
-                    file.read(1)
-                return
-            except OSError as error:
-                if error.errno not in TRANSIENT:
-                    return
+        if not is_out(number, self.part.files.num, self._touch_other):
+            return
         name = _name(self.part.files.path(number))
         raise StorageFailed(
             f"{machine.mount_of(name)} fails: {reason} for {self.patience:g} s, reading {name}, and other files too; "
             "see that the mount is well (ls it), then say the same again: it goes on with what is left"
         )
 
-    def _warn(self, message: str) -> None:
-        if time.monotonic() >= self._quiet_until:
-            self._quiet_until = time.monotonic() + _QUIET_SECONDS
-            log.warning(message)
+    def _touch_other(self, number: int) -> None:
+        with open(self.part.files.path(number), "rb", buffering=0) as file:
+            file.read(1)
 
 
 def _name(path: str) -> str:

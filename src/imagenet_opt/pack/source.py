@@ -4,7 +4,6 @@ import errno
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.storage.outage import is_out
 from imagenet_opt.data.storage.retry import retried
 from imagenet_opt.errors import PackStopped
 
@@ -20,7 +20,6 @@ PATIENCE = 60.0
 """Seconds for which a file is asked for again."""
 _OF_ONE_FILE = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG}
 """Errors that a file has of its own. Any other may be the storage's, which others then show as well."""
-_NUM_OTHERS = 4
 
 
 @dataclass(frozen=True)
@@ -97,21 +96,13 @@ class Source:
         """Raises PackStopped when the error at file i says nothing of that file alone."""
         if not os.path.isdir(self.files.folder):
             what = f"{self.files.folder} went away"
-        elif error.errno not in _OF_ONE_FILE and not self._others_can_be_read(i):
+        elif error.errno not in _OF_ONE_FILE and is_out(i, len(self), self.read_once):
             what = f"{self.place(i)} cannot be read, and others cannot either"
         else:
             return
         raise PackStopped(
             f"{what} ({error.strerror}); bring it back (data.root) and say the same again: it goes on where it stopped"
         ) from error
-
-    def _others_can_be_read(self, i: int) -> bool:
-        others = np.linspace(0, len(self) - 1, _NUM_OTHERS + 1).astype(np.int64)
-        for other in set(others.tolist()) - {i}:
-            with suppress(OSError):
-                self.read_once(other)
-                return True
-        return False
 
 
 def file_index(folder: Path, classes: tuple[str, ...], labels: NDArray[np.int32], names: Iterable[bytes]) -> FileIndex:

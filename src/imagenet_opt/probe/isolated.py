@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import re
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from imagenet_opt import errors
-from imagenet_opt.errors import ImagenetOptError
+from imagenet_opt.errors import ImagenetOptError, last_error_line
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.measuring import end_like_an_error
 
@@ -27,7 +26,6 @@ _ALLOWANCE = 10
 """Times what is timed in it, which such a call may take on top."""
 _CLEAN_UP_SECONDS = 3
 _JOB, _ANSWER, _LOG = "job.pickle", "answer.json", "log.txt"
-_ERROR = re.compile(r"(\w+\.)*(?P<error>\w*(Error|Exception|Interrupt)(:.*|$))")
 
 
 def limit(timed_seconds: float) -> float:
@@ -96,9 +94,8 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 def _why(code: int, output: str) -> str:
     """The last error that the process printed, or how it ended."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    found = [named["error"] for line in lines if (named := _ERROR.match(line))]
     end = f"killed by signal {-code}" if code < 0 else f"ended with status {code}"
-    return (found or [": ".join([end, *lines[-1:]])])[-1]
+    return last_error_line(output) or ": ".join([end, *lines[-1:]])
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ import json
 import logging
 import math
 import os
-import re
 import signal
 import sys
 import threading
@@ -26,7 +25,7 @@ from omegaconf import DictConfig
 
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.hydra_plugins import end_of_multirun
-from imagenet_opt.errors import Preempted
+from imagenet_opt.errors import Preempted, last_error_line
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.sweep.table import JOB, Row, collect_rows, print_table, speed, write_csv
 from imagenet_opt.training.preempted import STATUS, SWEEP_JOB, command, leave
@@ -70,7 +69,6 @@ log = logging.getLogger(__name__)
 _SWEEP_ONLY = ("hydra.sweep", "hydra.run", "hydra.mode", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
 _STOP_SECONDS = 180
 _TAIL_BYTES = 8192
-_ERROR = re.compile(r"(\[rank\d+\]:\s*)?(\w+\.)*[A-Z]\w*[a-z]\w*(:\s|(?<=Error)$)")
 
 handover = Handover()
 
@@ -261,5 +259,4 @@ def _explain(code: int, stderr: str) -> str:
         reason = "out of memory?" if -code == signal.SIGKILL else signal.strsignal(-code)
         return f"killed by signal {-code} ({reason})"
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    errors = [line for line in lines if _ERROR.match(line)]
-    return (errors or lines or [f"exit status {code}, nothing on stderr"])[-1]
+    return last_error_line(stderr) or [f"exit status {code}, nothing on stderr", *lines][-1]

@@ -12,6 +12,7 @@ import numpy as np
 
 from imagenet_opt import machine
 from imagenet_opt.data.storage.concurrency import QUICK_SECONDS
+from imagenet_opt.data.storage.outage import SparseWarnings, is_out
 from imagenet_opt.data.storage.retry import TRANSIENT, retried
 from imagenet_opt.data.storage.store import Indices, Store
 from imagenet_opt.data.storage.threads import Threads
@@ -26,10 +27,6 @@ Run = list[list[Sample]]
 
 CONVOY = 16
 """Quick requests that one task makes."""
-_PROBES = 3
-"""Other samples that are tried before a file is called bad."""
-_QUIET_SECONDS = 1.0
-"""Between two warnings of a process: in an outage hundreds of requests fail together."""
 
 
 class Task:
@@ -71,7 +68,7 @@ class Requests:
         self._threads: Threads | None = None
         self._running: set[Task] = set()
         self._process = os.getpid()
-        self._quiet_until = 0.0
+        self._warn = SparseWarnings(log)
 
     def forked(self) -> bool:
         """Whether what was asked for before is lost: threads do not survive a fork."""
@@ -163,27 +160,14 @@ class Requests:
 
     def _check_storage(self, task: Task, index: int, reason: str) -> None:
         """Raises StorageFailed unless another sample can be read, or has an error of its own."""
-        num = len(self.store)
-        for other in ((index + i * num // (_PROBES + 1)) % num for i in range(1, _PROBES + 1)):
-            try:
-                self._read(task, np.array([other]))
-                return
-            except BadSample:
-                return
-            except OSError as error:
-                if error.errno not in TRANSIENT:
-                    return
+        if not is_out(index, len(self.store), lambda other: self._read(task, np.array([other]))):
+            return
         name = self.store.name(index)
         raise StorageFailed(
             f"{machine.mount_of(name)} fails: {reason} for {self.timeout_seconds / 2:g} s, reading {name}, and other "
             "files too; see that the mount is well (ls it), then start the same command again. To wait longer for it, "
             f"raise data.read_timeout={self.timeout_seconds:g}, of which the half is waited"
         )
-
-    def _warn(self, message: str) -> None:
-        if time.monotonic() >= self._quiet_until:
-            self._quiet_until = time.monotonic() + _QUIET_SECONDS
-            log.warning(message)
 
 
 def _rehearsed(store: Store) -> str:

@@ -12,6 +12,7 @@ from torch import nn
 from imagenet_opt.errors import NonFiniteLoss
 from tests.model.conftest import Images, batches, fit
 
+
 def network() -> nn.Module:
     torch.manual_seed(1)
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(), nn.Linear(16, 3))

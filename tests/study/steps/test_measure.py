@@ -1,4 +1,5 @@
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,20 @@ def test_without_its_first_row_a_study_ends_with_what_to_mend(tmp_path: Path, tu
     outcome = steps_outcome(tmp_path, STEPS, start=["seed=3"])
     with pytest.raises(ConfigError, match=r"first row, start, .*: out of memory; .* python train.py data=demo .*seed"):
         measure_speeds(outcome, Kept(tmp_path), announced)
+
+
+def test_gaps_and_failures_are_told_once_and_at_once(
+    tmp_path: Path, turns: Processes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_gpu = turns.speed
+    monkeypatch.setattr(turns, "speed", lambda words: on_gpu(words) | {"step_seconds": 0.1, "kernel_seconds": 0.05})
+    turns.fails = lambda words, number: number == 2
+    measure_speeds(steps_outcome(tmp_path, STEPS), Kept(tmp_path), lambda what: print(what, file=sys.stderr))
+    first, gain, second, failed, *others = capsys.readouterr().err.splitlines()
+    assert (first, second) == ("round 1 of 2: start", "round 1 of 2: fused")
+    assert "closing the gaps gains 2.00 x at most" in gain
+    assert failed == "fused failed: out of memory"
+    assert others == ["round 1 of 2: freed", "round 2 of 2: freed", "round 2 of 2: start"]
 
 
 @pytest.mark.slow

@@ -140,7 +140,6 @@ def measure_speeds(outcome: Outcome, kept: Kept, announce: Callable[[str], None]
         )
     except _FirstRowFailed as error:
         _end(outcome, str(error))
-    outcome.interrupted = kept.interrupted(SpeedJob)
 
 
 def _end(outcome: Outcome, reason: str) -> None:

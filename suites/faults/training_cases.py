@@ -37,19 +37,11 @@ def loss_diverges(trial: Trial) -> str:
     return _stops_at_nan(trial, "optimizer.lr=1e30")
 
 
-@case("one batch of NaN, stop")
-def nan_stop(trial: Trial) -> str:
+@case("one batch of NaN")
+def nan(trial: Trial) -> str:
     ended = _stops_at_nan(trial, *BAD_BATCH)
     trial.goes_on()
     return f"{ended}; without it goes on, bit-identical"
-
-
-@case("one batch of NaN, skip")
-def nan_skip(trial: Trial) -> str:
-    trial.start(*BAD_BATCH, "model.on_nonfinite=skip").ends(0)
-    assert json.loads((trial.run_folder / "nonfinite.json").read_text()), "nonfinite.json is empty"
-    _finished(trial)
-    return "the step is left out, nonfinite.json"
 
 
 @case("out of memory")

@@ -367,7 +367,7 @@ def test_the_tables_name_what_was_measured_and_what_was_not(report: Report, caps
         "worker resize 100 50 to 200 (97 %) 0.5 s uint8 images of 32 x 32, resized by the workers",
         "worker resize / timm 1.00 0.98 to 1.05 (97 %) no difference",
         "worker resize / torchvision 2.00 2.00 to 2.00 (97 %) faster",
-        "region decode / nvImageCodec alone 0.90 0.90 to 0.90 (97 %) target 0.85: reached",
+        "region decode / nvImageCodec alone 0.90 0.90 to 0.90 (97 %) slower",
         "waits for bytes, ms 10 10",
         "encoded bytes, MB 2.5 2.5",
     ):

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import wandb
 
 from imagenet_opt.cli import study
 from imagenet_opt.cli.study import parse
@@ -13,7 +12,7 @@ from imagenet_opt.display.table import Column, Sheet
 from imagenet_opt.display.terminal_table import about
 from imagenet_opt.errors import ConfigError, RunFolderError
 from imagenet_opt.file_lock import claim
-from imagenet_opt.study.output import log_sheets, write_outputs
+from imagenet_opt.study.output import write_outputs
 from imagenet_opt.study.run import study as run_study
 from imagenet_opt.study.run import tell_busy
 from imagenet_opt.study.steps import measure
@@ -165,25 +164,6 @@ def test_only_what_counts_is_recorded(tmp_path: Path) -> None:
         write_outputs([Sheet("A study", (Column("step"),), ())], request, about("imagenet-opt study"), None)
         recorded[kind] = json.loads((tmp_path / "study.json").read_text()).keys() & {"repeats", "seconds"}
     assert recorded == {"ladder": {"repeats", "seconds"}, "queue": {"repeats"}, "anatomy": {"seconds"}}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("logger", [["logger=csv"], ["logger.wandb.project=mine", "logger.wandb.name=tuesday"]])
-def test_tables_go_to_weights_and_biases_as_configured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None, logger: list[str]
-) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    request = parse(["data=demo", *logger, "--folder", str(tmp_path)]).request
-    sheet = Sheet("A study", (Column("step"), Column("images/s")), (("start", 10.0), ("other", "failed")))
-    write_outputs([sheet], request, about("imagenet-opt study"), None)
-    log_sheets([sheet], request)
-    wandb.teardown()  # until its process has written all
-    (log,) = tmp_path.rglob("run-*.wandb")
-    said = log.read_bytes()
-    assert b"table/0" in said
-    assert all(word in said for word in ([b"mine", b"tuesday"] if logger[1:] else [b"imagenet-opt", b"study ladder"]))
-    (table,) = tmp_path.rglob("*.table.json")
-    assert json.loads(table.read_text())["data"] == [["start", 10.0], ["other", "failed"]]
 
 
 def test_the_page_says_which_code_was_measured(tmp_path: Path) -> None:

@@ -71,9 +71,7 @@ def test_a_parameter_of_a_sweep_may_be_a_number() -> None:
 def test_errors_of_others_are_told_from_ours() -> None:
     lost = type("FailedJobError", (RuntimeError,), {"__module__": "submitit.core.utils"})
     text = "Job (task=0) failed during processing with trace:\n---\nTraceback\n  x\nimagenet.ConfigError: no key a\n---"
-    assert end_of_multirun(lost(text)) == (
-        "Job (task=0) failed during processing with trace: ConfigError: no key a"
-    )
+    assert end_of_multirun(lost(text)) == ("Job (task=0) failed during processing with trace: ConfigError: no key a")
     assert end_of_multirun(ValueError("No trials are completed yet.")) is not None
     assert end_of_multirun(ValueError("other")) is None and end_of_multirun(RuntimeError("a")) is None
 

@@ -6,7 +6,9 @@ from omegaconf import DictConfig
 
 from imagenet_opt.cli.mistakes import report_mistakes
 from imagenet_opt.config.overrides import config_folder
+from imagenet_opt.config.removed_keys import REMOVED
 from imagenet_opt.errors import ImagenetOptError, TooManyBadSamples
+from tests.test_config_keys import FROZEN
 
 DATA = sorted(file.stem for file in (config_folder() / "data").glob("*.yaml"))
 
@@ -48,6 +50,18 @@ def test_a_network_without_a_file_of_its_own_is_still_to_be_had(capsys: pytest.C
 def test_a_word_that_is_mistyped_is_answered_with_those_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no key data.bath_size; did you mean data.batch_size" in said("data.bath_size=4", capsys)
     assert "'experiment': aggressive baseline cifar10 demo" in said("+experiment=agressive", capsys)
+
+
+@pytest.mark.parametrize("word", ["model.on_nonfinite=skip", "+model.on_nonfinite=null"])
+def test_a_removed_key_ends_in_one_line_that_says_what_holds_now(
+    word: str, capsys: pytest.CaptureFixture[str], checked: None
+) -> None:
+    text = said(word, capsys)
+    assert text.startswith("ConfigError: model.on_nonfinite was removed: a run stops at a loss that is not finite; ")
+
+
+def test_no_removed_key_is_a_key() -> None:
+    assert REMOVED.keys().isdisjoint(FROZEN.read_text().splitlines())
 
 
 @pytest.mark.parametrize("name", DATA)

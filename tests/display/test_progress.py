@@ -1,6 +1,8 @@
-"""What is told where there is no terminal."""
+"""What is told of how far a command is."""
 
+import io
 import re
+import sys
 
 import pytest
 
@@ -22,3 +24,22 @@ def test_each_tenth_has_its_rate_and_the_time_that_is_left(
         "reading: 1000 of 1000 files, 25 files/s, 50.0 MB/s",
     ]
     assert not re.search(r"nan|inf", " ".join(lines))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_the_time_left_of_measurements_that_take_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, screen = [0.0], Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr("rich.console.monotonic", lambda: now[0])
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "xterm")
+    with told.announced(10) as announce:
+        for number in range(4):
+            announce(f"round {number} of 10: [start]")
+            now[0] += 60.0
+    assert "round 3 of 10: [start]" in screen.getvalue() and "3/10" in screen.getvalue()
+    assert "0:07:00" in screen.getvalue(), "7 more of 60 s"

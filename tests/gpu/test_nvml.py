@@ -47,8 +47,7 @@ def test_the_state_of_the_device_is_read_while_it_works() -> None:
     work(1.0)
     state = read_gpu(0)
     assert state is not None and state.name in torch.cuda.get_device_name(0)
-    assert state.clock_reasons is not None and state.persistent is not None and state.compute_mode is not None
-    assert state.others is not None
+    assert state.clock_reasons is not None and state.others is not None
 
 
 def test_backward_on_the_device_is_seen_too() -> None:

@@ -51,21 +51,9 @@ def test_a_changed_configuration_is_another_measurement(tmp_path: Path) -> None:
     assert kept.take(Job(()), 0, lambda: 2, config={"lr": 0.2}) == 2
 
 
-def test_a_round_of_two_sessions_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Kept(tmp_path)
-    for name, number in (("a", 0), ("b", 0), ("a", 1)):
-        first.take(Job((name,)), number, lambda: 1)
-    assert first.interrupted(Job) == ()
-    monkeypatch.setattr("imagenet_opt.study.result_cache._SESSION", "another")
-    again = Kept(tmp_path)
-    for name, number in (("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2)):
-        again.take(Job((name,)), number, lambda: 2)
-    assert [told.partition(" was")[0] for told in again.interrupted(Job)] == ["Round 2"]
-
-
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
 def test_who_stops_and_goes_on_is_told_what_is_kept(
-    tmp_path: Path, stop: type[BaseException], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, stop: type[BaseException], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = Kept(tmp_path)
     first.take(Job(("is no turn",)), 0, lambda: 1)
@@ -78,7 +66,6 @@ def test_who_stops_and_goes_on_is_told_what_is_kept(
         first.take(Job(()), 1, lambda: 1)
         raise stop
     assert capsys.readouterr().err == f"stopped; 2 turns are kept in {tmp_path}: the same command goes on\n"
-    monkeypatch.setattr("imagenet_opt.study.result_cache._SESSION", "another")
     again = Kept(tmp_path)
     again.ask({"seconds": 8})
     assert (again.tell_kept(), capsys.readouterr().err) == (2, "2 turns are kept from before: going on\n")
@@ -92,7 +79,7 @@ def test_nothing_is_said_where_nothing_was_measured(tmp_path: Path, capsys: pyte
     kept.take(Job(("is no turn",)), 0, lambda: 1)
     kept.ask({})
     kept.take(Job(()), 0, lambda: 1)
-    assert Kept(tmp_path).tell_kept() == 0, "of this session"
+    assert kept.tell_kept() == 0, "this process measured it"
     assert capsys.readouterr().err == ""
 
 

@@ -71,14 +71,11 @@ def test_only_the_turns_that_are_missing_are_measured(asked: Request) -> None:
     assert more.results == {"a": [10, 11, 12, 13], "b": [20, 21, 22, 23]}
 
 
-def test_what_is_kept_is_said_and_not_announced(
-    asked: Request, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_kept_is_said_and_not_announced(asked: Request, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
         rounds_of({"a": turn(10), "b": turn(20, KeyboardInterrupt())}, asked, int)
     told = capsys.readouterr().err.splitlines()
     assert told[-1] == f"stopped; 2 turns are kept in {asked.folder}: the same command goes on"
-    monkeypatch.setattr("imagenet_opt.study.result_cache._SESSION", "another")
     rounds_of({"a": turn(11, 12), "b": turn(21, 22)}, asked, int)
     assert capsys.readouterr().err.splitlines() == [
         "2 turns are kept from before: going on",

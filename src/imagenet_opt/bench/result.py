@@ -23,7 +23,7 @@ from imagenet_opt.bench.turn import Turn
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.data.loader import store_of
 from imagenet_opt.display.printable import printable
-from imagenet_opt.measure.stats.intervals import LEAST_COVERAGE, Estimate, median_interval, ratio_interval, verdict
+from imagenet_opt.measure.stats.intervals import Estimate, median_interval, ratio_interval, verdict
 from imagenet_opt.measure.stats.rounds import Rounds
 
 _LOOKED_AT = 200
@@ -184,8 +184,6 @@ def write_json(report: Report, file: Path, *, command: list[str]) -> None:
     write_atomically(file, json.dumps(as_json(report, command), indent=2) + "\n")
 
 
-TARGET = 0.85
-"""Share of what nvImageCodec alone decodes that our region decode is to reach."""
 LEAST_SECONDS = 1.0
 """Where turns time less than that, the first and last batches decide."""
 _STAGES = {
@@ -281,15 +279,8 @@ def _ratios(report: Report) -> Table:
     table.add_column("interval", justify="right", no_wrap=True)
     table.add_column()
     for side, other, ratio in report.ratios():
-        says = verdict(ratio) if other in PEERS else _target(ratio)
-        table.add_row(f"{side} / {other}", f"{ratio.median:.2f}", _span(ratio, "{:.2f}"), says)
+        table.add_row(f"{side} / {other}", f"{ratio.median:.2f}", _span(ratio, "{:.2f}"), verdict(ratio))
     return table
-
-
-def _target(ratio: Estimate) -> str:
-    unsure = ratio.coverage < LEAST_COVERAGE or ratio.low < TARGET <= ratio.high
-    outcome = "undecided" if unsure else "reached" if ratio.low >= TARGET else "missed"
-    return f"target {TARGET}: {outcome}"
 
 
 def _span(found: Estimate, number: str) -> str:

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_opt.config.hydra_plugins import INSTALL
 from imagenet_opt.config.overrides import config_folder
+from imagenet_opt.config.removed_keys import explain_removed
 from imagenet_opt.display.printable import printable
 from imagenet_opt.errors import ImagenetOptError, Preempted
 from imagenet_opt.training.preempted import leave
@@ -74,6 +75,8 @@ def _explain(error: Exception) -> str:
     text = " ".join(str(error).partition("Config search path")[0].split())
     if not key or "Could not override" not in text:
         return "; ".join([text, *(hint for group, hint in _HINTS.items() if f"Could not find {group}" in text)])
+    if said := explain_removed(key):
+        return said
     near = difflib.get_close_matches(key, list(_keys(_default_config())), n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else "python train.py --cfg job shows every key"
     return f"there is no key {key}; {hint}"

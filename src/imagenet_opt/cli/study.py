@@ -40,7 +40,6 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   --folder FOLDER     for study.md, study.html and study.json, and for what was measured (default runs/study_NAME)
   --json FILE         write everything that was measured there too
   --apply             of steps: write what was worth it and keeps the loss to conf/experiment/tuned_<host>_study.yaml
-  --wandb             log the tables to Weights & Biases, as logger.wandb.* says
 
 A turn of the ladder takes 10 to 40 s, more with compile: rows x rounds of them make it half an hour or more, then the
 losses. Broken off, the same command goes on after the turns that were measured; anatomy, which has one, begins anew.
@@ -57,7 +56,6 @@ class Options:
 
     request: "Request"
     json: Path | None
-    wandb: bool
 
 
 def main(argv: list[str]) -> None:
@@ -67,7 +65,7 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     begin_measuring()
     from imagenet_opt.display.terminal_table import about, print_sheets
-    from imagenet_opt.study.output import log_sheets, write_outputs
+    from imagenet_opt.study.output import write_outputs
     from imagenet_opt.study.run import prepare, removed_if_empty, study, tell_busy
 
     is_new = not options.request.folder.exists()
@@ -79,8 +77,6 @@ def main(argv: list[str]) -> None:
         sheets = study(options.request)
     print_sheets(sheets)
     write_outputs(sheets, options.request, facts, options.json)
-    if options.wandb:
-        log_sheets(sheets, options.request)
 
 
 def parse(argv: list[str]) -> Options:
@@ -94,7 +90,6 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--apply", action="store_true", default=None)
-    parser.add_argument("--wandb", action="store_true")
     found = parser.parse_intermixed_args(argv)
     for name, (least, most) in LIMITS.items():
         if (value := getattr(found, name)) is not None and not least <= value <= most:
@@ -105,7 +100,7 @@ def parse(argv: list[str]) -> Options:
         raise ConfigError("--apply keeps steps whose loss was compared: give --parity STEPS above 0, or leave it out")
     if found.json is not None:
         check_writable(found.json)
-    return Options(_request(found, shlex.join(["imagenet-opt", "study", *argv])), found.json, found.wandb)
+    return Options(_request(found, shlex.join(["imagenet-opt", "study", *argv])), found.json)
 
 
 def _request(found: Namespace, command: str) -> "Request":

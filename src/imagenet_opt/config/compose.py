@@ -15,6 +15,7 @@ from imagenet_opt.config.allowed_targets import check_targets, is_within, leaves
 from imagenet_opt.config.hydra_plugins import TARGETS as _PLUGINS
 from imagenet_opt.config.hydra_plugins import check_plugins
 from imagenet_opt.config.overrides import complete, config_folder
+from imagenet_opt.config.removed_keys import check_removed
 from imagenet_opt.config.secrets import check_overrides, check_secrets, guard_environment
 from imagenet_opt.errors import ConfigError
 
@@ -75,6 +76,7 @@ class CheckedLoader(ConfigLoaderImpl):
         for part in _ACTED_ON:
             _check_part(plain["hydra"][part], f"hydra.{part}", allowed)
         check_plugins(config, overrides)
+        check_removed(config)
         return config
 
 

@@ -1,10 +1,13 @@
 """How far a command is, on stderr."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
+
+from imagenet_opt.display.printable import printable
 
 
 class Show(Protocol):
@@ -42,19 +45,40 @@ def progress(what: str, unit: str) -> Iterator[Show]:
 
 @contextmanager
 def announced(total: int | None) -> Iterator[Callable[[str], None]]:
-    """A bar on a terminal, a line for each of `total` measurements elsewhere. It yields what is told the next one.
+    """A bar on a terminal, with the elapsed time and the time left; elsewhere a line for each of `total` measurements.
+    It yields what is told the next one.
 
     total: None where nobody knows yet how many there will be.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description:52}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description:52}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     terminal = sys.stderr.isatty()
-    with Progress(*columns, console=Console(stderr=True), disable=not terminal, transient=True) as bar:
+    with Progress(
+        *columns,
+        console=Console(stderr=True),
+        disable=not terminal,
+        transient=True,
+        speed_estimate_period=math.inf,  # one measurement may take minutes
+    ) as bar:
         task = bar.add_task("", total=total, completed=-1)
 
         def announce(what: str) -> None:
+            what = printable(what)
             if not terminal:
                 print(f"measuring: {what}", file=sys.stderr, flush=True)
             bar.update(task, description=what, advance=1)

@@ -80,7 +80,5 @@ _OF_ENVIRONMENT: dict[str, Callable[[Evidence], float | None]] = {
     "gpu_clocks": _of_gpu,
     "gpu_others": _of_gpu,
     "gpu_link": _of_link,
-    "gpu_persistence": lambda seen: 1.0,
-    "gpu_compute_mode": lambda seen: 1.0,
 }
-"""Those of one process; the two last ones cost starts of processes, and no step."""
+"""Those of one process."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
@@ -25,7 +25,7 @@ from imagenet_opt.model.snapshot import Snapshot
 from imagenet_opt.model.steps_ahead import StepsAhead
 from imagenet_opt.model.tally import Tally
 from imagenet_opt.out_of_memory import explained
-from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
+from imagenet_opt.run.logging_step import is_logging_step
 
 _NO_OPTIONS = {"params", "initial_lr", "step"}
 """What a saved group of parameters holds beside the optimizer's options: from torch, the schedule, and timm's Lamb."""
@@ -41,13 +41,12 @@ class Classifier(LightningModule):
     smaller memory changes no recipe (batch norm alone sees fewer images at once). When the device's memory runs out
     it is halved and the step done again; between processes, where all must do the same, the run ends instead.
     max_grad_norm: gradients are scaled down to this norm; None for never.
-    on_nonfinite: "stop" ends the run when a loss is NaN or infinite, seen at the next logging step or before the next
-    checkpoint; "skip" takes such steps back, at most max_skipped_steps in a row, and waits for the device in each step.
+    A loss that is NaN or infinite ends the run at the next logging step or before the next checkpoint.
     set_to_none: after a step gradients are freed; otherwise they are filled with zeros, as PyTorch did before 2.0.
     network_config: plain values from which the network can be built again; kept in the checkpoint.
 
     Logs train/loss, train/acc1 (means since the last logging step) and val/loss, val/acc1 and, of six
-    classes or more, val/acc5 (shares); with "skip" also train/skipped_steps (so far).
+    classes or more, val/acc5 (shares).
 
     Raises NonFiniteLoss, OutOfMemory.
     """
@@ -61,8 +60,6 @@ class Classifier(LightningModule):
         label_smoothing: float = 0.0,
         micro_batch_size: int | None = None,
         max_grad_norm: float | None = None,
-        on_nonfinite: Literal["stop", "skip"] = "stop",
-        max_skipped_steps: int = 20,
         set_to_none: bool = True,
         network_config: dict[str, Any] | None = None,
     ) -> None:
@@ -80,7 +77,7 @@ class Classifier(LightningModule):
         self.max_grad_norm = max_grad_norm
         self.set_to_none = set_to_none
         self.network_config = network_config or {}
-        self.nonfinite = NonFinite(on_nonfinite, max_skipped_steps)
+        self.nonfinite = NonFinite()
         self._seed = torch.initial_seed()
         self._restored_sums: Tensor | None = None
         self._saved_groups: list[dict[str, Any]] | None = None
@@ -150,19 +147,15 @@ class Classifier(LightningModule):
         scheduler: Any = self.lr_schedulers()
         self._before.take()
         losses, logits = self._forward_backward(batch)
-        if self.nonfinite.must_skip(self.trainer.global_step, losses.mean(), batch.indices):
-            self._take_back()
-            optimizer._on_before_step()  # with these two Lightning counts steps, and has no public name for it
-            optimizer._on_after_step()
-        else:
-            self.train_tally.add(losses, logits, batch.labels, batch.valid)
-            with explained("in the optimizer", "lower model.micro_batch_size or end other programs on the device"):
-                optimizer.step()
+        self.nonfinite.watch(self.trainer.global_step, losses.mean(), batch.indices)
+        self.train_tally.add(losses, logits, batch.labels, batch.valid)
+        with explained("in the optimizer", "lower model.micro_batch_size or end other programs on the device"):
+            optimizer.step()
         optimizer.zero_grad(set_to_none=self.set_to_none)
         scheduler.step()
         if is_logging_step(self.trainer):
             self._log_means()
-        elif self.nonfinite.recent.overdue:
+        elif self.nonfinite.overdue:
             self.nonfinite.stop_if_bad()
 
     def _forward_backward(self, batch: Any) -> tuple[Tensor, Tensor]:
@@ -182,25 +175,22 @@ class Classifier(LightningModule):
         return torch.cat(losses), torch.cat(logits)
 
     def _prepare_retry(self, batch: Any) -> None:
-        """Callbacks with an `on_out_of_memory` can give memory back, and see the new `micro_batch_size`."""
-        self._take_back()
+        """Gradients, buffers and random state as before the step.
+
+        Callbacks with an `on_out_of_memory` can give memory back, and see the new `micro_batch_size`.
+        """
+        self.net.zero_grad(set_to_none=True)
+        self._before.restore()
         torch.cuda.empty_cache()
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if hasattr(callback, "on_out_of_memory"):
                 callback.on_out_of_memory(self.trainer, self, batch)
-
-    def _take_back(self) -> None:
-        """Gradients, buffers and random state as before the step."""
-        self.net.zero_grad(set_to_none=True)
-        self._before.restore()
 
     def _log_means(self) -> None:
         self.nonfinite.stop_if_bad()
         means = self.train_tally.read(self._sum_of_processes)
         self.train_tally.reset()
         self.log_dict({f"train/{name}": means[name] for name in ("loss", "acc1")})
-        if self.nonfinite.mode == "skip":
-            log_host_numbers(self, {"train/skipped_steps": self.nonfinite.num_skipped})
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Clips gradients, as Lightning refuses to beside fused optimizers, whose scaled gradients it leaves alone."""
@@ -242,14 +232,13 @@ class Classifier(LightningModule):
         }
         checkpoint["network_config"] = self.network_config
         checkpoint["train_sums"] = self.train_tally.sums
-        checkpoint |= self.micro_batches.state_dict() | self.nonfinite.state_dict()
+        checkpoint |= self.micro_batches.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Called before configure_optimizers, and that before the optimizer's state is restored."""
         self._restored_sums = checkpoint["train_sums"]
         self._saved_groups = checkpoint["optimizer_states"][0]["param_groups"]
         self.micro_batches.load_state_dict(checkpoint)
-        self.nonfinite.load_state_dict(checkpoint)
 
     def _sum_of_processes(self, sums: Tensor) -> Tensor:
         return self.trainer.strategy.reduce(sums, reduce_op="sum")

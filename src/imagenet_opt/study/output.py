@@ -1,21 +1,15 @@
-"""What a study leaves: tables on the terminal, study.md, study.html, study.json and W&B."""
+"""What a study leaves: study.md, study.html and study.json."""
 
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf, open_dict
-
 from imagenet_opt.atomic_file import write_atomically
-from imagenet_opt.config.build import make
-from imagenet_opt.config.compose import composed
-from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.display.page import figure_of, html_of, render_page
 from imagenet_opt.display.table import Sheet
 from imagenet_opt.display.terminal_table import strict_json
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.run.loggers.wandb_logger import finish
 from imagenet_opt.study.request import KINDS, Request
 
 
@@ -55,29 +49,3 @@ def page(sheets: list[Sheet], request: Request, facts: str) -> str:
         facts=facts,
         sheets=list(zip(sheets, plots, strict=True)),
     )
-
-
-def log_sheets(sheets: list[Sheet], request: Request) -> None:
-    """A run of Weights & Biases with the tables and the page, where logger.wandb.* says; offline without a key."""
-    import wandb
-
-    logger = _logger(request)
-    run = logger.experiment
-    panels: dict[str, Any] = {
-        f"table/{number}": wandb.Table(
-            [column.heading for column in sheet.columns], list(map(list, sheet.rows)), allow_mixed_types=True
-        )
-        for number, sheet in enumerate(sheets)
-    }
-    page = (request.folder / "study.html").read_text(encoding="utf-8")
-    run.log({**panels, "study": wandb.Html(page, inject=False, data_is_not_path=True)})
-    finish(logger, exit_code=0)
-
-
-def _logger(request: Request) -> Any:
-    """As the trainer makes it; in the study's folder, and with its name unless there is one. Raises ConfigError."""
-    shipped = OmegaConf.load(config_folder() / "logger/wandb.yaml").wandb
-    options: Any = composed(request.overrides).logger.get("wandb", shipped)
-    with open_dict(options):
-        options.folder, options.name = str(request.folder), options.name or f"study {request.name}"
-    return make(options, "logger.wandb")

@@ -5,8 +5,6 @@ import json
 import os
 import platform
 import sys
-import uuid
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -20,8 +18,6 @@ from imagenet_opt import machine
 from imagenet_opt.errors import ConfigError, printable
 
 FILE = "measured.jsonl"
-_SESSION = uuid.uuid4().hex
-"""Of this process."""
 
 
 class Kept:
@@ -40,18 +36,17 @@ class Kept:
             "gpu": gpu,
         }
         self.answers: dict[str, Any] = {}
-        self._sessions: dict[str, str] = {}
         self._asked: str | None = None
-        self._turns: list[tuple[str, str]] = []  # each with what was asked for, and its session
+        self._turns: list[str] = []  # each as the digest of what was asked for
         self._begins: Callable[[], None] = lambda: None
-        self._taken: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
         found = self.file.read_bytes() if self.file.exists() else b""
         self._is_torn = bool(found) and not found.endswith(b"\n")
         for line in found.splitlines():
             with suppress(ValueError, KeyError, TypeError):  # torn by the end of a process
                 row = json.loads(line)
-                self.answers[row["key"]], self._sessions[row["key"]] = row["answer"], row["session"]
-                self._turns += [(asked, row["session"])] if (asked := row.get("asked")) else []
+                self.answers[row["key"]] = row["answer"]
+                self._turns += [asked] if (asked := row.get("asked")) else []
+        self._num_before = len(self._turns)
 
     def ask(self, asked: object) -> None:
         """What is taken from now on are turns of this: what is the same for all of them, in plain values."""
@@ -59,7 +54,7 @@ class Kept:
 
     def tell_kept(self) -> int:
         """Say on stderr whether turns from before count for what is asked; their number."""
-        before = [asked for asked, session in self._turns if session != _SESSION]
+        before = self._turns[: self._num_before]
         num = before.count(self._asked or "")
         if num:
             _say(f"{_turns(num)} kept from before: going on")
@@ -81,7 +76,7 @@ class Kept:
         try:
             yield
         except (KeyboardInterrupt, SystemExit):
-            if num := sum(asked == self._asked for asked, _ in self._turns):
+            if num := self._turns.count(self._asked or ""):
                 _say(f"stopped; {_turns(num)} kept in {self.file.parent}: the same command goes on")
             raise
 
@@ -93,11 +88,10 @@ class Kept:
         key = self._key(job, number, config)
         if key not in self.answers:
             self._begins()
-            self.answers[key], self._sessions[key] = measure(), _SESSION
-            row = {"key": key, "number": number, "job": asdict(job), "session": _SESSION, "answer": self.answers[key]}
-            self._append(row | {"asked": self._asked})
-            self._turns += [(self._asked, _SESSION)] if self._asked else []
-        self._taken[type(job).__name__, number].add(self._sessions[key])
+            self.answers[key] = measure()
+            row = {"key": key, "number": number, "job": asdict(job), "answer": self.answers[key], "asked": self._asked}
+            self._append(row)
+            self._turns += [self._asked] if self._asked else []
         return self.answers[key]
 
     def has(self, job: Any, number: int, *, config: Any = None) -> bool:
@@ -107,14 +101,6 @@ class Kept:
     def _key(self, job: Any, number: int, config: Any) -> str:
         facts = {"kind": type(job).__name__, "job": asdict(job), "number": number, "config": config}
         return _digest(facts | self.machine)
-
-    def interrupted(self, job: type) -> tuple[str, ...]:
-        """What to say of rounds whose turns of such jobs are not all of one session."""
-        rounds = [number + 1 for (kind, number), some in self._taken.items() if kind == job.__name__ and len(some) > 1]
-        return tuple(
-            f"Round {one} was broken off and finished later: what it compares may have seen the machine in two moods."
-            for one in sorted(rounds)
-        )
 
     def _append(self, row: dict[str, Any]) -> None:
         line = json.dumps(row, default=str).encode() + b"\n"

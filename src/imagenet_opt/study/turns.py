@@ -52,10 +52,6 @@ class KeptTurns(Generic[T]):
         self._numbers[name] += 1
         return self._answer.validate_python(found)
 
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        return self.kept.interrupted(TurnJob)
-
     def _job(self, name: str) -> TurnJob:
         request = self._request
         return TurnJob(request.kind, name, request.options, request.overrides, request.seconds)
@@ -100,7 +96,6 @@ def rounds_of(
         )
     if len(rounds.failures) == len(turns):
         raise ConfigError(f"study={request.name}: {rounds.reasons[0]}")
-    rounds.remarks = kept.remarks
     return rounds
 
 

@@ -15,11 +15,9 @@ HEALTHY = GpuState(
     index=3,
     name="NVIDIA A10G",
     clock_reasons=0,
-    persistent=True,
     others=(),
     link=(4, 16),
     most_link=(4, 16),
-    compute_mode=0,
 )
 
 
@@ -34,9 +32,9 @@ def test_nothing_is_found_in_a_healthy_gpu_busy_or_idle() -> None:
 
 
 def test_what_cannot_be_read_is_not_judged() -> None:
-    assert [found.fired for found in check_gpu(GpuState(index=0, name="a slice"))] == [None] * 5
+    assert [found.fired for found in check_gpu(GpuState(index=0, name="a slice"))] == [None] * 3
     rules = [found.rule for found in check_gpu(None)]
-    assert rules == [found.rule for found in check_gpu(HEALTHY)] and len(set(rules)) == 5
+    assert rules == [found.rule for found in check_gpu(HEALTHY)] and len(set(rules)) == 3
 
 
 @pytest.mark.parametrize(
@@ -64,12 +62,10 @@ def test_beside_heat_the_power_limit_is_raised_on_the_gpu_of_that_index() -> Non
     assert "sudo nvidia-smi -i 3 -pl WATTS" in fired(replace(HEALTHY, clock_reasons=0x24))["gpu_clocks"].commands
 
 
-def test_narrow_and_slow_links_persistence_and_exclusive_mode_are_found() -> None:
+def test_narrow_and_slow_links_are_found() -> None:
     assert list(fired(replace(HEALTHY, link=(4, 8)))) == ["gpu_link"]
     assert list(fired(replace(HEALTHY, link=(3, 16)))) == ["gpu_link"]
     assert list(fired(replace(HEALTHY, link=(1, 4), clock_reasons=1))) == ["gpu_link"]
-    assert list(fired(replace(HEALTHY, persistent=False))) == ["gpu_persistence"]
-    assert "exclusive process" in fired(replace(HEALTHY, compute_mode=3))["gpu_compute_mode"].evidence
 
 
 def test_other_processes_are_named() -> None:
@@ -79,12 +75,12 @@ def test_other_processes_are_named() -> None:
 
 
 def test_whatever_fires_says_what_to_type() -> None:
-    state = replace(HEALTHY, others=((41, "python", 9000),), link=(4, 8), clock_reasons=0x20, persistent=False)
-    assert len(fired(state)) == 4 and all(found.commands for found in fired(state).values())
+    state = replace(HEALTHY, others=((41, "python", 9000),), link=(4, 8), clock_reasons=0x20)
+    assert len(fired(state)) == 3 and all(found.commands for found in fired(state).values())
 
 
 class Driver:
-    """The part of pynvml that is used, of a driver that tells neither its clocks' reasons nor its compute mode."""
+    """The part of pynvml that is used, of a driver that does not tell its clocks' reasons."""
 
     class NVMLError(Exception):
         pass
@@ -95,7 +91,7 @@ class Driver:
     def refuse(self, device: object) -> int:
         raise self.NVMLError("Not Supported")
 
-    nvmlDeviceGetCurrentClocksEventReasons = nvmlDeviceGetComputeMode = refuse
+    nvmlDeviceGetCurrentClocksEventReasons = refuse
 
     def nvmlDeviceGetComputeRunningProcesses(self, device: object) -> list[SimpleNamespace]:
         return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in self.pids]
@@ -104,7 +100,6 @@ class Driver:
         values = {
             "Index": 2,
             "Name": "a GPU",
-            "PersistenceMode": 0,
             "CurrPcieLinkGeneration": 3,
             "CurrPcieLinkWidth": 8,
         }
@@ -114,14 +109,8 @@ class Driver:
 
 def test_the_state_is_filled_as_far_as_the_driver_tells() -> None:
     state = gpu._state(Driver(os.getpid(), os.getppid()), None)
-    assert (state.index, state.name, state.persistent, state.link, state.most_link) == (
-        2,
-        "a GPU",
-        False,
-        (3, 8),
-        (4, 16),
-    )
-    assert state.clock_reasons is None and state.compute_mode is None
+    assert (state.index, state.name, state.link, state.most_link) == (2, "a GPU", (3, 8), (4, 16))
+    assert state.clock_reasons is None
     assert state.others is not None and [pid for pid, *_ in state.others] == [os.getppid()]
 
 

@@ -1,4 +1,5 @@
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,20 @@ def test_without_its_first_row_a_study_ends_with_what_to_mend(tmp_path: Path, tu
         measure_speeds(outcome, Kept(tmp_path), announced)
 
 
+def test_gaps_and_failures_are_told_once_and_at_once(
+    tmp_path: Path, turns: Processes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_gpu = turns.speed
+    monkeypatch.setattr(turns, "speed", lambda words: on_gpu(words) | {"step_seconds": 0.1, "kernel_seconds": 0.05})
+    turns.fails = lambda words, number: number == 2
+    measure_speeds(steps_outcome(tmp_path, STEPS), Kept(tmp_path), lambda what: print(what, file=sys.stderr))
+    first, gain, second, failed, *others = capsys.readouterr().err.splitlines()
+    assert (first, second) == ("round 1 of 2: start", "round 1 of 2: fused")
+    assert "closing the gaps gains 2.00 x at most" in gain
+    assert failed == "fused failed: out of memory"
+    assert others == ["round 1 of 2: freed", "round 2 of 2: freed", "round 2 of 2: start"]
+
+
 @pytest.mark.slow
 def test_where_the_first_row_fails_later_the_rounds_before_count(tmp_path: Path, turns: Processes) -> None:
     """Each round begins with another row; in the third the last one has its turn before the start."""
@@ -53,11 +68,7 @@ def test_where_the_first_row_fails_later_the_rounds_before_count(tmp_path: Path,
     assert len(turns.jobs) == 8 + 5, "what has failed and what was not tried"
 
 
-def test_a_round_that_was_broken_off_goes_on_and_is_told(
-    tmp_path: Path, turns: Processes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is compared in itself, and the machine may have another mood by then."""
-
+def test_a_round_that_was_interrupted_resumes(tmp_path: Path, turns: Processes) -> None:
     def interrupted(words: Words, number: int) -> bool:
         if number == 5:
             raise KeyboardInterrupt
@@ -66,11 +77,8 @@ def test_a_round_that_was_broken_off_goes_on_and_is_told(
     turns.fails = interrupted
     with pytest.raises(KeyboardInterrupt):
         measure_speeds(steps_outcome(tmp_path, STEPS), Kept(tmp_path), announced)
-    monkeypatch.setattr("imagenet_opt.study.result_cache._SESSION", "another")
-    outcome = steps_outcome(tmp_path, STEPS)
-    measure_speeds(outcome, Kept(tmp_path), announced)
-    assert len(turns.jobs) == 5 + 2, "none is measured twice but the one that was broken off"
-    assert [told[:7] for told in sheets(outcome)[0].notes if "broken off" in told] == ["Round 2"]
+    measure_speeds(steps_outcome(tmp_path, STEPS), Kept(tmp_path), announced)
+    assert len(turns.jobs) == 5 + 2, "none is measured twice but the interrupted one"
 
 
 def test_beside_other_steps_all_is_measured_anew(tmp_path: Path, turns: Processes) -> None:
@@ -120,7 +128,7 @@ def test_what_the_start_undoes_and_what_is_nothing_here_is_told_beforehand(
 
 @pytest.mark.slow
 def test_what_comes_is_told_beforehand_and_what_is_kept_afterwards(
-    tmp_path: Path, turns: Processes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, turns: Processes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = ("trainer.accelerator=cpu", f"data.cache_dir={tmp_path}", "data.num_train=64", "data.num_val=10")
     steps = [*STEPS, {"name": "pinned", "needs": "gpu"}]
@@ -138,7 +146,6 @@ def test_what_comes_is_told_beforehand_and_what_is_kept_afterwards(
     coming = "left out, as there is no GPU here: pinned\n3 rows, 2 rounds: 6 turns in processes of their own\n"
     assert beforehand.endswith(coming)
     assert afterwards.endswith(f"\nstopped; 3 turns are kept in {tmp_path}: the same command goes on\n")
-    monkeypatch.setattr("imagenet_opt.study.result_cache._SESSION", "another")
     turns.fails = lambda words, number: False
     run(request)
     beforehand, _, afterwards = capsys.readouterr().err.partition("measuring: ")

@@ -19,13 +19,11 @@ _POWER = 0x04
 _COMMANDS = {0x04: "sudo nvidia-smi -i {index} -pl WATTS", 0x02: "sudo nvidia-smi -i {index} -rac"}
 _LOOK = "nvidia-smi -i {index} -q -d TEMPERATURE,POWER,PERFORMANCE"
 LINK = "pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max"
-_COMPUTE_MODES = {1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
-"""nvmlComputeMode_t; 0 is the default."""
 
 
 def check_gpu(state: GpuState | None) -> list[Finding]:
     """All rules of the GPU. None: there is no GPU, or NVML says nothing of it."""
-    rules = (gpu_clocks, gpu_others, gpu_link, gpu_persistence, gpu_compute_mode)
+    rules = (gpu_clocks, gpu_others, gpu_link)
     if state is None:
         reason = "no CUDA GPU here, or no NVML to ask about it"
         return [Finding(rule.__name__, None, reason, environment=True) for rule in rules]
@@ -87,38 +85,5 @@ def gpu_link(state: GpuState) -> Finding:
         evidence,
         remedy="another slot or riser, the slot's lanes and generation in the BIOS; a virtual machine may show less",
         commands=(f"nvidia-smi -i {state.index} --query-gpu={LINK} --format=csv",),
-        environment=True,
-    )
-
-
-def gpu_persistence(state: GpuState) -> Finding:
-    rule = "gpu_persistence"
-    if state.persistent is None:
-        return Finding(rule, None, f"{state.name} has no persistence mode to tell of", environment=True)
-    if state.persistent:
-        return Finding(rule, False, "persistence mode is on", environment=True)
-    return Finding(
-        rule,
-        True,
-        "persistence mode is off: with no process on the GPU the driver unloads, and each start waits for it",
-        remedy="switch it on; it costs no speed of a running training",
-        commands=(f"sudo nvidia-smi -i {state.index} -pm 1",),
-        environment=True,
-    )
-
-
-def gpu_compute_mode(state: GpuState) -> Finding:
-    rule = "gpu_compute_mode"
-    if state.compute_mode is None:
-        return Finding(rule, None, f"{state.name} does not tell its compute mode", environment=True)
-    mode = _COMPUTE_MODES.get(state.compute_mode)
-    if mode is None:
-        return Finding(rule, False, "compute mode is the default: any process may use the GPU", environment=True)
-    return Finding(
-        rule,
-        True,
-        f"compute mode is {mode}: a second process, as a loader that decodes on the GPU, is refused",
-        remedy="set it to the default where one process is not all that trains",
-        commands=(f"sudo nvidia-smi -i {state.index} -c 0",),
         environment=True,
     )

@@ -41,16 +41,15 @@ class TurnFailed(Exception):
 
 @dataclass
 class Rounds(Generic[T]):
-    """results: by name, one a round until the name failed. failures: by name, why. remarks: what to say of them."""
+    """results: by name, one a round until the name failed. failures: by name, why."""
 
     results: dict[str, list[T]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """A line for each failure, and the remarks."""
-        return (*(f"{name}: {why}" for name, why in self.failures.items()), *self.remarks)
+        """A line for each failure."""
+        return tuple(f"{name}: {why}" for name, why in self.failures.items())
 
 
 def interleave(

@@ -80,17 +80,15 @@ class GpuState:
 
     index: NVML's, which nvidia-smi takes. clock_reasons: bits of nvmlClocksEventReasons. others: pid, name and MiB of
     each other process that computes on it. link, most_link: PCIe generation and lanes, now and at most; the generation
-    falls while the GPU is idle. compute_mode: nvmlComputeMode_t.
+    falls while the GPU is idle.
     """
 
     index: int
     name: str
     clock_reasons: int | None = None
-    persistent: bool | None = None
     others: tuple[tuple[int, str, int], ...] | None = None
     link: tuple[int, int] | None = None
     most_link: tuple[int, int] | None = None
-    compute_mode: int | None = None
 
 
 def read_gpu(cuda_index: int) -> GpuState | None:
@@ -122,11 +120,9 @@ def _state(nvml: Any, device: Any) -> GpuState:
         index=nvml.nvmlDeviceGetIndex(device),
         name=nvml.nvmlDeviceGetName(device),
         clock_reasons=told(lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(device))),
-        persistent=told(lambda: bool(nvml.nvmlDeviceGetPersistenceMode(device))),
         others=told(lambda: _others(nvml, device)),
         link=told(lambda: (generation(device), lanes(device))),
         most_link=told(lambda: (most_generation(device), most_lanes(device))),
-        compute_mode=told(lambda: int(nvml.nvmlDeviceGetComputeMode(device))),
     )
 
 

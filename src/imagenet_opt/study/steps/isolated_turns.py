@@ -31,6 +31,12 @@ def speed_of(job: SpeedJob, number: int, request: Request, kept: Kept) -> Speed:
     return found
 
 
+def num_missing(job: SpeedJob, repeats: int, kept: Kept) -> int:
+    """How many of `repeats` turns were not measured before."""
+    config = plain(job.overrides)
+    return sum(not kept.has(job, number, config=config) for number in range(repeats))
+
+
 def losses_of(job: LossJob, request: Request, kept: Kept, *, timed_seconds: float) -> list[float]:
     """Raises TurnFailed."""
     measure = partial(apart, "losses", job, request, timed_seconds=timed_seconds)

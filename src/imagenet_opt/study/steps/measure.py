@@ -9,6 +9,7 @@ from functools import partial
 from imagenet_opt.config.build import precision_of
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import check_writable_experiments, unwritable
+from imagenet_opt.display.progress import announced
 from imagenet_opt.display.table import Sheet
 from imagenet_opt.errors import ConfigError, printable
 from imagenet_opt.measure.stats.rounds import TurnFailed, interleave
@@ -17,12 +18,11 @@ from imagenet_opt.probe.testbed import Patient
 from imagenet_opt.study.request import Request, checked_options
 from imagenet_opt.study.result_cache import Kept
 from imagenet_opt.study.steps.apply import keep_winners
-from imagenet_opt.study.steps.isolated_turns import plain, speed_of
-from imagenet_opt.study.steps.live import live
+from imagenet_opt.study.steps.isolated_turns import num_missing, plain, speed_of
 from imagenet_opt.study.steps.losses import compare_losses
 from imagenet_opt.study.steps.outcome import Outcome, Speed
 from imagenet_opt.study.steps.plan import Plan, Row, StepsFile, check_rows
-from imagenet_opt.study.steps.table import sheets
+from imagenet_opt.study.steps.table import gaps, sheets
 from imagenet_opt.study.steps.worker import SpeedJob
 
 
@@ -45,14 +45,17 @@ def run(request: Request) -> list[Sheet]:
     first = _job(outcome.plan.rows[0], outcome)
     kept.ask({"job": asdict(first), "config": plain(first.overrides)})
     kept.tell_kept()
-    with kept.told_if_stopped(), live(outcome) as announce:
-        announce = kept.once_measured(announce)
-        measure_speeds(outcome, kept, announce)
-        if request.parity_steps:
-            compare_losses(outcome, kept, announce)
-        if not request.apply:
-            return sheets(outcome)
-        return [*sheets(outcome), keep_winners(outcome, kept, announce)]
+    with kept.told_if_stopped():
+        jobs = [_job(row, outcome) for row in outcome.plan.rows]
+        with announced(sum(num_missing(job, request.repeats, kept) for job in jobs)) as announce:
+            measure_speeds(outcome, kept, kept.once_measured(announce))
+        with announced(None) as announce:
+            announce = kept.once_measured(announce)
+            if request.parity_steps:
+                compare_losses(outcome, kept, announce)
+            if not request.apply:
+                return sheets(outcome)
+            return [*sheets(outcome), keep_winners(outcome, kept, announce)]
 
 
 def begin(request: Request, kept: Kept) -> Outcome:
@@ -99,10 +102,15 @@ def _tell_coming(outcome: Outcome) -> None:
     print(told, file=sys.stderr, flush=True)
 
 
+def _say(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)
+
+
 def measure_speeds(outcome: Outcome, kept: Kept, announce: Callable[[str], None]) -> None:
     """Rounds of all rows; one that fails is a row with its reason, and those after it do without it.
 
-    Where the first row fails measuring ends, with the rounds before. Raises ConfigError if there are none.
+    Failures, and what closing gaps between kernels can gain, are told on stderr at once. Where the first row fails
+    measuring ends, with the rounds before. Raises ConfigError if there are none.
     """
     rows = {row.name: row for row in outcome.plan.rows}
 
@@ -116,8 +124,11 @@ def measure_speeds(outcome: Outcome, kept: Kept, announce: Callable[[str], None]
             outcome.plan.drop(row, first_round=number == 0)
             outcome.failures[row.name] = f"{error}" if number == 0 else f"in round {number + 1}: {error}"
             outcome.speeds.pop(row.name, None)
+            _say(f"{row.name} failed: {outcome.failures[row.name]}")
             raise
         outcome.speeds.setdefault(row.name, []).append(found)
+        if row.step is None and number == 0 and (said := gaps(outcome)):
+            _say(said)
         return found
 
     repeats = outcome.request.repeats
@@ -129,7 +140,6 @@ def measure_speeds(outcome: Outcome, kept: Kept, announce: Callable[[str], None]
         )
     except _FirstRowFailed as error:
         _end(outcome, str(error))
-    outcome.interrupted = kept.interrupted(SpeedJob)
 
 
 def _end(outcome: Outcome, reason: str) -> None:

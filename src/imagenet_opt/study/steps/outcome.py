@@ -15,7 +15,7 @@ class Outcome:
     """speeds: by row, one a round. failures: by row, why. parities: by row, or why its loss was not compared.
 
     losses: by row and seed, the curve. cold: whether full runs read files from storage. ended: why measuring ended
-    early, if it did. interrupted: what to say of rounds that were broken off.
+    early, if it did.
     """
 
     plan: Plan
@@ -26,8 +26,7 @@ class Outcome:
     parities: dict[str, Parity | str] = field(default_factory=dict)
     losses: dict[str, dict[int, list[float]]] = field(default_factory=dict)
     ended: str | None = None
-    interrupted: tuple[str, ...] = ()
 
     def notes(self) -> list[str]:
         """What stands below the table, beside what its numbers mean."""
-        return [*self.plan.notes(), *([self.ended] if self.ended else []), *self.interrupted]
+        return [*self.plan.notes(), *([self.ended] if self.ended else [])]

@@ -1,0 +1,27 @@
+"""Keys of the configuration that were removed, and what to use in their place."""
+
+from omegaconf import DictConfig, OmegaConf
+
+from imagenet_opt.errors import ConfigError
+
+_NONFINITE = (
+    "a run stops at a loss that is not finite; against such losses lower optimizer.lr, or set model.max_grad_norm=1"
+)
+REMOVED = {
+    "model.on_nonfinite": _NONFINITE,
+    "model.max_skipped_steps": _NONFINITE,
+}
+"""Key -> what holds now, and what to use in its place."""
+
+
+def explain_removed(key: str) -> str | None:
+    """One sentence; None for a key that was never there."""
+    return f"{key} was removed: {REMOVED[key]}" if key in REMOVED else None
+
+
+def check_removed(config: DictConfig) -> None:
+    """Raises ConfigError where a recipe, or an override that adds keys, sets a removed key."""
+    for key in REMOVED:
+        group, _, name = key.rpartition(".")
+        if name in (OmegaConf.select(config, group) or {}):
+            raise ConfigError(explain_removed(key))

@@ -101,7 +101,9 @@ def test_an_examination_in_which_experiments_fail_is_kept(
     assert "Not judged: a loader worker was killed; /dev/shm is full (decoding from memory; the loader, files" in said
     assert "CUDA out of memory. Tried to allocate 20.00 GiB (the device alone;" in found.sentence
     assert any(finding.environment and finding.fired is False for finding in found.findings)
-    assert found.facts["profile_estimate"] == 1 and "(estimate); source: our estimate of 780" in found.texts["profile"]
+    assert found.facts.profile_estimate is True and "(estimate); source: our estimate of 780" in str(
+        found.facts.profile
+    )
 
 
 def test_only_what_can_be_set_is_applied(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +145,11 @@ def test_a_cure_is_tried_in_turns_and_kept_if_it_helps(
     wrong = ("rehearse=a10g", *quick, *data)
     found = judge(STORIES["few_workers"])
     (cure,) = (finding for finding in found.findings if finding.fired)
-    found = replace(found, findings=(replace(cure, overrides=("data.num_workers=1",)),), facts={"cached_share": 1.0})
+    found = replace(
+        found,
+        findings=(replace(cure, overrides=("data.num_workers=1",)),),
+        facts=replace(found.facts, cached_share=1.0),
+    )
     tried = apply(found, wrong, seconds=0.3)
     assert len(tried.before) == len(tried.after) == 3 and min(*tried.before, *tried.after) > 0
     assert tried.predicted == found.next_gain

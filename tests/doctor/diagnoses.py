@@ -12,6 +12,7 @@ import numpy as np
 
 from imagenet_opt.doctor.diagnosis import Diagnosis, Finding, Step
 from imagenet_opt.doctor.diagnosis_file import FILE, write_diagnosis
+from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.telemetry.timeline import FOLDER, KINDS, ChunkWriter
 
@@ -65,6 +66,12 @@ READS, PACK, ENVIRONMENT, QUIET, BLIND = (
 )
 
 
+def make_facts(**changes: Any) -> Facts:
+    """Of a machine with 8 CPUs."""
+    plain: dict[str, Any] = {"usable_cpus": 8, "machine_cpus": 8, "num_workers": 8, "prefetch_factor": 2}
+    return Facts(**plain | changes)
+
+
 def make_diagnosis(**changes: Any) -> Diagnosis:
     """A run that waits for storage."""
     seconds = [BATCH_SIZE / RATES[name] for name in ("gpu", "gpu_beside_loader", "full_warm", "full_cold")]
@@ -90,8 +97,11 @@ def make_diagnosis(**changes: Any) -> Diagnosis:
             "cached_share": ((0, 224.0), (0.25, 297.0), (0.5, 441.0), (0.75, 860.0), (1, 21400.0)),
         },
         "phases": {"fetch": 0.87, "copy": 0.004, "forward and backward": 0.31, "callbacks": 0.006, "logging": 0.002},
-        "facts": {"read_seconds": 0.031, "cached_share": 0.0},
-        "texts": {"cold": "200 of 200 files were dropped from the page cache", "storage": "latency bounds it"},
+        "facts": make_facts(
+            cached_share=0.0,
+            cold_evidence="200 of 200 files were dropped from the page cache",
+            storage_evidence="latency bounds it",
+        ),
         "machine": {
             "cpu": "AMD EPYC 7R32",
             "gpu": "NVIDIA A10G",

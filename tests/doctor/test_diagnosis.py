@@ -48,7 +48,7 @@ def test_the_file_says_by_itself_what_was_found(tmp_path: Path) -> None:
 KEYS = {
     *("format", "verdict", "cause", "meaning", "expected", "measured", "efficiency", "unexplained", "confidence"),
     *("next_stage", "next_gain", "findings", "ceilings", "waterfall", "step_seconds", "phases", "curves", "facts"),
-    *("texts", "simulated", "batch_size", "machine", "versions", "config", "command", "date"),
+    *("simulated", "batch_size", "machine", "versions", "config", "command", "date"),
 }
 
 
@@ -69,9 +69,9 @@ def test_without_a_run_nothing_is_called_unexplained() -> None:
     [
         ("", "not a file of imagenet-opt doctor"),
         ("[1, 2]", "not a file of imagenet-opt doctor"),
-        ('{"format": 2}', "not a file of imagenet-opt doctor.*verdict"),
-        ('{"format": 1}', "format 1, expected 2; run imagenet-opt doctor again"),
-        ('{"format": 2, "ceilings": {"gpu": 3}}', "not a file of imagenet-opt doctor"),
+        ('{"format": 3}', "not a file of imagenet-opt doctor.*verdict"),
+        ('{"format": 2}', "format 2, expected 3; run imagenet-opt doctor again"),
+        ('{"format": 3, "ceilings": {"gpu": 3}}', "not a file of imagenet-opt doctor"),
         ("\ud800", "not a file of imagenet-opt doctor"),
     ],
 )

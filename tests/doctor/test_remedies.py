@@ -67,7 +67,7 @@ def test_without_a_folder_there_is_a_place_for_it(config: dict[str, Any]) -> Non
 
 
 def test_shards_are_copied_and_not_packed() -> None:
-    packed = replace(configured(data={"root": "/fsx/packed"}), facts=seen().facts | {"packed": 1.0})
+    packed = replace(configured(data={"root": "/fsx/packed"}), facts=replace(seen().facts, packed=True))
     assert data_place(packed).pack() == "cp -r /fsx/packed /local/disk/packed"
     smaller = data_place(packed).pack("max_side=500")
     assert "/fsx/packed" not in smaller, "which are the images' own folder no longer"
@@ -99,23 +99,23 @@ def test_no_second_kind_of_cuda_graphs_is_prescribed(switches: dict[str, Any], o
     assert ("CUDA graphs" in found.remedy) == bool(overrides)
 
 
-@pytest.mark.parametrize(("resize_on", "has_gpu"), [("device", 1.0), ("worker", 1.0), ("worker", 0.0)])
-def test_the_gpu_is_told_to_resize_where_there_is_one_that_does_not(resize_on: str, has_gpu: float) -> None:
+@pytest.mark.parametrize(("resize_on", "has_gpu"), [("device", True), ("worker", True), ("worker", False)])
+def test_the_gpu_is_told_to_resize_where_there_is_one_that_does_not(resize_on: str, has_gpu: bool) -> None:
     rule = next(rule for rule in RULES if rule.__name__ == "slow_decode")
     slow = STORIES["slow_decode"]
-    facts, texts = slow.facts | {"has_gpu": has_gpu}, slow.texts | {"resize_on": resize_on}
-    found = rule(replace(slow, simulated=None, facts=facts, texts=texts))
-    told = resize_on == "worker" and bool(has_gpu)
+    facts = replace(slow.facts, has_gpu=has_gpu, resize_on=resize_on)
+    found = rule(replace(slow, simulated=None, facts=facts))
+    told = resize_on == "worker" and has_gpu
     assert found.fired and ("resize_on=device" in found.remedy) == bool(found.overrides) == told
 
 
 @pytest.mark.parametrize(
-    ("in_slurm", "command"), [(0.0, "taskset --cpu-list 0-3 "), (1.0, "sbatch --cpus-per-task=4 ")]
+    ("in_slurm", "command"), [(False, "taskset --cpu-list 0-3 "), (True, "sbatch --cpus-per-task=4 ")]
 )
-def test_a_slurm_job_asks_slurm_for_its_cpus(in_slurm: float, command: str) -> None:
+def test_a_slurm_job_asks_slurm_for_its_cpus(in_slurm: bool, command: str) -> None:
     rule = next(rule for rule in RULES if rule.__name__ == "few_cpus")
     few = STORIES["few_cpus"]
-    (found,) = rule(replace(few, facts=few.facts | {"in_slurm": in_slurm})).commands
+    (found,) = rule(replace(few, facts=replace(few.facts, in_slurm=in_slurm))).commands
     assert found.startswith(command)
 
 

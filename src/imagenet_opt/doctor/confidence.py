@@ -5,7 +5,7 @@ from typing import NamedTuple
 from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.doctor.evidence import Evidence, evidence_of
 from imagenet_opt.doctor.symptoms import is_lazy
-from imagenet_opt.doctor.verdict import NOT_MEASURED, is_judged
+from imagenet_opt.doctor.verdict import is_judged
 from imagenet_opt.measure.stats.intervals import LEAST_COVERAGE
 
 EXPLAINED = 0.9
@@ -26,15 +26,15 @@ class Confidence(NamedTuple):
 
 def is_unverified(found: Diagnosis) -> bool:
     """Whether some files that were to be read from storage may have been in memory."""
-    return found.facts.get("cold_verified") == 0
+    return found.facts.cold_verified is False
 
 
 def confidence(found: Diagnosis) -> Confidence:
     if not is_judged(found):
         return Confidence("low", ("there is no verdict",))
     doubts = []
-    if NOT_MEASURED in found.texts:
-        doubts.append(f"not measured: {found.texts[NOT_MEASURED]}")
+    if found.facts.not_measured:
+        doubts.append(f"not measured: {found.facts.not_measured}")
     elif found.cause == "unexplained":
         doubts.append(f"the run gives {found.efficiency:.0%} of what is expected, and no experiment says why")
     elif found.efficiency > 1 / EXPLAINED:
@@ -53,14 +53,14 @@ def confidence(found: Diagnosis) -> Confidence:
         doubts.append(
             "the full run was timed on batches that were made before, and may be slower in the long run; raise --budget"
         )
-    if "cached_share" not in found.facts:
-        why = found.texts.get("cached_share")
+    if found.facts.cached_share is None:
+        why = found.facts.cached_share_method
         doubts.append("whether files are in memory is not known" + (f": {why}" if why else ""))
-    if "kernels" in found.texts:
-        doubts.append(f"gaps between the GPU's kernels count as work: {found.texts['kernels']}")
+    if found.facts.no_kernels_reason:
+        doubts.append(f"gaps between the GPU's kernels count as work: {found.facts.no_kernels_reason}")
     if seen.is_cold and is_unverified(found):
-        doubts.append(f"cold rates are {found.texts.get('cold', 'unverified')}")
-    if seen.is_cold and (passes := found.facts.get("cold_passes", 1.0)) > 1 and (times := _server_gain(seen)) > 1:
+        doubts.append(f"cold rates are {found.facts.cold_evidence or 'unverified'}")
+    if seen.is_cold and (passes := found.facts.cold_passes or 1.0) > 1 and (times := _server_gain(seen)) > 1:
         doubts.append(
             f"the data set is so small that its files were read from storage about {passes:.0f} times, and a second "
             f"reading is {times:.1f} times as fast as a first: the cold rate may be too high; examine a larger "
@@ -72,6 +72,6 @@ def confidence(found: Diagnosis) -> Confidence:
 def _server_gain(seen: Evidence) -> float:
     """How many times as fast files are read again, where some server keeps them; 1 where none does. What is known of a
     lazy mount counts in the verdict."""
-    first, second = seen.fact("first_touch_seconds"), seen.fact("second_touch_seconds")
+    first, second = seen.facts.first_touch_seconds or 0.0, seen.facts.second_touch_seconds
     times = first / second if second else 1.0
     return times if times >= _CACHES and not is_lazy(seen) else 1.0

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.measure.stats.rate import Ceiling
 
 STAGES = {
@@ -80,18 +81,16 @@ class Measurements:
     full run that the main process spent in "fetch", "logging", "checkpoint", "step", "callback NAME", ...
     step_seconds: of each step of the full run. curves: points (x, y) by name: "workers" (workers, images/s decoded from
     memory), "reads_in_flight" (requests in flight, images/s read cold), "reads_in_flight_cached" (the same from
-    memory), "cached_share" (share of the data in the page cache, images/s read). facts, texts: what else was seen, by
-    name. config: the whole one, without secrets.
+    memory), "cached_share" (share of the data in the page cache, images/s read). config: all of it, without secrets.
     """
 
     simulated: str | None
     batch_size: int
     ceilings: Mapping[str, Ceiling]
+    facts: Facts
     step_seconds: tuple[float, ...] = ()
     curves: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     phases: Mapping[str, float] = field(default_factory=dict)
-    facts: Mapping[str, float] = field(default_factory=dict)
-    texts: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_opt.doctor.diagnosis import CAUSES, Diagnosis, Finding, Step
+from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import Ceiling
 
 FILE = "doctor.json"
 
 
-FORMAT = 2
+FORMAT = 3
 
 
 def write_diagnosis(found: Diagnosis, file: Path) -> None:
@@ -55,6 +56,7 @@ def diagnosis_of(plain: Mapping[str, Any]) -> Diagnosis:
         "findings": lambda found: tuple(
             Finding(**finding | {name: tuple(finding[name]) for name in ("overrides", "commands")}) for finding in found
         ),
+        "facts": lambda found: Facts(**found),
         "step_seconds": tuple,
         "curves": lambda found: {name: tuple((x, y) for x, y in points) for name, points in found.items()},
     }

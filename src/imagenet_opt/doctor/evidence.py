@@ -20,25 +20,24 @@ class Evidence(Measurements):
     """Everything that the rules look at. environment: findings that needed no experiment."""
 
     phases: Mapping[str, float]
-    facts: Mapping[str, float]
     environment: tuple[Finding, ...] = ()
 
     @property
     def is_cold(self) -> bool:
         """Whether some of the data is not in the page cache now; what cannot be known counts as not."""
-        return self.facts.get("cached_share", 0.0) < MOSTLY
+        return (self.facts.cached_share or 0.0) < MOSTLY
 
     @property
     def state(self) -> str:
         return "cold" if self.is_cold else "warm"
 
     def lacks(self, needs: Iterable[str]) -> tuple[str, ...]:
-        """Those of the measurements that are not there: keys of `ceilings` or `facts`; "loader", "storage" and "full"
-        are those of the state by which the run is judged."""
+        """Those of the measurements that are not there: keys of `ceilings`; "loader", "storage" and "full" are
+        those of the state by which the run is judged."""
         storage = "storage_cold" if self.is_cold else "storage_cached"
         stages = {"loader": f"loader_{self.state}", "full": f"full_{self.state}", "storage": storage}
         names = (stages.get(name, name) for name in needs)
-        return tuple(name for name in names if name not in self.ceilings and name not in self.facts)
+        return tuple(name for name in names if name not in self.ceilings)
 
     @property
     def gpu(self) -> float:
@@ -72,7 +71,7 @@ class Evidence(Measurements):
         if not self.is_cold or not points:
             return self.storage
         depths, rates = np.log(np.array(points)).T
-        return float(np.exp(np.interp(np.log(max(1.0, self.fact("depth"))), depths, rates)))
+        return float(np.exp(np.interp(np.log(max(1.0, self.facts.requests_in_flight or 0.0)), depths, rates)))
 
     @property
     def _depths(self) -> list[tuple[float, float]]:
@@ -124,10 +123,12 @@ class Evidence(Measurements):
     def first_epoch(self) -> float | None:
         """Images per second of an epoch whose files nobody has touched: requests in flight / seconds of a first touch,
         and not more than later epochs give. None where first touches were not measured."""
-        if not (seconds := self.fact("first_touch_seconds")) or "first_depth" not in self.facts:
+        facts = self.facts
+        if not facts.first_touch_seconds or facts.first_requests_in_flight is None:
             return None
-        images = max(self.fact("first_depth"), self.fact("depth")) * self.facts.get("images_per_request", 1.0)
-        return min(images / seconds, self.measured)
+        in_flight = max(facts.first_requests_in_flight, facts.requests_in_flight or 0.0)
+        images = in_flight * (facts.images_per_request or 1.0)
+        return min(images / facts.first_touch_seconds, self.measured)
 
     @property
     def full(self) -> Ceiling:
@@ -140,9 +141,9 @@ class Evidence(Measurements):
     @property
     def cpu_budget(self) -> float:
         """Images per second at which loader and training process together take all usable CPUs."""
-        workers = min(max(1.0, self.facts["num_workers"]), self.facts["usable_cpus"])
-        cpu_seconds = self.fact("main_cpu_seconds") / self.batch_size + workers / self.decode
-        return self.facts["usable_cpus"] / cpu_seconds
+        workers = min(max(1, self.facts.num_workers), self.facts.usable_cpus)
+        cpu_seconds = (self.facts.main_cpu_seconds or 0.0) / self.batch_size + workers / self.decode
+        return self.facts.usable_cpus / cpu_seconds
 
     @property
     def supply(self) -> float:
@@ -151,7 +152,7 @@ class Evidence(Measurements):
 
     @property
     def expected(self) -> float:
-        if not self.facts["num_workers"]:  # one after the other
+        if not self.facts.num_workers:  # one after the other
             return 1 / (1 / self.gpu + 1 / self.loader)
         return min(self.fed, self.supply)
 
@@ -179,9 +180,6 @@ class Evidence(Measurements):
     def busy_alone(self) -> float:
         """The same with a batch that stays on the device."""
         return min(1.0, self.ceilings["gpu"].facts["device_seconds"] * self.gpu / self.batch_size)
-
-    def fact(self, name: str) -> float:
-        return self.facts.get(name, 0.0)
 
 
 def evidence_of(found: Diagnosis) -> Evidence:

@@ -35,7 +35,7 @@ def most_gain(seen: Evidence) -> float:
 
 def cpus_gain(seen: Evidence, usable: float) -> float:
     """With `usable` CPUs instead of those there are now."""
-    return min(max(1.0, usable / seen.facts["usable_cpus"]), most_gain(seen))
+    return min(max(1.0, usable / seen.facts.usable_cpus), most_gain(seen))
 
 
 def gains_of_environment(seen: Evidence) -> tuple[Finding, ...]:
@@ -57,12 +57,12 @@ def _of_local_data(seen: Evidence) -> float:
 
 
 def _of_cpus(seen: Evidence) -> float:
-    return cpus_gain(seen, seen.facts["machine_cpus"]) if is_short_of_cpu(seen) else 1.0
+    return cpus_gain(seen, seen.facts.machine_cpus) if is_short_of_cpu(seen) else 1.0
 
 
 def _of_gpu(seen: Evidence) -> float | None:
     """By a GPU that does what its kind does, where that is known."""
-    rated = seen.fact("rated_images_per_second")
+    rated = seen.facts.rated_images_per_second
     return gpu_gain(seen, max(seen.gpu, rated)) if rated else None
 
 

@@ -105,7 +105,7 @@ def callbacks_like(seen: Evidence, words: str) -> dict[str, str]:
 
 
 def data_place(seen: Evidence) -> DataPlace:
-    return DataPlace.configured(configured(seen, "data"), packed=bool(seen.fact("packed")))
+    return DataPlace.configured(configured(seen, "data"), packed=seen.facts.packed)
 
 
 def look_at(others: str) -> str:
@@ -128,7 +128,7 @@ def _is_in_force(seen: Evidence, key: str, value: str) -> bool:
     there, said = _node(seen.config, key)
     name = key.rpartition(".")[2]
     found = [said] if there else []
-    found += [known[name] for known in (seen.facts, seen.texts) if name in known]
+    found += [getattr(seen.facts, name)] if hasattr(seen.facts, name) else []
     return value in [_text(one) for one in found]
 
 

@@ -27,7 +27,7 @@ def is_starved(seen: Evidence) -> bool:
 
 def is_ample(seen: Evidence) -> bool:
     """Whether the loader gives enough on average; without workers it never does, as training waits for it then."""
-    return bool(seen.facts["num_workers"]) and seen.supply >= AMPLE * seen.gpu_beside_loader
+    return bool(seen.facts.num_workers) and seen.supply >= AMPLE * seen.gpu_beside_loader
 
 
 def is_slow_reading(seen: Evidence) -> bool:
@@ -52,13 +52,13 @@ def is_crowded(seen: Evidence) -> bool:
 
 def has_neighbours(seen: Evidence) -> bool:
     """Whether others' processes take much of the CPUs."""
-    return seen.fact("others_cpus") >= OTHERS_SHARE * seen.facts["usable_cpus"]
+    return (seen.facts.others_cpus or 0.0) >= OTHERS_SHARE * seen.facts.usable_cpus
 
 
 def is_lazy(seen: Evidence) -> bool | None:
     """Whether files come from behind the mount at first touch; None where too few were touched to know."""
-    if "lazy" in seen.facts:
-        return bool(seen.facts["lazy"])
+    if seen.facts.lazy is not None:
+        return seen.facts.lazy
     return True if released(seen) else None
 
 
@@ -98,4 +98,4 @@ def _stalls(seen: Evidence) -> bool:
 
 
 def _is_cpu_of_reads(seen: Evidence) -> bool:
-    return seen.texts.get("storage_bound") == "cpu"
+    return seen.facts.storage_bound == "cpu"

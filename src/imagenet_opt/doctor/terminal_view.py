@@ -31,9 +31,9 @@ def print_diagnosis(found: Diagnosis, console: Console) -> None:
     console: with `markup=False, highlight=False`, and a width of 80 at least.
     """
     console.print(_verdict(found), _ceilings(found, console), Text())
-    for name in ("first_touch", "storage", "memory"):
-        if name in found.texts:
-            console.print(Text(printable(f"files: {found.texts[name]}"), style="dim"), Text())
+    facts = found.facts
+    for evidence in filter(None, (facts.first_touch_evidence, facts.storage_evidence, facts.memory_evidence)):
+        console.print(Text(printable(f"files: {evidence}"), style="dim"), Text())
     fired = [finding for finding in found.findings if finding.fired]
     fired.sort(key=lambda one: (one.rule != found.cause, -(one.gain or 0)))
     for finding in fired:
@@ -51,7 +51,7 @@ def _verdict(found: Diagnosis) -> Panel:
     style = "green" if found.cause == "healthy" else "red"
     title = meaning(found)
     if found.simulated:
-        estimate = " (estimate)" if found.facts.get("profile_estimate") else ""
+        estimate = " (estimate)" if found.facts.profile_estimate else ""
         title = printable(f"simulated: {found.simulated}{estimate}")
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
@@ -75,11 +75,11 @@ def _facts(found: Diagnosis) -> list[tuple[str, str]]:
         rows.append(("expected", f"{rate(found.expected)}; the run reaches {found.efficiency:.0%} of it"))
     if found.unexplained is not None:
         rows.append(("unexplained", str(gap(found))))
-    if (busy := found.facts.get("accelerator_utilization")) is not None:
+    if (busy := found.facts.accelerator_utilization) is not None:
         word = "pass" if busy >= BUSY_ENOUGH else "fail"
         rows.append(("accelerator utilisation", f"{busy:.1%}; MLPerf Storage asks for {BUSY_ENOUGH:.0%}: {word}"))
-    if "profile" in found.texts:
-        rows.append((f"profile {printable(found.simulated or '')}", printable(found.texts["profile"])))
+    if found.facts.profile is not None:
+        rows.append((f"profile {printable(found.simulated or '')}", printable(found.facts.profile)))
     if found.next_gain is not None:
         when = "faster GPU" if found.cause == "healthy" else "if mended"
         mended = rate_in_trouble(evidence_of(found)) * found.next_gain

@@ -14,10 +14,9 @@ from imagenet_opt.doctor.symptoms import is_lazy_at_first
 
 Rule = Callable[[Evidence], Finding]
 
-NEEDS = ("gpu", "gpu_beside_loader", "loader", "decode_all", "full", "num_workers", "usable_cpus")
+NEEDS = ("gpu", "gpu_beside_loader", "loader", "decode_all", "full")
 """What each verdict rests on, beside what its rule needs."""
 _READS = (*NEEDS, "storage")
-_CPUS = (*_READS, "prefetch_factor", "machine_cpus")
 RULES: Mapping[Rule, tuple[str, ...]] = {
     slow_gpu: ("gpu",),
     checkpoint_stall: NEEDS,
@@ -27,14 +26,14 @@ RULES: Mapping[Rule, tuple[str, ...]] = {
     lazy_mount: _READS,
     storage_bandwidth: _READS,
     storage_latency: _READS,
-    small_prefetch: (*_READS, "prefetch_factor"),
+    small_prefetch: _READS,
     slow_copy: NEEDS,
-    busy_neighbour: (*_READS, "prefetch_factor"),
-    few_workers: _CPUS,
-    few_cpus: _CPUS,
-    slow_decode: _CPUS,
-    launch_bound: _CPUS,
-    contention: _CPUS,
+    busy_neighbour: _READS,
+    few_workers: _READS,
+    few_cpus: _READS,
+    slow_decode: _READS,
+    launch_bound: _READS,
+    contention: _READS,
 }
 """Rule -> the measurements without which it cannot be looked at, as `Evidence.lacks` knows them."""
 
@@ -143,7 +142,7 @@ def rate_in_trouble(seen: Evidence) -> float:
 
 def _says(seen: Evidence, cause: str, gain: float | None) -> str:
     """What the run gives, against what."""
-    device = f"the simulated {seen.simulated}" if seen.simulated else "the GPU" if seen.fact("has_gpu") else "the CPU"
+    device = f"the simulated {seen.simulated}" if seen.simulated else "the GPU" if seen.facts.has_gpu else "the CPU"
     if cause == "healthy":
         return f"{device} computes {seen.busy:.0%} of the time, {seen.measured:.0f} img/s"
     if cause == "unexplained":
@@ -155,10 +154,6 @@ def _says(seen: Evidence, cause: str, gain: float | None) -> str:
     return f"{seen.measured:.0f} of a possible {gain * seen.measured:.0f} img/s"
 
 
-NOT_MEASURED = "not_measured"
-"""Key of the text that names the experiments that failed, and why."""
-
-
 def conclude(seen: Evidence) -> Diagnosis:
     """The verdict; without what it rests on a diagnosis that is none (`is_judged`), with all that was measured.
 
@@ -167,12 +162,12 @@ def conclude(seen: Evidence) -> Diagnosis:
     missing = seen.lacks(NEEDS)
     if not missing:
         return judge(seen)
-    if NOT_MEASURED not in seen.texts:
+    if seen.facts.not_measured is None:
         raise KeyError(f"no {', '.join(missing)}, though no experiment failed")
     shared = {field.name: getattr(seen, field.name) for field in fields(Measurements)}
     rates = [ceiling.images_per_second for ceiling in seen.ceilings.values()]
     return Diagnosis(
-        sentence=f"Not judged: {seen.texts[NOT_MEASURED]}",
+        sentence=f"Not judged: {seen.facts.not_measured}",
         cause="unexplained",
         expected=min(rates, default=0.0),
         measured=0.0,

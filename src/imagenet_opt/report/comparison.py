@@ -127,7 +127,8 @@ def _numbers(record: Record) -> dict[str, float]:
     verdict = {"measured images/s": found.measured, "expected images/s": found.expected, "efficiency": found.efficiency}
     known = verdict if is_judged(found) else {}
     phases = {f"{name}, seconds of a step": seconds for name, seconds in found.phases.items()}
-    return known | phases | dict(found.facts) | dict(record.summary)
+    facts = {name: value for name, value in found.facts.known().items() if not isinstance(value, str)}
+    return known | phases | facts | dict(record.summary)
 
 
 def _numbers_rows(mine: Mapping[str, float], other: Mapping[str, float], shape: str) -> list[Row]:

@@ -42,7 +42,7 @@ def rates(found: Diagnosis) -> dict[str, float]:
 
 def epoch(rate: float, found: Diagnosis, price_per_hour: float | None) -> str:
     """How long one takes, and what it costs."""
-    images = found.facts.get("num_samples", IMAGENET_IMAGES)
+    images = found.facts.num_samples or IMAGENET_IMAGES
     hours = images / rate / 3600
     price = "" if price_per_hour is None else f", ${price_per_hour * hours:,.2f}"
     return f"{_duration(hours)}{price} an epoch of {images:,.0f}"

@@ -127,7 +127,7 @@ def about(record: Record) -> Mapping[str, list[tuple[str, str]]]:
     if found is not None:
         known = {"Machine": found.machine, "Versions": found.versions, "How sure it is": _certainty(found)}
         known |= {"The cure, tried": found.trial or {}}
-        known |= {"Measured beside": found.facts, "Seen beside": found.texts}
+        known |= {"Measured beside the stages": found.facts.known()}
     known |= {"Summary of the run": record.summary, "Configuration": record.config}
     return {name: [(key, show(value)) for key, value in leaves(facts)] for name, facts in known.items()}
 

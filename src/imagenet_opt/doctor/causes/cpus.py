@@ -20,23 +20,23 @@ from imagenet_opt.doctor.symptoms import (
 
 
 def busy_neighbour(seen: Evidence) -> Finding:
-    usable, others = seen.facts["usable_cpus"], seen.fact("others_cpus")
+    usable, others = seen.facts.usable_cpus, seen.facts.others_cpus or 0.0
     other = is_slow_reading(seen) or stalls(seen) or host_sync(seen).fired or small_prefetch(seen).fired
     fired = has_neighbours(seen) and seen.busy < BUSY_ENOUGH and not other
     return Finding(
         "busy_neighbour",
         fired,
-        f"other processes take {others:.1f} of {usable:.0f} usable CPUs: {seen.texts.get('others', 'none that shows')}",
+        f"other processes take {others:.1f} of {usable} usable CPUs: {seen.facts.others_names or 'none that shows'}",
         "end or move them, or ask for CPUs of your own",
-        commands=(look_at(seen.texts.get("others", "")),),
+        commands=(look_at(seen.facts.others_names or ""),),
         gain=min(usable / max(0.1, usable - others), most_gain(seen)) if fired else None,
     )
 
 
 def few_workers(seen: Evidence) -> Finding:
-    workers, usable = seen.facts["num_workers"], max(1.0, seen.facts["usable_cpus"])
+    workers, usable = seen.facts.num_workers, max(1, seen.facts.usable_cpus)
     most = max((rate for count, rate in seen.curves.get("workers", ()) if count > workers), default=0.0)
-    together = usable / (seen.fact("main_cpu_seconds") / seen.batch_size + usable / most) if most else 0.0
+    together = usable / ((seen.facts.main_cpu_seconds or 0.0) / seen.batch_size + usable / most) if most else 0.0
     fired = (
         is_short_of_cpu(seen)
         and not busy_neighbour(seen).fired
@@ -44,34 +44,34 @@ def few_workers(seen: Evidence) -> Finding:
         and most * SLOWER > seen.decode
         and together * SLOWER > seen.measured
     )
-    words = "1 loader worker decodes" if workers == 1 else f"{workers:.0f} loader workers decode"
+    words = "1 loader worker decodes" if workers == 1 else f"{workers} loader workers decode"
     return Finding(
         "few_workers",
         fired,
-        f"{words} {seen.decode:.0f} img/s; {usable:.0f} usable CPUs" + (f" would decode {most:.0f}" if most else ""),
+        f"{words} {seen.decode:.0f} img/s; {usable} usable CPUs" + (f" would decode {most:.0f}" if most else ""),
         "one worker a usable CPU",
-        overrides=(f"data.num_workers={usable:.0f}",),
+        overrides=(f"data.num_workers={usable}",),
         gain=max(1.0, min(together / seen.measured, most_gain(seen))) if fired else None,
     )
 
 
 def few_cpus(seen: Evidence) -> Finding:
-    usable, there = seen.facts["usable_cpus"], seen.facts["machine_cpus"]
-    limit = seen.texts.get("cpu_limit", "no limit")
+    usable, there = seen.facts.usable_cpus, seen.facts.machine_cpus
+    limit = seen.facts.cpu_limit or "no limit"
     others = busy_neighbour(seen).fired or few_workers(seen).fired
     fired = is_short_of_cpu(seen) and usable < there and not others
     return Finding(
         "few_cpus",
         fired,
-        f"the job may use {usable:.0f} of the machine's {there:.0f} CPUs ({limit})",
+        f"the job may use {usable} of the machine's {there} CPUs ({limit})",
         "ask for all of them",
-        commands=(more_cpus(limit, int(there), in_slurm=bool(seen.fact("in_slurm"))),),
+        commands=(more_cpus(limit, there, in_slurm=seen.facts.in_slurm),),
         gain=cpus_gain(seen, there) if fired else None,
     )
 
 
 def slow_decode(seen: Evidence) -> Finding:
-    pixels = seen.fact("megapixels")
+    pixels = seen.facts.megapixels or 0.0
     others = (busy_neighbour, few_workers, few_cpus)
     fired = (
         is_starved(seen)
@@ -79,11 +79,10 @@ def slow_decode(seen: Evidence) -> Finding:
         and not is_ample(seen)
         and not any(rule(seen).fired for rule in others)
     )
-    usable = seen.facts["usable_cpus"]
-    says = f"workers on all {usable:.0f} usable CPUs decode {seen.decode:.0f} img/s of {pixels:.1f} MP"
+    says = f"workers on all {seen.facts.usable_cpus} usable CPUs decode {seen.decode:.0f} img/s of {pixels:.1f} MP"
     reads = f", and one process reads {seen.storage:.0f} img/s, its CPU busy" if is_reading_on_cpu(seen) else ""
-    device = seen.simulated or seen.fact("has_gpu")
-    here = bool(device) and seen.texts.get("resize_on") == "worker"
+    device = seen.simulated or seen.facts.has_gpu
+    here = bool(device) and seen.facts.resize_on == "worker"
     resize = "let the GPU resize (data.resize_on=device), " if here else ""
     return Finding(
         "slow_decode",
@@ -96,11 +95,11 @@ def slow_decode(seen: Evidence) -> Finding:
 
 
 def contention(seen: Evidence) -> Finding:
-    workers = int(seen.facts["num_workers"])
+    workers = seen.facts.num_workers
     others = (busy_neighbour, few_workers, few_cpus, slow_decode)
     fired = is_crowded(seen) and not any(rule(seen).fired for rule in others)
     fewer = (f"data.num_workers={workers - 1}",) if workers > 1 else ()
-    one_more = f"#SBATCH --cpus-per-task={seen.facts['usable_cpus'] + 1:.0f}"
+    one_more = f"#SBATCH --cpus-per-task={seen.facts.usable_cpus + 1}"
     return Finding(
         "contention",
         fired,

@@ -15,7 +15,7 @@ _RECORD = "imagenet-opt doctor --record-profile keeps what a GPU does when all i
 
 
 def slow_gpu(seen: Evidence) -> Finding:
-    rated = seen.fact("rated_images_per_second")
+    rated = seen.facts.rated_images_per_second
     if not rated:
         return Finding("slow_gpu", None, "how fast a GPU of this kind should be is not known here", _RECORD)
     fired = seen.gpu < SLOWER * rated and seen.busy_alone >= BUSY_ENOUGH
@@ -24,17 +24,17 @@ def slow_gpu(seen: Evidence) -> Finding:
         fired,
         f"alone it trains {seen.gpu:.0f} of the {rated:.0f} img/s that its kind does",
         "look for throttled clocks, other processes on the GPU, float32 instead of mixed precision",
-        overrides=("trainer.precision=mixed",) if seen.texts.get("precision") in ("32", "32-true") else (),
+        overrides=("trainer.precision=mixed",) if seen.facts.precision in ("32", "32-true") else (),
         commands=("nvidia-smi -q -d PERFORMANCE,CLOCK",),
         gain=gpu_gain(seen, rated) if fired else None,
     )
 
 
 def launch_bound(seen: Evidence) -> Finding:
-    if "kernels" in seen.texts:
-        return Finding("launch_bound", None, seen.texts["kernels"])
+    if seen.facts.no_kernels_reason:
+        return Finding("launch_bound", None, seen.facts.no_kernels_reason)
     # What slows down the host itself, or for a moment only, is not its launches: the full run would show them too.
-    is_idle = max(seen.busy_alone, seen.busy) < BUSY_ENOUGH and seen.fact("waits_per_step") < ORDINARY_WAITS
+    is_idle = max(seen.busy_alone, seen.busy) < BUSY_ENOUGH and (seen.facts.waits_per_step or 0.0) < ORDINARY_WAITS
     fired = is_idle and not has_neighbours(seen) and not few_cpus(seen).fired
     graphed = _has_graphs(seen)
     compiled = ("callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=reduce-overhead")
@@ -59,7 +59,7 @@ def slow_copy(seen: Evidence) -> Finding:
     slow = seen.with_copy(seen.computes) < SLOWER * seen.computes
     fired = slow and seen.busy < BUSY_ENOUGH and not is_starved(seen)
     how = "" if seen.is_overlapped else f", and training waits for it (data.copies={configured(seen, 'data.copies')})"
-    smaller = ("data.resize_on=device",) if seen.texts.get("resize_on") == "worker" else ()
+    smaller = ("data.resize_on=device",) if seen.facts.resize_on == "worker" else ()
     return Finding(
         "slow_copy",
         fired,

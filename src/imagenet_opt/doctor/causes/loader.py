@@ -26,10 +26,10 @@ _LEAST_GAIN = 1.05
 
 
 def lazy_mount(seen: Evidence) -> Finding:
-    first, second = seen.fact("first_touch_seconds"), seen.fact("second_touch_seconds")
+    first, second = seen.facts.first_touch_seconds or 0.0, seen.facts.second_touch_seconds or 0.0
     lazy, data = is_lazy(seen), data_place(seen)
     if lazy is None:
-        return Finding("lazy_mount", None, f"could not be looked at: {seen.texts.get('first_touch', 'not tried')}")
+        return Finding("lazy_mount", None, f"could not be looked at: {seen.facts.first_touch_evidence or 'not tried'}")
     at_first, slow = is_lazy_at_first(seen), is_slow_reading(seen)
     touches = f"files take {1000 * first:.0f} ms at their first touch, {1000 * second:.0f} ms at their second"
     if at_first and seen.first_epoch is not None:
@@ -38,7 +38,7 @@ def lazy_mount(seen: Evidence) -> Finding:
     return Finding(
         "lazy_mount",
         fired,
-        touches if "lazy" in seen.facts else released(seen),
+        touches if seen.facts.lazy is not None else released(seen),
         f"fetch every file once before training, or {_NEARER[data.packed]}",
         commands=(data.hydrate(), data.pack()),
         gain=first_epoch_gain(seen) if at_first else loader_gain(seen, seen.decode) if fired else None,
@@ -46,8 +46,8 @@ def lazy_mount(seen: Evidence) -> Finding:
 
 
 def storage_bandwidth(seen: Evidence) -> Finding:
-    rate, data = seen.storage * seen.fact("mb_per_image"), data_place(seen)
-    fired = is_slow_reading(seen) and not is_lazy(seen) and seen.texts.get("storage_bound") == "bandwidth"
+    rate, data = seen.storage * (seen.facts.mb_per_image or 0.0), data_place(seen)
+    fired = is_slow_reading(seen) and not is_lazy(seen) and seen.facts.storage_bound == "bandwidth"
     return Finding(
         "storage_bandwidth",
         fired,
@@ -59,8 +59,8 @@ def storage_bandwidth(seen: Evidence) -> Finding:
 
 
 def storage_latency(seen: Evidence) -> Finding:
-    late, deep = seen.fact("storage_latency_seconds"), seen.fact("depth")
-    fired = is_slow_reading(seen) and not is_lazy(seen) and seen.texts.get("storage_bound") != "bandwidth"
+    late, deep = seen.facts.storage_latency_seconds or 0.0, seen.facts.requests_in_flight or 0.0
+    fired = is_slow_reading(seen) and not is_lazy(seen) and seen.facts.storage_bound != "bandwidth"
     overrides, data = _deeper(seen), data_place(seen)
     pauses = f", with pauses of up to {seen.longest_gap:.1f} s" if seen.longest_gap >= STALL_SECONDS else ""
     near = _NEARER[data.packed]
@@ -78,7 +78,7 @@ def storage_latency(seen: Evidence) -> Finding:
 
 
 def small_prefetch(seen: Evidence) -> Finding:
-    ahead, workers = seen.facts["prefetch_factor"], max(1.0, seen.facts["num_workers"])
+    ahead, workers = seen.facts.prefetch_factor, max(1, seen.facts.num_workers)
     gap = seen.longest_gap
     is_enough = is_ample(seen) or (not is_slow_reading(seen) and not is_short_of_cpu(seen))
     helps = stall_gain(seen) >= _LEAST_GAIN
@@ -87,9 +87,9 @@ def small_prefetch(seen: Evidence) -> Finding:
         "small_prefetch",
         fired,
         f"the loader gives {seen.loader:.0f} img/s on average, with pauses of up to {1000 * gap:.0f} ms; "
-        f"{ahead:.0f} batches a worker are made ahead",
+        f"{ahead} batches a worker are made ahead",
         "more batches ahead",
-        overrides=(f"data.prefetch_factor={max(4 * int(ahead), math.ceil(1.5 * gap / seen.step / workers))}",),
+        overrides=(f"data.prefetch_factor={max(4 * ahead, math.ceil(1.5 * gap / seen.step / workers))}",),
         gain=stall_gain(seen) if fired else None,
     )
 
@@ -99,6 +99,6 @@ def _deeper(seen: Evidence) -> tuple[str, ...]:
     depth, rate = seen.best_depth
     if SLOWER * rate <= seen.storage_at_depth:
         return ()
-    follows = seen.texts.get("reads_in_flight") == "auto"
-    number = math.ceil(depth / max(1.0, seen.facts["num_workers"]))
+    follows = seen.facts.reads_in_flight == "auto"
+    number = math.ceil(depth / max(1, seen.facts.num_workers))
     return (f"data.reads_in_flight={number if follows else 'auto'}",)

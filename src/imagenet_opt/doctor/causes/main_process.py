@@ -13,8 +13,8 @@ _OWN_CHECKPOINT = "callbacks.checkpoint"
 
 
 def host_sync(seen: Evidence) -> Finding:
-    per_step = seen.fact("waits_per_step")
-    where = seen.texts.get("waits", "nowhere")
+    per_step = seen.facts.waits_per_step or 0.0
+    where = seen.facts.waits_places or "nowhere"
     stalls = slow_logging(seen).fired or checkpoint_stall(seen).fired
     fired = per_step >= ORDINARY_WAITS and seen.busy < BUSY_ENOUGH and not is_starved(seen) and not stalls
     return Finding(
@@ -33,7 +33,7 @@ def slow_logging(seen: Evidence) -> Finding:
         "slow_logging",
         "logging",
         "log less often, or to a faster place",
-        (f"trainer.log_every_n_steps={10 * int(seen.facts.get('log_every_n_steps', 20))}",),
+        (f"trainer.log_every_n_steps={10 * (seen.facts.log_every_n_steps or 20)}",),
     )
 
 

@@ -11,7 +11,8 @@ from hydra import compose, initialize_config_dir
 from imagenet_opt.cli.doctor import HELP, main, parse, write
 from imagenet_opt.config.overrides import complete
 from imagenet_opt.doctor.apply import Trial, apply, cure_of, write_experiment
-from imagenet_opt.doctor.diagnosis import CAUSES, STAGES, Finding
+from imagenet_opt.doctor.causes.cause import CAUSES
+from imagenet_opt.doctor.diagnosis import STAGES, Finding
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis
 from imagenet_opt.doctor.verdict import judge
 from imagenet_opt.errors import ConfigError, WorkerDied

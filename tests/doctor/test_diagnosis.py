@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from imagenet_opt.doctor.diagnosis import CAUSES, Diagnosis, Finding
+from imagenet_opt.doctor.causes.cause import CAUSES
+from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis, write_diagnosis
 from imagenet_opt.errors import ConfigError
 from tests.doctor.diagnoses import make_diagnosis
@@ -37,7 +38,7 @@ def test_the_file_says_by_itself_what_was_found(tmp_path: Path) -> None:
     write_diagnosis(found, tmp_path / "doctor.json")
     plain = json.loads((tmp_path / "doctor.json").read_text())
     assert plain["verdict"] == found.sentence
-    assert plain["meaning"] == CAUSES["storage_latency"]
+    assert plain["meaning"] == CAUSES["storage_latency"].meaning
     assert plain["unexplained"] == pytest.approx(1 - 212 / 221)
     assert plain["confidence"] == {"level": "high", "doubts": []}
     assert plain["efficiency"] == pytest.approx(212 / 221)

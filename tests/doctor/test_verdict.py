@@ -9,14 +9,15 @@ import pytest
 from rich.console import Console
 
 from imagenet_opt.doctor import examination, reading
+from imagenet_opt.doctor.causes.cause import CAUSES
 from imagenet_opt.doctor.confidence import confidence
-from imagenet_opt.doctor.diagnosis import CAUSES, Finding
+from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis, write_diagnosis
 from imagenet_opt.doctor.evidence import Evidence, evidence_of
 from imagenet_opt.doctor.explanation import explanation, gap, least_stage
 from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.doctor.terminal_view import print_diagnosis
-from imagenet_opt.doctor.verdict import HEADS, RULES, conclude, is_judged, judge, look
+from imagenet_opt.doctor.verdict import RULES, conclude, is_judged, judge, look
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report.charts import ceilings
 from imagenet_opt.report.comparison import metric_rows, verdict_rows
@@ -118,7 +119,7 @@ def test_each_story_has_its_cause_and_no_other(cause: str) -> None:
 
 
 def test_every_cause_has_a_story_and_a_rule() -> None:
-    assert STORIES.keys() == CAUSES.keys() == HEADS.keys()
+    assert STORIES.keys() == CAUSES.keys()
     rules = {rule.__name__ for rule in RULES}
     assert rules == CAUSES.keys() - {"healthy", "unexplained"}
 

@@ -8,7 +8,8 @@ from omegaconf import OmegaConf
 
 from imagenet_opt.cli.doctor import main
 from imagenet_opt.config.overrides import config_folder
-from imagenet_opt.doctor.diagnosis import CAUSES, STAGES
+from imagenet_opt.doctor.causes.cause import CAUSES
+from imagenet_opt.doctor.diagnosis import STAGES
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis
 
 pytestmark = pytest.mark.slow

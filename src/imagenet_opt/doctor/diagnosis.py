@@ -22,27 +22,6 @@ STAGES = {
     "full_cold": "full run, files on storage",
 }
 """Key of each experiment -> what it is called."""
-CAUSES = {
-    "healthy": "the GPU is the limit",
-    "slow_gpu": "the GPU is slower than its kind",
-    "storage_latency": "storage answers late",
-    "storage_bandwidth": "storage gives too few MB/s",
-    "lazy_mount": "files come from behind the mount at first touch",
-    "few_workers": "fewer loader workers than CPUs",
-    "few_cpus": "the job may use only some of the CPUs",
-    "slow_decode": "decoding takes the CPUs",
-    "busy_neighbour": "other processes take the CPUs",
-    "small_prefetch": "too few batches ahead",
-    "host_sync": "the host waits for the GPU in each step",
-    "launch_bound": "the host cannot launch work as fast as the GPU does it",
-    "contention": "the loader takes CPU time that the training process needs",
-    "slow_logging": "logging holds up the step",
-    "checkpoint_stall": "checkpoints hold up the step",
-    "slow_callback": "a callback holds up the step",
-    "slow_copy": "the copy to the GPU is the limit",
-    "unexplained": "no single experiment explains it",
-}
-"""Key of each verdict -> what it means."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.doctor.diagnosis import CAUSES, Diagnosis, Finding, Step
+from imagenet_opt.doctor.causes.cause import CAUSES
+from imagenet_opt.doctor.diagnosis import Diagnosis, Finding, Step
 from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import Ceiling
@@ -22,7 +23,7 @@ def write_diagnosis(found: Diagnosis, file: Path) -> None:
     from imagenet_opt.doctor.confidence import confidence  # which is made from a Diagnosis
 
     plain = asdict(found)
-    verdict = {"verdict": plain.pop("sentence"), "cause": found.cause, "meaning": CAUSES[found.cause]}
+    verdict = {"verdict": plain.pop("sentence"), "cause": found.cause, "meaning": CAUSES[found.cause].meaning}
     shares = {"efficiency": found.efficiency, "unexplained": found.unexplained}
     about = {"format": FORMAT, **verdict, **shares, "confidence": confidence(found)._asdict()}
     rates = {

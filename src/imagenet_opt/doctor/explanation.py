@@ -1,8 +1,9 @@
 """What follows a verdict's sentence: cause, evidence, cure and command, a line each."""
 
+from imagenet_opt.doctor.causes.cause import CAUSES
 from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis
 from imagenet_opt.doctor.evidence import Evidence, evidence_of
-from imagenet_opt.doctor.verdict import BESIDE_STAGES, MUCH_UNEXPLAINED, is_judged, meaning
+from imagenet_opt.doctor.verdict import MUCH_UNEXPLAINED, is_judged, meaning
 
 AGREES = 1.1
 """A run that gives more than so many times the least of its stages does not agree with them."""
@@ -27,7 +28,8 @@ def gap(found: Diagnosis) -> str | None:
     if found.unexplained is None:
         return None
     says = f"{found.unexplained:.0%} of what the stages alone allow"
-    if found.unexplained > MUCH_UNEXPLAINED and found.cause in BESIDE_STAGES:
+    cause = CAUSES.get(found.cause)
+    if found.unexplained > MUCH_UNEXPLAINED and cause is not None and cause.shows_beside_stages:
         says += "; this cause shows in the full run only"
     return says
 

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 
+from imagenet_opt.doctor.causes.cause import CAUSES
 from imagenet_opt.doctor.causes.cpus import busy_neighbour, contention, few_cpus, few_workers, slow_decode
 from imagenet_opt.doctor.causes.device import launch_bound, slow_copy, slow_gpu
 from imagenet_opt.doctor.causes.loader import lazy_mount, small_prefetch, storage_bandwidth, storage_latency
 from imagenet_opt.doctor.causes.main_process import checkpoint_stall, host_sync, slow_callback, slow_logging
-from imagenet_opt.doctor.diagnosis import CAUSES, STAGES, Diagnosis, Finding, Measurements, Step
+from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis, Finding, Measurements, Step
 from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
 from imagenet_opt.doctor.gains import gains_of_environment, most_gain
 from imagenet_opt.doctor.symptoms import is_lazy_at_first
@@ -46,29 +47,6 @@ def look(rule: Rule, seen: Evidence) -> Finding:
     return rule(seen)
 
 
-HEADS = {
-    "healthy": "Healthy",
-    "slow_gpu": "Slow GPU",
-    "storage_latency": "Storage-bound",
-    "storage_bandwidth": "Storage-bound",
-    "lazy_mount": "Storage-bound",
-    "few_workers": "Loader-bound",
-    "few_cpus": "CPU-bound",
-    "slow_decode": "CPU-bound",
-    "busy_neighbour": "CPU-bound",
-    "small_prefetch": "Loader-bound",
-    "host_sync": "Host sync",
-    "launch_bound": "Launch-bound",
-    "contention": "CPU-bound",
-    "slow_logging": "Main process",
-    "checkpoint_stall": "Main process",
-    "slow_callback": "Main process",
-    "slow_copy": "Copy-bound",
-    "unexplained": "Unexplained",
-}
-assert HEADS.keys() == CAUSES.keys()
-BESIDE_STAGES = ("checkpoint_stall", "slow_logging", "slow_callback", "host_sync", "small_prefetch")
-"""Causes that no stage has alone: they show in what the run gives less than its stages."""
 MUCH_UNEXPLAINED = 0.1
 """Share of what is expected, from which the explanation tells that it is missing."""
 
@@ -85,7 +63,7 @@ def judge(seen: Evidence) -> Diagnosis:
     next_stage = _next_stage(seen, gain, cause) if gain is not None else None
     shared = {field.name: getattr(seen, field.name) for field in fields(Measurements)}
     return Diagnosis(
-        sentence=f"{HEADS[cause]}: {_says(seen, cause, gain)}.",
+        sentence=f"{CAUSES[cause].head}: {_says(seen, cause, gain)}.",
         cause=cause,
         expected=seen.expected,
         measured=seen.measured,
@@ -185,4 +163,6 @@ def is_judged(found: Diagnosis) -> bool:
 
 def meaning(found: Diagnosis) -> str:
     """Of the verdict's cause."""
-    return CAUSES.get(found.cause, found.cause) if is_judged(found) else "not judged"
+    if not is_judged(found):
+        return "not judged"
+    return CAUSES[found.cause].meaning if found.cause in CAUSES else found.cause

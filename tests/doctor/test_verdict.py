@@ -17,7 +17,7 @@ from imagenet_opt.doctor.evidence import Evidence, evidence_of
 from imagenet_opt.doctor.explanation import explanation, gap, least_stage
 from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.doctor.terminal_view import print_diagnosis
-from imagenet_opt.doctor.verdict import RULES, conclude, is_judged, judge, look
+from imagenet_opt.doctor.verdict import RULES, Rule, conclude, is_judged, judge
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report.charts import ceilings
 from imagenet_opt.report.comparison import metric_rows, verdict_rows
@@ -120,8 +120,22 @@ def test_each_story_has_its_cause_and_no_other(cause: str) -> None:
 
 def test_every_cause_has_a_story_and_a_rule() -> None:
     assert STORIES.keys() == CAUSES.keys()
-    rules = {rule.__name__ for rule in RULES}
+    rules = {rule.name for rule in RULES}
     assert rules == CAUSES.keys() - {"healthy", "unexplained"}
+
+
+def test_a_rule_gives_way_to_earlier_rules_only() -> None:
+    earlier: set[str] = set()
+    for rule in RULES:
+        assert set(rule.unless) <= earlier, rule.name
+        earlier.add(rule.name)
+
+
+def test_a_rule_that_gives_way_has_not_fired_and_promises_nothing() -> None:
+    rule = next(rule for rule in RULES if rule.name == "few_workers")
+    assert rule.look(STORIES["few_workers"]).fired
+    finding = rule.look(STORIES["few_workers"], {"busy_neighbour"})
+    assert finding.fired is False and finding.gain is None
 
 
 @pytest.mark.parametrize("cause", STORIES)
@@ -384,18 +398,18 @@ def test_a_lazy_mount_that_answers_enough_requests_at_a_time_is_healthy() -> Non
     assert judge(seen(**LAZY_BUT_TOUCHED, cached_share=1.0)).cause == "healthy", "nothing is read from the mount"
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_each_rule_names_all_that_it_needs(rule: Any) -> None:
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_each_rule_names_all_that_it_needs(rule: Rule) -> None:
     """It runs on these measurements alone, and without one of them it is not looked at. A key that is not on its list,
     as a typo is not, raises KeyError."""
-    whole, needs = seen(machine_cpus=8, num_workers=2), RULES[rule]
+    whole = seen(machine_cpus=8, num_workers=2)
     names = {"loader": "loader_cold", "storage": "storage_cold", "full": "full_cold"}
-    keys = {names.get(need, need) for need in needs}
+    keys = {names.get(need, need) for need in rule.needs}
     ceilings = {name: ceiling for name, ceiling in whole.ceilings.items() if name in keys}
     only = replace(whole, ceilings=ceilings)
-    assert "not measured" not in look(rule, only).evidence
+    assert "not measured" not in rule.look(only).evidence
     for key in keys:
-        found = look(rule, replace(only, ceilings={name: rate for name, rate in ceilings.items() if name != key}))
+        found = rule.look(replace(only, ceilings={name: rate for name, rate in ceilings.items() if name != key}))
         assert found.fired is None and found.evidence.startswith("not measured: ")
 
 
@@ -403,8 +417,7 @@ def test_a_mistake_in_a_rule_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
     def misspelt(seen: Evidence) -> Finding:
         return Finding("misspelt", bool(seen.ceilings["gpuu"]), "")
 
-    monkeypatch.setattr("imagenet_opt.doctor.verdict.RULES", {misspelt: ()})
-    monkeypatch.setattr("imagenet_opt.doctor.verdict.RULES", {misspelt: ()})
+    monkeypatch.setattr("imagenet_opt.doctor.verdict.RULES", (Rule(misspelt, ()),))
     with pytest.raises(KeyError, match="gpuu"):
         conclude(replace(seen(), facts=replace(seen().facts, not_measured="the copy to the GPU")))
 

@@ -1,7 +1,7 @@
 """From evidence to a verdict: which rule fires, what comes next, and one sentence that says it."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields, replace
 
 from imagenet_opt.doctor.causes.cause import CAUSES
 from imagenet_opt.doctor.causes.cpus import busy_neighbour, contention, few_cpus, few_workers, slow_decode
@@ -13,38 +13,64 @@ from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
 from imagenet_opt.doctor.gains import gains_of_environment, most_gain
 from imagenet_opt.doctor.symptoms import is_lazy_at_first
 
-Rule = Callable[[Evidence], Finding]
-
 NEEDS = ("gpu", "gpu_beside_loader", "loader", "decode_all", "full")
-"""What each verdict rests on, beside what its rule needs."""
+"""Ceilings that each verdict rests on, as `Evidence.lacks` knows them."""
 _READS = (*NEEDS, "storage")
-RULES: Mapping[Rule, tuple[str, ...]] = {
-    slow_gpu: ("gpu",),
-    checkpoint_stall: NEEDS,
-    slow_logging: NEEDS,
-    slow_callback: NEEDS,
-    host_sync: NEEDS,
-    lazy_mount: _READS,
-    storage_bandwidth: _READS,
-    storage_latency: _READS,
-    small_prefetch: _READS,
-    slow_copy: NEEDS,
-    busy_neighbour: _READS,
-    few_workers: _READS,
-    few_cpus: _READS,
-    slow_decode: _READS,
-    launch_bound: _READS,
-    contention: _READS,
-}
-"""Rule -> the measurements without which it cannot be looked at, as `Evidence.lacks` knows them."""
 
 
-def look(rule: Rule, seen: Evidence) -> Finding:
-    """What the rule finds. It has not fired where a measurement that it needs is missing: that is `None`."""
-    if missing := seen.lacks(RULES[rule]):
-        names = ", ".join(STAGES.get(name, name) for name in missing)
-        return Finding(rule.__name__, None, f"not measured: {names}")
-    return rule(seen)
+@dataclass(frozen=True)
+class Rule:
+    """finding: what the rule finds while it asks no other rule; the function's name is the rule's.
+
+    needs: ceilings without which the rule cannot be looked at, as `Evidence.lacks` knows them. unless: earlier rules;
+    this one does not fire if one of them has fired.
+    """
+
+    finding: Callable[[Evidence], Finding]
+    needs: tuple[str, ...]
+    unless: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.finding.__name__
+
+    def look(self, seen: Evidence, fired: Collection[str] = ()) -> Finding:
+        """fired: names of the earlier rules that have. `Finding.fired` is None where a needed ceiling is missing."""
+        if missing := seen.lacks(self.needs):
+            return Finding(self.name, None, f"not measured: {', '.join(STAGES[name] for name in missing)}")
+        finding = self.finding(seen)
+        is_excluded = finding.fired and not set(self.unless).isdisjoint(fired)
+        return replace(finding, fired=False, gain=None) if is_excluded else finding
+
+
+_MAIN_PROCESS = ("checkpoint_stall", "slow_logging", "host_sync", "slow_callback")
+RULES = (
+    Rule(slow_gpu, ("gpu",)),
+    Rule(checkpoint_stall, NEEDS),
+    Rule(slow_logging, NEEDS),
+    Rule(host_sync, NEEDS, unless=("checkpoint_stall", "slow_logging")),
+    Rule(slow_callback, NEEDS, unless=("host_sync",)),  # the callback waits for the GPU then
+    Rule(lazy_mount, _READS),
+    Rule(storage_bandwidth, _READS),
+    Rule(storage_latency, _READS),
+    Rule(small_prefetch, _READS),
+    Rule(slow_copy, NEEDS),
+    Rule(busy_neighbour, _READS, unless=(*_MAIN_PROCESS, "small_prefetch")),
+    Rule(few_workers, _READS, unless=("busy_neighbour",)),
+    Rule(few_cpus, _READS, unless=("busy_neighbour", "few_workers")),
+    Rule(slow_decode, _READS, unless=("busy_neighbour", "few_workers", "few_cpus")),
+    Rule(launch_bound, _READS, unless=("few_cpus",)),
+    Rule(contention, _READS, unless=("busy_neighbour", "few_workers", "few_cpus", "slow_decode")),
+)
+"""In order: the first rule that fires names the cause."""
+
+
+def findings_of(seen: Evidence) -> tuple[Finding, ...]:
+    """What each rule finds, in the order of `RULES`."""
+    findings: list[Finding] = []
+    for rule in RULES:
+        findings.append(rule.look(seen, {finding.rule for finding in findings if finding.fired}))
+    return tuple(findings)
 
 
 MUCH_UNEXPLAINED = 0.1
@@ -56,7 +82,7 @@ def judge(seen: Evidence) -> Diagnosis:
 
     Raises KeyError where something of `NEEDS` is missing.
     """
-    findings = tuple(look(rule, seen) for rule in RULES)
+    findings = findings_of(seen)
     fired = next((finding for finding in findings if finding.fired), None)
     cause = fired.rule if fired else "healthy" if seen.busy >= BUSY_ENOUGH else "unexplained"
     gain = fired.gain if fired else _gain_without_cause(seen, cause)

@@ -1,7 +1,5 @@
 """Causes among the CPUs: who takes them, how many there are, and what the loader needs of them."""
 
-from imagenet_opt.doctor.causes.loader import small_prefetch
-from imagenet_opt.doctor.causes.main_process import host_sync, stalls
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment.cpus import more_cpus
 from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
@@ -21,8 +19,7 @@ from imagenet_opt.doctor.symptoms import (
 
 def busy_neighbour(seen: Evidence) -> Finding:
     usable, others = seen.facts.usable_cpus, seen.facts.others_cpus or 0.0
-    other = is_slow_reading(seen) or stalls(seen) or host_sync(seen).fired or small_prefetch(seen).fired
-    fired = has_neighbours(seen) and seen.busy < BUSY_ENOUGH and not other
+    fired = has_neighbours(seen) and seen.busy < BUSY_ENOUGH and not is_slow_reading(seen)
     return Finding(
         "busy_neighbour",
         fired,
@@ -38,11 +35,7 @@ def few_workers(seen: Evidence) -> Finding:
     most = max((rate for count, rate in seen.curves.get("workers", ()) if count > workers), default=0.0)
     together = usable / ((seen.facts.main_cpu_seconds or 0.0) / seen.batch_size + usable / most) if most else 0.0
     fired = (
-        is_short_of_cpu(seen)
-        and not busy_neighbour(seen).fired
-        and workers < usable
-        and most * SLOWER > seen.decode
-        and together * SLOWER > seen.measured
+        is_short_of_cpu(seen) and workers < usable and most * SLOWER > seen.decode and together * SLOWER > seen.measured
     )
     words = "1 loader worker decodes" if workers == 1 else f"{workers} loader workers decode"
     return Finding(
@@ -58,8 +51,7 @@ def few_workers(seen: Evidence) -> Finding:
 def few_cpus(seen: Evidence) -> Finding:
     usable, there = seen.facts.usable_cpus, seen.facts.machine_cpus
     limit = seen.facts.cpu_limit or "no limit"
-    others = busy_neighbour(seen).fired or few_workers(seen).fired
-    fired = is_short_of_cpu(seen) and usable < there and not others
+    fired = is_short_of_cpu(seen) and usable < there
     return Finding(
         "few_cpus",
         fired,
@@ -72,13 +64,7 @@ def few_cpus(seen: Evidence) -> Finding:
 
 def slow_decode(seen: Evidence) -> Finding:
     pixels = seen.facts.megapixels or 0.0
-    others = (busy_neighbour, few_workers, few_cpus)
-    fired = (
-        is_starved(seen)
-        and is_short_of_cpu(seen)
-        and not is_ample(seen)
-        and not any(rule(seen).fired for rule in others)
-    )
+    fired = is_starved(seen) and is_short_of_cpu(seen) and not is_ample(seen)
     says = f"workers on all {seen.facts.usable_cpus} usable CPUs decode {seen.decode:.0f} img/s of {pixels:.1f} MP"
     reads = f", and one process reads {seen.storage:.0f} img/s, its CPU busy" if is_reading_on_cpu(seen) else ""
     device = seen.simulated or seen.facts.has_gpu
@@ -96,8 +82,7 @@ def slow_decode(seen: Evidence) -> Finding:
 
 def contention(seen: Evidence) -> Finding:
     workers = seen.facts.num_workers
-    others = (busy_neighbour, few_workers, few_cpus, slow_decode)
-    fired = is_crowded(seen) and not any(rule(seen).fired for rule in others)
+    fired = is_crowded(seen)
     fewer = (f"data.num_workers={workers - 1}",) if workers > 1 else ()
     one_more = f"#SBATCH --cpus-per-task={seen.facts.usable_cpus + 1}"
     return Finding(

@@ -2,7 +2,6 @@
 
 import math
 
-from imagenet_opt.doctor.causes.cpus import few_cpus
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment.gpu import LINK
 from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
@@ -35,7 +34,7 @@ def launch_bound(seen: Evidence) -> Finding:
         return Finding("launch_bound", None, seen.facts.no_kernels_reason)
     # What slows down the host itself, or for a moment only, is not its launches: the full run would show them too.
     is_idle = max(seen.busy_alone, seen.busy) < BUSY_ENOUGH and (seen.facts.waits_per_step or 0.0) < ORDINARY_WAITS
-    fired = is_idle and not has_neighbours(seen) and not few_cpus(seen).fired
+    fired = is_idle and not has_neighbours(seen)
     graphed = _has_graphs(seen)
     compiled = ("callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=reduce-overhead")
     return Finding(

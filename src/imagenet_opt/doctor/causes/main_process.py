@@ -15,8 +15,7 @@ _OWN_CHECKPOINT = "callbacks.checkpoint"
 def host_sync(seen: Evidence) -> Finding:
     per_step = seen.facts.waits_per_step or 0.0
     where = seen.facts.waits_places or "nowhere"
-    stalls = slow_logging(seen).fired or checkpoint_stall(seen).fired
-    fired = per_step >= ORDINARY_WAITS and seen.busy < BUSY_ENOUGH and not is_starved(seen) and not stalls
+    fired = per_step >= ORDINARY_WAITS and seen.busy < BUSY_ENOUGH and not is_starved(seen)
     return Finding(
         "host_sync",
         fired,
@@ -53,13 +52,7 @@ def slow_callback(seen: Evidence) -> Finding:
     found = _stall(seen, "slow_callback", slowest, f"call {name} less often, or leave it out")
     keys = [key for key, called in callbacks_like(seen, name).items() if called == name]
     without = " ".join(["python train.py", data_place(seen).words, *(shlex.quote(f"~{key}") for key in keys)])
-    found = replace(found, commands=(without if keys else f"grep -rn 'class {name}' --include=*.py .",))
-    return replace(found, fired=False, gain=None) if host_sync(seen).fired else found  # it waits for the GPU
-
-
-def stalls(seen: Evidence) -> bool:
-    """Whether one of these holds up the step."""
-    return bool(slow_logging(seen).fired or checkpoint_stall(seen).fired or slow_callback(seen).fired)
+    return replace(found, commands=(without if keys else f"grep -rn 'class {name}' --include=*.py .",))
 
 
 def _stall(seen: Evidence, rule: str, phase: str, remedy: str, overrides: tuple[str, ...] = ()) -> Finding:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from imagenet_opt.doctor.causes.cause import CAUSES
-from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
+from imagenet_opt.doctor.diagnosis import Finding, Measurements
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis, write_diagnosis
 from imagenet_opt.errors import ConfigError
 from tests.doctor.diagnoses import make_diagnosis
@@ -25,9 +25,10 @@ def test_what_is_written_is_read(tmp_path: Path, changes: dict[str, Any]) -> Non
 
 
 def test_what_has_a_default_may_be_empty(tmp_path: Path) -> None:
-    filled = {field.name for field in dataclasses.fields(Diagnosis) if field.default is dataclasses.MISSING}
-    named = {name: value for name, value in vars(make_diagnosis(findings=(Finding("a", None, "b"),))).items()}
-    bare = Diagnosis(**{name: named[name] for name in filled if name in named} | {"curves": {}})
+    found = make_diagnosis(findings=(Finding("a", None, "b"),))
+    known = found.measurements
+    measurements = Measurements(simulated=None, batch_size=8, ceilings=known.ceilings, facts=known.facts)
+    bare = dataclasses.replace(found, measurements=measurements)
     write_diagnosis(bare, tmp_path / "doctor.json")
     assert read_diagnosis(tmp_path / "doctor.json") == bare
 

@@ -10,11 +10,12 @@ from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.remedies import changing, data_place, look_at, saves, without_waiting
 from imagenet_opt.doctor.verdict import judge
+from tests.doctor.diagnoses import change
 from tests.doctor.test_verdict import STORIES, seen
 
 
 def configured(**config: Any) -> Evidence:
-    return replace(seen(), config=config)
+    return change(seen(), config=config)
 
 
 def finding_of(rule: str, run: Evidence) -> Finding:
@@ -54,7 +55,7 @@ def test_another_callback_that_saves_is_named() -> None:
         "off": None,
     }
     config = {"checkpoint": {"every_n_steps": None, "every_minutes": 15}, "callbacks": callbacks}
-    found = finding_of("checkpoint_stall", replace(STORIES["checkpoint_stall"], config=config))
+    found = finding_of("checkpoint_stall", change(STORIES["checkpoint_stall"], config=config))
     assert found.fired and not found.overrides
     assert "callbacks.mine (ModelCheckpoint)" in found.remedy and "callbacks.checkpoint" not in found.remedy
 
@@ -71,7 +72,7 @@ def test_without_a_folder_there_is_a_place_for_it(config: dict[str, Any]) -> Non
 
 
 def test_shards_are_copied_and_not_packed() -> None:
-    packed = replace(configured(data={"root": "/fsx/packed"}), facts=replace(seen().facts, packed=True))
+    packed = change(configured(data={"root": "/fsx/packed"}), facts=replace(seen().facts, packed=True))
     assert data_place(packed).pack() == "cp -r /fsx/packed /local/disk/packed"
     smaller = data_place(packed).pack("max_side=500")
     assert "/fsx/packed" not in smaller, "which are the images' own folder no longer"
@@ -79,7 +80,7 @@ def test_shards_are_copied_and_not_packed() -> None:
 
 def test_a_callback_is_left_out_by_a_word_that_the_shell_leaves_alone() -> None:
     callbacks = {"mine": {"_target_": "callbacks.mine.Mine"}}
-    run = replace(STORIES["slow_callback"], config={"callbacks": callbacks})
+    run = change(STORIES["slow_callback"], config={"callbacks": callbacks})
     (command,) = finding_of("slow_callback", run).commands
     assert command.endswith(" '~callbacks.mine'"), "a bare ~word may be a home"
 
@@ -97,7 +98,7 @@ def test_a_callback_is_left_out_by_a_word_that_the_shell_leaves_alone() -> None:
 )
 def test_no_second_kind_of_cuda_graphs_is_prescribed(switches: dict[str, Any], overrides: tuple[str, ...]) -> None:
     """Acceleration refuses compile_mode=reduce-overhead beside cuda_graph=true."""
-    run = replace(STORIES["launch_bound"], config={"callbacks": {"acceleration": switches}})
+    run = change(STORIES["launch_bound"], config={"callbacks": {"acceleration": switches}})
     found = finding_of("launch_bound", run)
     assert found.fired and found.overrides == tuple(f"callbacks.acceleration.{one}" for one in overrides)
     assert ("CUDA graphs" in found.remedy) == bool(overrides)
@@ -107,7 +108,7 @@ def test_no_second_kind_of_cuda_graphs_is_prescribed(switches: dict[str, Any], o
 def test_the_gpu_is_told_to_resize_where_there_is_one_that_does_not(resize_on: str, has_gpu: bool) -> None:
     slow = STORIES["slow_decode"]
     facts = replace(slow.facts, has_gpu=has_gpu, resize_on=resize_on)
-    found = finding_of("slow_decode", replace(slow, simulated=None, facts=facts))
+    found = finding_of("slow_decode", change(slow, simulated=None, facts=facts))
     told = resize_on == "worker" and has_gpu
     assert found.fired and ("resize_on=device" in found.remedy) == bool(found.overrides) == told
 
@@ -117,7 +118,7 @@ def test_the_gpu_is_told_to_resize_where_there_is_one_that_does_not(resize_on: s
 )
 def test_a_slurm_job_asks_slurm_for_its_cpus(in_slurm: bool, command: str) -> None:
     few = STORIES["few_cpus"]
-    (found,) = finding_of("few_cpus", replace(few, facts=replace(few.facts, in_slurm=in_slurm))).commands
+    (found,) = finding_of("few_cpus", change(few, facts=replace(few.facts, in_slurm=in_slurm))).commands
     assert found.startswith(command)
 
 

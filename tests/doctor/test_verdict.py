@@ -11,7 +11,7 @@ from rich.console import Console
 from imagenet_opt.doctor import examination, reading
 from imagenet_opt.doctor.causes.cause import CAUSES
 from imagenet_opt.doctor.confidence import confidence
-from imagenet_opt.doctor.diagnosis import Finding
+from imagenet_opt.doctor.diagnosis import Finding, Measurements
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis, write_diagnosis
 from imagenet_opt.doctor.evidence import Evidence, evidence_of
 from imagenet_opt.doctor.explanation import explanation, gap, least_stage
@@ -24,6 +24,7 @@ from imagenet_opt.report.comparison import metric_rows, verdict_rows
 from imagenet_opt.report.key_figures import tiles
 from imagenet_opt.report.page import about
 from imagenet_opt.report.run_files import Record
+from tests.doctor.diagnoses import change
 
 DEVICE_SECONDS = 0.1
 """Of a batch of 32: 320 images per second."""
@@ -54,7 +55,7 @@ def seen(rates: dict[str, float] | None = None, phases: dict[str, float] | None 
         "main_cpu_seconds": 0.01,
         "mb_per_image": 0.11,
     }
-    return Evidence(
+    measurements = Measurements(
         batch_size=32,
         simulated="a10g",
         ceilings={
@@ -65,6 +66,7 @@ def seen(rates: dict[str, float] | None = None, phases: dict[str, float] | None 
         facts=Facts(**usual | facts),
         curves=curves,
     )
+    return Evidence(measurements=measurements)
 
 
 SLOW_STORAGE = {"loader_cold": 60.0, "storage_cold": 65.0, "full_cold": 58.0}
@@ -73,7 +75,7 @@ STARVED = {"fetch": 0.13}
 
 STORIES = {
     "healthy": seen(),
-    "slow_gpu": replace(
+    "slow_gpu": change(
         seen({name: 120.0 for name in ("gpu", "gpu_beside_loader", "full_warm", "full_cold")}),
         ceilings={
             name: Ceiling((120.0 if name.startswith(("gpu", "full")) else 1500.0,), {"device_seconds": 32 / 120})
@@ -142,7 +144,7 @@ def test_a_rule_that_gives_way_has_not_fired_and_promises_nothing() -> None:
 def test_parts_of_a_step_add_up_to_the_full_run(cause: str) -> None:
     *parts, whole = judge(STORIES[cause]).waterfall
     assert sum(part.seconds for part in parts) == pytest.approx(whole.seconds)
-    assert whole.seconds == pytest.approx(32 / STORIES[cause].measured)
+    assert whole.seconds == pytest.approx(32 / STORIES[cause].measured_rate)
 
 
 @pytest.mark.parametrize("cause", STORIES)
@@ -175,7 +177,7 @@ def test_the_copy_that_is_the_next_limit_is_the_one_that_was_seen_beside_the_gpu
 
 
 def test_without_kernels_seen_late_launches_are_not_looked_at() -> None:
-    unseen = replace(
+    unseen = change(
         STORIES["launch_bound"], facts=replace(seen().facts, no_kernels_reason="no kernel was seen; ask for it")
     )
     rule = next(finding for finding in judge(unseen).findings if finding.rule == "launch_bound")
@@ -202,7 +204,7 @@ def test_less_contention_ends_at_the_gpu_alone() -> None:
 
 def test_contention_with_one_worker_cannot_be_mended_by_fewer() -> None:
     facts = replace(STORIES["contention"].facts, num_workers=1)
-    found = judge(replace(STORIES["contention"], facts=facts))
+    found = judge(change(STORIES["contention"], facts=facts))
     assert found.cause == "contention" and found.next_gain is None
     rule = next(finding for finding in found.findings if finding.rule == "contention")
     assert not rule.overrides and rule.commands == ("#SBATCH --cpus-per-task=5",)
@@ -276,30 +278,30 @@ def test_released_files_are_lazy_where_no_touch_has_told() -> None:
     command = ("imagenet-opt hydrate data.root=/fsx",)
     says = Finding("released_files", True, "40 of 200 files are released", commands=command, environment=True)
     slow = seen(SLOW_STORAGE, {"fetch": 0.45}, storage_bound="latency")
-    found = judge(replace(slow, environment=(says,)))
+    found = judge(change(slow, environment=(says,)))
     assert found.cause == "lazy_mount" and dict(explanation(found))["evidence"] == "40 of 200 files are released"
-    assert judge(replace(seen(), environment=(says,))).cause == "healthy"
-    touched = replace(slow, facts=replace(slow.facts, lazy=False), environment=(says,))
+    assert judge(change(seen(), environment=(says,))).cause == "healthy"
+    touched = change(slow, facts=replace(slow.facts, lazy=False), environment=(says,))
     assert judge(touched).cause == "storage_latency", "1 of 200 would not make all the others slow"
-    lost = replace(slow, environment=(replace(says, commands=()),))
+    lost = change(slow, environment=(replace(says, commands=()),))
     assert judge(lost).cause == "storage_latency", "what is lost cannot be fetched"
 
 
 def test_copies_that_are_not_made_ahead_add_to_the_step() -> None:
     """1/(1/320 + 1/640) = 213.3 images/s."""
     rates = {"copy": 640.0, "full_warm": 210.0, "full_cold": 210.0}
-    waits = replace(seen(rates), config={"data": {"copies": "pinned"}})
-    assert waits.expected == pytest.approx(1 / (1 / 320 + 1 / 640))
+    waits = change(seen(rates), config={"data": {"copies": "pinned"}})
+    assert waits.expected_rate == pytest.approx(1 / (1 / 320 + 1 / 640))
     found = judge(waits)
     rule = next(finding for finding in found.findings if finding.rule == "slow_copy")
     assert found.cause == "slow_copy" and rule.overrides == ("data.copies=ahead",)
     assert found.next_gain == pytest.approx(320 / 210)
-    assert seen(rates).expected == 318.0
+    assert seen(rates).expected_rate == 318.0
 
 
 def test_a_cure_beyond_the_next_bottleneck_is_not_promised() -> None:
     decodes_little = STORIES["storage_bandwidth"].ceilings | {"decode_all": Ceiling((200.0,), {})}
-    found = judge(replace(STORIES["storage_bandwidth"], ceilings=decodes_little))
+    found = judge(change(STORIES["storage_bandwidth"], ceilings=decodes_little))
     assert found.next_gain == pytest.approx(200 / 58, rel=0.05)  # the training process takes its CPU time
     assert found.next_stage == "decode_all"
 
@@ -319,7 +321,7 @@ def test_without_workers_training_waits_for_each_batch() -> None:
     alone = seen(
         rates, {"fetch": 0.32}, num_workers=0, prefetch_factor=0, curves={"workers": ((0.0, 100.0), (4.0, 390.0))}
     )
-    assert alone.expected == pytest.approx(1 / (1 / 320 + 1 / 100))
+    assert alone.expected_rate == pytest.approx(1 / (1 / 320 + 1 / 100))
     found = judge(alone)
     assert found.cause == "few_workers"
     assert found.findings[[finding.rule for finding in found.findings].index("few_workers")].overrides == (
@@ -354,7 +356,7 @@ def test_more_cpus_end_where_they_are_taken_again() -> None:
 
 def test_training_and_loading_share_the_cpus() -> None:
     """4 CPUs; a step of 32 images takes 0.16 s of one, an image 4/400 s: 1/200 + 1/100 s together."""
-    assert seen({"decode_all": 400.0}, main_cpu_seconds=0.16).cpu_budget == pytest.approx(4 / (1 / 200 + 1 / 100))
+    assert seen({"decode_all": 400.0}, main_cpu_seconds=0.16).cpu_rate == pytest.approx(4 / (1 / 200 + 1 / 100))
 
 
 def test_sync_is_named_with_its_line() -> None:
@@ -406,10 +408,10 @@ def test_each_rule_names_all_that_it_needs(rule: Rule) -> None:
     names = {"loader": "loader_cold", "storage": "storage_cold", "full": "full_cold"}
     keys = {names.get(need, need) for need in rule.needs}
     ceilings = {name: ceiling for name, ceiling in whole.ceilings.items() if name in keys}
-    only = replace(whole, ceilings=ceilings)
+    only = change(whole, ceilings=ceilings)
     assert "not measured" not in rule.look(only).evidence
     for key in keys:
-        found = rule.look(replace(only, ceilings={name: rate for name, rate in ceilings.items() if name != key}))
+        found = rule.look(change(only, ceilings={name: rate for name, rate in ceilings.items() if name != key}))
         assert found.fired is None and found.evidence.startswith("not measured: ")
 
 
@@ -419,7 +421,7 @@ def test_a_mistake_in_a_rule_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr("imagenet_opt.doctor.verdict.RULES", (Rule(misspelt, ()),))
     with pytest.raises(KeyError, match="gpuu"):
-        conclude(replace(seen(), facts=replace(seen().facts, not_measured="the copy to the GPU")))
+        conclude(change(seen(), facts=replace(seen().facts, not_measured="the copy to the GPU")))
 
 
 def test_the_least_stage_is_one_of_the_state_of_the_run() -> None:
@@ -446,7 +448,7 @@ def test_a_storage_that_stalls_is_named_though_it_is_quick_in_between() -> None:
     rates = {"loader_cold": 60.0, "full_cold": 58.0}
     quiet = seen(rates, {"fetch": 0.45}, storage_bound="latency", storage_latency_seconds=0.004, lazy=False)
     facts = {"read_seconds": 3.0, "decode_seconds": 0.1, "longest_gap_seconds": 5.0}
-    stalls = replace(quiet, ceilings=quiet.ceilings | {"loader_cold": Ceiling((60.0,), facts)})
+    stalls = change(quiet, ceilings=quiet.ceilings | {"loader_cold": Ceiling((60.0,), facts)})
     found = judge(stalls)
     assert found.cause == "storage_latency"
     assert dict(explanation(found))["evidence"].endswith("60 img/s, with pauses of up to 5.0 s")
@@ -459,7 +461,7 @@ SHM = Finding("small_shared_memory", True, "64 MiB are too little", environment=
 def without(*stages: str, not_measured: str | None) -> Evidence:
     whole = STORIES["few_workers"]
     rest = {name: ceiling for name, ceiling in whole.ceilings.items() if name not in stages}
-    return replace(whole, ceilings=rest, facts=replace(whole.facts, not_measured=not_measured), environment=(SHM,))
+    return change(whole, ceilings=rest, facts=replace(whole.facts, not_measured=not_measured), environment=(SHM,))
 
 
 def test_what_is_not_needed_does_not_change_the_verdict() -> None:
@@ -472,7 +474,7 @@ def test_without_what_it_needs_there_is_no_verdict_but_all_the_rest(tmp_path: Pa
     found = conclude(without("gpu", "full_cold", "full_warm", not_measured=DIED))
     assert not is_judged(found)
     assert found.sentence == "Not judged: the device alone (the GPU ran out of memory)"
-    assert found.findings == (SHM,) and "loader_cold" in found.ceilings
+    assert found.findings == (SHM,) and "loader_cold" in found.measurements.ceilings
     write_diagnosis(found, tmp_path / "doctor.json")
     assert read_diagnosis(tmp_path / "doctor.json") == found
     file = io.StringIO()
@@ -493,7 +495,7 @@ def test_a_report_shows_no_rate_of_a_run_that_was_not_made() -> None:
 
 
 def test_nothing_at_all_can_be_printed_too() -> None:
-    found = conclude(replace(seen(), ceilings={}, facts=replace(seen().facts, not_measured=DIED)))
+    found = conclude(change(seen(), ceilings={}, facts=replace(seen().facts, not_measured=DIED)))
     print_diagnosis(found, Console(file=io.StringIO(), width=100, markup=False, highlight=False))
     assert found.efficiency == 0 and confidence(found).level != "high"
 

@@ -78,17 +78,17 @@ class Measurements:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diagnosis(Measurements):
+class Diagnosis:
     """What was measured, and what it means.
 
-    cause: a key of CAUSES. expected: the least ceiling of the state in which the run was measured. efficiency:
-    measured / expected. next_stage, next_gain: which ceiling is the next one after the cause is mended, and how many
-    times as fast the run then is, or would be with a faster GPU where it is healthy; None where that cannot be
-    predicted. waterfall: of one step, from the GPU alone to the full run; its parts add up to the last step exactly.
-    unexplained: share of what is expected that the run does not give; None where there is no run.
-    trial: of `doctor --apply`, what its overrides brought, see doctor/apply.py; None where nothing was tried.
+    sentence: the verdict. cause: a key of CAUSES. expected, measured: images per second; the least ceiling of the state
+    in which the run was measured, and the full run, 0 without one. next_stage, next_gain: the ceiling that is next once
+    the cause is mended, and how many times as fast the run then is, or would be with a faster GPU if it is healthy;
+    None where that cannot be predicted. waterfall: parts of one step, from the GPU alone to the full run; they add up
+    to the last one exactly. trial: what the overrides of `doctor --apply` brought, see doctor/apply.py; None without.
     """
 
+    measurements: Measurements
     sentence: str
     cause: str
     expected: float
@@ -101,8 +101,10 @@ class Diagnosis(Measurements):
 
     @property
     def efficiency(self) -> float:
+        """measured / expected."""
         return self.measured / self.expected if self.expected else 0.0
 
     @property
     def unexplained(self) -> float | None:
+        """Share of what is expected that the run does not give; None without a run."""
         return max(0.0, 1 - self.efficiency) if self.measured else None

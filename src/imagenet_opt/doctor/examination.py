@@ -11,7 +11,7 @@ import torch
 from omegaconf import OmegaConf
 
 from imagenet_opt import machine
-from imagenet_opt.doctor.diagnosis import Finding
+from imagenet_opt.doctor.diagnosis import Finding, Measurements
 from imagenet_opt.doctor.environment.gpu import check_gpu
 from imagenet_opt.doctor.environment.neighbours import Neighbours, Occupancy, check_swapping
 from imagenet_opt.doctor.evidence import Evidence
@@ -228,33 +228,35 @@ class Examination(Reading):
             self.curves["cached_share"] = tuple((share, mixed_rate(share, cached, cold)) for share in shares)
 
     def _evidence(self, occupancy: Occupancy, command: str) -> Evidence:
-        patient = self.patient
         self._finish_environment(occupancy)
-        seen = Evidence(
+        evidence = Evidence(measurements=self._measurements(command), environment=tuple(self.environment))
+        if (full := self.runs.get(evidence.state)) is None:
+            return evidence
+        self._note_waits(full)
+        self.facts.accelerator_utilization = evidence.busy_share
+        times = {"phases": full.phases, "step_seconds": tuple(full.step_seconds)}
+        return replace(evidence, measurements=replace(evidence.measurements, **times))
+
+    def _measurements(self, command: str) -> Measurements:
+        patient, on_gpu = self.patient, self.patient.device.type == "cuda"
+        hardware = {
+            "cpu": machine.cpu_name(),
+            "gpu": torch.cuda.get_device_name() if on_gpu else "none",
+            "system": platform.platform(),
+            "usable CPUs": str(machine.usable_cpus()),
+        }
+        return Measurements(
             batch_size=patient.how.batch_size,
             simulated=None if patient.simulated is None else patient.simulated.name,
             ceilings=self.ceilings,
-            phases={},
             facts=self.facts,
             curves=self.curves,
-            environment=tuple(self.environment),
-            machine={
-                "cpu": machine.cpu_name(),
-                "gpu": torch.cuda.get_device_name() if patient.device.type == "cuda" else "none",
-                "system": platform.platform(),
-                "usable CPUs": str(machine.usable_cpus()),
-            }
-            | machine.hardware(str(self.samples.index.folder), on_gpu=patient.device.type == "cuda"),
+            machine=hardware | machine.hardware(str(self.samples.index.folder), on_gpu=on_gpu),
             versions=machine.versions(),
             config=OmegaConf.to_container(patient.config, resolve=False),  # type: ignore[arg-type]
             command=command,
             date=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         )
-        if (full := self.runs.get(seen.state)) is None:
-            return seen
-        self._note_waits(full)
-        self.facts.accelerator_utilization = seen.busy
-        return replace(seen, phases=full.phases, step_seconds=tuple(full.step_seconds))
 
     def _finish_environment(self, occupancy: Occupancy) -> None:
         """With what is only seen while something runs, and what could not be looked at."""

@@ -234,8 +234,8 @@ class Examination(Reading):
             return evidence
         self._note_waits(full)
         self.facts.accelerator_utilization = evidence.busy_share
-        times = {"phases": full.phases, "step_seconds": tuple(full.step_seconds)}
-        return replace(evidence, measurements=replace(evidence.measurements, **times))
+        measurements = replace(evidence.measurements, phases=full.phases, step_seconds=tuple(full.step_seconds))
+        return replace(evidence, measurements=measurements)
 
     def _measurements(self, command: str) -> Measurements:
         patient, on_gpu = self.patient, self.patient.device.type == "cuda"

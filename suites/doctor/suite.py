@@ -89,7 +89,8 @@ def examine(case: Case, sample: Path, file: Path, budget: str) -> int:
 
 
 _KEPT = ("batch_size", "simulated", "ceilings", "phases", "facts", "curves", "expected", "measured", "waterfall")
-_TEXTS = ("storage_bound", "reads_in_flight", "resize_on", "cpu_limit", "waits", "not_measured")
+_TEXTS = ("storage_bound", "reads_in_flight", "resize_on", "cpu_limit", "waits_places", "not_measured")
+"""The facts among the kept that are no numbers."""
 
 
 def record(out: Path, file: Path) -> None:
@@ -97,8 +98,8 @@ def record(out: Path, file: Path) -> None:
     rows = []
     for one in sorted(out.glob("*.json")):
         found = json.loads(one.read_text())
-        texts = {name: text for name, text in found["texts"].items() if name in _TEXTS}
-        fresh = {"verdict": "", "cause": "", "next_stage": None, "next_gain": None, "findings": [], "texts": texts}
+        facts = {name: fact for name, fact in found["facts"].items() if not isinstance(fact, str) or name in _TEXTS}
+        fresh = {"verdict": "", "cause": "", "next_stage": None, "next_gain": None, "findings": [], "facts": facts}
         kept = {name: found[name] for name in _KEPT}
         rows.append(json.dumps({"case": _case(one)} | kept | fresh))
     file.write_bytes(gzip.compress("\n".join(rows).encode(), mtime=0))

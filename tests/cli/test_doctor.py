@@ -12,11 +12,13 @@ from imagenet_opt.cli import arguments
 from imagenet_opt.cli.doctor import HELP, main, parse, write
 from imagenet_opt.config.overrides import complete
 from imagenet_opt.doctor.apply import Trial, apply, cure_of, write_experiment
-from imagenet_opt.doctor.diagnosis import CAUSES, STAGES, Finding
+from imagenet_opt.doctor.causes.cause import CAUSES
+from imagenet_opt.doctor.diagnosis import STAGES, Finding
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis
 from imagenet_opt.doctor.verdict import judge
 from imagenet_opt.errors import ConfigError, WorkerDied
 from imagenet_opt.probe.testbed import Patient
+from tests.doctor.diagnoses import change
 from tests.doctor.test_verdict import STORIES
 
 
@@ -68,9 +70,9 @@ def test_an_examination_of_the_demo_data(
     main([*simulated, "data.cache_dir=cache", "data.num_train=400", "--budget=3s", f"--json={file}"])
     found = read_diagnosis(file)
     assert found.cause in CAUSES
-    assert found.simulated == "a10g"
-    assert found.ceilings.keys() == STAGES.keys() - {"copy_overlapped"}
-    assert all(ceiling.images_per_second > 0 for ceiling in found.ceilings.values())
+    assert found.measurements.simulated == "a10g"
+    assert found.measurements.ceilings.keys() == STAGES.keys() - {"copy_overlapped"}
+    assert all(ceiling.images_per_second > 0 for ceiling in found.measurements.ceilings.values())
     assert sum(step.seconds for step in found.waterfall[:-1]) == pytest.approx(found.waterfall[-1].seconds)
     assert found.cause in {finding.rule for finding in found.findings} | {"healthy", "unexplained"}
     words = " ".join(capsys.readouterr().out.replace("│", " ").split())
@@ -99,12 +101,14 @@ def test_an_examination_in_which_experiments_fail_is_kept(
         main(["rehearse=a10g", "data.cache_dir=cache", "data.num_train=400", "--budget=3s", f"--json={file}"])
     assert end.value.code == 1
     found = read_diagnosis(file)
-    assert found.ceilings.keys() == {"storage_cold", "storage_cached", "copy"}
+    assert found.measurements.ceilings.keys() == {"storage_cold", "storage_cached", "copy"}
     said = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "Not judged: a loader worker was killed; /dev/shm is full (decoding from memory; the loader, files" in said
     assert "CUDA out of memory. Tried to allocate 20.00 GiB (the device alone;" in found.sentence
     assert any(finding.environment and finding.fired is False for finding in found.findings)
-    assert found.facts["profile_estimate"] == 1 and "(estimate); source: our estimate of 780" in found.texts["profile"]
+    assert found.measurements.facts.profile_estimate is True and "(estimate); source: our estimate of 780" in str(
+        found.measurements.facts.profile
+    )
 
 
 def test_only_what_can_be_set_is_applied(capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +150,11 @@ def test_a_cure_is_tried_in_turns_and_kept_if_it_helps(
     wrong = ("rehearse=a10g", *quick, *data)
     found = judge(STORIES["few_workers"])
     (cure,) = (finding for finding in found.findings if finding.fired)
-    found = replace(found, findings=(replace(cure, overrides=("data.num_workers=1",)),), facts={"cached_share": 1.0})
+    found = change(
+        found,
+        findings=(replace(cure, overrides=("data.num_workers=1",)),),
+        facts=replace(found.measurements.facts, cached_share=1.0),
+    )
     tried = apply(found, wrong, seconds=0.3)
     assert len(tried.before) == len(tried.after) == 3 and min(*tried.before, *tried.after) > 0
     assert tried.predicted == found.next_gain

@@ -18,7 +18,7 @@ from imagenet_opt.doctor.diagnosis_file import write_diagnosis
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.telemetry.timeline import ChunkWriter
 from imagenet_opt.report.page import PARTS
-from tests.doctor.diagnoses import make_diagnosis, write_run, write_timeline
+from tests.doctor.diagnoses import make_diagnosis, make_facts, write_run, write_timeline
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
@@ -149,7 +149,7 @@ def test_what_the_doctor_saw_and_how_sure_it_is_stand_at_the_end(tmp_path: Path)
     page = report(write_run(tmp_path / "mine"))
     end = page.text[page.text.rindex(PARTS["about"]) :]
     for words in (
-        "cold 200 of 200 files were dropped",
+        "cold_evidence 200 of 200 files were dropped",
         "confidence high",
         "memory 31 GiB",
         "driver 580.95.05",
@@ -240,7 +240,7 @@ def evil_run(folder: Path) -> Path:
     finding = Finding(EVIL, True, EVIL, EVIL, (EVIL,), (EVIL,), 2.0)
     texts = {key: {EVIL: EVIL} for key in ("machine", "versions", "config")}
     given = texts | {"sentence": EVIL, "command": EVIL, "date": EVIL, "simulated": EVIL, "next_stage": EVIL}
-    write_run(folder, findings=(finding,), phases={EVIL: 0.1}, facts={EVIL: 1.0}, **given)
+    write_run(folder, findings=(finding,), phases={EVIL: 0.1}, facts=make_facts(cold_evidence=EVIL), **given)
     (folder / ".hydra/config.yaml").write_text(f"data:\n  root: {json.dumps(EVIL)}\n")
     return folder
 

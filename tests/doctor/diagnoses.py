@@ -5,13 +5,15 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from imagenet_opt.doctor.diagnosis import Diagnosis, Finding, Step
+from imagenet_opt.doctor.diagnosis import Diagnosis, Finding, Measurements, Step
 from imagenet_opt.doctor.diagnosis_file import FILE, write_diagnosis
+from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.telemetry.timeline import FOLDER, KINDS, ChunkWriter
 
@@ -65,24 +67,19 @@ READS, PACK, ENVIRONMENT, QUIET, BLIND = (
 )
 
 
-def make_diagnosis(**changes: Any) -> Diagnosis:
-    """A run that waits for storage."""
-    seconds = [BATCH_SIZE / RATES[name] for name in ("gpu", "gpu_beside_loader", "full_warm", "full_cold")]
-    names = ("GPU alone", "contention", "preparation, copy and loop", "fetch from storage")
-    parts = [Step(name, part) for name, part in zip(names, np.diff(seconds, prepend=0).tolist(), strict=True)]
-    slow = np.random.default_rng(0).gamma(40, seconds[-1] / 40, 400)
-    plain: dict[str, Any] = {
-        "sentence": "The GPU waits for storage 72 % of the time: /fsx gives 221 images/s, and the GPU takes 774.",
-        "cause": "storage_latency",
+def make_facts(**changes: Any) -> Facts:
+    """Of a machine with 8 CPUs."""
+    plain: dict[str, Any] = {"usable_cpus": 8, "machine_cpus": 8, "num_workers": 8, "prefetch_factor": 2}
+    return Facts(**plain | changes)
+
+
+def _measurements() -> dict[str, Any]:
+    seconds = BATCH_SIZE / RATES["full_cold"]
+    slow = np.random.default_rng(0).gamma(40, seconds / 40, 400)
+    return {
         "simulated": None,
         "batch_size": BATCH_SIZE,
         "ceilings": {name: Ceiling(tuple(rate * x for x in SPREADS.get(name, SPREAD))) for name, rate in RATES.items()},
-        "expected": RATES["loader_cold"],
-        "measured": RATES["full_cold"],
-        "next_stage": "gpu_beside_loader",
-        "next_gain": RATES["gpu_beside_loader"] / RATES["full_cold"],
-        "waterfall": (*parts, Step("full run, files on storage", sum(part.seconds for part in parts))),
-        "findings": (READS, PACK, ENVIRONMENT, QUIET, BLIND),
         "step_seconds": tuple(slow.tolist()),
         "curves": {
             "workers": ((1, 168.0), (2, 330.0), (4, 640.0), (8, 1244.0)),
@@ -90,8 +87,11 @@ def make_diagnosis(**changes: Any) -> Diagnosis:
             "cached_share": ((0, 224.0), (0.25, 297.0), (0.5, 441.0), (0.75, 860.0), (1, 21400.0)),
         },
         "phases": {"fetch": 0.87, "copy": 0.004, "forward and backward": 0.31, "callbacks": 0.006, "logging": 0.002},
-        "facts": {"read_seconds": 0.031, "cached_share": 0.0},
-        "texts": {"cold": "200 of 200 files were dropped from the page cache", "storage": "latency bounds it"},
+        "facts": make_facts(
+            cached_share=0.0,
+            cold_evidence="200 of 200 files were dropped from the page cache",
+            storage_evidence="latency bounds it",
+        ),
         "machine": {
             "cpu": "AMD EPYC 7R32",
             "gpu": "NVIDIA A10G",
@@ -106,7 +106,32 @@ def make_diagnosis(**changes: Any) -> Diagnosis:
         "command": "imagenet-opt doctor data.root=/fsx/imagenet --json runs/mine/doctor.json",
         "date": "2026-03-02 10:12",
     }
-    return Diagnosis(**plain | changes)
+
+
+def make_diagnosis(**changes: Any) -> Diagnosis:
+    """A run that waits for storage."""
+    seconds = [BATCH_SIZE / RATES[name] for name in ("gpu", "gpu_beside_loader", "full_warm", "full_cold")]
+    names = ("GPU alone", "contention", "preparation, copy and loop", "fetch from storage")
+    parts = [Step(name, part) for name, part in zip(names, np.diff(seconds, prepend=0).tolist(), strict=True)]
+    plain: dict[str, Any] = {
+        "sentence": "The GPU waits for storage 72 % of the time: /fsx gives 221 images/s, and the GPU takes 774.",
+        "cause": "storage_latency",
+        "expected": RATES["loader_cold"],
+        "measured": RATES["full_cold"],
+        "next_stage": "gpu_beside_loader",
+        "next_gain": RATES["gpu_beside_loader"] / RATES["full_cold"],
+        "waterfall": (*parts, Step("full run, files on storage", sum(part.seconds for part in parts))),
+        "findings": (READS, PACK, ENVIRONMENT, QUIET, BLIND),
+    }
+    return change(Diagnosis(measurements=Measurements(**_measurements()), **plain), **changes)
+
+
+def change(run: Any, **changes: Any) -> Any:
+    """Evidence or a diagnosis with other fields, of its own or of its measurements."""
+    names = Measurements.__dataclass_fields__.keys()
+    measured = {name: value for name, value in changes.items() if name in names}
+    rest = {name: value for name, value in changes.items() if name not in names}
+    return replace(run, measurements=replace(run.measurements, **measured), **rest)
 
 
 def write_timeline(folder: Path, *, seconds: float, num_cpus: int = 8, peak_at: int | None = None) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from imagenet_opt.doctor.confidence import confidence
 from imagenet_opt.measure.stats.rate import Ceiling
-from tests.doctor.diagnoses import RATES, make_diagnosis
+from tests.doctor.diagnoses import RATES, make_diagnosis, make_facts
 
 
 def test_a_run_as_fast_as_expected_leaves_no_doubt() -> None:
@@ -23,14 +23,17 @@ def test_a_run_as_fast_as_expected_leaves_no_doubt() -> None:
          "medium", "scatters"),
         ({"ceilings": {"full_cold": Ceiling((RATES["full_cold"],) * 6, {"steady": 0.0})}},
          "medium", "timed on batches that were made before, and may be slower in the long run; raise --budget"),
-        ({"facts": {}, "texts": {"cached_share": "nobody tells"}}, "medium", "in memory is not known: nobody tells"),
-        ({"texts": {"kernels": "no kernel seen; ask"}}, "medium", "GPU's kernels count as work: no kernel seen; ask"),
-        ({"facts": {"cached_share": 0.0, "cold_verified": 0.0}, "texts": {"cold": "unverified: nobody tells"}},
+        ({"facts": make_facts(cached_share_method="nobody tells")}, "medium", "in memory is not known: nobody tells"),
+        ({"facts": make_facts(cached_share=0, no_kernels_reason="no kernel seen; ask")}, "medium",
+         "GPU's kernels count as work: no kernel seen; ask"),
+        ({"facts": make_facts(cached_share=0, cold_verified=False, cold_evidence="unverified: nobody tells")},
          "medium", "cold rates are unverified: nobody tells"),
-        ({"facts": {"cached_share": 0.0, "cold_passes": 7.0, "lazy": 0.0, "first_touch_seconds": 0.04,
-                    "second_touch_seconds": 0.02}}, "medium", "about 7 times, and a second reading is 2.0 times"),
-        ({"texts": {"not_measured": "decoding from memory (a worker died)"}}, "medium", "not measured: decoding"),
-        ({"measured": 250.0, "facts": {}}, "low", "whether files are in memory is not known"),
+        ({"facts": make_facts(cached_share=0, cold_passes=7.0, lazy=False, first_touch_seconds=0.04,
+                              second_touch_seconds=0.02)},
+         "medium", "about 7 times, and a second reading is 2.0 times"),
+        ({"facts": make_facts(cached_share=0, not_measured="decoding from memory (a worker died)")},
+         "medium", "not measured: decoding"),
+        ({"measured": 250.0, "facts": make_facts()}, "low", "whether files are in memory is not known"),
     ],
 )  # fmt: skip
 def test_each_doubt_is_named(changes: dict, level: str, doubt: str) -> None:
@@ -40,7 +43,7 @@ def test_each_doubt_is_named(changes: dict, level: str, doubt: str) -> None:
 
 
 def test_cold_files_are_no_matter_where_the_run_reads_from_memory() -> None:
-    facts = {"cached_share": 1.0, "cold_verified": 0.0, "cold_passes": 7.0}
+    facts = make_facts(cached_share=1.0, cold_verified=False, cold_passes=7.0)
     assert confidence(make_diagnosis(facts=facts)).level == "high"
 
 
@@ -49,7 +52,7 @@ def test_the_full_run_of_the_other_state_is_no_doubt() -> None:
     rates = {name: Ceiling((RATES[name],) * 6) for name in RATES}
     other = Ceiling(tuple(RATES["full_warm"] * x for x in (0.5, 0.6, 1, 1, 1.4, 1.5)), {"steady": 0.0})
     assert confidence(make_diagnosis(ceilings=rates | {"full_warm": other})).level == "high"
-    in_memory = confidence(make_diagnosis(ceilings=rates | {"full_warm": other}, facts={"cached_share": 1.0}))
+    in_memory = confidence(make_diagnosis(ceilings=rates | {"full_warm": other}, facts=make_facts(cached_share=1.0)))
     assert len(in_memory.doubts) == 2
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from imagenet_opt.doctor.diagnosis import CAUSES, Diagnosis, Finding
+from imagenet_opt.doctor.causes.cause import CAUSES
+from imagenet_opt.doctor.diagnosis import Finding, Measurements
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis, write_diagnosis
 from imagenet_opt.errors import ConfigError
 from tests.doctor.diagnoses import make_diagnosis
@@ -24,9 +25,10 @@ def test_what_is_written_is_read(tmp_path: Path, changes: dict[str, Any]) -> Non
 
 
 def test_what_has_a_default_may_be_empty(tmp_path: Path) -> None:
-    filled = {field.name for field in dataclasses.fields(Diagnosis) if field.default is dataclasses.MISSING}
-    named = {name: value for name, value in vars(make_diagnosis(findings=(Finding("a", None, "b"),))).items()}
-    bare = Diagnosis(**{name: named[name] for name in filled if name in named} | {"curves": {}})
+    found = make_diagnosis(findings=(Finding("a", None, "b"),))
+    known = found.measurements
+    measurements = Measurements(simulated=None, batch_size=8, ceilings=known.ceilings, facts=known.facts)
+    bare = dataclasses.replace(found, measurements=measurements)
     write_diagnosis(bare, tmp_path / "doctor.json")
     assert read_diagnosis(tmp_path / "doctor.json") == bare
 
@@ -37,7 +39,7 @@ def test_the_file_says_by_itself_what_was_found(tmp_path: Path) -> None:
     write_diagnosis(found, tmp_path / "doctor.json")
     plain = json.loads((tmp_path / "doctor.json").read_text())
     assert plain["verdict"] == found.sentence
-    assert plain["meaning"] == CAUSES["storage_latency"]
+    assert plain["meaning"] == CAUSES["storage_latency"].meaning
     assert plain["unexplained"] == pytest.approx(1 - 212 / 221)
     assert plain["confidence"] == {"level": "high", "doubts": []}
     assert plain["efficiency"] == pytest.approx(212 / 221)
@@ -48,7 +50,7 @@ def test_the_file_says_by_itself_what_was_found(tmp_path: Path) -> None:
 KEYS = {
     *("format", "verdict", "cause", "meaning", "expected", "measured", "efficiency", "unexplained", "confidence"),
     *("next_stage", "next_gain", "findings", "ceilings", "waterfall", "step_seconds", "phases", "curves", "facts"),
-    *("texts", "simulated", "batch_size", "machine", "versions", "config", "command", "date"),
+    *("simulated", "batch_size", "machine", "versions", "config", "command", "date"),
 }
 
 
@@ -69,9 +71,9 @@ def test_without_a_run_nothing_is_called_unexplained() -> None:
     [
         ("", "not a file of imagenet-opt doctor"),
         ("[1, 2]", "not a file of imagenet-opt doctor"),
-        ('{"format": 2}', "not a file of imagenet-opt doctor.*verdict"),
-        ('{"format": 1}', "format 1, expected 2; run imagenet-opt doctor again"),
-        ('{"format": 2, "ceilings": {"gpu": 3}}', "not a file of imagenet-opt doctor"),
+        ('{"format": 3}', "not a file of imagenet-opt doctor.*verdict"),
+        ('{"format": 2}', "format 2, expected 3; run imagenet-opt doctor again"),
+        ('{"format": 3, "ceilings": {"gpu": 3}}', "not a file of imagenet-opt doctor"),
         ("\ud800", "not a file of imagenet-opt doctor"),
     ],
 )

@@ -12,7 +12,7 @@ from imagenet_opt.doctor import reading
 from imagenet_opt.doctor.diagnosis import STAGES
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.examination import NUM_EXPERIMENTS, Examination
-from imagenet_opt.doctor.verdict import NOT_MEASURED, conclude, is_judged
+from imagenet_opt.doctor.verdict import conclude, is_judged
 from imagenet_opt.errors import ConfigError, WorkerDied
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.page_cache import Residency
@@ -22,6 +22,7 @@ from imagenet_opt.probe.fit_timer import Watched
 from imagenet_opt.probe.testbed import Patient
 from imagenet_opt.probe.throughput import Span
 from tests.conftest import write_images
+from tests.doctor.diagnoses import make_facts
 
 COLD = {"reads_in_flight": 8.0, "num_workers": 2.0, "batch_size": 8.0}
 
@@ -118,10 +119,10 @@ def test_every_experiment_is_announced_and_has_its_ceiling(root: Path, reads: li
     assert len(said) == NUM_EXPERIMENTS
     assert "looking at the machine" in said[0]
     assert seen.ceilings.keys() == STAGES.keys() - {"copy", "copy_overlapped"}
-    assert seen.facts["accelerator_utilization"] == pytest.approx(0.9)
+    assert seen.facts.accelerator_utilization == pytest.approx(0.9)
     depths = {name: [depth for depth, _ in seen.curves[name]] for name in ("reads_in_flight", "reads_in_flight_cached")}
     assert depths == {"reads_in_flight": [1, 4, 16, 64, 256], "reads_in_flight_cached": [1, 4, 16]}
-    assert seen.facts["cold_passes"] == 8 * (7 + 3) * 2 / 120, "of 7 windows, and the first three batches of 2 workers"
+    assert seen.facts.cold_passes == 8 * (7 + 3) * 2 / 120, "of 7 windows, and the first three batches of 2 workers"
     assert is_judged(conclude(seen))
 
 
@@ -142,8 +143,10 @@ def test_where_no_kernel_is_seen_it_is_said(root: Path, checked: None) -> None:
     patient = brief(root)
     patient.device = torch.device("cuda", 0)
     blind = Examination(patient, budget_seconds=90, announce=lambda what: None)
+    blind.facts = make_facts()
     blind._compute()
-    assert blind.texts["kernels"].startswith("no kernel was seen; CUPTI needs permission")
+    assert blind.facts.no_kernels_reason is not None
+    assert blind.facts.no_kernels_reason.startswith("no kernel was seen; CUPTI needs permission")
 
 
 @pytest.mark.parametrize("stage", ["decode", "load", "compute", "train"])
@@ -165,7 +168,7 @@ def test_one_experiment_that_fails_leaves_the_others(
         name for name in STAGES.keys() - {"copy", "copy_overlapped"} if not name.startswith(gone)
     }
     reason = "CUDA out of memory. Tried to allocate" if stage == "compute" else "/dev/shm is full"
-    assert seen.texts[NOT_MEASURED].startswith(f"{reason} (")
+    assert seen.facts.not_measured is not None and seen.facts.not_measured.startswith(f"{reason} (")
     blind = [finding for finding in seen.environment if reason in finding.evidence]
     assert blind and all(finding.fired is None for finding in blind)
     found = conclude(seen)
@@ -181,8 +184,8 @@ def test_whether_a_mount_is_lazy_may_stay_unknown(
     patient = brief(root)
     monkeypatch.setattr(patient.samples, "evict", lambda rows: unknown)
     seen, _ = examined(patient)
-    assert "lazy" not in seen.facts
-    assert seen.facts["cold_verified"] == 0 and seen.texts["cold"] == "unverified: nobody tells"
+    assert seen.facts.lazy is None
+    assert seen.facts.cold_verified is False and seen.facts.cold_evidence == "unverified: nobody tells"
 
 
 def test_stages_are_left_out_whose_files_do_not_stay_in_memory(
@@ -194,8 +197,8 @@ def test_stages_are_left_out_whose_files_do_not_stay_in_memory(
     seen, said = examined(patient)
     assert len(said) == NUM_EXPERIMENTS
     assert not {"loader_warm", "full_warm", "storage_cached"} & seen.ceilings.keys()
-    assert "files just read are not in this machine's memory (2% of them" in seen.texts["memory"]
-    assert NOT_MEASURED not in seen.texts and is_judged(conclude(seen))
+    assert "files just read are not in this machine's memory (2% of them" in str(seen.facts.memory_evidence)
+    assert seen.facts.not_measured is None and is_judged(conclude(seen))
 
 
 def test_where_nothing_tells_what_is_in_memory_late_answers_do(
@@ -205,7 +208,7 @@ def test_where_nothing_tells_what_is_in_memory_late_answers_do(
     patient = brief(root)
     monkeypatch.setattr(patient.samples, "kept", lambda: Residency(None, "nobody tells"))
     seen, _ = examined(patient)
-    assert "each takes 100 ms again" in seen.texts["memory"] and "loader_warm" not in seen.ceilings
+    assert "each takes 100 ms again" in str(seen.facts.memory_evidence) and "loader_warm" not in seen.ceilings
 
 
 @pytest.mark.parametrize(("rate", "batch"), [(1e6, 256), (100.0, 66), (0.1, 8)])
@@ -231,7 +234,7 @@ def test_a_run_that_would_take_too_long_is_not_begun(root: Path) -> None:
 
 def test_no_stage_is_faster_than_the_cpus_can_decode(root: Path) -> None:
     examination = Examination(brief(root), budget_seconds=30, announce=lambda what: None)
-    examination.facts |= {"usable_cpus": 2.0, "megapixels": 0.2}
+    examination.facts = make_facts(usable_cpus=2, megapixels=0.2)
     with pytest.raises(ConfigError, match="1,053,788 img/s, but 2 CPUs cannot decode more than 20,000"):
         examination._note_ceiling("loader_cold", Ceiling((1_053_788.0,)))
     assert not examination.ceilings

@@ -7,6 +7,7 @@ import pytest
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.verdict import judge
+from tests.doctor.diagnoses import change
 from tests.doctor.test_verdict import STORIES
 
 
@@ -37,6 +38,6 @@ def test_a_gpu_of_its_kind_is_known() -> None:
 
 def test_what_no_experiment_tells_is_not_made_up() -> None:
     assert gain(STORIES["storage_latency"], "mount_options") is None
-    unknown = replace(STORIES["slow_gpu"], facts=STORIES["slow_gpu"].facts | {"rated_images_per_second": 0.0})
+    unknown = change(STORIES["slow_gpu"], facts=replace(STORIES["slow_gpu"].facts, rated_images_per_second=None))
     assert gain(unknown, "gpu_clocks") is None
     assert gain(STORIES["healthy"], "channels_last") is None

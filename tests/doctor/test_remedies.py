@@ -6,14 +6,20 @@ from typing import Any
 
 import pytest
 
+from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.remedies import changing, data_place, look_at, saves, without_waiting
-from imagenet_opt.doctor.verdict import RULES
+from imagenet_opt.doctor.verdict import judge
+from tests.doctor.diagnoses import change
 from tests.doctor.test_verdict import STORIES, seen
 
 
 def configured(**config: Any) -> Evidence:
-    return replace(seen(), config=config)
+    return change(seen(), config=config)
+
+
+def finding_of(rule: str, run: Evidence) -> Finding:
+    return next(finding for finding in judge(run).findings if finding.rule == rule)
 
 
 def test_what_is_so_already_is_not_prescribed() -> None:
@@ -49,8 +55,7 @@ def test_another_callback_that_saves_is_named() -> None:
         "off": None,
     }
     config = {"checkpoint": {"every_n_steps": None, "every_minutes": 15}, "callbacks": callbacks}
-    rule = next(rule for rule in RULES if rule.__name__ == "checkpoint_stall")
-    found = rule(replace(STORIES["checkpoint_stall"], config=config))
+    found = finding_of("checkpoint_stall", change(STORIES["checkpoint_stall"], config=config))
     assert found.fired and not found.overrides
     assert "callbacks.mine (ModelCheckpoint)" in found.remedy and "callbacks.checkpoint" not in found.remedy
 
@@ -67,7 +72,7 @@ def test_without_a_folder_there_is_a_place_for_it(config: dict[str, Any]) -> Non
 
 
 def test_shards_are_copied_and_not_packed() -> None:
-    packed = replace(configured(data={"root": "/fsx/packed"}), facts=seen().facts | {"packed": 1.0})
+    packed = change(configured(data={"root": "/fsx/packed"}), facts=replace(seen().facts, packed=True))
     assert data_place(packed).pack() == "cp -r /fsx/packed /local/disk/packed"
     smaller = data_place(packed).pack("max_side=500")
     assert "/fsx/packed" not in smaller, "which are the images' own folder no longer"
@@ -75,8 +80,8 @@ def test_shards_are_copied_and_not_packed() -> None:
 
 def test_a_callback_is_left_out_by_a_word_that_the_shell_leaves_alone() -> None:
     callbacks = {"mine": {"_target_": "callbacks.mine.Mine"}}
-    rule = next(rule for rule in RULES if rule.__name__ == "slow_callback")
-    (command,) = rule(replace(STORIES["slow_callback"], config={"callbacks": callbacks})).commands
+    run = change(STORIES["slow_callback"], config={"callbacks": callbacks})
+    (command,) = finding_of("slow_callback", run).commands
     assert command.endswith(" '~callbacks.mine'"), "a bare ~word may be a home"
 
 
@@ -93,29 +98,27 @@ def test_a_callback_is_left_out_by_a_word_that_the_shell_leaves_alone() -> None:
 )
 def test_no_second_kind_of_cuda_graphs_is_prescribed(switches: dict[str, Any], overrides: tuple[str, ...]) -> None:
     """Acceleration refuses compile_mode=reduce-overhead beside cuda_graph=true."""
-    rule = next(rule for rule in RULES if rule.__name__ == "launch_bound")
-    found = rule(replace(STORIES["launch_bound"], config={"callbacks": {"acceleration": switches}}))
+    run = change(STORIES["launch_bound"], config={"callbacks": {"acceleration": switches}})
+    found = finding_of("launch_bound", run)
     assert found.fired and found.overrides == tuple(f"callbacks.acceleration.{one}" for one in overrides)
     assert ("CUDA graphs" in found.remedy) == bool(overrides)
 
 
-@pytest.mark.parametrize(("resize_on", "has_gpu"), [("device", 1.0), ("worker", 1.0), ("worker", 0.0)])
-def test_the_gpu_is_told_to_resize_where_there_is_one_that_does_not(resize_on: str, has_gpu: float) -> None:
-    rule = next(rule for rule in RULES if rule.__name__ == "slow_decode")
+@pytest.mark.parametrize(("resize_on", "has_gpu"), [("device", True), ("worker", True), ("worker", False)])
+def test_the_gpu_is_told_to_resize_where_there_is_one_that_does_not(resize_on: str, has_gpu: bool) -> None:
     slow = STORIES["slow_decode"]
-    facts, texts = slow.facts | {"has_gpu": has_gpu}, slow.texts | {"resize_on": resize_on}
-    found = rule(replace(slow, simulated=None, facts=facts, texts=texts))
-    told = resize_on == "worker" and bool(has_gpu)
+    facts = replace(slow.facts, has_gpu=has_gpu, resize_on=resize_on)
+    found = finding_of("slow_decode", change(slow, simulated=None, facts=facts))
+    told = resize_on == "worker" and has_gpu
     assert found.fired and ("resize_on=device" in found.remedy) == bool(found.overrides) == told
 
 
 @pytest.mark.parametrize(
-    ("in_slurm", "command"), [(0.0, "taskset --cpu-list 0-3 "), (1.0, "sbatch --cpus-per-task=4 ")]
+    ("in_slurm", "command"), [(False, "taskset --cpu-list 0-3 "), (True, "sbatch --cpus-per-task=4 ")]
 )
-def test_a_slurm_job_asks_slurm_for_its_cpus(in_slurm: float, command: str) -> None:
-    rule = next(rule for rule in RULES if rule.__name__ == "few_cpus")
+def test_a_slurm_job_asks_slurm_for_its_cpus(in_slurm: bool, command: str) -> None:
     few = STORIES["few_cpus"]
-    (found,) = rule(replace(few, facts=few.facts | {"in_slurm": in_slurm})).commands
+    (found,) = finding_of("few_cpus", change(few, facts=replace(few.facts, in_slurm=in_slurm))).commands
     assert found.startswith(command)
 
 
@@ -132,6 +135,6 @@ def test_each_waiting_line_has_something_to_write_instead() -> None:
 
 @pytest.mark.parametrize("cause", sorted(STORIES.keys() - {"healthy", "unexplained"}))
 def test_each_cause_has_something_to_type(cause: str) -> None:
-    found = next(rule for rule in RULES if rule.__name__ == cause)(STORIES[cause])
+    found = finding_of(cause, STORIES[cause])
     assert found.overrides or found.commands
     assert not any("..." in word for word in shlex.split(" ".join(found.commands)) if word.startswith("data."))

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from imagenet_opt.doctor.diagnosis import STAGES
 from imagenet_opt.doctor.terminal_view import print_diagnosis
-from tests.doctor.diagnoses import QUIET, make_diagnosis
+from tests.doctor.diagnoses import QUIET, make_diagnosis, make_facts
 
 
 def printed(width: int, encoding: str = "utf-8", **changes: object) -> str:
@@ -65,26 +65,29 @@ def test_a_simulation_says_so_and_control_characters_are_shown() -> None:
 
 
 def test_an_estimate_is_called_one_and_the_pass_line_is_drawn() -> None:
-    texts = {"profile": "900 images/s, an estimate: nobody has measured it"}
+    profile = "900 images/s, an estimate: nobody has measured it"
     for busy, word in ((0.899, "fail"), (0.9, "pass")):
-        facts = {"cached_share": 0.0, "accelerator_utilization": busy, "profile_estimate": 1.0}
-        text = printed(110, simulated="a10g", texts=texts, facts=facts)
+        facts = make_facts(accelerator_utilization=busy, profile_estimate=True, profile=profile)
+        text = printed(110, simulated="a10g", facts=facts)
         assert "simulated: a10g (estimate)" in text and "an estimate: nobody has measured it" in text
         assert f"{busy:.1%}; MLPerf Storage asks for 90%: {word}" in text
 
 
 @pytest.mark.parametrize("width", [80, 110])
 def test_cold_rates_that_may_be_of_memory_say_so(width: int) -> None:
-    text = printed(width, facts={"cached_share": 0.0, "cold_verified": 0.0})
+    text = printed(width, facts=make_facts(cold_verified=False))
     marked = [line.strip() for line in text.splitlines() if " (unverified) " in line]
     assert [line.partition(" (")[0] for line in marked] == [STAGES[name] for name in STAGES if name.endswith("_cold")]
     assert "…" not in text and all(len(line) <= width for line in text.splitlines())
-    assert "(unverified)" not in printed(width, facts={"cached_share": 0.0, "cold_verified": 1.0})
+    assert "(unverified)" not in printed(width, facts=make_facts(cold_verified=True))
 
 
 def test_what_was_seen_of_the_storage_is_told() -> None:
-    told = {"first_touch": "first touch 330 ms, second 100 ms", "storage": "more than 8 requests bring no more"}
-    text = printed(100, texts=told)
+    told = {
+        "first_touch_evidence": "first touch 330 ms, second 100 ms",
+        "storage_evidence": "more than 8 requests bring no more",
+    }
+    text = printed(100, facts=make_facts(**told))
     assert all(f"files: {words}" in text for words in told.values())
 
 

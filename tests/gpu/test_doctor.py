@@ -8,7 +8,8 @@ from omegaconf import OmegaConf
 
 from imagenet_opt.cli.doctor import main
 from imagenet_opt.config.overrides import config_folder
-from imagenet_opt.doctor.diagnosis import CAUSES, STAGES
+from imagenet_opt.doctor.causes.cause import CAUSES
+from imagenet_opt.doctor.diagnosis import STAGES
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis
 
 pytestmark = pytest.mark.slow
@@ -22,15 +23,15 @@ def test_all_experiments_run_and_the_gpu_is_seen_at_work(
     file = tmp_path / "doctor.json"
     main([*SMALL, "data.cache_dir=cache", "--budget=30s", f"--json={file}"])
     found = read_diagnosis(file)
-    assert found.cause in CAUSES and found.simulated is None
-    assert found.ceilings.keys() == STAGES.keys()
-    assert all(ceiling.images_per_second > 0 for ceiling in found.ceilings.values())
-    assert 0 < found.facts["accelerator_utilization"] <= 1
+    assert found.cause in CAUSES and found.measurements.simulated is None
+    assert found.measurements.ceilings.keys() == STAGES.keys()
+    assert all(ceiling.images_per_second > 0 for ceiling in found.measurements.ceilings.values())
+    assert 0 < (found.measurements.facts.accelerator_utilization or 0) <= 1
     findings = {finding.rule: finding for finding in found.findings}
     clocks = findings["gpu_clocks"]
     assert clocks.fired is None or "idle" not in clocks.evidence, "read while it computes"
     assert "convolution" in findings["float32_convolutions"].evidence
-    assert "not_measured" not in found.texts
+    assert found.measurements.facts.not_measured is None
     assert json.loads(file.read_text())["machine"]["gpu"] != "none"
 
 

@@ -52,7 +52,7 @@ def test_old_and_new_verdict_rules_steps_and_versions_stand_side_by_side() -> No
 
 def test_another_machine_or_accelerator_is_warned_of() -> None:
     ours = of(simulated="a10g")
-    theirs = of(machine=dict(ours.diagnosis.machine) | {"gpu": "NVIDIA H100", "storage": "/nvme (ext4)"})
+    theirs = of(machine=dict(ours.diagnosis.measurements.machine) | {"gpu": "NVIDIA H100", "storage": "/nvme (ext4)"})
     assert careful(replace(ours, name="mine"), replace(theirs, name="before")) == [
         "not the same accelerator: mine has a simulated a10g, before has a real one",
         "not the same gpu: mine has NVIDIA A10G, before has NVIDIA H100",

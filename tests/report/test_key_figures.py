@@ -1,13 +1,13 @@
 """The numbers at the top of a report."""
 
-from imagenet_opt.doctor.diagnosis import CAUSES
+from imagenet_opt.doctor.causes.cause import CAUSES
 from imagenet_opt.report.key_figures import tiles
 from imagenet_opt.report.run_files import Record
-from tests.doctor.diagnoses import make_diagnosis
+from tests.doctor.diagnoses import make_diagnosis, make_facts
 
 
 def test_an_epoch_has_the_images_that_the_doctor_counted() -> None:
-    found = make_diagnosis(measured=100.0, facts={"num_samples": 360_000})
+    found = make_diagnosis(measured=100.0, facts=make_facts(num_samples=360_000))
     assert tiles(Record("run", found), price_per_hour=2)[0].notes == (
         "100 images/s",
         "1.0 h, $2.00 an epoch of 360,000",
@@ -21,4 +21,4 @@ def test_a_healthy_run_is_not_fixed_but_would_have_a_faster_gpu() -> None:
 
 
 def test_or_those_of_imagenet() -> None:
-    assert "an epoch of 1,281,167" in tiles(Record("run", make_diagnosis(facts={})))[0].notes[1]
+    assert "an epoch of 1,281,167" in tiles(Record("run", make_diagnosis(facts=make_facts())))[0].notes[1]

@@ -48,33 +48,33 @@ class Trial:
         return f"{was:.0f} -> {now:.0f} images/s, {times}{predicted}: {verdict}"
 
 
-def apply(found: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -> Trial | None:
+def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -> Trial | None:
     """Try the overrides of a rule that fired, and where they help, write them as an experiment.
 
     seconds: of each of the runs. None where there is nothing to try, which is said.
     Raises ImagenetOptError where a run fails, or the experiment cannot be written.
     """
-    if (cure := cure_of(found)) is None:
-        print(f"nothing to apply: {_why_nothing(found)}")
+    if (cure := cure_of(diagnosis)) is None:
+        print(f"nothing to apply: {_why_nothing(diagnosis)}")
         return None
-    trial = try_out(overrides, cure, seconds=seconds, cold=evidence_of(found).is_cold)
+    trial = try_out(overrides, cure, seconds=seconds, cold=evidence_of(diagnosis).is_cold)
     print(f"{cure.rule}, {' '.join(cure.overrides)}: {trial}")
     if trial.helps:
-        file = write_experiment(found, trial)
+        file = write_experiment(diagnosis, trial)
         print(how_to_train(file, overrides), file=sys.stderr)
     return trial
 
 
-def cure_of(found: Diagnosis) -> Finding | None:
+def cure_of(diagnosis: Diagnosis) -> Finding | None:
     """The first rule that fired and has a key to set: the causes in their order, then the environment."""
-    fired = [finding for finding in found.findings if finding.fired and finding.overrides]
+    fired = [finding for finding in diagnosis.findings if finding.fired and finding.overrides]
     return min(fired, key=lambda finding: finding.environment, default=None)
 
 
-def _why_nothing(found: Diagnosis) -> str:
-    cause = next((finding for finding in found.findings if finding.fired and not finding.environment), None)
+def _why_nothing(diagnosis: Diagnosis) -> str:
+    cause = next((finding for finding in diagnosis.findings if finding.fired and not finding.environment), None)
     if cause is None:
-        return f"the verdict is {found.cause}"
+        return f"the verdict is {diagnosis.cause}"
     return f"no key of the configuration mends {cause.rule}; {'; '.join(cause.commands) or cause.remedy}"
 
 
@@ -93,8 +93,11 @@ def try_out(overrides: tuple[str, ...], cure: Finding, *, seconds: float, cold: 
     return Trial(cure.rule, cure.overrides, tuple(rates[0]), tuple(rates[1]), cure.gain)
 
 
-def write_experiment(found: Diagnosis, trial: Trial) -> Path:
+def write_experiment(diagnosis: Diagnosis, trial: Trial) -> Path:
     """conf/experiment/tuned_<host>_doctor.yaml with what was measured as its header."""
-    simulated = f", simulated {found.simulated}" if found.simulated else ""
-    header = (f"{found.date}, {host()}{simulated}: {trial.rule}; {trial}", found.command)
+    simulated = f", simulated {diagnosis.measurements.simulated}" if diagnosis.measurements.simulated else ""
+    header = (
+        f"{diagnosis.measurements.date}, {host()}{simulated}: {trial.rule}; {trial}",
+        diagnosis.measurements.command,
+    )
     return write_tuned("doctor", trial.overrides, header)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.doctor.evidence import Evidence, evidence_of
 from imagenet_opt.doctor.symptoms import is_lazy
-from imagenet_opt.doctor.verdict import NOT_MEASURED, is_judged
+from imagenet_opt.doctor.verdict import is_judged
 from imagenet_opt.measure.stats.intervals import LEAST_COVERAGE
 
 EXPLAINED = 0.9
@@ -24,43 +24,47 @@ class Confidence(NamedTuple):
     doubts: tuple[str, ...]
 
 
-def is_unverified(found: Diagnosis) -> bool:
+def is_unverified(diagnosis: Diagnosis) -> bool:
     """Whether some files that were to be read from storage may have been in memory."""
-    return found.facts.get("cold_verified") == 0
+    return diagnosis.measurements.facts.cold_verified is False
 
 
-def confidence(found: Diagnosis) -> Confidence:
-    if not is_judged(found):
+def confidence(diagnosis: Diagnosis) -> Confidence:
+    if not is_judged(diagnosis):
         return Confidence("low", ("there is no verdict",))
     doubts = []
-    if NOT_MEASURED in found.texts:
-        doubts.append(f"not measured: {found.texts[NOT_MEASURED]}")
-    elif found.cause == "unexplained":
-        doubts.append(f"the run gives {found.efficiency:.0%} of what is expected, and no experiment says why")
-    elif found.efficiency > 1 / EXPLAINED:
-        doubts.append(f"the run gives {found.efficiency:.0%} of what is expected: something changed meanwhile")
-    estimates = {name: ceiling.estimate for name, ceiling in found.ceilings.items()}
+    if diagnosis.measurements.facts.not_measured:
+        doubts.append(f"not measured: {diagnosis.measurements.facts.not_measured}")
+    elif diagnosis.cause == "unexplained":
+        doubts.append(f"the run gives {diagnosis.efficiency:.0%} of what is expected, and no experiment says why")
+    elif diagnosis.efficiency > 1 / EXPLAINED:
+        doubts.append(f"the run gives {diagnosis.efficiency:.0%} of what is expected: something changed meanwhile")
+    estimates = {name: ceiling.estimate for name, ceiling in diagnosis.measurements.ceilings.items()}
     estimates.pop("copy_overlapped", None)  # a mean over all copies: one window, however many there were
-    if found.simulated is not None:
+    if diagnosis.measurements.simulated is not None:
         estimates.pop("copy", None)  # calculated from the profile: one value, and exact
     if few := sorted({estimate.num for estimate in estimates.values() if estimate.coverage < LEAST_COVERAGE}):
         doubts.append(f"some rates come from {few[0]} windows only, too few for an interval")
-    seen = evidence_of(found)
-    full = found.ceilings.get(f"full_{seen.state}")
+    evidence = evidence_of(diagnosis)
+    full = diagnosis.measurements.ceilings.get(f"full_{evidence.state}")
     if full and full.estimate.high - full.estimate.low > WIDE * full.estimate.median:
         doubts.append("the full run itself scatters")
     if full and not full.facts.get("steady", True):
         doubts.append(
             "the full run was timed on batches that were made before, and may be slower in the long run; raise --budget"
         )
-    if "cached_share" not in found.facts:
-        why = found.texts.get("cached_share")
+    if diagnosis.measurements.facts.cached_share is None:
+        why = diagnosis.measurements.facts.cached_share_method
         doubts.append("whether files are in memory is not known" + (f": {why}" if why else ""))
-    if "kernels" in found.texts:
-        doubts.append(f"gaps between the GPU's kernels count as work: {found.texts['kernels']}")
-    if seen.is_cold and is_unverified(found):
-        doubts.append(f"cold rates are {found.texts.get('cold', 'unverified')}")
-    if seen.is_cold and (passes := found.facts.get("cold_passes", 1.0)) > 1 and (times := _server_gain(seen)) > 1:
+    if diagnosis.measurements.facts.no_kernels_reason:
+        doubts.append(f"gaps between the GPU's kernels count as work: {diagnosis.measurements.facts.no_kernels_reason}")
+    if evidence.is_cold and is_unverified(diagnosis):
+        doubts.append(f"cold rates are {diagnosis.measurements.facts.cold_evidence or 'unverified'}")
+    if (
+        evidence.is_cold
+        and (passes := diagnosis.measurements.facts.cold_passes or 1.0) > 1
+        and (times := _server_gain(evidence)) > 1
+    ):
         doubts.append(
             f"the data set is so small that its files were read from storage about {passes:.0f} times, and a second "
             f"reading is {times:.1f} times as fast as a first: the cold rate may be too high; examine a larger "
@@ -69,9 +73,9 @@ def confidence(found: Diagnosis) -> Confidence:
     return Confidence(_LEVELS[min(len(doubts), 2)], tuple(doubts))
 
 
-def _server_gain(seen: Evidence) -> float:
+def _server_gain(evidence: Evidence) -> float:
     """How many times as fast files are read again, where some server keeps them; 1 where none does. What is known of a
     lazy mount counts in the verdict."""
-    first, second = seen.fact("first_touch_seconds"), seen.fact("second_touch_seconds")
+    first, second = evidence.facts.first_touch_seconds or 0.0, evidence.facts.second_touch_seconds
     times = first / second if second else 1.0
-    return times if times >= _CACHES and not is_lazy(seen) else 1.0
+    return times if times >= _CACHES and not is_lazy(evidence) else 1.0

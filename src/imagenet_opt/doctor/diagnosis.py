@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.measure.stats.rate import Ceiling
 
 STAGES = {
@@ -21,27 +22,6 @@ STAGES = {
     "full_cold": "full run, files on storage",
 }
 """Key of each experiment -> what it is called."""
-CAUSES = {
-    "healthy": "the GPU is the limit",
-    "slow_gpu": "the GPU is slower than its kind",
-    "storage_latency": "storage answers late",
-    "storage_bandwidth": "storage gives too few MB/s",
-    "lazy_mount": "files come from behind the mount at first touch",
-    "few_workers": "fewer loader workers than CPUs",
-    "few_cpus": "the job may use only some of the CPUs",
-    "slow_decode": "decoding takes the CPUs",
-    "busy_neighbour": "other processes take the CPUs",
-    "small_prefetch": "too few batches ahead",
-    "host_sync": "the host waits for the GPU in each step",
-    "launch_bound": "the host cannot launch work as fast as the GPU does it",
-    "contention": "the loader takes CPU time that the training process needs",
-    "slow_logging": "logging holds up the step",
-    "checkpoint_stall": "checkpoints hold up the step",
-    "slow_callback": "a callback holds up the step",
-    "slow_copy": "the copy to the GPU is the limit",
-    "unexplained": "no single experiment explains it",
-}
-"""Key of each verdict -> what it means."""
 
 
 @dataclass(frozen=True)
@@ -80,18 +60,16 @@ class Measurements:
     full run that the main process spent in "fetch", "logging", "checkpoint", "step", "callback NAME", ...
     step_seconds: of each step of the full run. curves: points (x, y) by name: "workers" (workers, images/s decoded from
     memory), "reads_in_flight" (requests in flight, images/s read cold), "reads_in_flight_cached" (the same from
-    memory), "cached_share" (share of the data in the page cache, images/s read). facts, texts: what else was seen, by
-    name. config: the whole one, without secrets.
+    memory), "cached_share" (share of the data in the page cache, images/s read). config: all of it, without secrets.
     """
 
     simulated: str | None
     batch_size: int
     ceilings: Mapping[str, Ceiling]
+    facts: Facts
     step_seconds: tuple[float, ...] = ()
     curves: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     phases: Mapping[str, float] = field(default_factory=dict)
-    facts: Mapping[str, float] = field(default_factory=dict)
-    texts: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -100,17 +78,17 @@ class Measurements:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diagnosis(Measurements):
+class Diagnosis:
     """What was measured, and what it means.
 
-    cause: a key of CAUSES. expected: the least ceiling of the state in which the run was measured. efficiency:
-    measured / expected. next_stage, next_gain: which ceiling is the next one after the cause is mended, and how many
-    times as fast the run then is, or would be with a faster GPU where it is healthy; None where that cannot be
-    predicted. waterfall: of one step, from the GPU alone to the full run; its parts add up to the last step exactly.
-    unexplained: share of what is expected that the run does not give; None where there is no run.
-    trial: of `doctor --apply`, what its overrides brought, see doctor/apply.py; None where nothing was tried.
+    sentence: the verdict. cause: a key of CAUSES. expected, measured: images per second; the least ceiling of the state
+    in which the run was measured, and the full run, 0 without one. next_stage, next_gain: the ceiling that is next once
+    the cause is mended, and how many times as fast the run then is, or would be with a faster GPU if it is healthy;
+    None where that cannot be predicted. waterfall: parts of one step, from the GPU alone to the full run; they add up
+    to the last one exactly. trial: what the overrides of `doctor --apply` brought, see doctor/apply.py; None without.
     """
 
+    measurements: Measurements
     sentence: str
     cause: str
     expected: float
@@ -123,8 +101,10 @@ class Diagnosis(Measurements):
 
     @property
     def efficiency(self) -> float:
+        """measured / expected."""
         return self.measured / self.expected if self.expected else 0.0
 
     @property
     def unexplained(self) -> float | None:
+        """Share of what is expected that the run does not give; None without a run."""
         return max(0.0, 1 - self.efficiency) if self.measured else None

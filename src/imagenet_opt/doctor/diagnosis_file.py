@@ -6,29 +6,32 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.doctor.diagnosis import CAUSES, Diagnosis, Finding, Step
+from imagenet_opt.doctor.causes.cause import CAUSES
+from imagenet_opt.doctor.diagnosis import Diagnosis, Finding, Measurements, Step
+from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import Ceiling
 
 FILE = "doctor.json"
 
 
-FORMAT = 2
+FORMAT = 3
 
 
-def write_diagnosis(found: Diagnosis, file: Path) -> None:
+def write_diagnosis(diagnosis: Diagnosis, file: Path) -> None:
     """As JSON; the sentence is its "verdict". Raises OSError."""
     from imagenet_opt.doctor.confidence import confidence  # which is made from a Diagnosis
 
-    plain = asdict(found)
-    verdict = {"verdict": plain.pop("sentence"), "cause": found.cause, "meaning": CAUSES[found.cause]}
-    shares = {"efficiency": found.efficiency, "unexplained": found.unexplained}
-    about = {"format": FORMAT, **verdict, **shares, "confidence": confidence(found)._asdict()}
-    rates = {
+    plain = asdict(diagnosis)
+    verdict = {"verdict": plain.pop("sentence"), "cause": diagnosis.cause, "meaning": CAUSES[diagnosis.cause].meaning}
+    shares = {"efficiency": diagnosis.efficiency, "unexplained": diagnosis.unexplained}
+    about = {"format": FORMAT, **verdict, **shares, "confidence": confidence(diagnosis)._asdict()}
+    measurements = plain.pop("measurements")
+    measurements["ceilings"] = {
         name: {"images_per_second": ceiling.images_per_second} | ceiling.estimate._asdict() | asdict(ceiling)
-        for name, ceiling in found.ceilings.items()
+        for name, ceiling in diagnosis.measurements.ceilings.items()
     }
-    file.write_text(json.dumps(about | plain | {"ceilings": rates}, indent=1) + "\n")
+    file.write_text(json.dumps(about | plain | measurements, indent=1) + "\n")
 
 
 def read_diagnosis(file: Path) -> Diagnosis:
@@ -48,16 +51,23 @@ def read_diagnosis(file: Path) -> Diagnosis:
 def diagnosis_of(plain: Mapping[str, Any]) -> Diagnosis:
     """From what `write_diagnosis` writes. Raises ValueError, KeyError, TypeError, AttributeError for anything else."""
     read: dict[str, Callable[[Any], Any]] = {
-        "ceilings": lambda found: {
-            name: Ceiling(tuple(rates["windows"]), rates["facts"], rates["in_bursts"]) for name, rates in found.items()
+        "ceilings": lambda ceilings: {
+            name: Ceiling(tuple(rates["windows"]), rates["facts"], rates["in_bursts"])
+            for name, rates in ceilings.items()
         },
-        "waterfall": lambda found: tuple(Step(**step) for step in found),
-        "findings": lambda found: tuple(
-            Finding(**finding | {name: tuple(finding[name]) for name in ("overrides", "commands")}) for finding in found
+        "waterfall": lambda steps: tuple(Step(**step) for step in steps),
+        "findings": lambda findings: tuple(
+            Finding(**finding | {name: tuple(finding[name]) for name in ("overrides", "commands")})
+            for finding in findings
         ),
+        "facts": lambda facts: Facts(**facts),
         "step_seconds": tuple,
-        "curves": lambda found: {name: tuple((x, y) for x, y in points) for name, points in found.items()},
+        "curves": lambda curves: {name: tuple((x, y) for x, y in points) for name, points in curves.items()},
     }
-    known = Diagnosis.__dataclass_fields__.keys() & plain.keys()
-    fields = {name: read.get(name, lambda value: value)(plain[name]) for name in known}
-    return Diagnosis(sentence=plain["verdict"], **fields)
+
+    def known(kind: type[Measurements] | type[Diagnosis]) -> dict[str, Any]:
+        names = kind.__dataclass_fields__.keys() & plain.keys()
+        return {name: read.get(name, lambda value: value)(plain[name]) for name in names}
+
+    sentence = plain["verdict"]
+    return Diagnosis(sentence=sentence, measurements=Measurements(**known(Measurements)), **known(Diagnosis))

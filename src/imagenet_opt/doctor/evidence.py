@@ -1,11 +1,12 @@
 """What the doctor measured, before anything is concluded from it."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
 from imagenet_opt.doctor.diagnosis import Diagnosis, Finding, Measurements
+from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.page_cache import MOSTLY
 
@@ -16,68 +17,78 @@ NEARLY_ALL = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence(Measurements):
-    """Everything that the rules look at. environment: findings that needed no experiment."""
+class Evidence:
+    """What the rules look at: the measurements, and the rates, times and shares that follow from them.
 
-    phases: Mapping[str, float]
-    facts: Mapping[str, float]
+    Rates in images per second. environment: findings that needed no experiment.
+    """
+
+    measurements: Measurements
     environment: tuple[Finding, ...] = ()
+
+    @property
+    def ceilings(self) -> Mapping[str, Ceiling]:
+        return self.measurements.ceilings
+
+    @property
+    def facts(self) -> Facts:
+        return self.measurements.facts
 
     @property
     def is_cold(self) -> bool:
         """Whether some of the data is not in the page cache now; what cannot be known counts as not."""
-        return self.facts.get("cached_share", 0.0) < MOSTLY
+        return (self.facts.cached_share or 0.0) < MOSTLY
 
     @property
     def state(self) -> str:
         return "cold" if self.is_cold else "warm"
 
     def lacks(self, needs: Iterable[str]) -> tuple[str, ...]:
-        """Those of the measurements that are not there: keys of `ceilings` or `facts`; "loader", "storage" and "full"
-        are those of the state by which the run is judged."""
+        """Those of the measurements that are not there: keys of `ceilings`; "loader", "storage" and "full" are
+        those of the state by which the run is judged."""
         storage = "storage_cold" if self.is_cold else "storage_cached"
         stages = {"loader": f"loader_{self.state}", "full": f"full_{self.state}", "storage": storage}
         names = (stages.get(name, name) for name in needs)
-        return tuple(name for name in names if name not in self.ceilings and name not in self.facts)
+        return tuple(name for name in names if name not in self.ceilings)
 
     @property
-    def gpu(self) -> float:
+    def gpu_rate(self) -> float:
         return self.ceilings["gpu"].images_per_second
 
     @property
-    def gpu_beside_loader(self) -> float:
+    def gpu_beside_loader_rate(self) -> float:
         return self.ceilings["gpu_beside_loader"].images_per_second
 
     @property
-    def loader(self) -> float:
+    def loader_rate(self) -> float:
         return self.ceilings[f"loader_{self.state}"].images_per_second
 
     @property
-    def longest_gap(self) -> float:
+    def longest_gap_seconds(self) -> float:
         """Seconds between two batches of the loader."""
         return self.ceilings[f"loader_{self.state}"].facts.get("longest_gap_seconds", 0.0)
 
     @property
-    def decode(self) -> float:
+    def decode_rate(self) -> float:
         return self.ceilings["decode_all"].images_per_second
 
     @property
-    def storage(self) -> float:
+    def storage_rate(self) -> float:
         return self.ceilings[f"storage_{'cold' if self.is_cold else 'cached'}"].images_per_second
 
     @property
-    def storage_at_depth(self) -> float:
+    def storage_rate_at_depth(self) -> float:
         """What the storage gives with as many requests in flight as the loader has, between those that were tried."""
         points = self._depths
         if not self.is_cold or not points:
-            return self.storage
+            return self.storage_rate
         depths, rates = np.log(np.array(points)).T
-        return float(np.exp(np.interp(np.log(max(1.0, self.fact("depth"))), depths, rates)))
+        return float(np.exp(np.interp(np.log(max(1.0, self.facts.requests_in_flight or 0.0)), depths, rates)))
 
     @property
     def _depths(self) -> list[tuple[float, float]]:
         """Requests in flight, and images per second with so many; where no answer came in time there is no point."""
-        return [(depth, rate) for depth, rate in self.curves.get("reads_in_flight", ()) if rate > 0]
+        return [(depth, rate) for depth, rate in self.measurements.curves.get("reads_in_flight", ()) if rate > 0]
 
     @property
     def best_depth(self) -> tuple[float, float]:
@@ -86,7 +97,7 @@ class Evidence(Measurements):
         return next((point for point in sorted(self._depths) if point[1] >= NEARLY_ALL * most), (0.0, 0.0))
 
     @property
-    def copy(self) -> float:
+    def copy_rate(self) -> float:
         """Images per second of the copy to the device; without end where there is none, as it is no limit then."""
         copy = self.ceilings.get(self.copy_stage)
         return float("inf") if copy is None else copy.images_per_second
@@ -99,92 +110,94 @@ class Evidence(Measurements):
     @property
     def is_overlapped(self) -> bool:
         """Whether batches are copied while the device computes: data.copies=ahead, unless something else is said."""
-        data = self.config.get("data")
+        data = self.measurements.config.get("data")
         return not isinstance(data, Mapping) or data.get("copies", "ahead") == "ahead"
 
-    def with_copy(self, rate: float) -> float:
+    def rate_with_copy(self, rate: float) -> float:
         """Images per second of a device that takes `rate`, with the copies that it needs."""
-        return min(rate, self.copy) if self.is_overlapped else 1 / (1 / rate + 1 / self.copy)
+        return min(rate, self.copy_rate) if self.is_overlapped else 1 / (1 / rate + 1 / self.copy_rate)
 
     @property
-    def fed(self) -> float:
+    def fed_rate(self) -> float:
         """Images per second that the device takes while the loader runs and batches are copied.
 
         Copies that are not made ahead come from the loader beside it too, in the device's own order: so they are added
         to what the device takes alone.
         """
-        return min(self.gpu_beside_loader, self.with_copy(self.gpu_beside_loader if self.is_overlapped else self.gpu))
+        return min(
+            self.gpu_beside_loader_rate,
+            self.rate_with_copy(self.gpu_beside_loader_rate if self.is_overlapped else self.gpu_rate),
+        )
 
     @property
-    def computes(self) -> float:
+    def compute_rate(self) -> float:
         """Images per second at which the device would never wait."""
-        return self.batch_size / self.ceilings["gpu"].facts["device_seconds"]
+        return self.measurements.batch_size / self.ceilings["gpu"].facts["device_seconds"]
 
     @property
-    def first_epoch(self) -> float | None:
+    def first_epoch_rate(self) -> float | None:
         """Images per second of an epoch whose files nobody has touched: requests in flight / seconds of a first touch,
         and not more than later epochs give. None where first touches were not measured."""
-        if not (seconds := self.fact("first_touch_seconds")) or "first_depth" not in self.facts:
+        facts = self.facts
+        if not facts.first_touch_seconds or facts.first_requests_in_flight is None:
             return None
-        images = max(self.fact("first_depth"), self.fact("depth")) * self.facts.get("images_per_request", 1.0)
-        return min(images / seconds, self.measured)
+        in_flight = max(facts.first_requests_in_flight, facts.requests_in_flight or 0.0)
+        images = in_flight * (facts.images_per_request or 1.0)
+        return min(images / facts.first_touch_seconds, self.measured_rate)
 
     @property
     def full(self) -> Ceiling:
         return self.ceilings[f"full_{self.state}"]
 
     @property
-    def measured(self) -> float:
+    def measured_rate(self) -> float:
         return self.full.images_per_second
 
     @property
-    def cpu_budget(self) -> float:
+    def cpu_rate(self) -> float:
         """Images per second at which loader and training process together take all usable CPUs."""
-        workers = min(max(1.0, self.facts["num_workers"]), self.facts["usable_cpus"])
-        cpu_seconds = self.fact("main_cpu_seconds") / self.batch_size + workers / self.decode
-        return self.facts["usable_cpus"] / cpu_seconds
+        workers = min(max(1, self.facts.num_workers), self.facts.usable_cpus)
+        cpu_seconds = (self.facts.main_cpu_seconds or 0.0) / self.measurements.batch_size + workers / self.decode_rate
+        return self.facts.usable_cpus / cpu_seconds
 
     @property
-    def supply(self) -> float:
+    def supply_rate(self) -> float:
         """Images per second that can come while the training process does its part."""
-        return min(self.loader, self.cpu_budget)
+        return min(self.loader_rate, self.cpu_rate)
 
     @property
-    def expected(self) -> float:
-        if not self.facts["num_workers"]:  # one after the other
-            return 1 / (1 / self.gpu + 1 / self.loader)
-        return min(self.fed, self.supply)
+    def expected_rate(self) -> float:
+        if not self.facts.num_workers:  # one after the other
+            return 1 / (1 / self.gpu_rate + 1 / self.loader_rate)
+        return min(self.fed_rate, self.supply_rate)
 
     @property
-    def unexplained(self) -> float:
+    def unexplained_share(self) -> float:
         """Share of what is expected that the run does not give."""
-        return max(0.0, 1 - self.measured / self.expected)
+        return max(0.0, 1 - self.measured_rate / self.expected_rate)
 
     @property
-    def step(self) -> float:
+    def step_seconds(self) -> float:
         """Seconds of a step of the full run."""
-        return self.batch_size / self.measured
+        return self.measurements.batch_size / self.measured_rate
 
     @property
-    def busy(self) -> float:
+    def busy_share(self) -> float:
         """Share of the full run in which the accelerator computed."""
-        return min(1.0, self.full.facts["device_seconds"] / self.step)
+        return min(1.0, self.full.facts["device_seconds"] / self.step_seconds)
 
     @property
-    def idle(self) -> float:
+    def idle_seconds(self) -> float:
         """Seconds of a step in which it did not."""
-        return max(0.0, self.step - self.full.facts["device_seconds"])
+        return max(0.0, self.step_seconds - self.full.facts["device_seconds"])
 
     @property
-    def busy_alone(self) -> float:
+    def busy_alone_share(self) -> float:
         """The same with a batch that stays on the device."""
-        return min(1.0, self.ceilings["gpu"].facts["device_seconds"] * self.gpu / self.batch_size)
-
-    def fact(self, name: str) -> float:
-        return self.facts.get(name, 0.0)
+        return min(1.0, self.ceilings["gpu"].facts["device_seconds"] * self.gpu_rate / self.measurements.batch_size)
 
 
-def evidence_of(found: Diagnosis) -> Evidence:
+def evidence_of(diagnosis: Diagnosis) -> Evidence:
     """What a diagnosis was made from, so that it can be made again."""
-    environment = tuple(finding for finding in found.findings if finding.environment)
-    return Evidence(environment=environment, **{one.name: getattr(found, one.name) for one in fields(Measurements)})
+    environment = tuple(finding for finding in diagnosis.findings if finding.environment)
+    return Evidence(measurements=diagnosis.measurements, environment=environment)

@@ -11,13 +11,12 @@ import torch
 from omegaconf import OmegaConf
 
 from imagenet_opt import machine
-from imagenet_opt.doctor.diagnosis import Finding
+from imagenet_opt.doctor.diagnosis import Finding, Measurements
 from imagenet_opt.doctor.environment.gpu import check_gpu
 from imagenet_opt.doctor.environment.neighbours import Neighbours, Occupancy, check_swapping
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.facts import look_around, look_at_precision, look_at_run, mb_per_image, megapixels
+from imagenet_opt.doctor.first_look import look_around, look_at_precision, look_at_run, mb_per_image, megapixels
 from imagenet_opt.doctor.reading import Announce, Reading
-from imagenet_opt.doctor.verdict import NOT_MEASURED
 from imagenet_opt.errors import ConfigError, printable
 from imagenet_opt.measure.stats import physics
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling
@@ -74,7 +73,7 @@ class Examination(Reading):
 
     def _stays_in_memory(self, what: str) -> bool:
         """Whether files that were just read are in memory; where not, there is no such experiment."""
-        if not self.facts.get("kept_in_memory", 1.0):
+        if self.facts.kept_in_memory is False:
             self.announce(f"{what}: left out")
             return False
         return True
@@ -86,25 +85,22 @@ class Examination(Reading):
         self.ceilings[name] = found
 
     def _claim(self, name: str, found: Ceiling) -> physics.Claim:
-        cold, bound = self.ceilings.get("storage_cold"), self.texts.get("storage_bound")
+        cold, bound = self.ceilings.get("storage_cold"), self.facts.storage_bound
         limit = cold.facts["megabytes_per_second"] if cold and name.endswith("_cold") and bound == "bandwidth" else None
         return physics.Claim(
             num_images=found.images_per_second,
             seconds=1.0,
-            cpus=self.facts.get("usable_cpus"),
-            megapixels=self.facts.get("megapixels"),
-            mb_per_image=self.facts.get("mb_per_image"),
+            cpus=self.facts.usable_cpus,
+            megapixels=self.facts.megapixels,
+            mb_per_image=self.facts.mb_per_image,
             mb_per_second=limit,
         )
 
     def _look_around(self) -> None:
         """What needs no experiment; what is found is said at once."""
         self.announce("looking at the machine and the files")
-        facts, texts = look_at_run(self.patient)
-        self.facts |= facts
-        self.texts |= texts
+        self.facts = look_at_run(self.patient)
         self.samples.glance()
-        self.facts |= {"num_workers": self.patient.num_workers, "prefetch_factor": self.patient.prefetch_factor}
         self.environment += look_around(self.patient)
         for finding in self.environment:
             if finding.fired:
@@ -112,7 +108,7 @@ class Examination(Reading):
 
     def _decode(self) -> None:
         patient, encoded = self.patient, self.samples.encoded
-        self.facts |= {"mb_per_image": mb_per_image(encoded), "megapixels": megapixels(encoded)}
+        self.facts.mb_per_image, self.facts.megapixels = mb_per_image(encoded), megapixels(encoded)
         with self._experiment("decoding from memory"):
             workers, usable = patient.num_workers, machine.usable_cpus()
             rates = {1: patient.decode(self._span(1.5), 1)}
@@ -130,13 +126,13 @@ class Examination(Reading):
             alone = patient.compute(self._span(2), beside=False)
             self.kernel_seconds = alone.kernel_seconds
             if patient.device.type == "cuda" and alone.kernel_seconds is None:
-                self.texts["kernels"] = f"no kernel was seen; {PERMISSION}"
+                self.facts.no_kernels_reason = f"no kernel was seen; {PERMISSION}"
             self._use_kernel_seconds(alone)
             self.ceilings["gpu"] = watched_ceiling(alone)
-            self.facts["main_cpu_seconds"] = alone.cpu_seconds
+            self.facts.main_cpu_seconds = alone.cpu_seconds
             self.gpu_state, self.conv_tf32 = alone.gpu_state, alone.conv_tf32
         with self._experiment("the device while the loader runs"):
-            from_files = bool(self.facts.get("kept_in_memory", 1.0))
+            from_files = self.facts.kept_in_memory is not False
             beside = patient.compute(self._span(3), beside=True, from_files=from_files)
             self.ceilings["gpu_beside_loader"] = watched_ceiling(beside, in_bursts=True)
             self.gpu_state = beside.gpu_state or self.gpu_state  # by now it is warm
@@ -166,7 +162,7 @@ class Examination(Reading):
             * (len(found.windows) + SKIPPED_ROUNDS_COLD)
             * max(1.0, found.facts["num_workers"])
         )
-        self.facts["cold_passes"] = max(1.0, num_read / len(rows))
+        self.facts.cold_passes = max(1.0, num_read / len(rows))
         self._note_ceiling("loader_cold", found)
 
     def _batch_in(self, span: Span) -> int:
@@ -211,57 +207,56 @@ class Examination(Reading):
             seen.device_seconds = self.kernel_seconds
 
     def _note_waits(self, seen: Watched) -> None:
-        self.facts["waits_per_step"] = sum(seen.waits.values()) / max(1, seen.num_ordinary)
+        self.facts.waits_per_step = sum(seen.waits.values()) / max(1, seen.num_ordinary)
         if seen.waits:
-            self.texts["waits"] = ", ".join(place for place, _ in seen.waits.most_common(3))
+            self.facts.waits_places = ", ".join(place for place, _ in seen.waits.most_common(3))
 
     def _note_depth(self, loader: Ceiling) -> None:
         """What bounds the storage with as many requests as the loader had in flight."""
-        self.facts["depth"] = loader.facts["reads_in_flight"] * max(1.0, loader.facts["num_workers"])
+        in_flight = loader.facts["reads_in_flight"] * max(1.0, loader.facts["num_workers"])
+        self.facts.requests_in_flight = in_flight
         if self.storage_limit is not None:
-            self.texts["storage_bound"] = self.storage_limit.at(self.facts["depth"])
+            self.facts.storage_bound = self.storage_limit.at(in_flight)
 
     def _note(self, occupancy: Occupancy) -> None:
-        usable = self.facts["usable_cpus"]
-        self.facts["others_cpus"] = occupancy.others_cpu_percent / 100 * usable
+        self.facts.others_cpus = occupancy.others_cpu_percent / 100 * self.facts.usable_cpus
         if occupancy.top:
-            self.texts["others"] = ", ".join(f"{who.name} (pid {who.pid})" for who in occupancy.top)
+            self.facts.others_names = ", ".join(f"{who.name} (pid {who.pid})" for who in occupancy.top)
         if {"storage_cached", "storage_cold"} <= self.ceilings.keys():
             cached, cold = (self.ceilings[f"storage_{state}"].images_per_second for state in ("cached", "cold"))
             shares = np.linspace(0, 1, 11).tolist()
             self.curves["cached_share"] = tuple((share, mixed_rate(share, cached, cold)) for share in shares)
-        if self.patient.rated is not None:
-            self.facts["rated_images_per_second"] = self.patient.rated
 
     def _evidence(self, occupancy: Occupancy, command: str) -> Evidence:
-        patient = self.patient
         self._finish_environment(occupancy)
-        seen = Evidence(
+        evidence = Evidence(measurements=self._measurements(command), environment=tuple(self.environment))
+        if (full := self.runs.get(evidence.state)) is None:
+            return evidence
+        self._note_waits(full)
+        self.facts.accelerator_utilization = evidence.busy_share
+        measurements = replace(evidence.measurements, phases=full.phases, step_seconds=tuple(full.step_seconds))
+        return replace(evidence, measurements=measurements)
+
+    def _measurements(self, command: str) -> Measurements:
+        patient, on_gpu = self.patient, self.patient.device.type == "cuda"
+        hardware = {
+            "cpu": machine.cpu_name(),
+            "gpu": torch.cuda.get_device_name() if on_gpu else "none",
+            "system": platform.platform(),
+            "usable CPUs": str(machine.usable_cpus()),
+        }
+        return Measurements(
             batch_size=patient.how.batch_size,
             simulated=None if patient.simulated is None else patient.simulated.name,
             ceilings=self.ceilings,
-            phases={},
             facts=self.facts,
-            texts=self.texts,
             curves=self.curves,
-            environment=tuple(self.environment),
-            machine={
-                "cpu": machine.cpu_name(),
-                "gpu": torch.cuda.get_device_name() if patient.device.type == "cuda" else "none",
-                "system": platform.platform(),
-                "usable CPUs": str(machine.usable_cpus()),
-            }
-            | machine.hardware(str(self.samples.index.folder), on_gpu=patient.device.type == "cuda"),
+            machine=hardware | machine.hardware(str(self.samples.index.folder), on_gpu=on_gpu),
             versions=machine.versions(),
             config=OmegaConf.to_container(patient.config, resolve=False),  # type: ignore[arg-type]
             command=command,
             date=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         )
-        if (full := self.runs.get(seen.state)) is None:
-            return seen
-        self._note_waits(full)
-        facts = self.facts | {"accelerator_utilization": seen.busy}
-        return replace(seen, phases=full.phases, step_seconds=tuple(full.step_seconds), facts=facts)
 
     def _finish_environment(self, occupancy: Occupancy) -> None:
         """With what is only seen while something runs, and what could not be looked at."""
@@ -273,4 +268,4 @@ class Examination(Reading):
             self.environment.append(Finding(what, None, f"it could not be measured: {reason}", environment=True))
             by_reason.setdefault(reason, []).append(what)
         if by_reason:
-            self.texts[NOT_MEASURED] = ". ".join(f"{why} ({'; '.join(what)})" for why, what in by_reason.items())
+            self.facts.not_measured = ". ".join(f"{why} ({'; '.join(what)})" for why, what in by_reason.items())

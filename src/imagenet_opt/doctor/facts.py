@@ -1,99 +1,96 @@
-"""What the doctor says of a machine before any experiment."""
+"""Numbers, answers and sentences about a run and its machine that are no rate of a stage."""
 
-import contextlib
-import os
-from collections import Counter
-
-import numpy as np
-import torch
-
-from imagenet_opt import machine
-from imagenet_opt.data.decode.image_file import REFUSED, open_image
-from imagenet_opt.doctor.diagnosis import Finding
-from imagenet_opt.doctor.environment.check import check_environment
-from imagenet_opt.doctor.environment.precision import check_precision
-from imagenet_opt.doctor.environment.setup import Setup
-from imagenet_opt.doctor.remedies import DataPlace
-from imagenet_opt.probe.testbed import Patient
-
-_LOOKED_AT = 200
-"""Files whose place and size tell those of the data set."""
+from dataclasses import dataclass, fields
 
 
-def look_at_run(patient: Patient) -> tuple[dict[str, float], dict[str, str]]:
-    """Facts and texts of what is to be examined: the machine's CPUs, which files are in memory, the configuration."""
-    how, trainer, limits = patient.how, patient.config.trainer, machine.cpu_limits()
-    cached = patient.samples.residency()
-    on_cpu = patient.device.type == "cpu"
-    facts = {
-        "usable_cpus": float(machine.usable_cpus()),
-        "machine_cpus": float(os.cpu_count() or 1),
-        "num_samples": float(len(patient.samples.index)),
-        "log_every_n_steps": float(trainer.log_every_n_steps),
-        "has_gpu": float(not on_cpu),
-        "packed": float(patient.samples.is_packed),
-        "in_slurm": float("SLURM_JOB_ID" in os.environ),
-    }
-    texts = {
-        "cached_share": cached.method,
-        "cpu_limit": min(limits, key=lambda name: limits[name]),
-        "resize_on": "worker" if how.resize_on == "auto" and on_cpu else how.resize_on,
-        "reads_in_flight": str(how.reads_in_flight),
-        "precision": str(trainer.precision),
-    }
-    if cached.share is not None:
-        facts["cached_share"] = cached.share
-    if (profile := patient.simulated) is not None:
-        estimate = bool(profile.get("estimate", True))
-        facts["profile_estimate"] = float(estimate)
-        rate = f"{profile.images_per_second:g} images/s{' (estimate)' if estimate else ''}"
-        texts["profile"] = f"{rate}; source: {profile.get('source', 'unknown')}"
-    return facts, texts
+@dataclass(kw_only=True)
+class Facts:
+    """Everything that the rules read beside the ceilings. None: not known, or not looked at."""
 
+    usable_cpus: int
+    """CPUs that this process may use: affinity, cgroup quota and SLURM."""
+    machine_cpus: int
+    """CPUs of the machine."""
+    num_workers: int
+    """Loader workers, after the loader has fitted them to the machine."""
+    prefetch_factor: int
+    """Batches that each worker makes ahead, after the loader has fitted them to the machine."""
+    has_gpu: bool = False
+    packed: bool = False
+    """The data lies in shards."""
+    in_slurm: bool = False
+    """The process belongs to a SLURM job."""
+    num_samples: int | None = None
+    """Images of the training set."""
+    log_every_n_steps: int | None = None
+    cpu_limit: str | None = None
+    """What limits the usable CPUs, as `machine.cpu_limits` names it."""
+    resize_on: str | None = None
+    """"worker" or "device"."""
+    reads_in_flight: str | None = None
+    """data.reads_in_flight as configured: a number, or "auto"."""
+    precision: str | None = None
+    """trainer.precision as configured."""
+    profile: str | None = None
+    """Rate and source of the simulated device's profile."""
+    profile_estimate: bool | None = None
+    """Nobody has measured the simulated device's profile."""
+    rated_images_per_second: float | None = None
+    """Rate of a healthy device of this kind with this network."""
+    cached_share: float | None = None
+    """Share of the data in the page cache before the first experiment, 0 to 1."""
+    cached_share_method: str | None = None
+    """How `cached_share` was found, or why it is not known."""
+    mb_per_image: float | None = None
+    """Mean size of a file."""
+    megapixels: float | None = None
+    """Mean size of a decoded image."""
+    images_per_request: float | None = None
+    """Images that one request to the storage brings, on average."""
+    first_touch_seconds: float | None = None
+    """Median time of a request to files that nobody has read."""
+    second_touch_seconds: float | None = None
+    """Median time of the same request again, after the files were dropped from the page cache."""
+    first_touch_evidence: str | None = None
+    first_requests_in_flight: int | None = None
+    """Requests in flight of all workers when an epoch begins."""
+    lazy: bool | None = None
+    """Files come from behind the mount at their first touch."""
+    cold_verified: bool | None = None
+    """All files that were to be read from storage had left the page cache."""
+    cold_evidence: str | None = None
+    """How many files left the page cache, for the first experiment where some did not."""
+    cold_passes: float | None = None
+    """How many times the loader's experiment read each file from storage."""
+    storage_latency_seconds: float | None = None
+    """Median time of a request while no other is in flight."""
+    storage_bound: str | None = None
+    """What bounds the storage at `requests_in_flight`: "latency", "bandwidth" or "cpu"."""
+    storage_evidence: str | None = None
+    requests_in_flight: float | None = None
+    """Mean number of requests that all workers together had in flight on storage."""
+    kept_in_memory: bool | None = None
+    """Files just read stay in the page cache."""
+    memory_evidence: str | None = None
+    """Why the stages with files in memory are left out."""
+    main_cpu_seconds: float | None = None
+    """CPU time that the training process takes for a step."""
+    no_kernels_reason: str | None = None
+    """Why the profiler saw no kernel of the GPU."""
+    waits_per_step: float | None = None
+    """How often the host waits for the GPU in an ordinary step."""
+    waits_places: str | None = None
+    """The most frequent of these waits, as "item at mine.py:7, cpu at mine.py:9"."""
+    others_cpus: float | None = None
+    """CPUs that processes of others take."""
+    others_names: str | None = None
+    """The busiest of these processes, as "java (pid 8), python (pid 71)"."""
+    accelerator_utilization: float | None = None
+    """Share of the full run in which the accelerator computes, 0 to 1."""
+    not_measured: str | None = None
+    """Experiments that failed, and why."""
 
-def look_around(patient: Patient) -> list[Finding]:
-    """All checks that need no experiment, of a patient some of whose samples were read (`Samples.glance`)."""
-    config, how, samples = patient.config, patient.how, patient.samples
-    asked = {"num_workers": patient.num_workers, "prefetch_factor": patient.prefetch_factor}
-    asked |= {name: getattr(how, name) for name in asked if getattr(how, name) != "auto"}
-    return check_environment(
-        Setup(
-            data=DataPlace.configured(config.data, packed=samples.is_packed),
-            folder=str(samples.index.folder),
-            files=tuple(extent.path for extent in samples.extents(samples.rows[:_LOOKED_AT])),
-            data_bytes=int(mb_per_image(samples.encoded) * 1e6 * len(samples.index)),
-            **asked,
-            fitted_workers=patient.num_workers,
-            fitted_prefetch=patient.prefetch_factor,
-            batch_bytes=patient.batch_bytes,
-            batch_size=how.batch_size,
-            precision=str(config.trainer.precision),
-            widths=patient.widths,
-            num_classes=config.model.num_classes,
-            channels_last=bool(config.callbacks.get("acceleration", {}).get("channels_last", False)),
-            cuda_index=patient.device.index,
-        )
-    )
-
-
-def mb_per_image(encoded: list[bytes]) -> float:
-    return float(np.mean([len(one) for one in encoded])) / 1e6
-
-
-def megapixels(encoded: list[bytes]) -> float:
-    """Mean of some images; those that cannot be opened do not count."""
-    sizes = []
-    for one in encoded[:_LOOKED_AT]:
-        with contextlib.suppress(*REFUSED):
-            width, height = open_image(one).size
-            sizes.append(width * height / 1e6)
-    return float(np.mean(sizes or [0.0]))
-
-
-def look_at_precision(patient: Patient, *, conv_tf32: bool) -> Finding:
-    """Which types convolutions run in, in one step of a few images. conv_tf32: while the network trained."""
-    capability = torch.cuda.get_device_capability(patient.device) if patient.device.type == "cuda" else None
-    words, dtypes = str(patient.config.trainer.precision), Counter[str]()
-    if capability is not None:
-        words, dtypes = patient.dtypes()
-    return check_precision(dtypes, precision=words, capability=capability, conv_tf32=conv_tf32)
+    def known(self) -> dict[str, float | str]:
+        """Those that are known, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}

@@ -8,66 +8,66 @@ from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.symptoms import SLOWER, is_short_of_cpu, is_slow_reading
 
 
-def loader_gain(seen: Evidence, rate: float) -> float:
+def loader_gain(evidence: Evidence, rate: float) -> float:
     """When the loader gives `rate`, as far as CPUs and the other stages allow."""
-    return max(1.0, min(rate, seen.cpu_budget, seen.fed) / seen.measured)
+    return max(1.0, min(rate, evidence.cpu_rate, evidence.fed_rate) / evidence.measured_rate)
 
 
-def first_epoch_gain(seen: Evidence) -> float:
+def first_epoch_gain(evidence: Evidence) -> float:
     """When the first epoch is as fast as later ones."""
-    return seen.measured / (seen.first_epoch or seen.measured)
+    return evidence.measured_rate / (evidence.first_epoch_rate or evidence.measured_rate)
 
 
-def gpu_gain(seen: Evidence, rate: float) -> float:
+def gpu_gain(evidence: Evidence, rate: float) -> float:
     """When the GPU takes `rate`, as far as the loader and the copy allow."""
-    return max(1.0, min(seen.with_copy(rate), seen.supply) / seen.measured)
+    return max(1.0, min(evidence.rate_with_copy(rate), evidence.supply_rate) / evidence.measured_rate)
 
 
-def stall_gain(seen: Evidence) -> float:
+def stall_gain(evidence: Evidence) -> float:
     """When what stands between the ceilings and the run is gone."""
-    return max(1.0, min(seen.fed, seen.supply) / seen.measured)
+    return max(1.0, min(evidence.fed_rate, evidence.supply_rate) / evidence.measured_rate)
 
 
-def most_gain(seen: Evidence) -> float:
+def most_gain(evidence: Evidence) -> float:
     """Up to the GPU alone, with CPUs in plenty."""
-    return max(1.0, seen.with_copy(seen.gpu) / seen.measured)
+    return max(1.0, evidence.rate_with_copy(evidence.gpu_rate) / evidence.measured_rate)
 
 
-def cpus_gain(seen: Evidence, usable: float) -> float:
+def cpus_gain(evidence: Evidence, usable: float) -> float:
     """With `usable` CPUs instead of those there are now."""
-    return min(max(1.0, usable / seen.facts["usable_cpus"]), most_gain(seen))
+    return min(max(1.0, usable / evidence.facts.usable_cpus), most_gain(evidence))
 
 
-def gains_of_environment(seen: Evidence) -> tuple[Finding, ...]:
+def gains_of_environment(evidence: Evidence) -> tuple[Finding, ...]:
     """Findings of the environment with what mending them would bring, where an experiment allows to say so."""
     return tuple(
-        replace(one, gain=_OF_ENVIRONMENT[one.rule](seen)) if one.fired and one.rule in _OF_ENVIRONMENT else one
-        for one in seen.environment
+        replace(one, gain=_OF_ENVIRONMENT[one.rule](evidence)) if one.fired and one.rule in _OF_ENVIRONMENT else one
+        for one in evidence.environment
     )
 
 
-def _of_storage(seen: Evidence) -> float | None:
+def _of_storage(evidence: Evidence) -> float | None:
     """By another storage: nothing where reading is not the limit."""
-    return None if is_slow_reading(seen) else 1.0
+    return None if is_slow_reading(evidence) else 1.0
 
 
-def _of_local_data(seen: Evidence) -> float:
+def _of_local_data(evidence: Evidence) -> float:
     """By data that is near: then the loader gives what it gives from memory."""
-    return loader_gain(seen, seen.decode) if is_slow_reading(seen) else 1.0
+    return loader_gain(evidence, evidence.decode_rate) if is_slow_reading(evidence) else 1.0
 
 
-def _of_cpus(seen: Evidence) -> float:
-    return cpus_gain(seen, seen.facts["machine_cpus"]) if is_short_of_cpu(seen) else 1.0
+def _of_cpus(evidence: Evidence) -> float:
+    return cpus_gain(evidence, evidence.facts.machine_cpus) if is_short_of_cpu(evidence) else 1.0
 
 
-def _of_gpu(seen: Evidence) -> float | None:
+def _of_gpu(evidence: Evidence) -> float | None:
     """By a GPU that does what its kind does, where that is known."""
-    rated = seen.fact("rated_images_per_second")
-    return gpu_gain(seen, max(seen.gpu, rated)) if rated else None
+    rated = evidence.facts.rated_images_per_second
+    return gpu_gain(evidence, max(evidence.gpu_rate, rated)) if rated else None
 
 
-def _of_link(seen: Evidence) -> float | None:
-    return None if seen.with_copy(seen.computes) < SLOWER * seen.computes else 1.0
+def _of_link(evidence: Evidence) -> float | None:
+    return None if evidence.rate_with_copy(evidence.compute_rate) < SLOWER * evidence.compute_rate else 1.0
 
 
 _OF_ENVIRONMENT: dict[str, Callable[[Evidence], float | None]] = {

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from imagenet_opt.data.storage.concurrency import FIRST
+from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.errors import ImagenetOptError, printable
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.first_touch import NOT_MEMORY_SECONDS, FirstTouch, touch_twice
@@ -31,6 +32,7 @@ _TOUCHING = 3.0
 
 _PATIENCE = 10.0
 """Seconds that a storage may stall before it is said not to answer."""
+_WARMING = "bringing files into memory"
 
 
 class Reading:
@@ -46,8 +48,7 @@ class Reading:
         self.announce = announce
         self.ceilings: dict[str, Ceiling] = {}
         self.curves: dict[str, tuple[tuple[float, float], ...]] = {}
-        self.facts: dict[str, float] = {}
-        self.texts: dict[str, str] = {}
+        self.facts: Facts
         self.failed: dict[str, str] = {}
         self.storage_limit: StorageLimit | None = None
 
@@ -69,14 +70,14 @@ class Reading:
         seconds = self.unit
         with self._experiment("first touch of files, and second"):
             few = list(self._groups(self.samples.take(40)))
-            self.facts["images_per_request"] = sum(map(len, few)) / len(few)
+            self.facts.images_per_request = sum(map(len, few)) / len(few)
             touch = touch_twice(self.samples.read, self.samples.evict, few, seconds=max(_TOUCHING, 2 * seconds))
             self._note_touch(touch)
         with self._experiment("reading from storage, 1 to 256 requests in flight"):
             rows = self.samples.take(min(max(64, len(self.samples.index) // 4), 20_000))
             self._note_eviction(self.samples.evict(rows))
             groups = list(self._groups(rows))
-            again = [] if self.facts.get("lazy") else itertools.cycle(groups)  # a second touch would be another storage
+            again = [] if self.facts.lazy else itertools.cycle(groups)  # a second touch would be another storage
             curve = read_at_depths(
                 self.samples.read_and_drop,
                 itertools.chain(groups, again),
@@ -85,18 +86,18 @@ class Reading:
                 patience_seconds=_PATIENCE,
             )
             self._note_curve(curve)
-        with self._experiment("bringing files into memory"):
+        with self._experiment(_WARMING):
             self.samples.warm(2 * seconds)
             self._note_kept(self.samples.kept())
         with self._experiment("reading from memory, 1 to 16 requests in flight"):
             self._read_from_memory(seconds)
 
     def _read_from_memory(self, seconds: float) -> None:
-        if not self.facts.get("kept_in_memory"):  # or bringing them there failed
+        if self.facts.kept_in_memory is False or _WARMING in self.failed:
             return
         cached = itertools.cycle(self._groups(self.samples.warm_rows))
         found = read_at_depths(self.samples.read, cached, _DEPTHS_CACHED, seconds=seconds / len(_DEPTHS_CACHED))
-        if self.facts["kept_in_memory"] < 1 and found[0].latency_median >= NOT_MEMORY_SECONDS:
+        if self.facts.kept_in_memory is None and found[0].latency_median >= NOT_MEMORY_SECONDS:
             self._note_kept(Residency(0.0, f"each takes {1000 * found[0].latency_median:.0f} ms again"))
             return
         self.ceilings["storage_cached"] = _best(found).ceiling
@@ -104,9 +105,9 @@ class Reading:
 
     def _note_kept(self, kept: Residency) -> None:
         """Files that are read again may come from the storage again, as on a mount that caches nothing."""
-        self.facts["kept_in_memory"] = 0.5 if kept.share is None else float(kept.share >= MOSTLY)
+        self.facts.kept_in_memory = None if kept.share is None else kept.share >= MOSTLY
         if kept.share is not None and kept.share < MOSTLY:
-            self.texts["memory"] = (
+            self.facts.memory_evidence = (
                 f"files just read are not in this machine's memory ({kept.share:.0%} of them; {kept.method}), "
                 "so the stages with files in memory are left out"
             )
@@ -120,12 +121,11 @@ class Reading:
                 yield batch[group]
 
     def _note_touch(self, touch: FirstTouch) -> None:
-        self.facts["first_touch_seconds"] = float(np.median(touch.first_seconds))
-        self.facts["second_touch_seconds"] = float(np.median(touch.second_seconds))
-        self.facts["first_depth"] = float(self._first_depth() * max(1, self.patient.num_workers))
-        self.texts["first_touch"] = touch.evidence
-        if touch.lazy is not None:
-            self.facts["lazy"] = float(touch.lazy)
+        self.facts.first_touch_seconds = float(np.median(touch.first_seconds))
+        self.facts.second_touch_seconds = float(np.median(touch.second_seconds))
+        self.facts.first_requests_in_flight = self._first_depth() * max(1, self.patient.num_workers)
+        self.facts.first_touch_evidence = touch.evidence
+        self.facts.lazy = touch.lazy
 
     def _first_depth(self) -> int:
         """Requests of each worker with which an epoch begins."""
@@ -134,17 +134,17 @@ class Reading:
 
     def _note_eviction(self, eviction: Eviction) -> None:
         """The first that is not verified tells of all."""
-        if self.facts.get("cold_verified", 1.0):
-            self.facts["cold_verified"] = float(eviction.verified)
-            self.texts["cold"] = eviction.evidence
+        if self.facts.cold_verified is not False:
+            self.facts.cold_verified = eviction.verified
+            self.facts.cold_evidence = eviction.evidence
 
     def _note_curve(self, curve: tuple[DepthReads, ...]) -> None:
         self.ceilings["storage_cold"] = _best(curve).ceiling
         self.curves["reads_in_flight"] = _points(curve)
-        self.facts["storage_latency_seconds"] = curve[0].latency_median
+        self.facts.storage_latency_seconds = curve[0].latency_median
         if len(curve) > 1:
             self.storage_limit = storage_limit(curve)
-            self.texts["storage"] = self.storage_limit.evidence
+            self.facts.storage_evidence = self.storage_limit.evidence
 
 
 def _best(curve: tuple[DepthReads, ...]) -> DepthReads:

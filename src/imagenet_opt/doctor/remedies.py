@@ -76,26 +76,26 @@ _INSTEAD = {
 """Operation of `measure.host_waits` -> what does not wait."""
 
 
-def changing(seen: Evidence, *overrides: str) -> tuple[str, ...]:
+def changing(evidence: Evidence, *overrides: str) -> tuple[str, ...]:
     """Those that say something else than is in force already."""
-    return tuple(one for one in overrides if not _is_in_force(seen, *one.split("=", 1)))
+    return tuple(one for one in overrides if not _is_in_force(evidence, *one.split("=", 1)))
 
 
-def saves(seen: Evidence) -> tuple[str, ...]:
+def saves(evidence: Evidence) -> tuple[str, ...]:
     """Overrides with which our own checkpoints are written every 15 minutes, or as seldom as they are already."""
-    minutes = configured(seen, "checkpoint.every_minutes")
+    minutes = configured(evidence, "checkpoint.every_minutes")
     seldom = isinstance(minutes, int | float) and minutes >= 15
-    return changing(seen, "checkpoint.every_n_steps=null", *(() if seldom else ("checkpoint.every_minutes=15",)))
+    return changing(evidence, "checkpoint.every_n_steps=null", *(() if seldom else ("checkpoint.every_minutes=15",)))
 
 
-def configured(seen: Evidence, key: str) -> Any:
+def configured(evidence: Evidence, key: str) -> Any:
     """The value of a dotted key; None also where the configuration is not known."""
-    return _node(seen.config, key)[1]
+    return _node(evidence.measurements.config, key)[1]
 
 
-def callbacks_like(seen: Evidence, words: str) -> dict[str, str]:
+def callbacks_like(evidence: Evidence, words: str) -> dict[str, str]:
     """Key -> class of each configured callback whose class has these words in its name."""
-    found = configured(seen, "callbacks")
+    found = configured(evidence, "callbacks")
     classes = {
         f"callbacks.{name}": str(one["_target_"]).rpartition(".")[2]
         for name, one in (found.items() if isinstance(found, Mapping) else ())
@@ -104,8 +104,8 @@ def callbacks_like(seen: Evidence, words: str) -> dict[str, str]:
     return {key: name for key, name in classes.items() if words in name}
 
 
-def data_place(seen: Evidence) -> DataPlace:
-    return DataPlace.configured(configured(seen, "data"), packed=bool(seen.fact("packed")))
+def data_place(evidence: Evidence) -> DataPlace:
+    return DataPlace.configured(configured(evidence, "data"), packed=evidence.facts.packed)
 
 
 def look_at(others: str) -> str:
@@ -123,12 +123,12 @@ def without_waiting(waits: str) -> tuple[str, ...]:
     )
 
 
-def _is_in_force(seen: Evidence, key: str, value: str) -> bool:
+def _is_in_force(evidence: Evidence, key: str, value: str) -> bool:
     """As configured, or as "auto" has come out."""
-    there, said = _node(seen.config, key)
+    there, said = _node(evidence.measurements.config, key)
     name = key.rpartition(".")[2]
     found = [said] if there else []
-    found += [known[name] for known in (seen.facts, seen.texts) if name in known]
+    found += [getattr(evidence.facts, name)] if hasattr(evidence.facts, name) else []
     return value in [_text(one) for one in found]
 
 

@@ -1,4 +1,4 @@
-"""What is seen of a run before a cause is named: which stage holds it up."""
+"""What is evidence of a run before a cause is named: which stage holds it up."""
 
 from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
 
@@ -18,84 +18,102 @@ ORDINARY_WAITS = 0.5
 """Waits for the GPU in each step; fewer are those of now and then."""
 
 
-def is_starved(seen: Evidence) -> bool:
+def is_starved(evidence: Evidence) -> bool:
     """Whether batches that are not there explain the idle GPU: training waits for them, or it gives what the loader
     gives alone, as little as that is."""
-    follows = seen.supply < SLOWER * seen.gpu_beside_loader and seen.measured > SLOWER * seen.supply
-    return holds_up(seen, "fetch") or (follows and seen.busy < BUSY_ENOUGH)
+    follows = (
+        evidence.supply_rate < SLOWER * evidence.gpu_beside_loader_rate
+        and evidence.measured_rate > SLOWER * evidence.supply_rate
+    )
+    return holds_up(evidence, "fetch") or (follows and evidence.busy_share < BUSY_ENOUGH)
 
 
-def is_ample(seen: Evidence) -> bool:
+def is_ample(evidence: Evidence) -> bool:
     """Whether the loader gives enough on average; without workers it never does, as training waits for it then."""
-    return bool(seen.facts["num_workers"]) and seen.supply >= AMPLE * seen.gpu_beside_loader
+    return bool(evidence.facts.num_workers) and evidence.supply_rate >= AMPLE * evidence.gpu_beside_loader_rate
 
 
-def is_slow_reading(seen: Evidence) -> bool:
+def is_slow_reading(evidence: Evidence) -> bool:
     """Whether the storage gives hardly more than the loader, and decoding does."""
-    return _is_held_by_reads(seen) and not _is_cpu_of_reads(seen)
+    return _is_held_by_reads(evidence) and not _is_cpu_of_reads(evidence)
 
 
-def is_reading_on_cpu(seen: Evidence) -> bool:
+def is_reading_on_cpu(evidence: Evidence) -> bool:
     """The same, but what reads was busy all the time: a CPU is the limit of reading, not the storage."""
-    return _is_held_by_reads(seen) and _is_cpu_of_reads(seen)
+    return _is_held_by_reads(evidence) and _is_cpu_of_reads(evidence)
 
 
-def is_short_of_cpu(seen: Evidence) -> bool:
+def is_short_of_cpu(evidence: Evidence) -> bool:
     """Whether decoding takes longer than the GPU, or the training process itself comes short of CPU time."""
-    is_slow = min(seen.decode, seen.cpu_budget) < AMPLE * seen.gpu or is_reading_on_cpu(seen)
-    return (is_slow and is_starved(seen) and not is_ample(seen) and not is_slow_reading(seen)) or is_crowded(seen)
+    is_slow = min(evidence.decode_rate, evidence.cpu_rate) < AMPLE * evidence.gpu_rate or is_reading_on_cpu(evidence)
+    return (
+        is_slow and is_starved(evidence) and not is_ample(evidence) and not is_slow_reading(evidence)
+    ) or is_crowded(evidence)
 
 
-def is_crowded(seen: Evidence) -> bool:
-    return seen.gpu_beside_loader < SLOWER * seen.gpu and seen.busy < BUSY_ENOUGH and not is_slow_reading(seen)
+def is_crowded(evidence: Evidence) -> bool:
+    return (
+        evidence.gpu_beside_loader_rate < SLOWER * evidence.gpu_rate
+        and evidence.busy_share < BUSY_ENOUGH
+        and not is_slow_reading(evidence)
+    )
 
 
-def has_neighbours(seen: Evidence) -> bool:
+def has_neighbours(evidence: Evidence) -> bool:
     """Whether others' processes take much of the CPUs."""
-    return seen.fact("others_cpus") >= OTHERS_SHARE * seen.facts["usable_cpus"]
+    return (evidence.facts.others_cpus or 0.0) >= OTHERS_SHARE * evidence.facts.usable_cpus
 
 
-def is_lazy(seen: Evidence) -> bool | None:
+def is_lazy(evidence: Evidence) -> bool | None:
     """Whether files come from behind the mount at first touch; None where too few were touched to know."""
-    if "lazy" in seen.facts:
-        return bool(seen.facts["lazy"])
-    return True if released(seen) else None
+    if evidence.facts.lazy is not None:
+        return evidence.facts.lazy
+    return True if released(evidence) else None
 
 
-def is_lazy_at_first(seen: Evidence) -> bool:
+def is_lazy_at_first(evidence: Evidence) -> bool:
     """Whether the first epoch alone is slow: files come from behind the mount then, and the run was measured on files
     that had been touched."""
-    first = seen.first_epoch
-    return bool(seen.is_cold and is_lazy(seen) and first is not None and first < SLOWER * seen.measured)
+    first = evidence.first_epoch_rate
+    return bool(
+        evidence.is_cold and is_lazy(evidence) and first is not None and first < SLOWER * evidence.measured_rate
+    )
 
 
-def released(seen: Evidence) -> str:
+def released(evidence: Evidence) -> str:
     """What the file system itself says of files that can be fetched into it; "" where there are none, or it does not
     say."""
-    found = (one.evidence for one in seen.environment if one.rule == "released_files" and one.fired and one.commands)
+    found = (
+        one.evidence for one in evidence.environment if one.rule == "released_files" and one.fired and one.commands
+    )
     return next(found, "")
 
 
-def holds_up(seen: Evidence, phase: str) -> bool:
+def holds_up(evidence: Evidence, phase: str) -> bool:
     """Whether this, more than all else that the main process does, explains the idle GPU."""
-    seconds = seen.phases.get(phase, 0.0)
-    rivals = [other for name, other in seen.phases.items() if name not in (phase, "step", "device")]
-    share = seconds / seen.idle if seen.idle else 0.0
-    return seen.busy < BUSY_ENOUGH and share >= MAIN_SHARE and seconds > max(rivals, default=0.0)
+    seconds = evidence.measurements.phases.get(phase, 0.0)
+    rivals = [other for name, other in evidence.measurements.phases.items() if name not in (phase, "step", "device")]
+    share = seconds / evidence.idle_seconds if evidence.idle_seconds else 0.0
+    return evidence.busy_share < BUSY_ENOUGH and share >= MAIN_SHARE and seconds > max(rivals, default=0.0)
 
 
-def _is_held_by_reads(seen: Evidence) -> bool:
-    late = seen.storage_at_depth < NEAR * seen.loader or _stalls(seen)
-    return is_starved(seen) and not is_ample(seen) and late and seen.loader < SLOWER * seen.decode
+def _is_held_by_reads(evidence: Evidence) -> bool:
+    late = evidence.storage_rate_at_depth < NEAR * evidence.loader_rate or _stalls(evidence)
+    return (
+        is_starved(evidence)
+        and not is_ample(evidence)
+        and late
+        and evidence.loader_rate < SLOWER * evidence.decode_rate
+    )
 
 
-def _stalls(seen: Evidence) -> bool:
+def _stalls(evidence: Evidence) -> bool:
     """Whether the workers wait for files more than they decode, and batches come after pauses of seconds: the storage
     is quick at other times, so a short test of it alone may miss that."""
-    facts = seen.ceilings[f"loader_{seen.state}"].facts
+    facts = evidence.ceilings[f"loader_{evidence.state}"].facts
     waits = facts.get("read_seconds", 0.0) > facts.get("decode_seconds", 0.0)
-    return waits and seen.longest_gap >= STALL_SECONDS
+    return waits and evidence.longest_gap_seconds >= STALL_SECONDS
 
 
-def _is_cpu_of_reads(seen: Evidence) -> bool:
-    return seen.texts.get("storage_bound") == "cpu"
+def _is_cpu_of_reads(evidence: Evidence) -> bool:
+    return evidence.facts.storage_bound == "cpu"

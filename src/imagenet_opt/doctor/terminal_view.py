@@ -25,75 +25,84 @@ _STYLES = {"gpu": "green", "loader": "blue", "decode": "yellow", "storage": "mag
 _SURE = {"high": "green", "medium": "yellow", "low": "red"}
 
 
-def print_diagnosis(found: Diagnosis, console: Console) -> None:
+def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     """In the order in which one asks: what is it, how is that known, what is to be done.
 
     console: with `markup=False, highlight=False`, and a width of 80 at least.
     """
-    console.print(_verdict(found), _ceilings(found, console), Text())
-    for name in ("first_touch", "storage", "memory"):
-        if name in found.texts:
-            console.print(Text(printable(f"files: {found.texts[name]}"), style="dim"), Text())
-    fired = [finding for finding in found.findings if finding.fired]
-    fired.sort(key=lambda one: (one.rule != found.cause, -(one.gain or 0)))
+    console.print(_verdict(diagnosis), _ceilings(diagnosis, console), Text())
+    facts = diagnosis.measurements.facts
+    for evidence in filter(None, (facts.first_touch_evidence, facts.storage_evidence, facts.memory_evidence)):
+        console.print(Text(printable(f"files: {evidence}"), style="dim"), Text())
+    fired = [finding for finding in diagnosis.findings if finding.fired]
+    fired.sort(key=lambda one: (one.rule != diagnosis.cause, -(one.gain or 0)))
     for finding in fired:
-        if finding.rule != found.cause:  # which the verdict explains
+        if finding.rule != diagnosis.cause:  # which the verdict explains
             console.print(_finding(finding))
-    quiet = sum(finding.fired is False for finding in found.findings)
-    blind = [finding.rule for finding in found.findings if finding.fired is None]
+    quiet = sum(finding.fired is False for finding in diagnosis.findings)
+    blind = [finding.rule for finding in diagnosis.findings if finding.fired is None]
     console.print(Text(f"{len(fired)} rules fired, {quiet} did not", style="dim"))
     if blind:
         console.print(Text(printable(f"not looked at: {', '.join(blind)}"), style="dim"))
 
 
-def _verdict(found: Diagnosis) -> Panel:
-    level, doubts = confidence(found)
-    style = "green" if found.cause == "healthy" else "red"
-    title = meaning(found)
-    if found.simulated:
-        estimate = " (estimate)" if found.facts.get("profile_estimate") else ""
-        title = printable(f"simulated: {found.simulated}{estimate}")
+def _verdict(diagnosis: Diagnosis) -> Panel:
+    level, doubts = confidence(diagnosis)
+    style = "green" if diagnosis.cause == "healthy" else "red"
+    title = meaning(diagnosis)
+    if diagnosis.measurements.simulated:
+        estimate = " (estimate)" if diagnosis.measurements.facts.profile_estimate else ""
+        title = printable(f"simulated: {diagnosis.measurements.simulated}{estimate}")
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
-    for name, words in explanation(found):
+    for name, words in explanation(diagnosis):
         facts.add_row(name, Text(printable(words)))
-    for name, words in _facts(found):
+    for name, words in _facts(diagnosis):
         facts.add_row(name, words)
     facts.add_row("confidence", Text("; ".join([level, *doubts]), style=_SURE[level]))
-    sentence = Text(printable(found.sentence), style="bold")
+    sentence = Text(printable(diagnosis.sentence), style="bold")
     return Panel(Group(sentence, Text(), facts), title=Text(title), title_align="left", border_style=style)
 
 
-def _facts(found: Diagnosis) -> list[tuple[str, str]]:
+def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     def rate(images: float) -> str:
-        return f"{images / found.batch_size:.2f} it/s, {images:,.0f} images/s"
+        return f"{images / diagnosis.measurements.batch_size:.2f} it/s, {images:,.0f} images/s"
 
     rows = []
-    if is_judged(found):
-        rows.append(("measured", rate(found.measured)))
-        rows.append(("expected", f"{rate(found.expected)}; the run reaches {found.efficiency:.0%} of it"))
-    if found.unexplained is not None:
-        rows.append(("unexplained", str(gap(found))))
-    if (busy := found.facts.get("accelerator_utilization")) is not None:
+    if is_judged(diagnosis):
+        rows.append(("measured", rate(diagnosis.measured)))
+        rows.append(("expected", f"{rate(diagnosis.expected)}; the run reaches {diagnosis.efficiency:.0%} of it"))
+    if diagnosis.unexplained is not None:
+        rows.append(("unexplained", str(gap(diagnosis))))
+    if (busy := diagnosis.measurements.facts.accelerator_utilization) is not None:
         word = "pass" if busy >= BUSY_ENOUGH else "fail"
         rows.append(("accelerator utilisation", f"{busy:.1%}; MLPerf Storage asks for {BUSY_ENOUGH:.0%}: {word}"))
-    if "profile" in found.texts:
-        rows.append((f"profile {printable(found.simulated or '')}", printable(found.texts["profile"])))
-    if found.next_gain is not None:
-        when = "faster GPU" if found.cause == "healthy" else "if mended"
-        mended = rate_in_trouble(evidence_of(found)) * found.next_gain
-        rows.append((when, f"{rate(mended)}, {found.next_gain:.2f} times as fast"))
-    elif is_judged(found) and found.cause != "healthy":
+    if diagnosis.measurements.facts.profile is not None:
+        rows.append(
+            (
+                f"profile {printable(diagnosis.measurements.simulated or '')}",
+                printable(diagnosis.measurements.facts.profile),
+            )
+        )
+    if diagnosis.next_gain is not None:
+        when = "faster GPU" if diagnosis.cause == "healthy" else "if mended"
+        mended = rate_in_trouble(evidence_of(diagnosis)) * diagnosis.next_gain
+        rows.append((when, f"{rate(mended)}, {diagnosis.next_gain:.2f} times as fast"))
+    elif is_judged(diagnosis) and diagnosis.cause != "healthy":
         rows.append(("if mended", _NOT_PREDICTABLE))
-    if found.next_stage is not None:
-        rows.append(("next limit", STAGES.get(found.next_stage, found.next_stage)))
+    if diagnosis.next_stage is not None:
+        rows.append(("next limit", STAGES.get(diagnosis.next_stage, diagnosis.next_stage)))
     return rows
 
 
-def _ceilings(found: Diagnosis, console: Console) -> Table:
-    unverified = " (unverified)" if is_unverified(found) else ""
-    names = {name: STAGES[name] + unverified * name.endswith("_cold") for name in STAGES if name in found.ceilings}
+def _ceilings(diagnosis: Diagnosis, console: Console) -> Table:
+    unverified = " (unverified)" if is_unverified(diagnosis) else ""
+    names = {
+        name: STAGES[name] + unverified * name.endswith("_cold")
+        for name in STAGES
+        if name in diagnosis.measurements.ceilings
+    }
     width = max(1, min(_BAR, console.width - _BESIDE - max(map(len, names.values()), default=0)))
     table = Table(
         box=box.SIMPLE_HEAD, title="what each stage can do, alone", title_justify="left", padding=(0, 1, 0, 0)
@@ -102,11 +111,11 @@ def _ceilings(found: Diagnosis, console: Console) -> Table:
     table.add_column("images/s", justify="right", no_wrap=True)
     table.add_column("interval", justify="right", no_wrap=True)
     table.add_column(min_width=width, no_wrap=True)
-    rates = {name: found.ceilings[name].images_per_second for name in names}
-    reach = _REACH * max([found.expected, *(rate for name, rate in rates.items() if name.startswith("gpu"))])
+    rates = {name: diagnosis.measurements.ceilings[name].images_per_second for name in names}
+    reach = _REACH * max([diagnosis.expected, *(rate for name, rate in rates.items() if name.startswith("gpu"))])
     for name, rate in rates.items():
         bar = Text(_bar(rate / reach, width, console.options.ascii_only), _STYLES[name.partition("_")[0]])
-        table.add_row(names[name], f"{rate:,.0f}", _span(found.ceilings[name]), bar)
+        table.add_row(names[name], f"{rate:,.0f}", _span(diagnosis.measurements.ceilings[name]), bar)
     return table
 
 

@@ -1,109 +1,115 @@
 """From evidence to a verdict: which rule fires, what comes next, and one sentence that says it."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
+from imagenet_opt.doctor.causes.cause import CAUSES
 from imagenet_opt.doctor.causes.cpus import busy_neighbour, contention, few_cpus, few_workers, slow_decode
 from imagenet_opt.doctor.causes.device import launch_bound, slow_copy, slow_gpu
 from imagenet_opt.doctor.causes.loader import lazy_mount, small_prefetch, storage_bandwidth, storage_latency
 from imagenet_opt.doctor.causes.main_process import checkpoint_stall, host_sync, slow_callback, slow_logging
-from imagenet_opt.doctor.diagnosis import CAUSES, STAGES, Diagnosis, Finding, Measurements, Step
+from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis, Finding, Step
 from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
 from imagenet_opt.doctor.gains import gains_of_environment, most_gain
 from imagenet_opt.doctor.symptoms import is_lazy_at_first
 
-Rule = Callable[[Evidence], Finding]
-
-NEEDS = ("gpu", "gpu_beside_loader", "loader", "decode_all", "full", "num_workers", "usable_cpus")
-"""What each verdict rests on, beside what its rule needs."""
+NEEDS = ("gpu", "gpu_beside_loader", "loader", "decode_all", "full")
+"""Ceilings that each verdict rests on, as `Evidence.lacks` knows them."""
 _READS = (*NEEDS, "storage")
-_CPUS = (*_READS, "prefetch_factor", "machine_cpus")
-RULES: Mapping[Rule, tuple[str, ...]] = {
-    slow_gpu: ("gpu",),
-    checkpoint_stall: NEEDS,
-    slow_logging: NEEDS,
-    slow_callback: NEEDS,
-    host_sync: NEEDS,
-    lazy_mount: _READS,
-    storage_bandwidth: _READS,
-    storage_latency: _READS,
-    small_prefetch: (*_READS, "prefetch_factor"),
-    slow_copy: NEEDS,
-    busy_neighbour: (*_READS, "prefetch_factor"),
-    few_workers: _CPUS,
-    few_cpus: _CPUS,
-    slow_decode: _CPUS,
-    launch_bound: _CPUS,
-    contention: _CPUS,
-}
-"""Rule -> the measurements without which it cannot be looked at, as `Evidence.lacks` knows them."""
 
 
-def look(rule: Rule, seen: Evidence) -> Finding:
-    """What the rule finds. It has not fired where a measurement that it needs is missing: that is `None`."""
-    if missing := seen.lacks(RULES[rule]):
-        names = ", ".join(STAGES.get(name, name) for name in missing)
-        return Finding(rule.__name__, None, f"not measured: {names}")
-    return rule(seen)
+@dataclass(frozen=True)
+class Rule:
+    """finding: what the rule finds while it asks no other rule; the function's name is the rule's.
+
+    needs: ceilings without which the rule cannot be looked at, as `Evidence.lacks` knows them. unless: earlier rules;
+    this one does not fire if one of them has fired.
+    """
+
+    finding: Callable[[Evidence], Finding]
+    needs: tuple[str, ...]
+    unless: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.finding.__name__
+
+    def look(self, evidence: Evidence, fired: Collection[str] = ()) -> Finding:
+        """fired: names of the earlier rules that have. `Finding.fired` is None where a needed ceiling is missing."""
+        if missing := evidence.lacks(self.needs):
+            return Finding(self.name, None, f"not measured: {', '.join(STAGES[name] for name in missing)}")
+        finding = self.finding(evidence)
+        is_excluded = finding.fired and not set(self.unless).isdisjoint(fired)
+        return replace(finding, fired=False, gain=None) if is_excluded else finding
 
 
-HEADS = {
-    "healthy": "Healthy",
-    "slow_gpu": "Slow GPU",
-    "storage_latency": "Storage-bound",
-    "storage_bandwidth": "Storage-bound",
-    "lazy_mount": "Storage-bound",
-    "few_workers": "Loader-bound",
-    "few_cpus": "CPU-bound",
-    "slow_decode": "CPU-bound",
-    "busy_neighbour": "CPU-bound",
-    "small_prefetch": "Loader-bound",
-    "host_sync": "Host sync",
-    "launch_bound": "Launch-bound",
-    "contention": "CPU-bound",
-    "slow_logging": "Main process",
-    "checkpoint_stall": "Main process",
-    "slow_callback": "Main process",
-    "slow_copy": "Copy-bound",
-    "unexplained": "Unexplained",
-}
-assert HEADS.keys() == CAUSES.keys()
-BESIDE_STAGES = ("checkpoint_stall", "slow_logging", "slow_callback", "host_sync", "small_prefetch")
-"""Causes that no stage has alone: they show in what the run gives less than its stages."""
+_MAIN_PROCESS = ("checkpoint_stall", "slow_logging", "host_sync", "slow_callback")
+RULES = (
+    Rule(slow_gpu, ("gpu",)),
+    Rule(checkpoint_stall, NEEDS),
+    Rule(slow_logging, NEEDS),
+    Rule(host_sync, NEEDS, unless=("checkpoint_stall", "slow_logging")),
+    Rule(slow_callback, NEEDS, unless=("host_sync",)),  # the callback waits for the GPU then
+    Rule(lazy_mount, _READS),
+    Rule(storage_bandwidth, _READS),
+    Rule(storage_latency, _READS),
+    Rule(small_prefetch, _READS),
+    Rule(slow_copy, NEEDS),
+    Rule(busy_neighbour, _READS, unless=(*_MAIN_PROCESS, "small_prefetch")),
+    Rule(few_workers, _READS, unless=("busy_neighbour",)),
+    Rule(few_cpus, _READS, unless=("busy_neighbour", "few_workers")),
+    Rule(slow_decode, _READS, unless=("busy_neighbour", "few_workers", "few_cpus")),
+    Rule(launch_bound, _READS, unless=("few_cpus",)),
+    Rule(contention, _READS, unless=("busy_neighbour", "few_workers", "few_cpus", "slow_decode")),
+)
+"""In order: the first rule that fires names the cause."""
+
+
+def findings_of(evidence: Evidence) -> tuple[Finding, ...]:
+    """What each rule finds, in the order of `RULES`."""
+    findings: list[Finding] = []
+    for rule in RULES:
+        findings.append(rule.look(evidence, {finding.rule for finding in findings if finding.fired}))
+    return tuple(findings)
+
+
 MUCH_UNEXPLAINED = 0.1
 """Share of what is expected, from which the explanation tells that it is missing."""
 
 
-def judge(seen: Evidence) -> Diagnosis:
+def judge(evidence: Evidence) -> Diagnosis:
     """The first rule that fires is the cause; without one the run is healthy, or its gap unexplained.
 
     Raises KeyError where something of `NEEDS` is missing.
     """
-    findings = tuple(look(rule, seen) for rule in RULES)
+    findings = findings_of(evidence)
     fired = next((finding for finding in findings if finding.fired), None)
-    cause = fired.rule if fired else "healthy" if seen.busy >= BUSY_ENOUGH else "unexplained"
-    gain = fired.gain if fired else _gain_without_cause(seen, cause)
-    next_stage = _next_stage(seen, gain, cause) if gain is not None else None
-    shared = {field.name: getattr(seen, field.name) for field in fields(Measurements)}
+    cause = fired.rule if fired else "healthy" if evidence.busy_share >= BUSY_ENOUGH else "unexplained"
+    gain = fired.gain if fired else _gain_without_cause(evidence, cause)
+    next_stage = _next_stage(evidence, gain, cause) if gain is not None else None
     return Diagnosis(
-        sentence=f"{HEADS[cause]}: {_says(seen, cause, gain)}.",
+        measurements=evidence.measurements,
+        sentence=f"{CAUSES[cause].head}: {_says(evidence, cause, gain)}.",
         cause=cause,
-        expected=seen.expected,
-        measured=seen.measured,
+        expected=evidence.expected_rate,
+        measured=evidence.measured_rate,
         next_stage=next_stage,
         next_gain=gain,
-        waterfall=_waterfall(seen),
-        findings=(*findings, *gains_of_environment(seen)),
-        **shared,
+        waterfall=_waterfall(evidence),
+        findings=(*findings, *gains_of_environment(evidence)),
     )
 
 
-def _gain_without_cause(seen: Evidence, cause: str) -> float:
+def _gain_without_cause(evidence: Evidence, cause: str) -> float:
     """Of a healthy run: with a GPU that takes all; of an unexplained one: if it gave what the stages allow."""
-    return max(1.0, (min(seen.supply, seen.copy) if cause == "healthy" else seen.expected) / seen.measured)
+    return max(
+        1.0,
+        (min(evidence.supply_rate, evidence.copy_rate) if cause == "healthy" else evidence.expected_rate)
+        / evidence.measured_rate,
+    )
 
 
-def _waterfall(seen: Evidence) -> tuple[Step, ...]:
+def _waterfall(evidence: Evidence) -> tuple[Step, ...]:
     """Differences between the experiments, so that the parts add up to the full run."""
     names = {
         "gpu": "GPU, batch resident",
@@ -113,81 +119,92 @@ def _waterfall(seen: Evidence) -> tuple[Step, ...]:
     }
     steps, before = [], 0.0
     for stage, name in names.items():
-        if stage in seen.ceilings and (stage != "full_cold" or seen.is_cold):
-            seconds = seen.batch_size / seen.ceilings[stage].images_per_second
+        if stage in evidence.ceilings and (stage != "full_cold" or evidence.is_cold):
+            seconds = evidence.measurements.batch_size / evidence.ceilings[stage].images_per_second
             steps.append(Step(name, seconds - before))
             before = seconds
     return (*steps, Step("full run", before))
 
 
-def _next_stage(seen: Evidence, gain: float, cause: str) -> str:
+def _next_stage(evidence: Evidence, gain: float, cause: str) -> str:
     """What is the limit at `gain` times the present rate: the lowest ceiling that is not below it.
 
     Where decoding and training together take all CPUs, that is named by what takes most of them.
     """
-    rate = gain * rate_in_trouble(seen)
-    of_cpus = cause in ("busy_neighbour", "few_workers", "few_cpus") and gain < 0.97 * most_gain(seen)
-    if of_cpus or abs(seen.cpu_budget - rate) < 0.03 * rate:
+    rate = gain * rate_in_trouble(evidence)
+    of_cpus = cause in ("busy_neighbour", "few_workers", "few_cpus") and gain < 0.97 * most_gain(evidence)
+    if of_cpus or abs(evidence.cpu_rate - rate) < 0.03 * rate:
         return "decode_all"
-    rates = {name: ceiling.images_per_second for name, ceiling in seen.ceilings.items()}
-    limits = [seen.copy_stage, "decode_all", "loader_warm", *(("loader_cold", "storage_cold") if seen.is_cold else ())]
+    rates = {name: ceiling.images_per_second for name, ceiling in evidence.ceilings.items()}
+    limits = [
+        evidence.copy_stage,
+        "decode_all",
+        "loader_warm",
+        *(("loader_cold", "storage_cold") if evidence.is_cold else ()),
+    ]
     limits += () if cause == "healthy" else ("gpu", "gpu_beside_loader")
     above = {name: rates[name] for name in limits if name in rates and rates[name] >= 0.97 * rate}
     return min(above, key=lambda name: above[name], default="decode_all")
 
 
-def rate_in_trouble(seen: Evidence) -> float:
+def rate_in_trouble(evidence: Evidence) -> float:
     """Images per second while the cause lasts: of the first epoch where that alone is slow, else of the run."""
-    return (seen.first_epoch or seen.measured) if is_lazy_at_first(seen) else seen.measured
+    return (
+        (evidence.first_epoch_rate or evidence.measured_rate) if is_lazy_at_first(evidence) else evidence.measured_rate
+    )
 
 
-def _says(seen: Evidence, cause: str, gain: float | None) -> str:
+def _says(evidence: Evidence, cause: str, gain: float | None) -> str:
     """What the run gives, against what."""
-    device = f"the simulated {seen.simulated}" if seen.simulated else "the GPU" if seen.fact("has_gpu") else "the CPU"
+    device = (
+        f"the simulated {evidence.measurements.simulated}"
+        if evidence.measurements.simulated
+        else "the GPU"
+        if evidence.facts.has_gpu
+        else "the CPU"
+    )
     if cause == "healthy":
-        return f"{device} computes {seen.busy:.0%} of the time, {seen.measured:.0f} img/s"
+        return f"{device} computes {evidence.busy_share:.0%} of the time, {evidence.measured_rate:.0f} img/s"
     if cause == "unexplained":
-        return f"{seen.measured:.0f} of the {seen.expected:.0f} img/s that the stages alone allow"
-    if cause == "lazy_mount" and is_lazy_at_first(seen):
-        return f"about {rate_in_trouble(seen):.0f} img/s in the first epoch, {seen.measured:.0f} in later ones"
+        return f"{evidence.measured_rate:.0f} of the {evidence.expected_rate:.0f} img/s that the stages alone allow"
+    if cause == "lazy_mount" and is_lazy_at_first(evidence):
+        first, later = rate_in_trouble(evidence), evidence.measured_rate
+        return f"about {first:.0f} img/s in the first epoch, {later:.0f} in later ones"
     if gain is None:
-        return f"{seen.measured:.0f} img/s, and {device} alone takes {seen.gpu:.0f}"
-    return f"{seen.measured:.0f} of a possible {gain * seen.measured:.0f} img/s"
+        return f"{evidence.measured_rate:.0f} img/s, and {device} alone takes {evidence.gpu_rate:.0f}"
+    return f"{evidence.measured_rate:.0f} of a possible {gain * evidence.measured_rate:.0f} img/s"
 
 
-NOT_MEASURED = "not_measured"
-"""Key of the text that names the experiments that failed, and why."""
-
-
-def conclude(seen: Evidence) -> Diagnosis:
+def conclude(evidence: Evidence) -> Diagnosis:
     """The verdict; without what it rests on a diagnosis that is none (`is_judged`), with all that was measured.
 
     Raises KeyError where something is missing though nothing failed.
     """
-    missing = seen.lacks(NEEDS)
+    missing = evidence.lacks(NEEDS)
     if not missing:
-        return judge(seen)
-    if NOT_MEASURED not in seen.texts:
+        return judge(evidence)
+    if evidence.facts.not_measured is None:
         raise KeyError(f"no {', '.join(missing)}, though no experiment failed")
-    shared = {field.name: getattr(seen, field.name) for field in fields(Measurements)}
-    rates = [ceiling.images_per_second for ceiling in seen.ceilings.values()]
+    rates = [ceiling.images_per_second for ceiling in evidence.ceilings.values()]
     return Diagnosis(
-        sentence=f"Not judged: {seen.texts[NOT_MEASURED]}",
+        measurements=evidence.measurements,
+        sentence=f"Not judged: {evidence.facts.not_measured}",
         cause="unexplained",
         expected=min(rates, default=0.0),
         measured=0.0,
         next_stage=None,
         next_gain=None,
         waterfall=(),
-        findings=seen.environment,
-        **shared,
+        findings=evidence.environment,
     )
 
 
-def is_judged(found: Diagnosis) -> bool:
-    return bool(found.measured)
+def is_judged(diagnosis: Diagnosis) -> bool:
+    return bool(diagnosis.measured)
 
 
-def meaning(found: Diagnosis) -> str:
+def meaning(diagnosis: Diagnosis) -> str:
     """Of the verdict's cause."""
-    return CAUSES.get(found.cause, found.cause) if is_judged(found) else "not judged"
+    if not is_judged(diagnosis):
+        return "not judged"
+    return CAUSES[diagnosis.cause].meaning if diagnosis.cause in CAUSES else diagnosis.cause

@@ -32,15 +32,17 @@ def ceilings(found: Diagnosis) -> "go.Figure":
     """A bar for each experiment with its interval; the full run, if judged, across, dashed what was expected of it."""
     import plotly.graph_objects as go
 
-    stages = [name for name in STAGES if name in found.ceilings]
-    ends = [found.ceilings[name].images_per_second for name in stages if name.startswith(("gpu", "full"))]
+    stages = [name for name in STAGES if name in found.measurements.ceilings]
+    ends = [found.measurements.ceilings[name].images_per_second for name in stages if name.startswith(("gpu", "full"))]
     limit = REACH * max([*ends, found.measured, found.expected])
     figure = go.Figure()
     for name in stages:
-        _add_ceiling(figure, name, found.ceilings[name], limit, found.simulated is not None)
+        _add_ceiling(figure, name, found.measurements.ceilings[name], limit, found.measurements.simulated is not None)
     if is_judged(found):
         _add_rates(figure, found)
-    look = layout(height=120 + 30 * len(stages), title="Images per second", simulated=found.simulated is not None)
+    look = layout(
+        height=120 + 30 * len(stages), title="Images per second", simulated=found.measurements.simulated is not None
+    )
     figure.update_layout(look, margin_t=60)
     figure.update_xaxes(title_text="images/s", range=[0, limit * 1.12])
     return figure.update_yaxes(autorange="reversed", showgrid=False)
@@ -103,7 +105,7 @@ def waterfall(found: Diagnosis) -> "go.Figure":
         layout(
             height=110 + 34 * (len(parts) + 1),
             title="One step, by what it is made of",
-            simulated=found.simulated is not None,
+            simulated=found.measurements.simulated is not None,
         )
     )
     end = max([whole.seconds, *(start + max(0.0, part.seconds) for start, part in zip(starts, parts, strict=True))])
@@ -133,13 +135,13 @@ def phases(found: Diagnosis) -> "go.Figure":
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    for name, seconds, hover in _phases_to_draw(found.phases):
+    for name, seconds, hover in _phases_to_draw(found.measurements.phases):
         figure.add_bar(
             x=[seconds * 1e3], y=[""], orientation="h", name=f"{escaped(name)} {seconds * 1e3:,.1f} ms",
             marker={"color": part_colour(name), "line": {"width": 1, "color": "#fff"}},
             hovertemplate=f"{escaped(hover)}<extra></extra>".replace("\n", "<br>"),
         )  # fmt: skip
-    simulated = found.simulated is not None
+    simulated = found.measurements.simulated is not None
     look = layout(height=180, title="The main process in one step of the full run", simulated=simulated)
     legend = {"orientation": "h", "y": 0, "yref": "container", "yanchor": "bottom", "traceorder": "normal"}
     figure.update_layout(look, barmode="stack", showlegend=True, legend=legend)
@@ -195,24 +197,26 @@ def curve(found: Diagnosis, name: str) -> "go.Figure":
     import plotly.graph_objects as go
 
     title, what, kind = CURVES[name]
-    xs, ys = zip(*sorted(found.curves[name]), strict=True)
+    xs, ys = zip(*sorted(found.measurements.curves[name]), strict=True)
     figure = go.Figure()
     figure.add_scatter(
         x=xs, y=ys, mode="lines+markers", line={"color": COLOURS[kind], "width": 2}, marker_size=7,
         hovertemplate=f"{what} %{{x}}: %{{y:,.0f}} images/s<extra></extra>",
     )  # fmt: skip
-    if name == "cached_share" and {"storage_cached", "storage_cold"} <= found.ceilings.keys():
-        cached, cold = (found.ceilings[f"storage_{state}"].images_per_second for state in ("cached", "cold"))
+    if name == "cached_share" and {"storage_cached", "storage_cold"} <= found.measurements.ceilings.keys():
+        cached, cold = (
+            found.measurements.ceilings[f"storage_{state}"].images_per_second for state in ("cached", "cold")
+        )
         shares = np.linspace(0, 1, 101)
         figure.add_scatter(
             x=shares, y=1 / (shares / cached + (1 - shares) / cold), mode="lines",
             line={"color": COLOURS["full"], "width": 1, "dash": "dot"}, hoverinfo="skip",
         )  # fmt: skip
-    gpu = found.ceilings.get("gpu_beside_loader", found.ceilings.get("gpu"))
+    gpu = found.measurements.ceilings.get("gpu_beside_loader", found.measurements.ceilings.get("gpu"))
     needed = gpu.images_per_second if gpu else max(ys)
     if gpu:
         figure.add_hline(needed, opacity=1, line={"color": COLOURS["gpu"], "width": 1.5, "dash": "dash"})
-        words = "what the GPU takes" + (f" ({SIMULATED})" if found.simulated else "")
+        words = "what the GPU takes" + (f" ({SIMULATED})" if found.measurements.simulated else "")
         figure.add_annotation(
             x=0, xref="paper", xanchor="left", y=needed, yanchor="bottom", text=words, showarrow=False, font_size=12
         )

@@ -29,7 +29,7 @@ def careful(ours: Record, theirs: Record) -> list[str]:
     if ours.simulated != theirs.simulated:
         kinds = [f"{one.name} has {_accelerator(one)}" for one in (ours, theirs)]
         found.append(f"not the same accelerator: {', '.join(kinds)}")
-    mine, other = (dict(one.diagnosis.machine) if one.diagnosis else {} for one in (ours, theirs))
+    mine, other = (dict(one.diagnosis.measurements.machine) if one.diagnosis else {} for one in (ours, theirs))
     return found + [
         f"not the same {name}: {ours.name} has {mine[name]}, {theirs.name} has {other[name]}"
         for name in HARDWARE
@@ -49,9 +49,14 @@ def differences(ours: Record, theirs: Record) -> dict[str, list[tuple[str, ...]]
         mine, other = ours.diagnosis, theirs.diagnosis
         tables |= {"ceilings": ceiling_rows(mine, other), "step": step_rows(mine, other)}
         plain |= {"verdict": verdict_rows(mine, other), "rules": rule_rows(mine, other)}
-        plain["machine"] = _changed({**mine.machine, **mine.versions}, {**other.machine, **other.versions})
+        plain["machine"] = _changed(_place(mine), _place(other))
     whole = {name: [tuple(row) for row in rows] for name, rows in tables.items()}
     return whole | {name: [row[:3] for row in rows] for name, rows in plain.items()}
+
+
+def _place(found: Diagnosis) -> dict[str, str]:
+    """The machine and the versions of its software."""
+    return {**found.measurements.machine, **found.measurements.versions}
 
 
 def verdict_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
@@ -65,7 +70,7 @@ def _verdict(found: Diagnosis) -> dict[str, str]:
         "verdict": found.sentence,
         "confidence": confidence(found).level,
         "next limit": STAGES.get(found.next_stage or "", found.next_stage or "none"),
-        "looked at": found.date,
+        "looked at": found.measurements.date,
     }
 
 
@@ -97,7 +102,7 @@ def step_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
 
 def ceiling_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
     """Of the stages that both have."""
-    mine, other = ours.ceilings, theirs.ceilings
+    mine, other = ours.measurements.ceilings, theirs.measurements.ceilings
     return [
         Row(label, _rate(mine[name]), _rate(other[name]), _ratio(mine[name], other[name]))
         for name, label in STAGES.items()
@@ -126,8 +131,9 @@ def _numbers(record: Record) -> dict[str, float]:
         return dict(record.summary)
     verdict = {"measured images/s": found.measured, "expected images/s": found.expected, "efficiency": found.efficiency}
     known = verdict if is_judged(found) else {}
-    phases = {f"{name}, seconds of a step": seconds for name, seconds in found.phases.items()}
-    return known | phases | dict(found.facts) | dict(record.summary)
+    phases = {f"{name}, seconds of a step": seconds for name, seconds in found.measurements.phases.items()}
+    facts = {name: value for name, value in found.measurements.facts.known().items() if not isinstance(value, str)}
+    return known | phases | facts | dict(record.summary)
 
 
 def _numbers_rows(mine: Mapping[str, float], other: Mapping[str, float], shape: str) -> list[Row]:

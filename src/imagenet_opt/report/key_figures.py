@@ -23,7 +23,9 @@ def tiles(record: Record, price_per_hour: float | None = None) -> list[Tile]:
         return _of_summary(record)
     made = [
         Tile(
-            label, f"{rate / found.batch_size:.2f} it/s", (f"{rate:,.0f} images/s", epoch(rate, found, price_per_hour))
+            label,
+            f"{rate / found.measurements.batch_size:.2f} it/s",
+            (f"{rate:,.0f} images/s", epoch(rate, found, price_per_hour)),
         )
         for label, rate in rates(found).items()
     ]
@@ -42,7 +44,7 @@ def rates(found: Diagnosis) -> dict[str, float]:
 
 def epoch(rate: float, found: Diagnosis, price_per_hour: float | None) -> str:
     """How long one takes, and what it costs."""
-    images = found.facts.get("num_samples", IMAGENET_IMAGES)
+    images = found.measurements.facts.num_samples or IMAGENET_IMAGES
     hours = images / rate / 3600
     price = "" if price_per_hour is None else f", ${price_per_hour * hours:,.2f}"
     return f"{_duration(hours)}{price} an epoch of {images:,.0f}"

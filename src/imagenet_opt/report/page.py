@@ -87,12 +87,12 @@ def figures(record: Record, baseline: Record | None = None) -> dict[str, "go.Fig
 
 
 def _of_diagnosis(found: Diagnosis) -> dict[str, "go.Figure"]:
-    drawn = {"ceilings": charts.ceilings(found)} if found.ceilings else {}
+    drawn = {"ceilings": charts.ceilings(found)} if found.measurements.ceilings else {}
     if found.waterfall:
         drawn["waterfall"] = charts.waterfall(found)
-    if found.phases:
+    if found.measurements.phases:
         drawn["phases"] = charts.phases(found)
-    return drawn | {name: charts.curve(found, name) for name in charts.CURVES if found.curves.get(name)}
+    return drawn | {name: charts.curve(found, name) for name in charts.CURVES if found.measurements.curves.get(name)}
 
 
 def _html(name: str, figure: "go.Figure") -> Markup:
@@ -120,9 +120,13 @@ def about(record: Record) -> Mapping[str, list[tuple[str, str]]]:
     found = record.diagnosis
     known: dict[str, Mapping[str, Any]] = {}
     if found is not None:
-        known = {"Machine": found.machine, "Versions": found.versions, "How sure it is": _certainty(found)}
+        known = {
+            "Machine": found.measurements.machine,
+            "Versions": found.measurements.versions,
+            "How sure it is": _certainty(found),
+        }
         known |= {"The cure, tried": found.trial or {}}
-        known |= {"Measured beside": found.facts, "Seen beside": found.texts}
+        known |= {"Measured beside the stages": found.measurements.facts.known()}
     known |= {"Summary of the run": record.summary, "Configuration": record.config}
     return {name: [(key, show(value)) for key, value in leaves(facts)] for name, facts in known.items()}
 

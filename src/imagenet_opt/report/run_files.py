@@ -54,8 +54,8 @@ class Record:
     @property
     def simulated(self) -> str | None:
         """Name of an accelerator that was not there, when the doctor measured or while the run trained."""
-        if self.diagnosis and self.diagnosis.simulated:
-            return self.diagnosis.simulated
+        if self.diagnosis and self.diagnosis.measurements.simulated:
+            return self.diagnosis.measurements.simulated
         name = dict(leaves(self.config)).get("callbacks.rehearsal.name")
         return None if name is None else str(name)
 
@@ -63,7 +63,9 @@ class Record:
     def steps(self) -> Steps | None:
         """Of the run's timeline or of the doctor's full run: the longer series."""
         run = Steps(() if self.timeline is None else step_seconds(self.timeline), "the run")
-        full = Steps(() if self.diagnosis is None else self.diagnosis.step_seconds, "the doctor's full run")
+        full = Steps(
+            () if self.diagnosis is None else self.diagnosis.measurements.step_seconds, "the doctor's full run"
+        )
         longer = run if len(run.seconds) >= len(full.seconds) else full
         return longer if longer.seconds else None
 
@@ -124,7 +126,7 @@ def read_record(place: Path) -> Record:
 def _record(name: str, folder: Path, parts: dict[str, Any], doctor: Path) -> Record:
     found = parts.get("diagnosis")
     absent = {"timeline": f"no {timeline.FOLDER}/: {_TIMELINE}"} | parts.get("absent", {})
-    config = parts.get("config") or (found.config if found else {})
+    config = parts.get("config") or (found.measurements.config if found else {})
     files = {diagnosis_file.FILE: doctor, SUMMARY: folder / SUMMARY, str(CONFIG): folder / CONFIG}
     texts = {title: file.read_text(errors="replace") for title, file in files.items() if file.is_file()}
     return Record(
@@ -134,8 +136,8 @@ def _record(name: str, folder: Path, parts: dict[str, Any], doctor: Path) -> Rec
 
 def _command(found: Diagnosis | None, folder: Path) -> str:
     """As the doctor was called, else as the run was."""
-    if found is not None and found.command:
-        return found.command
+    if found is not None and found.measurements.command:
+        return found.measurements.command
     try:
         overrides = _yaml(folder / OVERRIDES)
     except ConfigError:

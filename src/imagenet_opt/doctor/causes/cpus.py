@@ -1,7 +1,5 @@
 """Causes among the CPUs: who takes them, how many there are, and what the loader needs of them."""
 
-from imagenet_opt.doctor.causes.loader import small_prefetch
-from imagenet_opt.doctor.causes.main_process import host_sync, stalls
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment.cpus import more_cpus
 from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
@@ -19,71 +17,73 @@ from imagenet_opt.doctor.symptoms import (
 )
 
 
-def busy_neighbour(seen: Evidence) -> Finding:
-    usable, others = seen.facts["usable_cpus"], seen.fact("others_cpus")
-    other = is_slow_reading(seen) or stalls(seen) or host_sync(seen).fired or small_prefetch(seen).fired
-    fired = has_neighbours(seen) and seen.busy < BUSY_ENOUGH and not other
+def busy_neighbour(evidence: Evidence) -> Finding:
+    usable, others = evidence.facts.usable_cpus, evidence.facts.others_cpus or 0.0
+    names = evidence.facts.others_names
+    fired = has_neighbours(evidence) and evidence.busy_share < BUSY_ENOUGH and not is_slow_reading(evidence)
     return Finding(
         "busy_neighbour",
         fired,
-        f"other processes take {others:.1f} of {usable:.0f} usable CPUs: {seen.texts.get('others', 'none that shows')}",
+        f"other processes take {others:.1f} of {usable} usable CPUs: {names or 'none that shows'}",
         "end or move them, or ask for CPUs of your own",
-        commands=(look_at(seen.texts.get("others", "")),),
-        gain=min(usable / max(0.1, usable - others), most_gain(seen)) if fired else None,
+        commands=(look_at(names or ""),),
+        gain=min(usable / max(0.1, usable - others), most_gain(evidence)) if fired else None,
     )
 
 
-def few_workers(seen: Evidence) -> Finding:
-    workers, usable = seen.facts["num_workers"], max(1.0, seen.facts["usable_cpus"])
-    most = max((rate for count, rate in seen.curves.get("workers", ()) if count > workers), default=0.0)
-    together = usable / (seen.fact("main_cpu_seconds") / seen.batch_size + usable / most) if most else 0.0
+def few_workers(evidence: Evidence) -> Finding:
+    workers, usable = evidence.facts.num_workers, max(1, evidence.facts.usable_cpus)
+    most = max(
+        (rate for count, rate in evidence.measurements.curves.get("workers", ()) if count > workers), default=0.0
+    )
+    together = (
+        usable / ((evidence.facts.main_cpu_seconds or 0.0) / evidence.measurements.batch_size + usable / most)
+        if most
+        else 0.0
+    )
     fired = (
-        is_short_of_cpu(seen)
-        and not busy_neighbour(seen).fired
+        is_short_of_cpu(evidence)
         and workers < usable
-        and most * SLOWER > seen.decode
-        and together * SLOWER > seen.measured
+        and most * SLOWER > evidence.decode_rate
+        and together * SLOWER > evidence.measured_rate
     )
-    words = "1 loader worker decodes" if workers == 1 else f"{workers:.0f} loader workers decode"
+    words = "1 loader worker decodes" if workers == 1 else f"{workers} loader workers decode"
     return Finding(
         "few_workers",
         fired,
-        f"{words} {seen.decode:.0f} img/s; {usable:.0f} usable CPUs" + (f" would decode {most:.0f}" if most else ""),
+        f"{words} {evidence.decode_rate:.0f} img/s; {usable} usable CPUs"
+        + (f" would decode {most:.0f}" if most else ""),
         "one worker a usable CPU",
-        overrides=(f"data.num_workers={usable:.0f}",),
-        gain=max(1.0, min(together / seen.measured, most_gain(seen))) if fired else None,
+        overrides=(f"data.num_workers={usable}",),
+        gain=max(1.0, min(together / evidence.measured_rate, most_gain(evidence))) if fired else None,
     )
 
 
-def few_cpus(seen: Evidence) -> Finding:
-    usable, there = seen.facts["usable_cpus"], seen.facts["machine_cpus"]
-    limit = seen.texts.get("cpu_limit", "no limit")
-    others = busy_neighbour(seen).fired or few_workers(seen).fired
-    fired = is_short_of_cpu(seen) and usable < there and not others
+def few_cpus(evidence: Evidence) -> Finding:
+    usable, there = evidence.facts.usable_cpus, evidence.facts.machine_cpus
+    limit = evidence.facts.cpu_limit or "no limit"
+    fired = is_short_of_cpu(evidence) and usable < there
     return Finding(
         "few_cpus",
         fired,
-        f"the job may use {usable:.0f} of the machine's {there:.0f} CPUs ({limit})",
+        f"the job may use {usable} of the machine's {there} CPUs ({limit})",
         "ask for all of them",
-        commands=(more_cpus(limit, int(there), in_slurm=bool(seen.fact("in_slurm"))),),
-        gain=cpus_gain(seen, there) if fired else None,
+        commands=(more_cpus(limit, there, in_slurm=evidence.facts.in_slurm),),
+        gain=cpus_gain(evidence, there) if fired else None,
     )
 
 
-def slow_decode(seen: Evidence) -> Finding:
-    pixels = seen.fact("megapixels")
-    others = (busy_neighbour, few_workers, few_cpus)
-    fired = (
-        is_starved(seen)
-        and is_short_of_cpu(seen)
-        and not is_ample(seen)
-        and not any(rule(seen).fired for rule in others)
+def slow_decode(evidence: Evidence) -> Finding:
+    pixels, usable = evidence.facts.megapixels or 0.0, evidence.facts.usable_cpus
+    fired = is_starved(evidence) and is_short_of_cpu(evidence) and not is_ample(evidence)
+    says = f"workers on all {usable} usable CPUs decode {evidence.decode_rate:.0f} img/s of {pixels:.1f} MP"
+    reads = (
+        f", and one process reads {evidence.storage_rate:.0f} img/s, its CPU busy"
+        if is_reading_on_cpu(evidence)
+        else ""
     )
-    usable = seen.facts["usable_cpus"]
-    says = f"workers on all {usable:.0f} usable CPUs decode {seen.decode:.0f} img/s of {pixels:.1f} MP"
-    reads = f", and one process reads {seen.storage:.0f} img/s, its CPU busy" if is_reading_on_cpu(seen) else ""
-    device = seen.simulated or seen.fact("has_gpu")
-    here = bool(device) and seen.texts.get("resize_on") == "worker"
+    device = evidence.measurements.simulated or evidence.facts.has_gpu
+    here = bool(device) and evidence.facts.resize_on == "worker"
     resize = "let the GPU resize (data.resize_on=device), " if here else ""
     return Finding(
         "slow_decode",
@@ -91,28 +91,27 @@ def slow_decode(seen: Evidence) -> Finding:
         says + reads,
         f"pack the images smaller (max_side), {resize}or take more CPUs",
         overrides=("data.resize_on=device",) if here else (),
-        commands=(data_place(seen).pack("max_side=500"),),
+        commands=(data_place(evidence).pack("max_side=500"),),
     )
 
 
-def contention(seen: Evidence) -> Finding:
-    workers = int(seen.facts["num_workers"])
-    others = (busy_neighbour, few_workers, few_cpus, slow_decode)
-    fired = is_crowded(seen) and not any(rule(seen).fired for rule in others)
+def contention(evidence: Evidence) -> Finding:
+    workers = evidence.facts.num_workers
+    fired = is_crowded(evidence)
     fewer = (f"data.num_workers={workers - 1}",) if workers > 1 else ()
-    one_more = f"#SBATCH --cpus-per-task={seen.facts['usable_cpus'] + 1:.0f}"
+    one_more = f"#SBATCH --cpus-per-task={evidence.facts.usable_cpus + 1}"
     return Finding(
         "contention",
         fired,
-        f"beside the loader the GPU trains {seen.gpu_beside_loader:.0f} img/s, alone {seen.gpu:.0f}",
+        f"beside the loader the GPU trains {evidence.gpu_beside_loader_rate:.0f} img/s, alone {evidence.gpu_rate:.0f}",
         "leave the training process a CPU" if fewer else "give the job a CPU more than the loader takes",
         overrides=fewer,
         commands=() if fewer else (one_more,),
-        gain=_with_fewer_workers(seen, workers - 1) if fired and fewer else None,
+        gain=_with_fewer_workers(evidence, workers - 1) if fired and fewer else None,
     )
 
 
-def _with_fewer_workers(seen: Evidence, workers: int) -> float:
+def _with_fewer_workers(evidence: Evidence, workers: int) -> float:
     """The GPU as if it were alone, and a loader that gives as much less."""
-    loader = seen.loader * workers / (workers + 1)
-    return gpu_gain(seen, min(seen.gpu, loader))
+    loader = evidence.loader_rate * workers / (workers + 1)
+    return gpu_gain(evidence, min(evidence.gpu_rate, loader))

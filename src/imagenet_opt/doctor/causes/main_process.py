@@ -12,64 +12,63 @@ from imagenet_opt.doctor.symptoms import ORDINARY_WAITS, holds_up, is_starved
 _OWN_CHECKPOINT = "callbacks.checkpoint"
 
 
-def host_sync(seen: Evidence) -> Finding:
-    per_step = seen.fact("waits_per_step")
-    where = seen.texts.get("waits", "nowhere")
-    stalls = slow_logging(seen).fired or checkpoint_stall(seen).fired
-    fired = per_step >= ORDINARY_WAITS and seen.busy < BUSY_ENOUGH and not is_starved(seen) and not stalls
+def host_sync(evidence: Evidence) -> Finding:
+    per_step = evidence.facts.waits_per_step or 0.0
+    where = evidence.facts.waits_places or "nowhere"
+    fired = per_step >= ORDINARY_WAITS and evidence.busy_share < BUSY_ENOUGH and not is_starved(evidence)
     return Finding(
         "host_sync",
         fired,
         f"{per_step:.1f} waits for the GPU in an ordinary step: {where}",
         "keep the value on the GPU (tensor.detach()) and read it at logging steps only",
         commands=without_waiting(where),
-        gain=_without_sync(seen) if fired else None,
+        gain=_without_sync(evidence) if fired else None,
     )
 
 
-def slow_logging(seen: Evidence) -> Finding:
+def slow_logging(evidence: Evidence) -> Finding:
     return _stall(
-        seen,
+        evidence,
         "slow_logging",
         "logging",
         "log less often, or to a faster place",
-        (f"trainer.log_every_n_steps={10 * int(seen.facts.get('log_every_n_steps', 20))}",),
+        (f"trainer.log_every_n_steps={10 * (evidence.facts.log_every_n_steps or 20)}",),
     )
 
 
-def checkpoint_stall(seen: Evidence) -> Finding:
-    others = [f"{key} ({name})" for key, name in callbacks_like(seen, "Checkpoint").items() if key != _OWN_CHECKPOINT]
-    if overrides := saves(seen):
+def checkpoint_stall(evidence: Evidence) -> Finding:
+    others = [
+        f"{key} ({name})" for key, name in callbacks_like(evidence, "Checkpoint").items() if key != _OWN_CHECKPOINT
+    ]
+    if overrides := saves(evidence):
         remedy = "write checkpoints by the clock, to a faster disk"
     else:
         remedy = f"let {' and '.join(others) or _OWN_CHECKPOINT} save less often, or to a faster disk"
-    return _stall(seen, "checkpoint_stall", "checkpoint", remedy, overrides)
+    return _stall(evidence, "checkpoint_stall", "checkpoint", remedy, overrides)
 
 
-def slow_callback(seen: Evidence) -> Finding:
-    callbacks = {name: seconds for name, seconds in seen.phases.items() if name.startswith("callback ")}
+def slow_callback(evidence: Evidence) -> Finding:
+    callbacks = {
+        name: seconds for name, seconds in evidence.measurements.phases.items() if name.startswith("callback ")
+    }
     slowest = max(callbacks, key=lambda name: callbacks[name], default="callback")
     name = slowest.removeprefix("callback ")
-    found = _stall(seen, "slow_callback", slowest, f"call {name} less often, or leave it out")
-    keys = [key for key, called in callbacks_like(seen, name).items() if called == name]
-    without = " ".join(["python train.py", data_place(seen).words, *(shlex.quote(f"~{key}") for key in keys)])
-    found = replace(found, commands=(without if keys else f"grep -rn 'class {name}' --include=*.py .",))
-    return replace(found, fired=False, gain=None) if host_sync(seen).fired else found  # it waits for the GPU
+    found = _stall(evidence, "slow_callback", slowest, f"call {name} less often, or leave it out")
+    keys = [key for key, called in callbacks_like(evidence, name).items() if called == name]
+    without = " ".join(["python train.py", data_place(evidence).words, *(shlex.quote(f"~{key}") for key in keys)])
+    return replace(found, commands=(without if keys else f"grep -rn 'class {name}' --include=*.py .",))
 
 
-def stalls(seen: Evidence) -> bool:
-    """Whether one of these holds up the step."""
-    return bool(slow_logging(seen).fired or checkpoint_stall(seen).fired or slow_callback(seen).fired)
-
-
-def _stall(seen: Evidence, rule: str, phase: str, remedy: str, overrides: tuple[str, ...] = ()) -> Finding:
-    seconds = seen.phases.get(phase, 0.0)
-    fired = holds_up(seen, phase)
-    step, idle = 1000 * seen.step, 1000 * seen.idle
+def _stall(evidence: Evidence, rule: str, phase: str, remedy: str, overrides: tuple[str, ...] = ()) -> Finding:
+    seconds = evidence.measurements.phases.get(phase, 0.0)
+    fired = holds_up(evidence, phase)
+    step, idle = 1000 * evidence.step_seconds, 1000 * evidence.idle_seconds
     says = f"{phase} takes {1000 * seconds:.1f} ms of a step of {step:.0f} ms, in which the GPU idles for {idle:.0f}"
-    return Finding(rule, fired, says, remedy, overrides, gain=stall_gain(seen) if fired else None)
+    return Finding(rule, fired, says, remedy, overrides, gain=stall_gain(evidence) if fired else None)
 
 
-def _without_sync(seen: Evidence) -> float:
+def _without_sync(evidence: Evidence) -> float:
     """Where the network itself waits, it does so also alone: then only the device's own seconds are known."""
-    return stall_gain(seen) if seen.busy_alone >= BUSY_ENOUGH else gpu_gain(seen, seen.computes)
+    return (
+        stall_gain(evidence) if evidence.busy_alone_share >= BUSY_ENOUGH else gpu_gain(evidence, evidence.compute_rate)
+    )

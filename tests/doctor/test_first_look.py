@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from imagenet_opt.config.compose import composed
-from imagenet_opt.doctor.facts import look_around, look_at_run
+from imagenet_opt.doctor.first_look import look_around, look_at_run
 from imagenet_opt.probe.testbed import Patient
 from tests.conftest import write_images
 
@@ -42,9 +42,9 @@ def test_the_storage_is_that_on_which_the_files_lie(patient: Patient) -> None:
 
 def test_whether_it_is_slurms_job_is_known(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert look_at_run(patient)[0]["in_slurm"] == 0
+    assert look_at_run(patient).in_slurm is False
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert look_at_run(patient)[0]["in_slurm"] == 1
+    assert look_at_run(patient).in_slurm is True
 
 
 def test_a_network_in_16_bits_has_no_float32_convolutions(

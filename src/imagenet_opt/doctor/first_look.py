@@ -1,0 +1,99 @@
+"""What the doctor says about a machine and a configuration before any experiment."""
+
+import contextlib
+import os
+from collections import Counter
+
+import numpy as np
+import torch
+
+from imagenet_opt import machine
+from imagenet_opt.data.decode.image_file import REFUSED, open_image
+from imagenet_opt.doctor.diagnosis import Finding
+from imagenet_opt.doctor.environment.check import check_environment
+from imagenet_opt.doctor.environment.precision import check_precision
+from imagenet_opt.doctor.environment.setup import Setup
+from imagenet_opt.doctor.facts import Facts
+from imagenet_opt.doctor.remedies import DataPlace
+from imagenet_opt.probe.testbed import Patient
+
+_LOOKED_AT = 200
+"""Files whose place and size tell those of the data set."""
+
+
+def look_at_run(patient: Patient) -> Facts:
+    """Facts that need no experiment: the machine's CPUs, which files are in memory, the configuration."""
+    how, trainer, limits = patient.how, patient.config.trainer, machine.cpu_limits()
+    cached = patient.samples.residency()  # before anything reads a sample
+    on_cpu = patient.device.type == "cpu"
+    facts = Facts(
+        usable_cpus=machine.usable_cpus(),
+        machine_cpus=os.cpu_count() or 1,
+        num_workers=patient.num_workers,
+        prefetch_factor=patient.prefetch_factor,
+        has_gpu=not on_cpu,
+        packed=patient.samples.is_packed,
+        in_slurm="SLURM_JOB_ID" in os.environ,
+        num_samples=len(patient.samples.index),
+        log_every_n_steps=trainer.log_every_n_steps,
+        cpu_limit=min(limits, key=lambda name: limits[name]),
+        resize_on="worker" if how.resize_on == "auto" and on_cpu else how.resize_on,
+        reads_in_flight=str(how.reads_in_flight),
+        precision=str(trainer.precision),
+        rated_images_per_second=patient.rated,
+        cached_share=cached.share,
+        cached_share_method=cached.method,
+    )
+    if (profile := patient.simulated) is not None:
+        facts.profile_estimate = bool(profile.get("estimate", True))
+        rate = f"{profile.images_per_second:g} images/s{' (estimate)' if facts.profile_estimate else ''}"
+        facts.profile = f"{rate}; source: {profile.get('source', 'unknown')}"
+    return facts
+
+
+def look_around(patient: Patient) -> list[Finding]:
+    """All checks that need no experiment, of a patient some of whose samples were read (`Samples.glance`)."""
+    config, how, samples = patient.config, patient.how, patient.samples
+    asked = {"num_workers": patient.num_workers, "prefetch_factor": patient.prefetch_factor}
+    asked |= {name: getattr(how, name) for name in asked if getattr(how, name) != "auto"}
+    return check_environment(
+        Setup(
+            data=DataPlace.configured(config.data, packed=samples.is_packed),
+            folder=str(samples.index.folder),
+            files=tuple(extent.path for extent in samples.extents(samples.rows[:_LOOKED_AT])),
+            data_bytes=int(mb_per_image(samples.encoded) * 1e6 * len(samples.index)),
+            **asked,
+            fitted_workers=patient.num_workers,
+            fitted_prefetch=patient.prefetch_factor,
+            batch_bytes=patient.batch_bytes,
+            batch_size=how.batch_size,
+            precision=str(config.trainer.precision),
+            widths=patient.widths,
+            num_classes=config.model.num_classes,
+            channels_last=bool(config.callbacks.get("acceleration", {}).get("channels_last", False)),
+            cuda_index=patient.device.index,
+        )
+    )
+
+
+def mb_per_image(encoded: list[bytes]) -> float:
+    return float(np.mean([len(one) for one in encoded])) / 1e6
+
+
+def megapixels(encoded: list[bytes]) -> float:
+    """Mean of some images; those that cannot be opened do not count."""
+    sizes = []
+    for one in encoded[:_LOOKED_AT]:
+        with contextlib.suppress(*REFUSED):
+            width, height = open_image(one).size
+            sizes.append(width * height / 1e6)
+    return float(np.mean(sizes or [0.0]))
+
+
+def look_at_precision(patient: Patient, *, conv_tf32: bool) -> Finding:
+    """Which types convolutions run in, in one step of a few images. conv_tf32: while the network trained."""
+    capability = torch.cuda.get_device_capability(patient.device) if patient.device.type == "cuda" else None
+    words, dtypes = str(patient.config.trainer.precision), Counter[str]()
+    if capability is not None:
+        words, dtypes = patient.dtypes()
+    return check_precision(dtypes, precision=words, capability=capability, conv_tf32=conv_tf32)

@@ -2,9 +2,12 @@
 
 import difflib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.export import FORMATS, Arguments, export
+
+if TYPE_CHECKING:
+    from imagenet_opt.export import Arguments
 
 HELP = """Write the network of a checkpoint as one file that other programs open.
 
@@ -32,18 +35,22 @@ KEYS = ("ckpt", "format", "out", "image_size")
 def main(argv: list[str]) -> None:
     if {"--help", "-h"} & set(argv):
         print(HELP)
-    else:
-        print(export(parse(argv)))
+        return
+    from imagenet_opt.export import export
+
+    print(export(parse(argv)))
 
 
-def parse(argv: list[str]) -> Arguments:
+def parse(argv: list[str]) -> "Arguments":
     """`key=value` words as Arguments. Values are taken as they are: in YAML a folder 2026_10_04 would be a number.
 
     Raises ConfigError for what is unknown, missing, or does not fit.
     """
     given = dict(_key_and_value(argument) for argument in argv)
     if "ckpt" not in given:
-        raise ConfigError("ckpt is missing; say ckpt=RUN_FOLDER or ckpt=FILE (imagenet-opt export --help)")
+        raise ConfigError("ckpt is missing; add ckpt=RUN_FOLDER or ckpt=FILE (imagenet-opt export --help)")
+    from imagenet_opt.export import FORMATS, Arguments
+
     ckpt = Path(given["ckpt"]).expanduser()
     ckpt = ckpt / "last.ckpt" if ckpt.is_dir() else ckpt
     format, size = given.get("format", "safetensors"), given.get("image_size")

@@ -22,3 +22,13 @@ def test_each_tenth_has_its_rate_and_the_time_that_is_left(
         "reading: 1000 of 1000 files, 25 files/s, 50.0 MB/s",
     ]
     assert not re.search(r"nan|inf", " ".join(lines))
+
+
+def test_a_measurement_is_announced_with_the_seconds_and_the_budget(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter([0.0, 12.0])
+    monkeypatch.setattr(told.time, "perf_counter", lambda: next(now))
+    with told.announced(14, budget_seconds=90) as announce:
+        announce("decoding")
+    assert capsys.readouterr().err == "measuring: decoding (12 s of 90 s)\n"

@@ -41,22 +41,25 @@ def progress(what: str, unit: str) -> Iterator[Show]:
 
 
 @contextmanager
-def announced(total: int | None) -> Iterator[Callable[[str], None]]:
+def announced(total: int | None, *, budget_seconds: float | None = None) -> Iterator[Callable[[str], None]]:
     """A bar on a terminal, a line for each of `total` measurements elsewhere. It yields what is told the next one.
 
-    total: None where nobody knows yet how many there will be.
+    total: None where nobody knows yet how many there will be. budget_seconds: shown beside the seconds that have passed.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    began, terminal = time.perf_counter(), sys.stderr.isatty()
+    budget = "" if budget_seconds is None else f"of {budget_seconds:.0f} s"
     columns = (TextColumn("{task.description:52}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    terminal = sys.stderr.isatty()
-    with Progress(*columns, console=Console(stderr=True), disable=not terminal, transient=True) as bar:
+    last = TextColumn(budget)
+    with Progress(*columns, last, console=Console(stderr=True), disable=not terminal, transient=True) as bar:
         task = bar.add_task("", total=total, completed=-1)
 
         def announce(what: str) -> None:
             if not terminal:
-                print(f"measuring: {what}", file=sys.stderr, flush=True)
+                passed = f" ({time.perf_counter() - began:.0f} s {budget})" if budget else ""
+                print(f"measuring: {what}{passed}", file=sys.stderr, flush=True)
             bar.update(task, description=what, advance=1)
 
         yield announce

@@ -11,16 +11,21 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from imagenet_opt.cli.mistakes import report_mistakes
+from imagenet_opt.cli.mistakes import check_flags, report_mistakes
 from imagenet_opt.config.compose import check_all
+from imagenet_opt.config.dataset import check_folders
 from imagenet_opt.config.overrides import complete, config_folder, follow_job
 from imagenet_opt.errors import Preempted, WorkerDied
 from imagenet_opt.run.stop.signals import stop
+from imagenet_opt.training.folder_lock import removed_if_refused
 
 
 def train(config: DictConfig) -> None:
     """One run in this process: build, fit, say what came out."""
     process_began = psutil.Process().create_time()
+    check_folders(config)
+    if sys.stderr.isatty() and os.environ.get("LOCAL_RANK", "0") == "0":  # logs and pipes need no sign of life
+        print("loading torch and Lightning ...", file=sys.stderr, flush=True)
     from lightning.pytorch.utilities import rank_zero_info
 
     from imagenet_opt.data.prefetcher import died
@@ -31,7 +36,7 @@ def train(config: DictConfig) -> None:
     from imagenet_opt.training.folder_lock import keep_others_out
     from imagenet_opt.training.preempted import STATUS, clear, record
     from imagenet_opt.training.quiet import quiet
-    from imagenet_opt.training.summary import print_summary, simulated, summarize
+    from imagenet_opt.training.summary import print_summary, setup_of, summarize
     from imagenet_opt.training.summary_file import write_summary
 
     import_seconds = time.time() - process_began
@@ -55,8 +60,7 @@ def train(config: DictConfig) -> None:
         elif run.trainer.is_global_zero:
             numbers = summarize(run.trainer, import_seconds=import_seconds, run_seconds=time.time() - process_began)
             write_summary(numbers, run.folder)
-            precision = str(run.trainer.precision)
-            print_summary(numbers, run.folder, device=simulated(run.trainer), precision=precision)
+            print_summary(numbers, run.folder, setup_of(run.trainer))
         exit_code = 0
     except Preempted:
         exit_code = STATUS
@@ -76,14 +80,20 @@ def main(config: DictConfig) -> float | None:
 
         stop.restore()
         return run_job(Path(__file__))
-    report_mistakes(lambda: train(config))  # here too: what passes through Hydra gets a line of its own before it
+    report_mistakes(lambda: train_in_folder(config))  # here too: what passes through Hydra gets a line before it
     return None
+
+
+def train_in_folder(config: DictConfig) -> None:
+    with removed_if_refused(Path(config.run_folder)):
+        train(config)
 
 
 if __name__ == "__main__":
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # so that mistakes arrive in report_mistakes as they were raised
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait starve the loader's workers
     stop.install()
+    report_mistakes(lambda: check_flags(sys.argv[1:]))
     sys.argv[1:] = report_mistakes(lambda: follow_job(complete(sys.argv[1:])))
     check_all()
     report_mistakes(main)

@@ -49,7 +49,7 @@ def test_the_demo_begins_with_the_same_losses_and_learns(tmp_path: Path) -> None
     """With fewer and smaller images and a smaller network than the demo has, to be quick."""
     small = ("data.num_train=1000", "data.num_val=200", "data.image_size=32", "data.batch_size=25")
     how = ("model.name=test_resnet", "trainer.max_epochs=9", "schedule.warmup_epochs=6", "trainer.log_every_n_steps=1")
-    losses, accuracies = fit(tmp_path, "+experiment=demo", *small, *how)
+    losses, accuracies = fit(tmp_path, "experiment=demo", *small, *how)
     assert losses[: len(FIRST_LOSSES)] == pytest.approx(FIRST_LOSSES, rel=TOLERANCE)
     assert accuracies[-1] > 0.7  # chance is 0.1
 
@@ -68,7 +68,7 @@ def unpacked(root: Path, *, train_per_class: int, val_per_class: int) -> Path:
 @pytest.mark.skipif(not CIFAR.exists(), reason=f"needs CIFAR-10 as JPEGs in {CIFAR}")
 def test_1500_images_of_cifar_10_teach_far_more_than_chance(tmp_path: Path) -> None:
     root = unpacked(tmp_path, train_per_class=150, val_per_class=50)
-    recipe = ("+experiment=cifar10", "model=resnet10t", "model.small_stem=false", f"data.root={root}")
+    recipe = ("experiment=cifar10", "model=resnet10t", "model.small_stem=false", f"data.root={root}")
     how = ("data.image_size=32", "data.val_image_size=null", "data.batch_size=50", "trainer.max_epochs=3")
     _, accuracies = fit(tmp_path, *recipe, *how)
     assert accuracies[-1] > 0.25  # chance is 0.1

@@ -22,7 +22,7 @@ from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.sweep.page import write_page
 from imagenet_opt.sweep.table import Row, print_table
 from imagenet_opt.training.build_run import build_run
-from imagenet_opt.training.summary import print_summary
+from imagenet_opt.training.summary import Setup, print_summary
 from tests.conftest import composed
 
 REPOSITORY = Path(__file__).parents[1]
@@ -41,7 +41,7 @@ def recipe(tmp_path: Path, text: str, *overrides: str) -> DictConfig:
     """train.yaml with a recipe that somebody sent."""
     (tmp_path / "experiment").mkdir(exist_ok=True)
     (tmp_path / "experiment/sent.yaml").write_text(f"# @package _global_\n{text}\n")
-    return composed(f"hydra.searchpath=[file://{tmp_path}]", "+experiment=sent", *overrides)
+    return composed(f"hydra.searchpath=[file://{tmp_path}]", "experiment=sent", *overrides)
 
 
 def test_every_target_of_the_projects_own_configuration_is_on_the_list() -> None:
@@ -55,7 +55,7 @@ def test_every_target_of_the_projects_own_configuration_is_on_the_list() -> None
                 check_targets(OmegaConf.create({"_target_": target}), file.stem, allowed=[])
     assert found > 12
     for name in ("demo", "aggressive", "baseline"):
-        composed(f"+experiment={name}")
+        composed(f"experiment={name}")
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_the_command_refuses_before_anything_is_written_or_run(tmp_path: Path) -
         "# @package _global_\nhydra:\n  callbacks:\n    x:\n"
         f"      _target_: pathlib.Path.touch\n      _args_: [{{_target_: pathlib.Path, _args_: [{tmp_path}/sprung]}}]\n"
     )
-    command = [sys.executable, REPOSITORY / "train.py", "--config-dir", tmp_path, "+experiment=sent"]
+    command = [sys.executable, REPOSITORY / "train.py", "--config-dir", tmp_path, "experiment=sent"]
     run = f"hydra.run.dir={tmp_path}/run"
     done = subprocess.run([*map(str, command), run], capture_output=True, text=True, timeout=120, env=os.environ)
     assert done.returncode == 2
@@ -278,7 +278,7 @@ def test_names_of_others_do_not_reach_the_terminal_as_commands(
     assert "\x1b]" not in shown and "\x07" not in shown and "\x1b[2J" not in shown and "\x1b[31m" not in shown
     assert "[red]" in shown.replace("\n", "") and r"sweep\x1b[2J" in shown
 
-    print_summary({}, Path("[red]run[/red]\x1b[2J"))
+    print_summary({}, Path("[red]run[/red]\x1b[2J"), Setup())
     assert r"[red]run[/red]\x1b[2J" in capsys.readouterr().out.replace("\n", "")
 
     def mistake() -> None:

@@ -110,7 +110,7 @@ def test_a_key_in_a_recipe_is_refused(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment/mine.yaml").write_text("# @package _global_\nlogger: {wandb: {api_key: abc}}\n")
     with pytest.raises(ConfigError, match=r"logger\.wandb\.api_key looks like a key"):
-        composed(f"hydra.searchpath=[file://{tmp_path}]", "+experiment=mine")
+        composed(f"hydra.searchpath=[file://{tmp_path}]", "experiment=mine")
 
 
 @pytest.mark.parametrize(

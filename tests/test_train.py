@@ -14,6 +14,7 @@ import timm
 import torch
 
 from imagenet_opt.cli.dashboard import SECTIONS
+from imagenet_opt.measure.stats.rate import is_too_short
 from tests.processes import Forked, run_train
 
 REPOSITORY = Path(__file__).parents[1]
@@ -254,6 +255,7 @@ def test_a_run_is_rehearsed_without_the_accelerator(tmp_path: Path, images_root:
     utilization = numbers["rehearsal/accelerator_utilization"]
     assert 0 < utilization <= 1
     words = f"simulated a10g: accelerator utilisation {100 * utilization:.1f} % (MLPerf Storage asks for 90 %): "
-    assert words + ("pass" if utilization >= 0.9 else "fail") in said
+    verdict = "too short to tell" if is_too_short(numbers) else "pass" if utilization >= 0.9 else "fail"
+    assert words + verdict in said
     saved = opened(tmp_path / "run/last.ckpt")
     assert saved["network"].keys() == timm.create_model("test_resnet", num_classes=3).state_dict().keys()

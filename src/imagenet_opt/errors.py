@@ -31,7 +31,9 @@ The message says what was found, what was expected and what to do, and names the
 The command line prints it as one line, without a traceback, and exits with status 2 (Preempted: 75).
 """
 
+import difflib
 import re
+from collections.abc import Iterable
 
 _ERROR_LINE = re.compile(r"(\[rank\d+\]:\s*)?(?P<module>(\w+\.)*)(?P<name>[A-Z]\w*)(?P<message>(:\s.*)?)$")
 _ERROR_ENDINGS = ("Error", "Exception", "Interrupt", "Exit")
@@ -148,6 +150,14 @@ class Preempted(BaseException):
 
 class RunFolderError(ImagenetOptError):
     """The run folder cannot be written, or another process trains in it."""
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The hint for a name that does not exist: the most similar known name, several only where they are equally near."""
+    near = difflib.get_close_matches(name, list(known), n=5, cutoff=0.5)
+    scores = [difflib.SequenceMatcher(None, name, other).ratio() for other in near]
+    best = [other for other, score in zip(near, scores, strict=True) if score == max(scores)]
+    return f"did you mean {' or '.join(best)}?" if best else otherwise
 
 
 def first_line(error: BaseException) -> str:

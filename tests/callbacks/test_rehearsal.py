@@ -2,6 +2,7 @@
 
 from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -137,13 +138,16 @@ def test_checkpoints_have_their_keys_and_their_size(project, tmp_path) -> None:
         project.fit(rehearsal(), checkpoint, max_epochs=2, ckpt_path=tmp_path / "real/last.ckpt")
 
 
-@pytest.mark.parametrize(("busy", "verdict"), [(0.899, "fail"), (0.9, "pass")])
-def test_ninety_percent_pass(busy: float, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("busy", "ready", "verdict"), [(0.899, 0, "fail"), (0.9, 0, "pass"), (0.1, 3, "too short to tell")]
+)
+def test_ninety_percent_pass(busy: float, ready: int, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr("callbacks.rehearsal.rank_zero_info", said.append)
     callback = rehearsal()
     callback.timeline.busy_seconds, callback.timeline.idle_seconds = 1000 * busy, 1000 * (1 - busy)
-    callback.on_fit_end(None, None)
+    throughput = SimpleNamespace(summary=lambda: {"throughput/measured_batches": 3, "throughput/ready_batches": ready})
+    callback.on_fit_end(SimpleNamespace(callbacks=[throughput, object()]), None)
     shown = f"{100 * busy:.1f} %"
     assert said == [f"simulated x: accelerator utilisation {shown} (MLPerf Storage asks for 90 %): {verdict}"]
 

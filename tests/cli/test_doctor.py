@@ -9,7 +9,8 @@ import yaml
 from hydra import compose, initialize_config_dir
 
 from imagenet_opt.cli import arguments
-from imagenet_opt.cli.doctor import HELP, main, parse, write
+from imagenet_opt.cli.doctor import HELP, examine, main, parse, write
+from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import complete
 from imagenet_opt.doctor.apply import Trial, apply, cure_of, write_experiment
 from imagenet_opt.doctor.causes.cause import CAUSES
@@ -17,6 +18,7 @@ from imagenet_opt.doctor.diagnosis import STAGES, Finding
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis
 from imagenet_opt.doctor.verdict import judge
 from imagenet_opt.errors import ConfigError, WorkerDied
+from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.probe.testbed import Patient
 from tests.doctor.diagnoses import change
 from tests.doctor.test_verdict import STORIES
@@ -179,3 +181,21 @@ def test_the_cure_becomes_an_experiment(own_conf: Path) -> None:
     with initialize_config_dir(str(own_conf), version_base="1.3"):
         config = compose("train", complete([f"+experiment={file.stem}", "data.root=somewhere"]))
     assert config.data.num_workers == 4
+
+
+def test_a_doctor_that_is_stopped_shows_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Stopped:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.ceilings = {"decode_one": Ceiling((250.0,) * 7)}
+
+        def evidence(self, command: str) -> Any:
+            raise SystemExit(143)
+
+    monkeypatch.setattr("imagenet_opt.doctor.examination.Examination", Stopped)
+    monkeypatch.setattr("imagenet_opt.probe.testbed.Patient", lambda config: None)
+    with pytest.raises(SystemExit):
+        examine(composed(("data=demo",)), 10.0, "imagenet-opt doctor")
+    said = capsys.readouterr().err
+    assert "doctor was stopped: no verdict" in said and ": 250 images/s" in said

@@ -120,7 +120,7 @@ def test_blurpool_and_small_stem_are_built_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "ckpt is missing; say ckpt=RUN_FOLDER"),
+        ([], "ckpt is missing; add ckpt=RUN_FOLDER"),
         (["ckpt=a.ckpt", "fromat=onnx"], "there is no key fromat; did you mean format=?"),
         (["resume_from=a.ckpt"], "there is no key resume_from; expected ckpt, format, out, image_size"),
         (["ckpt="], "ckpt has no value; expected ckpt=VALUE"),

@@ -30,7 +30,7 @@ def test_version_is_the_packages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("exprot", "did you mean export or report?"), ("zzz", "imagenet-opt --help lists them")]
+    ("name", "hint"), [("exprot", "did you mean export?"), ("zzz", "imagenet-opt --help lists them")]
 )
 def test_an_unknown_command_is_one_line_with_near_names(name: str, hint: str) -> None:
     done = imagenet_opt_command(name)

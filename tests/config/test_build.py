@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from imagenet_opt import errors
 from imagenet_opt.config.build import precision_of
+from imagenet_opt.config.dataset import check_folders
 from imagenet_opt.config.overrides import complete, config_folder
 from imagenet_opt.machine import usable_cpus
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv, read_rows
@@ -42,14 +43,14 @@ def test_there_are_recipes() -> None:
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "demo"])
 def test_every_recipe_builds_on_any_number_of_classes(recipe: str, images_root: Path, tmp_path: Path) -> None:
     stem = "model.small_stem=false"  # test_resnet has one of its own
-    run = build_run(tiny(tmp_path, images_root, f"+experiment={recipe}", "data.batch_size=6", stem))
+    run = build_run(tiny(tmp_path, images_root, f"experiment={recipe}", "data.batch_size=6", stem))
     assert run.data.num_classes == 3
     assert run.model.net.get_classifier().out_features == 3
     assert run.checkpoint is None
 
 
 def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> None:
-    configs = [composed(tmp_path, "data.root=/data", f"+experiment={name}") for name in ("baseline", "aggressive")]
+    configs = [composed(tmp_path, "data.root=/data", f"experiment={name}") for name in ("baseline", "aggressive")]
     flat = [_flat(config) for config in configs]
     different = {key for key in flat[0].keys() | flat[1].keys() if flat[0].get(key) != flat[1].get(key)}
     assert different == {
@@ -90,7 +91,7 @@ def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> Non
             errors.ConfigError,
             ("callbacks.mine._target_=tests.conftest.nope cannot be found",),
         ),
-        (("trainer.accelerator=gpu",), errors.ConfigError, ("trainer", "gpu")),
+        (("trainer.accelerator=gpu",), errors.ConfigError, ("trainer.accelerator=gpu", "no GPU", "nvidia-smi")),
         (("checkpoint.keep=two",), errors.ConfigError, ("keep=two",)),
         (("model.micro_batch_size=abc",), errors.ConfigError, ("model.micro_batch_size=abc",)),
         (("model.label_smoothing=2",), errors.ConfigError, ("model.label_smoothing=2",)),
@@ -101,13 +102,16 @@ def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> Non
         (("callbacks.acceleration.compile_mode=foo",), errors.ConfigError, ("compile_mode='foo'", "max-autotune")),
         (("callbacks.acceleration.on_failure=stopp",), errors.ConfigError, ("on_failure=stopp", "eager")),
         (("trainer.precision=17-mixed",), errors.ConfigError, ("trainer.precision=17-mixed", "'mixed'", "'32-true'")),
+        (("trainer.precision=fp16",), errors.ConfigError, ("or '16-true' or", "; did you mean 16-mixed?")),
     ],
 )
 def test_mistakes_name_the_key_and_the_remedy(
     overrides: tuple[str, ...], error: type[Exception], words: tuple[str, ...], images_root: Path, tmp_path: Path
 ) -> None:
+    config = tiny(tmp_path, images_root, *overrides)
     with pytest.raises(error) as caught:
-        build_run(tiny(tmp_path, images_root, *overrides))
+        check_folders(config)
+        build_run(config)
     for word in words:
         assert word in str(caught.value)
 
@@ -225,14 +229,16 @@ def test_a_run_goes_on_with_new_rates_but_not_with_other_batches(
         run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
         return run, run.trainer.optimizers[0]
 
+    caplog.clear()
     for override, words in (
-        ("data.batch_size=12", ("global batch was 6, is 12", "data.batch_size")),
-        ("seed=1", ("seed was 0, is 1", "resume_from=null")),
-        ("data.samples_per_epoch=24", ("data.samples_per_epoch was 0, is 24",)),
+        ("data.batch_size=12", ("a global batch was 6 images, is now 12", "data.batch_size")),
+        ("seed=1", ("seed was 0, is now 1", "resume_from=null")),
+        ("data.samples_per_epoch=24", ("data.samples_per_epoch was 0, is now 24",)),
     ):
-        with pytest.raises(errors.CheckpointMismatch) as caught:
+        with caplog.at_level(logging.INFO), pytest.raises(errors.CheckpointMismatch) as caught:
             goes_on(override)
         assert all(word in str(caught.value) for word in words)
+        assert "resuming" not in caplog.text
     with caplog.at_level(logging.INFO):
         run, optimizer = goes_on("optimizer.lr=0.25", "optimizer.weight_decay=0.125")
     assert "optimizer, from step 2 on" in caplog.text
@@ -266,19 +272,19 @@ def test_mixed_precision_follows_the_device() -> None:
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
-        ([], ["+experiment=demo"]),
-        (["data=demo"], ["+experiment=demo", "data=demo"]),
+        ([], ["experiment=demo"]),
+        (["data=demo"], ["experiment=demo", "data=demo"]),
         (["data.root=/d", "--cfg", "job"], ["data=folder", "data.root=/d", "--cfg", "job"]),
-        (["+experiment=baseline"], ["+experiment=baseline"]),
-        (["data=demo", "+experiment=baseline"], ["data=demo", "+experiment=baseline"]),
-        (["--cfg", "job", "data=demo"], ["--cfg", "job", "+experiment=demo", "data=demo"]),
+        (["+experiment=baseline"], ["experiment=baseline"]),
+        (["data=demo", "experiment=[baseline,mine]"], ["data=demo", "experiment=[baseline,mine]"]),
+        (["--cfg", "job", "data=demo"], ["--cfg", "job", "experiment=demo", "data=demo"]),
         (["--help"], ["--help"]),
-        (["rehearse=a10g"], ["+experiment=demo", "+rehearse=a10g"]),
+        (["rehearse=a10g"], ["experiment=demo", "rehearse=a10g"]),
         (
-            ["rehearse=a10g", "data.root=/d", "+experiment=baseline", "--cfg", "job"],
-            ["data.root=/d", "+experiment=baseline", "+rehearse=a10g", "--cfg", "job"],
+            ["+rehearse=a10g", "data.root=/d", "experiment=baseline", "--cfg", "job"],
+            ["rehearse=a10g", "data.root=/d", "experiment=baseline", "--cfg", "job"],
         ),
-        (["rehearse=null", "+experiment=baseline"], ["+experiment=baseline"]),
+        (["rehearse=null", "experiment=null"], ["~rehearse", "~experiment"]),
     ],
 )
 def test_what_the_command_line_implies(given: list[str], meant: list[str]) -> None:

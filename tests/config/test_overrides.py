@@ -4,10 +4,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from imagenet_opt.cli.mistakes import report_mistakes
+from imagenet_opt.cli.mistakes import check_flags, report_mistakes
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.config.removed_keys import REMOVED
-from imagenet_opt.errors import ImagenetOptError, TooManyBadSamples
+from imagenet_opt.errors import ConfigError, ImagenetOptError, TooManyBadSamples, did_you_mean
 from tests.test_config_keys import FROZEN
 
 DATA = sorted(file.stem for file in (config_folder() / "data").glob("*.yaml"))
@@ -42,14 +42,29 @@ def test_no_line_of_a_message_is_lost(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_network_without_a_file_of_its_own_is_still_to_be_had(capsys: pytest.CaptureFixture[str]) -> None:
     text = said("model=resnet101", capsys)
-    assert text.endswith("for any other network of timm say model.name, such as model.name=resnet101")
-    assert "'model': resnet10t resnet18 resnet50;" in text
-    assert "timm" not in said("optimizer=adam", capsys)
+    assert text.endswith("any other network of timm: model.name=NAME, such as model.name=resnet101")
+    assert "options: resnet10t, resnet18, resnet50;" in text
+    assert "timm" not in said("schedule=cosin", capsys)
 
 
 def test_a_word_that_is_mistyped_is_answered_with_those_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "there is no key data.bath_size; did you mean data.batch_size" in said("data.bath_size=4", capsys)
-    assert "'experiment': aggressive baseline cifar10 demo" in said("+experiment=agressive", capsys)
+    assert said("data.bath_size=4", capsys).endswith("no key data.bath_size; did you mean data.batch_size?")
+    assert said("experiment=agressive", capsys) == (
+        "ConfigError: there is no experiment 'agressive'; did you mean aggressive? "
+        "options: aggressive, baseline, cifar10, demo"
+    )
+
+
+def test_a_flag_in_place_of_a_key_is_answered_with_the_key() -> None:
+    check_flags(["--multi", "data.batch_size=1,2", "--cfg", "job", "-h"])
+    with pytest.raises(ConfigError, match=r"--batch-size: options are KEY=VALUE, such as data\.batch_size=VALUE"):
+        check_flags(["--batch-size", "64"])
+
+
+def test_several_names_are_suggested_only_where_they_are_equally_near() -> None:
+    assert did_you_mean("data.rot", ["data", "data.root", "data.resize_on"], "") == "did you mean data.root?"
+    assert did_you_mean("cab", ["cat", "car"], "") == "did you mean cat or car?"
+    assert did_you_mean("zzz", ["cat", "car"], "see --help") == "see --help"
 
 
 @pytest.mark.parametrize("word", ["model.on_nonfinite=skip", "+model.on_nonfinite=null"])

@@ -207,10 +207,10 @@ def test_what_was_skipped_is_known_after_a_restart(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"shuffle": "block", "batch_size": 8}, "images of a block was 1, is 8"),
-        ({"seed": 4}, "seed was 3, is 4"),
-        ({"batch_size": 8}, "images of a global batch was 6, is 8"),
-        ({"samples_per_epoch": 12}, "data.samples_per_epoch was 0, is 12"),
+        ({"shuffle": "block", "batch_size": 8}, "images of a block was 1, is now 8"),
+        ({"seed": 4}, "seed was 3, is now 4"),
+        ({"batch_size": 8}, "a global batch was 6 images, is now 8"),
+        ({"samples_per_epoch": 12}, "data.samples_per_epoch was 0, is now 12"),
     ],
 )
 def test_a_run_does_not_go_on_in_another_order(

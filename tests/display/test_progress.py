@@ -43,3 +43,13 @@ def test_a_terminal_shows_the_time_left_of_measurements_that_take_minutes(monkey
             now[0] += 60.0
     assert "round 3 of 10: [start]" in screen.getvalue() and "3/10" in screen.getvalue()
     assert "0:07:00" in screen.getvalue(), "7 more of 60 s"
+
+
+def test_a_measurement_is_announced_with_the_seconds_and_the_budget(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter([0.0, 12.0])
+    monkeypatch.setattr(told.time, "perf_counter", lambda: next(now))
+    with told.announced(14, budget_seconds=90) as announce:
+        announce("decoding")
+    assert capsys.readouterr().err == "measuring: decoding (12 s of 90 s)\n"

@@ -2,11 +2,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
-from imagenet_opt.probe.throwaway_run import removed_afterwards
+from imagenet_opt.probe.throwaway_run import removed_afterwards, run_folder
+from imagenet_opt.run.checkpoint.host_copy import Snapshot
+from imagenet_opt.run.checkpoint.writer import CheckpointWriter
 
 KILLED = """
 import os, signal
@@ -28,3 +33,24 @@ def test_what_a_killed_process_leaves_is_removed_by_the_one_that_started_it(
         assert end.returncode == -signal.SIGKILL
         assert list(Path("runs").rglob("checkpoint"))
     assert not list(Path("runs").iterdir())
+
+
+def test_a_checkpoint_that_is_being_written_ends_before_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Late(Snapshot):
+        def wait(self) -> None:
+            copied.wait()
+
+    copied = threading.Event()
+    monkeypatch.chdir(tmp_path)
+    config = OmegaConf.create({"trainer": {}, "callbacks": {}})
+    needed: dict[str, Any] = dict.fromkeys(("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks"))
+    with pytest.raises(KeyboardInterrupt), run_folder(config) as changed:
+        writer = CheckpointWriter(Path(changed.run_folder), keep=1)
+        writer.write(3, Late(needed | {"global_step": 3, "network": {}}), is_best=False)
+        threading.Timer(0.2, copied.set).start()
+        raise KeyboardInterrupt
+    writer.wait()
+    assert [written.error for written in writer.finished()] == [None]
+    assert not caplog.records and not list(tmp_path.iterdir())

@@ -90,7 +90,7 @@ def test_several_processes_share_what_the_run_was_begun_with(
     ("override", "words"),
     [
         ("trainer.devices=2", "this run has 2; run `imagenet-opt tune"),
-        ("+rehearse=a10g", "rehearse=.* simulates one; set a number"),
+        ("rehearse=a10g", "rehearse=.* simulates one; set a number"),
     ],
 )
 def test_auto_is_refused_where_it_cannot_be_looked_for(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.errors import RunFolderError
+from imagenet_opt.errors import ConfigError, RunFolderError
 from imagenet_opt.file_lock import claim
-from imagenet_opt.training.folder_lock import FILE, keep_others_out
+from imagenet_opt.training.folder_lock import FILE, keep_others_out, removed_if_refused
 
 FIRST = """
 import os, sys, time
@@ -77,3 +77,26 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
 def test_processes_that_a_worker_starts_keep_its_files(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", FILES_OF_WORKERS, tmp_path], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
+
+
+def start(folder: Path, *files: str) -> None:
+    """A start in a folder with Hydra's files, which writes some more and is refused."""
+    (folder / ".hydra").mkdir(parents=True)
+    with pytest.raises(ConfigError), removed_if_refused(folder):
+        keep_others_out(folder, wait_seconds=0)
+        for name in files:
+            (folder / name).touch()
+        raise ConfigError("refused")
+
+
+def test_a_refused_start_leaves_a_folder_only_where_a_run_has_written(tmp_path: Path) -> None:
+    start(tmp_path / "new", "train.log")
+    assert not (tmp_path / "new").exists()
+    start(tmp_path / "begun", "metrics.csv")
+    assert (tmp_path / "begun/metrics.csv").exists()
+
+
+def test_a_refused_start_leaves_the_folder_of_another_process(first: object, tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError), removed_if_refused(tmp_path):
+        keep_others_out(tmp_path, wait_seconds=0)
+    assert (tmp_path / FILE).exists()

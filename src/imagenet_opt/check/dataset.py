@@ -15,7 +15,7 @@ from imagenet_opt.check.labels import Asked, check_labels
 from imagenet_opt.check.result import Verdict
 from imagenet_opt.config.build import wants_gpu
 from imagenet_opt.config.compose import composed
-from imagenet_opt.config.dataset import DataSet, data_of
+from imagenet_opt.config.dataset import DataSet, data_of, demo_of
 from imagenet_opt.data.index.files import files_of, status_of
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.sampling import spread_over_classes
@@ -42,7 +42,7 @@ def check(
     Raises ImagenetOptError where nothing can be looked at.
     """
     config = composed(overrides)
-    data = data_of(config)
+    data = demo_of(config) if "data=demo" in overrides else data_of(config)
     opened, verdicts = [], []
     for split in ("train", "val"):
         try:

@@ -1,13 +1,12 @@
 """`imagenet-opt bench`: the loader alone on this machine, beside other loaders and the decoder's own limit."""
 
-import difflib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.cli.arguments import Parser, check_writable
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
     from imagenet_opt.bench.result import Report
@@ -86,8 +85,7 @@ def _peers(words: str) -> tuple[str, ...]:
     names = [word.strip() for word in words.split(",") if word.strip()]
     for name in names:
         if name not in (*PEERS, "all"):
-            near = difflib.get_close_matches(name, PEERS, n=2, cutoff=0.5)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"expected {', '.join(PEERS)}, or all"
+            hint = did_you_mean(name, PEERS, f"expected {', '.join(PEERS)}, or all")
             raise ConfigError(f"--against {name}: there is no such loader; {hint}")
     return tuple(PEERS) if "all" in names else tuple(dict.fromkeys(names))
 

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are 
     from omegaconf import DictConfig
 
     from imagenet_opt.doctor.diagnosis import Diagnosis
+    from imagenet_opt.measure.stats.rate import Ceiling
 
 HELP = """Why does the GPU wait? Each stage is measured alone, then all together; the answer is a sentence, with proof.
 
@@ -95,6 +97,15 @@ def write(found: "Diagnosis", file: Path | None) -> None:
         raise ConfigError(f"--json {file} cannot be written: {error.strerror}; choose another file") from error
 
 
+def tell_stopped(ceilings: "Mapping[str, Ceiling]") -> None:
+    """What was measured before a signal: there is no verdict without the rest, and no file."""
+    from imagenet_opt.doctor.diagnosis import STAGES
+
+    print("doctor was stopped: no verdict, no --json file; run the same command again to begin anew", file=sys.stderr)
+    for name, ceiling in ceilings.items():
+        print(f"  {STAGES[name]}: {ceiling.images_per_second:,.0f} images/s", file=sys.stderr)
+
+
 def parse(argv: list[str]) -> Options:
     """Raises ConfigError for what is unknown or does not fit."""
     parser = Parser("doctor")
@@ -127,8 +138,12 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
     if not torch.cuda.is_available() and "rehearsal" not in config.callbacks:
         print("no GPU here: the network runs on the CPU; rehearse=a10g simulates one instead", file=sys.stderr)
     seed_everything(config.seed, verbose=False)
-    with announced(NUM_EXPERIMENTS) as announce:
+    with announced(NUM_EXPERIMENTS, budget_seconds=budget_seconds) as announce:
         examination = Examination(Patient(config), budget_seconds=budget_seconds, announce=announce)
-        found = conclude(examination.evidence(command=command))
+        try:
+            found = conclude(examination.evidence(command=command))
+        except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
+            tell_stopped(examination.ceilings)
+            raise
     print_diagnosis(found, Console(markup=False, highlight=False, width=None if Console().is_terminal else 110))
     return found

@@ -49,7 +49,7 @@ def parse(argv: list[str]) -> "Arguments":
     """
     given = dict(_key_and_value(argument) for argument in argv)
     if "ckpt" not in given:
-        raise ConfigError("ckpt is missing; say ckpt=RUN_FOLDER or ckpt=FILE (imagenet-opt export --help)")
+        raise ConfigError("ckpt is missing; add ckpt=RUN_FOLDER or ckpt=FILE (imagenet-opt export --help)")
     from imagenet_opt.export import FORMATS, Arguments
 
     ckpt = Path(given["ckpt"]).expanduser()

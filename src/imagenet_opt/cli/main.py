@@ -1,12 +1,11 @@
 """`imagenet-opt`: the commands beside training. Nothing heavy is imported before the command is known."""
 
-import difflib
 import sys
 from importlib import import_module
 
 from imagenet_opt import __doc__ as purpose
 from imagenet_opt import __version__
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, did_you_mean
 
 COMMANDS = {
     "study": ("imagenet_opt.cli.study", "measure what each optimisation is worth here, and that nothing broke"),
@@ -39,8 +38,7 @@ def main() -> None:
 def run(name: str, argv: list[str]) -> None:
     """Raises ConfigError, with near names, for a command that does not exist."""
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else "imagenet-opt --help lists them"
+        hint = did_you_mean(name, COMMANDS, "imagenet-opt --help lists them")
         raise ConfigError(f"there is no command {name}; {hint}")
     import_module(COMMANDS[name][0]).main(argv)
 

@@ -1,15 +1,15 @@
 """Mistakes of a user end in one line with the key and the remedy."""
 
-import difflib
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -17,15 +17,16 @@ from imagenet_opt.config.hydra_plugins import INSTALL
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.config.removed_keys import explain_removed
 from imagenet_opt.display.printable import printable
-from imagenet_opt.errors import ImagenetOptError, Preempted
+from imagenet_opt.errors import ConfigError, ImagenetOptError, Preempted, did_you_mean
 from imagenet_opt.training.preempted import leave
 
 _HINTS = {
-    "'model/": "for any other network of timm say model.name, such as model.name=resnet101",
-    "'hydra/launcher/submitit_": f"it comes with {INSTALL}",
-    "'hydra/sweeper/": f"others than basic come with {INSTALL}",
+    "model/": "; any other network of timm: model.name=NAME, such as model.name=resnet101",
+    "optimizer/": "; any other optimizer of timm: optimizer.name=NAME",
+    "hydra/launcher/submitit_": f"; it comes with {INSTALL}",
+    "hydra/sweeper/": f"; others than basic come with {INSTALL}",
 }
-"""Options of groups that Hydra could not find -> what to do."""
+"""Start of an option of a group that Hydra could not find -> what else helps."""
 
 
 def report_mistakes(command: Callable[[], Any]) -> Any:
@@ -69,17 +70,40 @@ def _while_hydra_makes_the_run_folder(error: OSError) -> bool:
     return bool(inside) and not any(file[-1] == "train.py" and name == "train" for file, name in calls)
 
 
+def check_flags(arguments: list[str]) -> None:
+    """Raises ConfigError for a flag of train.py that neither Hydra nor train.py has, such as --batch-size."""
+    known = get_args_parser()._option_string_actions
+    for word in arguments:
+        flag = word.partition("=")[0]
+        if not flag.startswith("--") or any(option.startswith(flag) for option in known):
+            continue
+        name = flag.removeprefix("--").replace("-", "_")
+        key = next((key for key in _keys(_default_config()) if key.rpartition(".")[2] == name), None)
+        example = "data.batch_size=64" if key is None else f"{key}=VALUE"
+        raise ConfigError(f"{flag}: options are KEY=VALUE, such as {example}; python train.py --help lists them")
+
+
 def _explain(error: Exception) -> str:
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     key = getattr(cause, "full_key", None)
     text = " ".join(str(error).partition("Config search path")[0].split())
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and "/" in error.missing_cfg_file:
+        return _no_option(error.missing_cfg_file, error.options)
     if not key or "Could not override" not in text:
-        return "; ".join([text, *(hint for group, hint in _HINTS.items() if f"Could not find {group}" in text)])
+        return text
     if said := explain_removed(key):
         return said
-    near = difflib.get_close_matches(key, list(_keys(_default_config())), n=3, cutoff=0.6)
-    hint = f"did you mean {' or '.join(near)}?" if near else "python train.py --cfg job shows every key"
+    hint = did_you_mean(key, _keys(_default_config()), "python train.py --cfg job shows every key")
     return f"there is no key {key}; {hint}"
+
+
+def _no_option(place: str, known: Sequence[str] | None) -> str:
+    """place: GROUP/OPTION. known: the options of the group; Hydra leaves them out for an option of a list."""
+    group, _, option = place.rpartition("/")
+    options = known or sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
+    near = did_you_mean(option, options, "")
+    hint = "".join(hint for start, hint in _HINTS.items() if place.startswith(start))
+    return f"there is no {group} '{option}'; {near}{' ' * bool(near)}options: {', '.join(options)}{hint}"
 
 
 def _default_config() -> DictConfig:

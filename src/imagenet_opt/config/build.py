@@ -1,6 +1,7 @@
 """Makes trainer, model and data from a configuration."""
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
@@ -21,7 +22,7 @@ from imagenet_opt import machine
 from imagenet_opt.config.allowed_targets import find
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.options import Loading
-from imagenet_opt.errors import ConfigError, ImagenetOptError
+from imagenet_opt.errors import ConfigError, ImagenetOptError, did_you_mean
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer
@@ -29,8 +30,11 @@ from imagenet_opt.run.loggers.truncate import Rewind
 
 log = logging.getLogger(__name__)
 
-_OWN_WORDS = {"trainer.precision": ("'mixed'",)}
+_OWN_WORDS = {"trainer.precision": ("mixed",)}
 """What this project takes beside Lightning."""
+_SYNONYMS = {"fp16": "16-mixed", "float16": "16-mixed", "bfloat16": "bf16-mixed", "fp32": "32-true"}
+"""Other projects' names of precisions -> Lightning's."""
+_LITERAL = re.compile(r"'[^']*'|\b\d+\b")
 _EXTRAS = {"logger.tensorboard": "tensorboard"}
 """Group -> the extra of this package that brings what it needs."""
 
@@ -46,9 +50,14 @@ def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: 
 
 
 def _expected(key: str, error: ValidationError) -> str:
-    """Every form that a value may have: a union fails once for each."""
-    found = (f"{detail['msg']}".removeprefix("Input should be ").partition(", unable")[0] for detail in error.errors())
-    return " or ".join([*_OWN_WORDS.get(key, ()), *dict.fromkeys(found)])
+    """Every form that a value may have: a union fails once for each of its types."""
+    found = [f"{detail['msg']}".removeprefix("Input should be ").partition(", unable")[0] for detail in error.errors()]
+    words = [*_OWN_WORDS.get(key, ()), *(word.strip("'") for text in found for word in _LITERAL.findall(text))]
+    known = [word for word in dict.fromkeys(words) if f"{word}-true" not in words]
+    forms = [text for text in found if not _LITERAL.search(text)]
+    given = str(error.errors()[0]["input"])
+    hint = did_you_mean(_SYNONYMS.get(given, given), known, "")
+    return "; ".join(filter(None, [" or ".join(dict.fromkeys([*map(repr, known), *forms])), hint]))
 
 
 def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
@@ -67,7 +76,7 @@ def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
         **options,
     )
     lr = optimizer["lr"] * global_batch / REFERENCE_BATCH
-    rank_zero_info(f"{network['name']}: {network['num_classes']} classes, batch {global_batch}, lr {lr:g}")
+    rank_zero_info(f"{network['name']}: {network['num_classes']} classes, batch {global_batch}, lr {lr:.3g}")
     return model
 
 
@@ -83,10 +92,12 @@ def precision_of(precision: Any, device: torch.device) -> Any:
 
 def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
     """first: callbacks whose hooks run before those of the configuration."""
-    if config.trainer.accelerator == "auto":
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    else:
-        device = torch.device("cuda" if config.trainer.accelerator in ("gpu", "cuda") else "cpu")
+    device = torch.device("cuda" if torch.cuda.is_available() and wants_gpu(config) else "cpu")
+    if device.type == "cpu" and config.trainer.accelerator in ("gpu", "cuda"):
+        raise ConfigError(
+            f"trainer.accelerator={config.trainer.accelerator}: torch sees no GPU; leave it out to train on the CPU, "
+            "or look at nvidia-smi"
+        )
     with open_dict(config):
         config.trainer.precision = precision_of(config.trainer.precision, device)
         asked = {key: config.trainer.get(key) for key in ("devices", "num_nodes")}  # texts where torchrun or SLURM says

@@ -1,10 +1,11 @@
 """The data set that overrides on a command line name, as indexes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, DatasetNotFound
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -37,22 +38,52 @@ def compose_data(overrides: list[str]) -> DataSet:
     return data_of(composed(tuple(overrides)))
 
 
+def check_folders(config: "DictConfig") -> None:
+    """Before anything is imported that takes seconds. Raises DatasetNotFound."""
+    from imagenet_opt.data.index.folder_index import split_folder
+
+    if "root" not in config.data:
+        return
+    try:
+        for split in (config.data.train_folder, config.data.val_folder):
+            split_folder(Path(str(config.data.root)) if config.data.root else None, str(split))
+    except DatasetNotFound as error:
+        raise DatasetNotFound(f"{error}. No ImageNet here? python train.py data=demo") from None
+
+
+def demo_of(config: "DictConfig") -> DataSet:
+    """Of data=demo, drawn where it is not there yet. Raises ConfigError."""
+    from imagenet_opt.data.datamodule import cache_folder, demo_data, demo_folder
+
+    own = _options(config, demo_data)
+    cache = cache_folder(own.pop("cache_dir"))
+    root = demo_folder(cache, own.pop("num_train"), own.pop("num_val"))
+    return DataSet(root, {"train": "train", "val": "val"}, cache, _loading(own))
+
+
 def data_of(config: "DictConfig") -> DataSet:
     """Raises ConfigError, also for data that is not data=folder."""
-    from omegaconf import OmegaConf
-
     if config.data.get("root") is None:
-        raise ConfigError("data.root is missing; say data.root=FOLDER, which holds train/ and val/")
-
-    from imagenet_opt.config.build import check_types
+        raise ConfigError("data.root is missing; add data.root=FOLDER, which holds train/ and val/")
     from imagenet_opt.data.datamodule import cache_folder, folder_data
-    from imagenet_opt.data.options import Loading
 
-    options = OmegaConf.to_container(config.data, resolve=True)
-    assert isinstance(options, dict)
-    own = {str(key): value for key, value in options.items() if key != "_target_"}
-    check_types(folder_data, own, "data.")
+    own = _options(config, folder_data)
     root, cache = Path(own.pop("root")).expanduser(), cache_folder(own.pop("cache_dir"))
     folders = {split: own.pop(f"{split}_folder") for split in ("train", "val")}
-    check_types(Loading, own, "data.")
-    return DataSet(root, folders, cache, Loading(**own))
+    return DataSet(root, folders, cache, _loading(own))
+
+
+def _options(config: "DictConfig", target: Callable[..., Any]) -> dict[str, Any]:
+    from imagenet_opt.config.build import check_types, plain
+
+    own = {name: value for name, value in plain(config.data).items() if name != "_target_"}
+    check_types(target, own, "data.")
+    return own
+
+
+def _loading(options: dict[str, Any]) -> "Loading":
+    from imagenet_opt.config.build import check_types
+    from imagenet_opt.data.options import Loading
+
+    check_types(Loading, options, "data.")
+    return Loading(**options)

@@ -21,31 +21,28 @@ def config_folder() -> Path:
 def complete(overrides: list[str]) -> list[str]:
     """Add what the given overrides imply: a `data.root` means data=folder; demo data alone means the demo recipe.
 
-    A rehearsal comes last, so that no recipe changes what it needs.
+    The groups `experiment` and `rehearse` may be written with a plus; GROUP=null leaves the group out.
     """
-    overrides = _rehearsal_last(overrides)
+    overrides = [_of_default_group(word) for word in overrides]
 
     def given(*starts: str) -> bool:
         return any(override.startswith(starts) for override in overrides)
 
-    if _HELP & set(overrides) or given("experiment=", "+experiment="):
+    if _HELP & set(overrides) or given("experiment=", "~experiment"):
         return overrides
     if given("data.root=", "++data.root=") and not given("data="):
         return _beside(overrides, "data=folder")
     if not given("data=") or given("data=demo"):
-        return _beside(overrides, "+experiment=demo")
+        return _beside(overrides, "experiment=demo")
     return overrides
 
 
-def _rehearsal_last(overrides: list[str]) -> list[str]:
-    """`rehearse=NAME` as a group that is added behind all others, which Hydra composes in this order."""
-    groups = [word for word in overrides if word.startswith(("rehearse=", "+rehearse="))]
-    if not groups:
-        return overrides
-    others = [word for word in overrides if word not in groups]
-    place = max((i + 1 for i, word in enumerate(others) if _is_override(word)), default=len(others))
-    added = [f"+{word.lstrip('+')}" for word in groups if not word.endswith("=null")]
-    return [*others[:place], *added, *others[place:]]
+def _of_default_group(word: str) -> str:
+    """Hydra adds no group that conf/train.yaml lists, and sets none to null."""
+    name, _, option = word.removeprefix("+").partition("=")
+    if name not in ("experiment", "rehearse"):
+        return word
+    return f"~{name}" if option == "null" else f"{name}={option}"
 
 
 def _is_override(word: str) -> bool:

@@ -3,6 +3,7 @@
 import logging
 import os
 import zlib
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from imagenet_opt.run.checkpoint.position import Position, position
 log = logging.getLogger(__name__)
 
 _OF_IMAGES = ("image_size", "crop_scale", "exif_rotation", "max_crop_pixels", "val_image_size", "val_crop_ratio")
+_GLOBAL_BATCH = "images of a global batch"
+"""Key in checkpoints."""
 
 
 class ImageData(LightningDataModule):
@@ -68,20 +71,11 @@ class ImageData(LightningDataModule):
         schedule does."""
         skipped = {split: dict(reasons) for split, reasons in self._skipped.items()}
         images = {"images": self._image_facts(), "skipped": skipped}
-        return position(self._trainer())._asdict() | self._order_facts() | images
+        return position(self._trainer())._asdict() | self._order_facts(self._trainer().world_size) | images
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Raises CheckpointMismatch where the order of samples would not be the one that the run began with; how they
-        become images may change, and is told."""
-        facts = self._order_facts()
-        if changed := [
-            f"{name} was {state_dict.get(name)}, is {now}" for name, now in facts.items() if state_dict.get(name) != now
-        ]:
-            raise CheckpointMismatch(
-                f"the run cannot go on with other batches: {'; '.join(changed)}. Set seed, data.root (packed or not), "
-                "data.shuffle, data.samples_per_epoch and data.batch_size x processes as they were, or start anew: "
-                "resume_from=null and another hydra.run.dir"
-            )
+        """Raises CheckpointMismatch, as `check_order` does; how samples become images may change, and is logged."""
+        self.check_order(state_dict, self._trainer().world_size)
         self._start = Position(state_dict["epoch"], state_dict["step"])
         if self._trainer().is_global_zero:  # whose they are
             for split, reasons in self._skipped.items():
@@ -91,9 +85,19 @@ class ImageData(LightningDataModule):
             if told := [f"{key}={now[key]} instead of {before.get(key)}" for key in now if now[key] != before.get(key)]:
                 log.info(f"data: from epoch {self._start.epoch}, step {self._start.step} on: {', '.join(told)}")
 
+    def check_order(self, saved: Mapping[str, Any], world_size: int) -> None:
+        """saved: what `state_dict` gave. Raises CheckpointMismatch where the samples would come in another order."""
+        facts = self._order_facts(world_size)
+        if changed := [_change(name, saved.get(name), now) for name, now in facts.items() if saved.get(name) != now]:
+            raise CheckpointMismatch(
+                f"the run cannot resume with other batches: {'; '.join(changed)}. Set seed, data.root (packed or not), "
+                "data.shuffle, data.samples_per_epoch and data.batch_size x processes as they were, or start anew: "
+                "resume_from=null and another hydra.run.dir"
+            )
+
     def identity(self) -> dict[str, int]:
         """What must be the same in all processes of a run: the data, and how samples are ordered."""
-        return self._order_facts() | {"validation images": len(self.val)}
+        return self._order_facts(self._trainer().world_size) | {"validation images": len(self.val)}
 
     def _keep(self, loader: DevicePrefetcher, split: str) -> DevicePrefetcher:
         """The loader, which from now on tells what it skips, and ends with the run."""
@@ -101,13 +105,13 @@ class ImageData(LightningDataModule):
         self._loaders.append(loader)
         return loader
 
-    def _order_facts(self) -> dict[str, int]:
+    def _order_facts(self, world_size: int) -> dict[str, int]:
         """What the order of samples depends on, beside the place in the run. The labels tell a folder tree, and one
         that has changed, from shards, which are shuffled."""
         how = self.loading
         return {
             "seed": how.seed,
-            "images of a global batch": how.batch_size * self._trainer().world_size,
+            _GLOBAL_BATCH: how.batch_size * world_size,
             "images of a block": block_size_for(how.batch_size) if how.shuffle == "block" else 1,
             "training images": len(self.train),
             "checksum of their labels in order": self._label_checksum,
@@ -146,6 +150,12 @@ class ImageData(LightningDataModule):
         return self.trainer
 
 
+def _change(name: str, before: Any, now: Any) -> str:
+    if name == _GLOBAL_BATCH:
+        return f"a global batch was {before} images, is now {now}"
+    return f"{name} was {before}, is now {now}"
+
+
 def folder_data(
     *, root: str | None, train_folder: str, val_folder: str, cache_dir: str | None, **loading: Any
 ) -> ImageData:
@@ -162,8 +172,13 @@ def folder_data(
 def demo_data(*, cache_dir: str | None, num_train: int, num_val: int, **loading: Any) -> ImageData:
     """Ten classes of drawn textures and shapes, made on first use in the cache folder."""
     cache = cache_folder(cache_dir)
-    folder = ensure_demo(cache / f"demo-{num_train}-{num_val}", num_train=num_train, num_val=num_val)
+    folder = demo_folder(cache, num_train, num_val)
     return ImageData(open_index(folder, "train", cache), open_index(folder, "val", cache), Loading(**loading))
+
+
+def demo_folder(cache: Path, num_train: int, num_val: int) -> Path:
+    """Where the demo images are, drawn if they are missing."""
+    return ensure_demo(cache / f"demo-{num_train}-{num_val}", num_train=num_train, num_val=num_val)
 
 
 def cache_folder(cache_dir: str | None) -> Path:

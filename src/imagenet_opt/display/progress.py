@@ -44,11 +44,11 @@ def progress(what: str, unit: str) -> Iterator[Show]:
 
 
 @contextmanager
-def announced(total: int | None) -> Iterator[Callable[[str], None]]:
+def announced(total: int | None, *, budget_seconds: float | None = None) -> Iterator[Callable[[str], None]]:
     """A bar on a terminal, with the elapsed time and the time left; elsewhere a line for each of `total` measurements.
     It yields what is told the next one.
 
-    total: None where nobody knows yet how many there will be.
+    total: None where nobody knows yet how many there will be. budget_seconds: shown beside the seconds that have passed.
     """
     from rich.console import Console
     from rich.progress import (
@@ -60,14 +60,15 @@ def announced(total: int | None) -> Iterator[Callable[[str], None]]:
         TimeRemainingColumn,
     )
 
+    began, terminal = time.perf_counter(), sys.stderr.isatty()
+    budget = "" if budget_seconds is None else f"of {budget_seconds:.0f} s"
     columns = (
         TextColumn("{task.description:52}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TextColumn(budget) if budget else TimeRemainingColumn(),
     )
-    terminal = sys.stderr.isatty()
     with Progress(
         *columns,
         console=Console(stderr=True),
@@ -80,7 +81,8 @@ def announced(total: int | None) -> Iterator[Callable[[str], None]]:
         def announce(what: str) -> None:
             what = printable(what)
             if not terminal:
-                print(f"measuring: {what}", file=sys.stderr, flush=True)
+                passed = f" ({time.perf_counter() - began:.0f} s {budget})" if budget else ""
+                print(f"measuring: {what}{passed}", file=sys.stderr, flush=True)
             bar.update(task, description=what, advance=1)
 
         yield announce

@@ -9,7 +9,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from imagenet_opt.run.checkpoint.writer import wait_for_writers
+
 _WITHIN = "IMAGENET_OPT_RUNS_WITHIN"
+_WRITING_SECONDS = 60
+"""For the end of a checkpoint that is being written when a run is stopped."""
 
 
 def only(config: DictConfig, *, callbacks: tuple[str, ...]) -> DictConfig:
@@ -49,7 +53,10 @@ def run_folder(config: DictConfig, *, within: Path | None = None) -> Iterator[Di
             for name in ("progress_bar", "preemption"):
                 changed.callbacks.pop(name, None)
         OmegaConf.resolve(changed.callbacks)
-        yield changed
+        try:
+            yield changed
+        finally:
+            wait_for_writers(_WRITING_SECONDS)
 
 
 @contextlib.contextmanager

@@ -54,6 +54,8 @@ def build_run(config: DictConfig) -> Run:
         checkpoints.check_network(saved, model.net, found)
         _check_epochs(saved, trainer.max_epochs)
         _check_real(saved, config)
+        if (order := saved.get(ImageData.__name__)) is not None:
+            data.check_order(order, trainer.world_size)
         done_steps = saved["global_step"]
         log.info(f"resuming from {found} at step {done_steps}")
     return Run(trainer, model, data, folder, found, done_steps)

@@ -2,18 +2,23 @@
 
 import logging
 import os
+import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from lightning.fabric.utilities.rank_zero import rank_zero_only
-
-from imagenet_opt.errors import RunFolderError
+from imagenet_opt.errors import ImagenetOptError, RunFolderError
 from imagenet_opt.file_lock import claim
 
 log = logging.getLogger(__name__)
 
 FILE = ".claim"
 _POLL_SECONDS = 0.5
+_MADE_BY_HYDRA = {".hydra", FILE}
+_MADE_BY_A_START = _MADE_BY_HYDRA | {"train.log"}
+_held: set[Path] = set()
+"""Folders whose lock this process holds."""
 
 
 def keep_others_out(folder: Path, *, wait_seconds: float = 60, remedy: str = "hydra.run.dir=FOLDER") -> None:
@@ -22,6 +27,8 @@ def keep_others_out(folder: Path, *, wait_seconds: float = 60, remedy: str = "hy
     wait_seconds: a job that was queued again may meet the slow end of the one before. remedy: what names another one.
     Raises RunFolderError when another process still works there after that, or the folder cannot be written.
     """
+    from lightning.fabric.utilities.rank_zero import rank_zero_only  # seconds, for which a refused start does not wait
+
     if rank_zero_only.rank != 0 or os.environ.get("NODE_RANK", "0") != "0":  # type: ignore[attr-defined]
         return
     try:
@@ -32,7 +39,35 @@ def keep_others_out(folder: Path, *, wait_seconds: float = 60, remedy: str = "hy
         ) from error
     except OSError as error:
         raise RunFolderError(f"cannot write {folder} ({error.strerror}); choose another with {remedy}") from error
+    _held.add(folder)
     _let_go_in_workers(held)
+
+
+@contextmanager
+def removed_if_refused(folder: Path) -> Iterator[None]:
+    """Remove `folder` after an ImagenetOptError, where it is new and holds no more than a start writes."""
+    folder = folder.resolve()
+    is_new = _names(folder) <= _MADE_BY_HYDRA
+    try:
+        yield
+    except ImagenetOptError:
+        if is_new and _names(folder) <= _MADE_BY_A_START and _is_ours(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _names(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir()} if folder.is_dir() else set()
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether no other process works there."""
+    try:
+        if folder not in _held:
+            os.close(claim(folder / FILE))
+    except OSError:
+        return False
+    return True
 
 
 def _let_go_in_workers(held: int) -> None:

@@ -1,5 +1,6 @@
 """What is left to say when a run ends: one table, and the same as summary.json."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,15 @@ from rich.console import Console
 from rich.table import Table
 
 from imagenet_opt.display.printable import printable
+from imagenet_opt.measure.stats.rate import is_too_short
 from imagenet_opt.measure.telemetry.idle_causes import sentence
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.loggers import metrics_csv
+from imagenet_opt.run.loggers.wandb_logger import sync_command
 from imagenet_opt.training.mfu import mfu
 from imagenet_opt.training.summary_file import IMAGES_PER_SECOND
 
-_MOST_DOUBT = 0.05
-"""By so much of the time a run may have waited less than a longer one would."""
 _SPARE = 0.05
 """Share of the time that mixing fits into: on a GPU it reads and writes the images a few times."""
 
@@ -55,21 +56,40 @@ def simulated(trainer: Trainer) -> str | None:
     return next((name for name in names if name is not None), None)
 
 
-def print_summary(
-    numbers: dict[str, float], run_folder: Path, *, device: str | None = None, precision: str | None = None
-) -> None:
-    """device: the accelerator, where it was simulated. precision: the Trainer's."""
+@dataclass(frozen=True)
+class Setup:
+    """How a run trained. simulated: the accelerator, where it was. precision: the Trainer's. unsent: the command that
+    sends what W&B has recorded offline."""
+
+    simulated: str | None = None
+    precision: str | None = None
+    on_gpu: bool = False
+    unsent: str | None = None
+
+    @property
+    def device(self) -> str:
+        return f"the {self.simulated}" if self.simulated else "the GPU" if self.on_gpu else "the CPU"
+
+
+def setup_of(trainer: Trainer) -> Setup:
+    return Setup(
+        simulated=simulated(trainer),
+        precision=str(trainer.precision),
+        on_gpu=trainer.strategy.root_device.type == "cuda",
+        unsent=next(filter(None, map(sync_command, trainer.loggers)), None),
+    )
+
+
+def print_summary(numbers: dict[str, float], run_folder: Path, setup: Setup) -> None:
     table = Table(box=box.ROUNDED, show_header=False, title="run finished", title_justify="left")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, text in _rows(numbers, run_folder, device, precision):
+    for name, text in _rows(numbers, run_folder, setup):
         table.add_row(name, printable(text))
     Console(markup=False, highlight=False, width=None if Console().is_terminal else 110).print(table)
 
 
-def _rows(
-    numbers: dict[str, float], run_folder: Path, device: str | None, precision: str | None
-) -> list[tuple[str, str]]:
+def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tuple[str, str]]:
     def show(shape: str, *keys: str) -> str:
         values: list[Any] = [numbers.get(key) for key in keys]
         return "not measured" if None in values else shape.format(*values)
@@ -77,43 +97,53 @@ def _rows(
     startup = [
         show("import {:.1f} s", "startup/import_seconds"),
         show("first batch {:.1f} s", "startup/first_batch_seconds"),
-        show("compile {:.1f} s", "startup/compile_seconds") if "startup/compile_seconds" in numbers else "no compile",
+        show("compile {:.1f} s", "startup/compile_seconds") if "startup/compile_seconds" in numbers else "compile off",
         show("first step {:.1f} s", "startup/first_step_seconds"),
     ]
-    busy = show("{:.0f} %", "gpu/utilization_percent")
-    if device is not None:
-        busy = f"{show('{:.0%}', 'rehearsal/accelerator_utilization')} of a {device}"
     last, metrics = run_folder / checkpoints.LAST, run_folder / metrics_csv.FILE
-    accuracy = show("acc1 {:.1%} on validation", "val/acc1")
-    if "val/acc5" in numbers:
-        accuracy = show("acc1 {:.1%}, acc5 {:.1%} on validation", "val/acc1", "val/acc5")
     of_peak = show("{:.1%} of {:,.0f} TFLOP/s", "throughput/mfu_fraction", "throughput/peak_tflops_per_second")
     return [
-        ("accuracy", accuracy),
+        ("accuracy", _accuracy(numbers)),
         (
             "speed",
             show("{:.2f} it/s, {:.0f} images/s", *(f"throughput/{k}_per_second" for k in ("it", "images"))),
         ),
-        *([("precision", precision)] if precision is not None else []),
+        *([("precision", setup.precision)] if setup.precision is not None else []),
         *([("MFU", of_peak)] if "throughput/mfu_fraction" in numbers else []),
         ("waiting for data", show("{:.1%} of the time", "throughput/data_wait_fraction") + _doubt(numbers)),
-        ("bottleneck", _bottleneck(numbers)),
-        ("GPU busy", busy),
+        ("bottleneck", _bottleneck(numbers, setup)),
+        *_gpu_busy(numbers, setup),
         *_mixing_advice(numbers),
-        *_compile_advice(numbers, precision),
+        *_compile_advice(numbers, setup.precision),
         ("peak memory", show("{:.1f} GiB", "memory/peak_gib")),
         ("start-up", ", ".join(startup)),
         ("whole run", show("{:.0f} s, {:.0f} steps", "run_seconds", "steps")),
         ("run folder", str(run_folder)),
         ("checkpoint", str(last) if last.exists() else "none written"),
         ("metrics", str(metrics) if metrics.exists() else "none written"),
+        *([("W&B", f"recorded offline; to send it: {setup.unsent}")] if setup.unsent is not None else []),
     ]
 
 
-def _bottleneck(numbers: dict[str, float]) -> str:
+def _accuracy(numbers: dict[str, float]) -> str:
+    if "val/acc1" not in numbers:
+        return "not measured: the run ended before a validation"
+    top5 = f", acc5 {numbers['val/acc5']:.1%}" if "val/acc5" in numbers else ""
+    return f"acc1 {numbers['val/acc1']:.1%}{top5} on validation"
+
+
+def _gpu_busy(numbers: dict[str, float], setup: Setup) -> list[tuple[str, str]]:
+    if setup.simulated is not None and (share := numbers.get("rehearsal/accelerator_utilization")) is not None:
+        return [("GPU busy", f"{share:.0%} of a {setup.simulated}")]
+    if setup.on_gpu and (percent := numbers.get("gpu/utilization_percent")) is not None:
+        return [("GPU busy", f"{percent:.0f} %")]
+    return []
+
+
+def _bottleneck(numbers: dict[str, float], setup: Setup) -> str:
     begin = "bottleneck/"
     shares = {name.removeprefix(begin): share for name, share in numbers.items() if name.startswith(begin)}
-    return sentence(shares) if shares else "not measured"
+    return sentence(shares, setup.device) if shares else "not measured"
 
 
 def _mixing_advice(numbers: dict[str, float]) -> list[tuple[str, str]]:
@@ -140,8 +170,7 @@ def _compile_advice(numbers: dict[str, float], precision: str | None) -> list[tu
 
 def _doubt(numbers: dict[str, float]) -> str:
     """Empty where the run was long enough: one that lives off batches made while it started waits for none."""
-    ready, measured = numbers.get("throughput/ready_batches", 0), numbers.get("throughput/measured_batches", 0)
-    busy = 1 - numbers.get("throughput/data_wait_fraction", 0)
-    if busy * ready <= _MOST_DOUBT * measured:
+    if not is_too_short(numbers):
         return ""
-    return f"; too short to tell: {ready:.0f} of the {measured:.0f} batches measured were ready before"
+    ready, measured = numbers["throughput/ready_batches"], numbers["throughput/measured_batches"]
+    return f"; too short to tell: {ready:.0f} of {measured:.0f} batches were ready when measuring began"

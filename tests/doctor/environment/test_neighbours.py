@@ -57,6 +57,24 @@ def test_a_process_that_is_not_ours_is_named_with_its_share(monkeypatch: pytest.
     assert occupancy.others_cpu_percent > seen.percent - 5
 
 
+def test_what_no_user_can_end_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {1: 1.0, 9: 2.0, 7000: 3.0}
+    named = {1: ("init", ["/sbin/init"]), 9: ("kworker/0:1", []), 7000: ("blender", ["blender"])}
+
+    def processes(_: list[str]) -> list[SimpleNamespace]:
+        infos = {pid: (SimpleNamespace(user=seconds[pid], system=0.0), *named[pid]) for pid in named}
+        keys = ("cpu_times", "name", "cmdline", "create_time")
+        return [
+            SimpleNamespace(pid=pid, info=dict(zip(keys, (*info, 0.0), strict=True))) for pid, info in infos.items()
+        ]
+
+    monkeypatch.setattr(psutil, "process_iter", processes)
+    found = Neighbours()
+    found.start()
+    seconds |= {pid: before + 5 for pid, before in seconds.items()}
+    assert [(one.name, one.pid) for one in found.stop().top] == [("blender", 7000)]
+
+
 def test_steal_waiting_and_swapping_are_the_growth_of_their_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     times = SimpleNamespace(user=0.0, nice=0.0, system=0.0, steal=100.0)
     swap = SimpleNamespace(sin=5_000_000, sout=0)

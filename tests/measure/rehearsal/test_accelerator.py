@@ -43,7 +43,7 @@ def test_impossible_numbers_are_refused_by_their_key(key: str, value: float) -> 
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_profile_of_conf_is_built_and_sets_what_a_rehearsal_needs(name: str) -> None:
-    config = composed("data=folder", "+experiment=aggressive", f"+rehearse={name}", "model.num_classes=3")
+    config = composed("data=folder", "experiment=aggressive", f"rehearse={name}", "model.num_classes=3")
     assert config.data.resize_on == "device"
     assert (config.trainer.accelerator, config.trainer.precision) == ("cpu", "32-true")
     assert not config.callbacks.acceleration.compile and not config.callbacks.acceleration.channels_last
@@ -54,7 +54,7 @@ def test_a_profile_of_conf_is_built_and_sets_what_a_rehearsal_needs(name: str) -
 
 
 def test_values_of_the_user_win_over_the_profile() -> None:
-    config = composed("+rehearse=a10g", "callbacks.rehearsal.images_per_second=300", "data.batch_size=17")
+    config = composed("rehearse=a10g", "callbacks.rehearsal.images_per_second=300", "data.batch_size=17")
     assert (config.callbacks.rehearsal.images_per_second, config.data.batch_size) == (300, 17)
 
 
@@ -73,7 +73,7 @@ def test_a_written_profile_is_composed_as_it_was(tmp_path: Path) -> None:
     assert "# Measured on host\\nwith 8 CPUs, 20" in text
     assert yaml.safe_load(text)["defaults"] == ["/rehearsed"]
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        config = compose("train", [f"hydra.searchpath=[file://{tmp_path}]", "+rehearse=mine"])
+        config = compose("train", [f"hydra.searchpath=[file://{tmp_path}]", "rehearse=mine"])
     rehearsal: Rehearsal = make(OmegaConf.create(config).callbacks.rehearsal, "callbacks.rehearsal")
     assert rehearsal.accelerator == written
 

@@ -48,7 +48,7 @@ def test_a_step_as_configured(checked: None) -> None:
         (("model.name=resnet18", "data.image_size=64"), ("resnet18", 64, 256, 1000)),
         (("data.root=/nowhere",), ("resnet50", 224, 256, 1000)),
         (("data=demo",), ("resnet10t", 48, 50, 1000)),
-        (("+experiment=demo",), ("resnet10t", 48, 50, 1000)),
+        (("experiment=demo",), ("resnet10t", 48, 50, 1000)),
     ],
 )
 def test_without_a_word_on_data_it_is_imagenet(

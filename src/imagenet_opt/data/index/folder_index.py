@@ -24,12 +24,13 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from imagenet_opt.data.index.columns import check_ends, check_range, open_column
+from imagenet_opt.data.index.image_suffixes import IMAGE_SUFFIXES
+from imagenet_opt.data.index.misplaced import remedy
 from imagenet_opt.data.storage.retry import retried
 from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
 
 log = logging.getLogger(__name__)
 
-IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 _FORMAT = 2
 _SCAN_THREADS = 32
 _PATIENCE = 60.0
@@ -127,18 +128,16 @@ def _some(names: list[str]) -> str:
 
 def split_folder(root: Path | None, split: str) -> Path:
     """Where a split is. Raises DatasetNotFound."""
-    remedy = "No ImageNet here? python train.py data=demo"
     if root is None:
-        raise DatasetNotFound(f"data.root is not set; expected a folder that holds {split}/<class>/*.JPEG. {remedy}")
-    folder = (root.expanduser() / split).resolve()
+        raise DatasetNotFound(f"data.root is not set; expected a folder that holds {split}/<class>/*.JPEG")
+    place = root.expanduser()
+    folder = (place / split).resolve()
     if folder.is_dir():
         return folder
-    if not root.expanduser().is_dir():
-        raise DatasetNotFound(f"no folder {root} (data.root); expected {split}/<class>/*.JPEG in it. {remedy}")
-    raise DatasetNotFound(
-        f"no {split}/ under {root} (data.root); expected {split}/<class>/*.JPEG. Class folders directly under it? "
-        f"Add data.train_folder=. data.val_folder=. {remedy}"
-    )
+    expected = f"expected {split}/<class>/*.JPEG in it"
+    if not place.is_dir():
+        raise DatasetNotFound(f"no folder {root} (data.root); {expected}")
+    raise DatasetNotFound(f"no {split}/ under {root} (data.root); {expected}. {remedy(place, split)}")
 
 
 def _scan(folder: Path) -> tuple[FileIndex, dict[str, int]]:

@@ -61,7 +61,7 @@ class Neighbours:
         busy = now.affinity - before.affinity - (now.own - before.own)
         if num_cpus < len(os.sched_getaffinity(0)):
             busy = sum(used.values())
-        top = sorted(used.items(), key=lambda item: -item[1])[:_NUM_NAMED]
+        top = sorted((item for item in used.items() if item[0] in now.names), key=lambda item: -item[1])[:_NUM_NAMED]
         waited = None if now.waited is None or before.waited is None else now.waited - before.waited
         return Occupancy(
             seconds=seconds,
@@ -88,15 +88,17 @@ class _Reading:
         self.swapped = swap.sin + swap.sout
         self.processes: dict[tuple[int, float], float] = {}
         self.names: dict[tuple[int, float], str] = {}
+        """Of processes that a user could end: not of pid 1 and of the kernel's threads, which have no command line."""
         self.ours = set()
         this = psutil.Process()
         ours = {this.pid, *(child.pid for child in this.children(recursive=True))}
-        for process in psutil.process_iter(["name", "create_time", "cpu_times"]):
+        for process in psutil.process_iter(["name", "create_time", "cpu_times", "cmdline"]):
             if (times := process.info["cpu_times"]) is None:
                 continue
             who = process.pid, process.info["create_time"]
             self.processes[who] = times.user + times.system
-            self.names[who] = process.info["name"]
+            if process.pid != 1 and process.info["cmdline"]:
+                self.names[who] = process.info["name"]
             if process.pid in ours:
                 self.ours.add(who)
 

@@ -12,6 +12,8 @@ NUM_WINDOWS = 6
 LATE = 4.0
 """A batch is late that takes so many times what the median takes."""
 MANY_PAUSES = 4
+_MOST_DOUBT = 0.05
+"""By so much of the time a run may have waited less than a longer one would."""
 LEAST_ROUNDS = 2
 """Batches that each worker must have made for a rate, after its first."""
 
@@ -31,6 +33,16 @@ def rate_windows(stamps: Sequence[float], num_images: Sequence[int], *, multiple
     size = num_batches // (num_windows * multiple) * multiple
     edges = [num_batches - size * i for i in range(num_windows, -1, -1)]
     return tuple(sum(num_images[begin + 1 : end + 1]) / (stamps[end] - stamps[begin]) for begin, end in pairwise(edges))
+
+
+def is_too_short(summary: Mapping[str, float]) -> bool:
+    """Whether a run lived off batches that were made before its rates were measured, and so waited for hardly any.
+
+    summary: the `throughput/` numbers of the run's summary; without them the answer is no.
+    """
+    busy = 1 - summary.get("throughput/data_wait_fraction", 0)
+    ready, measured = (summary.get(f"throughput/{name}_batches", 0) for name in ("ready", "measured"))
+    return busy * ready > _MOST_DOUBT * measured
 
 
 def has_few_pauses(stamps: Sequence[float]) -> bool:

@@ -146,15 +146,15 @@ CAUSES = {
 PROOF = "`imagenet-opt doctor` proves it"
 
 
-def sentence(shares: Mapping[str, float]) -> str:
+def sentence(shares: Mapping[str, float], device: str = "the device") -> str:
     """Where the time of a window went that was long enough to tell. shares: of Attribution."""
     busy = shares["busy"]
     if busy >= HEALTHY_BUSY:
-        return f"none, the device is busy {_percent(busy)} of the time"
+        return f"none, {device} is busy {_percent(busy)} of the time"
     cause = max(CAUSES, key=lambda name: shares[name])
     name, remedy = CAUSES[cause]
     proof = "" if cause == "validation" else f"; {PROOF}"  # which the doctor leaves out
-    return f"{name}, {_percent(shares[cause])} of the time; the device is busy {_percent(busy)}. Next: {remedy}{proof}"
+    return f"{name}, {_percent(shares[cause])} of the time; {device} is busy {_percent(busy)}. Next: {remedy}{proof}"
 
 
 def _percent(share: float) -> str:

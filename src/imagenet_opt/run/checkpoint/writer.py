@@ -17,6 +17,7 @@ from imagenet_opt.run.checkpoint.host_copy import Snapshot
 
 log = logging.getLogger(__name__)
 
+_THREAD = "checkpoint writer"
 _MARGIN_BYTES = 16 * 2**20
 """Room beyond the tensors: their names, the archive's index, and what loggers write meanwhile."""
 
@@ -55,9 +56,7 @@ class CheckpointWriter:
     def write(self, step: int, snapshot: Snapshot, *, is_best: bool) -> None:
         """Begin to write; waits for the save before."""
         self.wait()
-        self._thread = threading.Thread(
-            target=self._run, args=(step, snapshot, is_best), daemon=True, name="checkpoint writer"
-        )
+        self._thread = threading.Thread(target=self._run, args=(step, snapshot, is_best), daemon=True, name=_THREAD)
         self._thread.start()
 
     def wait(self, seconds: float | None = None) -> None:
@@ -111,6 +110,13 @@ class CheckpointWriter:
         except OSError as error:
             free = f"unknown ({error.strerror})"
         return f"it needs {(snapshot.num_bytes + _MARGIN_BYTES) / 1e6:.0f} MB, free: {free}"
+
+
+def wait_for_writers(seconds: float) -> None:
+    """Until no writer of this process writes, or so long for each: before a run folder is removed."""
+    for thread in threading.enumerate():
+        if thread.name == _THREAD:
+            thread.join(seconds)
 
 
 def _save(snapshot: Snapshot, path: Path) -> None:

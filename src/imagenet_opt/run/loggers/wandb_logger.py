@@ -146,13 +146,24 @@ def has_key() -> bool:
         return False
 
 
+def sync_command(logger: Any) -> str | None:
+    """What sends a run that W&B records offline; None for any other run, and for other loggers."""
+    run = _run_of(logger)
+    return f"wandb sync {Path(run.dir).parent}" if run is not None and run.offline and not run.disabled else None
+
+
+def _run_of(logger: Any) -> Any:
+    run = getattr(logger, "_experiment", None)
+    return run if type(run).__module__.startswith("wandb.") else None
+
+
 def finish(logger: Any, *, exit_code: int, preempted: bool = False) -> None:
     """End the run of a W&B logger, so that the next job of a sweep starts its own; other loggers are left alone.
 
     preempted: W&B shows the run as such, not as failed, and has less time.
     """
-    run = getattr(logger, "_experiment", None)
-    if run is None or not type(run).__module__.startswith("wandb."):
+    run = _run_of(logger)
+    if run is None:
         return
     said: list[str | None] = []
     ending = threading.Thread(target=lambda: said.append(_end(run, exit_code, preempted)), daemon=True)

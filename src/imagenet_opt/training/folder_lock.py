@@ -5,6 +5,7 @@ import os
 import time
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from imagenet_opt.errors import RunFolderError
@@ -14,6 +15,8 @@ log = logging.getLogger(__name__)
 
 FILE = ".claim"
 _POLL_SECONDS = 0.5
+_held: list[FileLock] = []
+"""The locks of this process."""
 
 
 def keep_others_out(folder: Path, *, wait_seconds: float = 60, remedy: str = "hydra.run.dir=FOLDER") -> None:
@@ -25,35 +28,23 @@ def keep_others_out(folder: Path, *, wait_seconds: float = 60, remedy: str = "hy
     if rank_zero_only.rank != 0 or os.environ.get("NODE_RANK", "0") != "0":  # type: ignore[attr-defined]
         return
     try:
-        held = _claim(folder, wait_seconds)
-    except BlockingIOError as error:
+        _held.append(_claim(folder, wait_seconds))
+    except Timeout as error:
         raise RunFolderError(
             f"another process works in {folder}; wait for it, or choose another folder with {remedy}"
         ) from error
     except OSError as error:
         raise RunFolderError(f"cannot write {folder} ({error.strerror}); choose another with {remedy}") from error
-    _let_go_in_workers(held)
 
 
-def _let_go_in_workers(held: int) -> None:
-    """So that one which outlives a killed run holds nothing. In a worker's own children that number is another file."""
-    owner = os.getpid()
-
-    def after_in_child() -> None:
-        if os.getppid() == owner:
-            os.close(held)
-
-    os.register_at_fork(after_in_child=after_in_child)
-
-
-def _claim(folder: Path, wait_seconds: float) -> int:
+def _claim(folder: Path, wait_seconds: float) -> FileLock:
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + wait_seconds
     told = False
     while True:
         try:
             return claim(folder / FILE)
-        except BlockingIOError:
+        except Timeout:
             if time.monotonic() >= deadline:
                 raise
         if not told:

@@ -1,25 +1,28 @@
 """A file that one process at a time holds locked, by the kernel, which frees it however that process ends."""
 
-import fcntl
+import errno
 import logging
-import os
 from pathlib import Path
+
+from filelock import FileLock
 
 log = logging.getLogger(__name__)
 
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+"""What the kernel answers on a file system without locks."""
 
-def claim(file: Path) -> int:
-    """Make and lock `file`; the descriptor, which holds the lock until it and its copies in forks are closed.
 
-    Raises BlockingIOError where it is held already, OSError where it cannot be written. On a file system without
-    locks: a warning.
+def claim(file: Path) -> FileLock:
+    """Make and lock `file`; the lock is held as long as the answer is kept, and by no forked process.
+
+    Raises filelock.Timeout where another process holds the lock, another OSError where the file cannot be written. On a
+    file system without locks: a warning.
     """
-    held = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)  # to write, without which NFS gives no lock
+    lock = FileLock(file, thread_local=False, fallback_to_soft=False)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(held)
-        raise
+        lock.acquire(blocking=False)
     except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
         log.warning(f"{file.parent} knows no locks ({error.strerror}): see that no other process writes there")
-    return held
+    return lock

@@ -1,6 +1,5 @@
 import json
 import math
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,7 +128,7 @@ def test_a_folder_in_which_another_study_works_is_told_first(mine: Path, tmp_pat
     held = claim(tmp_path / FILE)
     with pytest.raises(RunFolderError, match=r"another process works in .* another folder with --folder FOLDER$"):
         study.main([f"study={mine}", "data=demo", "--folder", str(tmp_path)])
-    os.close(held)
+    held.release()
 
 
 def test_a_study_that_is_refused_leaves_no_folder(mine: Path, tmp_path: Path, checked: None) -> None:

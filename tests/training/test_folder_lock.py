@@ -1,5 +1,6 @@
 """Two starts in one run folder: the second waits, and is refused."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -48,13 +49,24 @@ def test_a_second_start_is_refused_until_the_first_is_killed(
     keep_others_out(tmp_path, wait_seconds=0)  # another process of the first run
     first.kill()
     first.wait()
-    os.close(claim(tmp_path / FILE))  # though its worker lives
+    claim(tmp_path / FILE).release()  # though its worker lives
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match=r"cannot write .*hydra\.run\.dir"):
         keep_others_out(tmp_path / "file/run")
+
+
+def test_a_file_system_without_locks_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    keep_others_out(tmp_path, wait_seconds=0)
+    assert f"{tmp_path} knows no locks (No locks available)" in caplog.text
 
 
 FILES_OF_WORKERS = """

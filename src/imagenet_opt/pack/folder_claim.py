@@ -1,9 +1,10 @@
 """One pack at a time into a folder."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import Timeout
 
 from imagenet_opt.atomic_file import NEW
 from imagenet_opt.errors import ConfigError
@@ -20,7 +21,7 @@ def alone_in(out: Path) -> Iterator[None]:
         for folder in (out / "train", out / "val"):
             folder.mkdir(parents=True, exist_ok=True)
         held = claim(out / CLAIM)
-    except BlockingIOError as error:
+    except Timeout as error:
         raise ConfigError(f"another imagenet-opt pack writes into {out} (out); wait for it, or end it") from error
     except OSError as error:
         raise ConfigError(f"cannot write into {out} ({error.strerror}); choose another with out=FOLDER") from error
@@ -31,7 +32,7 @@ def alone_in(out: Path) -> Iterator[None]:
         finally:
             _sweep(out)
     finally:
-        os.close(held)
+        held.release()
 
 
 def _sweep(out: Path) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from imagenet_opt.errors import ImagenetOptError, RunFolderError
 from imagenet_opt.file_lock import claim
 
@@ -17,8 +19,8 @@ FILE = ".claim"
 _POLL_SECONDS = 0.5
 _MADE_BY_HYDRA = {".hydra", FILE}
 _MADE_BY_A_START = _MADE_BY_HYDRA | {"train.log"}
-_held: set[Path] = set()
-"""Folders whose lock this process holds."""
+_held: dict[Path, FileLock] = {}
+"""The locks of this process, by folder."""
 
 
 def keep_others_out(folder: Path, *, wait_seconds: float = 60, remedy: str = "hydra.run.dir=FOLDER") -> None:
@@ -32,15 +34,13 @@ def keep_others_out(folder: Path, *, wait_seconds: float = 60, remedy: str = "hy
     if rank_zero_only.rank != 0 or os.environ.get("NODE_RANK", "0") != "0":  # type: ignore[attr-defined]
         return
     try:
-        held = _claim(folder, wait_seconds)
-    except BlockingIOError as error:
+        _held[folder] = _claim(folder, wait_seconds)
+    except Timeout as error:
         raise RunFolderError(
             f"another process works in {folder}; wait for it, or choose another folder with {remedy}"
         ) from error
     except OSError as error:
         raise RunFolderError(f"cannot write {folder} ({error.strerror}); choose another with {remedy}") from error
-    _held.add(folder)
-    _let_go_in_workers(held)
 
 
 @contextmanager
@@ -64,31 +64,20 @@ def _is_ours(folder: Path) -> bool:
     """Whether no other process works there."""
     try:
         if folder not in _held:
-            os.close(claim(folder / FILE))
+            claim(folder / FILE).release()
     except OSError:
         return False
     return True
 
 
-def _let_go_in_workers(held: int) -> None:
-    """So that one which outlives a killed run holds nothing. In a worker's own children that number is another file."""
-    owner = os.getpid()
-
-    def after_in_child() -> None:
-        if os.getppid() == owner:
-            os.close(held)
-
-    os.register_at_fork(after_in_child=after_in_child)
-
-
-def _claim(folder: Path, wait_seconds: float) -> int:
+def _claim(folder: Path, wait_seconds: float) -> FileLock:
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + wait_seconds
     told = False
     while True:
         try:
             return claim(folder / FILE)
-        except BlockingIOError:
+        except Timeout:
             if time.monotonic() >= deadline:
                 raise
         if not told:

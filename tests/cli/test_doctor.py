@@ -16,7 +16,7 @@ from imagenet_opt.doctor.diagnosis import STAGES, Finding
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis
 from imagenet_opt.doctor.verdict import judge
 from imagenet_opt.errors import ConfigError, WorkerDied
-from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.testbed import Testbed
 from tests.doctor.diagnoses import change
 from tests.doctor.test_verdict import STORIES
 
@@ -92,7 +92,7 @@ def test_an_examination_in_which_experiments_fail_is_kept(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("imagenet_opt.probe.testbed.drain", worker_dies)
-    monkeypatch.setattr(Patient, "_fit", no_memory)
+    monkeypatch.setattr(Testbed, "_fit", no_memory)
     file = tmp_path / "doctor.json"
     with pytest.raises(SystemExit) as end:
         main(["rehearse=a10g", "data.cache_dir=cache", "data.num_train=400", "--budget=10s", f"--json={file}"])

@@ -119,6 +119,7 @@ def test_every_experiment_is_announced_and_has_its_ceiling(root: Path, reads: li
     assert len(said) == NUM_EXPERIMENTS
     assert "looking at the machine" in said[0]
     assert seen.ceilings.keys() == STAGES.keys() - {"copy", "copy_overlapped"}
+    assert seen.environment and all(finding.environment for finding in seen.environment)
     assert seen.facts.accelerator_utilization == pytest.approx(0.9)
     depths = {
         name: [depth for depth, _ in seen.measurements.curves[name]]

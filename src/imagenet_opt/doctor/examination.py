@@ -229,7 +229,8 @@ class Examination(Reading):
 
     def _evidence(self, occupancy: Occupancy, command: str) -> Evidence:
         self._finish_environment(occupancy)
-        evidence = Evidence(measurements=self._measurements(command), environment=tuple(self.environment))
+        environment = tuple(replace(finding, environment=True) for finding in self.environment)
+        evidence = Evidence(measurements=self._measurements(command), environment=environment)
         if (full := self.runs.get(evidence.state)) is None:
             return evidence
         self._note_waits(full)
@@ -265,7 +266,7 @@ class Examination(Reading):
             self.environment.append(look_at_precision(self.testbed, conv_tf32=self.conv_tf32))
         by_reason: dict[str, list[str]] = {}
         for what, reason in self.failed.items():
-            self.environment.append(Finding(what, None, f"it could not be measured: {reason}", environment=True))
+            self.environment.append(Finding(what, None, f"it could not be measured: {reason}"))
             by_reason.setdefault(reason, []).append(what)
         if by_reason:
             self.facts.not_measured = ". ".join(f"{why} ({'; '.join(what)})" for why, what in by_reason.items())

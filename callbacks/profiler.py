@@ -34,6 +34,9 @@ class Profiler(Callback):
     Logs nothing. Of several processes rank 0 is recorded. A fit that ends earlier leaves what there is; a full disk
     costs a warning, and training goes on. No other profiler may record at the same time: torch has one.
 
+    Lightning's PyTorchProfiler (2.6, torch 2.15) records such a window too, but prints a warning at each step outside
+    of the window, and a fit that ends before the window ends with an AssertionError.
+
     Raises ConfigError.
     """
 

@@ -37,9 +37,7 @@ OWNERS = {
     "_logger_connector": ["lightning.pytorch.Trainer"],
     "_new_shared": ["torch.UntypedStorage"],
     "_on_after_fetch": [f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop", f"{_LOOPS}._EvaluationLoop"],
-    "_on_after_step": ["lightning.pytorch.core.optimizer.LightningOptimizer"],
     "_on_before_fetch": [f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop", f"{_LOOPS}._EvaluationLoop"],
-    "_on_before_step": ["lightning.pytorch.core.optimizer.LightningOptimizer"],
     "_remove_worker_pids": ["torch.utils.data._utils.signal_handling"],
     "_schema": ["torch._ops.OpOverload"],
     "_should_accumulate": [f"{_LOOPS}.fit_loop._FitLoop"],
@@ -61,7 +59,7 @@ OWNERS = {
     "tree_leaves": ["torch.utils._pytree"],
     "tree_map": ["torch.utils._pytree"],
 }
-OTHERS = {"_asdict", "_exit", "_get_node", "_getframe", "_target_"}
+OTHERS = {"_asdict", "_exit", "_get_node", "_getframe", "_option_string_actions", "_target_"}
 """Of the standard library and OmegaConf."""
 
 

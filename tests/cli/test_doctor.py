@@ -19,7 +19,7 @@ from imagenet_opt.doctor.diagnosis_file import read_diagnosis
 from imagenet_opt.doctor.verdict import judge
 from imagenet_opt.errors import ConfigError, WorkerDied
 from imagenet_opt.measure.stats.rate import Ceiling
-from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.testbed import Testbed
 from tests.doctor.diagnoses import change
 from tests.doctor.test_verdict import STORIES
 
@@ -97,7 +97,7 @@ def test_an_examination_in_which_experiments_fail_is_kept(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(arguments, "_LEAST_SECONDS", 3)
     monkeypatch.setattr("imagenet_opt.probe.testbed.drain", worker_dies)
-    monkeypatch.setattr(Patient, "_fit", no_memory)
+    monkeypatch.setattr(Testbed, "_fit", no_memory)
     file = tmp_path / "doctor.json"
     with pytest.raises(SystemExit) as end:
         main(["rehearse=a10g", "data.cache_dir=cache", "data.num_train=400", "--budget=3s", f"--json={file}"])
@@ -194,7 +194,7 @@ def test_a_doctor_that_is_stopped_shows_what_was_measured(
             raise SystemExit(143)
 
     monkeypatch.setattr("imagenet_opt.doctor.examination.Examination", Stopped)
-    monkeypatch.setattr("imagenet_opt.probe.testbed.Patient", lambda config: None)
+    monkeypatch.setattr("imagenet_opt.probe.testbed.Testbed", lambda config: None)
     with pytest.raises(SystemExit):
         examine(composed(("data=demo",)), 10.0, "imagenet-opt doctor")
     said = capsys.readouterr().err

@@ -124,7 +124,7 @@ def test_what_is_wrong_with_the_arguments_is_said(argv: list[str], message: str)
 
 
 def test_a_data_set_is_needed_and_a_journal() -> None:
-    with pytest.raises(ConfigError, match=r"data\.root is missing; say data\.root=FOLDER"):
+    with pytest.raises(ConfigError, match=r"data\.root is missing; add data\.root=FOLDER"):
         main(["--in-flight", "3"])
 
 

@@ -81,10 +81,10 @@ def test_a_json_file_that_cannot_be_written_costs_no_experiment(
     """The folder goes away while it is measured."""
     (folder := tmp_path / "found").mkdir()
 
-    def gone(patient: Any, seat: Any, setting: LoaderSetting, seconds: float) -> Ceiling:
+    def gone(testbed: Any, seat: Any, setting: LoaderSetting, seconds: float) -> Ceiling:
         if folder.exists():
             folder.rmdir()
-        return a_hundred_each(patient, seat, setting, seconds)
+        return a_hundred_each(testbed, seat, setting, seconds)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("imagenet_opt.tune.loader._rate", gone)
@@ -111,7 +111,7 @@ def one_of_each_wins(function: str, job: dict[str, Any], **limits: Any) -> dict[
     return {"windows": [rate, rate], "compile_seconds": 20.0 if acceleration["compile"] else None}
 
 
-def a_hundred_each(patient: Any, seat: Any, setting: LoaderSetting, seconds: float) -> Ceiling:
+def a_hundred_each(testbed: Any, seat: Any, setting: LoaderSetting, seconds: float) -> Ceiling:
     return Ceiling((100.0 * setting.num_workers,))
 
 
@@ -242,11 +242,11 @@ def test_a_loader_that_cannot_be_measured_is_a_turn_that_failed(tmp_path: Path) 
         def cold_rows(self) -> Any:
             raise StorageFailed("the storage is gone")
 
-    patient: Any = SimpleNamespace(
+    testbed: Any = SimpleNamespace(
         config=composed(tmp_path), device=CPU, how=loading(), seat=Seat(device=CPU), samples=Unreadable()
     )
     with pytest.raises(TurnFailed, match="the storage is gone"):
-        tune_loader(patient, Deadline(60), lambda what: None, device_rate=100.0, seconds=1.0)
+        tune_loader(testbed, Deadline(60), lambda what: None, device_rate=100.0, seconds=1.0)
 
 
 @pytest.mark.slow

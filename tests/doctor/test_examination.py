@@ -1,4 +1,4 @@
-"""The order and the length of the experiments, on a patient whose experiments are over at once."""
+"""The order and the length of the experiments, on a testbed whose experiments take no time."""
 
 from collections import Counter
 from pathlib import Path
@@ -18,8 +18,8 @@ from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.page_cache import Residency
 from imagenet_opt.measure.storage.read_depths import DepthReads
 from imagenet_opt.measure.telemetry.gpu import GpuState
-from imagenet_opt.probe.fit_timer import Watched
-from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.fit_timer import FitTiming
+from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import Span
 from tests.conftest import write_images
 from tests.doctor.diagnoses import make_facts
@@ -27,7 +27,7 @@ from tests.doctor.diagnoses import make_facts
 COLD = {"reads_in_flight": 8.0, "num_workers": 2.0, "batch_size": 8.0}
 
 
-class Brief(Patient):
+class Brief(Testbed):
     """Its experiments take no time, and note how long they were to take."""
 
     def __init__(self, *overrides: str) -> None:
@@ -42,13 +42,13 @@ class Brief(Patient):
         self.batches.append(batch_size)
         return self._noted(span)
 
-    def compute(self, span: Span, *, beside: bool, from_files: bool = True) -> Watched:
+    def compute(self, span: Span, *, beside: bool, from_files: bool = True) -> FitTiming:
         self._noted(span)
-        return watched()
+        return timing_of_ten_steps()
 
-    def train(self, index: Any, span: Span, *, cold: bool) -> Watched:
+    def train(self, index: Any, span: Span, *, cold: bool) -> FitTiming:
         self._noted(span)
-        return watched()
+        return timing_of_ten_steps()
 
     def copy(self, span: Span) -> Ceiling | None:
         return self._noted(span) if self.device.type == "cuda" else None
@@ -58,9 +58,9 @@ class Brief(Patient):
         return Ceiling((100.0,) * 7, COLD)
 
 
-def watched() -> Watched:
+def timing_of_ten_steps() -> FitTiming:
     """Ten steps of 0.1 s and 8 images, of which the device computes 0.09 s."""
-    return Watched(
+    return FitTiming(
         stamps=[0.1 * i for i in range(11)],
         num_images=[0] + [8] * 10,
         phases={"fetch": 0.01},
@@ -92,9 +92,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seconds
 
 
-def examined(patient: Brief, budget_seconds: float = 90.0) -> tuple[Evidence, list[str]]:
+def examined(testbed: Brief, budget_seconds: float = 90.0) -> tuple[Evidence, list[str]]:
     said: list[str] = []
-    return Examination(patient, budget_seconds=budget_seconds, announce=said.append).evidence(command="mine"), said
+    return Examination(testbed, budget_seconds=budget_seconds, announce=said.append).evidence(command="mine"), said
 
 
 def brief(root: Path) -> Brief:
@@ -105,9 +105,9 @@ def brief(root: Path) -> Brief:
 def test_the_budget_is_shared_out_in_proportion(root: Path, reads: list[float], checked: None) -> None:
     found = []
     for budget in (90.0, 30.0):
-        patient = brief(root)
-        examined(patient, budget)
-        found.append([*patient.spans, *reads])
+        testbed = brief(root)
+        examined(testbed, budget)
+        found.append([*testbed.spans, *reads])
         reads.clear()
     long, short = found
     assert long == pytest.approx([3 * seconds for seconds in short])
@@ -119,8 +119,12 @@ def test_every_experiment_is_announced_and_has_its_ceiling(root: Path, reads: li
     assert len(said) == NUM_EXPERIMENTS
     assert "looking at the machine" in said[0]
     assert seen.ceilings.keys() == STAGES.keys() - {"copy", "copy_overlapped"}
+    assert seen.environment and all(finding.environment for finding in seen.environment)
     assert seen.facts.accelerator_utilization == pytest.approx(0.9)
-    depths = {name: [depth for depth, _ in seen.curves[name]] for name in ("reads_in_flight", "reads_in_flight_cached")}
+    depths = {
+        name: [depth for depth, _ in seen.measurements.curves[name]]
+        for name in ("reads_in_flight", "reads_in_flight_cached")
+    }
     assert depths == {"reads_in_flight": [1, 4, 16, 64, 256], "reads_in_flight_cached": [1, 4, 16]}
     assert seen.facts.cold_passes == 8 * (7 + 3) * 2 / 120, "of 7 windows, and the first three batches of 2 workers"
     assert is_judged(conclude(seen))
@@ -140,9 +144,9 @@ def test_what_the_machine_lacks_is_said_before_the_first_experiment(
 
 
 def test_where_no_kernel_is_seen_it_is_said(root: Path, checked: None) -> None:
-    patient = brief(root)
-    patient.device = torch.device("cuda", 0)
-    blind = Examination(patient, budget_seconds=90, announce=lambda what: None)
+    testbed = brief(root)
+    testbed.device = torch.device("cuda", 0)
+    blind = Examination(testbed, budget_seconds=90, announce=lambda what: None)
     blind.facts = make_facts()
     blind._compute()
     assert blind.facts.no_kernels_reason is not None
@@ -181,9 +185,9 @@ def test_whether_a_mount_is_lazy_may_stay_unknown(
     from imagenet_opt.measure.storage.page_cache import Eviction, Residency
 
     unknown = Eviction(Residency(None, "nobody tells"), 9)
-    patient = brief(root)
-    monkeypatch.setattr(patient.samples, "evict", lambda rows: unknown)
-    seen, _ = examined(patient)
+    testbed = brief(root)
+    monkeypatch.setattr(testbed.samples, "evict", lambda rows: unknown)
+    seen, _ = examined(testbed)
     assert seen.facts.lazy is None
     assert seen.facts.cold_verified is False and seen.facts.cold_evidence == "unverified: nobody tells"
 
@@ -192,9 +196,9 @@ def test_stages_are_left_out_whose_files_do_not_stay_in_memory(
     root: Path, reads: list[float], checked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a mount that caches nothing: what is called "in memory" would be read from the mount."""
-    patient = brief(root)
-    monkeypatch.setattr(patient.samples, "kept", lambda: Residency(0.02, "cachestat"))
-    seen, said = examined(patient)
+    testbed = brief(root)
+    monkeypatch.setattr(testbed.samples, "kept", lambda: Residency(0.02, "cachestat"))
+    seen, said = examined(testbed)
     assert len(said) == NUM_EXPERIMENTS
     assert not {"loader_warm", "full_warm", "storage_cached"} & seen.ceilings.keys()
     assert "files just read are not in this machine's memory (2% of them" in str(seen.facts.memory_evidence)
@@ -205,9 +209,9 @@ def test_where_nothing_tells_what_is_in_memory_late_answers_do(
     root: Path, reads: list[float], checked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reads of this file take 0.1 s each."""
-    patient = brief(root)
-    monkeypatch.setattr(patient.samples, "kept", lambda: Residency(None, "nobody tells"))
-    seen, _ = examined(patient)
+    testbed = brief(root)
+    monkeypatch.setattr(testbed.samples, "kept", lambda: Residency(None, "nobody tells"))
+    seen, _ = examined(testbed)
     assert "each takes 100 ms again" in str(seen.facts.memory_evidence) and "loader_warm" not in seen.ceilings
 
 
@@ -215,8 +219,8 @@ def test_where_nothing_tells_what_is_in_memory_late_answers_do(
 def test_a_slow_storage_is_read_in_smaller_batches(rate: float, batch: int, root: Path) -> None:
     """In 4 x 1 s at 100 images/s 400 images come: six batches of one worker hold 66 each."""
     small = ("data.batch_size=256", "data.num_workers=1", "trainer.accelerator=cpu")
-    patient = Brief(f"data.root={root}", f"data.cache_dir={root}/cache", *small)
-    examination = Examination(patient, budget_seconds=30, announce=lambda what: None)
+    testbed = Brief(f"data.root={root}", f"data.cache_dir={root}/cache", *small)
+    examination = Examination(testbed, budget_seconds=30, announce=lambda what: None)
     assert examination._batch_in(Span(1)) == 256, "nothing is known of the storage"
     examination.ceilings["storage_cold"] = Ceiling((rate,))
     assert examination._batch_in(Span(1)) == batch

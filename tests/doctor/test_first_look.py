@@ -8,14 +8,14 @@ import pytest
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.doctor.first_look import look_around, look_at_run
-from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.testbed import Testbed
 from tests.conftest import write_images
 
 SMALL = ("data.batch_size=8", "data.image_size=32", "data.num_workers=1", "trainer.accelerator=cpu")
 
 
 @pytest.fixture
-def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> Patient:
+def testbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> Testbed:
     """~/set/train is a link to a bucket."""
     home, bucket = tmp_path / "home", tmp_path / "bucket"
     (home / "set").mkdir(parents=True)
@@ -29,28 +29,28 @@ def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> P
     monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
     monkeypatch.setenv("HOME", str(home))
     model = ("model.name=test_resnet", "trainer.precision=bf16-true")
-    found = Patient(composed(("data.root='~/set'", f"data.cache_dir={tmp_path}/cache", *model, *SMALL)))
+    found = Testbed(composed(("data.root='~/set'", f"data.cache_dir={tmp_path}/cache", *model, *SMALL)))
     found.samples.glance()
     return found
 
 
-def test_the_storage_is_that_on_which_the_files_lie(patient: Patient) -> None:
-    findings = {finding.rule: finding for finding in look_around(patient)}
+def test_the_storage_is_that_on_which_the_files_lie(testbed: Testbed) -> None:
+    findings = {finding.rule: finding for finding in look_around(testbed)}
     assert findings["slow_mount"].fired and "object storage" in findings["slow_mount"].evidence
     assert findings["slow_mount"].commands == ("imagenet-opt pack 'data.root=~/set' out=/local/disk/packed",)
 
 
-def test_whether_it_is_slurms_job_is_known(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whether_it_is_slurms_job_is_known(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert look_at_run(patient).in_slurm is False
+    assert look_at_run(testbed).in_slurm is False
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert look_at_run(patient).in_slurm is True
+    assert look_at_run(testbed).in_slurm is True
 
 
 def test_a_network_in_16_bits_has_no_float32_convolutions(
-    patient: Patient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    testbed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words, dtypes = patient.dtypes()
+    words, dtypes = testbed.dtypes()
     assert words == "bf16-true"
     assert dtypes["convolution bfloat16"] > 0 and dtypes["convolution float32"] == 0

@@ -14,8 +14,8 @@ from imagenet_opt.config.build import build_model, build_trainer
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.probe import fit_timer
 from imagenet_opt.probe.device_steps import Repeated, random_batch
-from imagenet_opt.probe.fit_timer import Watch, compile_seconds
-from imagenet_opt.probe.throughput import watched_ceiling
+from imagenet_opt.probe.fit_timer import FitTimer, compile_seconds
+from imagenet_opt.probe.throughput import fit_ceiling
 from imagenet_opt.probe.throwaway_run import only, run_folder
 from tests.config.test_build import tiny
 
@@ -44,15 +44,15 @@ def test_a_stock_that_shrinks_while_it_is_timed_is_told(
     """Each look at the clock is a millisecond later."""
     clock = SimpleNamespace(perf_counter=count(0.0, 1e-3).__next__, process_time=lambda: 0.0)
     monkeypatch.setattr(fit_timer, "time", clock)
-    watch = Watch(seconds=0.01, limit_seconds=0.1, multiple=1, sees_kernels=True, sees_waits=True)
+    timer = FitTimer(seconds=0.01, limit_seconds=0.1, multiple=1, sees_kernels=True, sees_waits=True)
     asked = only(tiny(tmp_path, images_root, "model.num_classes=3"), callbacks=())
     with run_folder(asked, within=tmp_path) as config:
         trainer = build_trainer(config)
-        trainer.callbacks.append(watch)  # type: ignore[attr-defined]
+        trainer.callbacks.append(timer)  # type: ignore[attr-defined]
         queue = Queue(random_batch(config, trainer), num_ready, refilled=refilled)
         trainer.fit(build_model(config, global_batch=6), train_dataloaders=queue)
-    assert watch.seen.steady == steady
-    assert watch.seen.phases and watch.seen.kernel_seconds is None
+    assert timer.timing.steady == steady
+    assert timer.timing.phases and timer.timing.kernel_seconds is None
 
 
 class Gpu:
@@ -100,21 +100,21 @@ def test_a_host_that_runs_ahead_of_the_gpu_does_not_make_it_look_slower(
         callbacks=[], checkpoint_callbacks=[], loggers=[], num_training_batches=1_000_000, is_last_batch=False,
         should_stop=False, _logger_connector=SimpleNamespace(should_update_logs=False),
     )  # fmt: skip
-    watch = Watch(seconds=2, limit_seconds=8, multiple=1, sees_kernels=False, sees_waits=False)
+    timer = FitTimer(seconds=2, limit_seconds=8, multiple=1, sees_kernels=False, sees_waits=False)
     module = LightningModule()
-    watch.setup(trainer, module, "fit")
+    timer.setup(trainer, module, "fit")
     for step in count():
-        watch.on_train_batch_start(trainer, module, range(8), step)
+        timer.on_train_batch_start(trainer, module, range(8), step)
         gpu.launch(0.3 if stalls and step == 100 else 0.010)
         if step % 20 == 19:
             gpu.synchronize()
-        watch.on_train_batch_end(trainer, module, None, range(8), step)
+        timer.on_train_batch_end(trainer, module, None, range(8), step)
         if trainer.should_stop:
             break
-    assert watched_ceiling(watch.seen).images_per_second == pytest.approx(20 * 8 / 0.201, rel=0.005)
-    assert len(watch.seen.stamps) == len(watch.seen.num_images)
-    assert sorted(watch.seen.step_seconds)[len(watch.seen.step_seconds) // 2] == pytest.approx(0.010)
-    assert watch.seen.stamps[-1] == pytest.approx(gpu.done)
+    assert fit_ceiling(timer.timing).images_per_second == pytest.approx(20 * 8 / 0.201, rel=0.005)
+    assert len(timer.timing.stamps) == len(timer.timing.num_images)
+    assert sorted(timer.timing.step_seconds)[len(timer.timing.step_seconds) // 2] == pytest.approx(0.010)
+    assert timer.timing.stamps[-1] == pytest.approx(gpu.done)
 
 
 def test_capturing_a_graph_counts_as_compiling() -> None:
@@ -136,11 +136,11 @@ class Stock(Queue):
             yield batch
 
 
-def watched_stock(num_ready: int, watch: Watch, images_root: Path, folder: Path) -> Stock:
+def timed_stock(num_ready: int, timer: FitTimer, images_root: Path, folder: Path) -> Stock:
     asked = only(tiny(folder, images_root, "model.num_classes=3"), callbacks=())
     with run_folder(asked, within=folder) as config:
         trainer = build_trainer(config)
-        trainer.callbacks.append(watch)  # type: ignore[attr-defined]
+        trainer.callbacks.append(timer)  # type: ignore[attr-defined]
         stock = Stock(random_batch(config, trainer), num_ready, refilled=False)
         stock.loader.prefetch_factor = 0  # so that nothing is used up before the first step counts
         trainer.fit(build_model(config, global_batch=6), train_dataloaders=stock)
@@ -150,18 +150,18 @@ def watched_stock(num_ready: int, watch: Watch, images_root: Path, folder: Path)
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
 def test_steps_on_a_stock_are_no_rate_of_the_run(images_root: Path, tmp_path: Path) -> None:
     """The measurement begins again until the stock of 30 batches is used up but for one."""
-    watch = Watch(seconds=0.0, limit_seconds=60, multiple=1, sees_kernels=False, sees_waits=False)
-    watched_stock(30, watch, images_root, tmp_path)
-    assert watch.seen.is_told and watch.seen.steady
-    assert watch._num_ready <= 1
+    timer = FitTimer(seconds=0.0, limit_seconds=60, multiple=1, sees_kernels=False, sees_waits=False)
+    timed_stock(30, timer, images_root, tmp_path)
+    assert timer.timing.is_told and timer.timing.steady
+    assert timer._stock.num_at_begin <= 1
 
 
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
 def test_too_few_batches_of_each_worker_are_no_rate(images_root: Path, tmp_path: Path) -> None:
     """Of a hundred workers, which bring theirs at about the same time, in a run without a stock."""
-    watch = Watch(seconds=0.0, limit_seconds=0.01, multiple=100, sees_kernels=False, sees_waits=False)
-    watched_stock(0, watch, images_root, tmp_path)
-    assert watch.seen.phases and not watch.seen.is_told
+    timer = FitTimer(seconds=0.0, limit_seconds=0.01, multiple=100, sees_kernels=False, sees_waits=False)
+    timed_stock(0, timer, images_root, tmp_path)
+    assert timer.timing.phases and not timer.timing.is_told
 
 
 class Pauses(Queue):
@@ -178,17 +178,17 @@ def test_pauses_of_the_storage_are_part_of_the_rate(images_root: Path, tmp_path:
     """The measurement does not begin again at one of them: then it would leave that one out."""
     begun: list[float] = []
 
-    class Counted(Watch):
+    class Counted(FitTimer):
         def _begin(self, trainer: Trainer) -> None:
             begun.append(self._began)
             super()._begin(trainer)
 
-    watch = Counted(seconds=0.0, limit_seconds=5, multiple=1, sees_kernels=False, sees_waits=False)
-    watch.least_steps = 20
+    timer = Counted(seconds=0.0, limit_seconds=5, multiple=1, sees_kernels=False, sees_waits=False)
+    timer.least_steps = 20
     asked = only(tiny(tmp_path, images_root, "model.num_classes=3"), callbacks=())
     with run_folder(asked, within=tmp_path) as config:
         trainer = build_trainer(config)
-        trainer.callbacks.append(watch)  # type: ignore[attr-defined]
+        trainer.callbacks.append(timer)  # type: ignore[attr-defined]
         queue = Pauses(random_batch(config, trainer), 4, refilled=True)
         trainer.fit(build_model(config, global_batch=6), train_dataloaders=queue)
-    assert len(begun) == 1 and len(watch.seen.step_seconds) >= 20
+    assert len(begun) == 1 and len(timer.timing.step_seconds) >= 20

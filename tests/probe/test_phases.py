@@ -5,7 +5,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from imagenet_opt.probe.fit_timer import _phase
+from imagenet_opt.probe.fit.phases import phase_of
 from imagenet_opt.run.hook_timer import saves
 
 
@@ -30,8 +30,8 @@ KEPT = ModelCheckpoint(monitor="val.loss")
         ("[Callback]Saver.on_train_batch_end", "checkpoint"),
         ("[Callback]Throughput.on_save_checkpoint", "checkpoint"),
         ("[Callback]GradientCheckpointing.on_train_batch_end", "callback GradientCheckpointing"),
-        ("[Callback]Watch.on_train_batch_end", "device"),
-        ("[Callback]WatchGradients.on_train_batch_end", "callback WatchGradients"),
+        ("[Callback]FitTimer.on_train_batch_end", "device"),
+        ("[Callback]FitTimerNotes.on_train_batch_end", "callback FitTimerNotes"),
         ("[Callback]Rehearsal.on_train_batch_start", "device"),
         ("[Callback]RehearsalNotes.on_train_batch_start", "callback RehearsalNotes"),
         ("[Logger]MetricsCsv.log_metrics", "logging"),
@@ -40,4 +40,4 @@ KEPT = ModelCheckpoint(monitor="val.loss")
 )
 def test_only_exact_names_are_known(action: str, phase: str) -> None:
     trainer = Trainer(accelerator="cpu", logger=False, callbacks=[Checkpoint(), Saver(), KEPT])
-    assert _phase(action, saves(trainer)) == phase
+    assert phase_of(action, saves(trainer)) == phase

@@ -8,8 +8,8 @@ import pytest
 
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe import throughput
-from imagenet_opt.probe.fit_timer import Watched
-from imagenet_opt.probe.throughput import Span, drain, watched_ceiling
+from imagenet_opt.probe.fit_timer import FitTiming
+from imagenet_opt.probe.throughput import Span, drain, fit_ceiling
 
 WORKERS = 2
 
@@ -101,8 +101,8 @@ def test_more_images_than_the_workers_can_have_made_are_no_rate(monkeypatch: pyt
 def test_a_full_run_is_not_faster_than_the_workers() -> None:
     """Ten steps of 10 ms and 64 images, each of which takes a worker 2 ms: 6,400 images/s, of 1,000 at most."""
     steps: dict[str, Any] = {"stamps": [0.01 * i for i in range(11)], "num_images": [0] + [64] * 10}
-    seen = Watched(**steps, num_workers=2.0, making_seconds=0.002)
+    seen = FitTiming(**steps, num_workers=2.0, making_seconds=0.002)
     with pytest.raises(ConfigError, match="not measured: 6,400 img/s need"):
-        watched_ceiling(seen)
-    stock = Watched(**steps, num_workers=2.0, making_seconds=0.002, images_before=640.0)
-    assert watched_ceiling(stock).images_per_second == pytest.approx(6400), "all were made before"
+        fit_ceiling(seen)
+    stock = FitTiming(**steps, num_workers=2.0, making_seconds=0.002, images_before=640.0)
+    assert fit_ceiling(stock).images_per_second == pytest.approx(6400), "all were made before"

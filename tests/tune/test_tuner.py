@@ -74,9 +74,9 @@ def test_a_batch_that_does_not_fit_is_cut_before_anything_is_compared(
     turns = Turns(given, 3, Deadline(600), lambda what: None)
     config = turns.config(())
     data = SimpleNamespace(train=range(39), loading=loading())
-    patient: Any = SimpleNamespace(config=config, device=torch.device("cpu"), how=data.loading, data=data)
+    testbed: Any = SimpleNamespace(config=config, device=torch.device("cpu"), how=data.loading, data=data)
     found = Tuning(config, None)
-    assert _tune_device(found, turns, patient, 0.1) == rate
+    assert _tune_device(found, turns, testbed, 0.1) == rate
     cut = () if micro is None else (f"model.micro_batch_size={micro}",)
     assert "trainer.precision=mixed" in found.overrides
     assert tuple(word for word in found.overrides if "batch" in word) == cut
@@ -92,5 +92,5 @@ def test_the_batch_to_begin_with_is_of_the_epoch_that_is_trained(
     monkeypatch.chdir(tmp_path)
     root = write_images(tmp_path / "images", num_classes=3, per_class=22)
     given = (f"data.root={root}", "data.batch_size=auto", f"data.samples_per_epoch={epoch}")
-    overrides, patient = _with_number(given, composed(tmp_path, *given))
-    assert overrides == (*given, f"data.batch_size={start}") and patient.how.batch_size == start
+    overrides, testbed = _with_number(given, composed(tmp_path, *given))
+    assert overrides == (*given, f"data.batch_size={start}") and testbed.how.batch_size == start

@@ -131,7 +131,7 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
     from imagenet_opt.doctor.examination import NUM_EXPERIMENTS, Examination
     from imagenet_opt.doctor.terminal_view import print_diagnosis
     from imagenet_opt.doctor.verdict import conclude
-    from imagenet_opt.probe.testbed import Patient
+    from imagenet_opt.probe.testbed import Testbed
     from imagenet_opt.training.quiet import quiet
 
     quiet()
@@ -139,7 +139,7 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
         print("no GPU here: the network runs on the CPU; rehearse=a10g simulates one instead", file=sys.stderr)
     seed_everything(config.seed, verbose=False)
     with announced(NUM_EXPERIMENTS, budget_seconds=budget_seconds) as announce:
-        examination = Examination(Patient(config), budget_seconds=budget_seconds, announce=announce)
+        examination = Examination(Testbed(config), budget_seconds=budget_seconds, announce=announce)
         try:
             found = conclude(examination.evidence(command=command))
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM

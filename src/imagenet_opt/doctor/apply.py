@@ -81,15 +81,15 @@ def _why_nothing(diagnosis: Diagnosis) -> str:
 def try_out(overrides: tuple[str, ...], cure: Finding, *, seconds: float, cold: bool) -> Trial:
     """Full runs in turns; cold: each on files that are dropped from the page cache before."""
     from imagenet_opt.config.compose import composed
-    from imagenet_opt.probe.testbed import Patient
+    from imagenet_opt.probe.testbed import Testbed
 
-    patients = [Patient(composed(overrides)), Patient(composed((*overrides, *cure.overrides)))]
+    testbeds = [Testbed(composed(overrides)), Testbed(composed((*overrides, *cure.overrides)))]
     rates: tuple[list[float], list[float]] = ([], [])
     # Files that the other has not brought into some server's memory.
-    patients[1].samples.rows = patients[0].samples.rows[::-1]
+    testbeds[1].samples.rows = testbeds[0].samples.rows[::-1]
     for number in range(TURNS):
         for which in (0, 1) if number % 2 == 0 else (1, 0):
-            rates[which].append(patients[which].full_run(seconds, cold=cold)[1])
+            rates[which].append(testbeds[which].full_run(seconds, cold=cold)[1])
     return Trial(cure.rule, cure.overrides, tuple(rates[0]), tuple(rates[1]), cure.gain)
 
 

@@ -23,10 +23,10 @@ from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling
 from imagenet_opt.measure.storage.limit import mixed_rate
 from imagenet_opt.measure.telemetry.gpu import GpuState
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION
-from imagenet_opt.probe.fit_timer import Watched
+from imagenet_opt.probe.fit_timer import FitTiming
 from imagenet_opt.probe.samples import Index, Rows
-from imagenet_opt.probe.testbed import Patient
-from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, watched_ceiling
+from imagenet_opt.probe.testbed import Testbed
+from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, fit_ceiling
 
 NUM_EXPERIMENTS = 14
 _CHECKED = ("loader_warm", "loader_cold", "decode_one", "decode_all", "full_warm", "full_cold")
@@ -41,10 +41,10 @@ class Examination(Reading):
     failed: experiments that could not be made, and why; the others go on.
     """
 
-    def __init__(self, patient: Patient, *, budget_seconds: float, announce: Announce) -> None:
-        super().__init__(patient, budget_seconds=budget_seconds, announce=announce)
+    def __init__(self, testbed: Testbed, *, budget_seconds: float, announce: Announce) -> None:
+        super().__init__(testbed, budget_seconds=budget_seconds, announce=announce)
         self.environment: list[Finding] = []
-        self.runs: dict[str, Watched] = {}
+        self.runs: dict[str, FitTiming] = {}
         self.kernel_seconds: float | None = None
         self.gpu_state: GpuState | None = None
         self.conv_tf32 = False
@@ -61,7 +61,7 @@ class Examination(Reading):
         self._decode()
         if self._stays_in_memory("the loader, files in memory"):
             with self._experiment("the loader, files in memory"):
-                self._note_ceiling("loader_warm", self.patient.load(self._warm(), self._span(2), cold=False))
+                self._note_ceiling("loader_warm", self.testbed.load(self._warm(), self._span(2), cold=False))
         self._compute()
         if self._stays_in_memory("the full run, files in memory"):
             self._train("warm", self._warm)
@@ -99,63 +99,63 @@ class Examination(Reading):
     def _look_around(self) -> None:
         """What needs no experiment; what is found is said at once."""
         self.announce("looking at the machine and the files")
-        self.facts = look_at_run(self.patient)
+        self.facts = look_at_run(self.testbed)
         self.samples.glance()
-        self.environment += look_around(self.patient)
+        self.environment += look_around(self.testbed)
         for finding in self.environment:
             if finding.fired:
                 print(printable(f"{finding.rule}: {finding.evidence}"), file=sys.stderr, flush=True)
 
     def _decode(self) -> None:
-        patient, encoded = self.patient, self.samples.encoded
+        testbed, encoded = self.testbed, self.samples.encoded
         self.facts.mb_per_image, self.facts.megapixels = mb_per_image(encoded), megapixels(encoded)
         with self._experiment("decoding from memory"):
-            workers, usable = patient.num_workers, machine.usable_cpus()
-            rates = {1: patient.decode(self._span(1.5), 1)}
+            workers, usable = testbed.num_workers, machine.usable_cpus()
+            rates = {1: testbed.decode(self._span(1.5), 1)}
             self._note_ceiling("decode_one", rates[1])
             if workers != 1:
-                rates[workers] = patient.decode(self._span(2))
+                rates[workers] = testbed.decode(self._span(2))
             self._note_ceiling("decode_all", rates[workers])
             if workers < usable:
-                rates[usable] = patient.decode(self._span(1.5), usable)
+                rates[usable] = testbed.decode(self._span(1.5), usable)
             self.curves["workers"] = tuple((float(num), rates[num].images_per_second) for num in sorted(rates))
 
     def _compute(self) -> None:
-        patient = self.patient
-        with self._experiment("the GPU alone" if patient.device.type == "cuda" else "the device alone"):
-            alone = patient.compute(self._span(2), beside=False)
+        testbed = self.testbed
+        with self._experiment("the GPU alone" if testbed.device.type == "cuda" else "the device alone"):
+            alone = testbed.compute(self._span(2), beside=False)
             self.kernel_seconds = alone.kernel_seconds
-            if patient.device.type == "cuda" and alone.kernel_seconds is None:
+            if testbed.device.type == "cuda" and alone.kernel_seconds is None:
                 self.facts.no_kernels_reason = f"no kernel was seen; {PERMISSION}"
             self._use_kernel_seconds(alone)
-            self.ceilings["gpu"] = watched_ceiling(alone)
+            self.ceilings["gpu"] = fit_ceiling(alone)
             self.facts.main_cpu_seconds = alone.cpu_seconds
             self.gpu_state, self.conv_tf32 = alone.gpu_state, alone.conv_tf32
         with self._experiment("the device while the loader runs"):
             from_files = self.facts.kept_in_memory is not False
-            beside = patient.compute(self._span(3), beside=True, from_files=from_files)
-            self.ceilings["gpu_beside_loader"] = watched_ceiling(beside, in_bursts=True)
+            beside = testbed.compute(self._span(3), beside=True, from_files=from_files)
+            self.ceilings["gpu_beside_loader"] = fit_ceiling(beside, in_bursts=True)
             self.gpu_state = beside.gpu_state or self.gpu_state  # by now it is warm
             if beside.copy_seconds:
-                self.ceilings["copy_overlapped"] = Ceiling((patient.how.batch_size / beside.copy_seconds,))
+                self.ceilings["copy_overlapped"] = Ceiling((testbed.how.batch_size / beside.copy_seconds,))
         with self._experiment("the copy to the GPU"):
-            if (copy := patient.copy(self._span(1))) is not None:
+            if (copy := testbed.copy(self._span(1))) is not None:
                 self.ceilings["copy"] = copy
 
     def _train(self, state: str, index: Callable[[], Index]) -> None:
         with self._experiment(f"the full run, files {'in memory' if state == 'warm' else 'on storage'}"):
             if state == "cold":
                 self._check_time_for_run()
-            seen = self.patient.train(index(), self._span(3.5), cold=state == "cold")
-            self._use_kernel_seconds(seen)
-            found = watched_ceiling(seen, multiple=self.patient.num_workers, in_bursts=True)
+            timing = self.testbed.train(index(), self._span(3.5), cold=state == "cold")
+            self._use_kernel_seconds(timing)
+            found = fit_ceiling(timing, multiple=self.testbed.num_workers, in_bursts=True)
             self._note_ceiling(f"full_{state}", found)
-            self.runs[state] = seen
+            self.runs[state] = timing
 
     def _load_from_storage(self) -> None:
         rows, span = self._cold_rows(), self._span(3)
         batch = self._batch_in(span)
-        found = self.patient.load(self.samples.listed(rows), span, cold=True, batch_size=batch)
+        found = self.testbed.load(self.samples.listed(rows), span, cold=True, batch_size=batch)
         self._note_depth(found)
         num_read = (
             found.facts["batch_size"]
@@ -170,10 +170,10 @@ class Examination(Reading):
 
         How many images a slow storage gives does not depend on how many of them make a batch.
         """
-        configured, reads = int(self.patient.how.batch_size), self.ceilings.get("storage_cold")
+        configured, reads = int(self.testbed.how.batch_size), self.ceilings.get("storage_cold")
         if reads is None:
             return configured
-        num_batches = (1 + SKIPPED_ROUNDS_COLD + LEAST_ROUNDS) * max(1, self.patient.num_workers)
+        num_batches = (1 + SKIPPED_ROUNDS_COLD + LEAST_ROUNDS) * max(1, self.testbed.num_workers)
         fitting = int(reads.images_per_second * span.limit / num_batches)
         return max(min(_LEAST_BATCH, configured), min(configured, fitting))
 
@@ -182,10 +182,10 @@ class Examination(Reading):
         loader = self.ceilings.get("loader_cold")
         if loader is None:
             return
-        num_batches = (1 + LEAST_ROUNDS) * max(1, self.patient.num_workers)
-        needed = num_batches * self.patient.how.batch_size / loader.images_per_second
+        num_batches = (1 + LEAST_ROUNDS) * max(1, self.testbed.num_workers)
+        needed = num_batches * self.testbed.how.batch_size / loader.images_per_second
         if needed > self._span(1).last:
-            says = f"{num_batches} batches of {self.patient.how.batch_size} images take {needed:.0f} s"
+            says = f"{num_batches} batches of {self.testbed.how.batch_size} images take {needed:.0f} s"
             raise ConfigError(
                 f"not measured: storage too slow for the budget ({says}); raise --budget to {needed:.0f}s"
             )
@@ -201,15 +201,15 @@ class Examination(Reading):
         self._note_eviction(eviction)
         return rows
 
-    def _use_kernel_seconds(self, seen: Watched) -> None:
+    def _use_kernel_seconds(self, timing: FitTiming) -> None:
         """On a GPU, whose events count the gaps between kernels as well."""
         if self.kernel_seconds is not None:
-            seen.device_seconds = self.kernel_seconds
+            timing.device_seconds = self.kernel_seconds
 
-    def _note_waits(self, seen: Watched) -> None:
-        self.facts.waits_per_step = sum(seen.waits.values()) / max(1, seen.num_ordinary)
-        if seen.waits:
-            self.facts.waits_places = ", ".join(place for place, _ in seen.waits.most_common(3))
+    def _note_waits(self, timing: FitTiming) -> None:
+        self.facts.waits_per_step = sum(timing.waits.values()) / max(1, timing.num_ordinary)
+        if timing.waits:
+            self.facts.waits_places = ", ".join(place for place, _ in timing.waits.most_common(3))
 
     def _note_depth(self, loader: Ceiling) -> None:
         """What bounds the storage with as many requests as the loader had in flight."""
@@ -229,7 +229,8 @@ class Examination(Reading):
 
     def _evidence(self, occupancy: Occupancy, command: str) -> Evidence:
         self._finish_environment(occupancy)
-        evidence = Evidence(measurements=self._measurements(command), environment=tuple(self.environment))
+        environment = tuple(replace(finding, environment=True) for finding in self.environment)
+        evidence = Evidence(measurements=self._measurements(command), environment=environment)
         if (full := self.runs.get(evidence.state)) is None:
             return evidence
         self._note_waits(full)
@@ -238,7 +239,7 @@ class Examination(Reading):
         return replace(evidence, measurements=measurements)
 
     def _measurements(self, command: str) -> Measurements:
-        patient, on_gpu = self.patient, self.patient.device.type == "cuda"
+        testbed, on_gpu = self.testbed, self.testbed.device.type == "cuda"
         hardware = {
             "cpu": machine.cpu_name(),
             "gpu": torch.cuda.get_device_name() if on_gpu else "none",
@@ -246,14 +247,14 @@ class Examination(Reading):
             "usable CPUs": str(machine.usable_cpus()),
         }
         return Measurements(
-            batch_size=patient.how.batch_size,
-            simulated=None if patient.simulated is None else patient.simulated.name,
+            batch_size=testbed.how.batch_size,
+            simulated=None if testbed.simulated is None else testbed.simulated.name,
             ceilings=self.ceilings,
             facts=self.facts,
             curves=self.curves,
             machine=hardware | machine.hardware(str(self.samples.index.folder), on_gpu=on_gpu),
             versions=machine.versions(),
-            config=OmegaConf.to_container(patient.config, resolve=False),  # type: ignore[arg-type]
+            config=OmegaConf.to_container(testbed.config, resolve=False),  # type: ignore[arg-type]
             command=command,
             date=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         )
@@ -262,10 +263,10 @@ class Examination(Reading):
         """With what is only seen while something runs, and what could not be looked at."""
         self.environment += [*check_gpu(self.gpu_state), check_swapping(occupancy)]
         with self._experiment("the types of convolutions"):
-            self.environment.append(look_at_precision(self.patient, conv_tf32=self.conv_tf32))
+            self.environment.append(look_at_precision(self.testbed, conv_tf32=self.conv_tf32))
         by_reason: dict[str, list[str]] = {}
         for what, reason in self.failed.items():
-            self.environment.append(Finding(what, None, f"it could not be measured: {reason}", environment=True))
+            self.environment.append(Finding(what, None, f"it could not be measured: {reason}"))
             by_reason.setdefault(reason, []).append(what)
         if by_reason:
             self.facts.not_measured = ". ".join(f"{why} ({'; '.join(what)})" for why, what in by_reason.items())

@@ -15,46 +15,46 @@ from imagenet_opt.doctor.environment.precision import check_precision
 from imagenet_opt.doctor.environment.setup import Setup
 from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.doctor.remedies import DataPlace
-from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.testbed import Testbed
 
 _LOOKED_AT = 200
 """Files whose place and size tell those of the data set."""
 
 
-def look_at_run(patient: Patient) -> Facts:
+def look_at_run(testbed: Testbed) -> Facts:
     """Facts that need no experiment: the machine's CPUs, which files are in memory, the configuration."""
-    how, trainer, limits = patient.how, patient.config.trainer, machine.cpu_limits()
-    cached = patient.samples.residency()  # before anything reads a sample
-    on_cpu = patient.device.type == "cpu"
+    how, trainer, limits = testbed.how, testbed.config.trainer, machine.cpu_limits()
+    cached = testbed.samples.residency()  # before anything reads a sample
+    on_cpu = testbed.device.type == "cpu"
     facts = Facts(
         usable_cpus=machine.usable_cpus(),
         machine_cpus=os.cpu_count() or 1,
-        num_workers=patient.num_workers,
-        prefetch_factor=patient.prefetch_factor,
+        num_workers=testbed.num_workers,
+        prefetch_factor=testbed.prefetch_factor,
         has_gpu=not on_cpu,
-        packed=patient.samples.is_packed,
+        packed=testbed.samples.is_packed,
         in_slurm="SLURM_JOB_ID" in os.environ,
-        num_samples=len(patient.samples.index),
+        num_samples=len(testbed.samples.index),
         log_every_n_steps=trainer.log_every_n_steps,
         cpu_limit=min(limits, key=lambda name: limits[name]),
         resize_on="worker" if how.resize_on == "auto" and on_cpu else how.resize_on,
         reads_in_flight=str(how.reads_in_flight),
         precision=str(trainer.precision),
-        rated_images_per_second=patient.rated,
+        rated_images_per_second=testbed.rated,
         cached_share=cached.share,
         cached_share_method=cached.method,
     )
-    if (profile := patient.simulated) is not None:
+    if (profile := testbed.simulated) is not None:
         facts.profile_estimate = bool(profile.get("estimate", True))
         rate = f"{profile.images_per_second:g} images/s{' (estimate)' if facts.profile_estimate else ''}"
         facts.profile = f"{rate}; source: {profile.get('source', 'unknown')}"
     return facts
 
 
-def look_around(patient: Patient) -> list[Finding]:
-    """All checks that need no experiment, of a patient some of whose samples were read (`Samples.glance`)."""
-    config, how, samples = patient.config, patient.how, patient.samples
-    asked = {"num_workers": patient.num_workers, "prefetch_factor": patient.prefetch_factor}
+def look_around(testbed: Testbed) -> list[Finding]:
+    """All checks that need no experiment. Some samples must have been read (`Samples.glance`)."""
+    config, how, samples = testbed.config, testbed.how, testbed.samples
+    asked = {"num_workers": testbed.num_workers, "prefetch_factor": testbed.prefetch_factor}
     asked |= {name: getattr(how, name) for name in asked if getattr(how, name) != "auto"}
     return check_environment(
         Setup(
@@ -63,15 +63,15 @@ def look_around(patient: Patient) -> list[Finding]:
             files=tuple(extent.path for extent in samples.extents(samples.rows[:_LOOKED_AT])),
             data_bytes=int(mb_per_image(samples.encoded) * 1e6 * len(samples.index)),
             **asked,
-            fitted_workers=patient.num_workers,
-            fitted_prefetch=patient.prefetch_factor,
-            batch_bytes=patient.batch_bytes,
+            fitted_workers=testbed.num_workers,
+            fitted_prefetch=testbed.prefetch_factor,
+            batch_bytes=testbed.batch_bytes,
             batch_size=how.batch_size,
             precision=str(config.trainer.precision),
-            widths=patient.widths,
+            widths=testbed.widths,
             num_classes=config.model.num_classes,
             channels_last=bool(config.callbacks.get("acceleration", {}).get("channels_last", False)),
-            cuda_index=patient.device.index,
+            cuda_index=testbed.device.index,
         )
     )
 
@@ -90,10 +90,10 @@ def megapixels(encoded: list[bytes]) -> float:
     return float(np.mean(sizes or [0.0]))
 
 
-def look_at_precision(patient: Patient, *, conv_tf32: bool) -> Finding:
+def look_at_precision(testbed: Testbed, *, conv_tf32: bool) -> Finding:
     """Which types convolutions run in, in one step of a few images. conv_tf32: while the network trained."""
-    capability = torch.cuda.get_device_capability(patient.device) if patient.device.type == "cuda" else None
-    words, dtypes = str(patient.config.trainer.precision), Counter[str]()
+    capability = torch.cuda.get_device_capability(testbed.device) if testbed.device.type == "cuda" else None
+    words, dtypes = str(testbed.config.trainer.precision), Counter[str]()
     if capability is not None:
-        words, dtypes = patient.dtypes()
+        words, dtypes = testbed.dtypes()
     return check_precision(dtypes, precision=words, capability=capability, conv_tf32=conv_tf32)

@@ -23,27 +23,27 @@ def record_profile(config: "DictConfig", *, seconds: float) -> None:
     from imagenet_opt.config.overrides import config_folder
     from imagenet_opt.machine import versions
     from imagenet_opt.measure.rehearsal.accelerator import Accelerator, write_profile
-    from imagenet_opt.probe.testbed import Patient
-    from imagenet_opt.probe.throughput import Span, watched_ceiling
+    from imagenet_opt.probe.testbed import Testbed
+    from imagenet_opt.probe.throughput import Span, fit_ceiling
 
-    patient = Patient(config)
-    if patient.device.type != "cuda":
+    testbed = Testbed(config)
+    if testbed.device.type != "cuda":
         raise ConfigError("--record-profile measures a GPU, and there is none here")
-    if (config.model.name, config.data.image_size) != ("resnet50", 224):
+    if (config.model.name, testbed.config.data.image_size) != ("resnet50", 224):
         raise ConfigError("--record-profile is of model.name=resnet50 at data.image_size=224; leave these as they are")
-    patient.samples.warm(_WARM_SECONDS)
-    seen = patient.compute(Span(seconds / 2), beside=False)
-    launch_seconds = min(seen.launch_seconds)
-    rate = watched_ceiling(seen)
-    steps = torch.tensor(seen.step_seconds)
+    testbed.samples.warm(_WARM_SECONDS)
+    timing = testbed.compute(Span(seconds / 2), beside=False)
+    launch_seconds = min(timing.launch_seconds)
+    rate = fit_ceiling(timing)
+    steps = torch.tensor(timing.step_seconds)
     name = torch.cuda.get_device_name()
     found = versions()
     profile = Accelerator(
         name=name,
         images_per_second=round(rate.images_per_second, 1),
         launch_seconds=round(launch_seconds, 5),
-        copy_gb_per_second=round(copy_rate(patient.device, pinned=True), 2),
-        pageable_gb_per_second=round(copy_rate(patient.device, pinned=False), 2),
+        copy_gb_per_second=round(copy_rate(testbed.device, pinned=True), 2),
+        pageable_gb_per_second=round(copy_rate(testbed.device, pinned=False), 2),
         jitter=round(float(steps.std() / steps.mean()), 4),
         source=f"imagenet-opt doctor --record-profile, {config.trainer.precision}, batch {config.data.batch_size}, "
         f"torch {found['torch']}",

@@ -17,7 +17,7 @@ from imagenet_opt.measure.storage.limit import StorageLimit, storage_limit
 from imagenet_opt.measure.storage.page_cache import MOSTLY, Eviction, Residency
 from imagenet_opt.measure.storage.read_depths import DEPTHS, DepthReads, read_at_depths
 from imagenet_opt.probe.samples import Rows
-from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import Span
 
 Announce = Callable[[str], None]
@@ -42,8 +42,8 @@ class Reading:
     failed: experiments that could not be made, and why; the others go on.
     """
 
-    def __init__(self, patient: Patient, *, budget_seconds: float, announce: Announce) -> None:
-        self.patient, self.samples = patient, patient.samples
+    def __init__(self, testbed: Testbed, *, budget_seconds: float, announce: Announce) -> None:
+        self.testbed, self.samples = testbed, testbed.samples
         self.unit = budget_seconds / UNITS
         self.announce = announce
         self.ceilings: dict[str, Ceiling] = {}
@@ -114,7 +114,7 @@ class Reading:
 
     def _groups(self, rows: Rows) -> Iterator[Rows]:
         """What one request brings, batch by batch."""
-        size = self.patient.how.batch_size
+        size = self.testbed.how.batch_size
         for start in range(0, len(rows), size):
             batch = rows[start : start + size]
             for group in self.samples.store.groups(batch):
@@ -123,13 +123,13 @@ class Reading:
     def _note_touch(self, touch: FirstTouch) -> None:
         self.facts.first_touch_seconds = float(np.median(touch.first_seconds))
         self.facts.second_touch_seconds = float(np.median(touch.second_seconds))
-        self.facts.first_requests_in_flight = self._first_depth() * max(1, self.patient.num_workers)
+        self.facts.first_requests_in_flight = self._first_depth() * max(1, self.testbed.num_workers)
         self.facts.first_touch_evidence = touch.evidence
         self.facts.lazy = touch.lazy
 
     def _first_depth(self) -> int:
         """Requests of each worker with which an epoch begins."""
-        asked = self.patient.how.reads_in_flight
+        asked = self.testbed.how.reads_in_flight
         return FIRST if asked == "auto" else int(asked)
 
     def _note_eviction(self, eviction: Eviction) -> None:

@@ -1,4 +1,4 @@
-"""The doctor's experiments: each stage of the pipeline alone, and all together, made from a configuration."""
+"""A training setup on which each stage of the pipeline is measured alone, and all together."""
 
 import sys
 from collections import Counter
@@ -32,11 +32,11 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, too_slow
 from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
 from imagenet_opt.model.network import RECIPE, build_network
-from imagenet_opt.probe.fit_timer import Watch, Watched
+from imagenet_opt.probe.fit_timer import FitTimer, FitTiming
 from imagenet_opt.probe.memory import NoHalving
 from imagenet_opt.probe.resident_loader import ResidentLoader, take_one
 from imagenet_opt.probe.samples import Index, Samples
-from imagenet_opt.probe.throughput import SKIPPED_ROUNDS, SKIPPED_ROUNDS_COLD, Span, drain, timed_copy, watched_ceiling
+from imagenet_opt.probe.throughput import SKIPPED_ROUNDS, SKIPPED_ROUNDS_COLD, Span, drain, fit_ceiling, timed_copy
 from imagenet_opt.probe.throwaway_run import offline, only, run_folder
 from imagenet_opt.run.loggers.wandb_logger import finish
 
@@ -46,17 +46,20 @@ _ALONE = ("acceleration", "mixing", "rehearsal")
 """Callbacks that belong to the GPU's own work."""
 
 
-class Patient:
-    """What a configuration trains on, and with; ready for experiments, of one process and at one size of images.
+class Testbed:
+    """Data, loader, network and trainer of a configuration, for measurements in one process and at one image size.
 
-    compared: with other configurations, so nothing is looked at that costs some of them more time than others, and
-    memory that runs out ends a fit. What a run does otherwise than these experiments is said on stderr.
+    config: a copy of the configuration that was given, with one image size and the number of classes. compared: the
+    rates are compared with those of other configurations, so measurements that slow down some of them are left out, and
+    a lack of memory ends a fit. Where a real run differs from the measurements, a line on stderr says so.
 
     Raises ImagenetOptError for what the user can mend.
     """
 
+    __test__ = False  # or pytest takes the class for tests, by its name
+
     def __init__(self, config: DictConfig, *, compared: bool = False) -> None:
-        self.config = config
+        self.config = config = config.copy()
         self.compared = compared
         at_one_size(config)
         if (num := num_processes(config, self.device)[1]) != 1:
@@ -124,14 +127,14 @@ class Patient:
         """None for the usual one."""
         return store_of(index, self.how, drop_pages=True) if cold else None
 
-    def compute(self, span: Span, *, beside: bool, from_files: bool = True) -> Watched:
+    def compute(self, span: Span, *, beside: bool, from_files: bool = True) -> FitTiming:
         """A and A': the device alone, or while the loader runs. from_files: else that one reads nothing."""
         other = self._beside(from_files=from_files) if beside else None
         resident = ResidentLoader(self.from_memory(0), other)
         try:
-            seen = self._fit(only(self.config, callbacks=_ALONE), resident, span)
-            seen.copy_seconds = None if other is None else other.drain().get("loader/copy_seconds")
-            return seen
+            timing = self._fit(only(self.config, callbacks=_ALONE), resident, span)
+            timing.copy_seconds = None if other is None else other.drain().get("loader/copy_seconds")
+            return timing
         finally:
             resident.close()
             if other is not None:
@@ -140,22 +143,22 @@ class Patient:
     def _beside(self, *, from_files: bool) -> DevicePrefetcher:
         return self.loader(self.samples.listed(self.samples.warm_rows)) if from_files else self.from_memory()
 
-    def train(self, index: Index, span: Span, *, cold: bool) -> Watched:
+    def train(self, index: Index, span: Span, *, cold: bool) -> FitTiming:
         """G: everything together. cold: see `load`. Raises ConfigError where no rate can be told."""
         how = replace(self.how, samples_per_epoch=None)
         return self._fit(self.config, ImageData(index, self.data.val, how, self._store(index, cold=cold)), span)
 
-    def full_run(self, seconds: float, *, cold: bool) -> tuple[Watched, float]:
+    def full_run(self, seconds: float, *, cold: bool) -> tuple[FitTiming, float]:
         """Everything together, once, and its images per second. cold: with files dropped from the page cache."""
         samples = self.samples
         if not cold and not len(samples.warm_rows):
             samples.warm(seconds)
         rows = samples.cold_rows() if cold else samples.warm_rows
-        seen = self.train(samples.listed(rows), Span(seconds, longest=_MOST_SECONDS), cold=cold)
-        return seen, watched_ceiling(seen, multiple=self.num_workers, in_bursts=True).images_per_second
+        timing = self.train(samples.listed(rows), Span(seconds, longest=_MOST_SECONDS), cold=cold)
+        return timing, fit_ceiling(timing, multiple=self.num_workers, in_bursts=True).images_per_second
 
-    def _fit(self, config: DictConfig, data: Any, span: Span) -> Watched:
-        watch = Watch(
+    def _fit(self, config: DictConfig, data: Any, span: Span) -> FitTiming:
+        timer = FitTimer(
             seconds=span.seconds,
             limit_seconds=span.limit,
             longest_seconds=span.last,
@@ -165,7 +168,7 @@ class Patient:
         )
         with run_folder(config) as config, offline():
             trainer = build_trainer(config)
-            trainer.callbacks.extend([watch, *([NoHalving()] if self.compared else [])])  # type: ignore[attr-defined]
+            trainer.callbacks.extend([timer, *([NoHalving()] if self.compared else [])])  # type: ignore[attr-defined]
             model = build_model(config, global_batch=self.how.batch_size * trainer.world_size)
             try:
                 loaders = {"datamodule": data} if isinstance(data, ImageData) else {"train_dataloaders": data}
@@ -173,16 +176,17 @@ class Patient:
             finally:
                 for logger in trainer.loggers:
                     finish(logger, exit_code=0)
-        if not watch.seen.phases:
+        timing = timer.timing
+        if not timing.phases:
             raise ConfigError(
                 f"{len(self.samples.index)} images are too few to measure in batches of {self.how.batch_size}; "
                 "lower data.batch_size, or examine a larger data.root"
             )
-        if not watch.seen.is_told:
-            num, seconds = len(watch.seen.step_seconds), watch.seen.stamps[-1] - watch.seen.stamps[0]
+        if not timing.is_told:
+            num, seconds = len(timing.step_seconds), timing.stamps[-1] - timing.stamps[0]
             needed, size = LEAST_ROUNDS * max(1, self.num_workers), self.how.batch_size
             raise ConfigError(too_slow("storage", num_batches=num, batch_size=size, seconds=seconds, needed=needed))
-        return watch.seen
+        return timing
 
     def copy(self, span: Span) -> Ceiling | None:
         """F: a batch as workers make it, pinned and sent to the GPU; None without one."""

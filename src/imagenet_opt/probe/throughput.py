@@ -1,4 +1,4 @@
-"""Images per second, out of a loader, a copy or a fit that was watched."""
+"""Images per second, out of a loader, a copy or a fit."""
 
 import time
 from dataclasses import dataclass, field
@@ -11,7 +11,8 @@ from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats import physics
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, has_few_pauses, rate_windows, too_slow
-from imagenet_opt.probe.fit_timer import Watched, images_ahead
+from imagenet_opt.probe.fit.stock import images_ahead
+from imagenet_opt.probe.fit_timer import FitTiming
 
 
 @dataclass(frozen=True)
@@ -139,17 +140,17 @@ def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> 
     return Ceiling(rate_windows(stamps, [len(batch)] * len(stamps)), {"batch_mb": batch.data.nbytes / 1e6})
 
 
-def watched_ceiling(seen: Watched, *, multiple: int = 1, in_bursts: bool = False) -> Ceiling:
+def fit_ceiling(timing: FitTiming, *, multiple: int = 1, in_bursts: bool = False) -> Ceiling:
     """Raises ConfigError for more images than the loader's workers can have made meanwhile."""
-    facts = {"device_seconds": seen.device_seconds, "num_steps": float(len(seen.step_seconds))}
-    facts["steady"] = float(seen.steady)
+    facts = {"device_seconds": timing.device_seconds, "num_steps": float(len(timing.step_seconds))}
+    facts["steady"] = float(timing.steady)
     physics.check(
         physics.Claim(
-            num_images=sum(seen.num_images),
-            seconds=seen.stamps[-1] - seen.stamps[0],
-            slack=seen.images_before,
-            cpus=seen.num_workers,
-            busy_seconds=seen.making_seconds,
+            num_images=sum(timing.num_images),
+            seconds=timing.stamps[-1] - timing.stamps[0],
+            slack=timing.images_before,
+            cpus=timing.num_workers,
+            busy_seconds=timing.making_seconds,
         )
     )
-    return Ceiling(rate_windows(seen.stamps, seen.num_images, multiple=multiple), facts, in_bursts)
+    return Ceiling(rate_windows(timing.stamps, timing.num_images, multiple=multiple), facts, in_bursts)

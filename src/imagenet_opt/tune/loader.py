@@ -11,7 +11,7 @@ from imagenet_opt.data.loader import Seat, store_of, train_loader
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
-from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, drain
 from imagenet_opt.tune.coordinate_search import Climb, climb
 from imagenet_opt.tune.device_turns import Changes
@@ -51,13 +51,13 @@ class Loader:
 
 
 def tune_loader(
-    patient: Patient, deadline: Deadline, announce: Callable[[str], None], *, device_rate: float | None, seconds: float
+    testbed: Testbed, deadline: Deadline, announce: Callable[[str], None], *, device_rate: float | None, seconds: float
 ) -> Loader:
     """The loader alone, on files that are not in memory where there are such. device_rate: what the device takes.
 
     Raises TurnFailed where what is configured cannot be measured.
     """
-    how, seat = patient.how, _seat(patient)
+    how, seat = testbed.how, _seat(testbed)
     start = LoaderSetting(how.num_workers, how.prefetch_factor, how.reads_in_flight)
     begun = False
 
@@ -67,7 +67,7 @@ def tune_loader(
             deadline.check(Span(seconds).limit)
         announce(f"the loader: {setting}")
         try:
-            rate = _rate(patient, seat, setting, seconds).images_per_second
+            rate = _rate(testbed, seat, setting, seconds).images_per_second
         except ImagenetOptError as error:
             raise TurnFailed(str(error)) from error
         begun = True
@@ -79,17 +79,17 @@ def tune_loader(
     return Loader(found, found.best.beside(start), target, seat.local_processes)
 
 
-def _seat(patient: Patient) -> Seat:
+def _seat(testbed: Testbed) -> Seat:
     """Of one of the run's processes, with its share of the CPUs."""
-    local, everywhere = num_processes(patient.config, patient.device)
+    local, everywhere = num_processes(testbed.config, testbed.device)
     sharing = machine.sharing_cpus(local_processes=local, world_size=everywhere)
-    return replace(patient.seat, local_processes=local, sharing_cpus=sharing)
+    return replace(testbed.seat, local_processes=local, sharing_cpus=sharing)
 
 
-def _rate(patient: Patient, seat: Seat, setting: LoaderSetting, seconds: float) -> Ceiling:
-    how = replace(patient.how, samples_per_epoch=None, **{key: getattr(setting, key) for key in _KEYS})
-    rows = patient.samples.cold_rows()
-    index = patient.samples.listed(rows)
+def _rate(testbed: Testbed, seat: Seat, setting: LoaderSetting, seconds: float) -> Ceiling:
+    how = replace(testbed.how, samples_per_epoch=None, **{key: getattr(setting, key) for key in _KEYS})
+    rows = testbed.samples.cold_rows()
+    index = testbed.samples.listed(rows)
     store = store_of(index, how, drop_pages=True)
     loader = train_loader(index, how, seat, store)
     return drain(loader, Span(seconds), skipped_rounds=SKIPPED_ROUNDS_COLD)

@@ -14,7 +14,7 @@ from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
 from imagenet_opt.probe.memory import explained, lacks_memory, most_images, num_train
-from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.training.auto_batch import AUTO
 from imagenet_opt.training.quiet import quiet
 from imagenet_opt.tune.batch import Batch, tune_batch
@@ -58,20 +58,20 @@ def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
     if rehearsal is None and not torch.cuda.is_available():
         print("no GPU here: the network runs on the CPU; rehearse=a10g simulates one instead", file=sys.stderr)
     seed_everything(config.seed, verbose=False)
-    base, patient = _with_number(overrides, config)
+    base, testbed = _with_number(overrides, config)
     deadline = Deadline(budget_seconds)
     seconds = min(_LONGEST_TURN, max(_SHORTEST_TURN, budget_seconds / _TURNS))
     with announced(None) as announce:
         if rehearsal is None:
-            turns = found.turns = Turns(base, patient.config.model.num_classes, deadline, announce)
-            rate = _tune_device(found, turns, patient, seconds)
+            turns = found.turns = Turns(base, testbed.config.model.num_classes, deadline, announce)
+            rate = _tune_device(found, turns, testbed, seconds)
         else:
             found.notes.append(f"simulated {found.simulated}: precision, compilation and batch need the device itself")
-            rate = patient.rated
+            rate = testbed.rated
         if found.overrides:
-            patient = Patient(composed((*base, *found.overrides)))
+            testbed = Testbed(composed((*base, *found.overrides)))
         try:
-            found.loader = tune_loader(patient, deadline, announce, device_rate=rate, seconds=seconds)
+            found.loader = tune_loader(testbed, deadline, announce, device_rate=rate, seconds=seconds)
             found.overrides += found.loader.changes
         except TurnFailed as error:
             found.notes.append(f"the loader is not tuned: {error}")
@@ -79,45 +79,45 @@ def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
     return found
 
 
-def _with_number(overrides: tuple[str, ...], config: DictConfig) -> tuple[tuple[str, ...], Patient]:
+def _with_number(overrides: tuple[str, ...], config: DictConfig) -> tuple[tuple[str, ...], Testbed]:
     """The overrides with a batch of which there is enough data, where it is to be found; and what they train on."""
     if config.data.batch_size != AUTO:
-        return overrides, Patient(config)
-    patient = Patient(composed((*overrides, "data.batch_size=1")))
-    start = min(REFERENCE_BATCH, most_images(num_train(patient.data)))
+        return overrides, Testbed(config)
+    testbed = Testbed(composed((*overrides, "data.batch_size=1")))
+    start = min(REFERENCE_BATCH, most_images(num_train(testbed.data)))
     overrides = (*overrides, f"data.batch_size={start}")
-    return overrides, Patient(composed(overrides))
+    return overrides, Testbed(composed(overrides))
 
 
-def _tune_device(found: Tuning, turns: Turns, patient: Patient, seconds: float) -> float | None:
+def _tune_device(found: Tuning, turns: Turns, testbed: Testbed, seconds: float) -> float | None:
     """Images per second that the device takes in the end, None where that is not known."""
     try:
-        compute = found.compute = _compute(found, turns, patient, seconds)
+        compute = found.compute = _compute(found, turns, testbed, seconds)
     except TurnFailed as error:
         why = explained(error)
         raise ConfigError(f"the configuration itself does not train: {why}; try python train.py with it") from error
     found.overrides = compute.changes
     try:
-        batch = found.batch = _batch(turns, compute.changes, patient, seconds, BATCH_SHARE)
+        batch = found.batch = _batch(turns, compute.changes, testbed, seconds, BATCH_SHARE)
     except ImagenetOptError as error:
         found.notes.append(f"the batch is not tuned: {error}")
         return compute.rate
     found.overrides += batch.changes
-    if found.config.data.batch_size == AUTO and batch.size == patient.how.batch_size:
+    if found.config.data.batch_size == AUTO and batch.size == testbed.how.batch_size:
         found.overrides += (f"data.batch_size={batch.size}",)
     if compute.cut and not batch.changes:  # it fits with what was found, and was timed in micro-batches
         return batch.rate
     return batch.rate or compute.rate
 
 
-def _compute(found: Tuning, turns: Turns, patient: Patient, seconds: float) -> Compute:
+def _compute(found: Tuning, turns: Turns, testbed: Testbed, seconds: float) -> Compute:
     """In micro-batches where the configured batch does not fit at once. Raises TurnFailed, ImagenetOptError."""
-    tune = partial(tune_compute, turns, patient.config, patient.device, seconds=seconds, share=COMPUTE_SHARE)
+    tune = partial(tune_compute, turns, testbed.config, testbed.device, seconds=seconds, share=COMPUTE_SHARE)
     given = turns.overrides
     try:
         return tune()
     except TurnFailed as error:
-        if not lacks_memory(error) or not (cut := _batch(turns, (), patient, seconds, COMPUTE_SHARE).changes):
+        if not lacks_memory(error) or not (cut := _batch(turns, (), testbed, seconds, COMPUTE_SHARE).changes):
             raise
     found.notes.append(f"the batch does not fit at once: the device alone is measured with {' '.join(cut)}")
     turns.overrides = (*given, *cut)
@@ -127,6 +127,6 @@ def _compute(found: Tuning, turns: Turns, patient: Patient, seconds: float) -> C
         turns.overrides = given
 
 
-def _batch(turns: Turns, kept: Changes, patient: Patient, seconds: float, share: float) -> Batch:
-    num, wanted = num_train(patient.data), patient.how.batch_size
+def _batch(turns: Turns, kept: Changes, testbed: Testbed, seconds: float, share: float) -> Batch:
+    num, wanted = num_train(testbed.data), testbed.how.batch_size
     return tune_batch(turns, kept, wanted=wanted, num_train=num, seconds=seconds, share=share)

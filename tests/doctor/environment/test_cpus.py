@@ -32,4 +32,4 @@ def test_a_slurm_job_without_cpus_per_task_is_told_so() -> None:
 
 def test_all_cpus_are_no_finding() -> None:
     found = check_cpus({"affinity": 8, "cgroup quota": 12}, installed=8, slurm={})
-    assert found.fired is False and found.environment
+    assert found.fired is False

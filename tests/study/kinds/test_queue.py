@@ -5,7 +5,7 @@ import pytest
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.kinds import queue
 from imagenet_opt.study.kinds.queue import Drained, Times, drain, queue_sheet, run, scattered_sheet, slowed
 from imagenet_opt.study.kinds.queue_law import simulated_waits
@@ -37,19 +37,19 @@ def test_each_depth_beside_the_law(
 @pytest.mark.slow
 def test_the_queue_is_full_before_the_first_step(overrides: tuple[str, ...], checked: None) -> None:
     """The batches that the DataLoader keeps, and one that the prefetcher's thread holds; however slowly they come."""
-    patient = Patient(composed(overrides))
-    how = slowed(patient.how, 0.6, num_requests=6)
+    testbed = Testbed(composed(overrides))
+    how = slowed(testbed.how, 0.6, num_requests=6)
     assert (how.num_workers, how.reads_in_flight) == (1, 1)
     assert how.added_latency_ms == pytest.approx(100)
-    found = drain(patient, replace(how, prefetch_factor=1), load_seconds=0.6, compute_seconds=0.001, num_steps=6)
+    found = drain(testbed, replace(how, prefetch_factor=1), load_seconds=0.6, compute_seconds=0.001, num_steps=6)
     assert found.num_ready == 1 + 1
     assert len(found.waits) == 6
 
 
 def test_steps_that_need_more_batches_than_there_are_images(overrides: tuple[str, ...], checked: None) -> None:
-    patient = Patient(composed(overrides))
-    how = replace(slowed(patient.how, None, 6), prefetch_factor=1)
-    assert len(drain(patient, how, load_seconds=0.01, compute_seconds=0.0001, num_steps=40).waits) == 40
+    testbed = Testbed(composed(overrides))
+    how = replace(slowed(testbed.how, None, 6), prefetch_factor=1)
+    assert len(drain(testbed, how, load_seconds=0.01, compute_seconds=0.0001, num_steps=40).waits) == 40
 
 
 def test_a_queue_that_hides_for_ever_is_no_study(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:

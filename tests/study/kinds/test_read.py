@@ -10,7 +10,7 @@ from imagenet_opt.measure.storage.page_cache import evict, residency
 from imagenet_opt.measure.storage.parallel_reads import ReadPass
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
-from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.kinds import read as study_read
 from imagenet_opt.study.kinds.read import Files, Setting, in_blocks, read, read_sheet, run, turn, used_up
 from tests.conftest import write_images
@@ -70,18 +70,18 @@ def test_shards_are_read_in_blocks(root: Path, tmp_path: Path, checked: None) ->
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_all_bytes_of_a_pass_are_read_once(overrides: tuple[str, ...], workers: int, checked: None) -> None:
-    patient = Patient(composed(overrides))
-    files = Files(patient.samples, [])
-    order = patient.samples.rows[:48].copy()
+    testbed = Testbed(composed(overrides))
+    files = Files(testbed.samples, [])
+    order = testbed.samples.rows[:48].copy()
     found = read(files, Setting("cold", workers, 4, 8), 48 // (8 * workers))
-    sizes = [Path(patient.samples.index.path(row)).stat().st_size for row in order.tolist()]
+    sizes = [Path(testbed.samples.index.path(row)).stat().st_size for row in order.tolist()]
     assert (found.num_batches, found.num_files, found.num_bytes) == (6, 48, sum(sizes))
 
 
 def test_warm_files_are_never_dropped(overrides: tuple[str, ...], checked: None) -> None:
-    patient = Patient(composed(overrides))
+    testbed = Testbed(composed(overrides))
     setting = Setting("warm", 1, 1, 8)
-    files = Files(patient.samples, [setting])
+    files = Files(testbed.samples, [setting])
     warm = set(files.rows(setting, 200)[0].tolist())
     assert len(warm) == 90 // 4  # and not the same batch again and again
     for _ in range(20):
@@ -90,9 +90,9 @@ def test_warm_files_are_never_dropped(overrides: tuple[str, ...], checked: None)
 
 def test_files_that_cannot_be_read_are_told(tmp_path: Path, checked: None) -> None:
     own = write_images(tmp_path / "images", num_classes=3, per_class=30)
-    patient = Patient(composed((f"data.root={own}", f"data.cache_dir={tmp_path}/cache")))
-    files = Files(patient.samples, [Setting("warm", 2, 4, 8)])
-    images = [Path(patient.samples.index.path(row)) for row in patient.samples.rows.tolist()]
+    testbed = Testbed(composed((f"data.root={own}", f"data.cache_dir={tmp_path}/cache")))
+    files = Files(testbed.samples, [Setting("warm", 2, 4, 8)])
+    images = [Path(testbed.samples.index.path(row)) for row in testbed.samples.rows.tolist()]
     for image in images[:3]:
         image.unlink()
     found = read(files, Setting("cold", 1, 4, 8), 2)
@@ -116,9 +116,9 @@ def test_a_turn_is_as_long_as_the_batches_after_the_first_say(
         return ReadPass(0.375 + num_each / 8, num_each, 8 * num_each, 8000 * num_each)
 
     monkeypatch.setattr(study_read, "read", slow_at_first)
-    patient = Patient(composed(overrides))
+    testbed = Testbed(composed(overrides))
     warm, cold = Setting("warm", 1, 1, 8), Setting("cold", 1, 1, 8)
-    files = Files(patient.samples, [cold])
+    files = Files(testbed.samples, [cold])
     assert turn(files, warm, 16).seconds == 16
     assert nums == [1, 8, 125]
     assert turn(files, warm, 0.1).num_batches == 1

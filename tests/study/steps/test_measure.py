@@ -1,5 +1,6 @@
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,5 +170,6 @@ def test_what_no_experiment_can_hold_is_told_before_hours_of_measuring(
 def test_where_no_experiment_can_be_written_is_told_too(tmp_path: Path, own_conf: Path, checked: None) -> None:
     shutil.rmtree(own_conf / "experiment")
     request = steps_outcome(tmp_path, STEPS, apply=True).request
+    request = replace(request, overrides=(*request.overrides, "experiment=null"))
     with pytest.raises(ConfigError, match="experiment cannot be written"):
         begin(request, Kept(tmp_path))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.errors import ConfigError, OutOfMemory
-from imagenet_opt.probe.testbed import Patient, at_one_size
+from imagenet_opt.probe.testbed import Testbed, at_one_size
 from imagenet_opt.study.steps.worker import LossJob, SpeedJob, losses, speed
 from tests.config.test_build import composed
 from tests.conftest import hold_images
@@ -47,9 +47,10 @@ def test_all_is_measured_at_the_largest_size_of_the_run(
 ) -> None:
     growing = ("+callbacks=resolution_schedule", "callbacks.resolution_schedule.start=32")
     config = composed(tmp_path, *small, *growing, "callbacks.resolution_schedule.end=160")
-    patients = [Patient(config), Patient(config.copy())]
-    assert [patient.how.image_size for patient in patients] == [160, 160]
-    assert "resolution_schedule" not in patients[0].config.callbacks
+    testbeds = [Testbed(config), Testbed(config)]
+    assert [testbed.how.image_size for testbed in testbeds] == [160, 160]
+    assert "resolution_schedule" not in testbeds[0].config.callbacks
+    assert "resolution_schedule" in config.callbacks, "the user's configuration stays as it was"
     assert capsys.readouterr().err.count("images grow to 160 pixels (callbacks.resolution_schedule)") == 1
 
 
@@ -63,5 +64,5 @@ def test_a_run_of_several_processes_is_told_that_one_is_measured(
     small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for _ in range(2):
-        Patient(composed(tmp_path, *small, "trainer.devices=7"))
+        Testbed(composed(tmp_path, *small, "trainer.devices=7"))
     assert capsys.readouterr().err.count("7 processes (trainer.devices): measured with one") == 1

@@ -10,7 +10,7 @@ def check_cpus(limits: Mapping[str, int], *, installed: int, slurm: Mapping[str,
     usable = min(limits.values())
     binding = [name for name, cpus in limits.items() if cpus == usable]
     if usable >= installed:
-        return Finding("cpu_limits", False, f"all {installed} CPUs may be used", environment=True)
+        return Finding("cpu_limits", False, f"all {installed} CPUs may be used")
     others = "".join(f", {name} allows {cpus}" for name, cpus in limits.items() if usable < cpus < installed)
     in_slurm = "SLURM_JOB_ID" in slurm
     return Finding(
@@ -19,7 +19,6 @@ def check_cpus(limits: Mapping[str, int], *, installed: int, slurm: Mapping[str,
         f"this job may use {usable} of {installed} CPUs, because of {' and '.join(binding)}{others}",
         remedy="; ".join(dict.fromkeys(_remedy(name, slurm) for name in binding)),
         commands=tuple(dict.fromkeys(more_cpus(name, installed, in_slurm=in_slurm) for name in binding)),
-        environment=True,
     )
 
 

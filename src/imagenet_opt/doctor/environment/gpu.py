@@ -26,37 +26,36 @@ def check_gpu(state: GpuState | None) -> list[Finding]:
     rules = (gpu_clocks, gpu_others, gpu_link)
     if state is None:
         reason = "no CUDA GPU here, or no NVML to ask about it"
-        return [Finding(rule.__name__, None, reason, environment=True) for rule in rules]
+        return [Finding(rule.__name__, None, reason) for rule in rules]
     return [rule(state) for rule in rules]
 
 
 def gpu_clocks(state: GpuState) -> Finding:
     rule = "gpu_clocks"
     if state.clock_reasons is None:
-        return Finding(rule, None, f"{state.name} does not say what lowers its clocks", environment=True)
+        return Finding(rule, None, f"{state.name} does not say what lowers its clocks")
     bits = [bit for bit in _REASONS if bit & state.clock_reasons]
     if not bits:
         idle = ", while it is idle" if state.clock_reasons & _IDLE else ""
-        return Finding(rule, False, f"nothing lowers the clocks of {state.name}{idle}", environment=True)
+        return Finding(rule, False, f"nothing lowers the clocks of {state.name}{idle}")
     if bits == [_POWER]:
         usual = f"the power limit holds the clocks of {state.name}, as is usual under load"
-        return Finding(rule, False, usual, environment=True)
+        return Finding(rule, False, usual)
     return Finding(
         rule,
         True,
         f"the clocks of {state.name} are lowered by: {', '.join(_REASONS[bit][0] for bit in bits)}",
         remedy="; ".join(dict.fromkeys(_REASONS[bit][1] for bit in bits)),
         commands=tuple(dict.fromkeys(_COMMANDS.get(bit, _LOOK).format(index=state.index) for bit in bits)),
-        environment=True,
     )
 
 
 def gpu_others(state: GpuState) -> Finding:
     rule = "gpu_others"
     if state.others is None:
-        return Finding(rule, None, f"{state.name} does not list its processes", environment=True)
+        return Finding(rule, None, f"{state.name} does not list its processes")
     if not state.others:
-        return Finding(rule, False, f"no other process computes on {state.name}", environment=True)
+        return Finding(rule, False, f"no other process computes on {state.name}")
     names = ", ".join(f"{printable(name)} (pid {pid}, {mib} MiB)" for pid, name, mib in state.others)
     pids = ",".join(str(pid) for pid, *_ in state.others)
     return Finding(
@@ -65,25 +64,23 @@ def gpu_others(state: GpuState) -> Finding:
         f"others compute on {state.name}: {names}",
         remedy="end them, or take another GPU by CUDA_VISIBLE_DEVICES",
         commands=(f"ps -o pid,user,etime,args -p {pids}", "nvidia-smi --query-gpu=index,utilization.gpu --format=csv"),
-        environment=True,
     )
 
 
 def gpu_link(state: GpuState) -> Finding:
     rule = "gpu_link"
     if state.link is None or state.most_link is None:
-        return Finding(rule, None, f"{state.name} does not tell its PCIe link", environment=True)
+        return Finding(rule, None, f"{state.name} does not tell its PCIe link")
     (generation, lanes), (most_generation, most_lanes) = state.link, state.most_link
     evidence = f"PCIe {generation} x{lanes}, at most {most_generation} x{most_lanes}"
     idle = bool((state.clock_reasons or 0) & _IDLE)
     if lanes == most_lanes and (generation == most_generation or idle):
         saved = " (a lower generation saves power while idle)" if generation < most_generation else ""
-        return Finding(rule, False, evidence + saved, environment=True)
+        return Finding(rule, False, evidence + saved)
     return Finding(
         rule,
         True,
         evidence,
         remedy="another slot or riser, the slot's lanes and generation in the BIOS; a virtual machine may show less",
         commands=(f"nvidia-smi -i {state.index} --query-gpu={LINK} --format=csv",),
-        environment=True,
     )

@@ -24,11 +24,9 @@ Lustre Operations Manual, Client I/O RPC Stream Tunables and Tuning File Readahe
 def check_limits(limits: Mapping[str, float] | None, kind: str, *, num_cpus: int) -> Finding:
     """The least of each limit. Fires below Lustre's own defaults, and below AWS's advice where that holds."""
     if kind != "lustre":
-        return Finding("lustre_limits", None, f"the data is not on Lustre but on {kind}", environment=True)
+        return Finding("lustre_limits", None, f"the data is not on Lustre but on {kind}")
     if not limits:
-        return Finding(
-            "lustre_limits", None, "the Lustre client's limits cannot be read; try as root", environment=True
-        )
+        return Finding("lustre_limits", None, "the Lustre client's limits cannot be read; try as root")
     least: dict[str, float] = defaultdict(lambda: float("inf"))
     for name, value in limits.items():
         subsystem, *_, parameter = name.split(".")
@@ -37,7 +35,7 @@ def check_limits(limits: Mapping[str, float] | None, kind: str, *, num_cpus: int
     low = {name: want for name, want in expected.items() if least.get(name, want) < want}
     evidence = ", ".join(f"{name}={value:g}" for name, value in least.items())
     if not low:
-        return Finding("lustre_limits", False, evidence, environment=True)
+        return Finding("lustre_limits", False, evidence)
     return Finding(
         "lustre_limits",
         True,
@@ -45,18 +43,15 @@ def check_limits(limits: Mapping[str, float] | None, kind: str, *, num_cpus: int
         + (f", advised for more than {_MANY_CPUS} CPUs" if set(low) & set(_BETTER) and num_cpus > _MANY_CPUS else ""),
         remedy="let an administrator raise them on this machine; they do not survive a reboot",
         commands=tuple(f"sudo lctl set_param {name}={want}" for name, want in low.items()),
-        environment=True,
     )
 
 
 def check_released(states: Mapping[str, int] | None, data: DataPlace, kind: str) -> Finding:
     """kind: of file system; only on Lustre is there a state to be had."""
     if kind != "lustre":
-        return Finding("released_files", None, f"only Lustre tells of archived files; this is {kind}", environment=True)
+        return Finding("released_files", None, f"only Lustre tells of archived files; this is {kind}")
     if not states:
-        return Finding(
-            "released_files", None, "none of the files looked at has a state that can be read", environment=True
-        )
+        return Finding("released_files", None, "none of the files looked at has a state that can be read")
     count = Counter("lost" if bits & _LOST else "released" if bits & RELEASED else "there" for bits in states.values())
     evidence = (
         f"{count['released']} of {len(states)} files looked at ({count['released'] / len(states):.0%}) are released"
@@ -64,12 +59,11 @@ def check_released(states: Mapping[str, int] | None, data: DataPlace, kind: str)
     if count["lost"]:
         evidence += f", {count['lost']} more are lost in the archive"
     if not count["released"]:
-        return Finding("released_files", bool(count["lost"]), evidence, environment=True)
+        return Finding("released_files", bool(count["lost"]), evidence)
     return Finding(
         "released_files",
         True,
         f"{evidence}: their content is in the archive behind the mount and comes at the first touch",
         remedy="fetch all files before training, many at a time",
         commands=(data.hydrate(),),
-        environment=True,
     )

@@ -48,7 +48,7 @@ def _check_room(
         f"{of_what}"
     )
     if need <= _SHARE * free:
-        return Finding(rule, False, evidence, environment=True)
+        return Finding(rule, False, evidence)
     gib = int(need / _SHARE / GIB) + 1
     return Finding(
         rule,
@@ -57,7 +57,6 @@ def _check_room(
         remedy=remedy,
         overrides=(f"data.num_workers={setup.fitted_workers}", f"data.prefetch_factor={setup.fitted_prefetch}"),
         commands=tuple(command.format(gib=gib) for command in commands),
-        environment=True,
     )
 
 
@@ -72,7 +71,7 @@ def check_page_cache(setup: Setup, *, available: int) -> Finding:
     share = min(1.0, room / max(1, setup.data_bytes))
     sizes = f"{setup.data_bytes / GIB:.1f} GiB of training data, {room / GIB:.1f} GiB of memory to keep it in"
     if share == 1:
-        return Finding("page_cache", False, f"{sizes}: all of it stays in memory after one epoch", environment=True)
+        return Finding("page_cache", False, f"{sizes}: all of it stays in memory after one epoch")
     return Finding(
         "page_cache",
         True,
@@ -80,5 +79,4 @@ def check_page_cache(setup: Setup, *, available: int) -> Finding:
         remedy="pack smaller images (about a sixth of ImageNet's size), onto a local disk where there is one; or take "
         "a machine with more memory",
         commands=(setup.data.pack("max_side=256"),),
-        environment=True,
     )

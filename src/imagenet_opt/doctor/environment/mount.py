@@ -41,7 +41,7 @@ def check_mount(mount: Mount | None, data: DataPlace, *, model: str = "") -> Fin
     model: of the disk, as it calls itself.
     """
     if mount is None:
-        return Finding("slow_mount", None, "no mount holds the data's folder", environment=True)
+        return Finding("slow_mount", None, "no mount holds the data's folder")
     kind = _kind(mount)
     where = printable(f"the data is on {mount.mountpoint} ({mount.kind}, {mount.device})")
     evidence = f"{where}: {_MEANINGS[kind]}"
@@ -50,7 +50,7 @@ def check_mount(mount: Mount | None, data: DataPlace, *, model: str = "") -> Fin
     elif model:
         evidence += f", {printable(model)}"
     if kind != _OBJECTS:
-        return Finding("slow_mount", False, evidence, environment=True)
+        return Finding("slow_mount", False, evidence)
     return Finding(
         "slow_mount",
         True,
@@ -59,7 +59,6 @@ def check_mount(mount: Mount | None, data: DataPlace, *, model: str = "") -> Fin
         if data.packed
         else "pack the data onto a local disk, or copy it there; shards are read in long stretches",
         commands=(data.pack(),),
-        environment=True,
     )
 
 
@@ -71,11 +70,11 @@ def _kind(mount: Mount) -> str:
 def check_options(mount: Mount | None) -> Finding:
     """Options of the mount that make reading slower. Source: nfs(5), mount(8)."""
     if mount is None:
-        return Finding("mount_options", None, "no mount holds the data's folder", environment=True)
+        return Finding("mount_options", None, "no mount holds the data's folder")
     faults = _nfs_faults(mount.options) if mount.kind.startswith("nfs") else _other_faults(mount)
     if not faults:
         seen = ",".join(option for option in mount.options if "=" not in option)
-        return Finding("mount_options", False, f"nothing slow in {seen} and the rest", environment=True)
+        return Finding("mount_options", False, f"nothing slow in {seen} and the rest")
     better, point = ",".join(option for _, option in faults), shlex.quote(printable(mount.mountpoint))
     # An NFS mount takes but a few options by remounting, nfs(5).
     anew = f"sudo umount {point} && sudo mount -t {mount.kind} -o {better} SERVER:/PATH {point}"
@@ -86,7 +85,6 @@ def check_options(mount: Mount | None) -> Finding:
         remedy="mount it with better options"
         + ("; nconnect where the server takes it, which not all do" if "nconnect" in better else ""),
         commands=(anew if mount.kind.startswith("nfs") else f"sudo mount -o remount,{better} {point}",),
-        environment=True,
     )
 
 

@@ -117,12 +117,11 @@ def check_swapping(found: Occupancy) -> Finding:
     rate = found.swapped_mb / found.seconds
     evidence = f"{found.swapped_mb:.1f} MB were swapped in {found.seconds:.1f} s"
     if rate <= _MUCH_MB_PER_SECOND:
-        return Finding("swapping", False, evidence, environment=True)
+        return Finding("swapping", False, evidence)
     return Finding(
         "swapping",
         True,
         f"{evidence}: memory is too small for all that runs",
         remedy="fewer workers or fewer batches ahead, or end what else takes memory",
         overrides=("data.prefetch_factor=1",),
-        environment=True,
     )

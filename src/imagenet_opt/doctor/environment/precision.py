@@ -19,18 +19,18 @@ def check_precision(
     """
     rule = "float32_convolutions"
     if capability is None:
-        return Finding(rule, None, "no CUDA GPU here", environment=True)
+        return Finding(rule, None, "no CUDA GPU here")
     total = sum(count for name, count in dtypes.items() if name.startswith("convolution "))
     if not total:
-        return Finding(rule, None, "no convolution was seen in the step; a compiled one hides them", environment=True)
+        return Finding(rule, None, "no convolution was seen in the step; a compiled one hides them")
     slow = dtypes.get("convolution float32", 0)
     seen = ", ".join(f"{count} {name}" for name, count in sorted(dtypes.items()))
     evidence = f"in one step, trainer.precision={precision}: {seen}"
     if not slow:
-        return Finding(rule, False, evidence, environment=True)
+        return Finding(rule, False, evidence)
     ampere = capability >= _TF32_CAPABILITY
     if ampere and conv_tf32:
-        return Finding(rule, False, f"{evidence}; float32 convolutions run in TF32", environment=True)
+        return Finding(rule, False, f"{evidence}; float32 convolutions run in TF32")
     return Finding(
         rule,
         True,
@@ -40,5 +40,4 @@ def check_precision(
         ),
         remedy="compute in 16 bits" + (", or in TF32" if ampere else ""),
         overrides=("trainer.precision=mixed", *(("callbacks.acceleration.tf32=true",) if ampere else ())),
-        environment=True,
     )

@@ -13,11 +13,9 @@ def check_multiples(setup: Setup) -> Finding:
     """Batch size, channels and number of classes."""
     rule = "tensor_core_multiples"
     if setup.cuda_index is None:
-        return Finding(rule, None, "no CUDA GPU here", environment=True)
+        return Finding(rule, None, "no CUDA GPU here")
     if setup.precision.startswith("64"):
-        return Finding(
-            rule, None, f"tensor cores are not used in trainer.precision={setup.precision}", environment=True
-        )
+        return Finding(rule, None, f"tensor cores are not used in trainer.precision={setup.precision}")
     value_bytes = 4 if setup.precision.startswith("32") else 2
     multiple, preferred = _BYTES // value_bytes, _PREFERRED_BYTES // value_bytes
     keys = (("data.batch_size", (setup.batch_size,)), ("classes", (setup.num_classes,)), ("channels", setup.widths))
@@ -25,7 +23,7 @@ def check_multiples(setup: Setup) -> Finding:
     if not off:
         better = sorted({n for _, sizes in keys for n in sizes if n % preferred})
         rest = f"; not of {preferred}, which an A100 likes better: {', '.join(map(str, better))}" if better else ""
-        return Finding(rule, False, f"all sizes are multiples of {multiple}{rest}", environment=True)
+        return Finding(rule, False, f"all sizes are multiples of {multiple}{rest}")
     size = setup.batch_size
     return Finding(
         rule,
@@ -33,7 +31,6 @@ def check_multiples(setup: Setup) -> Finding:
         f"no multiples of {multiple}, which tensor cores want in trainer.precision={setup.precision}: {', '.join(off)}",
         remedy="round the batch size, and the network's channels where they are yours to choose",
         overrides=(f"data.batch_size={-(-size // multiple) * multiple}",) if size % multiple else (),
-        environment=True,
     )
 
 
@@ -44,14 +41,13 @@ def check_channels_last(setup: Setup) -> Finding:
     """
     rule = "channels_last"
     if setup.cuda_index is None:
-        return Finding(rule, None, "no CUDA GPU here", environment=True)
+        return Finding(rule, None, "no CUDA GPU here")
     if setup.channels_last or setup.precision.startswith("64"):
-        return Finding(rule, False, "images and weights are channels_last, or need not be", environment=True)
+        return Finding(rule, False, "images and weights are channels_last, or need not be")
     return Finding(
         rule,
         True,
         "images and weights are in NCHW order, which tensor cores do not take: each convolution turns them",
         remedy="keep them channels_last",
         overrides=("callbacks.acceleration.channels_last=true",),
-        environment=True,
     )

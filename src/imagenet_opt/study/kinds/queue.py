@@ -19,7 +19,7 @@ from imagenet_opt.display.progress import announced
 from imagenet_opt.display.table import Cell, Column, Plot, Series, Sheet, interval, series
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
 from imagenet_opt.measure.stats.intervals import median_interval
-from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.kinds.queue_law import first_wait, hidden_steps, idle_share, mean_step_seconds, simulated_waits
 from imagenet_opt.study.request import Request, checked_options
 from imagenet_opt.study.turns import KeptTurns, rounds_of
@@ -192,17 +192,17 @@ class Options(BaseModel):
 def run(request: Request) -> list[Sheet]:
     """Raises ImagenetOptError."""
     options = checked_options(Options, request)
-    patient = Patient(composed(request.overrides))
-    num_requests = len(patient.samples.store.groups(patient.samples.rows[: patient.how.batch_size]))
-    how = slowed(patient.how, options.load_seconds, num_requests)
+    testbed = Testbed(composed(request.overrides))
+    num_requests = len(testbed.samples.store.groups(testbed.samples.rows[: testbed.how.batch_size]))
+    how = slowed(testbed.how, options.load_seconds, num_requests)
     with announced(1) as announce:
         announce("the loader alone")
         kept = KeptTurns(request, tuple[float, float])  # the turns hold only beside what it gave
-        load_seconds, decode_seconds = kept.take("the loader alone", partial(alone, patient, how))
+        load_seconds, decode_seconds = kept.take("the loader alone", partial(alone, testbed, how))
     compute_seconds = load_seconds / options.load_over_compute
     turns = {
         str(depth): partial(
-            drain, patient, replace(how, prefetch_factor=depth), load_seconds, compute_seconds, options.num_steps
+            drain, testbed, replace(how, prefetch_factor=depth), load_seconds, compute_seconds, options.num_steps
         )
         for depth in options.prefetch_factors
     }
@@ -221,21 +221,21 @@ def slowed(how: Loading, load_seconds: float | None, num_requests: int) -> Loadi
     return one if load_seconds is None else replace(one, added_latency_ms=1000 * load_seconds / num_requests)
 
 
-def alone(patient: Patient, how: Loading) -> tuple[float, float]:
+def alone(testbed: Testbed, how: Loading) -> tuple[float, float]:
     """Seconds for a batch, of a loader whose batches are taken at once; and of its worker to decode one."""
-    with _batches(patient, replace(how, prefetch_factor=1), _STARTING + 1) as (loader, batches):
+    with _batches(testbed, replace(how, prefetch_factor=1), _STARTING + 1) as (loader, batches):
         for _ in range(_STARTING):
             next(batches)
         return _seconds_each(batches), loader.drain()["loader/decode_seconds"]
 
 
-def drain(patient: Patient, how: Loading, load_seconds: float, compute_seconds: float, num_steps: int) -> Drained:
+def drain(testbed: Testbed, how: Loading, load_seconds: float, compute_seconds: float, num_steps: int) -> Drained:
     """Fill the queue, let a simulated device take its batches, and then take some at once.
 
     load_seconds: that the loader takes for a batch when it is alone.
     """
     timeline = DeviceTimeline()
-    with _batches(patient, how, 1 + num_steps + int(how.prefetch_factor)) as (loader, batches):
+    with _batches(testbed, how, 1 + num_steps + int(how.prefetch_factor)) as (loader, batches):
         next(batches)  # starts the worker
         num_ready = _filled(loader, _STILL * max(_STILL_SECONDS, load_seconds))
         for _ in range(num_steps):
@@ -249,10 +249,10 @@ def drain(patient: Patient, how: Loading, load_seconds: float, compute_seconds: 
 
 
 @contextmanager
-def _batches(patient: Patient, how: Loading, num: int) -> Iterator[tuple[DevicePrefetcher, Iterator[object]]]:
+def _batches(testbed: Testbed, how: Loading, num: int) -> Iterator[tuple[DevicePrefetcher, Iterator[object]]]:
     """A loader, and its batches as they come from the worker: `num`, those held ready then, and those timed."""
     num_batches = num + _HELD + _TIMED
-    loader = train_loader(patient.samples.listed(patient.samples.rows, num_batches * how.batch_size), how, patient.seat)
+    loader = train_loader(testbed.samples.listed(testbed.samples.rows, num_batches * how.batch_size), how, testbed.seat)
     loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]
     batches = iter(loader)
     try:

@@ -20,7 +20,7 @@ from imagenet_opt.measure.stats.block_ratios import measured_ratios
 from imagenet_opt.measure.stats.intervals import Estimate, median_interval, verdict
 from imagenet_opt.measure.storage.parallel_reads import BatchRead, ReadPass, checked, read_shares, timed
 from imagenet_opt.probe.samples import Rows, Samples
-from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.request import Request, checked_options
 from imagenet_opt.study.turns import rounds_of
 
@@ -197,9 +197,9 @@ class Files:
 def run(request: Request) -> list[Sheet]:
     """Raises ImagenetOptError."""
     options = checked_options(Options, request)
-    patient = Patient(composed(request.overrides))
-    samples, settings = patient.samples, options.settings
-    if patient.how.shuffle == "block":
+    testbed = Testbed(composed(request.overrides))
+    samples, settings = testbed.samples, options.settings
+    if testbed.how.shuffle == "block":
         samples.rows = in_blocks(len(samples.index), block_size_for(min(options.batch_size)))
     files = Files(samples, settings)
     for setting in settings:
@@ -210,14 +210,14 @@ def run(request: Request) -> list[Sheet]:
     turns = {str(setting): partial(turn, files, setting, request.seconds) for setting in settings}
     rounds = rounds_of(turns, request, ReadPass)
     found = {setting: rounds.results[str(setting)] for setting in settings if str(setting) not in rounds.failures}
-    sheet = read_sheet(found, _title(patient))
+    sheet = read_sheet(found, _title(testbed))
     return [replace(sheet, notes=(*rounds.reasons, *used_up(files, found, request.seconds), *sheet.notes))]
 
 
-def _title(patient: Patient) -> str:
-    index = patient.samples.index
+def _title(testbed: Testbed) -> str:
+    index = testbed.samples.index
     kind = f"packed (shards: {len(index.shards)})," if isinstance(index, ShardIndex) else "a folder,"
-    return f"{kind} {len(index):,} images, data.shuffle={patient.how.shuffle}"
+    return f"{kind} {len(index):,} images, data.shuffle={testbed.how.shuffle}"
 
 
 def used_up(files: Files, found: Mapping[Setting, Sequence[ReadPass]], seconds: float) -> Iterator[str]:

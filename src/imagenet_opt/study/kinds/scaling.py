@@ -21,7 +21,7 @@ from imagenet_opt.measure.stats import physics
 from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
 from imagenet_opt.measure.stats.intervals import CONFIDENCE, median_interval
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
-from imagenet_opt.probe.fit_timer import images_ahead, num_ready
+from imagenet_opt.probe.fit.stock import images_ahead, num_ready
 from imagenet_opt.probe.isolated import call_apart, limit
 from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
 from imagenet_opt.probe.samples import listed

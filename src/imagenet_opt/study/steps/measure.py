@@ -14,7 +14,7 @@ from imagenet_opt.display.table import Sheet
 from imagenet_opt.errors import ConfigError, printable
 from imagenet_opt.measure.stats.rounds import TurnFailed, interleave
 from imagenet_opt.measure.storage.page_cache import MOSTLY
-from imagenet_opt.probe.testbed import Patient
+from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.request import Request, checked_options
 from imagenet_opt.study.result_cache import Kept
 from imagenet_opt.study.steps.apply import keep_winners
@@ -67,14 +67,14 @@ def begin(request: Request, kept: Kept) -> Outcome:
     if request.apply:
         check_writable_experiments()
         _check_representable(file)
-    patient = Patient(composed((*request.overrides, *file.below)))
-    mixed = precision_of("mixed", patient.device)
-    has_gpu = patient.device.type == "cuda"
-    plan = Plan(file, request.overrides, batch_size=patient.how.batch_size, has_gpu=has_gpu, mixed=mixed)
+    testbed = Testbed(composed((*request.overrides, *file.below)))
+    mixed = precision_of("mixed", testbed.device)
+    has_gpu = testbed.device.type == "cuda"
+    plan = Plan(file, request.overrides, batch_size=testbed.how.batch_size, has_gpu=has_gpu, mixed=mixed)
     check_rows(plan)  # mistakes first
     _tell_replaced(plan, request)
-    storage = Storage(str(patient.samples.index.folder))
-    cold = kept.take(storage, 0, lambda: (patient.samples.residency().share or 0.0) < MOSTLY)
+    storage = Storage(str(testbed.samples.index.folder))
+    cold = kept.take(storage, 0, lambda: (testbed.samples.residency().share or 0.0) < MOSTLY)
     return Outcome(plan, request, cold=bool(cold))
 
 

@@ -54,28 +54,28 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
     from imagenet_opt.config.compose import composed
     from imagenet_opt.measure.telemetry.peak_memory import peak_gib
     from imagenet_opt.probe.memory import named_out_of_memory
-    from imagenet_opt.probe.testbed import Patient
-    from imagenet_opt.probe.throughput import Span, watched_ceiling
+    from imagenet_opt.probe.testbed import Testbed
+    from imagenet_opt.probe.throughput import Span, fit_ceiling
     from imagenet_opt.training.quiet import quiet
 
     quiet()
     config = composed((*job.overrides, STOPS))
     seed_everything(config.seed, verbose=False)
-    patient = Patient(config, compared=True)
-    patient.samples.warm(job.seconds)
-    with named_out_of_memory(config):
-        alone = patient.compute(Span(job.seconds), beside=False)
-        full, whole = patient.full_run(job.seconds, cold=job.cold)
-    compute = watched_ceiling(alone).images_per_second
+    testbed = Testbed(config, compared=True)
+    testbed.samples.warm(job.seconds)
+    with named_out_of_memory(testbed.config):
+        alone = testbed.compute(Span(job.seconds), beside=False)
+        full, whole = testbed.full_run(job.seconds, cold=job.cold)
+    compute = fit_ceiling(alone).images_per_second
     return {
         "compute": compute,
         "full": whole,
-        "busy": min(1.0, (alone.kernel_seconds or full.device_seconds) * whole / patient.how.batch_size),
-        "memory_gib": peak_gib(patient.device),
+        "busy": min(1.0, (alone.kernel_seconds or full.device_seconds) * whole / testbed.how.batch_size),
+        "memory_gib": peak_gib(testbed.device),
         "compile_seconds": alone.compile_seconds,
-        "step_seconds": patient.how.batch_size / compute,
-        "kernel_seconds": (alone.kernel_seconds or 0.0) if patient.device.type == "cuda" else None,
-        "batch_size": float(patient.how.batch_size),
+        "step_seconds": testbed.how.batch_size / compute,
+        "kernel_seconds": (alone.kernel_seconds or 0.0) if testbed.device.type == "cuda" else None,
+        "batch_size": float(testbed.how.batch_size),
         "steady": float(full.steady),
     }
 

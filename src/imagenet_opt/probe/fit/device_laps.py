@@ -1,0 +1,61 @@
+"""When the steps of a fit end, and how long the device computes in them."""
+
+from typing import Any
+
+import torch
+
+from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
+from imagenet_opt.run.hook_timer import STEP, ActionClock
+
+
+class DeviceLaps:
+    """On a GPU by the GPU's clock, as the host launches steps ahead of it; else by the host's.
+
+    simulated: the callback of a simulated device, whose timeline counts the seconds, or None.
+    """
+
+    def __init__(self, clock: ActionClock, simulated: Any, *, on_gpu: bool) -> None:
+        self._clock, self._simulated = clock, simulated
+        self._busy_clock = CudaClock() if on_gpu else None
+        self._step_clock = CudaClock() if on_gpu else None
+        self._busy_seconds = 0.0
+
+    def start_step(self, *, waits: bool) -> None:
+        """waits: for the GPU to end what was launched before."""
+        if self._busy_clock is not None:
+            if waits:
+                torch.cuda.synchronize()
+            self._busy_clock.start()
+
+    def stop_step(self) -> None:
+        if self._busy_clock is not None:
+            self._busy_clock.stop()
+
+    def begin(self) -> None:
+        """The next lap begins now, and no earlier one counts."""
+        if self._step_clock is not None:
+            self._step_clock = CudaClock()
+            self._step_clock.lap()
+
+    def note_lap(self, stamps: list[float], now: float) -> None:
+        """Append the end of this step; of a GPU's steps, the ends of those that it has finished by now."""
+        if self._step_clock is None:
+            stamps.append(now)
+        else:
+            self._step_clock.lap()
+            self.note_finished(stamps)
+
+    def note_finished(self, stamps: list[float]) -> None:
+        if self._step_clock is not None:
+            for seconds in self._step_clock.finished_seconds():
+                stamps.append(stamps[-1] + seconds)
+
+    def busy_seconds(self) -> float:
+        """Seconds that the device has computed so far; waits for a GPU. Without a device, what the host computed."""
+        if self._simulated is not None:
+            return float(self._simulated.timeline.busy_seconds)
+        if self._busy_clock is not None:
+            torch.cuda.synchronize()
+            self._busy_seconds += sum(self._busy_clock.finished_seconds())
+            return self._busy_seconds
+        return self._clock.seconds[STEP]

@@ -1,0 +1,32 @@
+"""How long kernels run in a step, by the profiler: CUDA events also count the gaps between kernels."""
+
+import torch
+
+from imagenet_opt.measure.telemetry.torch_profile import kernel_seconds
+
+_NUM_STEPS = 5
+
+
+class KernelProfile:
+    """Profiles the steps between the first call of `step` and the last."""
+
+    def __init__(self) -> None:
+        self._profiler: torch.profiler.profile | None = None
+        self._num_steps = 0
+
+    def step(self) -> bool:
+        """Called at the end of each step; True once enough steps are profiled."""
+        if self._profiler is None:
+            self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            self._profiler.start()
+        else:
+            self._num_steps += 1
+        return self._num_steps >= _NUM_STEPS
+
+    def stop(self) -> float | None:
+        """Seconds of a step that kernels ran; None where no step was profiled or no kernel was seen."""
+        if self._profiler is None:
+            return None
+        torch.cuda.synchronize()
+        self._profiler.stop()
+        return (kernel_seconds(self._profiler, num_steps=self._num_steps) or None) if self._num_steps else None

@@ -1,0 +1,53 @@
+"""Where the host waits for the device in ordinary steps."""
+
+from collections import Counter
+from typing import Any
+
+from imagenet_opt.measure.telemetry.host_syncs import HostWaits
+from imagenet_opt.run.hook_timer import FETCH, ActionClock
+
+
+class StepWaits:
+    """places: waits by "operation at file:line". num_ordinary: steps in which they were counted.
+
+    simulated: the callback of a simulated device, which counts by itself, or None. sees_gpu: count those of a GPU, from
+    the end of one fetch to the begin of the next. is_ordinary: whether the step that has just ended read no metrics, as
+    logging steps do.
+    """
+
+    def __init__(self, clock: ActionClock, simulated: Any, *, sees_gpu: bool) -> None:
+        self.places: Counter[str] = Counter()
+        self.num_ordinary = 0
+        self.is_ordinary = False
+        self._simulated = simulated
+        self._waits = HostWaits() if sees_gpu else None
+        self._is_counting = False
+        self._before: Counter[str] = Counter()
+        if sees_gpu:
+            clock.started.append(self._fetch_begins)
+            clock.stopped.append(self._fetch_ends)
+
+    def note(self) -> None:
+        """Called when a step begins: adds the waits since the last step began, if that was ordinary."""
+        waits = self._waits if self._simulated is None else self._simulated.waits
+        if waits is None:
+            return
+        places = Counter({f"{wait.operation} at {wait.place}": num for wait, num in waits.found.items()})
+        if self.is_ordinary:
+            self.places += places - self._before
+            self.num_ordinary += 1
+        self._before, self.is_ordinary = places, False
+
+    def stop(self) -> None:
+        if self._is_counting and self._waits is not None:
+            self._is_counting = False
+            self._waits.__exit__(None, None, None)
+
+    def _fetch_begins(self, action: str) -> None:
+        if action == FETCH:
+            self.stop()
+
+    def _fetch_ends(self, action: str, began: float, ended: float) -> None:
+        if action == FETCH and self._waits is not None:
+            self._is_counting = True
+            self._waits.__enter__()

@@ -1,0 +1,71 @@
+"""Batches that a loader has made ahead: steps that are served from them tell nothing about the loader's rate."""
+
+from typing import Any
+
+from imagenet_opt.data.batch import Batch
+from imagenet_opt.measure.stats.rate import LEAST_ROUNDS
+
+_MOST_TAKEN = 0.05
+"""Of the timed batches, that may have been made before: the rate is so much too high at most. Our choice."""
+
+
+class Stock:
+    """What the loader had made ahead when a measurement began, and what its workers made meanwhile.
+
+    multiple: batches that arrive together, one per worker. num_at_begin: batches that were ready then.
+    """
+
+    def __init__(self, loader: Any, multiple: int) -> None:
+        self.loader, self.multiple = loader, multiple
+        self.num_at_begin = num_ready(loader)
+        self._making: list[float] = []
+        self._most_images = 0
+
+    def note(self, batch: Any) -> None:
+        """A batch of the measurement."""
+        self._most_images = max(self._most_images, len(batch))
+        if (making := getattr(batch, "making", None)) is not None:
+            self._making.append(making.decode_seconds / len(batch))
+
+    def lasts(self, num_steps: int) -> bool:
+        """Whether next to nothing was taken from it; one batch may be half made."""
+        return self._num_taken <= max(1, _MOST_TAKEN * num_steps)
+
+    def is_shrinking(self, num_steps: int) -> bool:
+        """Whether the steps took more than a few batches from it."""
+        return self._num_taken > max(self.multiple, _MOST_TAKEN * num_steps)
+
+    def is_enough(self, num_steps: int) -> bool:
+        """Whether the steps tell a rate. Of a loader that keeps up there is always a batch of each worker ready."""
+        is_kept_up = min(self.num_at_begin, num_ready(self.loader)) >= self.multiple
+        return is_kept_up or num_steps >= LEAST_ROUNDS * self.multiple or not hasattr(self.loader, "num_ready")
+
+    def making(self) -> tuple[float, float, float] | None:
+        """Workers, seconds of one of them for an image, and images that may have been made before the measurement;
+        None where batches do not come from workers."""
+        workers: Any = getattr(self.loader, "loader", None)
+        if workers is None or not self._making:
+            return None
+        num_workers = float(max(1, workers.num_workers))
+        images_before = (self.num_at_begin + 2 * num_workers) * self._most_images
+        return num_workers, sum(self._making) / len(self._making), images_before
+
+    @property
+    def _num_taken(self) -> int:
+        return self.num_at_begin - num_ready(self.loader)
+
+
+def num_ready(loader: Any) -> int:
+    """Batches that are made and not yet asked for; 0 of a loader that makes none ahead."""
+    return int(getattr(loader, "num_ready", 0))
+
+
+def images_ahead(batch: Batch, loader: Any) -> int:
+    """Images that may be on their way when one is delivered: in batches made ahead, and in files read ahead. Of slow
+    storage these come in bursts, which a measurement must outlast."""
+    workers: Any = getattr(loader, "loader", None)
+    if workers is None:
+        return 0
+    num_workers = max(1, workers.num_workers)
+    ahead: int = (workers.prefetch_factor or 0) * len(batch) + 2 * batch.making.reads_in_flight
+    return int(num_workers * ahead)

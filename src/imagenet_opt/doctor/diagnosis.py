@@ -31,7 +31,7 @@ class Finding:
     fired: None where it could not be looked at, which `evidence` then explains. evidence: a sentence with the numbers.
     remedy: what to do, in words. overrides: the same as overrides of the configuration, as far as that is possible;
     commands: to be typed, by the user or an administrator. gain: predicted images per second over those measured;
-    None where nothing can be predicted. environment: a check of the machine and the configuration, set by the examination.
+    None where nothing can be predicted. environment: a check of machine and configuration, set by the examination.
     """
 
     rule: str

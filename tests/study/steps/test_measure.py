@@ -1,6 +1,5 @@
-import shutil
+import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,9 +166,10 @@ def test_what_no_experiment_can_hold_is_told_before_hours_of_measuring(
         begin(request, Kept(tmp_path))
 
 
-def test_where_no_experiment_can_be_written_is_told_too(tmp_path: Path, own_conf: Path, checked: None) -> None:
-    shutil.rmtree(own_conf / "experiment")
+def test_where_no_experiment_can_be_written_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
+) -> None:
     request = steps_outcome(tmp_path, STEPS, apply=True).request
-    request = replace(request, overrides=(*request.overrides, "experiment=null"))
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "experiment")
     with pytest.raises(ConfigError, match="experiment cannot be written"):
         begin(request, Kept(tmp_path))

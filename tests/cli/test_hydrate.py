@@ -124,14 +124,14 @@ def test_what_is_wrong_with_the_arguments_is_said(argv: list[str], message: str)
 
 
 def test_a_data_set_is_needed_and_a_journal() -> None:
-    with pytest.raises(ConfigError, match=r"data\.root is missing; say data\.root=FOLDER"):
+    with pytest.raises(ConfigError, match=r"data\.root is missing; add data\.root=FOLDER"):
         main(["--in-flight", "3"])
 
 
 def test_a_cache_that_cannot_be_written_is_named(root: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     files = files_of(scan_split(root, "val"))
-    with pytest.raises(ConfigError, match=r"cannot keep a journal in .*; say data\.cache_dir=FOLDER"):
+    with pytest.raises(ConfigError, match=r"cannot keep a journal in .*; add data\.cache_dir=FOLDER"):
         Journal(tmp_path / "file", files)
 
 
@@ -161,7 +161,7 @@ def test_a_stopped_hydration_goes_on(
     _, errors = process.communicate(timeout=60)
     assert process.returncode == status
     if how == signal.SIGINT:
-        assert errors.splitlines()[-1] == "stopped with 1 files left; the same command again goes on with them"
+        assert errors.splitlines()[-1] == "stopped with 1 file left; run the same command again to resume"
     slow.unlink()
     Image.new("RGB", (8, 8)).save(slow)
     capsys.readouterr()

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from omegaconf import OmegaConf
 
 from imagenet_opt.probe.throwaway_run import removed_afterwards, run_folder

@@ -44,7 +44,7 @@ def progress(what: str, unit: str) -> Iterator[Show]:
 def announced(total: int | None, *, budget_seconds: float | None = None) -> Iterator[Callable[[str], None]]:
     """A bar on a terminal, a line for each of `total` measurements elsewhere. It yields what is told the next one.
 
-    total: None where nobody knows yet how many there will be. budget_seconds: shown beside the seconds that have passed.
+    total: None where nobody knows yet how many there will be. budget_seconds: shown beside the seconds so far.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

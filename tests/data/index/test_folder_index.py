@@ -201,7 +201,11 @@ def test_without_a_place_for_the_cache_it_still_opens(tmp_path: Path, caplog: py
     ("files", "error", "words"),
     [
         (["other/a/1.jpg"], DatasetNotFound, ["no train/ under", "data.root", "data.train_folder=."]),
-        (["sample/a/1.jpg"], DatasetNotFound, ["Found sample/ with class folders; did you mean data.root=", "/d/sample "]),
+        (
+            ["sample/a/1.jpg"],
+            DatasetNotFound,
+            ["Found sample/ with class folders; did you mean data.root=", "/d/sample "],
+        ),
         (["in1k/train/a/1.jpg"], DatasetNotFound, ["Found in1k/train/; did you mean data.root=", "/d/in1k?"]),
         (["train/1.jpg"], DatasetNotFound, ["no class folders", "data.root"]),
         (["train/a/1.jpg", "train/b/notes.txt"], EmptyClass, ["train/b", "data.root"]),
@@ -282,7 +286,9 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pyt
 
 def test_the_remedy_fits_where_only_val_is_missing(tmp_path: Path) -> None:
     root = tree(tmp_path / "d", "train/a/1.jpg")
-    with pytest.raises(DatasetNotFound, match=r"no val/ .*Put the validation images there, or .*data\.val_folder=FOLDER"):
+    with pytest.raises(
+        DatasetNotFound, match=r"no val/ .*Put the validation images there, or .*data\.val_folder=FOLDER"
+    ):
         split_folder(root, "val")
     tree(root, "validation/a/1.jpg")
     with pytest.raises(DatasetNotFound, match=r"did you mean data\.val_folder=validation\?"):

@@ -64,7 +64,9 @@ def test_what_no_user_can_end_is_not_named(monkeypatch: pytest.MonkeyPatch) -> N
     def processes(_: list[str]) -> list[SimpleNamespace]:
         infos = {pid: (SimpleNamespace(user=seconds[pid], system=0.0), *named[pid]) for pid in named}
         keys = ("cpu_times", "name", "cmdline", "create_time")
-        return [SimpleNamespace(pid=pid, info=dict(zip(keys, (*info, 0.0), strict=True))) for pid, info in infos.items()]
+        return [
+            SimpleNamespace(pid=pid, info=dict(zip(keys, (*info, 0.0), strict=True))) for pid, info in infos.items()
+        ]
 
     monkeypatch.setattr(psutil, "process_iter", processes)
     found = Neighbours()

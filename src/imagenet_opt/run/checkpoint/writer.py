@@ -56,9 +56,7 @@ class CheckpointWriter:
     def write(self, step: int, snapshot: Snapshot, *, is_best: bool) -> None:
         """Begin to write; waits for the save before."""
         self.wait()
-        self._thread = threading.Thread(
-            target=self._run, args=(step, snapshot, is_best), daemon=True, name=_THREAD
-        )
+        self._thread = threading.Thread(target=self._run, args=(step, snapshot, is_best), daemon=True, name=_THREAD)
         self._thread.start()
 
     def wait(self, seconds: float | None = None) -> None:

@@ -14,10 +14,8 @@ from imagenet_opt.config.overrides import config_folder
 from tests.conftest import composed
 
 FROZEN = Path(__file__).with_name("config_keys.txt")
-CHOSEN = ("data", "model", "optimizer", "schedule", "trainer")
+CHOSEN = ("data", "model", "optimizer", "schedule", "trainer", "experiment", "rehearse")
 """Groups of which one member is chosen instead of another."""
-ADDED = ("experiment", "rehearse")
-"""Groups of which a member is added."""
 COLLECTED = ("logger", "callbacks")
 """Groups of which a list of members is chosen; train.yaml's own list has the keys of most."""
 OWN = ("study",)
@@ -28,7 +26,7 @@ def keys_of_all() -> list[str]:
     """Every key of train.yaml, and with every member of every group the keys that it adds to these or takes away."""
     base = set(_flat(composed("~hydra")))
     lines = sorted(base)
-    for group, member in _members((*CHOSEN, *ADDED, *COLLECTED)):
+    for group, member in _members((*CHOSEN, *COLLECTED)):
         keys = set(_flat(composed("~hydra", _override(group, member))))
         lines += [f"{group}={member}: {key}" for key in sorted(keys - base)]
         if group not in COLLECTED:
@@ -49,7 +47,7 @@ def _members(groups: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 def _override(group: str, member: str) -> str:
     if group in COLLECTED:
         return f"{group}=[{member}]"
-    return f"{'+' if group in ADDED else ''}{group}={member}"
+    return f"{group}={member}"
 
 
 def _flat(node: Any, prefix: str = "") -> Iterator[str]:
@@ -77,7 +75,7 @@ def test_the_keys_are_those_that_are_frozen() -> None:
 
 def test_every_group_is_frozen() -> None:
     groups = {path.name for path in config_folder().iterdir() if path.is_dir()}
-    assert groups - {"hydra"} == {*CHOSEN, *ADDED, *COLLECTED, *OWN}  # hydra's keys are Hydra's own
+    assert groups - {"hydra"} == {*CHOSEN, *COLLECTED, *OWN}  # hydra's keys are Hydra's own
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER, Job
 from imagenet_opt.bench.own_loaders import Ours, _crops
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.plan import Plan, make_plan, measure
-from imagenet_opt.bench.result import Report, as_json, data_facts, print_report
+from imagenet_opt.bench.result import Report, as_json, data_facts, method, print_report
 from imagenet_opt.bench.turn import Turn, check_peer_batch, run_turn, write_packed
 from imagenet_opt.cli.bench import Options, main, parse
 from imagenet_opt.cli.mistakes import report_mistakes
@@ -357,6 +357,13 @@ def test_json_has_every_row_also_those_that_were_not_measured(report: Report) ->
     assert rows[WORKER]["rounds"] == pytest.approx(RATES[WORKER]) and rows[WORKER]["images_per_second"] == 100
     assert rows[WORKER]["stages"]["other_seconds"] == pytest.approx(6 / 100 - 0.01 - 0.04)
     json.dumps(list(rows.values()), allow_nan=False)
+
+
+def test_no_stage_takes_less_than_no_time(report: Report) -> None:
+    overlapping = {"loader/read_seconds": 0.05, "loader/decode_seconds": 0.04, "num_workers": 1.0}
+    report.rounds.results[WORKER] = [Turn(600, 6.0, 0.5, overlapping)]
+    assert report.stages(WORKER)["other_seconds"] == 0.0
+    assert "medians with 95 % intervals from order statistics" in method(report)
 
 
 def test_the_tables_name_what_was_measured_and_what_was_not(report: Report, capsys: pytest.CaptureFixture[str]) -> None:

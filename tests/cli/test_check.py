@@ -172,7 +172,7 @@ def test_tiny_classes_and_imbalance_are_warnings(check: Check, root: Path) -> No
     status, found, said = check()
     assert status == 0 and found["training images"]["level"] == "warning"
     assert found["training images"]["details"] == ["class1: 3 images"]
-    assert "0 errors, 1 warnings" in said
+    assert "0 errors, 1 warning\n" in said
 
 
 def test_names_of_wordnet_are_judged_as_imagenet(check: Check, root: Path) -> None:
@@ -305,3 +305,12 @@ def test_what_is_wrong_with_the_arguments_is_said(argv: list[str], message: str)
 def test_a_checkpoint_that_is_not_there_is_named(root: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFound, match=r"no checkpoint at .*gone\.ckpt \(ckpt\)"):
         main([f"data.root={root}", f"data.cache_dir={tmp_path}/cache", f"ckpt={tmp_path}/gone.ckpt"])
+
+
+def test_the_demo_can_be_looked_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["data=demo", "data.num_train=20", "data.num_val=10", f"data.cache_dir={tmp_path}", "trainer.accelerator=cpu"])
+    said = capsys.readouterr().out
+    assert "the same 10 in both" in said
+    assert re.search(r": 1 image\n", said) and said.endswith("0 errors, 2 warnings\n")
+    with pytest.raises(ConfigError, match=r"data\.root is missing; add data\.root=FOLDER"):
+        main([f"data.cache_dir={tmp_path}"])

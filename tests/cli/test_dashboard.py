@@ -14,5 +14,5 @@ def test_each_chart_has_the_axis_that_its_numbers_come_by(capsys: pytest.Capture
 
 
 def test_a_workspace_needs_an_owner() -> None:
-    with pytest.raises(ConfigError, match="--entity"):
+    with pytest.raises(ConfigError, match="--entity is missing"):
         main([])

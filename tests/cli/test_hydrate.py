@@ -131,7 +131,7 @@ def test_a_data_set_is_needed_and_a_journal() -> None:
 def test_a_cache_that_cannot_be_written_is_named(root: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     files = files_of(scan_split(root, "val"))
-    with pytest.raises(ConfigError, match=r"cannot keep a journal in .*; say data\.cache_dir=FOLDER"):
+    with pytest.raises(ConfigError, match=r"cannot keep a journal in .*; add data\.cache_dir=FOLDER"):
         Journal(tmp_path / "file", files)
 
 
@@ -161,9 +161,8 @@ def test_a_stopped_hydration_goes_on(
     process.send_signal(how)
     assert process.wait(60) == status
     if how == signal.SIGINT:
-        assert (
-            output.read_text().splitlines()[-1] == "stopped with 1 files left; the same command again goes on with them"
-        )
+        last = output.read_text().splitlines()[-1]
+        assert last == "stopped with 1 file left; run the same command again to resume"
     slow.unlink()
     Image.new("RGB", (8, 8)).save(slow)
     capsys.readouterr()

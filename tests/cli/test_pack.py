@@ -153,9 +153,9 @@ def test_help_tells_every_key_with_its_default(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "data.root is missing; say data.root=FOLDER (imagenet-opt pack --help)"),
-        (["data.root=a"], "out is missing; say out=FOLDER"),
-        (["--verify"], "out is missing; say out=FOLDER"),
+        ([], "data.root is missing; add data.root=FOLDER (imagenet-opt pack --help)"),
+        (["data.root=a"], "out is missing; add out=FOLDER"),
+        (["--verify"], "out is missing; add out=FOLDER"),
         (["out=a", "--verfy"], "there is no key --verfy; did you mean --verify?"),
         (["data.root=a", "out=b", "maxside=3"], "there is no key maxside; did you mean max_side=?"),
         (["root=a"], "there is no key root; did you mean data.root=?"),
@@ -261,7 +261,7 @@ def test_ctrl_c_ends_cleanly_and_it_goes_on(piped: Path, whole: dict[str, bytes]
     code, said, err = finish(process)
     os.close(descriptor)
     assert (code, said) == (130, "") and "Traceback" not in err
-    assert err.splitlines()[-1] == "stopped; what is packed is kept, and the same command again goes on"
+    assert err.splitlines()[-1] == "stopped; what is packed is kept; run the same command again to resume"
     assert not list(out.rglob(".*.new")) and not list(out.glob("val/index.json"))
     assert feed(piped, start(*words(piped, out)))[0] == 0
     assert contents(out) == whole
@@ -276,7 +276,10 @@ def test_a_killed_process_is_one_line_and_it_goes_on(piped: Path, whole: dict[st
     code, said, err = finish(process)
     os.close(descriptor)
     assert (code, said) == (2, "") and "Traceback" not in err
-    assert "PackStopped: a process of the pack was killed, as happens when memory runs out; say the same again" in err
+    assert (
+        "PackStopped: a process of the pack was killed, as happens when memory runs out; run the same command again"
+        in err
+    )
     assert feed(piped, start(*words(piped, out)))[0] == 0
     assert contents(out) == whole
 
@@ -307,7 +310,9 @@ def test_a_full_disk_is_one_line_and_it_goes_on_when_there_is_room(tmp_path: Pat
             main([*arguments, f"out={out}"])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    words = rf"cannot write {out}/val/shard-0000\d\.tar: File too large; .* say the same again: it goes on where .*"
+    words = (
+        rf"cannot write {out}/val/shard-0000\d\.tar: File too large; .* run the same command again: it resumes where .*"
+    )
     assert re.fullmatch(words, str(caught.value))
     half = contents(out)
     assert len(shards(half)) > 2 and not any(name.endswith(".new") for name in half)

@@ -162,7 +162,7 @@ def test_every_part_that_is_absent_says_what_makes_it(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text(json.dumps({"throughput/images_per_second": 212.0}))
     page = report(tmp_path)
     assert not page.drawings
-    assert f"no doctor.json: imagenet-opt doctor ... --json {tmp_path}/doctor.json writes it" in page.text
+    assert f"no doctor.json: for a verdict run imagenet-opt doctor ... --json {tmp_path}/doctor.json" in page.text
     assert "no timeline: train.py records one, unless told '~callbacks.timeline'" in page.text
     assert "212" in page.text
     assert "nothing to compare with: add --baseline RUN" in page.text
@@ -203,6 +203,17 @@ def test_a_rehearsed_run_is_simulated_too(tmp_path: Path) -> None:
     assert "mine (simulated)" in page.text and "simulated: a10g" in page.text
 
 
+def test_a_run_without_a_verdict_ends_with_how_to_get_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "mine")
+    (folder / "doctor.json").unlink()
+    report(folder)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "mine"
+    assert any(
+        line.startswith("without a verdict: no doctor.json: for a verdict run imagenet-opt") for line in lines[-4:]
+    )
+
+
 def test_an_hour_of_samples_stays_below_ten_megabytes(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "mine")
     shutil.rmtree(folder / "timeline")
@@ -214,7 +225,7 @@ def test_an_hour_of_samples_stays_below_ten_megabytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "RUN nowhere: there is no such folder or file"),
+        (["nowhere"], "nowhere: there is no such folder or file"),
         ([], "required: RUN"),
         ([".", "--baseline", "nowhere"], "--baseline nowhere: there is no such"),
         ([".", "--price-per-hour", "-1"], "--price-per-hour -1.0 is no price"),

@@ -118,6 +118,15 @@ def test_webdataset_decodes_images_and_labels(images_root: Path, tmp_path: Path)
                 assert np.array_equal(image, expected.convert("RGB"))
 
 
+def test_train_and_val_in_one_folder_is_a_warning(
+    images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pack(images_root, tmp_path / "apart", SMALL)
+    assert not caplog.records
+    pack(images_root, tmp_path / "out", SMALL, val_folder="train")
+    assert "train and val are the same folder" in caplog.text
+
+
 def test_odd_names_and_links_come_through(tmp_path: Path) -> None:
     odd = (
         "a.b/x.y.JPEG a.b/x_y.JPEG a.b/same.jpg a.b/same.png|a.b/two  words.JPEG|a.b/.hidden.jpg|a.b/deep.er/1.JPEG|"

@@ -12,7 +12,14 @@ from imagenet_opt.tune.batch import Batch
 from imagenet_opt.tune.coordinate_search import Climb
 from imagenet_opt.tune.device_turns import Turns
 from imagenet_opt.tune.loader import Loader, LoaderSetting
-from imagenet_opt.tune.outputs import _contest_sheet, _loader_sheet, conclusion, write_experiment, write_json
+from imagenet_opt.tune.outputs import (
+    _contest_sheet,
+    _loader_sheet,
+    conclusion,
+    print_tuning,
+    write_experiment,
+    write_json,
+)
 from imagenet_opt.tune.successive_halving import Contest
 from imagenet_opt.tune.tuner import Tuning
 
@@ -60,10 +67,14 @@ def test_what_there_was_no_time_for_is_the_conclusion(capsys: pytest.CaptureFixt
         "4 of 4 settings of the device were not tried, for lack of time: raise --budget (45s); "
         "until then what is configured stays"
     ]
+    print_tuning(found, [])
+    assert capsys.readouterr().out.startswith("nothing was tuned: 45 s is too short; use --budget 10m\n")
     write_experiment(found, [], "imagenet-opt tune", ())
     assert capsys.readouterr().err == "no experiment is written\n"
     formats.turns |= {"a": [120.0], "b": [90.0]}
     formats.finalist = "a"
+    print_tuning(found, [])
+    assert "nothing was tuned" not in capsys.readouterr().out
     found.overrides, found.batch = ("x=1",), Batch(8, notes=["not tried: budget: other batch sizes"])
     found.loader = Loader(Climb(LoaderSetting(1, 4, 16), why="budget"), (), None, 1)
     assert conclusion(found) == [

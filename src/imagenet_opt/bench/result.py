@@ -62,7 +62,7 @@ class Report:
         if not {"loader/read_seconds", "loader/decode_seconds", "num_workers"} <= found.keys():
             return {}
         between = max(1.0, found["num_workers"]) * self.plan.job.loading.batch_size / turn.images_per_second
-        return {"other_seconds": between - found["loader/read_seconds"] - found["loader/decode_seconds"]}
+        return {"other_seconds": max(0.0, between - found["loader/read_seconds"] - found["loader/decode_seconds"])}
 
     def ratios(self) -> Iterator[tuple[str, str, Estimate]]:
         """Our rows over the ceiling and every peer."""
@@ -143,7 +143,7 @@ def method(report: Report) -> str:
     return (
         f"all rows in turn, {num} round{'s' * (num != 1)}; a turn is a process of its own with {job.num_workers} "
         f"workers or threads, {job.num_warmup} batches discarded, then {job.num_batches} timed{listed}; batches end "
-        f"{end}; medians, and the order statistics that hold the median so surely"
+        f"{end}; medians with 95 % intervals from order statistics"
     )
 
 

@@ -17,6 +17,7 @@ VAL_PER_CLASS = 50
 LEAST_TRAIN, MOST_TRAIN = 732, 1300
 """Images of a class."""
 _WORDNET = re.compile(r"n\d{8}")
+_UNPACKED = "Is the archive fully unpacked?"
 _TINY = 10
 _IMBALANCE = 10.0
 
@@ -69,10 +70,10 @@ def _imagenet_counts(check: str, split: Split, num_images: int, low: int, high: 
     if not len(odd) and len(split.classes) < NUM_CLASSES:
         return Verdict(check, "ok", f"{found}, {each} a class as in ImageNet")
     if len(odd):
-        text = f"{found}, not {num_images:,}; {len(odd)} classes do not have ImageNet's {each}; was all of it unpacked?"
+        text = f"{found}, not {num_images:,}; {len(odd)} classes do not have ImageNet's {each}. {_UNPACKED}"
         return Verdict(check, "warning", text, details)
     if len(split) != num_images:
-        return Verdict(check, "warning", f"{found}, not ImageNet's {num_images:,}; was all of it unpacked?")
+        return Verdict(check, "warning", f"{found}, not ImageNet's {num_images:,}. {_UNPACKED}")
     return Verdict(check, "ok", f"{found}, {each} a class, as in ImageNet")
 
 
@@ -91,4 +92,6 @@ def _counts(check: str, split: Split) -> Verdict:
 
 def _each(split: Split, classes: Iterable[int]) -> tuple[str, ...]:
     counts = np.bincount(split.labels, minlength=len(split.classes))
-    return tuple(f"{split.classes[label]}: {counts[label]} images" for label in classes)
+    return tuple(
+        f"{split.classes[label]}: {counts[label]} image{'' if counts[label] == 1 else 's'}" for label in classes
+    )

@@ -34,8 +34,9 @@ Reading it: a GPU that trains more images a second than `region decode` gives wi
 for what a worker spends its time: `waits for bytes` is the storage's, `decodes` the CPUs'.
 
 Each turn is a process of its own, and the rows take turns: about ten seconds a turn and more, so a minute a row.
-Start-up and warm-up count for nobody. Everybody has data.num_workers workers or threads. What reads a format of its own
-gets the files in it, once, in data.cache_dir. Nothing else is written; the data set is only read."""
+Start-up and warm-up are left out of every rate. Each loader has data.num_workers workers or threads. For a loader with
+a file format of its own the files are converted once, into data.cache_dir. Nothing else is written; the data set is
+only read."""
 
 LIMITS = {"batches": 100_000, "repeats": 1000}
 

@@ -132,4 +132,4 @@ def show(verdicts: "list[Verdict]") -> None:
             if more := verdict.details[_SHOWN:]:
                 console.print(f"  and {len(more)} more (--json FILE has all)")
     worst = {level: sum(verdict.level == level for verdict in verdicts) for level in ("error", "warning")}
-    console.print(f"{worst['error']} errors, {worst['warning']} warnings")
+    console.print(", ".join(f"{num} {level}{'s' * (num != 1)}" for level, num in worst.items()))

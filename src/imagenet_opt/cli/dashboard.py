@@ -34,7 +34,9 @@ def main(argv: list[str]) -> None:
         description="Create a W&B workspace with the charts of a run. Needs a key and pip install wandb-workspaces.",
     )
     parser.add_argument("--entity", help="W&B user or team")
-    parser.add_argument("--project", default="imagenet-opt")
+    parser.add_argument(
+        "--project", default="imagenet-opt", help="W&B project of the runs, logger.wandb.project (default imagenet-opt)"
+    )
     parser.add_argument("--dry-run", action="store_true", help="only print the sections and their charts")
     arguments = parser.parse_args(argv)
     if arguments.dry_run:
@@ -42,7 +44,7 @@ def main(argv: list[str]) -> None:
             print(section, *(f"  {metric} by {axis(metric)}" for metric in metrics), sep="\n")
         return
     if not arguments.entity:
-        raise ConfigError("a workspace belongs to someone: imagenet-opt dashboard --entity USER_OR_TEAM")
+        raise ConfigError("--entity is missing; add --entity USER_OR_TEAM, who owns the workspace")
     print(f"created {create(arguments.entity, arguments.project)}")
 
 

@@ -31,10 +31,10 @@ Of packed data the shards are touched. On Lustre, where the program lfs exists, 
 `lfs hsm_restore`, without sending them here; where that does not work (it often needs root), and anywhere else, each
 file is read to its end and thrown away.
 
-First it measures a handful of files, one after another, and says how long all of them may take. Stopped at any moment,
-by Ctrl-C, kill -9 or storage that is away for long, it goes on with what is left when the same is said again: a journal
-in data.cache_dir knows what is done, until the data set has other files. Files that cannot be read are listed at the
-end, and tried again next time; the status is 1 then.
+First it measures a handful of files, one after another, and says how long all of them may take. Stopped by Ctrl-C, kill
+-9 or storage that is away for long? Run the same command again; it resumes: a journal in data.cache_dir knows which
+files are done, until the data set has other files. Files that cannot be read are listed at the end, and tried again by
+the next call; the status is 1 then.
 
 Files do not stay for ever: a file system that fills up, or releases what was not read for long, drops them again by its
 own policy, and the first read is slow again. --verify tells on Lustre; elsewhere only --again helps. To have them for
@@ -110,7 +110,9 @@ def run(options: Options) -> "Tally":
             _verify(parts)
     except KeyboardInterrupt:
         left = sum(len(part.journal.left) for part in parts)
-        print(f"stopped with {left} files left; the same command again goes on with them", file=sys.stderr)
+        print(
+            f"stopped with {left} file{'s' * (left != 1)} left; run the same command again to resume", file=sys.stderr
+        )
         raise
     return tally
 

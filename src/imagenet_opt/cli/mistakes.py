@@ -72,10 +72,10 @@ def _while_hydra_makes_the_run_folder(error: OSError) -> bool:
 
 def check_flags(arguments: list[str]) -> None:
     """Raises ConfigError for a flag of train.py that neither Hydra nor train.py has, such as --batch-size."""
-    known = get_args_parser()._option_string_actions
-    for word in arguments:
+    _, unknown = get_args_parser().parse_known_args(arguments)
+    for word in unknown:
         flag = word.partition("=")[0]
-        if not flag.startswith("--") or any(option.startswith(flag) for option in known):
+        if not flag.startswith("--"):
             continue
         name = flag.removeprefix("--").replace("-", "_")
         key = next((key for key in _keys(_default_config()) if key.rpartition(".")[2] == name), None)

@@ -43,9 +43,8 @@ read; out takes about as much room as they do, unless max_side makes them smalle
 Every file is looked at: a JPEG that is kept must have a header and an end, anything else must decode to the end. What
 is no image, or cannot be read while others can, is left out and listed with the reason in rejected.csv.
 
-Stopped at any moment, by Ctrl-C, kill -9, a full disk or storage that stays away for a minute and more, it goes on when
-the same is said again; the result is the same to the byte. A shard that was lost or cut short later is made again the
-same way."""
+Stopped by Ctrl-C, kill -9, a full disk or storage that stays away for a minute and more? Run the same command again; it
+resumes, and the result is the same to the byte. A shard that was lost or cut short later is made again the same way."""
 
 FLAGS = ("--verify",)
 KEYS = (
@@ -86,7 +85,7 @@ def main(argv: list[str]) -> None:
     try:
         print(_verify(arguments) if arguments.verify else _pack(arguments))
     except KeyboardInterrupt:
-        kept = "" if arguments.verify else "; what is packed is kept, and the same command again goes on"
+        kept = "" if arguments.verify else "; what is packed is kept; run the same command again to resume"
         print(f"stopped{kept}", file=sys.stderr)
         raise
 
@@ -100,7 +99,7 @@ def parse(argv: list[str]) -> Arguments:
     verify = "--verify" in argv
     for key in ("out",) if verify else ("data.root", "out"):
         if key not in given:
-            raise ConfigError(f"{key} is missing; say {key}=FOLDER (imagenet-opt pack --help)")
+            raise ConfigError(f"{key} is missing; add {key}=FOLDER (imagenet-opt pack --help)")
     root, labels, workers = given.get("data.root"), given.get("val_labels"), given.get("workers", "auto")
     asked: dict[str, Any] = {key: _whole(given, key, *ends) for key, ends in _ENDS.items() if key in given}
     if "shard_mb" in given:

@@ -90,11 +90,9 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--price-per-hour", type=float)
     parser.add_argument("--wandb", action="store_true")
     found = parser.parse_args(argv)
-    for flag, place in (("RUN", found.run), ("--baseline", found.baseline)):
+    for flag, place in (("", found.run), ("--baseline ", found.baseline)):
         if place is not None and not place.exists():
-            raise ConfigError(
-                f"{flag} {place}: there is no such folder or file; expected a run folder or a doctor.json"
-            )
+            raise ConfigError(f"{flag}{place}: there is no such folder or file; expected a run folder or a doctor.json")
     price = found.price_per_hour
     if price is not None and not (price >= 0 and math.isfinite(price)):
         raise ConfigError(f"--price-per-hour {price} is no price; expected dollars, such as 1.21")

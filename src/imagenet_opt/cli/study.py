@@ -42,7 +42,7 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   --apply             of steps: write what was worth it and keeps the loss to conf/experiment/tuned_<host>_study.yaml
 
 A turn of the ladder takes 10 to 40 s, more with compile: rows x rounds of them make it half an hour or more, then the
-losses. Broken off, the same command goes on after the turns that were measured; anatomy, which has one, begins anew.
+losses. Stopped? Run the same command again; it resumes after the turns that were measured (anatomy begins anew).
 The answer may be: no difference. Verdicts allow for the number of comparisons. Without a GPU what needs one is left
 out, with the reason, and the rest is measured on the CPU."""
 

@@ -48,7 +48,7 @@ def announced(total: int | None, *, budget_seconds: float | None = None) -> Iter
     """A bar on a terminal, with the elapsed time and the time left; elsewhere a line for each of `total` measurements.
     It yields what is told the next one.
 
-    total: None where nobody knows yet how many there will be. budget_seconds: shown beside the seconds passed.
+    total: None where nobody knows yet how many there will be. budget_seconds: shown beside the seconds so far.
     """
     from rich.console import Console
     from rich.progress import (

@@ -33,7 +33,7 @@ class Journal:
             self.done: NDArray[np.uint8] = np.memmap(self.path, np.uint8, "r+", shape=(files.num,))
         except OSError as error:
             raise ConfigError(
-                f"cannot keep a journal in {folder} ({error.strerror or error}); say data.cache_dir=FOLDER"
+                f"cannot keep a journal in {folder} ({error.strerror or error}); add data.cache_dir=FOLDER"
             ) from error
         self.outdated = bool(others)
 

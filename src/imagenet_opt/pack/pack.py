@@ -8,6 +8,7 @@ is not there is made.
 import csv
 import io
 import json
+import logging
 import os
 import shutil
 import zlib
@@ -39,6 +40,8 @@ from imagenet_opt.pack.plan import PackOptions, PackSplit, plan
 from imagenet_opt.pack.processes import make_shards
 from imagenet_opt.pack.shard_writer import ShardPart, atomic_file, write_json
 
+log = logging.getLogger(__name__)
+
 REJECTED = "rejected.csv"
 
 
@@ -64,7 +67,7 @@ def pack(
     workers: int = 0,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Packed:
-    """Pack `root`/`train_folder` and `root`/`val_folder` into `out`/train and `out`/val, or go on with it.
+    """Pack `root`/`train_folder` and `root`/`val_folder` into `out`/train and `out`/val, or resume it.
 
     workers: processes; 0 packs in this process, where Ctrl-C waits for a read that hangs. on_progress: called with the
     number of files that this call is through with and of all: several times a second, with workers=0 after each shard.
@@ -73,6 +76,11 @@ def pack(
     PackStopped when it can go on later.
     """
     _check_apart(root.expanduser(), out, (train_folder, val_folder))
+    if (root.expanduser() / train_folder).resolve() == (root.expanduser() / val_folder).resolve():
+        log.warning(
+            f"train and val are the same folder, {train_folder} under {root}: validation will say nothing about "
+            "images that were not trained on (data.train_folder, data.val_folder)"
+        )
     train = open_train(root, train_folder)
     val = open_val(root, val_folder, train.files.classes, val_labels)
     check_same_classes(train.files, val.files)

@@ -55,8 +55,8 @@ def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[
             on_progress(sum(counts[:-1]), total)
     except BrokenProcessPool as error:
         raise PackStopped(
-            "a process of the pack was killed, as happens when memory runs out; say the same again, perhaps with fewer "
-            f"than workers={workers}: it goes on where it stopped"
+            "a process of the pack was killed, as happens when memory runs out; run the same command again, perhaps "
+            f"with fewer than workers={workers}: it resumes where it stopped"
         ) from error
     except BaseException:
         counts[-1] = True

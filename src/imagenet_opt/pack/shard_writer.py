@@ -86,8 +86,8 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         raise PackStopped(
-            f"cannot write {path}: {error.strerror or error}; make that good (out) and say the same again: "
-            "it goes on where it stopped"
+            f"cannot write {path}: {error.strerror or error}; make that good (out) and run the same command again: "
+            "it resumes where it stopped"
         ) from error
 
 

@@ -101,7 +101,8 @@ class Source:
         else:
             return
         raise PackStopped(
-            f"{what} ({error.strerror}); bring it back (data.root) and say the same again: it goes on where it stopped"
+            f"{what} ({error.strerror}); bring it back (data.root) and run the same command again: "
+            "it resumes where it stopped"
         ) from error
 
 

@@ -167,13 +167,12 @@ def _summary(file: Path) -> dict[str, float]:
     return found
 
 
+_DOCTOR = "for a verdict run imagenet-opt doctor ... --json {run}/doctor.json"
 _READERS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
-    "diagnosis": (
-        diagnosis_file.FILE, diagnosis_file.read_diagnosis, "imagenet-opt doctor ... --json {run}/doctor.json writes it"
-    ),
+    "diagnosis": (diagnosis_file.FILE, diagnosis_file.read_diagnosis, _DOCTOR),
     "timeline": (timeline.FOLDER, timeline.read_timeline, _TIMELINE),
     "summary": (SUMMARY, _summary, "train.py writes it when a run ends"),
     "metrics": (metrics_csv.FILE, metrics_csv.read_rows, "train.py writes it with logger=csv or wandb"),
     "config": (str(CONFIG), _config, "train.py writes it"),
-}  # fmt: skip
+}
 """Field of a record -> file in the run folder, how to read it, what makes it."""

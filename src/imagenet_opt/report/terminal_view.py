@@ -21,10 +21,12 @@ def print_summary(record: Record, baseline: Record | None, price_per_hour: float
     if record.diagnosis is not None:
         print_diagnosis(record.diagnosis, console)
     else:
-        console.print(Text(printable(f"{record.name}: {record.absent.get('diagnosis', 'not diagnosed')}")))
+        console.print(Text(printable(record.name)))
     console.print(_numbers(record, price_per_hour))
     if baseline is not None:
         _print_difference(record, baseline, console)
+    if (absent := record.absent.get("diagnosis")) is not None:
+        console.print(Text(printable(f"without a verdict: {absent}")))
 
 
 def _print_difference(record: Record, baseline: Record, console: Console) -> None:

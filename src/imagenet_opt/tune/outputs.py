@@ -116,6 +116,9 @@ def _notes(found: Tuning) -> list[str]:
 
 
 def print_tuning(found: Tuning, sheets: Sequence[Sheet]) -> None:
+    if not _has_compared(found) and _lacking(found) is not None:
+        minutes = max(10, min(60, round(found.budget_seconds / 30)))
+        print(f"nothing was tuned: {found.budget_seconds:g} s is too short; use --budget {minutes}m")
     console = print_sheets(sheets)
     for note in _notes(found):
         console.print(printable(note))
@@ -129,6 +132,14 @@ def conclusion(found: Tuning) -> list[str]:
     if lacking := _lacking(found):
         return [*said, lacking if said else f"{lacking}; until then what is configured stays"]
     return said or ["better here: nothing; what is configured stays"]
+
+
+def _has_compared(found: Tuning) -> bool:
+    """Whether anything was measured beside what is configured."""
+    contests = [contest for contest, _ in (found.turns.contests.values() if found.turns else ())]
+    of_device = any(rates for one in contests for name, rates in one.turns.items() if name != one.base)
+    of_loader = found.loader is not None and len(found.loader.climb.turns) > 1
+    return bool(found.overrides) or of_device or of_loader
 
 
 def _lacking(found: Tuning) -> str | None:

@@ -136,10 +136,10 @@ def trial(before: tuple[float, ...], after: tuple[float, ...], predicted: float 
 def test_a_trial_says_what_was_predicted_and_what_came() -> None:
     helped = trial((100.0, 110.0, 105.0), (210.0, 200.0, 220.0), predicted=2.5)
     assert helped.helps
-    times = "2.10 times (1.82 to 2.10 in 3 rounds)"
+    times = "2.00 times (1.63 to 2.46 in 3 rounds)"  # paired t-test of the logarithms
     assert str(helped) == f"105 -> 210 images/s, {times}; predicted 2.50 times: faster"
     assert "no difference" in str(trial((100.0, 110.0, 105.0), (109.0, 200.0, 220.0)))
-    assert str(trial((100.0, 110.0, 105.0), (90.0, 95.0, 99.0))).endswith("slower")
+    assert str(trial((100.0, 110.0, 105.0), (80.0, 86.0, 85.0))).endswith("slower")
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_a_cure_is_tried_in_turns_and_kept_if_it_helps(
     assert len(list((own_conf / "experiment").glob("tuned_*"))) == tried.helps
     write(replace(found, trial=tried.plain()), tmp_path / "doctor.json")
     kept = json.loads((tmp_path / "doctor.json").read_text())["trial"]
-    assert kept["overrides"] == ["data.num_workers=1"] and kept["gain"]["low"] <= kept["gain"]["median"]
+    assert kept["overrides"] == ["data.num_workers=1"] and kept["gain"]["low"] <= kept["gain"]["ratio"]
     assert read_diagnosis(tmp_path / "doctor.json").trial == kept
 
 

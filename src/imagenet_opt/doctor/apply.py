@@ -9,7 +9,8 @@ from typing import Any
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
 from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
 from imagenet_opt.doctor.evidence import evidence_of
-from imagenet_opt.measure.stats.intervals import TURNS, Estimate, ratio_interval, surely_faster
+from imagenet_opt.measure.stats.block_ratios import Ratio, block_ratios
+from imagenet_opt.measure.stats.intervals import TURNS, verdict
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,14 @@ class Trial:
     predicted: float | None
 
     @property
-    def gain(self) -> Estimate:
-        """Of each round; three of them reach from least to most."""
-        return ratio_interval(self.after, self.before)
+    def gain(self) -> Ratio:
+        """With the overrides over without them."""
+        values = {"before": self.before, "after": self.after}
+        return block_ratios(values, [("after", "before")])[0]
 
     @property
     def helps(self) -> bool:
-        """Whether each turn with it was faster than each without."""
-        return surely_faster(self.after, self.before)
+        return verdict(self.gain) == "faster"
 
     def plain(self) -> dict[str, Any]:
         """For a file."""
@@ -42,10 +43,8 @@ class Trial:
     def __str__(self) -> str:
         was, now, gain = statistics.median(self.before), statistics.median(self.after), self.gain
         predicted = "" if self.predicted is None else f"; predicted {self.predicted:.2f} times"
-        slower = surely_faster(self.before, self.after)
-        verdict = "faster" if self.helps else "slower" if slower else "no difference"
-        times = f"{gain.median:.2f} times ({gain.low:.2f} to {gain.high:.2f} in {gain.num} rounds)"
-        return f"{was:.0f} -> {now:.0f} images/s, {times}{predicted}: {verdict}"
+        times = f"{gain.ratio:.2f} times ({gain.low:.2f} to {gain.high:.2f} in {len(self.after)} rounds)"
+        return f"{was:.0f} -> {now:.0f} images/s, {times}{predicted}: {verdict(gain)}"
 
 
 def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -> Trial | None:

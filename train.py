@@ -36,7 +36,8 @@ def train(config: DictConfig) -> None:
     from imagenet_opt.training.folder_lock import keep_others_out
     from imagenet_opt.training.preempted import STATUS, clear, record
     from imagenet_opt.training.quiet import quiet
-    from imagenet_opt.training.summary import print_summary, setup_of, summarize, write_summary
+    from imagenet_opt.training.summary import print_summary, setup_of, summarize
+    from imagenet_opt.training.summary_file import write_summary
 
     import_seconds = time.time() - process_began
     quiet()

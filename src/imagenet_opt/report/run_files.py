@@ -14,7 +14,7 @@ from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure.telemetry import timeline
 from imagenet_opt.measure.telemetry.timeline import Timeline
 from imagenet_opt.run.loggers import metrics_csv
-from imagenet_opt.training.summary import SUMMARY, read_summary
+from imagenet_opt.training.summary_file import SUMMARY, read_summary
 
 PAUSE_SECONDS = 2.0
 """Without a sample: the run was interrupted, or the machine was."""

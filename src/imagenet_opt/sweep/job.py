@@ -30,7 +30,7 @@ from imagenet_opt.errors import Preempted
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.sweep.table import JOB, Row, collect_rows, print_table, speed, write_csv
 from imagenet_opt.training.preempted import STATUS, SWEEP_JOB, command, leave
-from imagenet_opt.training.summary import SUMMARY
+from imagenet_opt.training.summary_file import SUMMARY
 
 
 class Handover:

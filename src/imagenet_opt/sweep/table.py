@@ -20,7 +20,7 @@ from imagenet_opt.atomic_file import write_whole
 from imagenet_opt.display import STYLES
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.theme import COLOURS, escaped, layout
-from imagenet_opt.training.summary import IMAGES_PER_SECOND, read_summary
+from imagenet_opt.training.summary_file import IMAGES_PER_SECOND, read_summary
 
 log = logging.getLogger(__name__)
 

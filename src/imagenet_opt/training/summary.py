@@ -1,12 +1,10 @@
-"""What is left to say when a run ends: one table, and the same as summary.json."""
+"""What is left to say when a run ends: one table."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from lightning.pytorch import Trainer
-from pydantic import Field, TypeAdapter, ValidationError
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -19,9 +17,8 @@ from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.loggers import metrics_csv
 from imagenet_opt.run.loggers.wandb_logger import sync_command
 from imagenet_opt.training.mfu import mfu
+from imagenet_opt.training.summary_file import IMAGES_PER_SECOND
 
-IMAGES_PER_SECOND = "throughput/images_per_second"
-SUMMARY = "summary.json"
 _SPARE = 0.05
 """Share of the time that mixing fits into: on a GPU it reads and writes the images a few times."""
 
@@ -51,10 +48,6 @@ def _loader(trainer: Trainer) -> dict[str, float]:
     loader: Any = getattr(trainer.train_dataloader, "loader", None)
     names = ("num_workers", "prefetch_factor")
     return {f"loader/{name}": getattr(loader, name) or 0 for name in names if hasattr(loader, name)}
-
-
-def write_summary(numbers: dict[str, float], run_folder: Path) -> None:
-    (run_folder / SUMMARY).write_text(json.dumps(numbers, indent=2) + "\n")
 
 
 def simulated(trainer: Trainer) -> str | None:
@@ -181,14 +174,3 @@ def _doubt(numbers: dict[str, float]) -> str:
         return ""
     ready, measured = numbers["throughput/ready_batches"], numbers["throughput/measured_batches"]
     return f"; too short to tell: {ready:.0f} of {measured:.0f} batches were ready when measuring began"
-
-
-_NUMBERS = TypeAdapter(dict[str, Annotated[int, Field(ge=-(2**63), lt=2**63)] | float])
-
-
-def read_summary(folder: Path) -> dict[str, float]:
-    """Empty where the job wrote none, or died while it wrote."""
-    try:
-        return _NUMBERS.validate_json((folder / SUMMARY).read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return {}

@@ -1,0 +1,23 @@
+"""summary.json: the numbers of a run, by metric name. It imports neither torch nor Lightning, as sweeps need neither."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+SUMMARY = "summary.json"
+IMAGES_PER_SECOND = "throughput/images_per_second"
+_NUMBERS = TypeAdapter(dict[str, Annotated[int, Field(ge=-(2**63), lt=2**63)] | float])
+
+
+def write_summary(numbers: dict[str, float], run_folder: Path) -> None:
+    (run_folder / SUMMARY).write_text(json.dumps(numbers, indent=2) + "\n")
+
+
+def read_summary(folder: Path) -> dict[str, float]:
+    """Empty where the job wrote none, or died while it wrote."""
+    try:
+        return _NUMBERS.validate_json((folder / SUMMARY).read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return {}

@@ -63,3 +63,13 @@ def test_help_waits_for_no_heavy_import(arguments: list[str], absent: tuple[str,
     )
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_is_imported_before_a_data_root_is_looked_for_is_light() -> None:
+    code = (
+        "import sys, imagenet_opt.cli.mistakes, imagenet_opt.config.dataset, imagenet_opt.sweep.job, "
+        "imagenet_opt.training.folder_lock, imagenet_opt.data.index.folder_index; "
+        "sys.exit(', '.join({'torch', 'timm', 'lightning', 'wandb'} & sys.modules.keys()) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

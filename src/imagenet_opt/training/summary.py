@@ -1,4 +1,4 @@
-"""What is left to say when a run ends: one table, and the same as summary.json."""
+"""What is left to say when a run ends: one table."""
 
 from dataclasses import dataclass
 from pathlib import Path

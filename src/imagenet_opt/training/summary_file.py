@@ -1,4 +1,4 @@
-"""summary.json: the numbers of a run, for other programs."""
+"""summary.json: the numbers of a run. It imports neither torch nor Lightning, as sweeps need neither."""
 
 import json
 from pathlib import Path

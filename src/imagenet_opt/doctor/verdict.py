@@ -176,7 +176,7 @@ def _comparison(evidence: Evidence, cause: str, gain: float | None) -> str:
 
 
 def conclude(evidence: Evidence) -> Diagnosis:
-    """The verdict; if a ceiling of `NEEDS` is missing, a diagnosis without one (`is_judged`) that keeps all measurements.
+    """The verdict; if a ceiling of `NEEDS` is missing, a diagnosis without one that keeps all measurements.
 
     Raises KeyError where something is missing though nothing failed.
     """

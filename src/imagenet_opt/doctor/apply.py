@@ -1,4 +1,4 @@
-"""The doctor's cure, tried: the full run again with the overrides of the verdict."""
+"""Tries the remedy of a verdict: full runs with and without its overrides, in turns."""
 
 import statistics
 import sys

@@ -1,4 +1,4 @@
-"""How sure a diagnosis is, and what is to be doubted in it."""
+"""How sure a diagnosis is, and the reasons for doubt."""
 
 from typing import NamedTuple
 
@@ -9,11 +9,11 @@ from imagenet_opt.doctor.verdict import is_judged
 from imagenet_opt.measure.stats.intervals import LEAST_COVERAGE
 
 EXPLAINED = 0.9
-"""A run within that share of what is expected is explained, either way."""
+"""A run that reaches this share of the expected rate is explained; one above its inverse is doubted."""
 WIDE = 0.2
-"""Width of an interval, as a share of its median, from which a rate is said to scatter."""
+"""A rate scatters if its interval is wider than this share of its median."""
 _CACHES = 1.5
-"""A second touch of files that is so many times as fast as the first is answered from a server's memory."""
+"""If a second touch is this many times as fast as the first, a server answered it from memory."""
 _LEVELS = ("high", "medium", "low")
 
 
@@ -74,8 +74,8 @@ def confidence(diagnosis: Diagnosis) -> Confidence:
 
 
 def _server_gain(evidence: Evidence) -> float:
-    """How many times as fast files are read again, where some server keeps them; 1 where none does. What is known of a
-    lazy mount counts in the verdict."""
+    """How many times as fast a server gives files the second time; 1 if it keeps none. A lazy mount counts in the
+    verdict instead."""
     first, second = evidence.facts.first_touch_seconds or 0.0, evidence.facts.second_touch_seconds
     times = first / second if second else 1.0
     return times if times >= _CACHES and not is_lazy(evidence) else 1.0

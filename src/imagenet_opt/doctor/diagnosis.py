@@ -1,4 +1,4 @@
-"""What the doctor found: ceilings, rules with their evidence, and a verdict; and the JSON file that keeps it."""
+"""What the doctor measured and found: ceilings, facts, the findings of its rules, and a verdict."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,17 +21,18 @@ STAGES = {
     "full_warm": "full run, files in memory",
     "full_cold": "full run, files on storage",
 }
-"""Key of each experiment -> what it is called."""
+"""Key of each experiment -> its name on screen."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One rule and what it saw.
+    """What one rule found.
 
-    fired: None where it could not be looked at, which `evidence` then explains. evidence: a sentence with the numbers.
-    remedy: what to do, in words. overrides: the same as overrides of the configuration, as far as that is possible;
-    commands: to be typed, by the user or an administrator. gain: predicted images per second over those measured;
-    None where nothing can be predicted. environment: a check of machine and configuration, set by the examination.
+    fired: whether the rule applies; None if it could not be checked, for the reason in `evidence`. evidence: a sentence
+    with the numbers. remedy: what to do, in words. overrides: the remedy as overrides of the configuration, if any.
+    commands: shell commands for the user or an administrator. gain: predicted rate over the measured one; None if
+    it cannot be predicted. environment: whether the rule is a check of the machine and the configuration, which needs
+    no experiment.
     """
 
     rule: str
@@ -46,7 +47,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Step:
-    """A part of the time of one step in seconds; negative where it is made up for."""
+    """A part of one step in seconds; negative if this part made the step shorter."""
 
     name: str
     seconds: float

@@ -1,4 +1,4 @@
-"""What the doctor measured, before anything is concluded from it."""
+"""The rates, times and shares that follow from what the doctor measured."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.page_cache import MOSTLY
 
 BUSY_ENOUGH = 0.9
-"""Share of the time that the accelerator computes: what MLPerf Storage asks for with ResNet-50."""
+"""Share of the time that the accelerator must compute: MLPerf Storage asks for this with ResNet-50."""
 NEARLY_ALL = 0.9
-"""Of the most that a storage gives: more requests in flight bring no more than that."""
+"""Share of a storage's highest rate: the fewest requests in flight that reach this share are enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Evidence:
 
     @property
     def is_cold(self) -> bool:
-        """Whether some of the data is not in the page cache now; what cannot be known counts as not."""
+        """Whether some of the data was not in the page cache; data whose place is not known counts as not cached."""
         return (self.facts.cached_share or 0.0) < MOSTLY
 
     @property
@@ -44,8 +44,8 @@ class Evidence:
         return "cold" if self.is_cold else "warm"
 
     def lacks(self, needs: Iterable[str]) -> tuple[str, ...]:
-        """Those of the measurements that are not there: keys of `ceilings`; "loader", "storage" and "full" are
-        those of the state by which the run is judged."""
+        """The needed ceilings that were not measured. "loader", "storage" and "full" stand for those of the state by
+        which the run is judged."""
         storage = "storage_cold" if self.is_cold else "storage_cached"
         stages = {"loader": f"loader_{self.state}", "full": f"full_{self.state}", "storage": storage}
         names = (stages.get(name, name) for name in needs)
@@ -78,7 +78,7 @@ class Evidence:
 
     @property
     def storage_rate_at_depth(self) -> float:
-        """What the storage gives with as many requests in flight as the loader has, between those that were tried."""
+        """Rate of the storage with as many requests in flight as the loader has, between the measured rates."""
         points = self._depths
         if not self.is_cold or not points:
             return self.storage_rate
@@ -87,42 +87,41 @@ class Evidence:
 
     @property
     def _depths(self) -> list[tuple[float, float]]:
-        """Requests in flight, and images per second with so many; where no answer came in time there is no point."""
+        """Requests in flight and the rate with so many, without those that got no answer in time."""
         return [(depth, rate) for depth, rate in self.measurements.curves.get("reads_in_flight", ()) if rate > 0]
 
     @property
     def best_depth(self) -> tuple[float, float]:
-        """The fewest requests in flight that bring nearly all that the storage gives, and images per second there."""
+        """The fewest requests in flight that reach nearly the storage's highest rate, and the rate with so many."""
         most = max((rate for _, rate in self._depths), default=0.0)
         return next((point for point in sorted(self._depths) if point[1] >= NEARLY_ALL * most), (0.0, 0.0))
 
     @property
     def copy_rate(self) -> float:
-        """Images per second of the copy to the device; without end where there is none, as it is no limit then."""
+        """Rate of the copy to the device; infinite if nothing is copied."""
         copy = self.ceilings.get(self.copy_stage)
         return float("inf") if copy is None else copy.images_per_second
 
     @property
     def copy_stage(self) -> str:
-        """The one that counts: what was seen while the device computed, before what was tried alone."""
+        """Key of the copy that counts: beside the computing device if that was measured, else alone."""
         return "copy_overlapped" if "copy_overlapped" in self.ceilings else "copy"
 
     @property
     def is_overlapped(self) -> bool:
-        """Whether batches are copied while the device computes: data.copies=ahead, unless something else is said."""
+        """Whether batches are copied while the device computes (data.copies=ahead, the default)."""
         data = self.measurements.config.get("data")
         return not isinstance(data, Mapping) or data.get("copies", "ahead") == "ahead"
 
     def rate_with_copy(self, rate: float) -> float:
-        """Images per second of a device that takes `rate`, with the copies that it needs."""
+        """Rate of a device that takes `rate`, once its copies are counted."""
         return min(rate, self.copy_rate) if self.is_overlapped else 1 / (1 / rate + 1 / self.copy_rate)
 
     @property
     def fed_rate(self) -> float:
-        """Images per second that the device takes while the loader runs and batches are copied.
+        """Rate that the device takes while the loader runs and batches are copied.
 
-        Copies that are not made ahead come from the loader beside it too, in the device's own order: so they are added
-        to what the device takes alone.
+        Without data.copies=ahead, copies run on the compute stream, so their time is added to the step's.
         """
         return min(
             self.gpu_beside_loader_rate,
@@ -131,13 +130,13 @@ class Evidence:
 
     @property
     def compute_rate(self) -> float:
-        """Images per second at which the device would never wait."""
+        """Rate of a device that never waits."""
         return self.measurements.batch_size / self.ceilings["gpu"].facts["device_seconds"]
 
     @property
     def first_epoch_rate(self) -> float | None:
-        """Images per second of an epoch whose files nobody has touched: requests in flight / seconds of a first touch,
-        and not more than later epochs give. None where first touches were not measured."""
+        """Rate of an epoch that reads each file for the first time: requests in flight / seconds of a first touch, at
+        most the rate of later epochs. None if first touches were not measured."""
         facts = self.facts
         if not facts.first_touch_seconds or facts.first_requests_in_flight is None:
             return None
@@ -155,14 +154,14 @@ class Evidence:
 
     @property
     def cpu_rate(self) -> float:
-        """Images per second at which loader and training process together take all usable CPUs."""
+        """Rate at which loader and training process together take all usable CPUs."""
         workers = min(max(1, self.facts.num_workers), self.facts.usable_cpus)
         cpu_seconds = (self.facts.main_cpu_seconds or 0.0) / self.measurements.batch_size + workers / self.decode_rate
         return self.facts.usable_cpus / cpu_seconds
 
     @property
     def supply_rate(self) -> float:
-        """Images per second that can come while the training process does its part."""
+        """Rate at which batches can arrive while the training process works too."""
         return min(self.loader_rate, self.cpu_rate)
 
     @property
@@ -173,7 +172,7 @@ class Evidence:
 
     @property
     def unexplained_share(self) -> float:
-        """Share of what is expected that the run does not give."""
+        """Share of the expected rate that the run does not reach."""
         return max(0.0, 1 - self.measured_rate / self.expected_rate)
 
     @property
@@ -183,21 +182,21 @@ class Evidence:
 
     @property
     def busy_share(self) -> float:
-        """Share of the full run in which the accelerator computed."""
+        """Share of the full run in which the device computed."""
         return min(1.0, self.full.facts["device_seconds"] / self.step_seconds)
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds of a step in which it did not."""
+        """Seconds of a step in which the device did not compute."""
         return max(0.0, self.step_seconds - self.full.facts["device_seconds"])
 
     @property
     def busy_alone_share(self) -> float:
-        """The same with a batch that stays on the device."""
+        """Share of the time in which the device computes when its batch is resident."""
         return min(1.0, self.ceilings["gpu"].facts["device_seconds"] * self.gpu_rate / self.measurements.batch_size)
 
 
 def evidence_of(diagnosis: Diagnosis) -> Evidence:
-    """What a diagnosis was made from, so that it can be made again."""
+    """The evidence of a diagnosis, from which `judge` makes the same diagnosis again."""
     environment = tuple(finding for finding in diagnosis.findings if finding.environment)
     return Evidence(measurements=diagnosis.measurements, environment=environment)

@@ -1,4 +1,4 @@
-"""All experiments in order, and what they have shown as evidence."""
+"""All experiments of the doctor in order, and the evidence that they give."""
 
 import datetime
 import platform
@@ -36,9 +36,9 @@ _LEAST_BATCH = 8
 
 
 class Examination(Reading):
-    """budget_seconds: for all experiments, start-up left out; slow storage takes more.
+    """All experiments. environment: findings of the checks. runs: the full run by the state of its files.
 
-    failed: experiments that could not be made, and why; the others go on.
+    kernel_seconds, gpu_state, conv_tf32: as in `FitTiming`.
     """
 
     def __init__(self, testbed: Testbed, *, budget_seconds: float, announce: Announce) -> None:
@@ -50,7 +50,7 @@ class Examination(Reading):
         self.conv_tf32 = False
 
     def evidence(self, *, command: str) -> Evidence:
-        """Measures everything: what is read from memory before what empties the page cache.
+        """Measures everything: stages that read from memory first, then stages that empty the page cache.
 
         Raises ImagenetOptError where nothing can be read or the network cannot be built.
         """
@@ -72,23 +72,23 @@ class Examination(Reading):
         return self._evidence(occupancy, command)
 
     def _stays_in_memory(self, what: str) -> bool:
-        """Whether files that were just read are in memory; where not, there is no such experiment."""
+        """Whether files just read are still in memory; else the experiment is left out."""
         if self.facts.kept_in_memory is False:
             self.announce(f"{what}: left out")
             return False
         return True
 
-    def _note_ceiling(self, name: str, found: Ceiling) -> None:
+    def _note_ceiling(self, name: str, ceiling: Ceiling) -> None:
         """Raises ConfigError for a rate that the CPUs or the storage cannot give."""
         if name in _CHECKED:
-            physics.check(self._claim(name, found))
-        self.ceilings[name] = found
+            physics.check(self._claim(name, ceiling))
+        self.ceilings[name] = ceiling
 
-    def _claim(self, name: str, found: Ceiling) -> physics.Claim:
+    def _claim(self, name: str, ceiling: Ceiling) -> physics.Claim:
         cold, bound = self.ceilings.get("storage_cold"), self.facts.storage_bound
         limit = cold.facts["megabytes_per_second"] if cold and name.endswith("_cold") and bound == "bandwidth" else None
         return physics.Claim(
-            num_images=found.images_per_second,
+            num_images=ceiling.images_per_second,
             seconds=1.0,
             cpus=self.facts.usable_cpus,
             megapixels=self.facts.megapixels,
@@ -97,7 +97,7 @@ class Examination(Reading):
         )
 
     def _look_around(self) -> None:
-        """What needs no experiment; what is found is said at once."""
+        """All checks that need no experiment; those that fired are printed at once."""
         self.announce("looking at the machine and the files")
         self.facts = look_at_run(self.testbed)
         self.samples.glance()
@@ -148,22 +148,22 @@ class Examination(Reading):
                 self._check_time_for_run()
             timing = self.testbed.train(index(), self._span(3.5), cold=state == "cold")
             self._use_kernel_seconds(timing)
-            found = fit_ceiling(timing, multiple=self.testbed.num_workers, in_bursts=True)
-            self._note_ceiling(f"full_{state}", found)
+            ceiling = fit_ceiling(timing, multiple=self.testbed.num_workers, in_bursts=True)
+            self._note_ceiling(f"full_{state}", ceiling)
             self.runs[state] = timing
 
     def _load_from_storage(self) -> None:
         rows, span = self._cold_rows(), self._span(3)
         batch = self._batch_in(span)
-        found = self.testbed.load(self.samples.listed(rows), span, cold=True, batch_size=batch)
-        self._note_depth(found)
+        loader = self.testbed.load(self.samples.listed(rows), span, cold=True, batch_size=batch)
+        self._note_depth(loader)
         num_read = (
-            found.facts["batch_size"]
-            * (len(found.windows) + SKIPPED_ROUNDS_COLD)
-            * max(1.0, found.facts["num_workers"])
+            loader.facts["batch_size"]
+            * (len(loader.windows) + SKIPPED_ROUNDS_COLD)
+            * max(1.0, loader.facts["num_workers"])
         )
         self.facts.cold_passes = max(1.0, num_read / len(rows))
-        self._note_ceiling("loader_cold", found)
+        self._note_ceiling("loader_cold", loader)
 
     def _batch_in(self, span: Span) -> int:
         """Images of a batch: as configured, or fewer where the storage is so slow that too few such batches were made.
@@ -260,7 +260,7 @@ class Examination(Reading):
         )
 
     def _finish_environment(self, occupancy: Occupancy) -> None:
-        """With what is only seen while something runs, and what could not be looked at."""
+        """Add the checks that need a running experiment, and the experiments that failed."""
         self.environment += [*check_gpu(self.gpu_state), check_swapping(occupancy)]
         with self._experiment("the types of convolutions"):
             self.environment.append(look_at_precision(self.testbed, conv_tf32=self.conv_tf32))

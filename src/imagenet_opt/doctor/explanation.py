@@ -1,4 +1,4 @@
-"""What follows a verdict's sentence: cause, evidence, cure and command, a line each."""
+"""The lines below a verdict's sentence: cause, evidence, cure and command."""
 
 from imagenet_opt.doctor.causes.cause import CAUSES
 from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis
@@ -6,7 +6,7 @@ from imagenet_opt.doctor.evidence import Evidence, evidence_of
 from imagenet_opt.doctor.verdict import MUCH_UNEXPLAINED, is_judged, meaning
 
 AGREES = 1.1
-"""A run that gives more than so many times the least of its stages does not agree with them."""
+"""A run faster than this many times its slowest stage contradicts its stages."""
 
 
 def explanation(diagnosis: Diagnosis) -> list[tuple[str, str]]:
@@ -24,7 +24,7 @@ def explanation(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def gap(diagnosis: Diagnosis) -> str | None:
-    """What the run gives less than its stages allow; None without a run."""
+    """The share of the expected rate that the run does not reach, as a sentence; None without a run."""
     if diagnosis.unexplained is None:
         return None
     says = f"{diagnosis.unexplained:.0%} of what the stages alone allow"
@@ -35,8 +35,7 @@ def gap(diagnosis: Diagnosis) -> str | None:
 
 
 def least_stage(diagnosis: Diagnosis) -> str | None:
-    """The full run beside the least of the stages that it is made of, in the state in which its files were. None where
-    one of the two was not measured."""
+    """The full run beside the slowest of its stages, with files in the same state; None if one was not measured."""
     evidence = evidence_of(diagnosis)
     least = min(_parts(evidence), key=lambda name: evidence.ceilings[name].images_per_second, default=None)
     if least is None or not is_judged(diagnosis):

@@ -18,7 +18,7 @@ from imagenet_opt.doctor.remedies import DataPlace
 from imagenet_opt.probe.testbed import Testbed
 
 _LOOKED_AT = 200
-"""Files whose place and size tell those of the data set."""
+"""Files that stand for the data set when places and sizes are looked at."""
 
 
 def look_at_run(testbed: Testbed) -> Facts:
@@ -54,15 +54,15 @@ def look_at_run(testbed: Testbed) -> Facts:
 def look_around(testbed: Testbed) -> list[Finding]:
     """All checks that need no experiment. Some samples must have been read (`Samples.glance`)."""
     config, how, samples = testbed.config, testbed.how, testbed.samples
-    asked = {"num_workers": testbed.num_workers, "prefetch_factor": testbed.prefetch_factor}
-    asked |= {name: getattr(how, name) for name in asked if getattr(how, name) != "auto"}
+    configured = {"num_workers": testbed.num_workers, "prefetch_factor": testbed.prefetch_factor}
+    configured |= {name: getattr(how, name) for name in configured if getattr(how, name) != "auto"}
     return check_environment(
         Setup(
             data=DataPlace.configured(config.data, packed=samples.is_packed),
             folder=str(samples.index.folder),
             files=tuple(extent.path for extent in samples.extents(samples.rows[:_LOOKED_AT])),
             data_bytes=int(mb_per_image(samples.encoded) * 1e6 * len(samples.index)),
-            **asked,
+            **configured,
             fitted_workers=testbed.num_workers,
             fitted_prefetch=testbed.prefetch_factor,
             batch_bytes=testbed.batch_bytes,
@@ -77,15 +77,15 @@ def look_around(testbed: Testbed) -> list[Finding]:
 
 
 def mb_per_image(encoded: list[bytes]) -> float:
-    return float(np.mean([len(one) for one in encoded])) / 1e6
+    return float(np.mean([len(image) for image in encoded])) / 1e6
 
 
 def megapixels(encoded: list[bytes]) -> float:
-    """Mean of some images; those that cannot be opened do not count."""
+    """Mean size of some images, without those that cannot be opened."""
     sizes = []
-    for one in encoded[:_LOOKED_AT]:
+    for image in encoded[:_LOOKED_AT]:
         with contextlib.suppress(*REFUSED):
-            width, height = open_image(one).size
+            width, height = open_image(image).size
             sizes.append(width * height / 1e6)
     return float(np.mean(sizes or [0.0]))
 

@@ -1,4 +1,4 @@
-"""How many times as fast a run is predicted to be once a cause is mended: the next limit ends each gain."""
+"""How many times as fast a run becomes once a cause is mended; the next limit caps each gain."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,50 +9,52 @@ from imagenet_opt.doctor.symptoms import SLOWER, is_short_of_cpu, is_slow_readin
 
 
 def loader_gain(evidence: Evidence, rate: float) -> float:
-    """When the loader gives `rate`, as far as CPUs and the other stages allow."""
+    """Gain if the loader reaches `rate`, as far as CPUs and the other stages allow."""
     return max(1.0, min(rate, evidence.cpu_rate, evidence.fed_rate) / evidence.measured_rate)
 
 
 def first_epoch_gain(evidence: Evidence) -> float:
-    """When the first epoch is as fast as later ones."""
+    """Gain of the first epoch if it is as fast as later ones."""
     return evidence.measured_rate / (evidence.first_epoch_rate or evidence.measured_rate)
 
 
 def gpu_gain(evidence: Evidence, rate: float) -> float:
-    """When the GPU takes `rate`, as far as the loader and the copy allow."""
+    """Gain if the GPU reaches `rate`, as far as the loader and the copy allow."""
     return max(1.0, min(evidence.rate_with_copy(rate), evidence.supply_rate) / evidence.measured_rate)
 
 
 def stall_gain(evidence: Evidence) -> float:
-    """When what stands between the ceilings and the run is gone."""
+    """Gain if the run reaches what its stages allow."""
     return max(1.0, min(evidence.fed_rate, evidence.supply_rate) / evidence.measured_rate)
 
 
 def most_gain(evidence: Evidence) -> float:
-    """Up to the GPU alone, with CPUs in plenty."""
+    """Gain with more CPUs than needed: up to the GPU alone."""
     return max(1.0, evidence.rate_with_copy(evidence.gpu_rate) / evidence.measured_rate)
 
 
 def cpus_gain(evidence: Evidence, usable: float) -> float:
-    """With `usable` CPUs instead of those there are now."""
+    """Gain with `usable` CPUs instead of the present ones."""
     return min(max(1.0, usable / evidence.facts.usable_cpus), most_gain(evidence))
 
 
 def gains_of_environment(evidence: Evidence) -> tuple[Finding, ...]:
-    """Findings of the environment with what mending them would bring, where an experiment allows to say so."""
+    """Findings of the environment with the gain of their remedies, where the experiments can predict it."""
     return tuple(
-        replace(one, gain=_OF_ENVIRONMENT[one.rule](evidence)) if one.fired and one.rule in _OF_ENVIRONMENT else one
-        for one in evidence.environment
+        replace(finding, gain=_OF_ENVIRONMENT[finding.rule](evidence))
+        if finding.fired and finding.rule in _OF_ENVIRONMENT
+        else finding
+        for finding in evidence.environment
     )
 
 
 def _of_storage(evidence: Evidence) -> float | None:
-    """By another storage: nothing where reading is not the limit."""
+    """Gain by another storage: none if reading is not the limit, else not known."""
     return None if is_slow_reading(evidence) else 1.0
 
 
 def _of_local_data(evidence: Evidence) -> float:
-    """By data that is near: then the loader gives what it gives from memory."""
+    """Gain by data on a local disk: the loader is then as fast as from memory."""
     return loader_gain(evidence, evidence.decode_rate) if is_slow_reading(evidence) else 1.0
 
 
@@ -61,7 +63,7 @@ def _of_cpus(evidence: Evidence) -> float:
 
 
 def _of_gpu(evidence: Evidence) -> float | None:
-    """By a GPU that does what its kind does, where that is known."""
+    """Gain by a GPU as fast as others of its kind, if their rate is known."""
     rated = evidence.facts.rated_images_per_second
     return gpu_gain(evidence, max(evidence.gpu_rate, rated)) if rated else None
 
@@ -81,4 +83,4 @@ _OF_ENVIRONMENT: dict[str, Callable[[Evidence], float | None]] = {
     "gpu_others": _of_gpu,
     "gpu_link": _of_link,
 }
-"""Those of one process."""
+"""Rule -> gain of its remedy, for one process."""

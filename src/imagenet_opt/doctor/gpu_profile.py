@@ -1,4 +1,4 @@
-"""What this GPU does when all is well, kept for rehearsals on machines that have none."""
+"""Records the rates of this GPU as a profile, for rehearsals on machines without a GPU."""
 
 import re
 import time

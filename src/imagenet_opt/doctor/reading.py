@@ -21,12 +21,12 @@ from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import Span
 
 Announce = Callable[[str], None]
-"""Told what is measured next."""
+"""Called with the name of the next experiment."""
 
 _DEPTHS_CACHED = (1, 4, 16)
-"""Beyond these a process of Python threads reads no more from memory, and hardly hears the clock."""
+"""With more threads a Python process reads no faster from memory, and overruns its time."""
 UNITS = 30
-"""Stretches of time that all experiments take together."""
+"""Units of time that the budget is divided into; experiments take 1 to 3.5 of them."""
 _TOUCHING = 3.0
 """Seconds of first touches, at least: files behind a lazy mount take a third of a second each."""
 
@@ -36,10 +36,10 @@ _WARMING = "bringing files into memory"
 
 
 class Reading:
-    """What is measured, by name, and the experiments that only read.
+    """The experiments that only read, and the results of all experiments by name.
 
     budget_seconds: for all experiments, start-up left out; slow storage takes more.
-    failed: experiments that could not be made, and why; the others go on.
+    failed: experiments that failed, and why; the others go on.
     """
 
     def __init__(self, testbed: Testbed, *, budget_seconds: float, announce: Announce) -> None:
@@ -53,12 +53,12 @@ class Reading:
         self.storage_limit: StorageLimit | None = None
 
     def _span(self, units: float) -> Span:
-        """An experiment that is slow may take as long as all were to take."""
+        """A slow experiment may take the whole budget."""
         return Span(units * self.unit, longest=UNITS * self.unit)
 
     @contextlib.contextmanager
     def _experiment(self, what: str) -> Iterator[None]:
-        """Announced; where it fails the reason is kept, and the next one comes."""
+        """Announce an experiment; if it fails, keep the reason and go on."""
         self.announce(what)
         try:
             yield
@@ -96,15 +96,15 @@ class Reading:
         if self.facts.kept_in_memory is False or _WARMING in self.failed:
             return
         cached = itertools.cycle(self._groups(self.samples.warm_rows))
-        found = read_at_depths(self.samples.read, cached, _DEPTHS_CACHED, seconds=seconds / len(_DEPTHS_CACHED))
-        if self.facts.kept_in_memory is None and found[0].latency_median >= NOT_MEMORY_SECONDS:
-            self._note_kept(Residency(0.0, f"each takes {1000 * found[0].latency_median:.0f} ms again"))
+        curve = read_at_depths(self.samples.read, cached, _DEPTHS_CACHED, seconds=seconds / len(_DEPTHS_CACHED))
+        if self.facts.kept_in_memory is None and curve[0].latency_median >= NOT_MEMORY_SECONDS:
+            self._note_kept(Residency(0.0, f"each takes {1000 * curve[0].latency_median:.0f} ms again"))
             return
-        self.ceilings["storage_cached"] = _best(found).ceiling
-        self.curves["reads_in_flight_cached"] = _points(found)
+        self.ceilings["storage_cached"] = _best(curve).ceiling
+        self.curves["reads_in_flight_cached"] = _points(curve)
 
     def _note_kept(self, kept: Residency) -> None:
-        """Files that are read again may come from the storage again, as on a mount that caches nothing."""
+        """Whether files just read stay in memory; on a mount without a cache they do not."""
         self.facts.kept_in_memory = None if kept.share is None else kept.share >= MOSTLY
         if kept.share is not None and kept.share < MOSTLY:
             self.facts.memory_evidence = (
@@ -129,11 +129,11 @@ class Reading:
 
     def _first_depth(self) -> int:
         """Requests of each worker with which an epoch begins."""
-        asked = self.testbed.how.reads_in_flight
-        return FIRST if asked == "auto" else int(asked)
+        configured = self.testbed.how.reads_in_flight
+        return FIRST if configured == "auto" else int(configured)
 
     def _note_eviction(self, eviction: Eviction) -> None:
-        """The first that is not verified tells of all."""
+        """Keep the evidence of the first eviction that is not verified."""
         if self.facts.cold_verified is not False:
             self.facts.cold_verified = eviction.verified
             self.facts.cold_evidence = eviction.evidence
@@ -152,4 +152,4 @@ def _best(curve: tuple[DepthReads, ...]) -> DepthReads:
 
 
 def _points(curve: tuple[DepthReads, ...]) -> tuple[tuple[float, float], ...]:
-    return tuple((float(one.depth), one.images_per_second) for one in curve)
+    return tuple((float(reads.depth), reads.images_per_second) for reads in curve)

@@ -1,4 +1,4 @@
-"""What rules prescribe, as it is typed: overrides that change something, commands with the run's own folders."""
+"""Remedies as the user types them: overrides that change something, commands with the run's own folders."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.errors import printable
 
 LOCAL = "/local/disk/packed"
-"""Where data is to be laid: a place that the user has to choose."""
+"""Stands for the folder on a local disk that the user has to choose."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,16 @@ _INSTEAD = {
     "__getitem__": "torch.where(mask, x, 0) instead of x[mask]",
     "__setitem__": "torch.where(mask, y, x) instead of x[mask] = y",
 }
-"""Operation of `measure.host_waits` -> what does not wait."""
+"""Operation of `host_syncs` -> an operation that does not wait."""
 
 
 def changing(evidence: Evidence, *overrides: str) -> tuple[str, ...]:
-    """Those that say something else than is in force already."""
+    """The overrides that change a value in force."""
     return tuple(one for one in overrides if not _is_in_force(evidence, *one.split("=", 1)))
 
 
 def saves(evidence: Evidence) -> tuple[str, ...]:
-    """Overrides with which our own checkpoints are written every 15 minutes, or as seldom as they are already."""
+    """Overrides that write our own checkpoints every 15 minutes, unless they are written less often already."""
     minutes = configured(evidence, "checkpoint.every_minutes")
     seldom = isinstance(minutes, int | float) and minutes >= 15
     return changing(evidence, "checkpoint.every_n_steps=null", *(() if seldom else ("checkpoint.every_minutes=15",)))
@@ -95,10 +95,10 @@ def configured(evidence: Evidence, key: str) -> Any:
 
 def callbacks_like(evidence: Evidence, words: str) -> dict[str, str]:
     """Key -> class of each configured callback whose class has these words in its name."""
-    found = configured(evidence, "callbacks")
+    callbacks = configured(evidence, "callbacks")
     classes = {
         f"callbacks.{name}": str(one["_target_"]).rpartition(".")[2]
-        for name, one in (found.items() if isinstance(found, Mapping) else ())
+        for name, one in (callbacks.items() if isinstance(callbacks, Mapping) else ())
         if isinstance(one, Mapping) and "_target_" in one
     }
     return {key: name for key, name in classes.items() if words in name}
@@ -116,20 +116,20 @@ def look_at(others: str) -> str:
 
 def without_waiting(waits: str) -> tuple[str, ...]:
     """At each line that waits, what to write instead. waits: as "item at mine.py:7, cpu at mine.py:9"."""
-    found = (wait.partition(" at ") for wait in waits.split(", ") if " at " in wait)
+    places = (wait.partition(" at ") for wait in waits.split(", ") if " at " in wait)
     return tuple(
         f"{place}: {_INSTEAD.get(operation, f'keep the result of {operation} on the GPU')}"
-        for operation, _, place in found
+        for operation, _, place in places
     )
 
 
 def _is_in_force(evidence: Evidence, key: str, value: str) -> bool:
-    """As configured, or as "auto" has come out."""
-    there, said = _node(evidence.measurements.config, key)
+    """Whether the key has this value, as configured or as "auto" was resolved."""
+    there, setting = _node(evidence.measurements.config, key)
     name = key.rpartition(".")[2]
-    found = [said] if there else []
-    found += [getattr(evidence.facts, name)] if hasattr(evidence.facts, name) else []
-    return value in [_text(one) for one in found]
+    known = evidence.facts.known()
+    values = ([setting] if there else []) + ([known[name]] if name in known else [])
+    return value in [_text(one) for one in values]
 
 
 def _node(config: Mapping[str, Any], key: str) -> tuple[bool, Any]:

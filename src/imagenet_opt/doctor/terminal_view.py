@@ -35,7 +35,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     for evidence in filter(None, (facts.first_touch_evidence, facts.storage_evidence, facts.memory_evidence)):
         console.print(Text(printable(f"files: {evidence}"), style="dim"), Text())
     fired = [finding for finding in diagnosis.findings if finding.fired]
-    fired.sort(key=lambda one: (one.rule != diagnosis.cause, -(one.gain or 0)))
+    fired.sort(key=lambda finding: (finding.rule != diagnosis.cause, -(finding.gain or 0)))
     for finding in fired:
         if finding.rule != diagnosis.cause:  # which the verdict explains
             console.print(_finding(finding))

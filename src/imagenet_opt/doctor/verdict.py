@@ -74,7 +74,7 @@ def findings_of(evidence: Evidence) -> tuple[Finding, ...]:
 
 
 MUCH_UNEXPLAINED = 0.1
-"""Share of what is expected, from which the explanation tells that it is missing."""
+"""Missing share of the expected rate from which the explanation names it."""
 
 
 def judge(evidence: Evidence) -> Diagnosis:
@@ -89,7 +89,7 @@ def judge(evidence: Evidence) -> Diagnosis:
     next_stage = _next_stage(evidence, gain, cause) if gain is not None else None
     return Diagnosis(
         measurements=evidence.measurements,
-        sentence=f"{CAUSES[cause].head}: {_says(evidence, cause, gain)}.",
+        sentence=f"{CAUSES[cause].head}: {_comparison(evidence, cause, gain)}.",
         cause=cause,
         expected=evidence.expected_rate,
         measured=evidence.measured_rate,
@@ -101,7 +101,7 @@ def judge(evidence: Evidence) -> Diagnosis:
 
 
 def _gain_without_cause(evidence: Evidence, cause: str) -> float:
-    """Of a healthy run: with a GPU that takes all; of an unexplained one: if it gave what the stages allow."""
+    """Of a healthy run: with a faster GPU; of an unexplained run: if it reached what the stages allow."""
     return max(
         1.0,
         (min(evidence.supply_rate, evidence.copy_rate) if cause == "healthy" else evidence.expected_rate)
@@ -110,7 +110,7 @@ def _gain_without_cause(evidence: Evidence, cause: str) -> float:
 
 
 def _waterfall(evidence: Evidence) -> tuple[Step, ...]:
-    """Differences between the experiments, so that the parts add up to the full run."""
+    """Differences between experiments; they add up to a step of the full run."""
     names = {
         "gpu": "GPU, batch resident",
         "gpu_beside_loader": "contention with the loader",
@@ -127,9 +127,9 @@ def _waterfall(evidence: Evidence) -> tuple[Step, ...]:
 
 
 def _next_stage(evidence: Evidence, gain: float, cause: str) -> str:
-    """What is the limit at `gain` times the present rate: the lowest ceiling that is not below it.
+    """The limit at `gain` times the present rate: the lowest ceiling that is not below that rate.
 
-    Where decoding and training together take all CPUs, that is named by what takes most of them.
+    If decoding and training together take all CPUs, the limit is decoding, which takes most of them.
     """
     rate = gain * rate_in_trouble(evidence)
     of_cpus = cause in ("busy_neighbour", "few_workers", "few_cpus") and gain < 0.97 * most_gain(evidence)
@@ -148,14 +148,14 @@ def _next_stage(evidence: Evidence, gain: float, cause: str) -> str:
 
 
 def rate_in_trouble(evidence: Evidence) -> float:
-    """Images per second while the cause lasts: of the first epoch where that alone is slow, else of the run."""
+    """Images per second while the cause lasts: of the first epoch if only that is slow, else of the run."""
     return (
         (evidence.first_epoch_rate or evidence.measured_rate) if is_lazy_at_first(evidence) else evidence.measured_rate
     )
 
 
-def _says(evidence: Evidence, cause: str, gain: float | None) -> str:
-    """What the run gives, against what."""
+def _comparison(evidence: Evidence, cause: str, gain: float | None) -> str:
+    """The rate of the run, and the rate that it is compared with."""
     device = (
         f"the simulated {evidence.measurements.simulated}"
         if evidence.measurements.simulated
@@ -176,7 +176,7 @@ def _says(evidence: Evidence, cause: str, gain: float | None) -> str:
 
 
 def conclude(evidence: Evidence) -> Diagnosis:
-    """The verdict; without what it rests on a diagnosis that is none (`is_judged`), with all that was measured.
+    """The verdict; if a ceiling of `NEEDS` is missing, a diagnosis without one that keeps all measurements.
 
     Raises KeyError where something is missing though nothing failed.
     """
@@ -204,7 +204,7 @@ def is_judged(diagnosis: Diagnosis) -> bool:
 
 
 def meaning(diagnosis: Diagnosis) -> str:
-    """Of the verdict's cause."""
+    """Meaning of the verdict's cause."""
     if not is_judged(diagnosis):
         return "not judged"
     return CAUSES[diagnosis.cause].meaning if diagnosis.cause in CAUSES else diagnosis.cause

@@ -1,4 +1,4 @@
-"""Causes among the CPUs: who takes them, how many there are, and what the loader needs of them."""
+"""Causes among the CPUs: who takes them, how many there are, and how many the loader needs."""
 
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment.cpus import more_cpus
@@ -112,6 +112,6 @@ def contention(evidence: Evidence) -> Finding:
 
 
 def _with_fewer_workers(evidence: Evidence, workers: int) -> float:
-    """The GPU as if it were alone, and a loader that gives as much less."""
+    """Gain with the GPU at its own rate and a loader slower by the missing workers."""
     loader = evidence.loader_rate * workers / (workers + 1)
     return gpu_gain(evidence, min(evidence.gpu_rate, loader))

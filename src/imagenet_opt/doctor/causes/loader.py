@@ -1,4 +1,4 @@
-"""Causes in what brings batches: the storage, and how much is made ahead."""
+"""Causes in the storage and the loader."""
 
 import math
 
@@ -22,7 +22,7 @@ from imagenet_opt.doctor.symptoms import (
 _NEARER = {False: "pack the data into shards on a local disk", True: "copy the shards to a local disk"}
 """By whether the data is packed already."""
 _LEAST_GAIN = 1.05
-"""Batches that are made ahead bring nothing to a run that gives what its stages give already."""
+"""Least gain that more batches ahead must promise; a run as fast as its stages gains nothing by them."""
 
 
 def lazy_mount(evidence: Evidence) -> Finding:
@@ -102,7 +102,7 @@ def small_prefetch(evidence: Evidence) -> Finding:
 
 
 def _deeper(evidence: Evidence) -> tuple[str, ...]:
-    """More requests in flight where they were evidence to bring more: by itself, or by number where that has failed."""
+    """More requests in flight, if they were measured to be faster: a number if "auto" is configured, else "auto"."""
     depth, rate = evidence.best_depth
     if SLOWER * rate <= evidence.storage_rate_at_depth:
         return ()

@@ -1,4 +1,4 @@
-"""Causes in the training process: what it does, or waits for, beside computing."""
+"""Causes in the training process: work and waits beside computing."""
 
 import shlex
 from dataclasses import replace
@@ -53,10 +53,10 @@ def slow_callback(evidence: Evidence) -> Finding:
     }
     slowest = max(callbacks, key=lambda name: callbacks[name], default="callback")
     name = slowest.removeprefix("callback ")
-    found = _stall(evidence, "slow_callback", slowest, f"call {name} less often, or leave it out")
+    finding = _stall(evidence, "slow_callback", slowest, f"call {name} less often, or leave it out")
     keys = [key for key, called in callbacks_like(evidence, name).items() if called == name]
     without = " ".join(["python train.py", data_place(evidence).words, *(shlex.quote(f"~{key}") for key in keys)])
-    return replace(found, commands=(without if keys else f"grep -rn 'class {name}' --include=*.py .",))
+    return replace(finding, commands=(without if keys else f"grep -rn 'class {name}' --include=*.py .",))
 
 
 def _stall(evidence: Evidence, rule: str, phase: str, remedy: str, overrides: tuple[str, ...] = ()) -> Finding:
@@ -68,7 +68,7 @@ def _stall(evidence: Evidence, rule: str, phase: str, remedy: str, overrides: tu
 
 
 def _without_sync(evidence: Evidence) -> float:
-    """Where the network itself waits, it does so also alone: then only the device's own seconds are known."""
+    """A network that waits by itself also waits alone; then only the device's own seconds tell its rate."""
     return (
         stall_gain(evidence) if evidence.busy_alone_share >= BUSY_ENOUGH else gpu_gain(evidence, evidence.compute_rate)
     )

@@ -1,1 +1,1 @@
-"""What can be said of a machine without an experiment: one file a subject, pure rules on facts read apart from them."""
+"""Checks of the machine that need no experiment: one file a subject, pure rules on facts that others read."""

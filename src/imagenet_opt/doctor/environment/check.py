@@ -16,8 +16,8 @@ from imagenet_opt.measure.storage.lustre import read_hsm_states, read_limits
 def check_environment(setup: Setup) -> list[Finding]:
     """Every rule that needs no experiment, fired or not; none raises for what this machine lacks.
 
-    What is only seen while something runs has functions of its own: `gpu.check_gpu`, as an idle GPU lowers its clocks
-    and its link, `precision.check_precision`, `neighbours.Neighbours`.
+    Checks that need a running experiment are apart: `gpu.check_gpu`, as an idle GPU lowers its clocks and its link,
+    `precision.check_precision` and `neighbours.check_swapping`.
     """
     mount = machine.find_mount(setup.folder)
     kind = "" if mount is None else mount.kind

@@ -73,8 +73,8 @@ def check_options(mount: Mount | None) -> Finding:
         return Finding("mount_options", None, "no mount holds the data's folder")
     faults = _nfs_faults(mount.options) if mount.kind.startswith("nfs") else _other_faults(mount)
     if not faults:
-        seen = ",".join(option for option in mount.options if "=" not in option)
-        return Finding("mount_options", False, f"nothing slow in {seen} and the rest")
+        options = ",".join(option for option in mount.options if "=" not in option)
+        return Finding("mount_options", False, f"nothing slow in {options} and the rest")
     better, point = ",".join(option for _, option in faults), shlex.quote(printable(mount.mountpoint))
     # An NFS mount takes but a few options by remounting, nfs(5).
     anew = f"sudo umount {point} && sudo mount -t {mount.kind} -o {better} SERVER:/PATH {point}"
@@ -92,22 +92,22 @@ def _nfs_faults(options: tuple[str, ...]) -> list[tuple[str, str]]:
     """What is wrong, and the option that mends it. atime says nothing: an NFS server keeps the times, nfs(5)."""
     values = dict(option.split("=", 1) for option in options if "=" in option)
     rsize = int(values.get("rsize", _FULL_RSIZE))
-    found = [(f"rsize={rsize}, requests of less than 1 MiB", f"rsize={_FULL_RSIZE}")] if rsize < _FULL_RSIZE else []
+    faults = [(f"rsize={rsize}, requests of less than 1 MiB", f"rsize={_FULL_RSIZE}")] if rsize < _FULL_RSIZE else []
     if "nconnect" not in values and not values.get("proto", "tcp").startswith("rdma"):
-        found.append(("one connection to the server (no nconnect)", "nconnect=16"))
+        faults.append(("one connection to the server (no nconnect)", "nconnect=16"))
     if "sync" in options:
-        found.append(("sync, which writes each change at once", "async"))
+        faults.append(("sync, which writes each change at once", "async"))
     if "noac" in options or values.get("actimeo") == "0":
-        found.append(("noac, which asks the server for each file's attributes each time", "ac"))
+        faults.append(("noac, which asks the server for each file's attributes each time", "ac"))
     if values.get("lookupcache") == "none":
-        found.append(("lookupcache=none, which asks the server for each name each time", "lookupcache=all"))
-    return found
+        faults.append(("lookupcache=none, which asks the server for each name each time", "lookupcache=all"))
+    return faults
 
 
 def _other_faults(mount: Mount) -> list[tuple[str, str]]:
-    found = []
+    faults = []
     if "sync" in mount.options:
-        found.append(("sync, which writes each change at once", "async"))
+        faults.append(("sync, which writes each change at once", "async"))
     if _kind(mount) in (_NETWORK, _LOCAL) and not {"ro", "noatime", "relatime"} & set(mount.options):
-        found.append(("strict atime, a write for each file read", "noatime"))
-    return found
+        faults.append(("strict atime, a write for each file read", "noatime"))
+    return faults

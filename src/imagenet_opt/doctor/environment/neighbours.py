@@ -112,10 +112,10 @@ def _waited_seconds() -> float | None:
         return None
 
 
-def check_swapping(found: Occupancy) -> Finding:
+def check_swapping(occupancy: Occupancy) -> Finding:
     """Fires above 1 MB/s."""
-    rate = found.swapped_mb / found.seconds
-    evidence = f"{found.swapped_mb:.1f} MB were swapped in {found.seconds:.1f} s"
+    rate = occupancy.swapped_mb / occupancy.seconds
+    evidence = f"{occupancy.swapped_mb:.1f} MB were swapped in {occupancy.seconds:.1f} s"
     if rate <= _MUCH_MB_PER_SECOND:
         return Finding("swapping", False, evidence)
     return Finding(

@@ -24,8 +24,8 @@ def check_precision(
     if not total:
         return Finding(rule, None, "no convolution was seen in the step; a compiled one hides them")
     slow = dtypes.get("convolution float32", 0)
-    seen = ", ".join(f"{count} {name}" for name, count in sorted(dtypes.items()))
-    evidence = f"in one step, trainer.precision={precision}: {seen}"
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(dtypes.items()))
+    evidence = f"in one step, trainer.precision={precision}: {counts}"
     if not slow:
         return Finding(rule, False, evidence)
     ampere = capability >= _TF32_CAPABILITY

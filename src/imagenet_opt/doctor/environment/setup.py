@@ -1,4 +1,4 @@
-"""What the checks are told of a run: plain values, so that they need neither its data nor its network."""
+"""The run that the checks look at, as plain values: they need neither its data nor its network."""
 
 from dataclasses import dataclass
 

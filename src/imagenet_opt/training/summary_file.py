@@ -1,4 +1,4 @@
-"""summary.json: the numbers of a run. It imports neither torch nor Lightning, as sweeps need neither."""
+"""summary.json: the numbers of a run, by metric name. Imports neither torch nor Lightning: sweeps need neither."""
 
 import json
 from pathlib import Path

@@ -214,7 +214,7 @@ def test_help_teaches_the_commands_and_the_groups(app: Path) -> None:
     out, err = start(app, "--help").communicate(timeout=60)
     assert err == ""
     for text in (
-        "+experiment=aggressive",
+        "experiment=aggressive",
         "data.num_workers",
         "python train.py -m data.root=",
         "resume_from",

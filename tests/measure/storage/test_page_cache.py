@@ -176,7 +176,8 @@ def test_probes_see_what_was_read(file: str, tmp_path: Path) -> None:
     assert cold.share == 0
     other = tmp_path / "other"
     other.write_bytes(b"x" * PAGE)  # what was just written is in memory
-    assert probed([Extent(str(other)), Extent(str(tmp_path / "absent"))]).share == 1
+    extents = [Extent(str(other)), Extent(str(tmp_path / "absent"))]
+    assert any(probed(extents).share == 1 for _ in range(5)), "a page that is locked just now counts as absent"
     assert probed([]).share is None
 
 

@@ -27,6 +27,8 @@ _CACHESTAT = 451
 """Linux 6.5 and later, the same on x86-64 and arm64: include/uapi/asm-generic/unistd.h."""
 NUM_PROBED = 48
 """Of files that the kernel tells nothing of otherwise: one page each."""
+_ATTEMPTS = 3
+"""To evict: the kernel keeps a page that another thread or CPU uses at that moment."""
 _THREADS = 32
 """Opening a file on network storage takes a round trip, or several."""
 _NOT_OURS = "the kernel tells only of files that one owns or may write"
@@ -169,8 +171,12 @@ def eviction_probed(extents: Iterable[Extent]) -> Eviction:
     if before.share is None or before.share < 1 - COLD_SHARE:
         reason = before.method if before.share is None else f"{before.method} does not find files just read"
         return Eviction(Residency(None, reason), len(some))
-    evicted(readable)
-    return Eviction(probed(readable)._replace(method=f"{_PROBE}, of others like these"), len(readable))
+    for _ in range(_ATTEMPTS):
+        evicted(readable)
+        after = probed(readable)
+        if not after.share:
+            break
+    return Eviction(after._replace(method=f"{_PROBE}, of others like these"), len(readable))
 
 
 def _probe(extent: Extent) -> Residency | None:

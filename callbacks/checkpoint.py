@@ -255,7 +255,7 @@ class Checkpoint(LightningCheckpoint):
     def _unsaved(self, trainer: Trainer) -> str:
         return (
             f"step {trainer.global_step} is not saved: make room in {self.folder}/{files.FOLDER}, and start the same "
-            f"command again; it goes on from step {self._durable_step}"
+            f"command again; the run resumes from step {self._durable_step}"
         )
 
 

@@ -205,7 +205,7 @@ def test_preempted_inside_a_step_it_goes_on_from_the_checkpoint_before(
     with pytest.raises(Preempted):
         fit(tmp_path, images_root, Preempt("on_before_optimizer_step", 9), ema=False)
     assert "step 8 is not saved" in caplog.text
-    assert "goes on from step 6" in caplog.text
+    assert "resumes from step 6" in caplog.text
     fit(tmp_path, images_root, ema=False, resume=True)
     assert_same_run(clean[False, 1.0], tmp_path)
 

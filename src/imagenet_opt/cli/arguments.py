@@ -1,8 +1,10 @@
 """What the command lines of imagenet-opt's commands have in common."""
 
 import argparse
+import difflib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -36,3 +38,18 @@ def budget_seconds(text: str) -> float:
     if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
         raise ConfigError(f"--budget {text} must be a time from {_LEAST_SECONDS}s to 60m, such as 90s or 5m")
     return seconds
+
+
+def key_and_value(word: str, keys: Sequence[str], flags: Sequence[str] = ()) -> tuple[str, str]:
+    """A word KEY=VALUE, whose value is taken as it is, not as YAML. flags: words that a command also has.
+
+    Raises ConfigError for a key that is not one of `keys`, and for one without a value.
+    """
+    key, _, value = word.partition("=")
+    if key not in keys:
+        near = difflib.get_close_matches(key, (*keys, *flags), n=1)
+        hint = f"did you mean {near[0]}{'=' * (near[0] in keys)}?" if near else f"expected {', '.join((*keys, *flags))}"
+        raise ConfigError(f"there is no key {key}; {hint}")
+    if not value:
+        raise ConfigError(f"{key} has no value; expected {key}=VALUE")
+    return key, value

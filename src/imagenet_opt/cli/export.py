@@ -1,9 +1,9 @@
 """`imagenet-opt export`: the network of a checkpoint as one file that other programs open, checked before it counts."""
 
-import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from imagenet_opt.cli.arguments import key_and_value
 from imagenet_opt.errors import ConfigError
 
 if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
@@ -47,7 +47,7 @@ def parse(argv: list[str]) -> "Arguments":
 
     Raises ConfigError for what is unknown, missing, or does not fit.
     """
-    given = dict(_key_and_value(argument) for argument in argv)
+    given = dict(key_and_value(argument, KEYS) for argument in argv)
     if "ckpt" not in given:
         raise ConfigError("ckpt is missing; add ckpt=RUN_FOLDER or ckpt=FILE (imagenet-opt export --help)")
     from imagenet_opt.export import FORMATS, Arguments
@@ -63,14 +63,3 @@ def parse(argv: list[str]) -> "Arguments":
     if size is not None and not (size.isdecimal() and int(size) > 0):
         raise ConfigError(f"image_size={size} is no number of pixels; expected one such as image_size=224")
     return Arguments(ckpt, format, out, None if size is None else int(size))
-
-
-def _key_and_value(argument: str) -> tuple[str, str]:
-    key, _, value = argument.partition("=")
-    if key not in KEYS:
-        near = difflib.get_close_matches(key, KEYS, n=1)
-        hint = f"did you mean {near[0]}=?" if near else f"expected {', '.join(KEYS)}"
-        raise ConfigError(f"there is no key {key}; {hint}")
-    if not value:
-        raise ConfigError(f"{key} has no value; expected {key}=VALUE")
-    return key, value

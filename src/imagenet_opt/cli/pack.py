@@ -1,12 +1,12 @@
 """`imagenet-opt pack`: a folder of images as tar shards with an index, and whether they are still what was packed."""
 
-import difflib
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from imagenet_opt.cli.arguments import key_and_value
 from imagenet_opt.display.printable import printable
 from imagenet_opt.display.progress import progress, size
 from imagenet_opt.errors import ConfigError, ShardMismatch
@@ -95,7 +95,7 @@ def parse(argv: list[str]) -> Arguments:
 
     Raises ConfigError for what is unknown, missing, or does not fit.
     """
-    given = dict(_key_and_value(word) for word in argv if word not in FLAGS)
+    given = dict(key_and_value(word, KEYS, FLAGS) for word in argv if word not in FLAGS)
     verify = "--verify" in argv
     for key in ("out",) if verify else ("data.root", "out"):
         if key not in given:
@@ -116,17 +116,6 @@ def parse(argv: list[str]) -> Arguments:
         val_folder=given.get("data.val_folder", "val"),
         verify=verify,
     )
-
-
-def _key_and_value(word: str) -> tuple[str, str]:
-    key, _, value = word.partition("=")
-    if key not in KEYS:
-        near = difflib.get_close_matches(key, (*KEYS, *FLAGS), n=1)
-        hint = f"did you mean {near[0]}{'=' * (near[0] in KEYS)}?" if near else f"expected {', '.join((*KEYS, *FLAGS))}"
-        raise ConfigError(f"there is no key {key}; {hint}")
-    if not value:
-        raise ConfigError(f"{key} has no value; expected {key}=VALUE")
-    return key, value
 
 
 def _whole(given: dict[str, str], key: str, low: int, high: int, or_else: str = "") -> int:

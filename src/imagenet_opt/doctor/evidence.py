@@ -171,11 +171,6 @@ class Evidence:
         return min(self.fed_rate, self.supply_rate)
 
     @property
-    def unexplained_share(self) -> float:
-        """Share of the expected rate that the run does not reach."""
-        return max(0.0, 1 - self.measured_rate / self.expected_rate)
-
-    @property
     def step_seconds(self) -> float:
         """Seconds of a step of the full run."""
         return self.measurements.batch_size / self.measured_rate

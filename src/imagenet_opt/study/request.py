@@ -1,7 +1,7 @@
 """What a study is asked for, and the file that describes it."""
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, did_you_mean
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -49,12 +49,6 @@ def told(error: ValidationError, model: type[BaseModel], written: Any) -> str:
     return f"{_named(place, written)}{said}"
 
 
-def near_or(name: str, known: Iterable[str], otherwise: str) -> str:
-    """What may have been meant by a name that does not exist."""
-    near = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
-    return f"did you mean {' or '.join(near)}?" if near else otherwise
-
-
 def _place(loc: Place) -> Place:
     """Of the item whose key is at `loc`, such as ("steps", 0); empty for a key of the file itself."""
     return loc[:2] if len(loc) > 2 and isinstance(loc[1], int) else ()
@@ -76,7 +70,7 @@ def _named(place: Place, written: Any) -> str:
 
 def _unknown(key: str, fields: Mapping[str, FieldInfo]) -> str:
     expected = f"expected {', '.join(fields)}" if fields else "there are none beside title and kind"
-    return f"there is no key {key}; {near_or(key, fields, expected)}"
+    return f"there is no key {key}; {did_you_mean(key, fields, expected)}"
 
 
 def _missing(keys: list[str], fields: Mapping[str, FieldInfo], written: Mapping[str, Any]) -> str:
@@ -195,7 +189,7 @@ def _found(name: str, shipped: Path) -> Path:
         return file
     if not (file := shipped / f"{name}.yaml").is_file():
         known = shipped_names(shipped)
-        hint = near_or(name, known, f"expected {', '.join(known)}, or a YAML file")
+        hint = did_you_mean(name, known, f"expected {', '.join(known)}, or a YAML file")
         raise ConfigError(f"study={name}: there is no such study; {hint}")
     return file
 

@@ -12,8 +12,6 @@ from imagenet_opt.machine import usable_cpus
 from imagenet_opt.measure.telemetry.host import busy_seconds_of_descendants
 
 _PRESSURE = Path("/proc/pressure/cpu")
-_MANY_PERCENT = 10.0
-"""Of the usable CPUs; less than that is a machine's own house-keeping."""
 _MUCH_MB_PER_SECOND = 1.0
 _NUM_NAMED = 3
 

@@ -6,6 +6,7 @@ import re
 import threading
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,13 +81,15 @@ class WandbRunLogger(WandbLogger):
             return
         try:
             self.experiment.log(row | {STEP: self._step}, step=self._step, commit=True)
-            (self._folder / STEP_FILE).write_text(f"{self._step}\n")
         except Exception as error:  # whatever it is, it is not worth a training run
             self._works = False
             log.warning(
                 f"W&B failed at step {self._step} ({type(error).__name__}: {error}); training goes on without it, "
                 f"metrics.csv has every row, and the next start of the run sends what is missing"
             )
+            return
+        with suppress(OSError):  # a full disk is no failure of W&B
+            (self._folder / STEP_FILE).write_text(f"{self._step}\n")
 
 
 def build_wandb(

@@ -2,10 +2,13 @@
 
 import threading
 from collections.abc import Iterator
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+_SIGNAL_SECONDS = 1.0
+"""A signal that arrives just before the wait begins does not end it; the handler runs after this time at the latest."""
 
 
 class Ahead(Generic[T]):
@@ -26,12 +29,17 @@ class Ahead(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        item = self._made.get()
+        item = self._next_made()
         if isinstance(item, BaseException):
             self._made.put(StopIteration())  # for whoever asks again
             raise item
         self._wanted.release()
         return item
+
+    def _next_made(self) -> T | BaseException:
+        while True:
+            with suppress(Empty):
+                return self._made.get(timeout=_SIGNAL_SECONDS)
 
     def stop(self) -> None:
         """Let the thread end after the item that it is making. Does not wait for the thread."""

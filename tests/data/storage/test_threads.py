@@ -1,5 +1,6 @@
 """Calls are made, also beside threads that hang; and hanging threads hold up nothing."""
 
+import gc
 import subprocess
 import sys
 import threading
@@ -48,6 +49,24 @@ def test_threads_end_with_the_last_reference_once_all_calls_are_made() -> None:
     del threads
     answer.set()
     assert [future.result(10) for future in futures] == [True] * 5
+    for thread in mine:
+        thread.join(10)
+    assert not reading() - before
+
+
+def test_threads_end_with_an_owner_whose_method_they_called() -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.threads = Threads(3)
+
+        def call(self) -> int:
+            return 1
+
+    before, owner = reading(), Owner()
+    assert [owner.threads.submit(owner.call).result(10) for _ in range(6)] == [1] * 6
+    mine = reading() - before
+    del owner
+    gc.collect()
     for thread in mine:
         thread.join(10)
     assert not reading() - before

@@ -42,5 +42,5 @@ def _work(calls: Calls) -> None:
                 future.set_result(call(*arguments))
             except BaseException as error:
                 future.set_exception(error)
-        del wanted, future, arguments  # what was read is not kept here until the next call
+        del wanted, future, call, arguments  # a thread that waits keeps nothing alive, this pool included
     calls.put(None)  # for the next thread

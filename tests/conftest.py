@@ -1,5 +1,6 @@
 """Small data sets and networks that many tests share."""
 
+import gc
 import logging
 import signal
 import subprocess
@@ -28,6 +29,11 @@ from tests.processes import Forked
 torch.set_num_threads(1)
 torch.ones((), requires_grad=True).backward()  # if the first backward is a compiled one, no forked process can have one
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background a shell ignores it, and so would children
+gc.freeze()  # else each full collection goes through a million objects of imported modules
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -48,6 +48,7 @@ def loader(job: Job) -> Iterable[Tensor]:
         job.loading.batch_size,
         num_workers=job.num_workers,
         use_prefetcher=False,
+        persistent_workers=job.num_workers > 0,
         collate_fn=fast_collate,
         **how,
     )

@@ -16,7 +16,7 @@ _CLOSE_SECONDS = 10.0
 
 
 class ResidentLoader:
-    """One batch on the device, given again and again; `beside`, if any, makes its own meanwhile, to be thrown away.
+    """One batch on the device, given again and again; `beside`, if any, makes its own meanwhile, to be discarded.
 
     beside: is asked for one batch a step, as training would ask.
     """

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Generic, TypeVar
 
-from imagenet_opt.measure.stats.intervals import TURNS, surely_faster
+from imagenet_opt.measure.stats.block_ratios import pair_ratio, verdict
 from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
+from imagenet_opt.tune.successive_halving import TURNS
 
 T = TypeVar("T")
 LEAST_GAIN = 1.03
@@ -15,11 +16,15 @@ LEAST_GAIN = 1.03
 
 @dataclass
 class Climb(Generic[T]):
-    """turns: images per second of each turn, by setting, in the order tried. best: the one to take. why: it ended."""
+    """turns: images per second of each turn, by setting, in the order tried. best: the setting to take. why: it ended.
+
+    verdicts: by setting, beside the best setting before; for settings that had TURNS turns.
+    """
 
     best: T
     turns: dict[T, list[float]] = field(default_factory=dict)
     failures: dict[T, str] = field(default_factory=dict)
+    verdicts: dict[T, str] = field(default_factory=dict)
     why: str = ""
 
     def rate(self, setting: T) -> float:
@@ -33,7 +38,7 @@ def climb(
 
     axes: what to try beside a setting. turn: images per second of a setting; may raise TurnFailed and OutOfTime.
     enough: the rate at which it ends; None for no such rate. A setting is kept that is 3 % faster in its first turn,
-    and then, in turns with the best so far, surely faster.
+    and then has the verdict "faster" in TURNS turns beside the best so far.
     """
     found: Climb[T] = Climb(start)
     try:
@@ -65,7 +70,9 @@ def _try(found: Climb[T], setting: T, turn: Callable[[T], float]) -> bool:
     except TurnFailed as error:
         found.failures[one] = str(error)
         return False
-    if surely_faster(found.turns[setting], found.turns[before]):
+    ratio = pair_ratio(found.turns[setting][-TURNS:], found.turns[before][-TURNS:])
+    found.verdicts[setting] = verdict(ratio)
+    if found.verdicts[setting] == "faster":
         found.best = setting
     return found.best == setting
 

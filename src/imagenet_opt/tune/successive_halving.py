@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from imagenet_opt.measure.stats.intervals import TURNS, surely_faster
+from imagenet_opt.measure.stats.block_ratios import UNDECIDED, pair_ratio, verdict
 from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
 
 UNTRIED = "not tried: budget"
-"""The verdict on what had no turn."""
-TURNS_OF_SEVERAL = 4
-"""Of each of the last two, where the best of several is taken: with three turns the best of three equals would win once
-in twelve contests, of five once in nine; with four less than once in twenty, up to twelve (simulated)."""
+"""The verdict on a setting that had no turn."""
+TURNS, TURNS_OF_SEVERAL = 4, 5
+"""Of each of the last two, where there is one candidate and where the best of several is taken. Among equals a contest
+then names a winner once in twenty times or less, up to eight candidates (simulated)."""
 
 
 @dataclass
@@ -28,8 +28,8 @@ class Contest:
 
     @property
     def winner(self) -> str:
-        """The base, unless the finalist is surely faster."""
-        return self.finalist if self.finalist is not None and self._beats_the_base(self.finalist) else self.base
+        """The base, unless the verdict on the finalist is "faster"."""
+        return self.finalist if self.finalist is not None and self.verdict(self.finalist) == "faster" else self.base
 
     @property
     def num_turns(self) -> int:
@@ -50,13 +50,12 @@ class Contest:
             return "as it was"
         if name == self.finalist:
             lacking = min(len(self.turns[name]), len(self.turns[self.base])) < self.num_turns
-            return "undecided: budget" if lacking else "faster" if self._beats_the_base(name) else "no difference"
+            return f"{UNDECIDED}: budget" if lacking else verdict(pair_ratio(self.turns[name], self.turns[self.base]))
         if max(self.turns[name]) <= max(self.turns[self.base]):
             return "not faster"
-        return "no difference" if self.finalist is None else "slower than the best"
-
-    def _beats_the_base(self, name: str) -> bool:
-        return surely_faster(self.turns[name], self.turns[self.base], num_turns=self.num_turns)
+        if self.finalist is not None:
+            return "slower than the best"
+        return verdict(pair_ratio(self.turns[name], self.turns[self.base]))
 
 
 def hold_contest(names: Sequence[str], turn: Callable[[str, float], float], *, seconds: float) -> Contest:

@@ -10,8 +10,7 @@ from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
 from imagenet_opt.display.table import Column, Sheet
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.stats.block_ratios import Ratio, block_ratios
-from imagenet_opt.measure.stats.intervals import verdict
+from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, block_ratios, verdict
 from imagenet_opt.measure.stats.rounds import TurnFailed, interleave
 from imagenet_opt.study.result_cache import Kept
 from imagenet_opt.study.steps.isolated_turns import plain, speed_of
@@ -178,6 +177,8 @@ def _no_gain(gains: Gains) -> str | None:
         return "together they are not faster for sure than the start"
     if "slower" in verdicts.get(NOW, ()):
         return f"together they are slower than {NOW}"
+    if NOW in verdicts and not _worth_it(verdicts[NOW]) and UNDECIDED in verdicts[NOW]:
+        return f"whether they are faster than {NOW} is {UNDECIDED}"
     if NOW in verdicts and not _worth_it(verdicts[NOW]):
         return f"no difference from {NOW}, so you have it all already"
     return None

@@ -6,8 +6,8 @@ from statistics import median
 from typing import Any
 
 from imagenet_opt.display.table import FAR, Cell, Column, Plot, Series, Sheet
-from imagenet_opt.measure.stats.block_ratios import Ratio, block_ratios
-from imagenet_opt.measure.stats.intervals import CONFIDENCE, verdict
+from imagenet_opt.measure.stats.block_ratios import Ratio, block_ratios, verdict
+from imagenet_opt.measure.stats.intervals import CONFIDENCE
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION, LaunchGaps
 from imagenet_opt.study.steps.outcome import Outcome
 from imagenet_opt.study.steps.parity import Parity
@@ -123,7 +123,7 @@ def notes(outcome: Outcome, ratios: Ratios) -> list[str]:
     against = {"cumulative": named, "alone": "the start", "leave_one_out": "all without it"}
     found.append(
         f"Worth: against {against[plan.file.order]}, in {_num_rounds(outcome)} rounds, {len(MEASURES) * num} "
-        f"comparisons whose intervals hold together with {CONFIDENCE:.0%}; where one contains 1 there is no difference."
+        f"comparisons whose intervals hold together with {CONFIDENCE:.0%}."
     )
     found.append(_MIDDLES)
     found.append(f"Full runs read {'from storage' if outcome.cold else 'files that are in memory'}.")

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.study.result_cache import FILE, Kept
+from imagenet_opt.study.result_cache import FILE, ResultCache
 
 
 @dataclass(frozen=True)
@@ -18,35 +18,35 @@ def test_what_was_measured_is_not_measured_again_even_after_a_torn_line(tmp_path
         measured.append(name)
         return name
 
-    first = Kept(tmp_path)
+    first = ResultCache(tmp_path)
     assert first.take(Job(("a",)), 0, lambda: measure("a0")) == "a0"
     assert first.take(Job(("a",)), 1, lambda: measure("a1")) == "a1"
     with (tmp_path / FILE).open("a") as file:
         file.write('{"key": "half')
-    again = Kept(tmp_path)
+    again = ResultCache(tmp_path)
     assert again.take(Job(("a",)), 0, lambda: measure("not again")) == "a0"
     assert again.take(Job(("b",)), 0, lambda: measure("b0")) == "b0"
-    assert Kept(tmp_path).take(Job(("b",)), 0, lambda: measure("not again")) == "b0"
+    assert ResultCache(tmp_path).take(Job(("b",)), 0, lambda: measure("not again")) == "b0"
     assert measured == ["a0", "a1", "b0"]
 
 
 def test_other_versions_are_another_measurement(tmp_path: Path) -> None:
-    first, other = Kept(tmp_path), Kept(tmp_path)
+    first, other = ResultCache(tmp_path), ResultCache(tmp_path)
     other.machine = {**other.machine, "versions": {"torch": "another"}}
     assert first.take(Job(()), 0, lambda: 1) == 1
     assert other.take(Job(()), 0, lambda: 2) == 2
 
 
 def test_another_machine_or_program_is_another_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Kept(tmp_path).take(Job(()), 0, lambda: 1) == 1
+    assert ResultCache(tmp_path).take(Job(()), 0, lambda: 1) == 1
     monkeypatch.setattr("platform.node", lambda: "elsewhere")
-    assert Kept(tmp_path).take(Job(()), 0, lambda: 2) == 2
+    assert ResultCache(tmp_path).take(Job(()), 0, lambda: 2) == 2
     monkeypatch.setattr("imagenet_opt.machine.version", lambda name: "1000")
-    assert Kept(tmp_path).take(Job(()), 0, lambda: 3) == 3
+    assert ResultCache(tmp_path).take(Job(()), 0, lambda: 3) == 3
 
 
 def test_a_changed_configuration_is_another_measurement(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
+    kept = ResultCache(tmp_path)
     assert kept.take(Job(()), 0, lambda: 1, config={"lr": 0.1}) == 1
     assert kept.take(Job(()), 0, lambda: 2, config={"lr": 0.2}) == 2
 
@@ -55,7 +55,7 @@ def test_a_changed_configuration_is_another_measurement(tmp_path: Path) -> None:
 def test_who_stops_and_goes_on_is_told_what_is_kept(
     tmp_path: Path, stop: type[BaseException], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = Kept(tmp_path)
+    first = ResultCache(tmp_path)
     first.take(Job(("is no turn",)), 0, lambda: 1)
     first.ask({"seconds": 8})
     with pytest.raises(stop), first.told_if_stopped():
@@ -66,7 +66,7 @@ def test_who_stops_and_goes_on_is_told_what_is_kept(
         first.take(Job(()), 1, lambda: 1)
         raise stop
     assert capsys.readouterr().err == f"stopped; 2 turns are kept in {tmp_path}: the same command goes on\n"
-    again = Kept(tmp_path)
+    again = ResultCache(tmp_path)
     again.ask({"seconds": 8})
     assert (again.tell_kept(), capsys.readouterr().err) == (2, "2 turns are kept from before: going on\n")
     again.ask({"seconds": 9})
@@ -75,7 +75,7 @@ def test_who_stops_and_goes_on_is_told_what_is_kept(
 
 
 def test_nothing_is_said_where_nothing_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = Kept(tmp_path)
+    kept = ResultCache(tmp_path)
     kept.take(Job(("is no turn",)), 0, lambda: 1)
     kept.ask({})
     kept.take(Job(()), 0, lambda: 1)
@@ -86,7 +86,7 @@ def test_nothing_is_said_where_nothing_was_measured(tmp_path: Path, capsys: pyte
 def test_only_what_is_measured_is_announced(tmp_path: Path) -> None:
     said: list[str] = []
     for _ in range(2):
-        kept = Kept(tmp_path)
+        kept = ResultCache(tmp_path)
         announce = kept.once_measured(said.append)
         for name in ("a", "b"):
             announce(name)

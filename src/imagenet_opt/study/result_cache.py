@@ -20,7 +20,7 @@ from imagenet_opt.errors import ConfigError, printable
 FILE = "measured.jsonl"
 
 
-class Kept:
+class ResultCache:
     """Answers to measurements in `folder`, those of other versions and machines apart. Raises ConfigError."""
 
     def __init__(self, folder: Path) -> None:

@@ -16,7 +16,7 @@ from imagenet_opt.display.progress import announced
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed, interleave
 from imagenet_opt.study.request import Request
-from imagenet_opt.study.result_cache import Kept
+from imagenet_opt.study.result_cache import ResultCache
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class KeptTurns(Generic[T]):
     """
 
     def __init__(self, request: Request, answer: type[T], subject: object = None) -> None:
-        self._request, self.kept, self._answer = request, Kept(request.folder), TypeAdapter(answer)
+        self._request, self.kept, self._answer = request, ResultCache(request.folder), TypeAdapter(answer)
         self._subject = OmegaConf.to_container(composed(request.overrides)) if subject is None else subject
         self._numbers: Counter[str] = Counter()
         self.kept.ask({"job": asdict(self._job("")), "config": self._subject})

@@ -163,6 +163,29 @@ def test_what_does_harm_is_written_off(processes: Processes, own_conf: Path, tmp
     assert found.words() == ["optimizer.fused=false"]
 
 
+def test_what_is_undecided_is_neither_kept_nor_turned_off(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
+    found = measured(tmp_path, processes)
+    for turn, noise in zip(found.speeds.turns["fused"], (0.9, 1.15), strict=True):
+        turn |= {"compute": 1000.0 * noise, "full": 500.0 * noise}
+    assert dict(found.keep().rows)["fused"] == "undecided"
+    assert not any("fused" in word for word in found.words())
+    assert not experiments(own_conf)
+
+
+def test_what_is_undecided_beside_how_the_user_trains_is_not_written(processes: Processes, tmp_path: Path) -> None:
+    found = measured(tmp_path, processes, COMPILE)
+    noise = iter((1.0, 1.0, 1.0, 1.0, 1.06, 1.0))
+    usual = processes.speed
+    processes.speed = lambda words: {  # type: ignore[method-assign]
+        key: value * times if key in ("compute", "full") and value else value
+        for times in [next(noise)]
+        for key, value in usual(words).items()
+    }
+    processes.times = {COMPILE: 1.5, LAST: 1.2, MODE: 0.85}
+    last = found.keep().notes[-1]
+    assert last == "No experiment was written: whether they are faster than how you train now is undecided."
+
+
 def test_what_a_harmless_step_has_too_is_not_to_blame(processes: Processes, tmp_path: Path) -> None:
     """Compiling is no difference, and max-autotune slower: the user's compile stays."""
     processes.times = {MODE: 0.8}

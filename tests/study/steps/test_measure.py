@@ -146,11 +146,11 @@ def test_what_comes_is_told_beforehand_and_what_is_kept_afterwards(
     beforehand, _, afterwards = capsys.readouterr().err.partition("measuring: ")
     coming = "left out, as there is no GPU here: pinned\n3 rows, 2 rounds: 6 turns in processes of their own\n"
     assert beforehand.endswith(coming)
-    assert afterwards.endswith(f"\nstopped; 3 turns are kept in {tmp_path}: the same command goes on\n")
+    assert afterwards.endswith(f"\nstopped; 3 turns are kept in {tmp_path}: run the same command again to resume\n")
     turns.fails = lambda words, number: False
     run(request)
     beforehand, _, afterwards = capsys.readouterr().err.partition("measuring: ")
-    assert beforehand.endswith(f"{coming}3 turns are kept from before: going on\n")
+    assert beforehand.endswith(f"{coming}resuming: 3 turns are kept from before\n")
     assert afterwards.startswith("round 1 of 2: fused"), "which had failed; the start is there"
 
 

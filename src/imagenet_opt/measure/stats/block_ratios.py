@@ -79,8 +79,8 @@ def measured_ratios(
     known = [(ours, theirs) for ours, theirs in pairs if ours in whole and theirs in whole]
     if not known:
         return {}
-    found = block_ratios(whole, known, num_comparisons=num_comparisons)
-    return {ours: ratio for (ours, _), ratio in zip(known, found, strict=True)}
+    ratios = block_ratios(whole, known, num_comparisons=num_comparisons)
+    return {ours: ratio for (ours, _), ratio in zip(known, ratios, strict=True)}
 
 
 def student_quantile(probability: float, freedom: int) -> float:

@@ -31,7 +31,7 @@ def keep_winners(
     reasons = choose(study, results)
     winners = [result for result in results if reasons.get(result.row.name, "no step") is None]
     columns = (Column("step"), Column("worth keeping"))
-    rows = tuple((name, "yes" if reason is None else f"no: {reason}") for name, reason in reasons.items())
+    rows = tuple((name, _answer(reason)) for name, reason in reasons.items())
     if not winners:
         return Sheet("Worth keeping", columns, rows, ("Nothing was worth it for sure; no experiment was written.",))
     try:
@@ -40,6 +40,10 @@ def keep_winners(
     except ConfigError as error:
         lines = [f"No experiment was written: {error}."]
     return Sheet("Worth keeping", columns, rows, tuple(lines))
+
+
+def _answer(reason: str | None) -> str:
+    return "yes" if reason is None else reason if reason == UNDECIDED else f"no: {reason}"
 
 
 def words_of(study: Study, results: Sequence[RowResult], winners: Sequence[RowResult]) -> list[str]:
@@ -85,7 +89,8 @@ def why_not(result: RowResult) -> str | None:
     if result.failure is not None:
         return "failed"
     if not _worth_it(result.worth):
-        return ", ".join(sorted(_verdicts(result.worth)))
+        verdicts = _verdicts(result.worth)
+        return UNDECIDED if UNDECIDED in verdicts and "slower" not in verdicts else ", ".join(sorted(verdicts))
     if not isinstance(result.parity, Parity):
         return f"its loss was not compared ({result.parity or '--parity 0'})"
     return f"another loss ({result.parity})" if result.differs else None

@@ -85,13 +85,13 @@ def compare(speeds: Speeds, losses: Losses) -> list[RowResult]:
 
 def worths_of(turns: Mapping[str, Sequence[Speed]], pairs: Sequence[tuple[str, str]]) -> list[Worths]:
     """The first of each pair over the second; the intervals of all pairs and measures hold together."""
-    found: list[dict[str, Worth]] = [{} for _ in pairs]
+    worths: list[dict[str, Worth]] = [{} for _ in pairs]
     for measure in MEASURES if pairs else ():
         values = {name: rates(some, measure) for name, some in turns.items()}
         ratios = block_ratios(values, pairs, num_comparisons=len(MEASURES) * len(pairs))
-        for worth, (ours, theirs), ratio in zip(found, pairs, ratios, strict=True):
+        for worth, (ours, theirs), ratio in zip(worths, pairs, ratios, strict=True):
             worth[measure] = Worth(median(values[theirs]), median(values[ours]), ratio, verdict(ratio))
-    return list(found)
+    return list(worths)
 
 
 def rates(turns: Sequence[Speed], measure: str) -> list[float]:

@@ -52,8 +52,8 @@ def parity(curve: Sequence[float], base: Sequence[float], seeds: Sequence[Sequen
 
 def distance(a: Sequence[float], b: Sequence[float]) -> float:
     """nan where either is not finite."""
-    found = math.sqrt(float(np.mean((np.array(a) - np.array(b)) ** 2)))
-    return found if math.isfinite(found) else math.nan
+    root = math.sqrt(float(np.mean((np.array(a) - np.array(b)) ** 2)))
+    return root if math.isfinite(root) else math.nan
 
 
 @dataclass

@@ -23,7 +23,7 @@ from imagenet_opt.study.steps.table import sheets
 
 @dataclass(frozen=True)
 class Storage:
-    """Of which it is asked once in a study whether its files are in memory, as measuring brings them there."""
+    """Whose files are looked up in memory once in a study, since measuring brings them there."""
 
     folder: str
 
@@ -33,18 +33,18 @@ def run(request: Request) -> list[Sheet]:
     cache = ResultCache(request.folder)
     study = begin(request, cache)
     _tell_coming(study)
-    cache.ask({"job": asdict(job_of(study.rows[0], study)), "config": study.rows[0].config})
-    cache.tell_kept()
+    cache.set_subject({"job": asdict(job_of(study.rows[0], study)), "config": study.rows[0].config})
+    cache.report_resumed()
     num_missing = sum(
         not cache.has(job_of(row, study), number, config=row.config)
         for row in study.rows
         for number in range(request.repeats)
     )
-    with cache.told_if_stopped():
+    with cache.report_if_stopped():
         with announced(num_missing) as report:
-            speeds = measure_speeds(study, cache, cache.once_measured(report))
+            speeds = measure_speeds(study, cache, cache.only_new(report))
         with announced(None) as report:
-            report = cache.once_measured(report)
+            report = cache.only_new(report)
             losses = measure_losses(study, speeds, cache, report) if request.parity_steps else Losses()
             results = compare(speeds, losses)
             tables = sheets(study, results, speeds.ended)

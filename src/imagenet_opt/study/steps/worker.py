@@ -116,7 +116,7 @@ def losses(job: LossJob) -> list[float]:
 
 def _column(file: Path, name: str) -> list[float]:
     with file.open() as lines:
-        found = [float(row[name]) for row in csv.DictReader(lines) if row.get(name)]
-    if not found:
+        losses = [float(row[name]) for row in csv.DictReader(lines) if row.get(name)]
+    if not losses:
         raise ConfigError("no loss was logged; raise --parity")
-    return found
+    return losses

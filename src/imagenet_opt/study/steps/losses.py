@@ -72,17 +72,16 @@ def measure_losses(study: Study, speeds: Speeds, cache: ResultCache, report: Cal
         return losses
     curves, seeds = _Curves(study, speeds, losses, cache, report), []
     names = {name for row in rows for name in row.pair or ()}
-    curves.tell_time(
-        [*((first, number) for number in range(NUM_SEEDS)), *((row, 0) for row in others if row.name in names)]
-    )
-    for number in range(NUM_SEEDS):
+    firsts = [(first, number) for number in range(NUM_SEEDS)]
+    curves.tell_time([*firsts, *((row, 0) for row in others if row.name in names)])
+    for _, number in firsts:
         if isinstance(curve := curves.of(first, number), str):
             losses.parities |= {row.name: f"not compared, as {first.name} failed: {curve}" for row in rows}
             return losses
         seeds.append(curve)
-    bases = {row.name: row for row in speeds.rows}
+    by_name = {row.name: row for row in speeds.rows}
     for row in rows:
-        losses.parities[row.name] = _compared(row, bases[row.base or first.name], curves, seeds)
+        losses.parities[row.name] = _compared(row, by_name[row.base or first.name], curves, seeds)
     return losses
 
 
@@ -139,11 +138,8 @@ class _Curves:
 
     def tell_time(self, curves: Iterable[tuple[Row, int]]) -> None:
         """curves: rows and which seed; those that were trained before take no time."""
-        new = [
-            row
-            for row, number in curves
-            if not self.cache.has(self._job(row, self.seed + number), 0, config=row.config)
-        ]
+        jobs = [(row, self._job(row, self.seed + number)) for row, number in curves]
+        new = [row for row, job in jobs if not self.cache.has(job, 0, config=row.config)]
         if not new:
             return
         words = f"comparing losses trains {self.num_steps} steps {len(new)} times"

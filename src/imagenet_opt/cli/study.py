@@ -43,8 +43,8 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
 
 A turn of the ladder takes 10 to 40 s, more with compile: rows x rounds of them make it half an hour or more, then the
 losses. Stopped? Run the same command again; it resumes after the turns that were measured (anatomy begins anew).
-The answer may be: no difference. Verdicts allow for the number of comparisons. Without a GPU what needs one is left
-out, with the reason, and the rest is measured on the CPU."""
+A verdict is faster, slower, no difference (within 3 %) or undecided (raise --repeats), and allows for the number of
+comparisons. Without a GPU, rows that need a GPU are left out, with the reason; the others are measured on the CPU."""
 
 DEFAULTS = {"repeats": 5, "seconds": 8.0, "parity": 200, "price_per_hour": None, "apply": False}
 LIMITS = {"repeats": (2, 1000), "seconds": (0.1, 3600), "parity": (0, 1_000_000)}

@@ -25,9 +25,9 @@ Gains = dict[str, Worths]
 def keep_winners(
     study: Study, results: Sequence[RowResult], cache: ResultCache, report: Callable[[str], None]
 ) -> Sheet:
-    """Those that were faster in one measure, slower in none, and have the same loss; written to
-    conf/experiment/tuned_<host>_study.yaml where together they are that too, over the start and over what the user
-    has."""
+    """A table of the steps that were faster in one measure, slower in none, and have the same loss. Where all of them
+    together pass the same test, over the start and over how the user trains now, they are written to
+    conf/experiment/tuned_<host>_study.yaml."""
     reasons = choose(study, results)
     winners = [result for result in results if reasons.get(result.row.name, "no step") is None]
     columns = (Column("step"), Column("worth keeping"))

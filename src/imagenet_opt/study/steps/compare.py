@@ -1,4 +1,4 @@
-"""What each step is worth: the ratios, the verdicts and the losses that tables, files and experiments are made of."""
+"""The worth of each step: ratios, verdicts and losses, of which tables, files and experiments are made."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ Worths = Mapping[str, Worth]
 @dataclass(frozen=True)
 class RowResult:
     """turns: one a round; none where the row failed. worth: of the row's step. together: of the last row of a ladder,
-    over the first row. losses: by seed, the curve. parity: why there is none, where it is a text."""
+    over the first row. losses: by seed, the curve. parity: a text says why the losses were not compared."""
 
     row: Row
     turns: Sequence[Speed]

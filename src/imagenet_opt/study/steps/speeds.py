@@ -19,9 +19,9 @@ from imagenet_opt.study.steps.plan import Row, Study
 from imagenet_opt.study.steps.worker import SpeedJob
 
 _COMPILING_SECONDS = 1800.0
-"""What compiling may take of a turn, beside the limit of any call."""
+"""Allowed for compiling in a turn, beside the limit of any call."""
 Speed = dict[str, float | None]
-"""What `worker.speed` gives."""
+"""The result of `worker.speed`."""
 
 
 @dataclass
@@ -40,11 +40,11 @@ class _FirstRowFailed(Exception):
 
 
 def measure_speeds(study: Study, cache: ResultCache, report: Callable[[str], None]) -> Speeds:
-    """Rounds of all rows; a row that fails has its reason, and the rows after it are resolved without it.
+    """Rounds of all rows. A row that fails has its reason, and the rows after that row are resolved without its step.
 
-    Failures, and what closing gaps between kernels can gain, are told on stderr at once. Where the first row fails
-    measuring ends, with the rounds before. report: is called with each turn before it is measured. Raises ConfigError
-    where the first row has no round.
+    stderr shows each failure at once, and the gain of closing the gaps between kernels. Where the first row fails,
+    measuring ends with the rounds before. report: called with the name of each turn. Raises ConfigError where the first
+    row has no round.
     """
     speeds, failed_in = Speeds(study.rows), dict[str, int]()
 
@@ -126,7 +126,7 @@ def speed_of(job: SpeedJob, row: Row, number: int, request: Request, cache: Resu
 
 
 def isolated(function: str, job: object, request: Request, *, timed_seconds: float) -> object:
-    """What a function of `worker` gives in a process of its own. Raises TurnFailed."""
+    """The result of a function of `worker`, called in a process of its own. Raises TurnFailed."""
     cache = {"TORCHINDUCTOR_CACHE_DIR": str((request.folder / "compiled").resolve())}
     seconds = _COMPILING_SECONDS + limit(timed_seconds)
     try:

@@ -116,7 +116,7 @@ def test_an_examination_in_which_experiments_fail_is_kept(
 def test_only_what_can_be_set_is_applied(capsys: pytest.CaptureFixture[str]) -> None:
     found = judge(STORIES["few_workers"])
     assert cure_of(found).overrides == ("data.num_workers=4",)
-    for cause, words in (("healthy", "the verdict is healthy"), ("lazy_mount", "no key of the configuration mends")):
+    for cause, words in (("healthy", "the verdict is healthy"), ("lazy_mount", "no key of the configuration fixes")):
         assert apply(judge(STORIES[cause]), (), seconds=1.0) is None
         assert capsys.readouterr().out.startswith(f"nothing to apply: {words}")
 

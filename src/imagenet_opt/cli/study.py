@@ -42,7 +42,7 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   --apply             of steps: write what was worth it and keeps the loss to conf/experiment/tuned_<host>_study.yaml
 
 A turn of the ladder takes 10 to 40 s, more with compile: rows x rounds of them make it half an hour or more, then the
-losses. Stopped? Run the same command again; it resumes after the turns that were measured (anatomy begins anew).
+losses. Stopped? Run the same command again; it resumes after the turns that were measured (anatomy begins again).
 A verdict is faster, slower, no difference (within 3 %) or undecided (raise --repeats), and allows for the number of
 comparisons. Without a GPU, rows that need a GPU are left out, with the reason; the others are measured on the CPU."""
 

@@ -77,7 +77,7 @@ def _why_nothing(diagnosis: Diagnosis) -> str:
     cause = next((finding for finding in diagnosis.findings if finding.fired and not finding.environment), None)
     if cause is None:
         return f"the verdict is {diagnosis.cause}"
-    return f"no key of the configuration mends {cause.rule}; {'; '.join(cause.commands) or cause.remedy}"
+    return f"no key of the configuration fixes {cause.rule}; {'; '.join(cause.commands) or cause.remedy}"
 
 
 def try_out(overrides: tuple[str, ...], cure: Finding, *, seconds: float, cold: bool) -> Trial:

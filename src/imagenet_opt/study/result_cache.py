@@ -83,7 +83,7 @@ class ResultCache:
     def take(self, job: Any, number: int, measure: Callable[[], Any], *, config: Any = None) -> Any:
         """The answer for the `number`th time of `job` (a dataclass), measured now unless it is there.
 
-        config: what the job's overrides compose to now, in plain values; of another one it is measured anew.
+        config: what the job's overrides compose to now, in plain values; of another one it is measured again.
         """
         key = self._key(job, number, config)
         if key not in self.answers:

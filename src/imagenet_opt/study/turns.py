@@ -36,7 +36,7 @@ class KeptTurns(Generic[T]):
     """Takes turns, or gives the results that they had before the same study was stopped.
 
     answer: type of what a turn gives, of which JSON can be made. subject: what is measured, in plain values; None for
-    the whole configuration. Of another one, or with other options, all is measured anew.
+    the whole configuration. Of another one, or with other options, all is measured again.
     """
 
     def __init__(self, request: Request, answer: type[T], subject: object = None) -> None:
@@ -79,7 +79,7 @@ def rounds_of(
     answer, subject: of KeptTurns.
 
     Raises ImagenetOptError where a turn raises one before anything was measured: it is what the user asked for that
-    cannot be. Later such a turn has failed, and the others go on; ConfigError where all have.
+    cannot be. Later such a turn has failed, and the others continue; ConfigError where all have.
     """
     resumed = KeptTurns(request, answer, subject)
     num_missing = request.repeats * len(turns) - resumed.cache.report_resumed()

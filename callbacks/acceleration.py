@@ -49,9 +49,9 @@ class Acceleration(Callback):
     def __init__(
         self,
         *,
-        channels_last: bool = False,
-        tf32: bool = False,
-        cudnn_benchmark: bool = False,
+        channels_last: bool = True,
+        tf32: bool = True,
+        cudnn_benchmark: bool = True,
         compile: bool = False,
         compile_mode: str = "default",
         fullgraph: bool = False,

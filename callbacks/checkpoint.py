@@ -61,7 +61,7 @@ class Checkpoint(LightningCheckpoint):
         *,
         folder: str | None = None,
         every_n_steps: int | None = None,
-        every_minutes: float | None = None,
+        every_minutes: float | None = 15.0,
         keep: int = 2,
         monitor: str = "val/acc1",
     ) -> None:

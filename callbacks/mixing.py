@@ -28,8 +28,8 @@ class Mixing(Callback):
     def __init__(
         self,
         *,
-        mode: Literal["on", "off"] | bool,
         num_classes: int,
+        mode: Literal["on", "off"] | bool = "off",
         seed: int = 0,
         mixup_alpha: float = 0.2,
         cutmix_alpha: float = 1.0,

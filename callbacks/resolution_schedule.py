@@ -24,7 +24,9 @@ class ResolutionSchedule(Callback):
     | `resolution` | pixels, at the start of each epoch |
     """
 
-    def __init__(self, *, start: int, end: int, first_epoch: int, last_epoch: int, step: int = 32) -> None:
+    def __init__(
+        self, *, start: int = 160, end: int = 192, first_epoch: int = 0, last_epoch: int = 76, step: int = 32
+    ) -> None:
         if step < 1 or start % step or end % step or min(start, end) < 1:
             raise ConfigError(
                 f"callbacks.resolution_schedule: start={start} and end={end} must be multiples of step={step}"

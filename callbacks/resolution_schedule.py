@@ -5,6 +5,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.nn.functional import interpolate
 
+from imagenet_opt.data.batch import need_images, set_images
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.run.logging_step import log_host_numbers
 
@@ -60,13 +61,9 @@ class ResolutionSchedule(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if not self._resize_here:
             return
-        images = batch[0] if isinstance(batch, list) else batch.images
+        images = need_images(batch, "remove this callback with ~callbacks.resolution_schedule")
         side = self.size_of(trainer.current_epoch)
-        images = interpolate(images, size=(side, side), mode="bilinear", antialias=True)
-        if isinstance(batch, list):
-            batch[0] = images
-        else:
-            batch.images = images
+        set_images(batch, interpolate(images, size=(side, side), mode="bilinear", antialias=True))
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

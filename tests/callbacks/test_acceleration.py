@@ -11,10 +11,10 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 
-from callbacks.acceleration import Acceleration
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.cuda_graph import GraphedForward
 from imagenet_opt.model.micro_batch import part_sizes
+from imagenet_opt.model.shape_compiler import ShapeCompiler
 from tests.callbacks.conftest import Named, Network, Plain, switched
 from tests.model import conftest as classifier
 from tests.processes import on_ranks
@@ -261,7 +261,7 @@ def modes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         net._compiled_call_impl = net._call_impl
 
     monkeypatch.setattr(nn.Module, "compile", compile_network)
-    monkeypatch.setattr("callbacks.acceleration._mode_on", lambda device, mode: mode)
+    monkeypatch.setattr("imagenet_opt.model.shape_compiler._mode_on", lambda device, mode: mode)
     return asked
 
 
@@ -325,7 +325,7 @@ def test_memory_that_runs_out_while_compiling_leaves_smaller_micro_batches_compi
     net, compiling = RunsOut(1, 2), switched(compile=True)
     with caplog.at_level("INFO"):
         module = fitted_in_parts(net, compiling)
-    assert module.micro_batch_size == 3 and compiling.compile and modes == ["default"]
+    assert module.micro_batch_size == 3 and compiling.compiler.compile and modes == ["default"]
     assert net.sizes == [6, 6, 3, 3, 3, 3, 3, 2], "attempt, step, attempt, two parts, two parts, validation"
     said = [message for message in caplog.messages if "compiled for images" in message]
     assert len(said) == 2 and "out of memory" in said[0] and "(3, 3, 4, 4)" in said[1]
@@ -345,7 +345,7 @@ def test_memory_that_runs_out_ends_a_mode_with_graphs(
     net, compiling = RunsOut(runs_out), switched(compile=True, compile_mode=mode)
     with caplog.at_level("INFO"):
         fitted_in_parts(net, compiling)
-    assert modes == [mode, without] and compiling.compile
+    assert modes == [mode, without] and compiling.compiler.compile
     assert net.sizes == sizes
     assert caplog.text.count(f"compile mode {without} from here on instead of {mode}") == 1
 
@@ -363,8 +363,8 @@ def test_graphs_are_given_back_before_a_step_is_done_again(monkeypatch: pytest.M
     def capture(net: nn.Module, sample: tuple[torch.Tensor]) -> nn.Module:
         return net
 
-    monkeypatch.setattr("callbacks.acceleration.GraphedForward", Graphed)
-    monkeypatch.setattr("callbacks.acceleration.capture_on_gpu", lambda: capture)
+    monkeypatch.setattr("imagenet_opt.model.shape_compiler.GraphedForward", Graphed)
+    monkeypatch.setattr("imagenet_opt.model.shape_compiler.capture_on_gpu", lambda: capture)
     monkeypatch.setattr("callbacks.acceleration._can_graph", lambda trainer: True)
     fitted_in_parts(net, switched(cuda_graph=True))
     assert events[:5] == [6, 6, "released", 3, 3]
@@ -385,7 +385,7 @@ def test_more_shapes_than_torch_recompiles_for_are_all_compiled(project, num_gra
 def test_what_torch_does_not_compile_is_not_called_compiled(
     project, num_graphs: Counter[int], caplog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Acceleration, "_allow_recompilations", lambda *_: None)
+    monkeypatch.setattr(ShapeCompiler, "_allow_recompilations", lambda *_: None)
     batches = [(torch.randn(num, 3, 8, 8), torch.arange(num) % 3) for num in (2, 3, 4, 5)]
     with caplog.at_level("INFO"), torch._dynamo.config.patch(recompile_limit=2):
         project.fit(switched(compile=True), data=batches, batch_size=None, max_epochs=1, log_every_n_steps=1)
@@ -396,7 +396,7 @@ def test_what_torch_does_not_compile_is_not_called_compiled(
 def test_the_compile_mode_that_was_asked_for_is_kept(project, num_graphs: Counter[int]) -> None:
     acceleration = switched(compile=True, compile_mode="max-autotune")
     project.fit(acceleration, max_steps=1)
-    assert acceleration.compile_mode == "max-autotune"
+    assert acceleration.compiler.compile_mode == "max-autotune"
 
 
 def test_gradient_checkpointing_changes_no_weight(project) -> None:

@@ -25,7 +25,7 @@ from imagenet_opt.data.batch import RaggedBatch
 from imagenet_opt.data.decode.region_codec import region_codec
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
 from imagenet_opt.data.index.shard_index import ShardStore, open_shards
-from imagenet_opt.data.options import Loading
+from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import BatchTooLarge, ConfigError, DataError, DatasetNotFound
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
 from imagenet_opt.pack.pack import pack
@@ -54,7 +54,7 @@ def job(index: FileIndex) -> Job:
     )
 
 
-def plan_of(index: Any, how: Loading = HOW, **changes: Any) -> Plan:
+def plan_of(index: Any, how: LoaderOptions = HOW, **changes: Any) -> Plan:
     options: dict[str, Any] = {"against": (), "num_batches": 4, "has_gpu": False, "cache": Path("/nowhere")}
     return make_plan(index, how, **(options | changes))
 

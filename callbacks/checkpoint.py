@@ -35,6 +35,8 @@ _LAST_WAIT_SECONDS = 30
 class Checkpoint(LightningCheckpoint):
     """Keeps the newest `keep` checkpoints, `last.ckpt` (the newest) and `best.ckpt` (by `monitor`, larger is better).
 
+    every_n_steps, every_minutes: a save is due after so many steps, or at the first logging step after so many minutes;
+    None for never. A save after each epoch and at the end of training comes besides.
     Files go to `folder` (default: the Trainer's default_root_dir), written by a thread while training goes on. Training
     waits only while the state is copied and, for the save at an epoch's end or of the best weights, until the save
     before is on the disk; one that is due by steps or minutes is left out while another is being written.

@@ -1,5 +1,6 @@
 """Train a network on folders of images: `python train.py --help`."""
 
+import gc
 import os
 import sys
 import time
@@ -26,6 +27,7 @@ def train(config: DictConfig) -> None:
     check_folders(config)
     if sys.stderr.isatty() and os.environ.get("LOCAL_RANK", "0") == "0":  # logs and pipes need no sign of life
         print("loading torch and Lightning ...", file=sys.stderr, flush=True)
+    gc.disable()  # among imports collections take a second and free nothing
     from lightning.pytorch.utilities import rank_zero_info
 
     from imagenet_opt.data.prefetcher import died
@@ -39,6 +41,7 @@ def train(config: DictConfig) -> None:
     from imagenet_opt.training.summary import print_summary, setup_of, summarize
     from imagenet_opt.training.summary_file import write_summary
 
+    gc.enable()
     import_seconds = time.time() - process_began
     quiet()
     keep_others_out(Path(config.run_folder).resolve())

@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
 
 from imagenet_opt.errors import CheckpointError, ConfigError, Preempted
+from imagenet_opt.model.snapshot import random_state, set_random_state
 from imagenet_opt.run.checkpoint import files as files
 from imagenet_opt.run.checkpoint.averaging import restore_training_weights, watch_averaging
 from imagenet_opt.run.checkpoint.host_copy import Snapshot
@@ -35,6 +35,8 @@ _LAST_WAIT_SECONDS = 30
 class Checkpoint(LightningCheckpoint):
     """Keeps the newest `keep` checkpoints, `last.ckpt` (the newest) and `best.ckpt` (by `monitor`, larger is better).
 
+    every_n_steps, every_minutes: a save is due after so many steps, or at the first logging step after so many minutes;
+    None for never. A save after each epoch and at the end of training comes besides.
     Files go to `folder` (default: the Trainer's default_root_dir), written by a thread while training goes on. Training
     waits only while the state is copied and, for the save at an epoch's end or of the best weights, until the save
     before is on the disk; one that is due by steps or minutes is left out while another is being written.
@@ -61,7 +63,7 @@ class Checkpoint(LightningCheckpoint):
         *,
         folder: str | None = None,
         every_n_steps: int | None = None,
-        every_minutes: float | None = None,
+        every_minutes: float | None = 15.0,
         keep: int = 2,
         monitor: str = "val/acc1",
     ) -> None:
@@ -107,7 +109,7 @@ class Checkpoint(LightningCheckpoint):
             written_best = trainer.strategy.broadcast(self._best_of(self.folder / files.BEST))
             self.best = self._best_before = max(self.best, written_best)
         self._random, self._validates_first = None, False
-        self._random_before = _random_state()
+        self._random_before = random_state()
         if trainer.is_global_zero:
             self._writer = CheckpointWriter(self.folder, keep=self.keep)
 
@@ -118,7 +120,7 @@ class Checkpoint(LightningCheckpoint):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._random_before = _random_state()
+        self._random_before = random_state()
         if is_logging_step(trainer):
             self._collect()
             if "checkpoint/write_seconds" in self._row:
@@ -158,22 +160,20 @@ class Checkpoint(LightningCheckpoint):
             rewrite_position(checkpoint, position(trainer))
 
     def state_dict(self) -> dict[str, Any]:
-        random = self._random_before if self._validates_first else _random_state()
+        random = self._random_before if self._validates_first else random_state()
         return {"best": self.best, "random": _of_all_ranks(random), "validates_first": self._validates_first}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best, states = state_dict["best"], state_dict["random"]
         self._validates_first = state_dict.get("validates_first", False)
-        self._random = states[self._rank] if self._rank < len(states) else _random_state()
-        torch.set_rng_state(self._random["cpu"].cpu())  # already here: the loader draws when it is set up
+        self._random = states[self._rank] if self._rank < len(states) else random_state()
+        set_random_state(self._random, ["cpu"])  # already here: the loader draws when it is set up
 
     def _go_on(self, trainer: Trainer, random: dict[str, Any]) -> None:
         """Make the loops and the random state what they were when the checkpoint was taken."""
         inside = position(trainer).step > 0
-        if inside or self._validates_first:  # else the loader has drawn for its epoch, as it should, since the restore
-            torch.set_rng_state(random["cpu"].cpu())
-        if random["cuda"] is not None and torch.cuda.is_initialized():
-            torch.cuda.set_rng_state(random["cuda"].cpu())
+        # At the start of an epoch the loader has drawn from the CPU's state since, as in an undisturbed run.
+        set_random_state(random, ["cpu", "cuda"] if inside or self._validates_first else ["cuda"])
         if self._validates_first:
             return
         if inside:
@@ -257,11 +257,6 @@ class Checkpoint(LightningCheckpoint):
             f"step {trainer.global_step} is not saved: make room in {self.folder}/{files.FOLDER}, and start the same "
             f"command again; the run resumes from step {self._durable_step}"
         )
-
-
-def _random_state() -> dict[str, Any]:
-    cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
-    return {"cpu": torch.get_rng_state(), "cuda": cuda}
 
 
 def _of_all_ranks(random: dict[str, Any]) -> list[dict[str, Any]]:

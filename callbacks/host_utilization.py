@@ -1,16 +1,14 @@
 """How busy the CPUs are and how full the memory is during training."""
 
-from typing import Any
-
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Trainer
 
 from imagenet_opt.measure.telemetry.host import host_readings
-from imagenet_opt.measure.telemetry.sampler import Sampler
-from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
+from imagenet_opt.measure.telemetry.sampler import Readings
+from imagenet_opt.run.utilization import Utilization
 
 
-class HostUtilization(Callback):
-    """Means of rank 0's machine since the last logged row, sampled in the background.
+class HostUtilization(Utilization):
+    """Means of rank 0's machine since the last logged row, sampled in the background every `interval_seconds`.
 
     | key | unit |
     |---|---|
@@ -22,24 +20,7 @@ class HostUtilization(Callback):
     """
 
     def __init__(self, *, interval_seconds: float = 1.0) -> None:
-        self._sampler = Sampler("host", interval_seconds=interval_seconds)
+        super().__init__("host", interval_seconds=interval_seconds)
 
-    def summary(self) -> dict[str, float]:
-        """Means over the whole fit, under the logged keys."""
-        return self._sampler.means()
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.is_global_zero:
-            self._sampler.start(host_readings())
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        if is_logging_step(trainer):
-            log_host_numbers(pl_module, self._sampler.drain())
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._sampler.stop()
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._sampler.stop()
+    def readings(self, trainer: Trainer) -> Readings:
+        return host_readings()

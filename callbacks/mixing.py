@@ -7,6 +7,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from imagenet_opt.data.batch import need_images, set_images
 from imagenet_opt.data.randomness import key_of
 from imagenet_opt.data.transforms.mix import cutmix, mix_labels, mixup
 from imagenet_opt.errors import ConfigError
@@ -28,8 +29,8 @@ class Mixing(Callback):
     def __init__(
         self,
         *,
-        mode: Literal["on", "off"] | bool,
         num_classes: int,
+        mode: Literal["on", "off"] | bool = "off",
         seed: int = 0,
         mixup_alpha: float = 0.2,
         cutmix_alpha: float = 1.0,
@@ -50,8 +51,14 @@ class Mixing(Callback):
             return
         place = (trainer.current_epoch, batch_idx, trainer.global_rank)
         generator = np.random.Generator(np.random.Philox(key_of(self.seed, *place)))
-        images, labels = self._mix(*_read(batch), generator)
-        _write(batch, images, labels)
+        images = need_images(batch, "set callbacks.mixing.mode=off")
+        labels = batch[1] if isinstance(batch, list) else batch.labels
+        images, labels = self._mix(images, labels, generator)
+        set_images(batch, images)
+        if isinstance(batch, list):
+            batch[1] = labels
+        else:
+            batch.labels = labels
 
     def summary(self) -> dict[str, float]:
         return {"mixing/on": float(self.mode == "on")}
@@ -73,19 +80,3 @@ class Mixing(Callback):
             else:
                 images = mixup(images, share)
             return images, mix_labels(labels, share, self.num_classes)
-
-
-def _read(batch: Any) -> tuple[Tensor, Tensor]:
-    if isinstance(batch, list):
-        return batch[0], batch[1]
-    if hasattr(batch, "images") and hasattr(batch, "labels"):
-        return batch.images, batch.labels
-    kind = f"a {type(batch).__name__} cannot be mixed in place; let the loader give"
-    raise ConfigError(f"callbacks.mixing: {kind} a list [images, labels] or an object with these attributes")
-
-
-def _write(batch: Any, images: Tensor, labels: Tensor) -> None:
-    if isinstance(batch, list):
-        batch[0], batch[1] = images, labels
-    else:
-        batch.images, batch.labels = images, labels

@@ -32,7 +32,7 @@ class Profiler(Callback):
     `ms_per_step` is of kernels on a GPU, else of the CPU. A step is from the end of the one before, so waits for data
     are in the trace. Recorded steps are slower than others: a trace says what takes long, not how long it takes.
     Logs nothing. Of several processes rank 0 is recorded. A fit that ends earlier leaves what there is; a full disk
-    costs a warning, and training goes on. No other profiler may record at the same time: torch has one.
+    costs a warning, and training continues. No other profiler may record at the same time: torch has one.
 
     Lightning's PyTorchProfiler (2.6, torch 2.15) records such a window too, but prints a warning at each step outside
     of the window, and a fit that ends before the window ends with an AssertionError.
@@ -146,4 +146,4 @@ def _warning() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # of the system, of the profiler
-        log.warning("profiler: not written, training goes on (%s)", printable(f"{type(error).__name__}: {error}"))
+        log.warning("profiler: not written, training continues (%s)", printable(f"{type(error).__name__}: {error}"))

@@ -5,6 +5,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.nn.functional import interpolate
 
+from imagenet_opt.data.batch import need_images, set_images
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.run.logging_step import log_host_numbers
 
@@ -24,7 +25,9 @@ class ResolutionSchedule(Callback):
     | `resolution` | pixels, at the start of each epoch |
     """
 
-    def __init__(self, *, start: int, end: int, first_epoch: int, last_epoch: int, step: int = 32) -> None:
+    def __init__(
+        self, *, start: int = 160, end: int = 192, first_epoch: int = 0, last_epoch: int = 76, step: int = 32
+    ) -> None:
         if step < 1 or start % step or end % step or min(start, end) < 1:
             raise ConfigError(
                 f"callbacks.resolution_schedule: start={start} and end={end} must be multiples of step={step}"
@@ -58,13 +61,9 @@ class ResolutionSchedule(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if not self._resize_here:
             return
-        images = batch[0] if isinstance(batch, list) else batch.images
+        images = need_images(batch, "remove this callback with ~callbacks.resolution_schedule")
         side = self.size_of(trainer.current_epoch)
-        images = interpolate(images, size=(side, side), mode="bilinear", antialias=True)
-        if isinstance(batch, list):
-            batch[0] = images
-        else:
-            batch.images = images
+        set_images(batch, interpolate(images, size=(side, side), mode="bilinear", antialias=True))
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

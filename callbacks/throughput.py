@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.data import extract_batch_size
 
+from imagenet_opt.data.batch import images_of
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
 from imagenet_opt.run.hook_timer import FETCH, ActionClock, unwatch, watch
 from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
@@ -106,9 +107,10 @@ class Throughput(Callback):
             self._window, self._epoch, self._steady = Window(), Window(), Window()  # start-up is no training
             waited, self._ended_at = 0.0, time.perf_counter()
         pause = 0.0
-        if (shape := getattr(getattr(batch, "images", None), "shape", None)) != self._shape:
+        images = images_of(batch)
+        if (shape := None if images is None else images.shape) != self._shape:
             pause, self._shape = max(0.0, time.perf_counter() - self._ended_at - waited), shape
-        num_images = len(batch.images) if hasattr(batch, "images") else extract_batch_size(batch)
+        num_images = extract_batch_size(batch) if images is None else len(images)
         for window in self._windows():
             window.wait_seconds += waited
             window.pause_seconds += pause

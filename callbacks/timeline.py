@@ -49,7 +49,7 @@ class Timeline(Callback):
             try:
                 self._recording = _start(self._folder, trainer.strategy.root_device)
             except Exception as error:  # of the system, of CUDA: none is worth a training
-                log.warning("timeline: not recorded, training goes on (%s)", printable(f"{error}"))
+                log.warning("timeline: not recorded, training continues (%s)", printable(f"{error}"))
                 return
             self._trainer, self._gauges = trainer, self._recording.gauges
             self._warned: set[str] = set()
@@ -102,7 +102,7 @@ class Timeline(Callback):
 
     def _warn(self, recording: Recording) -> None:
         if recording.is_lost():
-            self._say("no longer recorded, training goes on", printable(f"{recording.error}"))
+            self._say("no longer recorded, training continues", printable(f"{recording.error}"))
         if error := int(self._gauges["nvml_error"]):
             self._say("the GPU's columns have gaps or are absent, all else is recorded", nvml_words(error))
         seconds, cpu_seconds = self._taken()

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, OmegaConf
@@ -22,7 +21,7 @@ from PIL import Image
 from imagenet_opt.config import compose as composition
 from imagenet_opt.config import overrides as config_overrides
 from imagenet_opt.config.overrides import config_folder
-from imagenet_opt.data.options import Loading
+from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.probe import isolated
 from tests.processes import Forked
 
@@ -57,14 +56,12 @@ def write_images(root: Path, *, num_classes: int, per_class: int, seed: int = 0)
 
 
 def loading_options(**options: Any) -> dict[str, Any]:
-    """conf/loading.yaml, for small images in batches of six made in this process, with `options`."""
-    defaults = yaml.safe_load((Path(__file__).parents[1] / "conf/loading.yaml").read_text())
-    small = {"batch_size": 6, "image_size": 32, "num_workers": 0, "prefetch_factor": 2, "seed": 3}
-    return {key: value for key, value in (defaults | small | options).items() if key != "cache_dir"}
+    """For small images in batches of six made in this process, with `options`."""
+    return {"batch_size": 6, "image_size": 32, "num_workers": 0, "prefetch_factor": 2, "seed": 3} | options
 
 
-def loading(**options: Any) -> Loading:
-    return Loading(**loading_options(**options))
+def loading(**options: Any) -> LoaderOptions:
+    return LoaderOptions(**loading_options(**options))
 
 
 def let_others_read(*files: Path) -> None:

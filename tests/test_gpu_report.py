@@ -19,8 +19,10 @@ from imagenet_opt.data.storage.store import FolderStore
 from imagenet_opt.display.table import Column, Sheet
 from imagenet_opt.display.terminal_table import strict_json
 from imagenet_opt.study.request import read_study
-from imagenet_opt.study.steps.outcome import Outcome
-from imagenet_opt.study.steps.plan import Plan, StepsFile
+from imagenet_opt.study.steps.compare import compare
+from imagenet_opt.study.steps.losses import Losses
+from imagenet_opt.study.steps.plan import Plan, StepsFile, Study
+from imagenet_opt.study.steps.speeds import Speeds
 from imagenet_opt.study.steps.table import sheets
 from tests.gpu import first, needed, repeated, report, small_card
 from tests.processes import Forked
@@ -55,10 +57,11 @@ def ladder(**rates: float) -> list[Sheet]:
     """As the study itself makes it, of three rounds; with these medians of the network alone, by row."""
     file = StepsFile.model_validate({"order": "cumulative", "steps": [{"name": "mixed"}, {"name": "graph"}]})
     request = replace(small_request("ladder", Path()), title="Ladder", repeats=3)
-    outcome = Outcome(Plan(file, (), batch_size=128, has_gpu=True, mixed="bf16-mixed"), request, cold=False)
+    plan = Plan(file, (), batch_size=128, has_gpu=True, mixed="bf16-mixed")
+    speeds = Speeds(plan.rows())
     for name, alone in rates.items():
-        outcome.speeds[name] = [speed(alone * mood, 0.9 * alone * mood, busy=0.91) for mood in (0.5, 1.0, 1.2)]
-    return sheets(outcome)
+        speeds.turns[name] = [speed(alone * mood, 0.9 * alone * mood, busy=0.91) for mood in (0.5, 1.0, 1.2)]
+    return sheets(Study(plan, request, speeds.rows, cold=False), compare(speeds, Losses()))
 
 
 def write_study(out: Path, name: str, *sheets: Sheet) -> None:
@@ -210,8 +213,8 @@ def test_the_ladders_are_of_the_steps_that_the_studies_have() -> None:
         _, file = read_study(str(ROOT / f"tests/gpu/{name}.yaml"), ROOT / "conf/study", [])
         ladder = StepsFile.model_validate(file.model_extra)
         plan = Plan(ladder, (), batch_size=128, has_gpu=True, mixed="bf16-mixed")
-        assert {word for row in plan.rows if row.step for word in plan.words(row.step)} <= known
-        assert "callbacks.acceleration.cuda_graph=true" in plan.overrides_of(plan.rows[-1]), "as run.sh trains"
+        assert {word for row in plan.rows() if row.step for word in row.own} <= known
+        assert "callbacks.acceleration.cuda_graph=true" in plan.rows()[-1].overrides, "as run.sh trains"
 
 
 def test_the_probes_run_without_a_gpu_as_far_as_they_can(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def printable(text: str) -> str:
 
 
 class ImagenetOptError(Exception):
-    """Root of all errors that a user can mend."""
+    """Root of all errors that a user can fix."""
 
 
 class ConfigError(ImagenetOptError):
@@ -142,7 +142,7 @@ class OutOfMemory(TrainingError):
 
 
 class Preempted(BaseException):
-    """A signal or a spot notice stopped the run; the same command goes on with it. Exit status 75 (EX_TEMPFAIL).
+    """A signal or a spot notice stopped the run; the same command resumes with it. Exit status 75 (EX_TEMPFAIL).
 
     As KeyboardInterrupt it passes through `except Exception`: a signal can arrive anywhere.
     """

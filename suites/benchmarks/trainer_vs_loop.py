@@ -59,9 +59,14 @@ class Stopwatch(Callback):
 def with_trainer(num_steps: int, workers: int) -> float:
     """Images per second of Lightning's loop with Classifier, ImageData and the throughput callback."""
     seed_everything(0, verbose=False)
-    data = demo_data(cache_dir=None, num_train=2000, num_val=400, **loading_options(num_workers=workers, **LOADING))
+    data = demo_data(**loading_options(num_workers=workers, **LOADING))
     watch = Stopwatch(num_steps)
-    model = Classifier(build_network("resnet10t", num_classes=10), optimizer=optimizer_of, schedule=cosine)
+    model = Classifier(
+        build_network("resnet10t", num_classes=10),
+        optimizer=optimizer_of,
+        schedule=partial(cosine, warmup_epochs=0),
+        label_smoothing=0.0,
+    )
     trainer = Trainer(
         accelerator="cpu",
         max_steps=num_steps,

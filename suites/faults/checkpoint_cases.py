@@ -69,7 +69,7 @@ def _disk_fills(trial: Trial, leave: int) -> str:
         if leave:
             trial.is_like_clean()
         assert opened(disk.seen / "last.ckpt")["global_step"] == reached(disk.seen)
-    return "goes on, warns, saves again once there is room"
+    return "continues, warns, saves again once there is room"
 
 
 @case("no room for checkpoints")
@@ -92,4 +92,4 @@ def config_changed(trial: Trial) -> str:
     run = trial.start("optimizer.lr=0.01", "data.num_workers=1", "~callbacks.throughput").ends(0)
     assert run.resumed_at > 0
     assert reached(trial.run_folder) == opened(trial.run_folder / "last.ckpt")["global_step"]
-    return "batch size, seed, network: refused in one line; rate, workers, callbacks: goes on"
+    return "batch size, seed, network: refused in one line; rate, workers, callbacks: resumes"

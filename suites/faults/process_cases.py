@@ -15,7 +15,7 @@ from suites.faults.runs import Trial
 
 STEPS_PER_KILL = 14
 """Steps between two kills on average: several checkpoints, more than an epoch."""
-IDENTICAL = "goes on, bit-identical"
+IDENTICAL = "resumes, bit-identical"
 
 
 @case("kill -9 at random moments")

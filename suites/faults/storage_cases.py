@@ -113,12 +113,12 @@ def shared_memory_small(trial: Trial) -> str:
         return _survived_or_explained(trial, run, lambda: trial.prefix.clear())
 
 
-def _survived_or_explained(trial: Trial, run: Run, mend: Callable[[], None]) -> str:
-    """Ends well and like a clean run, or with one line and, mended, goes on."""
+def _survived_or_explained(trial: Trial, run: Run, fix: Callable[[], None]) -> str:
+    """Ends well and like a clean run, or with one line and, fixed, goes on."""
     if run.wait() == 0:
         trial.is_like_clean()
-        return "goes on, bit-identical"
+        return "resumes, bit-identical"
     run.ends(2, ONE_LINE)
-    mend()
+    fix()
     trial.goes_on()
     return f"explained: {run.errors[-1].split(':')[0]}; {IDENTICAL}"

@@ -42,7 +42,7 @@ def loss_diverges(trial: Trial) -> str:
 def nan(trial: Trial) -> str:
     ended = _stops_at_nan(trial, *BAD_BATCH)
     trial.goes_on()
-    return f"{ended}; without it goes on, bit-identical"
+    return f"{ended}; without it resumes, bit-identical"
 
 
 @case("out of memory")
@@ -67,7 +67,7 @@ def wandb_unreachable(trial: Trial) -> str:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         trial.start("logger=[csv,wandb]", WANDB_BASE_URL=url, WANDB_API_KEY="0" * 40).ends(0)
     trial.is_like_clean()
-    return "goes on offline, bit-identical"
+    return "continues offline, bit-identical"
 
 
 @case("W&B's server fails in the middle")
@@ -78,7 +78,7 @@ def wandb_fails(trial: Trial) -> str:
         server.failing = True
         run.ends(0, "wandb sync")
     trial.is_like_clean()
-    return "goes on, says how to send the rest, bit-identical"
+    return "continues, says how to send the rest, bit-identical"
 
 
 @case("W&B's process is killed")
@@ -91,4 +91,4 @@ def wandb_killed(trial: Trial) -> str:
     assert run.wait() == 0, f"exit status {run.process.returncode}"
     trial.is_like_clean()
     noise = ", W&B prints a traceback as Python exits" if "Traceback" in run.output else ""
-    return f"goes on, bit-identical{noise}"
+    return f"resumes, bit-identical{noise}"

@@ -11,6 +11,13 @@ from lightning.pytorch.loggers.logger import Logger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
+from callbacks.acceleration import Acceleration
+
+
+def switched(**on: Any) -> Acceleration:
+    """Acceleration with nothing on but what is given."""
+    return Acceleration(**{"channels_last": False, "tf32": False, "cudnn_benchmark": False} | on)
+
 
 class Network(nn.Sequential):
     """Torch 2.11 compiles no plain nn.Sequential: it passes over forwards of its own."""

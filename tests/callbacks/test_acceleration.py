@@ -11,11 +11,11 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 
-from callbacks.acceleration import Acceleration
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.cuda_graph import GraphedForward
 from imagenet_opt.model.micro_batch import part_sizes
-from tests.callbacks.conftest import Named, Network, Plain
+from imagenet_opt.model.shape_compiler import ShapeCompiler
+from tests.callbacks.conftest import Named, Network, Plain, switched
 from tests.model import conftest as classifier
 from tests.processes import on_ranks
 
@@ -48,10 +48,10 @@ def test_switches_are_on_during_the_fit_and_as_before_after_it(project) -> None:
             seen.append((*switches(), *last))
 
     before = switches()
-    project.fit(Acceleration(channels_last=True, tf32=True, cudnn_benchmark=True), Look())
+    project.fit(switched(channels_last=True, tf32=True, cudnn_benchmark=True), Look())
     assert set(seen) == {("high", True, True, True, True)}
     seen.clear()
-    project.fit(Acceleration(), Look())
+    project.fit(switched(), Look())
     assert set(seen) == {("highest", False, False, False, False)}
     assert switches() == before
 
@@ -67,7 +67,7 @@ def test_switches_are_on_during_the_fit_and_as_before_after_it(project) -> None:
 def test_only_switches_that_act_on_the_device_are_said_to_be_on(
     project, caplog, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] | None, names: str
 ) -> None:
-    accelerating = Acceleration(channels_last=True, tf32=True, cudnn_benchmark=True, cuda_graph=True)
+    accelerating = switched(channels_last=True, tf32=True, cudnn_benchmark=True, cuda_graph=True)
     strategy = SimpleNamespace(root_device=torch.device("cuda" if capability else "cpu"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     with caplog.at_level("INFO"):
@@ -83,7 +83,7 @@ def test_switches_are_as_before_after_an_error_too(project) -> None:
 
     before = switches()
     with pytest.raises(RuntimeError, match="out of luck"):
-        project.fit(Acceleration(tf32=True, cudnn_benchmark=True), Fail())
+        project.fit(switched(tf32=True, cudnn_benchmark=True), Fail())
     assert switches() == before
 
 
@@ -94,7 +94,7 @@ def test_deterministic_runs_search_no_algorithms(project) -> None:
         def on_train_start(self, *_) -> None:
             seen.append(torch.backends.cudnn.benchmark)
 
-    project.fit(Acceleration(cudnn_benchmark=True), Look(), deterministic=True, max_steps=1)
+    project.fit(switched(cudnn_benchmark=True), Look(), deterministic=True, max_steps=1)
     torch.use_deterministic_algorithms(False)
     assert seen == [False]
 
@@ -108,7 +108,7 @@ def test_a_batch_with_names_is_laid_out_as_well(project) -> None:
         def validation_step(self, batch: Named, batch_idx: int) -> None:
             assert batch.images.is_contiguous(memory_format=CHANNELS_LAST)
 
-    project.fit(Acceleration(channels_last=True), module=Look(), collate_fn=Named.of)
+    project.fit(switched(channels_last=True), module=Look(), collate_fn=Named.of)
     assert project.trainer.global_step == 20
 
 
@@ -143,13 +143,13 @@ class Validating(Plain):
 def test_a_failed_compile_does_not_stop_the_sanity_check_either(project) -> None:
     module = Validating()
     module.net = Branching()
-    project.fit(Acceleration(compile=True, fullgraph=True), module=module, num_sanity_val_steps=2)
+    project.fit(switched(compile=True, fullgraph=True), module=module, num_sanity_val_steps=2)
     assert project.trainer.global_step == 20
 
 
 def test_a_failed_compile_goes_on_eagerly_as_if_it_had_not_been_tried(project, caplog) -> None:
     with caplog.at_level("INFO"):
-        tried = fitted(project, Acceleration(compile=True, fullgraph=True), net=Branching())
+        tried = fitted(project, switched(compile=True, fullgraph=True), net=Branching())
     assert "not compiled, going on eagerly" in caplog.text
     plain = fitted(project, net=Branching())
     for name, tensor in weights(plain).items():
@@ -158,7 +158,7 @@ def test_a_failed_compile_goes_on_eagerly_as_if_it_had_not_been_tried(project, c
 
 def test_a_failed_compile_can_stop_the_run(project) -> None:
     with pytest.raises(torch._dynamo.exc.TorchDynamoException):
-        fitted(project, Acceleration(compile=True, fullgraph=True, on_failure="stop"), net=Branching())
+        fitted(project, switched(compile=True, fullgraph=True, on_failure="stop"), net=Branching())
 
 
 @pytest.fixture
@@ -206,13 +206,13 @@ class Watch(Callback):
 def test_every_size_of_a_micro_batch_is_compiled_before_the_step(project, num_graphs: Counter[int]) -> None:
     module, watch = Parts(), Watch(num_graphs)
     module.micro_batch_size = 3
-    project.fit(Acceleration(compile=True), watch, module=module, batch_size=5, max_steps=2)
+    project.fit(switched(compile=True), watch, module=module, batch_size=5, max_steps=2)
     assert num_graphs == {3: 1, 2: 1}
     assert watch.inside == 0
 
 
 def test_validation_is_not_compiled(project, num_graphs: Counter[int]) -> None:
-    project.fit(Acceleration(compile=True), module=Validating(), num_sanity_val_steps=1)
+    project.fit(switched(compile=True), module=Validating(), num_sanity_val_steps=1)
     assert num_graphs == {4: 1}
 
 
@@ -221,7 +221,7 @@ def test_gradients_that_wait_for_the_next_batch_are_kept_while_it_compiles(proje
         batches = [(torch.ones(num, 3, 8, 8) * num, torch.arange(num) % 3) for num in (2, 3)]
         return project.fit(*callbacks, data=batches, batch_size=None, log_every_n_steps=1, accumulate_grad_batches=2)
 
-    compiled, plain = fitted(Acceleration(compile=True)), fitted()
+    compiled, plain = fitted(switched(compile=True)), fitted()
     assert num_graphs.keys() == {2, 3}
     for name, tensor in weights(plain).items():
         torch.testing.assert_close(weights(compiled)[name], tensor, msg=name)
@@ -246,7 +246,7 @@ def test_ddp_sends_the_gradients_of_a_compiled_network_while_the_backward_goes_o
         project.fit(*callbacks, module=module, strategy=DDPStrategy(bucket_cap_mb=1), devices=1, max_steps=2)
         return len(made)
 
-    (attempted,) = on_ranks(lambda rank: num_graphs(Acceleration(compile=True)), 1)
+    (attempted,) = on_ranks(lambda rank: num_graphs(switched(compile=True)), 1)
     (in_step,) = on_ranks(lambda rank: num_graphs(), 1)
     assert attempted == in_step > 1
 
@@ -261,7 +261,7 @@ def modes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         net._compiled_call_impl = net._call_impl
 
     monkeypatch.setattr(nn.Module, "compile", compile_network)
-    monkeypatch.setattr("callbacks.acceleration._mode_on", lambda device, mode: mode)
+    monkeypatch.setattr("imagenet_opt.model.shape_compiler._mode_on", lambda device, mode: mode)
     return asked
 
 
@@ -291,7 +291,7 @@ class Static(nn.Module):
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
 def test_gradients_in_the_memory_of_compiled_graphs_add_up(modes: list[str], mode: str) -> None:
-    compiling = Acceleration(compile=True, compile_mode=mode, on_failure="stop")
+    compiling = switched(compile=True, compile_mode=mode, on_failure="stop")
     _, parts = classifier.fit(Static(), classifier.batches(2), None, compiling, micro_batch_size=2)
     _, whole = classifier.fit(Static(), classifier.batches(2))
     assert modes == [mode]
@@ -322,10 +322,10 @@ def fitted_in_parts(net: nn.Module, *callbacks: Callback) -> classifier.Classifi
 
 
 def test_memory_that_runs_out_while_compiling_leaves_smaller_micro_batches_compiled(modes: list[str], caplog) -> None:
-    net, compiling = RunsOut(1, 2), Acceleration(compile=True)
+    net, compiling = RunsOut(1, 2), switched(compile=True)
     with caplog.at_level("INFO"):
         module = fitted_in_parts(net, compiling)
-    assert module.micro_batch_size == 3 and compiling.compile and modes == ["default"]
+    assert module.micro_batch_size == 3 and compiling.compiler.compile and modes == ["default"]
     assert net.sizes == [6, 6, 3, 3, 3, 3, 3, 2], "attempt, step, attempt, two parts, two parts, validation"
     said = [message for message in caplog.messages if "compiled for images" in message]
     assert len(said) == 2 and "out of memory" in said[0] and "(3, 3, 4, 4)" in said[1]
@@ -342,10 +342,10 @@ def test_memory_that_runs_out_while_compiling_leaves_smaller_micro_batches_compi
 def test_memory_that_runs_out_ends_a_mode_with_graphs(
     modes: list[str], mode: str, without: str, runs_out: int, sizes: list[int], caplog
 ) -> None:
-    net, compiling = RunsOut(runs_out), Acceleration(compile=True, compile_mode=mode)
+    net, compiling = RunsOut(runs_out), switched(compile=True, compile_mode=mode)
     with caplog.at_level("INFO"):
         fitted_in_parts(net, compiling)
-    assert modes == [mode, without] and compiling.compile
+    assert modes == [mode, without] and compiling.compiler.compile
     assert net.sizes == sizes
     assert caplog.text.count(f"compile mode {without} from here on instead of {mode}") == 1
 
@@ -363,10 +363,10 @@ def test_graphs_are_given_back_before_a_step_is_done_again(monkeypatch: pytest.M
     def capture(net: nn.Module, sample: tuple[torch.Tensor]) -> nn.Module:
         return net
 
-    monkeypatch.setattr("callbacks.acceleration.GraphedForward", Graphed)
-    monkeypatch.setattr("callbacks.acceleration.capture_on_gpu", lambda: capture)
+    monkeypatch.setattr("imagenet_opt.model.shape_compiler.GraphedForward", Graphed)
+    monkeypatch.setattr("imagenet_opt.model.shape_compiler.capture_on_gpu", lambda: capture)
     monkeypatch.setattr("callbacks.acceleration._can_graph", lambda trainer: True)
-    fitted_in_parts(net, Acceleration(cuda_graph=True))
+    fitted_in_parts(net, switched(cuda_graph=True))
     assert events[:5] == [6, 6, "released", 3, 3]
 
 
@@ -375,7 +375,7 @@ def test_more_shapes_than_torch_recompiles_for_are_all_compiled(project, num_gra
     sizes = range(2, 2 + limit + 2)
     batches = [(torch.randn(num, 3, 8, 8), torch.arange(num) % 3) for num in sizes]
     with caplog.at_level("INFO"), torch._dynamo.config.patch(recompile_limit=limit):
-        project.fit(Acceleration(compile=True), watch, data=batches, batch_size=None, max_epochs=1, log_every_n_steps=1)
+        project.fit(switched(compile=True), watch, data=batches, batch_size=None, max_epochs=1, log_every_n_steps=1)
         assert torch._dynamo.config.recompile_limit == limit
     assert num_graphs == dict.fromkeys(sizes, 1)
     assert watch.inside == 0
@@ -385,18 +385,18 @@ def test_more_shapes_than_torch_recompiles_for_are_all_compiled(project, num_gra
 def test_what_torch_does_not_compile_is_not_called_compiled(
     project, num_graphs: Counter[int], caplog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Acceleration, "_allow_recompilations", lambda *_: None)
+    monkeypatch.setattr(ShapeCompiler, "_allow_recompilations", lambda *_: None)
     batches = [(torch.randn(num, 3, 8, 8), torch.arange(num) % 3) for num in (2, 3, 4, 5)]
     with caplog.at_level("INFO"), torch._dynamo.config.patch(recompile_limit=2):
-        project.fit(Acceleration(compile=True), data=batches, batch_size=None, max_epochs=1, log_every_n_steps=1)
+        project.fit(switched(compile=True), data=batches, batch_size=None, max_epochs=1, log_every_n_steps=1)
     assert caplog.text.count("compiled for images of") == 2
     assert "not compiled, going on eagerly: FailOnRecompileLimitHit" in caplog.text
 
 
 def test_the_compile_mode_that_was_asked_for_is_kept(project, num_graphs: Counter[int]) -> None:
-    acceleration = Acceleration(compile=True, compile_mode="max-autotune")
+    acceleration = switched(compile=True, compile_mode="max-autotune")
     project.fit(acceleration, max_steps=1)
-    assert acceleration.compile_mode == "max-autotune"
+    assert acceleration.compiler.compile_mode == "max-autotune"
 
 
 def test_gradient_checkpointing_changes_no_weight(project) -> None:
@@ -405,7 +405,7 @@ def test_gradient_checkpointing_changes_no_weight(project) -> None:
         return timm.create_model("test_vit2", num_classes=3, img_size=8, patch_size=4)
 
     plain = fitted(project, net=network())
-    saving = fitted(project, Acceleration(gradient_checkpointing=True), net=network())
+    saving = fitted(project, switched(gradient_checkpointing=True), net=network())
     assert saving.net.grad_checkpointing
     for name, tensor in weights(plain).items():
         torch.testing.assert_close(weights(saving)[name], tensor, rtol=1e-4, atol=1e-5)
@@ -413,26 +413,26 @@ def test_gradient_checkpointing_changes_no_weight(project) -> None:
 
 def test_what_cannot_be_is_told(project) -> None:
     with pytest.raises(ConfigError, match=r"gradient_checkpointing=false"):
-        project.fit(Acceleration(gradient_checkpointing=True))
+        project.fit(switched(gradient_checkpointing=True))
     with pytest.raises(ConfigError, match=r"callbacks\.acceleration\.network='model'"):
-        project.fit(Acceleration(network="model"))
+        project.fit(switched(network="model"))
 
 
 def test_what_a_cuda_graph_does_not_go_with_is_told() -> None:
     with pytest.raises(ConfigError, match=r"gradient_checkpointing=true"):
-        Acceleration(cuda_graph=True, gradient_checkpointing=True)
+        switched(cuda_graph=True, gradient_checkpointing=True)
     for mode in ("reduce-overhead", "max-autotune"):
         with pytest.raises(ConfigError, match=rf"compile_mode={mode}.*max-autotune-no-cudagraphs.*cuda_graph=false"):
-            Acceleration(cuda_graph=True, compile=True, compile_mode=mode)
-        Acceleration(cuda_graph=True, compile_mode=mode)
-    Acceleration(cuda_graph=True, compile=True, compile_mode="max-autotune-no-cudagraphs")
+            switched(cuda_graph=True, compile=True, compile_mode=mode)
+        switched(cuda_graph=True, compile_mode=mode)
+    switched(cuda_graph=True, compile=True, compile_mode="max-autotune-no-cudagraphs")
 
 
 def test_gradients_that_are_kept_do_not_go_with_compiled_graphs() -> None:
     trainer: Any = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cuda")), world_size=1)
     module = Plain()
     module.set_to_none = False
-    compiling = Acceleration(compile=True, compile_mode="max-autotune")
+    compiling = switched(compile=True, compile_mode="max-autotune")
     with pytest.raises(ConfigError, match=r"max-autotune.*model\.set_to_none=true.*max-autotune-no-cudagraphs"):
         compiling.setup(trainer, module, "fit")
 
@@ -440,13 +440,13 @@ def test_gradients_that_are_kept_do_not_go_with_compiled_graphs() -> None:
 def test_a_cuda_graph_is_for_one_process() -> None:
     trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False)
     with pytest.raises(ConfigError, match=r"cuda_graph=true is for one process, here are 2.*trainer\.devices"):
-        Acceleration(cuda_graph=True).setup(trainer, Plain(), "fit")
+        switched(cuda_graph=True).setup(trainer, Plain(), "fit")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what a CPU leaves out")
 def test_on_a_cpu_there_is_no_cuda_graph_and_one_line_says_so(project, caplog) -> None:
     with caplog.at_level("INFO"):
-        graphed = project.fit(Acceleration(cuda_graph=True))
+        graphed = project.fit(switched(cuda_graph=True))
     assert caplog.text.count("CUDA graph") == 1
     for name, tensor in weights(project.fit()).items():
         assert torch.equal(tensor, weights(graphed)[name]), name
@@ -460,6 +460,6 @@ def test_a_batch_of_another_kind_is_touched_only_when_it_must_be(project) -> Non
     def collate(samples: list) -> dict[str, torch.Tensor]:
         return dict(zip("xy", torch.utils.data.default_collate(samples), strict=True))
 
-    project.fit(Acceleration(tf32=True, cudnn_benchmark=True), module=Look(), collate_fn=collate)
+    project.fit(switched(tf32=True, cudnn_benchmark=True), module=Look(), collate_fn=collate)
     with pytest.raises(ConfigError, match=r"batch that is a dict.*callbacks\.acceleration\.channels_last"):
-        project.fit(Acceleration(channels_last=True), module=Look(), collate_fn=collate)
+        project.fit(switched(channels_last=True), module=Look(), collate_fn=collate)

@@ -254,7 +254,7 @@ def test_loaders_that_draw_from_the_run_draw_the_same_after_a_validation_that_wa
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
 @pytest.mark.parametrize("more", [{}, {"max_steps": 20}])
 def test_inside_an_epoch_the_random_state_and_the_counters_go_on(project, tmp_path: Path, more: dict[str, int]) -> None:
-    """All batches are alike, so that it does not matter that the loader begins anew."""
+    """All batches are alike, so that it does not matter that the loader begins again."""
     alike = torch.utils.data.TensorDataset(torch.ones(40, 3, 8, 8), torch.zeros(40, dtype=torch.int64))
     project.fit(Checkpoint(folder=str(tmp_path / "a")), module=dropping(), data=alike, **more)
     project.fit(Checkpoint(folder=str(tmp_path / "b")), module=dropping(), data=alike, max_steps=13)

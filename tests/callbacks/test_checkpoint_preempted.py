@@ -78,7 +78,7 @@ def network() -> nn.Module:
 def fit(folder: Path, root: Path, *callbacks: Callback, ema: bool, resume: bool = False, **options: Any) -> None:
     """Two epochs of six batches, into `folder`."""
     data = ImageData(open_split(root, "train", folder), open_split(root, "val", folder), loading(image_size=16))
-    module = Classifier(network(), optimizer=OPTIMIZER, schedule=cosine)
+    module = Classifier(network(), optimizer=OPTIMIZER, schedule=partial(cosine, warmup_epochs=0))
     found = files.find("auto" if resume else None, folder)
     logger = MetricsCsv(folder=str(folder))
     logger.truncate_after(files.read(found)["global_step"] - 1 if found else -1)

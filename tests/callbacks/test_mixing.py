@@ -77,7 +77,7 @@ def test_a_batch_with_names_is_mixed_as_a_list_is() -> None:
 
 
 def test_a_batch_of_another_kind_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"callbacks\.mixing: a tuple.*list \[images, labels\]"):
+    with pytest.raises(ConfigError, match=r"a batch that is a tuple.*list \[images, labels\].*callbacks\.mixing\.mode"):
         mix_at((torch.rand(2, 3, 8, 8), torch.tensor([0, 1])))
 
 

@@ -117,7 +117,7 @@ def test_what_cannot_be_written_costs_a_warning(project, tmp_path: Path, caplog)
     (tmp_path / "profile").write_text("a file is in the way")
     project.fit(Profiler(folder=tmp_path, start_step=1, num_steps=1))
     assert project.trainer.global_step == 20
-    assert "profiler: not written, training goes on (FileExistsError" in caplog.text
+    assert "profiler: not written, training continues (FileExistsError" in caplog.text
 
 
 @pytest.mark.parametrize("wrong", [{"start_step": -1}, {"num_steps": 0}, {"num_operations": 0}])

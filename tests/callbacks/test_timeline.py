@@ -100,7 +100,7 @@ def test_a_lost_recorder_is_one_warning(project, tmp_path: Path, caplog: pytest.
     with caplog.at_level(logging.WARNING):
         project.fit(timeline, Killing())
     told = [text for record in caplog.records if "timeline" in (text := record.getMessage())]
-    assert told == ["timeline: no longer recorded, training goes on (ended with status -9)"]
+    assert told == ["timeline: no longer recorded, training continues (ended with status -9)"]
     assert project.trainer.global_step == 20
 
 
@@ -120,7 +120,7 @@ def test_a_recorder_that_cannot_start_is_one_warning(
     with caplog.at_level(logging.WARNING):
         project.fit(Timeline(folder=tmp_path))
     told = [text for record in caplog.records if "timeline" in (text := record.getMessage())]
-    assert told == ["timeline: not recorded, training goes on ([Errno 24] Too many open files)"]
+    assert told == ["timeline: not recorded, training continues ([Errno 24] Too many open files)"]
     assert project.trainer.global_step == 20
 
 

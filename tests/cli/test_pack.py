@@ -139,7 +139,7 @@ def test_an_unfinished_pack_is_to_be_finished_not_verified(tmp_path: Path) -> No
     for split in ("train", "val"):
         (tmp_path / split).mkdir()
         (tmp_path / split / "plan.json").write_text("{}")
-    with pytest.raises(ShardMismatch, match=r"no finished pack.*pack again with the same words") as caught:
+    with pytest.raises(ShardMismatch, match=r"no finished pack.*same pack command again") as caught:
         main([f"out={tmp_path}", "--verify"])
     assert f"out={tmp_path} " in str(caught.value) and "--verify" not in str(caught.value)
 

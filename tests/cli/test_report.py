@@ -141,7 +141,7 @@ def test_a_baseline_shows_what_was_found_in_both(tmp_path: Path) -> None:
     page = report(write_run(tmp_path / "mine"), "--baseline", before)
     assert "Careful: not the same gpu: mine has NVIDIA A10G, before has NVIDIA H100." in page.text
     assert "It was slow." in page.text
-    assert "reads in flight fired; mended, 3.10 times as fast" in page.text
+    assert "reads in flight fired; fixed, 3.10 times as fast" in page.text
     assert re.search(r"GPU alone 315\.3 315\.3 1\.00", page.text)
 
 
@@ -333,7 +333,7 @@ def test_an_hour_that_is_zoomed_shows_every_sample(tmp_path: Path, in_browser: C
 
 ZOOM_ONCE = """<script>
 const zoomed = document.getElementById("plot-timeline");
-zoomed.on("plotly_react", () => document.body.append("drawn anew"));
+zoomed.on("plotly_react", () => document.body.append("drawn again"));
 const axis = zoomed.data[0].xaxis.replace("x", "xaxis");
 Plotly.relayout(zoomed, {[`${axis}.range[0]`]: 1, [`${axis}.range[1]`]: 2});
 </script>"""
@@ -348,4 +348,4 @@ def test_a_timeline_without_events_can_be_zoomed(tmp_path: Path, in_browser: Cal
     report(folder)
     page = folder / "report.html"
     page.write_text(page.read_text().replace("</body>", f"{ZOOM_ONCE}</body>"))
-    assert "drawn anew" in in_browser(page).rpartition("</script>")[2]
+    assert "drawn again" in in_browser(page).rpartition("</script>")[2]

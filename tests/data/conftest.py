@@ -17,7 +17,7 @@ from torchvision.transforms import RandomResizedCrop
 
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.loader import Seat, open_index, train_loader
-from imagenet_opt.data.options import Loading
+from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.transforms.normalize import MEAN, STD
 from tests.conftest import loading as loading_at_large
@@ -27,7 +27,7 @@ SAMPLE = Path(__file__).parents[3] / "shared/data/imagenet-sample.tar"
 MakeLoader = Callable[..., DevicePrefetcher]
 
 
-def loading(**options: Any) -> Loading:
+def loading(**options: Any) -> LoaderOptions:
     """With crops that are not too small for small images."""
     return loading_at_large(**{"crop_scale": (0.35, 1.0)} | options)
 

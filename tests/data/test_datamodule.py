@@ -1,4 +1,4 @@
-"""A Trainer's view of the data: what a run that goes on sees, what it refuses, and what it still knows."""
+"""A Trainer's view of the data: what a resumed run sees, what it refuses, and what it still knows."""
 
 import logging
 import multiprocessing

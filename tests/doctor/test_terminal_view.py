@@ -48,14 +48,14 @@ def test_bars_are_as_long_as_the_rates() -> None:
 def test_the_cause_comes_before_what_promises_more_and_what_cannot_be_predicted_says_so() -> None:
     text = printed(100, cause="read-ahead", next_gain=None, next_stage=None)
     assert text.index("evidence") < text.index("* files one by one") and "* read-ahead" not in text
-    assert "if mended gain not predictable" in " ".join(text.split())
+    assert "if fixed gain not predictable" in " ".join(text.split())
 
 
 def test_a_healthy_run_has_nothing_to_mend() -> None:
     text = printed(
         80, cause="healthy", sentence="The GPU is the limit.", next_stage=None, next_gain=None, findings=(QUIET,)
     )
-    assert "if mended" not in text
+    assert "if fixed" not in text
     assert "0 rules fired, 1 did not" in text
 
 

@@ -35,7 +35,7 @@ def repeat(images: Path, target: Path, num: int) -> tuple[int, int]:
 
 def main(out: Path, num: int, images: Path | None) -> None:
     target = out / "cache" / "images"
-    if target.exists():  # a run that goes on
+    if target.exists():  # a resumed run
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     is_drawn = images is None

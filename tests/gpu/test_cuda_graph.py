@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from callbacks.acceleration import Acceleration
 from imagenet_opt.model.cuda_graph import GraphedForward, capture_on_gpu
 from imagenet_opt.model.network import build_network
+from tests.callbacks.conftest import switched
 
 NUM_STEPS, NUM_IMAGES = 10, 16
 
@@ -93,7 +94,7 @@ def fit(
 
 
 def graph(**options: Any) -> Acceleration:
-    return Acceleration(cuda_graph=True, on_failure="stop", **options)
+    return switched(cuda_graph=True, on_failure="stop", **options)
 
 
 def assert_alike(one: tuple[Training, Tensor], other: tuple[Training, Tensor], tolerance: float) -> None:
@@ -108,7 +109,7 @@ def assert_alike(one: tuple[Training, Tensor], other: tuple[Training, Tensor], t
 @pytest.mark.parametrize("micro_batch_size", [None, 8, 6])
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16-mixed", 2e-2), ("32-true", 1e-3), ("16-mixed", 1e-2)])
 def test_graphs_train_as_eager_does(micro_batch_size: int | None, precision: str, tolerance: float) -> None:
-    eager = fit(Acceleration(), precision=precision, micro_batch_size=micro_batch_size)
+    eager = fit(switched(), precision=precision, micro_batch_size=micro_batch_size)
     captured = graph()
     graphed = fit(captured, precision=precision, micro_batch_size=micro_batch_size)
     assert_alike(graphed, eager, tolerance)
@@ -123,7 +124,7 @@ def test_what_is_compiled_is_captured_compiled(mode: str, tmp_path: Path, monkey
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch._dynamo.reset()
     both = graph(compile=True, compile_mode=mode, channels_last=True)
-    assert_alike(fit(both, precision="32-true"), fit(Acceleration(channels_last=True), precision="32-true"), 5e-3)
+    assert_alike(fit(both, precision="32-true"), fit(switched(channels_last=True), precision="32-true"), 5e-3)
     assert both.summary().keys() == {"startup/compile_seconds", "startup/cuda_graph_seconds"}
 
 
@@ -135,8 +136,8 @@ def test_micro_batches_add_up_where_the_compiler_makes_the_graphs(
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch._dynamo.reset()
-    compiling = Acceleration(compile=True, compile_mode=mode, on_failure="stop")
-    eager = fit(Acceleration(), precision="32-true", micro_batch_size=8)
+    compiling = switched(compile=True, compile_mode=mode, on_failure="stop")
+    eager = fit(switched(), precision="32-true", micro_batch_size=8)
     assert_alike(fit(compiling, precision="32-true", micro_batch_size=8), eager, 5e-3)
 
 
@@ -173,10 +174,10 @@ def test_a_size_for_which_memory_runs_out_goes_without_and_the_next_is_captured(
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(module, sample, **options)
 
-    eager = fit(Acceleration(), precision="32-true")
+    eager = fit(switched(), precision="32-true")
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", scarce)
     with caplog.at_level("INFO"):
-        assert_alike(fit(Acceleration(cuda_graph=True), precision="32-true"), eager, 1e-3)
+        assert_alike(fit(switched(cuda_graph=True), precision="32-true"), eager, 1e-3)
     assert asked == [64, 96]
     assert "no CUDA graph of (16, 3, 64, 64)" in caplog.text and "CUDA graph of (16, 3, 96, 96) captured" in caplog.text
 
@@ -202,7 +203,7 @@ def test_graphs_of_a_micro_batch_that_was_halved_are_given_back(monkeypatch: pyt
             if batch_idx == NUM_STEPS - 1:
                 self.left = [shape for shape, module in captured if module() is not None]
 
-    eager, halve = fit(Acceleration(), Halve(), precision="32-true"), Halve()
+    eager, halve = fit(switched(), Halve(), precision="32-true"), Halve()
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", noted)
     assert_alike(fit(graph(), halve, precision="32-true"), eager, 1e-3)
     assert [shape for shape, _ in captured] == [(16, 3, 64, 64), (8, 3, 64, 64), (8, 3, 96, 96)]

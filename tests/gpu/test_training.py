@@ -8,7 +8,6 @@ import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
 
-from callbacks.acceleration import Acceleration
 from callbacks.mixing import Mixing
 from callbacks.throughput import Throughput
 from imagenet_opt.data.datamodule import ImageData, folder_data
@@ -16,6 +15,7 @@ from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.model.schedule import cosine
+from tests.callbacks.conftest import switched
 from tests.conftest import loading_options
 
 LOADING = loading_options(batch_size=8, image_size=64, num_workers=2, crop_scale=(0.35, 1.0), seed=0)
@@ -67,7 +67,11 @@ def fit(root: Path, tmp_path: Path, *callbacks: Callback, precision: str = "bf16
         global_batch=LOADING["batch_size"],
     )
     module = Classifier(
-        build_network("resnet10t", num_classes=data.num_classes), optimizer=optimizer, schedule=cosine, **model
+        build_network("resnet10t", num_classes=data.num_classes),
+        optimizer=optimizer,
+        label_smoothing=0.0,
+        schedule=partial(cosine, warmup_epochs=0),
+        **model,
     )
     recorder = Recorder()
     trainer = Trainer(
@@ -89,7 +93,7 @@ def fit(root: Path, tmp_path: Path, *callbacks: Callback, precision: str = "bf16
 
 
 def test_the_step_never_waits_for_the_device(images_root: Path, tmp_path: Path) -> None:
-    switches = Acceleration(channels_last=True, tf32=True, cudnn_benchmark=True)
+    switches = switched(channels_last=True, tf32=True, cudnn_benchmark=True)
     mixing = Mixing(mode="on", num_classes=3)
     recorder = fit(images_root, tmp_path, NoSync(), switches, mixing, Throughput())
     assert len(recorder.losses) == 8
@@ -115,7 +119,7 @@ def test_tf32_is_on_while_it_trains_and_lightning_reads_it(images_root: Path, tm
         def on_train_batch_end(self, *_: Any) -> None:
             seen.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
 
-    fit(images_root, tmp_path, Acceleration(tf32=True), Look(), precision="32-true")
+    fit(images_root, tmp_path, switched(tf32=True), Look(), precision="32-true")
     assert set(seen) == {("high", True)}
 
 
@@ -124,8 +128,8 @@ SLOW = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("reduce-overhead
 
 @pytest.mark.parametrize("mode", ["default", *SLOW])
 def test_compiled_training_has_the_losses_of_eager(mode: str, images_root: Path, tmp_path: Path) -> None:
-    eager = fit(images_root, tmp_path, Acceleration(), precision="32-true")  # without TF32, which torch has on
-    compiling = Acceleration(compile=True, compile_mode=mode, on_failure="stop")
+    eager = fit(images_root, tmp_path, switched(), precision="32-true")  # without TF32, which torch has on
+    compiling = switched(compile=True, compile_mode=mode, on_failure="stop")
     compiled = fit(images_root, tmp_path, compiling, precision="32-true")
     assert compiling.compile_seconds is not None
     torch.testing.assert_close(torch.stack(compiled.losses), torch.stack(eager.losses), rtol=2e-3, atol=2e-3)

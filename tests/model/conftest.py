@@ -68,7 +68,7 @@ def fit(
     max_epochs: int = 2,
     **options: Any,
 ) -> tuple[Trainer, Classifier]:
-    settings = {"optimizer": OPTIMIZER, "schedule": partial(cosine, warmup_epochs=0.5)}
+    settings = {"label_smoothing": 0.0, "optimizer": OPTIMIZER, "schedule": partial(cosine, warmup_epochs=0.5)}
     module = Classifier(net, **settings | options)
     trainer = Trainer(
         accelerator="cpu",

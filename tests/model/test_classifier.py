@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy, one_hot
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 
-from callbacks.acceleration import Acceleration
 from imagenet_opt.model.schedule import cosine
+from tests.callbacks.conftest import switched
 from tests.model.conftest import OPTIMIZER, Loader, batches, fit, network
 
 
@@ -181,7 +181,7 @@ def as_timm(config: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_compiled_and_plain_runs_train_alike_and_open_each_others_files(tmp_path: Path, compile_cache: None) -> None:
-    compiling = Acceleration(compile=True, on_failure="stop")
+    compiling = switched(compile=True, on_failure="stop")
     trainer, compiled = fit(network(), batches(2), None, compiling)
     assert compiling.compile_seconds is not None
     trainer_too, eager = fit(network(), batches(3))

@@ -26,7 +26,8 @@ pytestmark = [
 def fit_as_rank(
     net: nn.Module, train: list[Images], *callbacks: Checkpoint, devices: int = 2, ckpt_path: Any = None, **options: Any
 ) -> list[Tensor]:
-    module = Classifier(net, optimizer=OPTIMIZER, schedule=partial(cosine, warmup_epochs=0.5), **options)
+    settings = {"optimizer": OPTIMIZER, "schedule": partial(cosine, warmup_epochs=0.5), "label_smoothing": 0.0}
+    module = Classifier(net, **settings | options)
     trainer = Trainer(
         accelerator="cpu",
         devices=devices,

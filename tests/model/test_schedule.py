@@ -14,7 +14,7 @@ def test_linear_warms_up_and_falls_in_straight_lines() -> None:
 
 
 def test_linear_falls_to_its_final_factor() -> None:
-    factors = [linear(step, num_steps=4, steps_per_epoch=4, final_factor=0.2) for step in range(6)]
+    factors = [linear(step, num_steps=4, steps_per_epoch=4, warmup_epochs=0, final_factor=0.2) for step in range(6)]
     assert factors == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.2])
 
 
@@ -25,7 +25,7 @@ def test_cosine_warms_up_and_falls() -> None:
 
 
 def test_cosine_falls_to_its_final_factor() -> None:
-    factors = [cosine(step, num_steps=10, steps_per_epoch=5, final_factor=0.1) for step in range(11)]
+    factors = [cosine(step, num_steps=10, steps_per_epoch=5, warmup_epochs=0, final_factor=0.1) for step in range(11)]
     assert factors == pytest.approx([0.1 + 0.9 * (1 + math.cos(math.pi * step / 10)) / 2 for step in range(11)])
 
 

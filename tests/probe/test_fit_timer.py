@@ -122,9 +122,9 @@ def test_capturing_a_graph_counts_as_compiling() -> None:
     acceleration = Acceleration()
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[acceleration])
     assert compile_seconds(trainer) is None
-    acceleration.cuda_graph_seconds = 2.0
+    acceleration.compiler.cuda_graph_seconds = 2.0
     assert compile_seconds(trainer) == 2.0
-    acceleration.compile_seconds = 30.0
+    acceleration.compiler.compile_seconds = 30.0
     assert compile_seconds(trainer) == 32.0
 
 

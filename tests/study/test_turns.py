@@ -75,14 +75,14 @@ def test_what_is_kept_is_said_and_not_announced(asked: Request, capsys: pytest.C
     with pytest.raises(KeyboardInterrupt):
         rounds_of({"a": turn(10), "b": turn(20, KeyboardInterrupt())}, asked, int)
     told = capsys.readouterr().err.splitlines()
-    assert told[-1] == f"stopped; 2 turns are kept in {asked.folder}: the same command goes on"
+    assert told[-1] == f"stopped; 2 turns are kept in {asked.folder}: run the same command again to resume"
     rounds_of({"a": turn(11, 12), "b": turn(21, 22)}, asked, int)
     assert capsys.readouterr().err.splitlines() == [
-        "2 turns are kept from before: going on",
+        "resuming: 2 turns are kept from before",
         *(f"measuring: round {number} of 3: {name}" for number, name in ((2, "b"), (2, "a"), (3, "a"), (3, "b"))),
     ]
     rounds_of({"a": turn(1, 2, 3)}, replace(asked, seconds=9.0), int)
-    assert "all is measured anew" in capsys.readouterr().err.splitlines()[0]
+    assert "all turns are measured again" in capsys.readouterr().err.splitlines()[0]
 
 
 @pytest.mark.parametrize(

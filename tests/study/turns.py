@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.study.steps.outcome import Outcome, Speed
-from imagenet_opt.study.steps.plan import Plan, StepsFile, key_of
+from imagenet_opt.study.steps.plan import Plan, StepsFile, Study, key_of
+from imagenet_opt.study.steps.speeds import Speed
 from imagenet_opt.study.steps.worker import SpeedJob
 from tests.study.studies import TINY, small_request
 
@@ -39,13 +39,13 @@ class Processes:
         return facts | {"compute": rate, "full": rate / 2, "step_seconds": None, "kernel_seconds": None}
 
 
-def steps_outcome(folder: Path, steps: list[dict[str, Any]], *given: str, start: Any = (), **asked: Any) -> Outcome:
-    """Of a ladder of which nothing is measured. given: overrides. asked: fields of the Request."""
+def steps_study(folder: Path, steps: list[dict[str, Any]], *given: str, start: Any = (), **asked: Any) -> Study:
+    """A ladder of which nothing is measured. given: overrides. asked: fields of the Request."""
     options = {"order": "cumulative", "start": start if start == "plain" else list(start), "steps": steps}
     request = replace(small_request("ladder", folder, *TINY, *given), options=options, **asked)
     file = StepsFile.model_validate(options)
     plan = Plan(file, request.overrides, batch_size=4, has_gpu=True, mixed="bf16-mixed")
-    return Outcome(plan, request, cold=False)
+    return Study(plan, request, plan.rows(), cold=False)
 
 
 def announced(what: str) -> None:

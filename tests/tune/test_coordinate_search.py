@@ -26,7 +26,8 @@ def test_it_ends_at_once_where_the_first_is_enough() -> None:
 def test_it_goes_from_the_best_and_stops_when_that_is_enough() -> None:
     found = climb((2, 4), (workers, ahead), lambda setting: 100.0 * setting[0], enough=750)
     assert (found.best, found.why) == ((8, 4), "enough")
-    assert list(found.turns) == [(2, 4), (8, 4)] and len(found.turns[8, 4]) == 3
+    assert list(found.turns) == [(2, 4), (8, 4)] and len(found.turns[8, 4]) == 4
+    assert found.verdicts == {(8, 4): "faster"}
 
 
 def test_an_axis_ends_at_the_first_that_brings_nothing() -> None:
@@ -36,9 +37,10 @@ def test_an_axis_ends_at_the_first_that_brings_nothing() -> None:
 
 
 def test_a_lucky_turn_is_not_kept() -> None:
-    rates = {(2, 4): iter([100.0, 130.0, 100.0]), (8, 4): iter([120.0, 100.0, 100.0])}
+    rates = {(2, 4): iter([100.0, 130.0, 100.0, 100.0]), (8, 4): iter([120.0, 100.0, 100.0, 100.0])}
     found = climb((2, 4), (workers,), lambda setting: next(rates[setting]), enough=None)
-    assert found.best == (2, 4) and len(found.turns[8, 4]) == 3
+    assert found.best == (2, 4) and len(found.turns[8, 4]) == 4
+    assert found.verdicts == {(8, 4): "undecided"}
 
 
 def test_who_fails_is_named_and_not_who_is_compared_with_it() -> None:

@@ -34,14 +34,15 @@ def test_json_has_a_word_for_what_is_no_number(tmp_path: Path) -> None:
 def test_each_setting_of_the_loader_is_compared_with_the_start() -> None:
     start, slow, fast, faster, lucky = (LoaderSetting(num, 4, 16) for num in range(5))
     turns = {start: [100.0, 104.0, 98.0], slow: [90.0], fast: [120.0] * 3, faster: [150.0] * 3, lucky: [160.0]}
-    found = Climb(faster, turns, {LoaderSetting(9, 4, 16): "no memory"}, "budget")
+    verdicts = {fast: "faster", faster: "faster"}
+    found = Climb(faster, turns, {LoaderSetting(9, 4, 16): "no memory"}, verdicts, "budget")
     sheet = _loader_sheet(Loader(found, (), None, 1), "")
     assert [row[-1] for row in sheet.rows] == [
         *("as it was", "not 3 % faster", "faster, surpassed", "kept", "undecided: budget", "no memory")
     ]
     assert sheet.texts()[0][1:6] == ["100.0", "98.0", "104.0", "1.00", "3"], "from the least to the most of its turns"
     assert sheet.texts()[1][1:6] == ["90.0", "-", "-", "0.90", "1"], "one turn has no span"
-    found = Climb(start, {start: [100.0, 101.0], fast: [120.0]}, {start: "read error"}, "nothing more")
+    found = Climb(start, {start: [100.0, 101.0], fast: [120.0]}, {start: "read error"}, why="nothing more")
     said = [row[-1] for row in _loader_sheet(Loader(found, (), None, 1), "").rows]
     assert said == ["kept, though once: read error", "undecided"]
 
@@ -90,3 +91,6 @@ def test_where_all_was_seen_nothing_is_better() -> None:
     turns.contests["formats"] = (contest, {})
     found = Tuning(OmegaConf.create(), None, turns=turns, budget_seconds=600.0)
     assert conclusion(found) == ["better here: nothing; what is configured stays"]
+    contest.turns |= {"now": [100.0, 120.0, 100.0, 100.0], "a": [140.0, 121.0, 101.0, 101.0]}
+    contest.finalist = "a"
+    assert "1 of 2 settings of the device was left undecided" in conclusion(found)[0]

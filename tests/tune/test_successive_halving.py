@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from imagenet_opt.measure.stats.intervals import surely_faster
 from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
 from imagenet_opt.tune.successive_halving import hold_contest
 
@@ -32,7 +31,7 @@ def test_the_fastest_wins_and_the_slow_ones_have_one_turn() -> None:
     found = hold_contest(list(rates), turn, seconds=1)
     assert found.winner == "b" and found.rate("b") == 150
     num = Counter(entry.split()[0] for entry in log)
-    assert num["a"] == num["d"] == num["e"] == 1 and num["b"] == num["now"] == 4
+    assert num["a"] == num["d"] == num["e"] == 1 and num["b"] == num["now"] == 5
     assert log[-1].endswith(" 4"), "turns grow longer with every halving"
     assert {name: found.verdict(name) for name in rates} == {
         "now": "as it was",
@@ -45,9 +44,9 @@ def test_the_fastest_wins_and_the_slow_ones_have_one_turn() -> None:
 
 
 def test_what_is_within_the_noise_is_not_kept() -> None:
-    turn, _ = turns_of({"now": [100.0, 108.0, 101.0], "a": [105.0, 109.0, 103.0]})
+    turn, _ = turns_of({"now": [100.0, 108.0, 101.0, 99.0], "a": [105.0, 109.0, 103.0, 101.0]})
     found = hold_contest(["now", "a"], turn, seconds=1)
-    assert found.winner == "now" and found.verdict("a") == "no difference"
+    assert found.winner == "now" and found.verdict("a") == "undecided"
 
 
 def test_one_turn_that_is_not_faster_ends_it() -> None:
@@ -68,7 +67,7 @@ def test_what_fails_leaves_the_others_alone() -> None:
     assert found.winner == "b" and "CUDA graphs" in found.verdict("a")
 
 
-def test_without_the_time_for_three_turns_nothing_changes() -> None:
+def test_without_the_time_for_all_turns_nothing_changes() -> None:
     turn, _ = turns_of({"now": [100.0], "a": [150.0], "b": [99.0]}, num=4)
     found = hold_contest(["now", "a", "b"], turn, seconds=1)
     assert found.winner == "now" and found.verdict("a") == "undecided: budget"
@@ -86,12 +85,12 @@ def test_among_equals_a_contest_hardly_ever_names_one(num_candidates: int) -> No
     assert sum(found.winner != "now" for found in contests) / 2000 < 0.06
 
 
-def test_three_turns_do_not_decide_between_several() -> None:
+def test_four_turns_do_not_decide_between_several() -> None:
     rates = {"now": [100.0], "a": [150.0], "b": [90.0]}
-    turn, log = turns_of(rates, num=7)
+    turn, log = turns_of(rates, num=9)
     found = hold_contest(list(rates), turn, seconds=1)
     assert found.winner == "now" and found.verdict("a") == "undecided: budget"
-    assert Counter(entry.split()[0] for entry in log) == {"now": 3, "a": 3, "b": 1}
+    assert Counter(entry.split()[0] for entry in log) == {"now": 4, "a": 4, "b": 1}
 
 
 def test_who_failed_at_once_is_no_candidate() -> None:
@@ -102,24 +101,12 @@ def test_who_failed_at_once_is_no_candidate() -> None:
             raise TurnFailed("not compiled")
         return turn(name, seconds)
 
-    assert hold_contest(["now", "a", "b"], failing, seconds=1).winner == "a" and len(log) == 6
+    assert hold_contest(["now", "a", "b"], failing, seconds=1).winner == "a" and len(log) == 8
 
 
 def test_the_base_alone_has_a_turn() -> None:
     turn, log = turns_of({"now": [100.0]})
     assert hold_contest(["now"], turn, seconds=1).winner == "now" and log == ["now 1"]
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "sure"),
-    [
-        ([3.0, 4.0, 5.0], [1.0, 2.0, 2.9], True),
-        ([3.0, 4.0], [1.0, 2.0], False),
-        ([3.0, 4.0, 5.0], [1.0, 2.0, 3.1], False),
-    ],
-)
-def test_sure_is_every_turn(ours: list[float], theirs: list[float], sure: bool) -> None:
-    assert surely_faster(ours, theirs) == sure
 
 
 def test_a_deadline_has_shares() -> None:

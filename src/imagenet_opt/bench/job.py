@@ -8,7 +8,7 @@ import numpy as np
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.subset import subset
-from imagenet_opt.data.options import Loading
+from imagenet_opt.data.options import LoaderOptions
 
 WORKER, REGION, CEILING = "worker resize", "region decode", "nvImageCodec alone"
 OWN = (WORKER, REGION)
@@ -25,7 +25,7 @@ class Job:
 
     side: str
     index: FileIndex | ShardIndex
-    loading: Loading
+    loading: LoaderOptions
     passes: int
     num_workers: int
     prefetch_factor: int

@@ -17,7 +17,7 @@ from imagenet_opt.data.budget import fit_loader
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.subset import subset
-from imagenet_opt.data.options import Loading
+from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.display.progress import announced
 from imagenet_opt.errors import ConfigError, DataError
@@ -45,7 +45,7 @@ class Plan:
 
 def make_plan(
     index: FileIndex | ShardIndex,
-    how: Loading,
+    how: LoaderOptions,
     *,
     against: tuple[str, ...],
     num_batches: int,
@@ -152,7 +152,7 @@ def _own_rows(resize_on: str, *, has_gpu: bool, compares: bool) -> tuple[str, ..
     return (WORKER,) if resize_on == "worker" else (REGION,)
 
 
-def _why_not(name: str, how: Loading) -> str | None:
+def _why_not(name: str, how: LoaderOptions) -> str | None:
     """Why a row cannot be measured; None where it can."""
     if name == CEILING:
         return None if find_spec("nvidia") and find_spec("nvidia.nvimgcodec") else "nvImageCodec is not installed"

@@ -1,7 +1,6 @@
 """What a benchmark found, as numbers: for JSON, and for the tables of bench_table."""
 
 import datetime
-import json
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +22,9 @@ from imagenet_opt.bench.turn import Turn
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.data.loader import store_of
 from imagenet_opt.display.printable import printable
-from imagenet_opt.measure.stats.intervals import Estimate, median_interval, ratio_interval, verdict
+from imagenet_opt.display.terminal_table import strict_json
+from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, block_ratios, verdict
+from imagenet_opt.measure.stats.intervals import Interval, median_interval
 from imagenet_opt.measure.stats.rounds import Rounds
 
 _LOOKED_AT = 200
@@ -64,13 +65,17 @@ class Report:
         between = max(1.0, found["num_workers"]) * self.plan.job.loading.batch_size / turn.images_per_second
         return {"other_seconds": max(0.0, between - found["loader/read_seconds"] - found["loader/decode_seconds"])}
 
-    def ratios(self) -> Iterator[tuple[str, str, Estimate]]:
+    def ratios(self) -> Iterator[tuple[str, str, Ratio]]:
         """Our rows over the ceiling and every peer."""
-        for side in OWN:
-            for other in self.rows():
-                against = other in PEERS or (side, other) == (REGION, CEILING)
-                if against and self.rates(side) and self.rates(other):
-                    yield side, other, ratio_interval(self.rates(side), self.rates(other))
+        values = {side: rates for side in self.rows() if (rates := self.rates(side))}
+        pairs = [
+            (side, other)
+            for side in OWN
+            for other in values
+            if side in values and (other in PEERS or (side, other) == (REGION, CEILING))
+        ]
+        for (side, other), ratio in zip(pairs, block_ratios(values, pairs) if pairs else (), strict=True):
+            yield side, other, ratio
 
 
 def data_facts(plan: Plan) -> dict[str, Any]:
@@ -124,7 +129,7 @@ def as_json(report: Report, command: list[str]) -> dict[str, Any]:
         **{key: rows[0][key] for key in ("images_per_second", "interval", "stages")},
         "rows": rows,
         "ratios": [
-            {"of": side, "to": other, **_estimate(ratio, "ratio"), "verdict": verdict(ratio)}
+            {"of": side, "to": other, **_interval(ratio.ratio, ratio, "ratio"), "verdict": verdict(ratio)}
             for side, other, ratio in report.ratios()
         ],
     }
@@ -143,7 +148,8 @@ def method(report: Report) -> str:
     return (
         f"all rows in turn, {num} round{'s' * (num != 1)}; a turn is a process of its own with {job.num_workers} "
         f"workers or threads, {job.num_warmup} batches discarded, then {job.num_batches} timed{listed}; batches end "
-        f"{end}; medians with 95 % intervals from order statistics"
+        f"{end}; medians with 95 % intervals from order statistics; ratios of geometric means with 95 % intervals from "
+        "Student's t on the logarithms, which hold together"
     )
 
 
@@ -155,15 +161,15 @@ def _row(report: Report, side: str) -> dict[str, Any]:
         return row | {"images_per_second": None, "interval": None, "rounds": [], "stages": {}}
     turns = report.rounds.results[side]
     return row | {
-        **_estimate(median_interval(rates), "images_per_second"),
+        **_interval(median(rates), median_interval(rates), "images_per_second"),
         "rounds": rates,
         "first_batch_seconds": median(turn.first_batch_seconds for turn in turns),
         "stages": report.stages(side),
     }
 
 
-def _estimate(found: Estimate, name: str) -> dict[str, Any]:
-    return {name: found.median, "interval": [found.low, found.high], "coverage": found.coverage}
+def _interval(centre: float, interval: Interval, name: str) -> dict[str, Any]:
+    return {name: centre, "interval": [interval.low, interval.high], "coverage": interval.coverage}
 
 
 def describe(side: str, job: Job) -> str:
@@ -181,7 +187,7 @@ def describe(side: str, job: Job) -> str:
 
 
 def write_json(report: Report, file: Path, *, command: list[str]) -> None:
-    write_atomically(file, json.dumps(as_json(report, command), indent=2) + "\n")
+    write_atomically(file, strict_json(as_json(report, command)))
 
 
 LEAST_SECONDS = 1.0
@@ -208,6 +214,8 @@ def print_report(report: Report) -> None:
     for table in (_stages(report), _ratios(report)):
         if table.row_count:
             console.print(table)
+    if any(verdict(ratio) == UNDECIDED for _, _, ratio in report.ratios()):
+        console.print("undecided ratios: more --repeats narrow the intervals")
     seconds = median(turn.seconds for turns in report.rounds.results.values() for turn in turns)
     if seconds < LEAST_SECONDS:
         console.print(f"a turn timed {seconds:.2f} s, too short to trust: raise --batches")
@@ -273,17 +281,17 @@ def _number(stages: Mapping[str, float], name: str, factor: float) -> str:
 
 
 def _ratios(report: Report) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="ratios, round by round", title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, title="ratios", title_justify="left")
     table.add_column()
     table.add_column("ratio", justify="right")
     table.add_column("interval", justify="right", no_wrap=True)
     table.add_column()
     for side, other, ratio in report.ratios():
-        table.add_row(f"{side} / {other}", f"{ratio.median:.2f}", _span(ratio, "{:.2f}"), verdict(ratio))
+        table.add_row(f"{side} / {other}", f"{ratio.ratio:.2f}", _span(ratio, "{:.2f}"), verdict(ratio))
     return table
 
 
-def _span(found: Estimate, number: str) -> str:
-    if found.num == 1:
+def _span(interval: Interval, number: str) -> str:
+    if not interval.coverage:
         return "one round"
-    return f"{number.format(found.low)} to {number.format(found.high)} ({100 * found.coverage:.0f} %)"
+    return f"{number.format(interval.low)} to {number.format(interval.high)} ({100 * interval.coverage:.0f} %)"

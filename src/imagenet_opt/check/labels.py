@@ -15,7 +15,7 @@ from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.loader import Seat, eval_loader
-from imagenet_opt.data.options import Loading
+from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import CheckpointMismatch
 from imagenet_opt.model.saved_network import open_network
 
@@ -35,7 +35,7 @@ class Asked:
 
 
 def check_labels(
-    ckpt: Path, train: Asked, val: Asked, loading: Loading, on_progress: Callable[[int, int], None]
+    ckpt: Path, train: Asked, val: Asked, loading: LoaderOptions, on_progress: Callable[[int, int], None]
 ) -> tuple[Verdict, dict[str, Any]]:
     """The verdict, and accuracies for a file. Raises CheckpointError, also for a network of fewer classes."""
     network, config, _ = open_network(ckpt)
@@ -60,7 +60,7 @@ def check_labels(
 def _confusion(
     network: torch.nn.Module,
     asked: Asked,
-    how: Loading,
+    how: LoaderOptions,
     device: torch.device,
     answers: int,
     advance: Callable[[int], None],

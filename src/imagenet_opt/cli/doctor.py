@@ -35,7 +35,7 @@ Measured, in images a second: the GPU with a batch that stays on it, alone and w
 files in memory and on storage; decoding from memory with one worker and all; reading with 1 to 256 requests in
 flight; the copy to the GPU; the real trainer, with your callbacks and loggers. What a run should give is the least of
 these; where it gives less, the reason is looked for in the training process. Checks of the machine need no experiment
-and come first. An experiment that fails is named, and the others go on. Status: 0; 1 where one failed on which the
+and come first. An experiment that fails is named, and the others continue. Status: 0; 1 where one failed on which the
 verdict would rest; 2 where nothing could be measured.
 
 The data set is only read. No checkpoint, log or W&B run is left behind. Root is not needed: files are dropped from the
@@ -101,7 +101,7 @@ def tell_stopped(ceilings: "Mapping[str, Ceiling]") -> None:
     """What was measured before a signal: there is no verdict without the rest, and no file."""
     from imagenet_opt.doctor.diagnosis import STAGES
 
-    print("doctor was stopped: no verdict, no --json file; run the same command again to begin anew", file=sys.stderr)
+    print("doctor was stopped: no verdict, no --json file; run the same command again to start over", file=sys.stderr)
     for name, ceiling in ceilings.items():
         print(f"  {STAGES[name]}: {ceiling.images_per_second:,.0f} images/s", file=sys.stderr)
 

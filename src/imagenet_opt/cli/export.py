@@ -26,7 +26,7 @@ is built and the mean and std of RGB that it expects to be taken out of pixels i
 
   timm.create_model("resnet50", num_classes=1000, checkpoint_path="last.safetensors")
 
-The file is opened anew and given random images; it appears under its name only if the logits are the checkpoint's to
+The file is opened again and given random images; it appears under its name only if the logits are the checkpoint's to
 within 0.001 of the largest one."""
 
 KEYS = ("ckpt", "format", "out", "image_size")

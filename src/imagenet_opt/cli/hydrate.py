@@ -29,7 +29,7 @@ imagenet-opt hydrate data.root=/fsx/imagenet --splits val --in-flight 512
 Any override of train.py may be added, such as data.train_folder, data.val_folder, data.cache_dir or data.read_timeout.
 Of packed data the shards are touched. On Lustre, where the program lfs exists, files are brought back by
 `lfs hsm_restore`, without sending them here; where that does not work (it often needs root), and anywhere else, each
-file is read to its end and thrown away.
+file is read to its end and discarded.
 
 First it measures a handful of files, one after another, and says how long all of them may take. Stopped by Ctrl-C, kill
 -9 or storage that is away for long? Run the same command again; it resumes: a journal in data.cache_dir knows which
@@ -147,7 +147,7 @@ def _touch(parts: "list[Part]", tally: "Tally", in_flight: int, patience: float)
 def _tell_journal(parts: "list[Part]", total: int, left: int) -> None:
     for part in parts:
         if part.journal.outdated:
-            print(printable(f"{part.files.folder} has other files than at an earlier call; its journal begins anew"))
+            print(printable(f"{part.files.folder} has other files than at an earlier call; its journal begins again"))
     if not left:
         print(f"nothing to do: earlier calls have touched all {total} files (--again touches them again)")
     elif left < total:

@@ -189,6 +189,6 @@ def _verify(arguments: Arguments) -> str:
     if lines:
         raise ShardMismatch(
             f"{arguments.out} (out) is damaged in {len(lines)} places, told above; remove those shards, or all of it "
-            "where an .npy is damaged, and pack again with the same words: what is missing is made"
+            "where an .npy is damaged, and run the same pack command again: it writes what is missing"
         )
     return f"{arguments.out} is whole: all {total} images are as they were packed"

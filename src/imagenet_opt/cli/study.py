@@ -42,9 +42,9 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   --apply             of steps: write what was worth it and keeps the loss to conf/experiment/tuned_<host>_study.yaml
 
 A turn of the ladder takes 10 to 40 s, more with compile: rows x rounds of them make it half an hour or more, then the
-losses. Stopped? Run the same command again; it resumes after the turns that were measured (anatomy begins anew).
-The answer may be: no difference. Verdicts allow for the number of comparisons. Without a GPU what needs one is left
-out, with the reason, and the rest is measured on the CPU."""
+losses. Stopped? Run the same command again; it resumes after the turns that were measured (anatomy begins again).
+A verdict is faster, slower, no difference (within 3 %) or undecided (raise --repeats), and allows for the number of
+comparisons. Without a GPU, rows that need a GPU are left out, with the reason; the others are measured on the CPU."""
 
 DEFAULTS = {"repeats": 5, "seconds": 8.0, "parity": 200, "price_per_hour": None, "apply": False}
 LIMITS = {"repeats": (2, 1000), "seconds": (0.1, 3600), "parity": (0, 1_000_000)}
@@ -90,41 +90,41 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--apply", action="store_true", default=None)
-    found = parser.parse_intermixed_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     for name, (least, most) in LIMITS.items():
-        if (value := getattr(found, name)) is not None and not least <= value <= most:
+        if (value := getattr(arguments, name)) is not None and not least <= value <= most:
             raise ConfigError(f"--{name} {value} must be from {least} to {most}")
-    if found.price_per_hour is not None and not 0 < found.price_per_hour < math.inf:
-        raise ConfigError(f"--price-per-hour {found.price_per_hour} must be dollars above 0, such as 1.21")
-    if found.apply and found.parity == 0:
+    if arguments.price_per_hour is not None and not 0 < arguments.price_per_hour < math.inf:
+        raise ConfigError(f"--price-per-hour {arguments.price_per_hour} must be dollars above 0, such as 1.21")
+    if arguments.apply and arguments.parity == 0:
         raise ConfigError("--apply keeps steps whose loss was compared: give --parity STEPS above 0, or leave it out")
-    if found.json is not None:
-        check_writable(found.json)
-    return Options(_request(found, shlex.join(["imagenet-opt", "study", *argv])), found.json)
+    if arguments.json is not None:
+        check_writable(arguments.json)
+    return Options(_request(arguments, shlex.join(["imagenet-opt", "study", *argv])), arguments.json)
 
 
-def _request(found: Namespace, command: str) -> "Request":
+def _request(arguments: Namespace, command: str) -> "Request":
     from imagenet_opt.config.overrides import config_folder
     from imagenet_opt.study.request import Request, read_study
 
     shipped = config_folder() / "study"
-    _check_words(found.overrides, shipped)
-    names = ["ladder", *(word.partition("=")[2] for word in found.overrides if word.startswith("study="))]
-    changes = [word.removeprefix("study.") for word in found.overrides if word.startswith("study.")]
+    _check_words(arguments.overrides, shipped)
+    names = ["ladder", *(word.partition("=")[2] for word in arguments.overrides if word.startswith("study="))]
+    changes = [word.removeprefix("study.") for word in arguments.overrides if word.startswith("study.")]
     stem, file = read_study(names[-1], shipped, changes)
-    flags = _flags(found, stem, file.kind)
+    flags = _flags(arguments, stem, file.kind)
     return Request(
         name=stem,
         title=file.title,
         kind=file.kind,
         options=file.model_extra or {},
-        overrides=tuple(word for word in found.overrides if not word.startswith(("study=", "study."))),
+        overrides=tuple(word for word in arguments.overrides if not word.startswith(("study=", "study."))),
         repeats=flags["repeats"],
         seconds=flags["seconds"],
         parity_steps=flags["parity"],
         price_per_hour=flags["price_per_hour"],
         apply=flags["apply"],
-        folder=found.folder or Path("runs", f"study_{stem}"),
+        folder=arguments.folder or Path("runs", f"study_{stem}"),
         command=command,
         typed=names[-1],
     )
@@ -139,11 +139,11 @@ def _check_words(words: list[str], shipped: Path) -> None:
             raise ConfigError(f"{word}: expected KEY=VALUE; did you mean study={word}?")
 
 
-def _flags(found: Namespace, stem: str, kind: str) -> dict[str, Any]:
+def _flags(arguments: Namespace, stem: str, kind: str) -> dict[str, Any]:
     """All of FLAGS. Raises ConfigError for one that was given and that studies of this kind do not take."""
     from imagenet_opt.study.request import FLAGS, KINDS
 
-    given = {name: value for name in FLAGS if (value := getattr(found, name)) is not None}
+    given = {name: value for name in FLAGS if (value := getattr(arguments, name)) is not None}
     for name in given:
         if name not in KINDS[kind].flags:
             taken = " and ".join(map(_flag, KINDS[kind].flags))

@@ -21,8 +21,8 @@ imagenet-opt tune data.root=/fsx/imagenet rehearse=a10g             the loader o
 In this order, each with what was found before:
   the device alone, on random images that stay there: precision, channels_last, then ways to compile (on GPUs also
     reduce-overhead, max-autotune and a CUDA graph, compiled or not). All have a short turn, the better half a
-    longer one; a change is kept when each of three turns with it (four where several were compared) was faster than
-    each without. What cannot be compiled in the time is left out.
+    longer one; a change is kept when the 95 % interval of its gain, from four turns (five where several were
+    compared), lies above 1. What cannot be compiled in the time is left out.
   batch size: the largest that fits at the largest resolution of the run, three steps in a process of its own,
     with 10 % of the free memory left. Where the configured batch does not fit, model.micro_batch_size keeps
     it; a larger one is taken only if it is faster. The learning rate follows: it is stated per 256 images.

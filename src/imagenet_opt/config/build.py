@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from imagenet_opt import machine
 from imagenet_opt.config.allowed_targets import find
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.data.options import Loading
+from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import ConfigError, ImagenetOptError, did_you_mean
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import RECIPE, build_network
@@ -212,9 +212,7 @@ def check_config(config: DictConfig) -> None:
     )
     if "acceleration" in config.callbacks:
         make(config.callbacks.acceleration, "callbacks.acceleration")
-    names = [field.name for field in fields(Loading)]
-    if set(names) <= data.keys():
-        Loading(**{name: data[name] for name in names})
+    LoaderOptions(**{field.name: data[field.name] for field in fields(LoaderOptions) if field.name in data})
 
 
 def plain(node: DictConfig) -> dict[str, Any]:

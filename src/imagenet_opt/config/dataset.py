@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from imagenet_opt.data.index.folder_index import FileIndex
     from imagenet_opt.data.index.shard_index import ShardIndex
-    from imagenet_opt.data.options import Loading
+    from imagenet_opt.data.options import LoaderOptions
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class DataSet:
     root: Path
     folders: dict[str, str]
     cache: Path
-    loading: "Loading"
+    loading: "LoaderOptions"
 
     def open(self, split: str) -> "FileIndex | ShardIndex":
         """The split's index, from the cache where nothing changed. Raises DataError."""
@@ -81,9 +81,9 @@ def _options(config: "DictConfig", target: Callable[..., Any]) -> dict[str, Any]
     return own
 
 
-def _loading(options: dict[str, Any]) -> "Loading":
+def _loading(options: dict[str, Any]) -> "LoaderOptions":
     from imagenet_opt.config.build import check_types
-    from imagenet_opt.data.options import Loading
+    from imagenet_opt.data.options import LoaderOptions
 
-    check_types(Loading, options, "data.")
-    return Loading(**options)
+    check_types(LoaderOptions, options, "data.")
+    return LoaderOptions(**options)

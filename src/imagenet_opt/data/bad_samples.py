@@ -37,5 +37,5 @@ class BadSamples:
             raise TooManyBadSamples(
                 f"{num} bad sample{'s' * (num > 1)}, and data.max_bad_fraction={self.max_fraction:g} allows {allowed} "
                 f"of the {met:.0f} that this process has met: {first}{more}. The log names each (skipped: ...); "
-                "mend them, or allow more"
+                "fix them, or allow more"
             )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.shared_buffers import Ticket, shared_bytes
+from imagenet_opt.errors import ConfigError
 
 _ALIGNMENT = 8
 """Bytes; of the largest element of a tensor."""
@@ -113,3 +114,26 @@ class RaggedBatch(Samples):
     @property
     def data(self) -> Tensor:
         return self.pixels
+
+
+def images_of(batch: Any) -> Tensor | None:
+    """Of any loader's batch: a list or tuple [images, ...], or an object with `images`; None for other batches."""
+    images = batch[0] if isinstance(batch, list | tuple) and batch else getattr(batch, "images", None)
+    return images if isinstance(images, Tensor) else None
+
+
+def need_images(batch: Any, remedy: str) -> Tensor:
+    """`images_of` a batch in which `set_images` can exchange them. Raises ConfigError, which ends with the remedy."""
+    if isinstance(batch, tuple) or (images := images_of(batch)) is None:
+        raise ConfigError(
+            f"no images in a batch that is a {type(batch).__name__}; expected a list [images, labels] or an object "
+            f"with `images` and `labels`; {remedy}"
+        )
+    return images
+
+
+def set_images(batch: Any, images: Tensor) -> None:
+    if isinstance(batch, list):
+        batch[0] = images
+    else:
+        batch.images = images

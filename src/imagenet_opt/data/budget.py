@@ -24,6 +24,34 @@ SPARE_BATCHES = 3
 
 
 @dataclass(frozen=True)
+class _Room:
+    """Bytes: of a batch; of memory and of /dev/shm that one loader may take."""
+
+    batch: int
+    memory: int
+    shared: int
+
+    def short(self, workers: int, prefetch: int) -> str:
+        """What there is not enough of; empty where all fits."""
+        batches = workers * (prefetch + SPARE_BATCHES) * self.batch
+        size = f"{self.batch / _MIB:.0f} MiB a batch ({SPARE_BATCHES} a worker more than ahead)"
+        if batches > self.shared:
+            return f"{self.shared / GIB:.1f} GiB of /dev/shm to use, at {size}"
+        if batches + workers * _WORKER_BYTES > self.memory:
+            other = f"{_WORKER_BYTES / _MIB:.0f} MiB a worker for reading ahead and decoding"
+            return f"{self.memory / GIB:.1f} GiB of memory to use, at {size} and {other}"
+        return ""
+
+    def fit(self, workers: int, prefetch: int) -> tuple[int, int]:
+        """The most workers and batches ahead that fit; fewer batches come before fewer workers."""
+        while prefetch > 1 and workers and self.short(workers, prefetch):
+            prefetch -= 1
+        while workers > 1 and self.short(workers, prefetch):
+            workers -= 1
+        return workers, prefetch
+
+
+@dataclass(frozen=True)
 class LoaderBudget:
     """What one loader may use; `message` is one line when that is less than what was asked for, else None."""
 
@@ -56,37 +84,19 @@ def fit_loader(
     cpus = machine.usable_cpus() if cpus is None else cpus
     memory = machine.available_memory() if memory is None else memory
     shared_memory = machine.free_shared_memory() if shared_memory is None else shared_memory
-    room, shared_room = (int(size * _MEMORY_SHARE) // (processes * _LOADERS) for size in (memory, shared_memory))
-
-    def short(workers: int, prefetch: int) -> str:
-        """What there is not enough of; empty where all fits."""
-        batches = workers * (prefetch + SPARE_BATCHES) * batch_bytes
-        size = f"{batch_bytes / _MIB:.0f} MiB a batch ({SPARE_BATCHES} a worker more than ahead)"
-        if batches > shared_room:
-            return f"{shared_room / GIB:.1f} GiB of /dev/shm to use, at {size}"
-        if batches + workers * _WORKER_BYTES > room:
-            other = f"{_WORKER_BYTES / _MIB:.0f} MiB a worker for reading ahead and decoding"
-            return f"{room / GIB:.1f} GiB of memory to use, at {size} and {other}"
-        return ""
-
+    share = _MEMORY_SHARE / (processes * _LOADERS)
+    room = _Room(batch_bytes, int(memory * share), int(shared_memory * share))
     most_workers = max(1, cpus // (sharing_cpus or processes))
-    asked = (
-        most_workers if num_workers == "auto" else num_workers,
-        _PREFETCH if prefetch_factor == "auto" else prefetch_factor,
-    )
-    workers, prefetch = min(asked[0], most_workers), asked[1]
-    too_few_cpus = f"{most_workers} usable CPU{'s' * (most_workers > 1)} a process" if workers < asked[0] else ""
-    too_little_room = short(workers, prefetch)
-    while prefetch > 1 and workers and short(workers, prefetch):
-        prefetch -= 1
-    while workers > 1 and short(workers, prefetch):
-        workers -= 1
-    if asked == (workers, prefetch):
-        return LoaderBudget(workers, prefetch, None)
-    return LoaderBudget(
-        workers,
-        prefetch,
+    if num_workers == "auto":
+        num_workers = most_workers
+    if prefetch_factor == "auto":
+        prefetch_factor = _PREFETCH
+    workers = min(num_workers, most_workers)
+    too_few_cpus = f"{most_workers} usable CPU{'s' * (most_workers > 1)} a process" if workers < num_workers else ""
+    reasons = filter(None, (too_few_cpus, room.short(workers, prefetch_factor)))
+    workers, prefetch = room.fit(workers, prefetch_factor)
+    message = (
         f"loader: {workers} worker{'s' * (workers > 1)} x {prefetch} batches ahead instead of "
-        f"data.num_workers={asked[0]} x data.prefetch_factor={asked[1]}: "
-        + " and ".join(filter(None, (too_few_cpus, too_little_room))),
+        f"data.num_workers={num_workers} x data.prefetch_factor={prefetch_factor}: {' and '.join(reasons)}"
     )
+    return LoaderBudget(workers, prefetch, None if (workers, prefetch) == (num_workers, prefetch_factor) else message)

@@ -4,6 +4,7 @@ import logging
 import os
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from imagenet_opt import machine
 from imagenet_opt.data.demo import ensure_demo
 from imagenet_opt.data.index.folder_index import Split, check_same_classes
 from imagenet_opt.data.loader import Seat, eval_loader, image_dtype, open_index, train_loader
-from imagenet_opt.data.options import Loading
+from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import block_size_for
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.storage.store import Store
@@ -25,6 +26,8 @@ from imagenet_opt.run.checkpoint.position import Position, position
 log = logging.getLogger(__name__)
 
 _OF_IMAGES = ("image_size", "crop_scale", "exif_rotation", "max_crop_pixels", "val_image_size", "val_crop_ratio")
+DEMO_OPTIONS = LoaderOptions(batch_size=50, image_size=48, crop_scale=(0.35, 1.0))
+"""For the small images of the demo."""
 _GLOBAL_BATCH = "images of a global batch"
 """Key in checkpoints."""
 
@@ -36,7 +39,7 @@ class ImageData(LightningDataModule):
     store: of the training samples' bytes; None for that of the index.
     """
 
-    def __init__(self, train: Split, val: Split, loading: Loading, store: Store | None = None) -> None:
+    def __init__(self, train: Split, val: Split, loading: LoaderOptions, store: Store | None = None) -> None:
         super().__init__()
         check_same_classes(train, val)
         self.train, self.val, self.loading, self.store = train, val, loading, store
@@ -157,23 +160,32 @@ def _change(name: str, before: Any, now: Any) -> str:
 
 
 def folder_data(
-    *, root: str | None, train_folder: str, val_folder: str, cache_dir: str | None, **loading: Any
+    *,
+    root: str | None = None,
+    train_folder: str = "train",
+    val_folder: str = "val",
+    cache_dir: str | None = None,
+    **loading: Any,
 ) -> ImageData:
     """Data from `root`/`train_folder`/<class>/*.JPEG and `root`/`val_folder`/<class>/*.JPEG, or packed folders there.
 
-    loading: the fields of Loading. cache_dir: where the index is kept; None for the user's cache folder.
+    loading: fields of LoaderOptions. cache_dir: where the index is kept; None for the user's cache folder.
     """
     folder = Path(root) if root else None
     cache = cache_folder(cache_dir)
     indexes = [open_index(folder, split, cache) for split in (train_folder, val_folder)]
-    return ImageData(indexes[0], indexes[1], Loading(**loading))
+    return ImageData(indexes[0], indexes[1], LoaderOptions(**loading))
 
 
-def demo_data(*, cache_dir: str | None, num_train: int, num_val: int, **loading: Any) -> ImageData:
-    """Ten classes of drawn textures and shapes, made on first use in the cache folder."""
+def demo_data(*, cache_dir: str | None = None, num_train: int = 2000, num_val: int = 400, **loading: Any) -> ImageData:
+    """Ten classes of drawn textures and shapes, made on first use in the cache folder.
+
+    loading: fields of LoaderOptions; DEMO_OPTIONS has the defaults.
+    """
     cache = cache_folder(cache_dir)
     folder = demo_folder(cache, num_train, num_val)
-    return ImageData(open_index(folder, "train", cache), open_index(folder, "val", cache), Loading(**loading))
+    options = replace(DEMO_OPTIONS, **loading)
+    return ImageData(open_index(folder, "train", cache), open_index(folder, "val", cache), options)
 
 
 def demo_folder(cache: Path, num_train: int, num_val: int) -> Path:

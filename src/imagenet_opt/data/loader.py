@@ -20,7 +20,7 @@ from imagenet_opt.data.decode.region_codec import load_codec
 from imagenet_opt.data.index.folder_index import FileIndex, Split, open_split, split_folder
 from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore, is_packed, open_shards
 from imagenet_opt.data.keys import BatchKeys
-from imagenet_opt.data.options import Loading
+from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import Draw, EvalOrder, TrainOrder, block_size_for
 from imagenet_opt.data.prefetcher import DevicePrefetcher, finish_batch
 from imagenet_opt.data.shared_buffers import Slots, slot_bytes
@@ -54,7 +54,7 @@ def image_dtype(precision: str, device: torch.device) -> torch.dtype:
 
 
 def train_loader(
-    index: Split, how: Loading, seat: Seat, store: Store | None = None, *, largest_size: int | None = None
+    index: Split, how: LoaderOptions, seat: Seat, store: Store | None = None, *, largest_size: int | None = None
 ) -> DevicePrefetcher:
     """Batches of shuffled random crops, without end of epochs: `sampler.set_epoch` chooses one.
 
@@ -76,7 +76,7 @@ def train_loader(
     return _loader(dataset, how, seat, how.image_size, largest_size or how.image_size)
 
 
-def eval_loader(index: Split, how: Loading, seat: Seat) -> DevicePrefetcher:
+def eval_loader(index: Split, how: LoaderOptions, seat: Seat) -> DevicePrefetcher:
     """Batches of centred crops of every sample, in order, the last one padded."""
     order = EvalOrder(num_samples=len(index), batch_size=how.batch_size, rank=seat.rank, world_size=seat.world_size)
     dataset = _dataset(index, how, seat, order, store_of(index, how))
@@ -90,7 +90,7 @@ def open_index(root: Path | None, split: str, cache_dir: Path) -> FileIndex | Sh
     return open_shards(folder) if is_packed(folder) else open_split(root, split, cache_dir)
 
 
-def store_of(index: Split, how: Loading, *, drop_pages: bool = False) -> Store:
+def store_of(index: Split, how: LoaderOptions, *, drop_pages: bool = False) -> Store:
     """The store of an index, as slow as `how` asks. drop_pages: nothing that was read stays in the page cache."""
     kind = ShardStore if isinstance(index, ShardIndex) else FolderStore
     store: Store = kind(index, drop_pages=drop_pages)  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ def batch_bytes(dataset: BatchDataset, batch_size: int, image_size: int) -> int:
     return slot_bytes(int(batch_size * crop_bytes))
 
 
-def _dataset(index: Split, how: Loading, seat: Seat, order: TrainOrder | EvalOrder, store: Store) -> BatchDataset:
+def _dataset(index: Split, how: LoaderOptions, seat: Seat, order: TrainOrder | EvalOrder, store: Store) -> BatchDataset:
     plan = (
         train_crops(seed=how.seed, scale=how.crop_scale)
         if isinstance(order, TrainOrder)
@@ -143,7 +143,7 @@ def _dataset(index: Split, how: Loading, seat: Seat, order: TrainOrder | EvalOrd
     )
 
 
-def _loader(dataset: BatchDataset, how: Loading, seat: Seat, size: int, largest_size: int) -> DevicePrefetcher:
+def _loader(dataset: BatchDataset, how: LoaderOptions, seat: Seat, size: int, largest_size: int) -> DevicePrefetcher:
     load_codec()
     machine.allow_open_files()
     budget = _budget(dataset, how, seat, largest_size)
@@ -168,7 +168,7 @@ def _loader(dataset: BatchDataset, how: Loading, seat: Seat, size: int, largest_
     return DevicePrefetcher(loader, keys, device=seat.device, finish=finish, bad=bad, slots=slots, copies=how.copies)
 
 
-def _budget(dataset: BatchDataset, how: Loading, seat: Seat, image_size: int) -> LoaderBudget:
+def _budget(dataset: BatchDataset, how: LoaderOptions, seat: Seat, image_size: int) -> LoaderBudget:
     return fit_loader(
         num_workers=how.num_workers,
         prefetch_factor=how.prefetch_factor,

@@ -1,4 +1,4 @@
-"""How samples become batches: the keys of conf/loading.yaml, checked."""
+"""How samples become batches."""
 
 import math
 from dataclasses import dataclass
@@ -26,41 +26,61 @@ LEAST = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loading:
-    """Sizes in pixels; `batch_size` per process. What they are unless said otherwise is in conf/loading.yaml.
+class LoaderOptions:
+    """The keys of conf/loading.yaml under `data.`, with their defaults: the meaning of each is documented here only.
 
-    num_workers, prefetch_factor, reads_in_flight (per worker): "auto" for what machine and storage can do.
-    crop_scale: share of an image's area that a training crop may take. val_image_size: None for `image_size`.
-    samples_per_epoch: None for the whole training set. shuffle: "block" keeps 8 to 16 neighbours of the index together.
-    resize_on: "auto" is the device when that is a GPU, else the worker. max_crop_pixels: larger crops come smaller.
-    region_decode: where a JPEG allows it, decode the crop and not the whole picture; the bits are the same.
-    copies: to a GPU, see DevicePrefetcher.
-    on_bad_sample: "skip" up to max_bad_fraction of the data set. read_timeout: seconds for an
-    answer, twice; half of it for errors that may pass.
-    added_latency_ms, max_mb_per_second: rehearse slow storage, see SlowStore; 0 and None for the storage as it is.
+    Raises ConfigError, with the key, for a value out of range.
     """
 
-    batch_size: int
-    image_size: int
-    num_workers: int | Auto
-    prefetch_factor: int | Auto
-    crop_scale: tuple[float, float]
-    val_image_size: int | None
-    val_crop_ratio: float
-    samples_per_epoch: int | None
-    shuffle: str
-    reads_in_flight: int | Auto
-    region_decode: bool
-    resize_on: str
-    max_crop_pixels: int
-    copies: str
-    exif_rotation: bool
-    on_bad_sample: str
-    max_bad_fraction: float
-    read_timeout: float
-    added_latency_ms: float
-    max_mb_per_second: float | None
-    seed: int
+    batch_size: int = 256
+    """Images per step of each process, at least 1. The command line also takes `auto`: the largest batch that fits
+    into the device's memory, which a run measures before it begins (docs/tuning.md)."""
+    image_size: int = 224
+    """Pixels of a side of the square training images."""
+    num_workers: int | Auto = "auto"
+    """Loader processes of each training process; 0 loads in the training process. "auto": one per usable CPU. A larger
+    number than CPUs or memory allow is lowered, and one line says so."""
+    prefetch_factor: int | Auto = "auto"
+    """Batches that each worker keeps ready, at least 1. "auto": 4. Lowered where the memory is too small."""
+    crop_scale: tuple[float, float] = (0.08, 1.0)
+    """Smallest and largest share of an image's area that a training crop takes, above 0 and at most 1."""
+    val_image_size: int | None = None
+    """Pixels of a side of the square validation images; None: `image_size`."""
+    val_crop_ratio: float = 0.875
+    """Side of the centred validation crop, as a share of the image's shorter side; above 0 and at most 1."""
+    samples_per_epoch: int | None = None
+    """Images of a shorter epoch, in whole batches; the epochs go through all images before any image comes twice.
+    None: the whole training set."""
+    shuffle: str = "global"
+    """"global": any order of all images. "block": 8 to 16 neighbours of the index stay together, for shards on slow
+    storage."""
+    reads_in_flight: int | Auto = "auto"
+    """Requests that each worker has under way at a time, at least 1. "auto" follows the storage's latency."""
+    region_decode: bool = True
+    """Decode only the crop of a JPEG where the format allows it. False: decode the whole image and cut the crop out, as
+    other loaders do; the pixels are the same."""
+    resize_on: str = "auto"
+    """Where crops are resized: "device", "worker", or "auto": the device when it is a GPU, else the worker."""
+    copies: str = "ahead"
+    """How a batch gets to the GPU: "ahead": from pinned memory, on a side stream, one batch early; "pinned": from
+    pinned memory within the step; "pageable": from ordinary memory, and the host waits."""
+    max_crop_pixels: int = 4194304
+    """A crop of more pixels is decoded smaller by a whole factor."""
+    exif_rotation: bool = False
+    """Turn images as their EXIF data says."""
+    on_bad_sample: str = "skip"
+    """A file that cannot be decoded: "skip" replaces the sample by another; "raise" stops the run."""
+    max_bad_fraction: float = 0.001
+    """With "skip", a run stops when more than this share of the data set is bad, and names the files. Three bad files
+    are always allowed, except with 0."""
+    read_timeout: float = 60.0
+    """Seconds without an answer, twice in a row, before the run stops; half as long for errors that may pass."""
+    added_latency_ms: float = 0.0
+    """Rehearsal of slow storage: milliseconds added to each request."""
+    max_mb_per_second: float | None = None
+    """Rehearsal of slow storage: MB/s that each process may read; None: as fast as the storage is."""
+    seed: int = 0
+    """Order, crops and flips are functions of this seed and of the place in the run."""
 
     def __post_init__(self) -> None:
         for name, low in LEAST.items():

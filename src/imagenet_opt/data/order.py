@@ -40,8 +40,8 @@ class TrainOrder:
     batches, so that every sample is seen once before any sample twice. Rank r takes the r-th part of each global batch.
 
     block_size: so many neighbours of the index always come together, in one batch, so that storage can give them in one
-    request; 1 shuffles single samples. Where blocks begin is drawn anew for each pass, and the few samples that fill no
-    block are others each time.
+    request; 1 shuffles single samples. Each pass draws again where blocks begin, and the few samples that fill no block
+    are others each time.
 
     Raises BatchTooLarge when not even one global batch fits.
     """

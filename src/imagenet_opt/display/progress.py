@@ -50,27 +50,17 @@ def announced(total: int | None, *, budget_seconds: float | None = None) -> Iter
 
     total: None where nobody knows yet how many there will be. budget_seconds: shown beside the seconds so far.
     """
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     began, terminal = time.perf_counter(), sys.stderr.isatty()
     budget = "" if budget_seconds is None else f"of {budget_seconds:.0f} s"
-    columns = (
-        TextColumn("{task.description:52}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn(budget) if budget else TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns,
+    with rich.Progress(
+        rich.TextColumn("{task.description:52}", markup=False),
+        rich.BarColumn(),
+        rich.MofNCompleteColumn(),
+        rich.TimeElapsedColumn(),
+        rich.TextColumn(budget) if budget else rich.TimeRemainingColumn(),
         console=Console(stderr=True),
         disable=not terminal,
         transient=True,

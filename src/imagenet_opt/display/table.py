@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from imagenet_opt.measure.stats.block_ratios import Ratio
-from imagenet_opt.measure.stats.intervals import Estimate, Interval, verdict
+from imagenet_opt.measure.stats.block_ratios import Ratio, verdict
+from imagenet_opt.measure.stats.intervals import Estimate, Interval
 
 Cell = str | float | None
 """None: not measured."""

@@ -9,8 +9,10 @@ from typing import Any
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
 from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
 from imagenet_opt.doctor.evidence import evidence_of
-from imagenet_opt.measure.stats.block_ratios import Ratio, block_ratios
-from imagenet_opt.measure.stats.intervals import TURNS, verdict
+from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, pair_ratio, verdict
+
+TURNS = 3
+"""Full runs with the overrides, and as many without them."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,7 @@ class Trial:
     @property
     def gain(self) -> Ratio:
         """With the overrides over without them."""
-        values = {"before": self.before, "after": self.after}
-        return block_ratios(values, [("after", "before")])[0]
+        return pair_ratio(self.after, self.before)
 
     @property
     def helps(self) -> bool:
@@ -58,6 +59,8 @@ def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -
         return None
     trial = try_out(overrides, cure, seconds=seconds, cold=evidence_of(diagnosis).is_cold)
     print(f"{cure.rule}, {' '.join(cure.overrides)}: {trial}")
+    if verdict(trial.gain) == UNDECIDED:
+        print("a larger --budget makes each run longer and the interval narrower", file=sys.stderr)
     if trial.helps:
         file = write_experiment(diagnosis, trial)
         print(how_to_train(file, overrides), file=sys.stderr)
@@ -74,7 +77,7 @@ def _why_nothing(diagnosis: Diagnosis) -> str:
     cause = next((finding for finding in diagnosis.findings if finding.fired and not finding.environment), None)
     if cause is None:
         return f"the verdict is {diagnosis.cause}"
-    return f"no key of the configuration mends {cause.rule}; {'; '.join(cause.commands) or cause.remedy}"
+    return f"no key of the configuration fixes {cause.rule}; {'; '.join(cause.commands) or cause.remedy}"
 
 
 def try_out(overrides: tuple[str, ...], cure: Finding, *, seconds: float, cold: bool) -> Trial:

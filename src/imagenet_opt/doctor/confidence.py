@@ -1,5 +1,6 @@
 """How sure a diagnosis is, and the reasons for doubt."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from imagenet_opt.doctor.diagnosis import Diagnosis
@@ -39,38 +40,41 @@ def confidence(diagnosis: Diagnosis) -> Confidence:
         doubts.append(f"the run gives {diagnosis.efficiency:.0%} of what is expected, and no experiment says why")
     elif diagnosis.efficiency > 1 / EXPLAINED:
         doubts.append(f"the run gives {diagnosis.efficiency:.0%} of what is expected: something changed meanwhile")
+    doubts += [*_doubts_about_rates(diagnosis), *_doubts_about_storage(diagnosis)]
+    return Confidence(_LEVELS[min(len(doubts), 2)], tuple(doubts))
+
+
+def _doubts_about_rates(diagnosis: Diagnosis) -> Iterator[str]:
     estimates = {name: ceiling.estimate for name, ceiling in diagnosis.measurements.ceilings.items()}
     estimates.pop("copy_overlapped", None)  # a mean over all copies: one window, however many there were
     if diagnosis.measurements.simulated is not None:
         estimates.pop("copy", None)  # calculated from the profile: one value, and exact
     if few := sorted({estimate.num for estimate in estimates.values() if estimate.coverage < LEAST_COVERAGE}):
-        doubts.append(f"some rates come from {few[0]} windows only, too few for an interval")
-    evidence = evidence_of(diagnosis)
-    full = diagnosis.measurements.ceilings.get(f"full_{evidence.state}")
+        yield f"some rates come from {few[0]} windows only, too few for an interval"
+    full = diagnosis.measurements.ceilings.get(f"full_{evidence_of(diagnosis).state}")
     if full and full.estimate.high - full.estimate.low > WIDE * full.estimate.median:
-        doubts.append("the full run itself scatters")
+        yield "the full run itself scatters"
     if full and not full.facts.get("steady", True):
-        doubts.append(
+        yield (
             "the full run was timed on batches that were made before, and may be slower in the long run; raise --budget"
         )
-    if diagnosis.measurements.facts.cached_share is None:
-        why = diagnosis.measurements.facts.cached_share_method
-        doubts.append("whether files are in memory is not known" + (f": {why}" if why else ""))
-    if diagnosis.measurements.facts.no_kernels_reason:
-        doubts.append(f"gaps between the GPU's kernels count as work: {diagnosis.measurements.facts.no_kernels_reason}")
+    if reason := diagnosis.measurements.facts.no_kernels_reason:
+        yield f"gaps between the GPU's kernels count as work: {reason}"
+
+
+def _doubts_about_storage(diagnosis: Diagnosis) -> Iterator[str]:
+    facts, evidence = diagnosis.measurements.facts, evidence_of(diagnosis)
+    if facts.cached_share is None:
+        why = facts.cached_share_method
+        yield "whether files are in memory is not known" + (f": {why}" if why else "")
     if evidence.is_cold and is_unverified(diagnosis):
-        doubts.append(f"cold rates are {diagnosis.measurements.facts.cold_evidence or 'unverified'}")
-    if (
-        evidence.is_cold
-        and (passes := diagnosis.measurements.facts.cold_passes or 1.0) > 1
-        and (times := _server_gain(evidence)) > 1
-    ):
-        doubts.append(
+        yield f"cold rates are {facts.cold_evidence or 'unverified'}"
+    if evidence.is_cold and (passes := facts.cold_passes or 1.0) > 1 and (times := _server_gain(evidence)) > 1:
+        yield (
             f"the data set is so small that its files were read from storage about {passes:.0f} times, and a second "
             f"reading is {times:.1f} times as fast as a first: the cold rate may be too high; examine a larger "
             "data set (data.root)"
         )
-    return Confidence(_LEVELS[min(len(doubts), 2)], tuple(doubts))
 
 
 def _server_gain(evidence: Evidence) -> float:

@@ -84,7 +84,7 @@ class Diagnosis:
 
     sentence: the verdict. cause: a key of CAUSES. expected, measured: images per second; the least ceiling of the state
     in which the run was measured, and the full run, 0 without one. next_stage, next_gain: the ceiling that is next once
-    the cause is mended, and how many times as fast the run then is, or would be with a faster GPU if it is healthy;
+    the cause is fixed, and how many times as fast the run then is, or would be with a faster GPU if it is healthy;
     None where that cannot be predicted. waterfall: parts of one step, from the GPU alone to the full run; they add up
     to the last one exactly. trial: what the overrides of `doctor --apply` brought, see doctor/apply.py; None without.
     """

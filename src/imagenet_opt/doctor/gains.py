@@ -1,4 +1,4 @@
-"""How many times as fast a run becomes once a cause is mended; the next limit caps each gain."""
+"""How many times as fast a run becomes once a cause is fixed; the next limit caps each gain."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -39,7 +39,7 @@ class Reading:
     """The experiments that only read, and the results of all experiments by name.
 
     budget_seconds: for all experiments, start-up left out; slow storage takes more.
-    failed: experiments that failed, and why; the others go on.
+    failed: experiments that failed, and why; the others continue.
     """
 
     def __init__(self, testbed: Testbed, *, budget_seconds: float, announce: Announce) -> None:

@@ -86,11 +86,11 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
             )
         )
     if diagnosis.next_gain is not None:
-        when = "faster GPU" if diagnosis.cause == "healthy" else "if mended"
-        mended = rate_in_trouble(evidence_of(diagnosis)) * diagnosis.next_gain
-        rows.append((when, f"{rate(mended)}, {diagnosis.next_gain:.2f} times as fast"))
+        when = "faster GPU" if diagnosis.cause == "healthy" else "if fixed"
+        fixed = rate_in_trouble(evidence_of(diagnosis)) * diagnosis.next_gain
+        rows.append((when, f"{rate(fixed)}, {diagnosis.next_gain:.2f} times as fast"))
     elif is_judged(diagnosis) and diagnosis.cause != "healthy":
-        rows.append(("if mended", _NOT_PREDICTABLE))
+        rows.append(("if fixed", _NOT_PREDICTABLE))
     if diagnosis.next_stage is not None:
         rows.append(("next limit", STAGES.get(diagnosis.next_stage, diagnosis.next_stage)))
     return rows

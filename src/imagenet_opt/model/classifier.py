@@ -42,6 +42,7 @@ class Classifier(LightningModule):
     it is halved and the step done again; between processes, where all must do the same, the run ends instead.
     max_grad_norm: gradients are scaled down to this norm; None for never.
     A loss that is NaN or infinite ends the run at the next logging step or before the next checkpoint.
+    label_smoothing: 0 to below 1, of the training loss.
     set_to_none: after a step gradients are freed; otherwise they are filled with zeros, as PyTorch did before 2.0.
     network_config: plain values from which the network can be built again; kept in the checkpoint.
 
@@ -57,7 +58,7 @@ class Classifier(LightningModule):
         *,
         optimizer: Callable[..., Optimizer],
         schedule: Schedule,
-        label_smoothing: float = 0.0,
+        label_smoothing: float = 0.1,
         micro_batch_size: int | None = None,
         max_grad_norm: float | None = None,
         set_to_none: bool = True,

@@ -26,9 +26,9 @@ def build_optimizer(
     *,
     lr: float,
     weight_decay: float,
-    fused: bool | None,
     global_batch: int,
     device: torch.device,
+    fused: bool | None = None,
     **options: Any,
 ) -> Optimizer:
     """Optimizer over the network's two parameter groups: decayed first, then not decayed.

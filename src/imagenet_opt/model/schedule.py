@@ -1,4 +1,7 @@
-"""Learning-rate factors as pure functions of the step."""
+"""Learning-rate factors as pure functions of the step.
+
+warmup_epochs: of the linear rise, at most half of the run. final_factor: at the last step, of the peak learning rate.
+"""
 
 import math
 from collections.abc import Callable
@@ -14,7 +17,7 @@ def cosine(
     *,
     num_steps: int,
     steps_per_epoch: float,
-    warmup_epochs: float = 0.0,
+    warmup_epochs: float = 5.0,
     final_factor: float = 0.0,
 ) -> float:
     """Linear warmup to 1, then half a cosine to `final_factor` (SGDR without restarts, arXiv 1608.03983)."""
@@ -27,7 +30,7 @@ def linear(
     *,
     num_steps: int,
     steps_per_epoch: float,
-    warmup_epochs: float = 0.0,
+    warmup_epochs: float = 2.0,
     final_factor: float = 0.0,
 ) -> float:
     """Linear warmup to 1, then a straight line to `final_factor`."""

@@ -1,7 +1,7 @@
 """What a forward pass changes without being asked, kept so that a step can be taken back."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -23,14 +23,24 @@ class Snapshot:
 
     def take(self) -> None:
         _copy(self._buffers, self._kept)
-        self._random = torch.get_rng_state()
-        self._device_random = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+        self._random = random_state()
 
     def restore(self) -> None:
         _copy(self._kept, self._buffers)
-        torch.set_rng_state(self._random)
-        if self._device_random is not None:
-            torch.cuda.set_rng_state(self._device_random)
+        set_random_state(self._random)
+
+
+def random_state() -> dict[str, Tensor | None]:
+    """Of the CPU, and of this process's GPU where CUDA is in use; plain enough for a checkpoint."""
+    return {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None}
+
+
+def set_random_state(state: Mapping[str, Tensor | None], devices: Iterable[str] = ("cpu", "cuda")) -> None:
+    """devices: whose state is set; a GPU's where `state` has one and CUDA is in use."""
+    if "cpu" in devices and (cpu := state["cpu"]) is not None:
+        torch.set_rng_state(cpu.cpu())
+    if "cuda" in devices and (cuda := state["cuda"]) is not None and torch.cuda.is_initialized():
+        torch.cuda.set_rng_state(cuda.cpu())
 
 
 @torch.no_grad()

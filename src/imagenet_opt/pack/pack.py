@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,12 +75,7 @@ def pack(
     Raises ConfigError for an `out` that holds something else; DataError for images that cannot be packed at all;
     PackStopped when it can go on later.
     """
-    _check_apart(root.expanduser(), out, (train_folder, val_folder))
-    if (root.expanduser() / train_folder).resolve() == (root.expanduser() / val_folder).resolve():
-        log.warning(
-            f"train and val are the same folder, {train_folder} under {root}: validation will say nothing about "
-            "images that were not trained on (data.train_folder, data.val_folder)"
-        )
+    _check_folders(root, out, train_folder, val_folder)
     train = open_train(root, train_folder)
     val = open_val(root, val_folder, train.files.classes, val_labels)
     check_same_classes(train.files, val.files)
@@ -103,11 +98,17 @@ def pack(
     )
 
 
-def _check_apart(root: Path, out: Path, folders: Sequence[str]) -> None:
-    out = out.resolve()
-    for images in (root.resolve(), *((root / folder).resolve() for folder in folders)):
+def _check_folders(root: Path, out: Path, train_folder: str, val_folder: str) -> None:
+    out, root = out.resolve(), root.expanduser()
+    train, val = (root / train_folder).resolve(), (root / val_folder).resolve()
+    for images in (root.resolve(), train, val):
         if out.is_relative_to(images) or images.is_relative_to(out):
             raise ConfigError(f"out={out} and the images in {images} (data.root) overlap; choose a folder beside them")
+    if train == val:
+        log.warning(
+            f"train and val are the same folder, {train_folder} under {root}: validation will say nothing about "
+            "images that were not trained on (data.train_folder, data.val_folder)"
+        )
 
 
 def _missing(split: PackSplit) -> list[int]:

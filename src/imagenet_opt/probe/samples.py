@@ -13,7 +13,7 @@ from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.subset import subset
 from imagenet_opt.data.loader import store_of
-from imagenet_opt.data.options import Loading
+from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.errors import BadSample, ConfigError, DataError, printable
 from imagenet_opt.measure.storage.page_cache import (
@@ -53,7 +53,7 @@ class Samples:
     Raises ConfigError for too few.
     """
 
-    def __init__(self, index: Any, how: Loading) -> None:
+    def __init__(self, index: Any, how: LoaderOptions) -> None:
         if len(index) < _LEAST_IMAGES:
             raise ConfigError(f"{len(index)} training images are too few to measure; expected {_LEAST_IMAGES} or more")
         self.index: Index = index

@@ -53,7 +53,7 @@ class Testbed:
     rates are compared with those of other configurations, so measurements that slow down some of them are left out, and
     a lack of memory ends a fit. Where a real run differs from the measurements, a line on stderr says so.
 
-    Raises ImagenetOptError for what the user can mend.
+    Raises ImagenetOptError for what the user can fix.
     """
 
     __test__ = False  # or pytest takes the class for tests, by its name

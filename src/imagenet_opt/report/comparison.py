@@ -90,7 +90,7 @@ def _outcome(finding: Finding | None) -> str:
         return _ABSENT
     if finding.fired is None:
         return "could not be looked at"
-    gain = "" if finding.gain is None else f"; mended, {finding.gain:.2f} times as fast"
+    gain = "" if finding.gain is None else f"; fixed, {finding.gain:.2f} times as fast"
     return f"fired{gain}" if finding.fired else "did not fire"
 
 

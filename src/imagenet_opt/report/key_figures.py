@@ -33,10 +33,10 @@ def tiles(record: Record, price_per_hour: float | None = None) -> list[Tile]:
 
 
 def rates(found: Diagnosis) -> dict[str, float]:
-    """Images per second now, as expected, and with what comes next: the cause mended, or a faster GPU."""
+    """Images per second now, as expected, and with what comes next: the cause fixed, or a faster GPU."""
     known = {"now": found.measured, "expected": found.expected}
     if found.next_gain is not None:
-        known["faster GPU" if found.cause == "healthy" else "if mended"] = (
+        known["faster GPU" if found.cause == "healthy" else "if fixed"] = (
             rate_in_trouble(evidence_of(found)) * found.next_gain
         )
     return known

@@ -1,4 +1,4 @@
-"""What a study is asked for, and the file that describes it."""
+"""The request for a study, and the file that describes the study."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ _EXPECTED = {
 Place = tuple[str | int, ...]
 
 
-def told(error: ValidationError, model: type[BaseModel], written: Any) -> str:
+def first_mistake(error: ValidationError, model: type[BaseModel], written: Any) -> str:
     """The first mistake; keys that do not exist come before those that are missing, as one is often the other.
 
     written: what was validated as `model`.
@@ -41,12 +41,12 @@ def told(error: ValidationError, model: type[BaseModel], written: Any) -> str:
         model, written = _inner(model, part), written[part]
     alike = [other for other in details if other["type"] == detail["type"] and _place(other["loc"]) == place]
     if detail["type"] == "extra_forbidden":
-        said = _unknown(str(detail["loc"][-1]), model.model_fields)
+        words = _unknown(str(detail["loc"][-1]), model.model_fields)
     elif detail["type"] == "missing":
-        said = _missing([str(other["loc"][-1]) for other in alike], model.model_fields, written)
+        words = _missing([str(other["loc"][-1]) for other in alike], model.model_fields, written)
     else:
-        said = _unfit(detail, [other for other in details if other["loc"][:1] == detail["loc"][:1]], place)
-    return f"{_named(place, written)}{said}"
+        words = _unfit(detail, [other for other in details if other["loc"][:1] == detail["loc"][:1]], place)
+    return f"{_named(place, written)}{words}"
 
 
 def _place(loc: Place) -> Place:
@@ -142,7 +142,7 @@ class Request:
 
     repeats: rounds. seconds: of each timed stretch. parity_steps: steps that the parity check trains, 0 for no check.
     price_per_hour: of the machine, None where unknown. apply: write what was worth it as an experiment.
-    folder: keeps what was measured, so that the study goes on. command: the whole of it, as it was typed.
+    folder: keeps what was measured, so that the study resumes. command: the whole of it, as it was typed.
     """
 
     name: str
@@ -175,7 +175,7 @@ def read_study(name: str, shipped: Path, changes: Sequence[str] = ()) -> tuple[s
     except (YAMLError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"study={name}: {file} cannot be read: {' '.join(str(error).split())}") from error
     except ValidationError as error:
-        raise ConfigError(f"study={name}: {told(error, StudyFile, written)} (in {file})") from error
+        raise ConfigError(f"study={name}: {first_mistake(error, StudyFile, written)} (in {file})") from error
     if study.kind not in KINDS:
         raise ConfigError(f"study={name}: kind={study.kind} must be one of {', '.join(KINDS)} (in {file})")
     return file.stem, study
@@ -195,17 +195,17 @@ def _found(name: str, shipped: Path) -> Path:
 
 
 def shipped_names(shipped: Path) -> list[str]:
-    return sorted(found.stem for found in shipped.glob("*.yaml"))
+    return sorted(file.stem for file in shipped.glob("*.yaml"))
 
 
 def _values(changes: Sequence[str]) -> dict[str, Any]:
     """By key. Raises ConfigError."""
     try:
-        found: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(changes)))
+        values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(changes)))
     except YAMLError as error:
         words = " ".join(f"study.{change}" for change in changes)
         raise ConfigError(f"{words}: no value that YAML knows, such as study.num_workers=[4,8]") from error
-    return dict(found)
+    return dict(values)
 
 
 def checked_options(model: type[Options], request: Request) -> Options:
@@ -213,5 +213,5 @@ def checked_options(model: type[Options], request: Request) -> Options:
     try:
         return model.model_validate(request.options)
     except ValidationError as error:
-        said = told(error, model, request.options)
-        raise ConfigError(f"study={request.typed or request.name}: {said}") from error
+        words = first_mistake(error, model, request.options)
+        raise ConfigError(f"study={request.typed or request.name}: {words}") from error

@@ -1,4 +1,4 @@
-"""What was measured, kept line by line, so that a study that was broken off goes on."""
+"""Results of measurements in a file, a line each, so that a study that was stopped resumes."""
 
 import hashlib
 import json
@@ -20,8 +20,8 @@ from imagenet_opt.errors import ConfigError, printable
 FILE = "measured.jsonl"
 
 
-class Kept:
-    """Answers to measurements in `folder`, those of other versions and machines apart. Raises ConfigError."""
+class ResultCache:
+    """Results in `folder`; a result of another version or machine does not count. Raises ConfigError."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / FILE
@@ -36,62 +36,68 @@ class Kept:
             "gpu": gpu,
         }
         self.answers: dict[str, Any] = {}
-        self._asked: str | None = None
-        self._turns: list[str] = []  # each as the digest of what was asked for
+        self._subject: str | None = None
+        self._turns: list[str] = []  # the digest of the subject of each
         self._begins: Callable[[], None] = lambda: None
-        found = self.file.read_bytes() if self.file.exists() else b""
-        self._is_torn = bool(found) and not found.endswith(b"\n")
-        for line in found.splitlines():
+        content = self.file.read_bytes() if self.file.exists() else b""
+        self._is_torn = bool(content) and not content.endswith(b"\n")
+        for line in content.splitlines():
             with suppress(ValueError, KeyError, TypeError):  # torn by the end of a process
                 row = json.loads(line)
                 self.answers[row["key"]] = row["answer"]
-                self._turns += [asked] if (asked := row.get("asked")) else []
+                self._turns += [subject] if (subject := row.get("asked")) else []
         self._num_before = len(self._turns)
 
-    def ask(self, asked: object) -> None:
-        """What is taken from now on are turns of this: what is the same for all of them, in plain values."""
-        self._asked = _digest({"asked": asked, **self.machine})
+    def set_subject(self, subject: object) -> None:
+        """Of the turns that are taken from now on: what is the same for all of them, in plain values."""
+        self._subject = _digest({"asked": subject, **self.machine})
 
-    def tell_kept(self) -> int:
-        """Say on stderr whether turns from before count for what is asked; their number."""
+    def report_resumed(self) -> int:
+        """Say on stderr whether earlier turns of this subject count; their number."""
         before = self._turns[: self._num_before]
-        num = before.count(self._asked or "")
+        num = before.count(self._subject or "")
         if num:
-            _say(f"{_turns(num)} kept from before: going on")
+            _say(f"resuming: {_turns(num)} kept from before")
         elif before:
-            _say("what was measured before was of other --seconds, configuration or version: all is measured anew")
+            _say("earlier turns had other --seconds, another configuration or version: all turns are measured again")
         return num
 
-    def once_measured(self, announce: Callable[[str], None]) -> Callable[[str], None]:
-        """`announce`, which is told only of what is not there already."""
+    def only_new(self, report: Callable[[str], None]) -> Callable[[str], None]:
+        """`report`, called only for measurements whose result is not there already."""
 
-        def later(what: str) -> None:
-            self._begins = partial(announce, what)
+        def later(name: str) -> None:
+            self._begins = partial(report, name)
 
         return later
 
     @contextmanager
-    def told_if_stopped(self) -> Iterator[None]:
-        """By Ctrl-C, or SIGTERM, which ends a process that measures with SystemExit."""
+    def report_if_stopped(self) -> Iterator[None]:
+        """On Ctrl-C, or SIGTERM, which ends a process that measures with SystemExit, say what is kept."""
         try:
             yield
         except (KeyboardInterrupt, SystemExit):
-            if num := self._turns.count(self._asked or ""):
-                _say(f"stopped; {_turns(num)} kept in {self.file.parent}: the same command goes on")
+            if num := self._turns.count(self._subject or ""):
+                _say(f"stopped; {_turns(num)} kept in {self.file.parent}: run the same command again to resume")
             raise
 
     def take(self, job: Any, number: int, measure: Callable[[], Any], *, config: Any = None) -> Any:
         """The answer for the `number`th time of `job` (a dataclass), measured now unless it is there.
 
-        config: what the job's overrides compose to now, in plain values; of another one it is measured anew.
+        config: what the job's overrides compose to now, in plain values; of another one it is measured again.
         """
         key = self._key(job, number, config)
         if key not in self.answers:
             self._begins()
             self.answers[key] = measure()
-            row = {"key": key, "number": number, "job": asdict(job), "answer": self.answers[key], "asked": self._asked}
+            row = {
+                "key": key,
+                "number": number,
+                "job": asdict(job),
+                "answer": self.answers[key],
+                "asked": self._subject,
+            }
             self._append(row)
-            self._turns += [self._asked] if self._asked else []
+            self._turns += [self._subject] if self._subject else []
         return self.answers[key]
 
     def has(self, job: Any, number: int, *, config: Any = None) -> bool:

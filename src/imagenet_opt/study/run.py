@@ -3,11 +3,13 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.display.table import Sheet
+from imagenet_opt.measure.stats.block_ratios import UNDECIDED
 from imagenet_opt.study.request import KINDS, Request
 from imagenet_opt.training.folder_lock import FILE, keep_others_out
 from imagenet_opt.training.quiet import quiet
@@ -44,5 +46,11 @@ def tell_busy(percent: float) -> None:
 
 def study(request: Request) -> list[Sheet]:
     """Measure what the study asks for. Raises ImagenetOptError."""
-    sheets: list[Sheet] = resolve_name(KINDS[request.kind].run)(request)
-    return sheets
+    return [how_to_decide(sheet) for sheet in resolve_name(KINDS[request.kind].run)(request)]
+
+
+def how_to_decide(sheet: Sheet) -> Sheet:
+    """With a note below a table that says "undecided" anywhere."""
+    if not any(UNDECIDED in text for row in (*sheet.texts(), sheet.notes) for text in row):
+        return sheet
+    return replace(sheet, notes=(*sheet.notes, f"To decide what is {UNDECIDED}, raise --repeats."))

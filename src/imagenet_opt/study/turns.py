@@ -1,4 +1,4 @@
-"""The turns of a study, of which one that fails ends no other, and what was measured is not measured again."""
+"""The turns of a study: a turn that fails ends no other, and no turn is measured twice."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -16,14 +16,14 @@ from imagenet_opt.display.progress import announced
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed, interleave
 from imagenet_opt.study.request import Request
-from imagenet_opt.study.result_cache import Kept
+from imagenet_opt.study.result_cache import ResultCache
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class TurnJob:
-    """What a turn is known by, beside its number: its name, and all that the study was asked for."""
+    """What identifies a turn, beside its number: its name, and the whole request for the study."""
 
     kind: str
     name: str
@@ -33,24 +33,24 @@ class TurnJob:
 
 
 class KeptTurns(Generic[T]):
-    """Takes turns, or knows what they gave before the same study was broken off.
+    """Takes turns, or gives the results that they had before the same study was stopped.
 
     answer: type of what a turn gives, of which JSON can be made. subject: what is measured, in plain values; None for
-    the whole configuration. Of another one, or with other options, all is measured anew.
+    the whole configuration. Of another one, or with other options, all is measured again.
     """
 
     def __init__(self, request: Request, answer: type[T], subject: object = None) -> None:
-        self._request, self.kept, self._answer = request, Kept(request.folder), TypeAdapter(answer)
+        self._request, self.cache, self._answer = request, ResultCache(request.folder), TypeAdapter(answer)
         self._subject = OmegaConf.to_container(composed(request.overrides)) if subject is None else subject
         self._numbers: Counter[str] = Counter()
-        self.kept.ask({"job": asdict(self._job("")), "config": self._subject})
+        self.cache.set_subject({"job": asdict(self._job("")), "config": self._subject})
 
     def take(self, name: str, turn: Callable[[], T]) -> T:
         """The next one of that name. Raises TurnFailed; the first turn of all what it raises itself."""
         measure = partial(self._measured, turn)
-        found = self.kept.take(self._job(name), self._numbers[name], measure, config=self._subject)
+        answer = self.cache.take(self._job(name), self._numbers[name], measure, config=self._subject)
         self._numbers[name] += 1
-        return self._answer.validate_python(found)
+        return self._answer.validate_python(answer)
 
     def _job(self, name: str) -> TurnJob:
         request = self._request
@@ -79,20 +79,18 @@ def rounds_of(
     answer, subject: of KeptTurns.
 
     Raises ImagenetOptError where a turn raises one before anything was measured: it is what the user asked for that
-    cannot be. Later such a turn has failed, and the others go on; ConfigError where all have.
+    cannot be. Later such a turn has failed, and the others continue; ConfigError where all have.
     """
-    kept = KeptTurns(request, answer, subject)
-    num_kept = kept.kept.tell_kept()
-    with kept.kept.told_if_stopped(), announced(request.repeats * len(turns) - num_kept) as announce:
-        announce = kept.kept.once_measured(announce)
-
-        def begin(number: int, name: str, done: int) -> None:
-            announce(f"round {number + 1} of {request.repeats}: {label.format(name)}")
-
+    resumed = KeptTurns(request, answer, subject)
+    num_missing = request.repeats * len(turns) - resumed.cache.report_resumed()
+    with resumed.cache.report_if_stopped(), announced(num_missing) as report:
+        report = resumed.cache.only_new(report)
         rounds = interleave(
-            {name: partial(kept.take, name, turn) for name, turn in turns.items()},
+            {name: partial(resumed.take, name, turn) for name, turn in turns.items()},
             repeats=request.repeats,
-            before_turn=begin,
+            before_turn=lambda number, name, done: report(
+                f"round {number + 1} of {request.repeats}: {label.format(name)}"
+            ),
         )
     if len(rounds.failures) == len(turns):
         raise ConfigError(f"study={request.name}: {rounds.reasons[0]}")

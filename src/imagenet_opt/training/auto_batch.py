@@ -23,7 +23,7 @@ beside the tensors."""
 
 
 def resolve_batch_size(config: DictConfig, data: ImageData, *, checkpoint: Path | None, world_size: int) -> None:
-    """Set data.batch_size to a number: that of the run that goes on, else the largest that fits; and tell it.
+    """Set data.batch_size to a number: that of the resumed run, else the largest that fits; and tell it.
 
     Raises ConfigError where it cannot be looked for or shared, OutOfMemory where nothing fits.
     """

@@ -36,7 +36,7 @@ class Run:
 
 
 def build_run(config: DictConfig) -> Run:
-    """Build a run; nothing is loaded or started yet. Raises ImagenetOptError for what the user can mend."""
+    """Build a run; nothing is loaded or started yet. Raises ImagenetOptError for what the user can fix."""
     check_targets(config, allowed=config.allow_targets)
     folder = _writable(Path(config.run_folder))
     check_types(seed_everything, {"seed": config.seed}, "")

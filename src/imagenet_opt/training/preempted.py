@@ -33,7 +33,7 @@ def record(folder: Path, *, global_step: int, newest: Path | None) -> Preempted:
     with suppress(OSError):  # a full disk must not change how the run ends
         write_atomically(folder / FILE, json.dumps(found, indent=2) + "\n")
     where = f"step {global_step}, checkpoint {newest}" if newest else "no step done, nothing to save"
-    return Preempted(f"{stop.reason}: {where}; to go on:\n{command('hydra.run.dir', folder)}")
+    return Preempted(f"{stop.reason}: {where}; to resume:\n{command('hydra.run.dir', folder)}")
 
 
 def clear(folder: Path) -> None:

@@ -96,7 +96,7 @@ def _cut(found: Batch, trials: MemoryTrials, wanted: int) -> None:
 
 
 def _grow(found: Batch, turns: Turns, kept: Changes, seconds: float, share: float) -> None:
-    """A larger batch, where one is surely faster."""
+    """A larger batch, where the verdict on one is "faster"."""
     wanted = found.size
     sizes = sorted({min(2 * wanted, found.fitting), found.fitting})
     settings: dict[str, Changes] = {f"batch {num}": (*kept, f"data.batch_size={num}") for num in (wanted, *sizes)}

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Generic, TypeVar
 
-from imagenet_opt.measure.stats.intervals import TURNS, surely_faster
+from imagenet_opt.measure.stats.block_ratios import pair_ratio, verdict
 from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
+from imagenet_opt.tune.successive_halving import TURNS
 
 T = TypeVar("T")
 LEAST_GAIN = 1.03
@@ -15,11 +16,15 @@ LEAST_GAIN = 1.03
 
 @dataclass
 class Climb(Generic[T]):
-    """turns: images per second of each turn, by setting, in the order tried. best: the one to take. why: it ended."""
+    """turns: images per second of each turn, by setting, in the order tried. best: the setting to take. why: it ended.
+
+    verdicts: by setting, beside the best setting before; for settings that had TURNS turns.
+    """
 
     best: T
     turns: dict[T, list[float]] = field(default_factory=dict)
     failures: dict[T, str] = field(default_factory=dict)
+    verdicts: dict[T, str] = field(default_factory=dict)
     why: str = ""
 
     def rate(self, setting: T) -> float:
@@ -33,43 +38,49 @@ def climb(
 
     axes: what to try beside a setting. turn: images per second of a setting; may raise TurnFailed and OutOfTime.
     enough: the rate at which it ends; None for no such rate. A setting is kept that is 3 % faster in its first turn,
-    and then, in turns with the best so far, surely faster.
+    and then has the verdict "faster" in TURNS turns beside the best so far.
     """
-    found: Climb[T] = Climb(start)
+    climbed: Climb[T] = Climb(start)
     try:
-        _turn(found, start, turn)
+        _turn(climbed, start, turn)
         for candidates in axes:
-            for setting in candidates(found.best):
-                if enough is not None and found.rate(found.best) >= enough:
-                    found.why = "enough"
-                    return found
-                if setting not in found.turns and setting not in found.failures and not _try(found, setting, turn):
+            for setting in candidates(climbed.best):
+                if enough is not None and climbed.rate(climbed.best) >= enough:
+                    climbed.why = "enough"
+                    return climbed
+                if (
+                    setting not in climbed.turns
+                    and setting not in climbed.failures
+                    and not _try(climbed, setting, turn)
+                ):
                     break
-        reached = enough is not None and found.rate(found.best) >= enough
-        found.why = "enough" if reached else "nothing more"
+        reached = enough is not None and climbed.rate(climbed.best) >= enough
+        climbed.why = "enough" if reached else "nothing more"
     except OutOfTime:
-        found.why = "budget"
-    return found
+        climbed.why = "budget"
+    return climbed
 
 
-def _try(found: Climb[T], setting: T, turn: Callable[[T], float]) -> bool:
+def _try(climbed: Climb[T], setting: T, turn: Callable[[T], float]) -> bool:
     """Whether `setting` is now the best."""
-    before, one = found.best, setting
+    before, one = climbed.best, setting
     try:
-        _turn(found, setting, turn)
-        if found.rate(setting) < LEAST_GAIN * found.rate(before):
+        _turn(climbed, setting, turn)
+        if climbed.rate(setting) < LEAST_GAIN * climbed.rate(before):
             return False
-        while min(len(found.turns[setting]), len(found.turns[before])) < TURNS:
-            for one in (before, setting) if len(found.turns[setting]) % 2 == 0 else (setting, before):
-                _turn(found, one, turn)
+        while min(len(climbed.turns[setting]), len(climbed.turns[before])) < TURNS:
+            for one in (before, setting) if len(climbed.turns[setting]) % 2 == 0 else (setting, before):
+                _turn(climbed, one, turn)
     except TurnFailed as error:
-        found.failures[one] = str(error)
+        climbed.failures[one] = str(error)
         return False
-    if surely_faster(found.turns[setting], found.turns[before]):
-        found.best = setting
-    return found.best == setting
+    ratio = pair_ratio(climbed.turns[setting][-TURNS:], climbed.turns[before][-TURNS:])
+    climbed.verdicts[setting] = verdict(ratio)
+    if climbed.verdicts[setting] == "faster":
+        climbed.best = setting
+    return climbed.best == setting
 
 
-def _turn(found: Climb[T], setting: T, turn: Callable[[T], float]) -> None:
+def _turn(climbed: Climb[T], setting: T, turn: Callable[[T], float]) -> None:
     rate = turn(setting)
-    found.turns.setdefault(setting, []).append(rate)
+    climbed.turns.setdefault(setting, []).append(rate)

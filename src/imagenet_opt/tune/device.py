@@ -13,7 +13,7 @@ from imagenet_opt.tune.device_turns import COMPILE_KEY, Changes, Turns
 
 _ACCELERATION = "callbacks.acceleration"
 _FORMATS_SHARE = 0.6
-"""Of the time for both contests: on a CPU ten turns of the formats stand beside six of compilation."""
+"""Of the time for both contests: on a CPU twelve turns of the formats stand beside eight of compilation."""
 _EAGER = (f"{COMPILE_KEY}=false",)
 _GPU_MODES = ("reduce-overhead", "max-autotune")
 _WAYS: dict[str, tuple[str | None, bool]] = {

@@ -16,7 +16,7 @@ from imagenet_opt.display.printable import printable
 from imagenet_opt.display.table import Cell, Column, Sheet
 from imagenet_opt.display.terminal_table import now, print_sheets, strict_json
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.stats.intervals import TURNS, surely_faster
+from imagenet_opt.measure.stats.block_ratios import UNDECIDED
 from imagenet_opt.tune.batch import Batch
 from imagenet_opt.tune.coordinate_search import LEAST_GAIN, Climb
 from imagenet_opt.tune.device_turns import Turns
@@ -97,18 +97,18 @@ def _loader_sheet(loader: Loader, simulated: str) -> Sheet:
 
 
 def _beside_the_start(found: Climb[LoaderSetting], setting: LoaderSetting) -> str:
-    start, rates = next(iter(found.turns)), found.turns[setting]
+    start = next(iter(found.turns))
     if (why := found.failures.get(setting)) is not None:
         return f"kept, though once: {why}" if setting == found.best else why
     if setting == found.best:
         return "kept"
     if setting == start:
         return "as it was"
-    if len(rates) < TURNS:
-        lucky = found.rate(setting) >= LEAST_GAIN * found.rate(found.best)
-        undecided = "undecided: budget" if found.why == "budget" else "undecided"
-        return undecided if lucky else f"not {_GAIN} faster"
-    return "faster, surpassed" if surely_faster(rates, found.turns[start]) else "no difference"
+    if (compared := found.verdicts.get(setting)) is not None:
+        return "faster, surpassed" if compared == "faster" else compared
+    lucky = found.rate(setting) >= LEAST_GAIN * found.rate(found.best)
+    undecided = f"{UNDECIDED}: budget" if found.why == "budget" else UNDECIDED
+    return undecided if lucky else f"not {_GAIN} faster"
 
 
 def _notes(found: Tuning) -> list[str]:
@@ -147,7 +147,7 @@ def _lacking(found: Tuning) -> str | None:
     contests = [contest for contest, _ in (found.turns.contests.values() if found.turns else ())]
     verdicts = [contest.verdict(name) for contest in contests for name in contest.turns if name != contest.base]
     num_untried = verdicts.count(UNTRIED)
-    num_open = sum(verdict.endswith("budget") for verdict in verdicts) - num_untried
+    num_open = sum(verdict.startswith(UNDECIDED) or verdict.endswith("budget") for verdict in verdicts) - num_untried
     parts = []
     for num, what in ((num_untried, "not tried"), (num_open, "left undecided")):
         if num:
@@ -156,6 +156,8 @@ def _lacking(found: Tuning) -> str | None:
         parts.append("not all batch sizes were tried")
     if found.loader is not None and found.loader.climb.why == "budget":
         parts.append("not all settings of the loader were tried")
+    elif found.loader is not None and UNDECIDED in found.loader.climb.verdicts.values():
+        parts.append("settings of the loader were left undecided")
     return f"{', '.join(parts)}, for lack of time: raise --budget ({found.budget_seconds:g}s)" if parts else None
 
 

@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from imagenet_opt.measure.stats.intervals import TURNS, surely_faster
+from imagenet_opt.measure.stats.block_ratios import UNDECIDED, pair_ratio, verdict
 from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
 
 UNTRIED = "not tried: budget"
-"""The verdict on what had no turn."""
-TURNS_OF_SEVERAL = 4
-"""Of each of the last two, where the best of several is taken: with three turns the best of three equals would win once
-in twelve contests, of five once in nine; with four less than once in twenty, up to twelve (simulated)."""
+"""The verdict on a setting that had no turn."""
+TURNS, TURNS_OF_SEVERAL = 4, 5
+"""Of each of the last two, where there is one candidate and where the best of several is taken. Among equals a contest
+then names a winner once in twenty times or less, up to eight candidates (simulated)."""
 
 
 @dataclass
@@ -28,8 +28,8 @@ class Contest:
 
     @property
     def winner(self) -> str:
-        """The base, unless the finalist is surely faster."""
-        return self.finalist if self.finalist is not None and self._beats_the_base(self.finalist) else self.base
+        """The base, unless the verdict on the finalist is "faster"."""
+        return self.finalist if self.finalist is not None and self.verdict(self.finalist) == "faster" else self.base
 
     @property
     def num_turns(self) -> int:
@@ -41,7 +41,7 @@ class Contest:
         return median(self.turns[name])
 
     def verdict(self, name: str) -> str:
-        """What can be said of it beside the base."""
+        """On the setting beside the base."""
         if name in self.failures:
             return self.failures[name]
         if not self.turns[name]:
@@ -50,13 +50,12 @@ class Contest:
             return "as it was"
         if name == self.finalist:
             lacking = min(len(self.turns[name]), len(self.turns[self.base])) < self.num_turns
-            return "undecided: budget" if lacking else "faster" if self._beats_the_base(name) else "no difference"
+            return f"{UNDECIDED}: budget" if lacking else verdict(pair_ratio(self.turns[name], self.turns[self.base]))
         if max(self.turns[name]) <= max(self.turns[self.base]):
             return "not faster"
-        return "no difference" if self.finalist is None else "slower than the best"
-
-    def _beats_the_base(self, name: str) -> bool:
-        return surely_faster(self.turns[name], self.turns[self.base], num_turns=self.num_turns)
+        if self.finalist is not None:
+            return "slower than the best"
+        return verdict(pair_ratio(self.turns[name], self.turns[self.base]))
 
 
 def hold_contest(names: Sequence[str], turn: Callable[[str, float], float], *, seconds: float) -> Contest:
@@ -67,47 +66,47 @@ def hold_contest(names: Sequence[str], turn: Callable[[str, float], float], *, s
     the last one then take turns until both have had `num_turns`. A turn may raise TurnFailed, which ends that name
     only, and OutOfTime, which ends the contest; TurnFailed of the base goes on to the caller.
     """
-    found = Contest(names[0], {name: [] for name in names})
+    contest = Contest(names[0], {name: [] for name in names})
     left = list(names[1:])
     try:
         while True:
-            left = _round(found, left, turn, seconds)
+            left = _round(contest, left, turn, seconds)
             left = left[: max(1, len(left) // 2)]
             seconds *= 2
             if len(left) <= 1:
                 break
-        found.finalist = left[0] if left else None
-        while left and min(len(found.turns[name]) for name in (found.base, *left)) < found.num_turns:
-            left = _round(found, left, turn, seconds, backwards=len(found.turns[found.base]) % 2 == 1)
-            found.finalist = left[0] if left else None
+        contest.finalist = left[0] if left else None
+        while left and min(len(contest.turns[name]) for name in (contest.base, *left)) < contest.num_turns:
+            left = _round(contest, left, turn, seconds, backwards=len(contest.turns[contest.base]) % 2 == 1)
+            contest.finalist = left[0] if left else None
     except OutOfTime:
-        found.finalist = _best(found)
-    return found
+        contest.finalist = _best(contest)
+    return contest
 
 
 def _round(
-    found: Contest, left: Sequence[str], turn: Callable[[str, float], float], seconds: float, backwards: bool = False
+    contest: Contest, left: Sequence[str], turn: Callable[[str, float], float], seconds: float, backwards: bool = False
 ) -> list[str]:
     """Those of `left` that were faster than the base in this round, the fastest first."""
-    order = [found.base, *left]
+    order = [contest.base, *left]
     now: dict[str, float] = {}
     for name in reversed(order) if backwards else order:
         try:
             now[name] = turn(name, seconds)
         except TurnFailed as error:
-            if name == found.base:
+            if name == contest.base:
                 raise
-            found.failures[name] = str(error)
+            contest.failures[name] = str(error)
             continue
-        found.turns[name].append(now[name])
-    faster = [name for name in left if name in now and now[name] > now[found.base]]
-    return sorted(faster, key=lambda name: -found.rate(name))
+        contest.turns[name].append(now[name])
+    faster = [name for name in left if name in now and now[name] > now[contest.base]]
+    return sorted(faster, key=lambda name: -contest.rate(name))
 
 
-def _best(found: Contest) -> str | None:
+def _best(contest: Contest) -> str | None:
     """Of those that have had a turn and were faster than the base."""
-    if not found.turns[found.base]:
+    if not contest.turns[contest.base]:
         return None
-    tried = [name for name, turns in found.turns.items() if turns and name != found.base]
-    faster = [name for name in tried if found.rate(name) > found.rate(found.base)]
-    return max(faster, key=found.rate, default=None)
+    tried = [name for name, turns in contest.turns.items() if turns and name != contest.base]
+    faster = [name for name in tried if contest.rate(name) > contest.rate(contest.base)]
+    return max(faster, key=contest.rate, default=None)

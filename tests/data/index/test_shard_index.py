@@ -292,7 +292,7 @@ def test_damage_is_told_with_the_file_and_the_remedy(what: str, words: str, copy
     assert is_packed(copy)
     with pytest.raises(ShardMismatch) as caught:
         open_shards(copy)
-    for word in (words, str(copy), "data.root", "pack again", f"out={copy.parent}", "imagenet-opt pack"):
+    for word in (words, str(copy), "data.root", "pack command again", f"out={copy.parent}", "imagenet-opt pack"):
         assert word in str(caught.value)
     has_index = "shard-00001.tar" in words
     assert ("--verify lists" in str(caught.value)) == has_index, "without an index there is nothing to verify against"

@@ -3,8 +3,14 @@ import math
 import numpy as np
 import pytest
 
-from imagenet_opt.measure.stats.block_ratios import block_ratios, measured_ratios, student_quantile
-from imagenet_opt.measure.stats.intervals import verdict
+from imagenet_opt.measure.stats.block_ratios import (
+    Ratio,
+    block_ratios,
+    measured_ratios,
+    pair_ratio,
+    student_quantile,
+    verdict,
+)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +64,31 @@ def test_of_many_things_that_do_not_differ_hardly_any_family_names_one() -> None
         rounds = random.normal(0, 0.2, 4)
         values = {name: np.exp(random.normal(0, 0.03, 4) + rounds).tolist() for name in names}
         found = block_ratios(values, [(name, "0") for name in names[1:]])
-        errors += any(verdict(ratio) != "no difference" for ratio in found)
+        errors += any(verdict(ratio) in ("faster", "slower") for ratio in found)
     assert errors / 400 < 0.08
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "says"),
+    [
+        (1.1, 1.3, "faster"),
+        (1.01, 1.02, "faster"),
+        (0.7, 0.9, "slower"),
+        (0.98, 1.02, "no difference"),
+        (1.0, 1.03, "no difference"),
+        (0.99, 1.2, "undecided"),
+        (0.8, 1.01, "undecided"),
+        (0.97, 3.36, "undecided"),
+    ],
+)
+def test_no_difference_needs_an_interval_that_is_narrow(low: float, high: float, says: str) -> None:
+    assert verdict(Ratio(math.sqrt(low * high), low, high, 0.95)) == says
+
+
+def test_a_pair_is_compared_over_the_rounds_that_both_have() -> None:
+    machine = [1.0, 0.5, 2.0]  # its mood, which both share
+    found = pair_ratio([200 * mood for mood in machine], [*(100 * mood for mood in machine), 7.0])
+    assert found[:3] == pytest.approx((2.0, 2.0, 2.0))
 
 
 def test_a_single_round_says_nothing() -> None:

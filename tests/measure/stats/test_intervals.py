@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from imagenet_opt.measure.stats.intervals import Estimate, coverage, median_interval, ratio_interval, verdict
+from imagenet_opt.measure.stats.intervals import coverage, median_interval
 
 
 @pytest.mark.parametrize(
@@ -56,27 +56,3 @@ def test_it_agrees_with_a_bootstrap_of_many_values() -> None:
 def test_no_values_have_no_median() -> None:
     with pytest.raises(ValueError, match="no values"):
         median_interval([])
-
-
-def test_ratios_are_of_values_of_the_same_round() -> None:
-    machine = [1.0, 0.5, 2.0, 1.0, 0.25, 1.5]  # its mood, which both share
-    found = ratio_interval([200 * mood for mood in machine], [100 * mood for mood in machine])
-    assert found[:3] == (2.0, 2.0, 2.0)
-    assert ratio_interval([1.0, 2.0, 3.0], [1.0, 1.0]).num == 2
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "num", "says"),
-    [
-        (1.1, 1.3, 6, "faster"),
-        (0.7, 0.9, 6, "slower"),
-        (0.99, 1.2, 6, "no difference"),
-        (1.0, 1.2, 6, "no difference"),
-        (1.1, 1.3, 4, "undecided"),
-        (1.1, 1.1, 1, "undecided"),
-    ],
-)
-def test_a_verdict_needs_an_interval_clear_of_one_and_enough_rounds(
-    low: float, high: float, num: int, says: str
-) -> None:
-    assert verdict(Estimate((low + high) / 2, low, high, coverage(num, 0), num)) == says

@@ -16,7 +16,7 @@ def test_memory_that_was_given_back_counts() -> None:
 
 
 def test_what_a_process_ran_before_does_not_count() -> None:
-    """It takes a GiB, and then Python begins anew in the same process."""
+    """It takes a GiB, and then Python begins again in the same process."""
     asks = (
         "import sys, types; sys.modules['torch'] = types.SimpleNamespace(device=object)\n"  # which takes seconds
         "from imagenet_opt.measure.telemetry.peak_memory import peak_gib\n"

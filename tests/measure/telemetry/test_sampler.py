@@ -75,7 +75,7 @@ def test_an_error_is_kept_and_said_once_and_the_means_stay(sampler: Sampler, cap
         assert source.closed.wait(TIMEOUT)
         sampler.stop()
     assert sampler.error is error
-    assert [r.getMessage() for r in caplog.records] == ["gpu sampling ended, training goes on: OSError: GPU is lost"]
+    assert [r.getMessage() for r in caplog.records] == ["gpu sampling ended, training continues: OSError: GPU is lost"]
     assert sampler.means() == {"gpu/load": 10.0}
 
 

@@ -101,7 +101,7 @@ def test_storage_that_fails_is_a_warning_and_the_next_save_tries_again(
     assert (
         f"step 2 could not be written to {tmp_path}/checkpoints: {os.strerror(code)}; it needs 17 MB, free: " in warning
     )
-    assert "Training goes on and tries again at the next save" in warning
+    assert "Training continues and tries again at the next save" in warning
     assert [file.name for file in files.step_files(tmp_path)] == ["step_00000001.ckpt"]
     assert not list(tmp_path.rglob("*.new"))
     assert {step_of(tmp_path / name) for name in (files.BEST, files.LAST)} == {1}

@@ -108,7 +108,7 @@ def test_a_full_disk_keeps_old_rows_and_new_ones_wait(tmp_path: Path, caplog: py
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert len(caplog.records) == 1
-    assert "training goes on" in caplog.text
+    assert "training continues" in caplog.text
     assert [step for step, _ in read_rows(tmp_path / "metrics.csv")] == [9, 19]
     logger.log_metrics({"train/loss": 7}, step=49)
     found = read_rows(tmp_path / "metrics.csv")

@@ -77,7 +77,7 @@ def test_a_killed_process_ends_the_other(victim: int) -> None:
     other = both[1 - victim]
     assert other.wait(timeout=120) == 1
     _, err = other.communicate()
-    assert f"TrainingError: rank {victim} has died" in err and "goes on from the last checkpoint" in err
+    assert f"TrainingError: rank {victim} has died" in err and "resumes from the last checkpoint" in err
 
 
 def test_a_checkpoint_that_is_being_written_is_waited_for() -> None:

@@ -9,13 +9,15 @@ import torch
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.isolated import Hung
-from imagenet_opt.study.result_cache import Kept
-from imagenet_opt.study.steps import isolated_turns
-from imagenet_opt.study.steps.isolated_turns import apart
-from imagenet_opt.study.steps.measure import begin, measure_speeds, run
+from imagenet_opt.study.result_cache import ResultCache
+from imagenet_opt.study.steps import speeds as measuring
+from imagenet_opt.study.steps.compare import compare
+from imagenet_opt.study.steps.losses import Losses
+from imagenet_opt.study.steps.measure import begin, run
+from imagenet_opt.study.steps.speeds import isolated, measure_speeds
 from imagenet_opt.study.steps.table import sheets
 from tests.study.studies import TINY, small_request
-from tests.study.turns import Processes, Words, announced, steps_outcome
+from tests.study.turns import Processes, Words, announced, steps_study
 
 FUSED = "optimizer.fused=true"
 STEPS: list[dict[str, Any]] = [
@@ -27,15 +29,15 @@ STEPS: list[dict[str, Any]] = [
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch, checked: None) -> Processes:
     found = Processes(times={FUSED: 1.5})
-    monkeypatch.setattr(isolated_turns, "call_apart", found)
+    monkeypatch.setattr(measuring, "call_apart", found)
     return found
 
 
 def test_without_its_first_row_a_study_ends_with_what_to_mend(tmp_path: Path, turns: Processes) -> None:
     turns.fails = lambda words, number: True
-    outcome = steps_outcome(tmp_path, STEPS, start=["seed=3"])
+    study = steps_study(tmp_path, STEPS, start=["seed=3"])
     with pytest.raises(ConfigError, match=r"first row, start, .*: out of memory; .* python train.py data=demo .*seed"):
-        measure_speeds(outcome, Kept(tmp_path), announced)
+        measure_speeds(study, ResultCache(tmp_path), announced)
 
 
 def test_gaps_and_failures_are_told_once_and_at_once(
@@ -44,7 +46,7 @@ def test_gaps_and_failures_are_told_once_and_at_once(
     on_gpu = turns.speed
     monkeypatch.setattr(turns, "speed", lambda words: on_gpu(words) | {"step_seconds": 0.1, "kernel_seconds": 0.05})
     turns.fails = lambda words, number: number == 2
-    measure_speeds(steps_outcome(tmp_path, STEPS), Kept(tmp_path), lambda what: print(what, file=sys.stderr))
+    measure_speeds(steps_study(tmp_path, STEPS), ResultCache(tmp_path), lambda what: print(what, file=sys.stderr))
     first, gain, second, failed, *others = capsys.readouterr().err.splitlines()
     assert (first, second) == ("round 1 of 2: start", "round 1 of 2: fused")
     assert "closing the gaps gains 2.00 x at most" in gain
@@ -56,15 +58,15 @@ def test_gaps_and_failures_are_told_once_and_at_once(
 def test_where_the_first_row_fails_later_the_rounds_before_count(tmp_path: Path, turns: Processes) -> None:
     """Each round begins with another row; in the third the last one has its turn before the start."""
     turns.fails = lambda words, number: number == 8
-    outcome = steps_outcome(tmp_path, STEPS, repeats=4)
-    measure_speeds(outcome, Kept(tmp_path), announced)
+    study = steps_study(tmp_path, STEPS, repeats=4)
+    speeds = measure_speeds(study, ResultCache(tmp_path), announced)
     assert len(turns.jobs) == 8 and FUSED not in turns.jobs[-1].overrides
-    assert {name: len(speeds) for name, speeds in outcome.speeds.items()} == {"start": 2, "fused": 2, "freed": 2}
-    sheet, _ = sheets(outcome)
+    assert {name: len(some) for name, some in speeds.turns.items()} == {"start": 2, "fused": 2, "freed": 2}
+    sheet, _ = sheets(study, compare(speeds, Losses()), speeds.ended)
     assert any(note.startswith("Measuring ended in round 3, as start failed") for note in sheet.notes)
     assert sheet.texts()[1][2].startswith("1.50 x")
     turns.fails = lambda words, number: False
-    measure_speeds(steps_outcome(tmp_path, STEPS, repeats=4), Kept(tmp_path), announced)
+    measure_speeds(steps_study(tmp_path, STEPS, repeats=4), ResultCache(tmp_path), announced)
     assert len(turns.jobs) == 8 + 5, "what has failed and what was not tried"
 
 
@@ -76,24 +78,24 @@ def test_a_round_that_was_interrupted_resumes(tmp_path: Path, turns: Processes) 
 
     turns.fails = interrupted
     with pytest.raises(KeyboardInterrupt):
-        measure_speeds(steps_outcome(tmp_path, STEPS), Kept(tmp_path), announced)
-    measure_speeds(steps_outcome(tmp_path, STEPS), Kept(tmp_path), announced)
+        measure_speeds(steps_study(tmp_path, STEPS), ResultCache(tmp_path), announced)
+    measure_speeds(steps_study(tmp_path, STEPS), ResultCache(tmp_path), announced)
     assert len(turns.jobs) == 5 + 2, "none is measured twice but the interrupted one"
 
 
 def test_beside_other_steps_all_is_measured_anew(tmp_path: Path, turns: Processes) -> None:
     for steps, num_turns in ((STEPS[:1], 4), (STEPS, 6), (STEPS, 0)):
         before = len(turns.jobs)
-        measure_speeds(steps_outcome(tmp_path, steps), Kept(tmp_path), announced)
+        measure_speeds(steps_study(tmp_path, steps), ResultCache(tmp_path), announced)
         assert len(turns.jobs) - before == num_turns
 
 
 def test_a_row_that_fails_later_is_told_where_others_stand_on_it(tmp_path: Path, turns: Processes) -> None:
     """In the second round of three rows the second has the first turn."""
     turns.fails = lambda words, number: number == 4
-    outcome = steps_outcome(tmp_path, STEPS, repeats=2)
-    measure_speeds(outcome, Kept(tmp_path), announced)
-    sheet, _ = sheets(outcome)
+    study = steps_study(tmp_path, STEPS, repeats=2)
+    speeds = measure_speeds(study, ResultCache(tmp_path), announced)
+    sheet, _ = sheets(study, compare(speeds, Losses()))
     assert "freed was measured on top of fused, which failed later: its worth includes that." in sheet.notes
     assert sheet.texts()[2][2].startswith("1.50 x")
 
@@ -107,9 +109,9 @@ def test_a_turn_may_take_an_hour_to_compile_and_what_hangs_is_told(
         limits.append(limit_seconds)
         raise Hung("no end")
 
-    monkeypatch.setattr(isolated_turns, "call_apart", hang)
+    monkeypatch.setattr(measuring, "call_apart", hang)
     with pytest.raises(TurnFailed, match=r"no end; it hangs .* leave it out in a study of your own"):
-        apart("speed", None, small_request("ladder", tmp_path), timed_seconds=8)
+        isolated("speed", None, small_request("ladder", tmp_path), timed_seconds=8)
     assert limits == [3680]
 
 
@@ -120,8 +122,7 @@ def test_what_the_start_undoes_and_what_is_nothing_here_is_told_beforehand(
     own = ("trainer.accelerator=cpu", f"data.cache_dir={tmp_path}", "data.num_train=64", "data.num_val=10")
     steps = [STEPS[0], {"name": "mixed", "overrides": ["trainer.precision=mixed"]}]
     request = small_request("ladder", tmp_path, *TINY, *own, "trainer.precision=bf16-mixed", steps=steps)
-    outcome = begin(request, Kept(tmp_path))
-    assert outcome.plan.absent == {"mixed": "mixed is 32-true on this CPU"}
+    assert begin(request, ResultCache(tmp_path)).plan.absent == {"mixed": "mixed is 32-true on this CPU"}
     said = capsys.readouterr().err
     assert said.count("study=ladder replaces what the command line says: trainer.precision=bf16-mixed") == 1
 
@@ -145,11 +146,11 @@ def test_what_comes_is_told_beforehand_and_what_is_kept_afterwards(
     beforehand, _, afterwards = capsys.readouterr().err.partition("measuring: ")
     coming = "left out, as there is no GPU here: pinned\n3 rows, 2 rounds: 6 turns in processes of their own\n"
     assert beforehand.endswith(coming)
-    assert afterwards.endswith(f"\nstopped; 3 turns are kept in {tmp_path}: the same command goes on\n")
+    assert afterwards.endswith(f"\nstopped; 3 turns are kept in {tmp_path}: run the same command again to resume\n")
     turns.fails = lambda words, number: False
     run(request)
     beforehand, _, afterwards = capsys.readouterr().err.partition("measuring: ")
-    assert beforehand.endswith(f"{coming}3 turns are kept from before: going on\n")
+    assert beforehand.endswith(f"{coming}resuming: 3 turns are kept from before\n")
     assert afterwards.startswith("round 1 of 2: fused"), "which had failed; the start is there"
 
 
@@ -161,15 +162,15 @@ def test_what_no_experiment_can_hold_is_told_before_hours_of_measuring(
     word: str, reason: str, tmp_path: Path, own_conf: Path, checked: None
 ) -> None:
     steps = [{"name": "seed", "overrides": ["seed=1"]}, {"name": "a", "overrides": [word]}]
-    request = steps_outcome(tmp_path, steps, apply=True).request
+    request = steps_study(tmp_path, steps, apply=True).request
     with pytest.raises(ConfigError, match=rf"--apply: .*{reason}.*; leave --apply out"):
-        begin(request, Kept(tmp_path))
+        begin(request, ResultCache(tmp_path))
 
 
 def test_where_no_experiment_can_be_written_is_told_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
 ) -> None:
-    request = steps_outcome(tmp_path, STEPS, apply=True).request
+    request = steps_study(tmp_path, STEPS, apply=True).request
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "experiment")
     with pytest.raises(ConfigError, match="experiment cannot be written"):
-        begin(request, Kept(tmp_path))
+        begin(request, ResultCache(tmp_path))

@@ -11,7 +11,7 @@ from imagenet_opt.config.overrides import complete, config_folder
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.study.request import read_study
 from imagenet_opt.study.steps.plan import Plan, Row, StepsFile, check_rows
-from tests.study.turns import steps_outcome
+from tests.study.turns import steps_study
 
 STEPS = [
     {"name": "a", "overrides": ["x=1"]},
@@ -33,8 +33,9 @@ def plan(order: str, *, steps: list[dict[str, Any]] = STEPS, has_gpu: bool = Fal
     return Plan(file, ("data.root=d",), batch_size=64, has_gpu=has_gpu, mixed=mixed)
 
 
-def row(made: Plan, name: str) -> Row:
-    return next(row for row in made.rows if row.name == name)
+def row(made: Plan, name: str, failed: dict[str, int] | None = None) -> Row:
+    """failed: by name, the round in which a row failed."""
+    return next(row for row in made.rows(failed) if row.name == name)
 
 
 def shipped(name: str, *given: str, has_gpu: bool = True) -> Plan:
@@ -53,56 +54,53 @@ def acceleration(config: DictConfig) -> dict[str, Any]:
 
 def test_each_step_of_a_ladder_stands_on_those_before_it() -> None:
     ladder = plan("cumulative")
-    assert [row.name for row in ladder.rows] == ["start", "a", "b", "c"]
+    assert [row.name for row in ladder.rows()] == ["start", "a", "b", "c"]
     assert ladder.absent == {"on a GPU": "there is no GPU here"}
-    assert ladder.overrides_of(row(ladder, "start")) == ("data.root=d", "s=1")
-    assert ladder.overrides_of(row(ladder, "c")) == ("data.root=d", "s=1", "x=1", "z=1", "data.batch_size=96", "w=1")
-    assert ladder.pair(row(ladder, "c")) == ("c", "b")
-    losses = {name: ladder.other_loss(row(ladder, name)) for name in "abc"}
+    assert row(ladder, "start").overrides == ("data.root=d", "s=1")
+    assert row(ladder, "c").overrides == ("data.root=d", "s=1", "x=1", "z=1", "data.batch_size=96", "w=1")
+    assert row(ladder, "c").pair == ("c", "b")
+    losses = {name: row(ladder, name).other_loss for name in "abc"}
     assert losses == {"a": None, "b": "another batch", "c": None}, "c is compared with b, which has that batch too"
 
 
 def test_a_step_that_fails_is_no_ground_for_those_after_it() -> None:
-    ladder = plan("cumulative", has_gpu=True)
-    ladder.drop(row(ladder, "b"), first_round=True)
-    assert ladder.overrides_of(row(ladder, "c")) == ("data.root=d", "s=1", "x=1", "y=1", "w=1")
-    assert ladder.pair(row(ladder, "c")) == ("c", "on a GPU")
-    assert ladder.other_loss(row(ladder, "c")) is None
-    assert ladder.notes() == []
+    c = row(plan("cumulative", has_gpu=True), "c", {"b": 0})
+    assert c.overrides == ("data.root=d", "s=1", "x=1", "y=1", "w=1")
+    assert c.pair == ("c", "on a GPU")
+    assert c.other_loss is None
+    assert c.also == ()
 
 
 def test_what_has_been_measured_stays_what_it_was_when_a_step_fails_later() -> None:
     ladder = plan("cumulative")
-    before = ladder.overrides_of(row(ladder, "c"))
-    ladder.drop(row(ladder, "b"), first_round=False)
-    assert ladder.overrides_of(row(ladder, "c")) == before
-    assert ladder.pair(row(ladder, "c")) == ("c", "a")
-    assert ladder.other_loss(row(ladder, "c")) == "another batch", "it has b, and what it is compared with has not"
-    assert ladder.notes() == ["c was measured on top of b, which failed later: its worth includes that."]
+    c = row(ladder, "c", {"b": 1})
+    assert c.overrides == row(ladder, "c").overrides
+    assert c.pair == ("c", "a")
+    assert c.other_loss == "another batch", "it has b, and what it is compared with has not"
+    assert c.also == ("b",)
 
 
 def test_steps_that_replace_one_are_compared_with_the_same_and_no_ground_for_others() -> None:
     ladder = plan("cumulative", steps=REPLACING)
     for name, word in {"b": "z=1", "b2": "z=2", "b3": "z=3"}.items():
-        assert ladder.overrides_of(row(ladder, name)) == ("data.root=d", "s=1", "x=1", word)
-        assert ladder.pair(row(ladder, name)) == (name, "a")
-    assert ladder.overrides_of(row(ladder, "c")) == ("data.root=d", "s=1", "x=1", "z=1", "w=1")
-    assert ladder.pair(row(ladder, "c")) == ("c", "b")
+        assert row(ladder, name).overrides == ("data.root=d", "s=1", "x=1", word)
+        assert row(ladder, name).pair == (name, "a")
+    assert row(ladder, "c").overrides == ("data.root=d", "s=1", "x=1", "z=1", "w=1")
+    assert row(ladder, "c").pair == ("c", "b")
     assert ladder.alternatives() == [["a"], ["b", "b2", "b3"], ["c"]]
 
 
 def test_where_the_replaced_step_fails_the_others_stand_as_they_did() -> None:
-    ladder = plan("cumulative", steps=REPLACING)
-    ladder.drop(row(ladder, "b"), first_round=True)
-    assert ladder.overrides_of(row(ladder, "b2")) == ("data.root=d", "s=1", "x=1", "z=2")
-    assert ladder.overrides_of(row(ladder, "c")) == ("data.root=d", "s=1", "x=1", "w=1")
-    assert ladder.pair(row(ladder, "c")) == ("c", "a")
+    ladder, failed = plan("cumulative", steps=REPLACING), {"b": 0}
+    assert row(ladder, "b2", failed).overrides == ("data.root=d", "s=1", "x=1", "z=2")
+    assert row(ladder, "c", failed).overrides == ("data.root=d", "s=1", "x=1", "w=1")
+    assert row(ladder, "c", failed).pair == ("c", "a")
 
 
 def test_alone_steps_that_replace_each_other_are_compared_with_the_start() -> None:
     alone = plan("alone", steps=REPLACING)
-    assert alone.overrides_of(row(alone, "b2")) == ("data.root=d", "s=1", "z=2")
-    assert alone.pair(row(alone, "b2")) == ("b2", "start")
+    assert row(alone, "b2").overrides == ("data.root=d", "s=1", "z=2")
+    assert row(alone, "b2").pair == ("b2", "start")
     assert alone.alternatives() == [["a"], ["b", "b2", "b3"], ["c"]]
 
 
@@ -126,10 +124,8 @@ def test_what_a_step_replaces_is_one_before_it(order: str, steps: list[dict[str,
 @pytest.mark.parametrize("order", ["alone", "leave_one_out"])
 def test_where_steps_do_not_build_on_each_other_a_failure_changes_no_other_row(order: str) -> None:
     made = plan(order)
-    before = [made.overrides_of(one) for one in made.rows]
-    made.drop(row(made, "b"), first_round=True)
-    assert [made.overrides_of(one) for one in made.rows] == before
-    assert made.notes() == []
+    assert made.rows({"b": 0}) == made.rows()
+    assert not any(one.also for one in made.rows({"b": 1}))
 
 
 @pytest.mark.parametrize("word", ["allow_targets=[os]", "+hydra.run.dir=/tmp", "hydra/launcher=slurm"])
@@ -140,16 +136,16 @@ def test_a_strangers_file_says_nothing_that_only_the_user_may(word: str) -> None
 
 def test_alone_every_step_stands_on_the_start() -> None:
     alone = plan("alone")
-    assert alone.overrides_of(row(alone, "c")) == ("data.root=d", "s=1", "w=1")
-    assert alone.pair(row(alone, "c")) == ("c", "start")
-    assert alone.other_loss(row(alone, "c")) is None
+    assert row(alone, "c").overrides == ("data.root=d", "s=1", "w=1")
+    assert row(alone, "c").pair == ("c", "start")
+    assert row(alone, "c").other_loss is None
 
 
 def test_left_out_a_step_is_worth_what_all_have_over_the_rest() -> None:
     rest = plan("leave_one_out")
-    assert rest.overrides_of(rest.rows[0]) == ("data.root=d", "s=1", "x=1", "z=1", "data.batch_size=96", "w=1")
-    assert rest.overrides_of(row(rest, "a")) == ("data.root=d", "s=1", "z=1", "data.batch_size=96", "w=1")
-    assert rest.pair(row(rest, "a")) == ("all of them", "a")
+    assert rest.rows()[0].overrides == ("data.root=d", "s=1", "x=1", "z=1", "data.batch_size=96", "w=1")
+    assert row(rest, "a").overrides == ("data.root=d", "s=1", "z=1", "data.batch_size=96", "w=1")
+    assert row(rest, "a").pair == ("all of them", "a")
 
 
 def test_names_must_tell_the_steps_apart() -> None:
@@ -161,7 +157,7 @@ def test_names_must_tell_the_steps_apart() -> None:
 def test_a_batch_becomes_a_multiple_of_eight_unless_it_is_small(size: int, factor: float, batch: int) -> None:
     file = StepsFile.model_validate({"order": "alone", "steps": [{"name": "a", "batch_factor": factor}]})
     made = Plan(file, (), batch_size=size, has_gpu=False, mixed="32-true")
-    assert made.overrides_of(row(made, "a")) == (f"data.batch_size={batch}",)
+    assert row(made, "a").overrides == (f"data.batch_size={batch}",)
 
 
 def test_mixed_precision_that_is_none_here_is_left_out() -> None:
@@ -169,7 +165,7 @@ def test_mixed_precision_that_is_none_here_is_left_out() -> None:
     assert plan("cumulative", steps=steps).absent == {}
     made = plan("cumulative", steps=steps, mixed="32-true")
     assert made.absent == {"mixed": "mixed is 32-true on this CPU"}
-    assert made.pair(row(made, "a")) == ("a", "start")
+    assert row(made, "a").pair == ("a", "start")
 
 
 def test_what_the_start_undoes_of_the_command_line_is_known() -> None:
@@ -190,15 +186,9 @@ def test_what_the_start_undoes_of_the_command_line_is_known() -> None:
 def test_each_way_to_compile_says_all_that_it_is_by_itself(name: str, more: dict[str, Any]) -> None:
     """Whether what it replaces worked or not, was worth keeping or not."""
     ladder = shipped("ladder", "data.root=/data")
-    step = row(ladder, name).step
-    assert step is not None
-    if name != "compile":
-        ladder.drop(row(ladder, "compile"), first_round=True)
+    made = row(ladder, name, {} if name == "compile" else {"compile": 0})
     ways = {"compile": True, "compile_mode": "default", "fullgraph": False, "cuda_graph": False} | more
-    for words in (
-        ladder.overrides_of(row(ladder, name)),
-        ("data.root=/data", *ladder.file.lasting, *ladder.words(step)),
-    ):
+    for words in (made.overrides, ("data.root=/data", *ladder.file.lasting, *made.own)):
         assert ways.items() <= acceleration(composed(*words)).items()
 
 
@@ -217,26 +207,26 @@ def test_the_ladder_climbs_in_the_order_in_which_it_is_read() -> None:
             "compile and a CUDA graph",
         ],
     ]
-    assert row(ladder, "region decode").step == shipped("ladder", has_gpu=False).rows[-2].step, "not for GPUs alone"
+    assert row(ladder, "region decode").step == shipped("ladder", has_gpu=False).rows()[-2].step, "not for GPUs alone"
 
 
 @pytest.mark.parametrize("name", ["ladder", "leave_one_out", "checklist"])
 def test_regions_are_decoded_by_a_step_of_its_own(name: str) -> None:
     made = shipped(name, "data.root=/data")
-    step, first = row(made, "region decode"), made.rows[0]
-    parts = [composed(*made.overrides_of(one)).data.region_decode for one in (made.base_of(step), step)]
+    step, first = row(made, "region decode"), made.rows()[0]
+    parts = [composed(*one.overrides).data.region_decode for one in (row(made, str(step.base)), step)]
     assert parts == ([True, False] if name == "leave_one_out" else [False, True])
-    assert made.other_loss(step) is None, "its pixels are the same"
-    assert composed(*made.overrides_of(first)).data.region_decode == (name == "leave_one_out")
+    assert step.other_loss is None, "its pixels are the same"
+    assert composed(*first.overrides).data.region_decode == (name == "leave_one_out")
 
 
 def test_all_that_can_be_on_at_once_is_and_each_is_left_out_once() -> None:
     made = shipped("leave_one_out", "data.root=/data")
-    whole = composed(*made.overrides_of(made.rows[0]))
+    whole = composed(*made.rows()[0].overrides)
     switches = {name for name, value in acceleration(whole).items() if value is True}
     assert switches == {"channels_last", "tf32", "cudnn_benchmark", "compile", "cuda_graph"}
     assert whole.callbacks.mixing.mode == "on"
-    without = composed(*made.overrides_of(row(made, "CUDA graph")))
+    without = composed(*row(made, "CUDA graph").overrides)
     assert acceleration(without) == acceleration(whole) | {"cuda_graph": False}
 
 
@@ -255,9 +245,9 @@ def test_a_value_that_cannot_be_is_told_with_the_name_of_its_row(
     word: str, message: str, tmp_path: Path, checked: None
 ) -> None:
     steps = [{"name": "good", "overrides": ["optimizer.fused=false"]}, {"name": "bad", "overrides": [word]}]
-    plan = steps_outcome(tmp_path, steps).plan
+    rows = steps_study(tmp_path, steps).rows
     with pytest.raises(ConfigError, match=f"^bad: .*{message}"):
-        check_rows(plan)
+        check_rows(rows)
 
 
 @pytest.mark.slow
@@ -267,10 +257,11 @@ def test_the_studies_that_come_along_pass(name: str, has_gpu: bool, checked: Non
     _, found = read_study(name, config_folder() / "study")
     file = StepsFile.model_validate(found.model_extra)
     plan = Plan(file, ("data=demo", "+experiment=aggressive"), batch_size=64, has_gpu=has_gpu, mixed="bf16-mixed")
-    assert len(plan.rows) > 5
-    check_rows(plan)
+    rows = plan.rows()
+    assert len(rows) > 5
+    check_rows(rows)
 
 
 def test_a_step_must_change_something(tmp_path: Path, checked: None) -> None:
     with pytest.raises(ConfigError, match="idle: the step changes nothing; give it overrides or batch_factor"):
-        check_rows(steps_outcome(tmp_path, [{"name": "idle"}]).plan)
+        check_rows(steps_study(tmp_path, [{"name": "idle"}]).rows)

@@ -1,36 +1,55 @@
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from imagenet_opt.display.table import Sheet
 from imagenet_opt.study.steps.apply import why_not
-from imagenet_opt.study.steps.outcome import Outcome
-from imagenet_opt.study.steps.parity import Parity
-from imagenet_opt.study.steps.plan import Plan, StepsFile
-from imagenet_opt.study.steps.table import gaps, sheets
+from imagenet_opt.study.steps.compare import RowResult, compare
+from imagenet_opt.study.steps.losses import Losses, Parity
+from imagenet_opt.study.steps.plan import Plan, StepsFile, Study
+from imagenet_opt.study.steps.speeds import Speed, Speeds, gaps
+from imagenet_opt.study.steps.table import sheets
 from tests.study.studies import small_request, speed
 
 
+@dataclass
+class Measured:
+    study: Study
+    speeds: Speeds
+    losses: Losses
+
+    @property
+    def turns(self) -> dict[str, list[Speed]]:
+        return self.speeds.turns
+
+    def results(self) -> dict[str, RowResult]:
+        return {result.row.name: result for result in compare(self.speeds, self.losses)}
+
+    def sheets(self) -> list[Sheet]:
+        return sheets(self.study, list(self.results().values()))
+
+
 @pytest.fixture
-def outcome() -> Outcome:
+def measured() -> Measured:
     steps = [{"name": name, "overrides": [f"model.drop_rate={name}"]} for name in ("fast", "lossy", "slow", "broken")]
     steps += [{"name": "graph", "overrides": ["a=b"], "needs": "gpu"}]
     file = StepsFile.model_validate({"order": "alone", "steps": steps})
     request = replace(small_request("ladder", Path()), repeats=4, parity_steps=10, price_per_hour=2.0)
-    found = Outcome(Plan(file, (), batch_size=64, has_gpu=False, mixed="32-true"), request, cold=True)
+    plan = Plan(file, (), batch_size=64, has_gpu=False, mixed="32-true")
+    speeds = Speeds(plan.rows(), failures={"broken": "out of memory"})
     rounds = [1.0, 0.7, 1.05, 0.9]  # the machine's moods
     wobble = [1.0, 1.01, 0.99, 1.0]
     for name, times in {"start": 1.0, "fast": 1.5, "lossy": 1.4, "slow": 0.6}.items():
         mixed = zip(rounds, wobble if name == "fast" else wobble[::-1], strict=True)
-        found.speeds[name] = [speed(1000 * times * mood * noise, 100 * mood) for mood, noise in mixed]
-    found.failures["broken"] = "out of memory"
-    found.losses = {"start": {0: [6.9, 6.5], 1: [6.9, 6.4]}, "fast": {0: [6.9, 6.6]}}
-    found.parities = {"fast": Parity(0.1, 0.2), "lossy": Parity(0.3, 0.2), "slow": Parity(0.1, 0.2)}
-    return found
+        speeds.turns[name] = [speed(1000 * times * mood * noise, 100 * mood) for mood, noise in mixed]
+    losses = Losses({"start": {0: [6.9, 6.5], 1: [6.9, 6.4]}, "fast": {0: [6.9, 6.6]}})
+    losses.parities = {"fast": Parity(0.1, 0.2), "lossy": Parity(0.3, 0.2), "slow": Parity(0.1, 0.2)}
+    return Measured(Study(plan, request, speeds.rows, cold=True), speeds, losses)
 
 
-def test_the_table_says_what_a_step_is_worth_and_what_holds_it_up(outcome: Outcome) -> None:
-    sheet, _ = sheets(outcome)
+def test_the_table_says_what_a_step_is_worth_and_what_holds_it_up(measured: Measured) -> None:
+    sheet, _ = measured.sheets()
     rows = {row[0]: row for row in sheet.texts()}
     assert rows["start"][1:6] == ["950", "-", "95", "-", "10%"]
     assert rows["fast"][2].startswith("1.50 x (1.4") and rows["fast"][2].endswith("faster")
@@ -44,38 +63,40 @@ def test_the_table_says_what_a_step_is_worth_and_what_holds_it_up(outcome: Outco
     assert any("Images/s are medians of the rounds, ratios those of geometric means" in note for note in sheet.notes)
 
 
-def held_up(outcome: Outcome) -> list[str]:
-    return [note for note in sheets(outcome)[0].notes if note.startswith("With fast the network alone does 1,42")]
+def held_up(measured: Measured) -> list[str]:
+    return [note for note in measured.sheets()[0].notes if note.startswith("With fast the network alone does 1,42")]
 
 
-def test_what_holds_the_network_up_is_a_bottleneck_only_where_the_device_waits(outcome: Outcome) -> None:
-    (note,) = held_up(outcome)
+def test_what_holds_the_network_up_is_a_bottleneck_only_where_the_device_waits(measured: Measured) -> None:
+    (note,) = held_up(measured)
     assert "on a CPU the loader computes on the network's cores" in note and "worth nothing" not in note
-    on_gpu = [one | {"kernel_seconds": 0.01, "step_seconds": 0.02} for one in outcome.speeds["fast"]]
-    outcome.speeds["fast"] = on_gpu
-    (note,) = held_up(outcome)
+    on_gpu = [one | {"kernel_seconds": 0.01, "step_seconds": 0.02} for one in measured.turns["fast"]]
+    measured.turns["fast"] = on_gpu
+    (note,) = held_up(measured)
     assert "behind that bottleneck a faster network is worth nothing" in note and "doctor" in note
-    outcome.speeds["fast"] = [one | {"busy": 0.93} for one in on_gpu]
-    assert not held_up(outcome)
+    measured.turns["fast"] = [one | {"busy": 0.93} for one in on_gpu]
+    assert not held_up(measured)
 
 
-def test_launches_that_leave_no_gap_are_told_beforehand(outcome: Outcome) -> None:
-    assert gaps(outcome) is None  # no GPU
-    outcome.speeds["start"] = [speed(1000, 100, step_seconds=0.1, kernel_seconds=0.099)] * 4
-    assert any("a CUDA graph cannot matter" in note for note in sheets(outcome)[0].notes)
-    outcome.speeds["start"] = [speed(1000, 100, step_seconds=0.1, kernel_seconds=0.0)]
-    assert str(gaps(outcome)).startswith("start: kernel times could not be seen: CUPTI needs permission: start the")
+def test_launches_that_leave_no_gap_are_told_beforehand(measured: Measured) -> None:
+    assert gaps("start", measured.turns["start"]) is None  # no GPU
+    measured.turns["start"] = [speed(1000, 100, step_seconds=0.1, kernel_seconds=0.099)] * 4
+    assert any("a CUDA graph cannot matter" in note for note in measured.sheets()[0].notes)
+    measured.turns["start"] = [speed(1000, 100, step_seconds=0.1, kernel_seconds=0.0)]
+    assert str(gaps("start", measured.turns["start"])).startswith(
+        "start: kernel times could not be seen: CUPTI needs permission: start the"
+    )
 
 
-def test_a_queue_that_was_not_used_up_is_told(outcome: Outcome) -> None:
-    assert not any("--seconds" in note for note in sheets(outcome)[0].notes)
-    outcome.speeds["fast"][2]["steady"], outcome.speeds["slow"][2]["steady"] = 1.0, 0.0
-    note = next(note for note in sheets(outcome)[0].notes if "Raise --seconds" in note)
+def test_a_queue_that_was_not_used_up_is_told(measured: Measured) -> None:
+    assert not any("--seconds" in note for note in measured.sheets()[0].notes)
+    measured.turns["fast"][2]["steady"], measured.turns["slow"][2]["steady"] = 1.0, 0.0
+    note = next(note for note in measured.sheets()[0].notes if "Raise --seconds" in note)
     assert note.startswith("Raise --seconds: in slow the queue was not used up")
 
 
-def test_other_programs_get_everything_as_numbers(outcome: Outcome) -> None:
-    sheet, _ = sheets(outcome)
+def test_other_programs_get_everything_as_numbers(measured: Measured) -> None:
+    sheet, _ = measured.sheets()
     rows = {row["name"]: row for row in sheet.data["rows"]}
     assert list(rows) == ["start", "fast", "lossy", "slow", "broken", "graph"] and sheet.data["cold"] is True
     fast = rows["fast"]
@@ -94,19 +115,19 @@ def test_other_programs_get_everything_as_numbers(outcome: Outcome) -> None:
     }
 
 
-def test_what_each_row_sets_is_a_table(outcome: Outcome) -> None:
-    rows = sheets(outcome)[1].texts()
+def test_what_each_row_sets_is_a_table(measured: Measured) -> None:
+    rows = measured.sheets()[1].texts()
     assert rows[:2] == [["start", "none", "-"], ["fast", "model.drop_rate=fast", "start"]]
     assert rows[-1] == ["graph", "a=b", "-"]
 
 
-def test_only_what_is_faster_somewhere_slower_nowhere_and_learns_the_same_is_kept(outcome: Outcome) -> None:
-    reasons = {row.name: why_not(outcome, row) for row in outcome.plan.rows if row.step is not None}
+def test_only_what_is_faster_somewhere_slower_nowhere_and_learns_the_same_is_kept(measured: Measured) -> None:
+    reasons = {name: why_not(result) for name, result in measured.results().items()}
     assert reasons["fast"] is None
     assert "another loss" in str(reasons["lossy"])
-    outcome.parities["fast"] = "failed: the loss is NaN"
-    assert why_not(outcome, outcome.plan.rows[1]) == "its loss was not compared (failed: the loss is NaN)"
-    del outcome.parities["fast"]
-    assert why_not(outcome, outcome.plan.rows[1]) == "its loss was not compared (--parity 0)"
+    measured.losses.parities["fast"] = "failed: the loss is NaN"
+    assert why_not(measured.results()["fast"]) == "its loss was not compared (failed: the loss is NaN)"
+    del measured.losses.parities["fast"]
+    assert why_not(measured.results()["fast"]) == "its loss was not compared (--parity 0)"
     assert "slower" in str(reasons["slow"])
     assert reasons["broken"] == "failed"

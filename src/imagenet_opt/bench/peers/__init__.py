@@ -89,7 +89,7 @@ PEERS = {
         "ffcv:loader",
         "ffcv",
         "ffcv",
-        "JPEGs encoded anew at quality 90 in a .beton, OS cache",
+        "JPEGs re-encoded at quality 90 in a .beton, OS cache",
         ("ffcv.loader", "ffcv.transforms"),
         install="apt install libopencv-dev libturbojpeg0-dev pkg-config g++, then pip install ffcv",
         packs=True,

@@ -13,8 +13,32 @@ from imagenet_opt.bench.peers.crops import ImagesOnly
 def loader(job: Job) -> Iterable[Tensor]:
     from timm.data.dataset import ImageDataset
     from timm.data.loader import create_loader, fast_collate
-    from timm.data.readers.reader import Reader
     from timm.data.transforms_factory import create_transform
+
+    how: dict[str, Any] = {
+        "is_training": True,
+        "scale": job.loading.crop_scale,
+        "color_jitter": None,
+        "interpolation": "bilinear",
+    }
+    files = ImageDataset("", reader=_reader(job))
+    size = job.loading.image_size
+    batches = create_loader(
+        files,
+        (3, size, size),
+        job.loading.batch_size,
+        num_workers=job.num_workers,
+        use_prefetcher=False,
+        persistent_workers=job.num_workers > 0,
+        collate_fn=fast_collate,
+        **how,
+    )
+    files.transform = create_transform((3, size, size), normalize=False, **how)  # uint8, as under its prefetcher
+    return ImagesOnly(batches)
+
+
+def _reader(job: Job) -> Any:
+    from timm.data.readers.reader import Reader
 
     class Files(Reader):
         """As its ReaderImageFolder gives them: an open file and a label."""
@@ -34,22 +58,4 @@ def loader(job: Job) -> Iterable[Tensor]:
         def _filename(self, index: int, basename: bool = False, absolute: bool = False) -> str:
             return self.samples[index][0]
 
-    how: dict[str, Any] = {
-        "is_training": True,
-        "scale": job.loading.crop_scale,
-        "color_jitter": None,
-        "interpolation": "bilinear",
-    }
-    files = ImageDataset("", reader=Files())
-    size = job.loading.image_size
-    batches = create_loader(
-        files,
-        (3, size, size),
-        job.loading.batch_size,
-        num_workers=job.num_workers,
-        use_prefetcher=False,
-        collate_fn=fast_collate,
-        **how,
-    )
-    files.transform = create_transform((3, size, size), normalize=False, **how)  # uint8, as under its prefetcher
-    return ImagesOnly(batches)
+    return Files()

@@ -184,7 +184,7 @@ def wrong_shards(folder: Path, num_bytes: Mapping[int, int]) -> dict[int, str]:
 def mismatch(folder: Path, what: str, more: str = "") -> ShardMismatch:
     return ShardMismatch(
         f"{what} (data.root, which is the out={folder.parent} of imagenet-opt pack). "
-        f"To mend it, pack again with the same words: what is whole is kept{more}"
+        f"Run the same pack command again to repair it: intact shards are kept{more}"
     )
 
 
@@ -258,7 +258,7 @@ class ShardStore:
         if len(encoded) < size:
             raise BadSample(
                 f"{path} ends at byte {offset + len(encoded)}, in the middle of {size} bytes at {offset} (data.root); "
-                f"imagenet-opt pack out={self.index.folder.parent} --verify lists all damage, packing again mends it"
+                f"imagenet-opt pack out={self.index.folder.parent} --verify lists all damage, packing again fixes it"
             )
         return encoded
 

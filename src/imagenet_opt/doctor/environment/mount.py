@@ -89,7 +89,7 @@ def check_options(mount: Mount | None) -> Finding:
 
 
 def _nfs_faults(options: tuple[str, ...]) -> list[tuple[str, str]]:
-    """What is wrong, and the option that mends it. atime says nothing: an NFS server keeps the times, nfs(5)."""
+    """What is wrong, and the option that fixes it. atime says nothing: an NFS server keeps the times, nfs(5)."""
     values = dict(option.split("=", 1) for option in options if "=" in option)
     rsize = int(values.get("rsize", _FULL_RSIZE))
     faults = [(f"rsize={rsize}, requests of less than 1 MiB", f"rsize={_FULL_RSIZE}")] if rsize < _FULL_RSIZE else []

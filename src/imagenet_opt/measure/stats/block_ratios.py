@@ -8,6 +8,10 @@ import numpy as np
 
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
 
+MARGIN = 1.03
+"""Ratios from 1 / MARGIN to MARGIN make no difference that a user would notice."""
+UNDECIDED = "undecided"
+
 
 class Ratio(NamedTuple):
     """ratio: of geometric means. coverage: probability that all ratios of the family lie within low and high; 0 where
@@ -17,6 +21,22 @@ class Ratio(NamedTuple):
     low: float
     high: float
     coverage: float
+
+
+def verdict(ratio: Ratio) -> str:
+    """faster, slower: the whole interval lies on one side of 1. no difference: the interval contains 1 and lies within
+    MARGIN. UNDECIDED: everything else; more rounds narrow the interval."""
+    if ratio.low > 1:
+        return "faster"
+    if ratio.high < 1:
+        return "slower"
+    return "no difference" if ratio.low >= 1 / MARGIN and ratio.high <= MARGIN else UNDECIDED
+
+
+def pair_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """The block_ratios of ours / theirs over the rounds that both have, one value a round."""
+    num = min(len(ours), len(theirs))
+    return block_ratios({"ours": ours[:num], "theirs": theirs[:num]}, [("ours", "theirs")])[0]
 
 
 def block_ratios(
@@ -59,8 +79,8 @@ def measured_ratios(
     known = [(ours, theirs) for ours, theirs in pairs if ours in whole and theirs in whole]
     if not known:
         return {}
-    found = block_ratios(whole, known, num_comparisons=num_comparisons)
-    return {ours: ratio for (ours, _), ratio in zip(known, found, strict=True)}
+    ratios = block_ratios(whole, known, num_comparisons=num_comparisons)
+    return {ours: ratio for (ours, _), ratio in zip(known, ratios, strict=True)}
 
 
 def student_quantile(probability: float, freedom: int) -> float:

@@ -41,11 +41,6 @@ def coverage(num: int, left_out: int) -> float:
     return 1 - 2 * sum(comb(num, i) for i in range(left_out + 1)) / (1 << num)
 
 
-def ratio_interval(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """Interval of ours/theirs from the ratios of each round, in which both saw the machine in the same mood."""
-    return median_interval([mine / other for mine, other in zip(ours, theirs, strict=False)])
-
-
 class Interval(Protocol):
     """From low to high, right with probability `coverage`."""
 
@@ -55,21 +50,3 @@ class Interval(Protocol):
     def high(self) -> float: ...
     @property
     def coverage(self) -> float: ...
-
-
-def verdict(ratio: Interval) -> str:
-    """What a ratio's interval allows to say: faster, slower, no difference; undecided after too few rounds."""
-    if ratio.coverage < LEAST_COVERAGE:
-        return "undecided"
-    if ratio.low <= 1 <= ratio.high:
-        return "no difference"
-    return "faster" if ratio.low > 1 else "slower"
-
-
-TURNS = 3
-"""Of each of two: by chance alone three turns all beat three others once in twenty times, 1 / C(6, 3)."""
-
-
-def surely_faster(ours: Sequence[float], theirs: Sequence[float], *, num_turns: int = TURNS) -> bool:
-    """Whether each of so many turns or more beats each of theirs."""
-    return min(len(ours), len(theirs)) >= num_turns and min(ours) > max(theirs)

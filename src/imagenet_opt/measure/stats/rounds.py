@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class TurnFailed(Exception):
-    """A turn that gave no result, and why; those of the others go on."""
+    """A turn that gave no result, and why; those of the others continue."""
 
 
 @dataclass

@@ -39,7 +39,7 @@ class Sampler:
         self._running: tuple[threading.Thread, threading.Event] | None = None
 
     def start(self, readings: Readings) -> None:
-        """Forget what was sampled before and begin anew."""
+        """Forget what was sampled before and begin again."""
         self.stop()
         self.error, self._totals, self._drained = None, {}, {}
         stopped = threading.Event()
@@ -78,7 +78,7 @@ class Sampler:
             readings.close()
         except Exception as error:
             self.error = error
-            _log.warning("%s sampling ended, training goes on: %s: %s", self._name, type(error).__name__, error)
+            _log.warning("%s sampling ended, training continues: %s: %s", self._name, type(error).__name__, error)
 
     def _count(self, reading: Reading) -> None:
         totals = dict(self._totals)

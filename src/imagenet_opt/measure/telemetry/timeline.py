@@ -61,10 +61,10 @@ class Timeline:
 
 
 class ChunkWriter:
-    """Writes tables into files that hold ten minutes each; the last is written anew with every `flush`.
+    """Writes tables into files that hold ten minutes each; the last is rewritten with every `flush`.
 
     Files are named by the unix milliseconds of their beginning and appear whole or not at all, so readers need not
-    wait for the end and a run that goes on adds further ones. Raises OSError where the folder cannot be written.
+    wait for the end and a resumed run adds further ones. Raises OSError where the folder cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -126,7 +126,7 @@ def find(resume_from: str | None, run_folder: Path) -> Path | None:
         return path
     if found:
         raise CheckpointError(
-            f"no checkpoint in {run_folder} can be used, of {len(found)}: restore one, or start anew with another "
+            f"no checkpoint in {run_folder} can be used, of {len(found)}: restore one, or start a new run with another "
             "hydra.run.dir, or here with resume_from=null"
         )
     return None
@@ -155,5 +155,5 @@ def check_network(checkpoint: dict[str, Any], net: nn.Module, path: Path) -> Non
     about = checkpoint.get("network_config", {})
     raise CheckpointMismatch(
         f"{path} is of another network ({about.get('name')}, {about.get('num_classes')} classes): {found}. "
-        "Use the model.* keys and data it was trained with, or start anew with resume_from=null and another run folder"
+        "Use its model.* keys and data, or start a new run with resume_from=null and another run folder"
     )

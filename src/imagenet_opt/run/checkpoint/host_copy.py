@@ -1,4 +1,4 @@
-"""What a checkpoint holds at one moment, cut loose from the run that goes on changing it."""
+"""What a checkpoint holds at one moment, as a copy that further training does not change."""
 
 from collections.abc import Mapping
 from copy import deepcopy

@@ -78,7 +78,7 @@ class CheckpointWriter:
             error = f"{_reason(problem)}; {self._room(snapshot)}"
             log.warning(
                 f"the checkpoint of step {step} could not be written to {self.run_folder / files.FOLDER}: {error}. "
-                "Training goes on and tries again at the next save"
+                "Training continues and tries again at the next save"
             )
         self._written.append(Written(step, is_best, time.perf_counter() - began, size / 1e6, error))
 

@@ -86,7 +86,7 @@ class MetricsCsv(Logger):
             self._write(None)
 
     def _write(self, row: dict[str, str] | None) -> None:
-        """Append `row`, or write all rows anew when it is None or others wait."""
+        """Append `row`, or rewrite all rows when it is None or others wait."""
         try:
             if row is None or self._behind:
                 self._rewrite()
@@ -95,7 +95,7 @@ class MetricsCsv(Logger):
                     self._writer(file).writerow(row)
         except OSError as error:
             if not self._behind:
-                log.warning(f"cannot write {self.path} ({error}); training goes on, and rows wait until it can")
+                log.warning(f"cannot write {self.path} ({error}); training continues, and rows wait until it can")
             self._behind = True
         else:
             if self._behind:

@@ -95,7 +95,7 @@ class WandbRunLogger(WandbLogger):
 def build_wandb(
     *,
     folder: str,
-    project: str,
+    project: str = "imagenet-opt",
     name: str | None = None,
     group: str | None = None,
     mode: Literal["auto", "online", "offline", "disabled"] = "auto",

@@ -147,4 +147,4 @@ def explain(error: BaseException) -> TrainingError | None:
 
 
 def _message(reason: str) -> str:
-    return f"{reason}; the same command goes on from the last checkpoint"
+    return f"{reason}; the same command resumes from the last checkpoint"

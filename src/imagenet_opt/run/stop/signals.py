@@ -114,7 +114,7 @@ class Stop:
         if self._pressed_at is None:
             self._pressed_at = now
         elif now - self._pressed_at > _SAME_PRESS_SECONDS:
-            _say("Ctrl-C: stopped now; the same command goes on from the last checkpoint")
+            _say("Ctrl-C: stopped now; the same command resumes from the last checkpoint")
             for child in multiprocessing.active_children():
                 child.kill()
             os._exit(STOPPED_NOW)

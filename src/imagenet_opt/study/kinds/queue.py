@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.data.loader import train_loader
-from imagenet_opt.data.options import Loading
+from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.display.progress import announced
 from imagenet_opt.display.table import Cell, Column, Plot, Series, Sheet, interval, series
@@ -212,7 +212,7 @@ def run(request: Request) -> list[Sheet]:
     return [replace(sheet, notes=(*rounds.reasons, *sheet.notes)), scattered_sheet()]
 
 
-def slowed(how: Loading, load_seconds: float | None, num_requests: int) -> Loading:
+def slowed(how: LoaderOptions, load_seconds: float | None, num_requests: int) -> LoaderOptions:
     """One worker with one request in flight, of which a batch takes `num_requests`, each with added latency.
 
     It then reads one batch ahead: see Reader.
@@ -221,7 +221,7 @@ def slowed(how: Loading, load_seconds: float | None, num_requests: int) -> Loadi
     return one if load_seconds is None else replace(one, added_latency_ms=1000 * load_seconds / num_requests)
 
 
-def alone(testbed: Testbed, how: Loading) -> tuple[float, float]:
+def alone(testbed: Testbed, how: LoaderOptions) -> tuple[float, float]:
     """Seconds for a batch, of a loader whose batches are taken at once; and of its worker to decode one."""
     with _batches(testbed, replace(how, prefetch_factor=1), _STARTING + 1) as (loader, batches):
         for _ in range(_STARTING):
@@ -229,7 +229,7 @@ def alone(testbed: Testbed, how: Loading) -> tuple[float, float]:
         return _seconds_each(batches), loader.drain()["loader/decode_seconds"]
 
 
-def drain(testbed: Testbed, how: Loading, load_seconds: float, compute_seconds: float, num_steps: int) -> Drained:
+def drain(testbed: Testbed, how: LoaderOptions, load_seconds: float, compute_seconds: float, num_steps: int) -> Drained:
     """Fill the queue, let a simulated device take its batches, and then take some at once.
 
     load_seconds: that the loader takes for a batch when it is alone.
@@ -249,7 +249,7 @@ def drain(testbed: Testbed, how: Loading, load_seconds: float, compute_seconds: 
 
 
 @contextmanager
-def _batches(testbed: Testbed, how: Loading, num: int) -> Iterator[tuple[DevicePrefetcher, Iterator[object]]]:
+def _batches(testbed: Testbed, how: LoaderOptions, num: int) -> Iterator[tuple[DevicePrefetcher, Iterator[object]]]:
     """A loader, and its batches as they come from the worker: `num`, those held ready then, and those timed."""
     num_batches = num + _HELD + _TIMED
     loader = train_loader(testbed.samples.listed(testbed.samples.rows, num_batches * how.batch_size), how, testbed.seat)

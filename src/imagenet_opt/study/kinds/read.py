@@ -16,8 +16,8 @@ from imagenet_opt.data.storage.reader import Reader
 from imagenet_opt.display.progress import announced
 from imagenet_opt.display.table import Cell, Column, Plot, Sheet, interval, series
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.stats.block_ratios import measured_ratios
-from imagenet_opt.measure.stats.intervals import Estimate, median_interval, verdict
+from imagenet_opt.measure.stats.block_ratios import measured_ratios, verdict
+from imagenet_opt.measure.stats.intervals import Estimate, median_interval
 from imagenet_opt.measure.storage.parallel_reads import BatchRead, ReadPass, checked, read_shares, timed
 from imagenet_opt.probe.samples import Rows, Samples
 from imagenet_opt.probe.testbed import Testbed

@@ -213,7 +213,7 @@ def sheet(processes: list[int], rounds: Rounds[StepRate], absent: dict[int, str]
     notes = [
         "Each process has a batch of data.batch_size, so the global batch grows with them. Efficiency is the rate "
         "divided by so many times the rate of one process, with intervals that hold together with "
-        f"{CONFIDENCE:.0%}; each process is slower than one alone, or it makes no difference to it.",
+        f"{CONFIDENCE:.0%}; the verdict compares the rate of each process with that of one alone.",
     ]
     if num_cpus is not None:
         notes.append(

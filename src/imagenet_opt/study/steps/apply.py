@@ -1,199 +1,179 @@
 """The steps of a study that were worth it, measured together, as an experiment to train with."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from statistics import median
 
 from imagenet_opt import machine
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
 from imagenet_opt.display.table import Column, Sheet
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.stats.block_ratios import Ratio, block_ratios
-from imagenet_opt.measure.stats.intervals import verdict
+from imagenet_opt.measure.stats.block_ratios import UNDECIDED
 from imagenet_opt.measure.stats.rounds import TurnFailed, interleave
-from imagenet_opt.study.result_cache import Kept
-from imagenet_opt.study.steps.isolated_turns import plain, speed_of
-from imagenet_opt.study.steps.losses import FAILED
-from imagenet_opt.study.steps.outcome import Outcome, Speed
-from imagenet_opt.study.steps.parity import Parity
-from imagenet_opt.study.steps.plan import Row, key_of
-from imagenet_opt.study.steps.table import MEASURES, ratios_of, said
+from imagenet_opt.study.result_cache import ResultCache
+from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths, worths_of
+from imagenet_opt.study.steps.losses import Parity
+from imagenet_opt.study.steps.plan import Row, Study, key_of
+from imagenet_opt.study.steps.speeds import Speed, speed_of
 from imagenet_opt.study.steps.worker import TogetherJob
 
 START, NOW, TOGETHER = "the start", "how you train now", "all that is worth keeping"
+Gains = dict[str, Worths]
+"""Of TOGETHER over START and over NOW; without NOW where that is the start."""
 
 
-@dataclass(frozen=True)
-class Gain:
-    """Images per second of something and of all that is worth keeping, and how many times those are."""
-
-    before: float
-    after: float
-    ratio: Ratio
-
-    def __str__(self) -> str:
-        return f"{self.before:,.0f} -> {self.after:,.0f} images/s, {said(self.ratio)}"
-
-
-Gains = dict[str, dict[str, Gain]]
-"""Over START and over NOW, by measure; without NOW where that is the start."""
-
-
-def keep_winners(outcome: Outcome, kept: Kept, announce: Callable[[str], None]) -> Sheet:
-    """Those that were faster in one measure, slower in none, and have the same loss; written to
-    conf/experiment/tuned_<host>_study.yaml where together they are that too, over the start and over what the user
-    has."""
-    plan, reasons = outcome.plan, choose(outcome)
-    winners = [row for row in plan.rows if row.name in reasons and reasons[row.name] is None]
+def keep_winners(
+    study: Study, results: Sequence[RowResult], cache: ResultCache, report: Callable[[str], None]
+) -> Sheet:
+    """A table of the steps that were faster in one measure, slower in none, and have the same loss. Where all of them
+    together pass the same test, over the start and over how the user trains now, they are written to
+    conf/experiment/tuned_<host>_study.yaml."""
+    reasons = choose(study, results)
+    winners = [result for result in results if reasons.get(result.row.name, "no step") is None]
     columns = (Column("step"), Column("worth keeping"))
-    rows = tuple((name, "yes" if reason is None else f"no: {reason}") for name, reason in reasons.items())
+    rows = tuple((name, _answer(reason)) for name, reason in reasons.items())
     if not winners:
         return Sheet("Worth keeping", columns, rows, ("Nothing was worth it for sure; no experiment was written.",))
     try:
-        words = words_of(outcome, winners)
-        said = _written(outcome, winners, words, measure_together(outcome, words, kept, announce), kept)
+        words = words_of(study, results, winners)
+        lines = _written(study, winners, words, measure_together(study, words, cache, report), cache)
     except ConfigError as error:
-        said = [f"No experiment was written: {error}."]
-    return Sheet("Worth keeping", columns, rows, tuple(said))
+        lines = [f"No experiment was written: {error}."]
+    return Sheet("Worth keeping", columns, rows, tuple(lines))
 
 
-def words_of(outcome: Outcome, winners: list[Row]) -> list[str]:
+def _answer(reason: str | None) -> str:
+    return "yes" if reason is None else reason if reason == UNDECIDED else f"no: {reason}"
+
+
+def words_of(study: Study, results: Sequence[RowResult], winners: Sequence[RowResult]) -> list[str]:
     """Overrides that turn on what is worth it, below them those that turn off what does harm.
 
     Off is what the start has, for keys to which only harmful steps gave their value. What made no difference stays as
     the user trains: it made none to the plain start, which may have hidden what it is worth.
     """
-    plan, harmful, harmless = outcome.plan, set[str](), set[str]()
-    for row in plan.rows:
-        if row.step:
-            (harmful if _does_harm(outcome, row) else harmless).update(plan.words(row.step))
-    on = [word for row in winners if row.step for word in plan.words(row.step)]
+    file, harmful, harmless = study.plan.file, set[str](), set[str]()
+    for result in results:
+        if result.row.step:
+            does_harm = _does_harm(result, can_fail=file.order == "leave_one_out")
+            (harmful if does_harm else harmless).update(result.row.own)
+    on = [word for result in winners for word in result.row.own]
     off = set(map(key_of, harmful - harmless)) - set(map(key_of, on))
-    return [*(word for word in plan.file.lasting if key_of(word) in off), *on]
+    return [*(word for word in file.lasting if key_of(word) in off), *on]
 
 
-def _does_harm(outcome: Outcome, row: Row) -> bool:
+def _does_harm(result: RowResult, *, can_fail: bool) -> bool:
     """Whether it was slower, failed, or trains otherwise. A row that leaves a step out fails without the step."""
-    found = outcome.parities.get(row.name)
-    differs = isinstance(found, Parity) and not found.agrees
-    failed = row.name in outcome.failures or (isinstance(found, str) and found.startswith(FAILED))
-    ratios = [ratio for measure in MEASURES if (ratio := ratios_of(outcome, measure).get(row.name)) is not None]
-    slower = any(verdict(ratio) == "slower" for ratio in ratios)
-    return differs or slower or (failed and outcome.plan.file.order != "leave_one_out")
+    is_slower = "slower" in _verdicts(result.worth)
+    return result.differs or is_slower or (result.has_failed and not can_fail)
 
 
-def choose(outcome: Outcome) -> dict[str, str | None]:
+def choose(study: Study, results: Sequence[RowResult]) -> dict[str, str | None]:
     """By step, why it is not kept; None for those that are: of steps that replace each other the best."""
-    reasons = {row.name: why_not(outcome, row) for row in outcome.plan.rows if row.step is not None}
-    full, compute = (ratios_of(outcome, measure) for measure in ("full", "compute"))
-    for names in outcome.plan.alternatives():
+    worth = {result.row.name: result.worth for result in results}
+    reasons = {result.row.name: why_not(result) for result in results if result.row.step is not None}
+    for names in study.plan.alternatives():
         good = [name for name in names if reasons[name] is None]
-        best = max(good, key=lambda name: (round(full[name].ratio, 2), compute[name].ratio), default=None)
+        best = max(good, key=lambda name: _order(worth[name]), default=None)
         reasons |= {name: f"{best} is the better of those that replace each other" for name in good if name != best}
     return reasons
 
 
-def why_not(outcome: Outcome, row: Row) -> str | None:
+def _order(worths: Worths) -> tuple[float, float]:
+    """The full pipeline decides between two steps, where that is equal the network alone."""
+    return round(worths["full"].ratio.ratio, 2), worths["compute"].ratio.ratio
+
+
+def why_not(result: RowResult) -> str | None:
     """Why a step by itself is not worth keeping; None for one that is."""
-    if row.name in outcome.failures:
+    if result.failure is not None:
         return "failed"
-    verdicts = {verdict(ratios_of(outcome, measure)[row.name]) for measure in MEASURES}
-    if not _worth_it(verdicts):
-        return ", ".join(sorted(verdicts))
-    found = outcome.parities.get(row.name)
-    if not isinstance(found, Parity):
-        return f"its loss was not compared ({found or '--parity 0'})"
-    return None if found.agrees else f"another loss ({found})"
+    if not _worth_it(result.worth):
+        verdicts = _verdicts(result.worth)
+        return UNDECIDED if UNDECIDED in verdicts and "slower" not in verdicts else ", ".join(sorted(verdicts))
+    if not isinstance(result.parity, Parity):
+        return f"its loss was not compared ({result.parity or '--parity 0'})"
+    return f"another loss ({result.parity})" if result.differs else None
 
 
-def _worth_it(verdicts: set[str]) -> bool:
+def _verdicts(worths: Worths) -> set[str]:
     """Of both measures."""
-    return "faster" in verdicts and "slower" not in verdicts
+    return {worth.verdict for worth in worths.values()}
 
 
-def measure_together(outcome: Outcome, words: list[str], kept: Kept, announce: Callable[[str], None]) -> Gains:
+def _worth_it(worths: Worths) -> bool:
+    return "faster" in _verdicts(worths) and "slower" not in _verdicts(worths)
+
+
+def measure_together(study: Study, words: list[str], cache: ResultCache, report: Callable[[str], None]) -> Gains:
     """What these overrides give over the start and over the run as the user trains now, in turns of their own.
 
     Raises ConfigError where one of these fails.
     """
-    given, request = outcome.request.overrides, outcome.request
-    sides = {START: (*given, *outcome.plan.file.lasting), NOW: given, TOGETHER: (*given, *words)}
-    if plain(sides[START]) == plain(sides[NOW]):
-        del sides[NOW]
-    speeds: dict[str, list[Speed]] = {name: [] for name in sides}
+    request = study.request
+    given = {START: study.plan.file.lasting, NOW: (), TOGETHER: words}
+    rows = {name: Row(name, None, tuple(own), (*request.overrides, *own)) for name, own in given.items()}
+    if rows[START].config == rows[NOW].config:
+        del rows[NOW]
+    turns: dict[str, list[Speed]] = {name: [] for name in rows}
 
-    def turn(name: str) -> None:
-        beside = tuple(other for key, other in sides.items() if key != name)
-        job = TogetherJob(sides[name], request.seconds, outcome.cold, beside)
+    def turn(row: Row) -> None:
+        beside = tuple(other.overrides for other in rows.values() if other is not row)
+        job = TogetherJob(row.overrides, request.seconds, study.cold, beside)
         try:
-            speeds[name].append(speed_of(job, len(speeds[name]), request, kept))
+            turns[row.name].append(speed_of(job, row, len(turns[row.name]), request, cache))
         except TurnFailed as error:
-            raise ConfigError(f"{name}: {error}") from error
+            raise ConfigError(f"{row.name}: {error}") from error
 
     interleave(
-        {name: partial(turn, name) for name in sides},
+        {name: partial(turn, row) for name, row in rows.items()},
         repeats=request.repeats,
-        before_turn=lambda number, name, done: announce(name),
+        before_turn=lambda number, name, done: report(name),
     )
-    return _gains(speeds)
+    bases = [name for name in rows if name != TOGETHER]
+    return dict(zip(bases, worths_of(turns, [(TOGETHER, name) for name in bases]), strict=True))
 
 
-def _gains(speeds: dict[str, list[Speed]]) -> Gains:
-    bases = [name for name in speeds if name != TOGETHER]
-    found: Gains = {name: {} for name in bases}
-    for measure in MEASURES:
-        rates = {name: [float(speed[measure] or 0.0) for speed in some] for name, some in speeds.items()}
-        pairs = [(TOGETHER, name) for name in bases]
-        ratios = block_ratios(rates, pairs, num_comparisons=len(MEASURES) * len(pairs))
-        for name, ratio in zip(bases, ratios, strict=True):
-            found[name][measure] = Gain(median(rates[name]), median(rates[TOGETHER]), ratio)
-    return found
-
-
-def _written(outcome: Outcome, winners: list[Row], words: list[str], gains: Gains, kept: Kept) -> list[str]:
+def _written(
+    study: Study, winners: Sequence[RowResult], words: list[str], gains: Gains, cache: ResultCache
+) -> list[str]:
     """What they give together, line by line, and the file that has them, or why there is none. Raises ConfigError."""
-    told = _told(gains)
+    lines = [
+        f"Together, {measure}, over {name}: {worth.before:,.0f} -> {worth.after:,.0f} images/s, {worth}"
+        for name, worths in gains.items()
+        for measure, worth in zip(MEASURES.values(), worths.values(), strict=True)
+    ]
     if reason := _no_gain(gains):
-        return [*told, f"No experiment was written: {reason}."]
-    if off := [word for word in words if word in outcome.plan.file.lasting]:
-        told.append(f"Off, as it did harm: {' '.join(off)}")
-    request, where = outcome.request, kept.machine
+        return [*lines, f"No experiment was written: {reason}."]
+    if off := [word for word in words if word in study.plan.file.lasting]:
+        lines.append(f"Off, as it did harm: {' '.join(off)}")
+    request, where = study.request, cache.machine
     header = [
         f"{now()}, {host()}, {where['gpu'] or where['cpu']}, {where['cpus']} CPUs, torch {machine.versions()['torch']}",
         request.command,
         f"{request.title}: {TOGETHER} against {' and '.join(gains)}, in {request.repeats} rounds",
-        *told,
-        *(_line(outcome, row) for row in winners),
+        *lines,
+        *map(_line, winners),
     ]
     file = write_tuned("study", words, header)
-    return [*told, f"{how_to_train(file, request.overrides)}."]
+    return [*lines, f"{how_to_train(file, request.overrides)}."]
 
 
 def _no_gain(gains: Gains) -> str | None:
     """Why all together is not worth a file; a user who trains like that already has no use for one."""
-    verdicts = {name: {verdict(gain.ratio) for gain in found.values()} for name, found in gains.items()}
-    if not _worth_it(verdicts[START]):
+    if not _worth_it(gains[START]):
         return "together they are not faster for sure than the start"
-    if "slower" in verdicts.get(NOW, ()):
+    verdicts = _verdicts(gains.get(NOW, {}))
+    if "slower" in verdicts:
         return f"together they are slower than {NOW}"
-    if NOW in verdicts and not _worth_it(verdicts[NOW]):
+    if UNDECIDED in verdicts and "faster" not in verdicts:
+        return f"whether they are faster than {NOW} is {UNDECIDED}"
+    if verdicts == {"no difference"}:
         return f"no difference from {NOW}, so you have it all already"
     return None
 
 
-def _told(gains: Gains) -> list[str]:
-    """A line for each measure and what it was compared with."""
-    return [
-        f"Together, {measure}, over {name}: {found[key]}"
-        for name, found in gains.items()
-        for key, measure in MEASURES.items()
-    ]
-
-
-def _line(outcome: Outcome, row: Row) -> str:
+def _line(winner: RowResult) -> str:
     """What a winner is worth."""
-    worth = ", ".join(f"{name} {said(ratios_of(outcome, measure)[row.name])}" for measure, name in MEASURES.items())
-    with_it, without = outcome.plan.pair(row)
-    return f"{row.name}: {worth}, loss {outcome.parities[row.name]} ({with_it} against {without})"
+    worth = ", ".join(f"{name} {winner.worth[measure]}" for measure, name in MEASURES.items())
+    return f"{winner.row.name}: {worth}, loss {winner.parity} ({' against '.join(winner.row.pair or ())})"

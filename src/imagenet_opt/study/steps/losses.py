@@ -1,17 +1,20 @@
 """Whether a step leaves the loss as it is: curves of training with it and without, beside those of other seeds."""
 
+import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
 from statistics import median
+
+import numpy as np
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.display.progress import duration
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.study.result_cache import Kept
-from imagenet_opt.study.steps.isolated_turns import has_losses, losses_of
-from imagenet_opt.study.steps.outcome import Outcome, Speed
-from imagenet_opt.study.steps.parity import Parity, parity
-from imagenet_opt.study.steps.plan import Row
+from imagenet_opt.study.result_cache import ResultCache
+from imagenet_opt.study.steps.plan import Row, Study
+from imagenet_opt.study.steps.speeds import Speed, Speeds, isolated
 from imagenet_opt.study.steps.worker import LossJob
 
 NUM_SEEDS = 3
@@ -19,81 +22,124 @@ FAILED = "failed: "
 """How it begins why the loss of a row was not compared that could not be trained."""
 
 
-def compare_losses(outcome: Outcome, kept: Kept, announce: Callable[[str], None]) -> None:
-    """The losses of every row against those of what it is compared with, same seed; beside them the first row's with
-    other seeds."""
-    plan, curves, seeds = outcome.plan, _Curves(outcome, kept, announce), []
-    first, *others = [row for row in plan.rows if row.name not in plan.dropped]
-    outcome.parities |= {row.name: reason for row in others if (reason := plan.other_loss(row))}
-    if not (rows := [row for row in others if row.name not in outcome.parities]):
-        return
-    names = {row.name for row in (*rows, *map(plan.base_of, rows))}
-    curves.tell_time(
-        [*((first, number) for number in range(NUM_SEEDS)), *((one, 0) for one in others if one.name in names)]
-    )
-    for number in range(NUM_SEEDS):
+@dataclass(frozen=True)
+class Parity:
+    """distance: root mean square of the differences of two loss curves. spread: the largest one between two seeds."""
+
+    distance: float
+    spread: float
+
+    @property
+    def agrees(self) -> bool:
+        return self.distance <= self.spread
+
+    def __str__(self) -> str:
+        if math.isnan(self.distance):
+            return "the loss is not finite"
+        return f"{'same' if self.agrees else 'DIFFERS'}: {self.distance:.3f}, seeds {self.spread:.3f}"
+
+
+def parity(curve: Sequence[float], base: Sequence[float], seeds: Sequence[Sequence[float]]) -> Parity:
+    """A loss curve against `base`, which saw the same batches; all of the same length. seeds: of one way to train, each
+    with another seed.
+
+    Raises ValueError for fewer than two seeds: they tell what difference means nothing.
+    """
+    if len(seeds) < 2:
+        raise ValueError(f"{len(seeds)} seeds have no spread")
+    return Parity(distance(curve, base), max(distance(a, b) for a, b in combinations(seeds, 2)))
+
+
+def distance(a: Sequence[float], b: Sequence[float]) -> float:
+    """nan where either is not finite."""
+    root = math.sqrt(float(np.mean((np.array(a) - np.array(b)) ** 2)))
+    return root if math.isfinite(root) else math.nan
+
+
+@dataclass
+class Losses:
+    """curves: by row and seed. parities: by row, or why its loss was not compared."""
+
+    curves: dict[str, dict[int, list[float]]] = field(default_factory=dict)
+    parities: dict[str, Parity | str] = field(default_factory=dict)
+
+
+def measure_losses(study: Study, speeds: Speeds, cache: ResultCache, report: Callable[[str], None]) -> Losses:
+    """The losses of every row against those of its base, same seed; beside them the first row's with other seeds."""
+    first, *others = [row for row in speeds.rows if row.name not in speeds.failures]
+    losses = Losses(parities={row.name: row.other_loss for row in others if row.other_loss})
+    if not (rows := [row for row in others if row.name not in losses.parities]):
+        return losses
+    curves, seeds = _Curves(study, speeds, losses, cache, report), []
+    names = {name for row in rows for name in row.pair or ()}
+    firsts = [(first, number) for number in range(NUM_SEEDS)]
+    curves.tell_time([*firsts, *((row, 0) for row in others if row.name in names)])
+    for _, number in firsts:
         if isinstance(curve := curves.of(first, number), str):
-            outcome.parities |= {row.name: f"not compared, as {first.name} failed: {curve}" for row in rows}
-            return
+            losses.parities |= {row.name: f"not compared, as {first.name} failed: {curve}" for row in rows}
+            return losses
         seeds.append(curve)
+    by_name = {row.name: row for row in speeds.rows}
     for row in rows:
-        outcome.parities[row.name] = _compared(row, plan.base_of(row), curves, seeds)
+        losses.parities[row.name] = _compared(row, by_name[row.base or first.name], curves, seeds)
+    return losses
 
 
 def _compared(row: Row, base: Row, curves: "_Curves", seeds: list[list[float]]) -> Parity | str:
     if isinstance(without := curves.of(base), str):
         return f"not compared, as {base.name} failed: {without}"
-    found = curves.of(row)
-    return f"{FAILED}{found}" if isinstance(found, str) else parity(found, without, seeds)
+    curve = curves.of(row)
+    return f"{FAILED}{curve}" if isinstance(curve, str) else parity(curve, without, seeds)
 
 
 class _Curves:
     """Losses of rows, or why there are none, each measured once."""
 
-    def __init__(self, outcome: Outcome, kept: Kept, announce: Callable[[str], None]) -> None:
-        self.outcome, self.kept, self.announce = outcome, kept, announce
-        self.seed = int(composed(outcome.request.overrides).seed)
-        self.num_steps = outcome.request.parity_steps
-        self.found: dict[tuple[str, int], list[float] | str] = {}
+    def __init__(
+        self, study: Study, speeds: Speeds, losses: Losses, cache: ResultCache, report: Callable[[str], None]
+    ) -> None:
+        self.request, self.speeds, self.losses, self.cache, self.report = study.request, speeds, losses, cache, report
+        self.seed = int(composed(study.request.overrides).seed)
+        self.num_steps = study.request.parity_steps
+        self.reasons: dict[tuple[str, int], str] = {}
 
     def training_seconds(self, row: Row) -> float:
         """Of one of them, by what the row was measured to do, or else the first one."""
-        speed = self._speeds(row)[0]
+        speed = self._turns(row)[0]
         return self.num_steps * (speed["batch_size"] or 0.0) / (speed["full"] or 1.0)
 
     def seconds(self, row: Row) -> float | None:
         """With the start of its process, which is what is left of the row's turns without the two stretches that they
         time. None where nobody knows how long those took."""
-        known = [taken for speed in self._speeds(row) if (taken := speed.get("turn_seconds")) is not None]
+        known = [taken for speed in self._turns(row) if (taken := speed.get("turn_seconds")) is not None]
         if not known:
             return None
-        return self.training_seconds(row) + max(0.0, median(known) - 2 * self.outcome.request.seconds)
+        return self.training_seconds(row) + max(0.0, median(known) - 2 * self.request.seconds)
 
-    def _speeds(self, row: Row) -> list[Speed]:
-        return self.outcome.speeds.get(row.name) or self.outcome.speeds[self.outcome.plan.rows[0].name]
+    def _turns(self, row: Row) -> list[Speed]:
+        return self.speeds.turns.get(row.name) or self.speeds.turns[self.speeds.rows[0].name]
 
     def of(self, row: Row, number: int = 0) -> list[float] | str:
         """With the `number`th seed."""
-        if (row.name, number) not in self.found:
+        seed, curves = self.seed + number, self.losses.curves.setdefault(row.name, {})
+        if seed not in curves and (row.name, seed) not in self.reasons:
+            self.report(f"loss of {self.num_steps} steps: {row.name}, seed {seed}")
+            job, seconds = self._job(row, seed), self.training_seconds(row)
             try:
-                self.found[row.name, number] = self._measured(row, self.seed + number)
+                curves[seed] = self.cache.take(
+                    job, 0, lambda: isolated("losses", job, self.request, timed_seconds=seconds), config=row.config
+                )
             except TurnFailed as error:
-                self.found[row.name, number] = str(error)
-        return self.found[row.name, number]
-
-    def _measured(self, row: Row, seed: int) -> list[float]:
-        self.announce(f"loss of {self.num_steps} steps: {row.name}, seed {seed}")
-        job, seconds = self._job(row, seed), self.training_seconds(row)
-        found = losses_of(job, self.outcome.request, self.kept, timed_seconds=seconds)
-        self.outcome.losses.setdefault(row.name, {})[seed] = found
-        return found
+                self.reasons[row.name, seed] = str(error)
+        return curves[seed] if seed in curves else self.reasons[row.name, seed]
 
     def _job(self, row: Row, seed: int) -> LossJob:
-        return LossJob((*self.outcome.plan.overrides_of(row), f"seed={seed}"), self.num_steps)
+        return LossJob((*row.overrides, f"seed={seed}"), self.num_steps)
 
-    def tell_time(self, asked: Iterable[tuple[Row, int]]) -> None:
-        """asked: rows and which seed; those that were trained before take no time."""
-        new = [row for row, number in asked if not has_losses(self._job(row, self.seed + number), self.kept)]
+    def tell_time(self, curves: Iterable[tuple[Row, int]]) -> None:
+        """curves: rows and which seed; those that were trained before take no time."""
+        jobs = [(row, self._job(row, self.seed + number)) for row, number in curves]
+        new = [row for row, job in jobs if not self.cache.has(job, 0, config=row.config)]
         if not new:
             return
         words = f"comparing losses trains {self.num_steps} steps {len(new)} times"

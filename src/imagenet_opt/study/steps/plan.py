@@ -1,13 +1,18 @@
 """The rows of a study of steps: which overrides each has, what it is compared with, and which cannot be here."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
 from typing import Literal
 
+from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict, PositiveFloat
 
 from imagenet_opt.config.build import check_config
 from imagenet_opt.config.compose import composed
 from imagenet_opt.errors import ConfigError, ImagenetOptError
+from imagenet_opt.study.request import Request
 
 Order = Literal["cumulative", "alone", "leave_one_out"]
 PLAIN = (
@@ -71,15 +76,38 @@ class StepsFile(BaseModel):
 
 @dataclass(frozen=True)
 class Row:
-    """step: None for the first row, which nothing is compared with."""
+    """A way to train, with all that follows from the study's file.
+
+    step: None for the first row. own: overrides of the step; of the first row, those of the start. overrides: all that
+    the row is trained with. pair: names of the row that has the step and of the row without the step; None for the
+    first row. also: names of steps that the row has and its base has not: they failed after the first round.
+    other_loss: why the loss differs from that of the base by intent. is_ground: whether later rows have the step too.
+    """
 
     name: str
     step: Step | None
+    own: tuple[str, ...]
+    overrides: tuple[str, ...]
+    pair: tuple[str, str] | None = None
+    also: tuple[str, ...] = ()
+    other_loss: str | None = None
+    is_ground: bool = False
+
+    @property
+    def base(self) -> str | None:
+        """Name of the row that this row is compared with."""
+        return next((name for name in self.pair or () if name != self.name), None)
+
+    @cached_property
+    def config(self) -> object:
+        """What the overrides compose to, in plain values. Raises ConfigError for a key or value that cannot be."""
+        config = composed(self.overrides)
+        check_config(config)
+        return OmegaConf.to_container(config)
 
 
 class Plan:
-    """The study's rows in their order. `drop` one that fails: it is compared with nothing, and where steps build on
-    each other those after it do without it, unless they have been measured with it.
+    """Which steps can be measured here, and which rows they make.
 
     mixed: what trainer.precision=mixed means on this device. Raises ConfigError for a file that contradicts itself.
     """
@@ -101,10 +129,7 @@ class Plan:
         if mixed == "32-true":
             unmixed = [step.name for step in file.steps if "trainer.precision=mixed" in step.overrides]
             self.absent = dict.fromkeys(unmixed, NOT_MIXED) | self.absent
-        first = "all of them" if file.order == "leave_one_out" else "start"
-        self.rows = [Row(first, None), *(Row(step.name, step) for step in file.steps if step.name not in self.absent)]
-        self.dropped: set[str] = set()
-        self._without: set[str] = set()
+        self.steps = [step for step in file.steps if step.name not in self.absent]
 
     def left_out(self) -> list[str]:
         """Why steps are absent, each reason with the names of its steps."""
@@ -113,63 +138,60 @@ class Plan:
             for reason in dict.fromkeys(self.absent.values())
         ]
 
-    def drop(self, row: Row, *, first_round: bool) -> None:
-        self.dropped.add(row.name)
-        if first_round and self.file.order == "cumulative":
-            self._without.add(row.name)
+    def rows(self, failed: Mapping[str, int] | None = None) -> list[Row]:
+        """In their order, the first row without a step.
 
-    def overrides_of(self, row: Row) -> tuple[str, ...]:
-        """What it is trained with."""
+        failed: by name, the round, from 0, in which a row failed. Nothing is compared with such a row. Where steps
+        build on each other, the rows after a row that failed in round 0 are trained without its step.
+        """
+        is_whole = self.file.order == "leave_one_out"
+        name = "all of them" if is_whole else "start"
+        first = Row(name, None, self.file.below, self._overrides(self.steps if is_whole else ()))
+        return [first, *(self._row(step, first, failed or {}) for step in self.steps)]
+
+    def _row(self, step: Step, first: Row, failed: Mapping[str, int]) -> Row:
+        below = self._below(step)
+        passed_over = list(takewhile(lambda other: other.name in failed, reversed(below)))
+        base = below[-1 - len(passed_over)].name if len(passed_over) < len(below) else first.name
+        also = [other for other in reversed(passed_over) if failed[other.name] > 0]
         if self.file.order == "leave_one_out":
-            steps = [other.step for other in self.rows if other.step and other is not row]
+            pair, steps = (base, step.name), [other for other in self.steps if other is not step]
         else:
-            steps = [*self._steps(self._ground(row)), *([row.step] if row.step else [])]
+            pair, steps = (step.name, base), [*(other for other in below if failed.get(other.name) != 0), step]
+        return Row(
+            step.name,
+            step,
+            tuple(self.words(step)),
+            self._overrides(steps),
+            pair,
+            tuple(other.name for other in also),
+            next((other.other_loss for other in [step, *also] if other.other_loss), None),
+            self.file.order == "cumulative" and not step.instead_of,
+        )
+
+    def _overrides(self, steps: Iterable[Step]) -> tuple[str, ...]:
         return (*self.overrides, *self.file.below, *(word for step in steps for word in self.words(step)))
 
-    def base_of(self, row: Row) -> Row:
-        """What it is compared with."""
-        return next(other for other in reversed(self._ground(row)) if other.name not in self.dropped)
-
-    def also(self, row: Row) -> list[Step]:
-        """Steps that it stands on and that what it is compared with has not: they failed in a later round."""
-        ground = self._ground(row)
-        return self._steps(ground[ground.index(self.base_of(row)) + 1 :])
-
-    def other_loss(self, row: Row) -> str | None:
-        """Why its loss is another one than that of what it is compared with by what it does; None where it must be the
-        same."""
-        assert row.step is not None
-        return next((step.other_loss for step in [row.step, *self.also(row)] if step.other_loss), None)
-
-    def pair(self, row: Row) -> tuple[str, str]:
-        """Names of the row that has the step, and of the one that has it not."""
-        with_it, without = row.name, self.base_of(row).name
-        return (without, with_it) if self.file.order == "leave_one_out" else (with_it, without)
+    def _below(self, step: Step) -> list[Step]:
+        """Steps that a step of a ladder stands on: those before it, or before the step that it replaces."""
+        if self.file.order != "cumulative":
+            return []
+        names = [other.name for other in self.file.steps]
+        end = names.index(step.instead_of or step.name)
+        return [other for other in self.steps if not other.instead_of and names.index(other.name) < end]
 
     def alternatives(self) -> list[list[str]]:
         """Names of steps that replace each other; a step that none replaces is by itself."""
-        found: dict[str, list[str]] = {}
-        for step in (row.step for row in self.rows if row.step):
-            found.setdefault(step.instead_of or step.name, []).append(step.name)
-        return list(found.values())
+        names: dict[str, list[str]] = {}
+        for step in self.steps:
+            names.setdefault(step.instead_of or step.name, []).append(step.name)
+        return list(names.values())
 
     def replaced(self) -> list[tuple[str, str]]:
         """Overrides of the command line that the start undoes, each with what it sets there."""
         starts = {key_of(word): word for word in self.file.below}
         given = [(word, starts[key_of(word)]) for word in self.overrides if key_of(word) in starts]
         return [(word, start) for word, start in given if _value(word) != _value(start)]
-
-    def notes(self) -> list[str]:
-        """Rows whose worth includes that of another step."""
-        if self.file.order != "cumulative":
-            return []
-        found = []
-        for row in self.rows:
-            if row.name not in self.dropped and (more := [step.name for step in self.also(row)]):
-                found.append(
-                    f"{row.name} was measured on top of {', '.join(more)}, which failed later: its worth includes that."
-                )
-        return found
 
     def words(self, step: Step) -> list[str]:
         """Its overrides, with the batch size that its factor makes."""
@@ -179,18 +201,15 @@ class Plan:
         multiple = _MULTIPLE if size >= _ROUNDED_FROM else 1
         return [*step.overrides, f"data.batch_size={max(1, multiple * round(size / multiple))}"]
 
-    def _ground(self, row: Row) -> list[Row]:
-        """Rows that it can stand on: the first one, and in a ladder those before it or before what it replaces."""
-        names = [step.name for step in self.file.steps]
-        if self.file.order != "cumulative" or row.step is None:
-            return self.rows[:1]
-        end = names.index(row.step.instead_of or row.name)
-        steps = [other for other in self.rows if other.step and not other.step.instead_of]
-        return [self.rows[0], *(other for other in steps if names.index(other.name) < end)]
 
-    def _steps(self, rows: list[Row]) -> list[Step]:
-        """What those after them are trained with."""
-        return [row.step for row in rows if row.step and row.name not in self._without]
+@dataclass(frozen=True)
+class Study:
+    """What is known before anything is measured. cold: whether full runs read files from storage."""
+
+    plan: Plan
+    request: Request
+    rows: list[Row]
+    cold: bool
 
 
 def _check(file: StepsFile) -> None:
@@ -226,12 +245,12 @@ def _value(word: str) -> str:
     return word.partition("=")[2].strip("'\"")
 
 
-def check_rows(plan: Plan) -> None:
+def check_rows(rows: Iterable[Row]) -> None:
     """Their keys and values; no data is read and no network built. Raises ConfigError with the row's name."""
-    for row in plan.rows:
-        if row.step and not row.step.overrides and row.step.batch_factor is None:
+    for row in rows:
+        if row.step and not row.own:
             raise ConfigError(f"{row.name}: the step changes nothing; give it overrides or batch_factor")
         try:
-            check_config(composed(plan.overrides_of(row)))
+            _ = row.config
         except ImagenetOptError as error:
             raise ConfigError(f"{row.name}: {error}") from error

@@ -1,4 +1,4 @@
-"""One turn of a study, in a process of its own: how fast a configuration trains, and with what losses."""
+"""One turn of a study, in a process of its own: the speed or the losses of a configuration."""
 
 import csv
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 from imagenet_opt.errors import ConfigError
 
 STOPS = "callbacks.acceleration.on_failure=stop"
-"""What does not compile is no row of eager training."""
+"""A row that does not compile fails; it does not train uncompiled."""
 _NUM_LOSSES = 20
 
 
@@ -44,8 +44,7 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
     which the device had something to do, the gaps between its kernels included; on a CPU, in which this process was
     within a step. memory_gib: that torch held of the GPU at most, graphs' pools included, or this process of the RAM.
     compile_seconds: with the capture of a CUDA graph. step_seconds, kernel_seconds: of the network alone, from one step
-    to the next. steady: 0 where the full run was timed on batches that were made before, and may be slower in the long
-    run.
+    to the next. steady: 0 where the full run was timed on batches that were made before, and may be slower later.
 
     Raises ImagenetOptError; OutOfMemory instead of halving micro-batches.
     """
@@ -116,7 +115,7 @@ def losses(job: LossJob) -> list[float]:
 
 def _column(file: Path, name: str) -> list[float]:
     with file.open() as lines:
-        found = [float(row[name]) for row in csv.DictReader(lines) if row.get(name)]
-    if not found:
+        losses = [float(row[name]) for row in csv.DictReader(lines) if row.get(name)]
+    if not losses:
         raise ConfigError("no loss was logged; raise --parity")
-    return found
+    return losses

@@ -1,0 +1,179 @@
+"""Compiles a network, and captures CUDA graphs of it, for each shape of images before its first step."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.model.compiled_forward import WITHOUT_GRAPHS, CompiledForward
+from imagenet_opt.model.cuda_graph import GraphedForward, capture_on_gpu, without_autocast_cache
+from imagenet_opt.out_of_memory import ran_out
+
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+Training = Callable[..., AbstractContextManager[None]]
+"""(*, compiling) -> the context in which a training step calls the network. compiling: for torch.compile."""
+
+
+@dataclass(kw_only=True)
+class ShapeCompiler:
+    """The class `Acceleration` documents the options.
+
+    After a failure with on_failure="eager", `compile` or `cuda_graph` is False.
+    compile_seconds, cuda_graph_seconds: of all shapes so far; None without any.
+
+    Raises ConfigError for options that do not go together.
+    """
+
+    compile: bool
+    compile_mode: str
+    fullgraph: bool
+    cuda_graph: bool
+    on_failure: Literal["eager", "stop"]
+    compile_seconds: float | None = field(default=None, init=False)
+    cuda_graph_seconds: float | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.compile_mode not in _MODES:
+            raise ConfigError(
+                f"callbacks.acceleration.compile_mode={self.compile_mode!r} must be one of {', '.join(_MODES)}"
+            )
+        if self.on_failure not in ("eager", "stop"):
+            raise ConfigError(f"callbacks.acceleration.on_failure={self.on_failure!r} must be eager or stop")
+        if self.cuda_graph and self.compile and self.compile_mode in WITHOUT_GRAPHS:
+            raise ConfigError(
+                f"callbacks.acceleration.compile_mode={self.compile_mode} makes CUDA graphs of its own; beside "
+                "cuda_graph=true use compile_mode=default or max-autotune-no-cudagraphs, or set cuda_graph=false"
+            )
+        self.mode = self.compile_mode
+        self._tried, self._captured = set[torch.Size](), set[torch.Size]()
+        self._compiled: CompiledForward | None = None
+        self._graphed: GraphedForward | None = None
+        self._recompile_limit: int | None = None
+
+    def begin(self, net: nn.Module, device: torch.device, training: Training, say: Callable[[str], None]) -> None:
+        """A fit of `net`. say: called with each line for the user."""
+        self._net, self._training, self._say = net, training, say
+        self.mode = _mode_on(device, self.compile_mode)
+        if self.compile and self.mode != self.compile_mode:
+            say(f"acceleration: compile mode {self.compile_mode} is for GPUs; {self.mode} on this CPU")
+        self._tried, self._captured, self._compiled = set[torch.Size](), set[torch.Size](), None
+
+    @property
+    def makes_own_graphs(self) -> bool:
+        """Whether torch.compile makes CUDA graphs, in whose memory gradients lie."""
+        return self.compile and self.mode in WITHOUT_GRAPHS
+
+    def prepare(self, parts: Sequence[Tensor]) -> None:
+        """parts: images (N, 3, H, W), each as the next step gives them to the network."""
+        self._compile_new(parts)
+        while self.cuda_graph and (images := _first_new(parts, self._captured)) is not None:
+            self._capture(images)
+
+    def shrink(self, parts: Sequence[Tensor]) -> None:
+        """Memory ran out, and the step is done again with these smaller parts: nothing is captured before it."""
+        self._release_graphs()
+        if self.compile:
+            self._leave_graph_mode()
+        self._compile_new(parts)
+
+    def end(self) -> None:
+        """Graphs are released, and torch has its own limit of recompilations again."""
+        if self._recompile_limit is not None:
+            torch._dynamo.config.recompile_limit = self._recompile_limit
+            self._recompile_limit = None
+        self._release_graphs()
+
+    def _compile_new(self, parts: Sequence[Tensor]) -> None:
+        while self.compile and (images := _first_new(parts, self._tried)) is not None:
+            self._compile(images)
+
+    def _compile(self, images: Tensor) -> None:
+        if self._compiled is None:
+            self._compiled = CompiledForward(self._net, mode=self.mode, fullgraph=self.fullgraph)
+        self._allow_recompilations()
+        began, failure = time.perf_counter(), None
+        without_cache = without_autocast_cache(images.device) if self.cuda_graph else nullcontext()
+        try:
+            with self._training(compiling=True), without_cache:
+                self._compiled.attempt(images)
+        except Exception as error:
+            if self.on_failure == "stop":
+                raise
+            failure, out_of_memory = _reason(error), ran_out(error)
+        seconds = time.perf_counter() - began
+        self.compile_seconds = (self.compile_seconds or 0.0) + seconds
+        shape = tuple(images.shape)
+        if failure is None:
+            self._say(f"acceleration: compiled for images of {shape} in {seconds:.1f} s")
+        elif out_of_memory:  # the step, which follows, takes smaller micro-batches if it must
+            self._say(f"acceleration: out of memory when first compiled for images of {shape}: {failure}")
+            self._leave_graph_mode()
+        else:
+            self._release_graphs()  # which were captured compiled
+            self._compiled.release()
+            self.compile = False
+            self._say(f"acceleration: not compiled, going on eagerly: {failure}")
+
+    def _leave_graph_mode(self) -> None:
+        """Continue in the same mode without CUDA graphs: torch's do not recover from an error in a recording."""
+        if self._compiled is None or self.mode not in WITHOUT_GRAPHS:
+            return
+        self._compiled.release()
+        self._compiled, without = None, WITHOUT_GRAPHS[self.mode]
+        self._tried.clear()
+        self._say(f"acceleration: out of memory: compile mode {without} from here on instead of {self.mode}")
+        self.mode = without
+
+    def _allow_recompilations(self) -> None:
+        """As many as there are shapes, beside those that torch allows to other code."""
+        if self._recompile_limit is None:
+            self._recompile_limit = torch._dynamo.config.recompile_limit
+        torch._dynamo.config.recompile_limit = self._recompile_limit + len(self._tried)
+
+    def _capture(self, images: Tensor) -> None:
+        began = time.perf_counter()
+        try:
+            if self._graphed is None:
+                self._graphed = GraphedForward(self._net, capture_on_gpu())
+            with self._training(compiling=False), without_autocast_cache(images.device):
+                self._graphed.capture(images)
+        except Exception as error:
+            if self.on_failure == "stop":
+                raise
+            self.cuda_graph = ran_out(error)  # fewer images may fit
+            if not self.cuda_graph:
+                self._release_graphs()
+            self._say(f"acceleration: no CUDA graph of {tuple(images.shape)}, going on without: {_reason(error)}")
+            return
+        seconds = time.perf_counter() - began
+        self.cuda_graph_seconds = (self.cuda_graph_seconds or 0.0) + seconds
+        self._say(f"acceleration: CUDA graph of {tuple(images.shape)} captured in {seconds:.1f} s")
+
+    def _release_graphs(self) -> None:
+        if self._graphed is not None:
+            self._graphed.release()
+            self._graphed = None
+        self._captured.clear()
+
+
+def _mode_on(device: torch.device, mode: str) -> str:
+    """A CPU has one way to compile."""
+    return "default" if device.type == "cpu" else mode
+
+
+def _first_new(parts: Sequence[Tensor], known: set[torch.Size]) -> Tensor | None:
+    """The first part whose shape is not in `known`, which then has it."""
+    for images in parts:
+        if images.shape not in known:
+            known.add(images.shape)
+            return images
+    return None
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"

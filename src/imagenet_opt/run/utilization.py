@@ -1,0 +1,43 @@
+"""Logs means of what a sampler reads in the background of a fit."""
+
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from imagenet_opt.measure.telemetry.sampler import Readings, Sampler
+from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
+
+
+class Utilization(Callback):
+    """Means since the last logged row, of rank 0, under the keys `<name>/<key of the reading>`.
+
+    Validation during the fit is included. Where rows follow each other faster than readings, Lightning repeats the
+    last value.
+    """
+
+    def __init__(self, name: str, *, interval_seconds: float) -> None:
+        self._sampler = Sampler(name, interval_seconds=interval_seconds)
+
+    def readings(self, trainer: Trainer) -> Readings | None:
+        """What rank 0 samples; None for nothing. Every rank calls this."""
+        raise NotImplementedError
+
+    def summary(self) -> dict[str, float]:
+        """Means over the whole fit, under the logged keys."""
+        return self._sampler.means()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if (readings := self.readings(trainer)) is not None and trainer.is_global_zero:
+            self._sampler.start(readings)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if is_logging_step(trainer):
+            log_host_numbers(pl_module, self._sampler.drain())
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._sampler.stop()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._sampler.stop()

@@ -1,0 +1,144 @@
+"""How fast each row trains: turns in processes of their own, in rounds of all rows."""
+
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+
+from imagenet_opt.errors import ConfigError, ImagenetOptError, printable
+from imagenet_opt.measure.stats.rounds import TurnFailed, interleave
+from imagenet_opt.measure.telemetry.torch_profile import PERMISSION, LaunchGaps
+from imagenet_opt.probe.isolated import Hung, call_apart, limit
+from imagenet_opt.probe.throwaway_run import removed_afterwards
+from imagenet_opt.study.request import Request
+from imagenet_opt.study.result_cache import ResultCache
+from imagenet_opt.study.steps.plan import Row, Study
+from imagenet_opt.study.steps.worker import SpeedJob
+
+_COMPILING_SECONDS = 1800.0
+"""Allowed for compiling in a turn, beside the limit of any call."""
+Speed = dict[str, float | None]
+"""The result of `worker.speed`."""
+
+
+@dataclass
+class Speeds:
+    """rows: as they were measured. turns: by row, one a round. failures: by row, why. ended: why measuring ended early,
+    None where it did not."""
+
+    rows: list[Row]
+    turns: dict[str, list[Speed]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    ended: str | None = None
+
+
+class _FirstRowFailed(Exception):
+    """Nothing more can be compared."""
+
+
+def measure_speeds(study: Study, cache: ResultCache, report: Callable[[str], None]) -> Speeds:
+    """Rounds of all rows. A row that fails has its reason, and the rows after that row are resolved without its step.
+
+    stderr shows each failure at once, and the gain of closing the gaps between kernels. Where the first row fails,
+    measuring ends with the rounds before. report: called with the name of each turn. Raises ConfigError where the first
+    row has no round.
+    """
+    speeds, failed_in = Speeds(study.rows), dict[str, int]()
+
+    def turn(place: int) -> None:
+        row = speeds.rows[place]
+        number = len(speeds.turns.get(row.name, ()))
+        try:
+            speed = speed_of(job_of(row, study), row, number, study.request, cache)
+        except TurnFailed as error:
+            if row.step is None:
+                raise _FirstRowFailed(str(error)) from error
+            failed_in[row.name] = number
+            speeds.rows = study.plan.rows(failed_in)
+            speeds.turns.pop(row.name, None)
+            speeds.failures[row.name] = f"{error}" if number == 0 else f"in round {number + 1}: {error}"
+            _say(f"{row.name} failed: {speeds.failures[row.name]}")
+            raise
+        speeds.turns.setdefault(row.name, []).append(speed)
+        if row.step is None and number == 0 and (sentence := gaps(row.name, [speed])):
+            _say(sentence)
+
+    repeats = study.request.repeats
+    try:
+        interleave(
+            {row.name: partial(turn, place) for place, row in enumerate(study.rows)},
+            repeats=repeats,
+            before_turn=lambda number, name, done: report(f"round {number + 1} of {repeats}: {name}"),
+        )
+    except _FirstRowFailed as error:
+        _end(speeds, study.request.name, str(error))
+    return speeds
+
+
+def _end(speeds: Speeds, name: str, reason: str) -> None:
+    """Keep the rounds that all have. Raises ConfigError where there are none."""
+    first = speeds.rows[0]
+    num = len(speeds.turns.get(first.name, []))
+    if not num:
+        train = shlex.join(["python", "train.py", *first.overrides])
+        raise ConfigError(
+            f"study={name}: its first row, {first.name}, cannot be measured, and nothing without it: {reason}; fix "
+            f"what stops this run: {train}"
+        )
+    speeds.turns = {row: turns[:num] for row, turns in speeds.turns.items()}
+    speeds.ended = (
+        f"Measuring ended in round {num + 1}, as {first.name} failed, with which all are compared: {reason}. "
+        f"The complete rounds, {num}, are what the table shows; the same command tries the others again."
+    )
+
+
+def gaps(name: str, turns: list[Speed]) -> str | None:
+    """Whether closing gaps between kernels can bring anything at all: the first turn tells before the others.
+
+    None before the first turn, and without a GPU.
+    """
+    times = [(speed["step_seconds"], speed["kernel_seconds"]) for speed in turns]
+    if both := [(step, kernels) for step, kernels in times if step and kernels]:
+        steps, kernels = zip(*both, strict=True)
+        return f"{name}: {LaunchGaps(median(steps), median(kernels)).sentence()}."
+    on_gpu = any(kernels is not None for _, kernels in times)
+    return f"{name}: kernel times could not be seen: {PERMISSION}." if on_gpu else None
+
+
+def job_of(row: Row, study: Study) -> SpeedJob:
+    beside = tuple(tuple(study.plan.words(step)) for step in study.plan.file.steps)
+    return SpeedJob(row.overrides, study.request.seconds, study.cold, beside)
+
+
+def speed_of(job: SpeedJob, row: Row, number: int, request: Request, cache: ResultCache) -> Speed:
+    """The `number`th turn of the row; turn_seconds: of the turn with the start of its process. Raises TurnFailed."""
+
+    def measure() -> Speed:
+        began = time.perf_counter()
+        speed: Speed = isolated("speed", job, request, timed_seconds=job.seconds)  # type: ignore[assignment]
+        return speed | {"turn_seconds": time.perf_counter() - began}
+
+    speed: Speed = cache.take(job, number, measure, config=row.config)
+    return speed
+
+
+def isolated(function: str, job: object, request: Request, *, timed_seconds: float) -> object:
+    """The result of a function of `worker`, called in a process of its own. Raises TurnFailed."""
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str((request.folder / "compiled").resolve())}
+    seconds = _COMPILING_SECONDS + limit(timed_seconds)
+    try:
+        with removed_afterwards() as runs:
+            name = f"imagenet_opt.study.steps.worker.{function}"
+            return call_apart(name, job, limit_seconds=seconds, environment={**cache, **runs})
+    except Hung as error:
+        hint = "it hangs or compiles for too long: leave it out in a study of your own, study=FILE.yaml"
+        raise TurnFailed(f"{error}; {hint}") from error
+    except ImagenetOptError as error:
+        raise TurnFailed(str(error)) from error
+
+
+def _say(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)

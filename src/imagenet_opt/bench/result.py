@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from imagenet_opt import machine
@@ -22,7 +21,7 @@ from imagenet_opt.bench.turn import Turn
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.data.loader import store_of
 from imagenet_opt.display.printable import printable
-from imagenet_opt.display.terminal_table import strict_json
+from imagenet_opt.display.terminal_table import facts_table, strict_json, terminal
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, block_ratios, verdict
 from imagenet_opt.measure.stats.intervals import Interval, median_interval
 from imagenet_opt.measure.stats.rounds import Rounds
@@ -208,7 +207,7 @@ _STAGES = {
 
 
 def print_report(report: Report) -> None:
-    console = Console(width=None if Console().is_terminal else 120, highlight=False, markup=False)
+    console = terminal(120)
     console.print(_facts(report), "")
     console.print(_rates(report))
     for table in (_stages(report), _ratios(report)):
@@ -223,25 +222,19 @@ def print_report(report: Report) -> None:
 
 def _facts(report: Report) -> Table:
     found, data, job = report.machine, report.data, report.plan.job
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
     busy = f"; {found['busy_percent_before']:.0f} % busy before the run" if found["busy_percent_before"] >= 10 else ""
     gpu = found["gpu"] or "no GPU"
-    table.add_row("date", datetime.datetime.now().strftime("%Y-%m-%d %H:%M"))
-    table.add_row(
-        "machine", f"{found['cpu']}, {found['usable_cpus']} usable CPUs, {found['memory_gib']:g} GiB, {gpu}{busy}"
-    )
-    table.add_row("versions", ", ".join(f"{name} {version}" for name, version in versions(report).items()))
     part = "" if data["files"] == data["files_used"] else f" (a random part of {data['files']})"
-    table.add_row(
-        "data",
-        f"{data['files_used']} files{part}, mean {data['mean_kb']:.0f} KB, {data['mean_width']} x "
-        f"{data['mean_height']} pixels, on {data['storage']}, {printable(str(data['folder']))}",
-    )
-    table.add_row("batches", f"{job.loading.batch_size} crops, {job.loading.image_size} x {job.loading.image_size}")
-    table.add_row("method", method(report))
-    return table
+    facts = {
+        "date": datetime.datetime.now().strftime("%Y-%m-%d %H:%M"),
+        "machine": f"{found['cpu']}, {found['usable_cpus']} usable CPUs, {found['memory_gib']:g} GiB, {gpu}{busy}",
+        "versions": ", ".join(f"{name} {version}" for name, version in versions(report).items()),
+        "data": f"{data['files_used']} files{part}, mean {data['mean_kb']:.0f} KB, {data['mean_width']} x "
+        f"{data['mean_height']} pixels, on {data['storage']}, {data['folder']}",
+        "batches": f"{job.loading.batch_size} crops, {job.loading.image_size} x {job.loading.image_size}",
+        "method": method(report),
+    }
+    return facts_table(facts.items(), style="bold")
 
 
 def _rates(report: Report) -> Table:

@@ -18,6 +18,8 @@ from imagenet_opt.display.table import Sheet
 
 _LONG = 16
 """Words of cells that are longer, as paths are, may be broken."""
+_PROSE = 24
+"""Characters: a column with a longer cell holds sentences and begins at the left."""
 _ENDS = re.compile(r"(?<=[\d%])-(?=\d)")
 """Between the two numbers of an interval."""
 
@@ -58,7 +60,8 @@ def terminal_table(sheet: Sheet, width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False, show_edge=False)
     table.title, table.title_justify = printable(sheet.title), "left"
     for place, most in enumerate(_widths(columns, width - (1 + wide) * gaps)):
-        table.add_column(columns[place][0], justify="right" if place else "left", overflow="fold", width=most)
+        is_text = place == 0 or max(map(len, columns[place][1:]), default=0) > _PROSE
+        table.add_column(columns[place][0], justify="left" if is_text else "right", overflow="fold", width=most)
     for row in list(zip(*columns, strict=True))[1:]:
         table.add_row(*row)
     return table

@@ -201,8 +201,8 @@ def opened(encoded: bytes) -> Image.Image:
     return Image.open(io.BytesIO(encoded))
 
 
-def shrunk(encoded: bytes, max_side: int = 100) -> Image.Image:
-    made, extension = prepare(encoded, max_side=max_side, quality=90)
+def shrunk(encoded: bytes) -> Image.Image:
+    made, extension = prepare(encoded, max_side=100, quality=90)
     assert (opened(made).format, extension) == ("JPEG", "jpg")
     return opened(made)
 

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from imagenet_opt import machine
 from imagenet_opt.cli import arguments
-from imagenet_opt.cli.tune import HELP, main, parse
+from imagenet_opt.cli.tune import main, parse
 from imagenet_opt.config.build import largest_size
 from imagenet_opt.config.experiment_file import how_to_train, write_tuned
 from imagenet_opt.config.overrides import complete
@@ -32,13 +32,6 @@ from tests.config.test_build import composed, tiny
 from tests.conftest import loading, write_images
 
 CPU = torch.device("cpu")
-
-
-def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--help"])
-    said = capsys.readouterr().out
-    assert said.strip() == HELP.strip()
-    assert all(flag in said for flag in ("--budget", "--json", "data.batch_size=auto"))
 
 
 @pytest.mark.parametrize(

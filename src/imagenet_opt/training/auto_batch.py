@@ -62,7 +62,7 @@ def _part(num_images: int, world_size: int) -> int:
     if num_images % world_size:
         raise ConfigError(
             f"data.batch_size=auto: the run was begun with {num_images} images a step, which {world_size} processes "
-            "cannot share evenly; go on with another number of them (trainer.devices)"
+            "cannot share evenly; resume with another number of processes (trainer.devices)"
         )
     return num_images // world_size
 

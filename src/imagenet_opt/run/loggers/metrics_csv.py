@@ -76,7 +76,7 @@ class MetricsCsv(Logger):
         kept = [row for row in self._rows if int(row["step"]) <= step]
         if dropped := len(self._rows) - len(kept):
             rows = "the row" if dropped == 1 else f"the {dropped} rows"
-            log.info(f"metrics.csv: {rows} after step {step}, where the run goes on, will be logged again")
+            log.info(f"metrics.csv: {rows} after step {step}, where the run resumes, will be logged again")
             self._rows = kept
             self._write(None)
 

@@ -40,7 +40,7 @@ class WandbRunLogger(WandbLogger):
     logged_until: the last step that W&B has already; rows up to it are left out. None when that is not known.
     A row is handed over when the next one begins, since validation adds to the row of its step; a run that fails keeps
     its last row back, and a resumed one completes it from metrics.csv in `folder` or logs it again.
-    When W&B fails, that is said once, and training goes on without it.
+    When W&B fails, that is said once, and training continues without it.
     """
 
     def __init__(self, *, folder: str, logged_until: int | None, experiment: Any, **options: Any) -> None:
@@ -84,7 +84,7 @@ class WandbRunLogger(WandbLogger):
         except Exception as error:  # whatever it is, it is not worth a training run
             self._works = False
             log.warning(
-                f"W&B failed at step {self._step} ({type(error).__name__}: {error}); training goes on without it, "
+                f"W&B failed at step {self._step} ({type(error).__name__}: {error}); training continues without it, "
                 f"metrics.csv has every row, and the next start of the run sends what is missing"
             )
             return
@@ -103,7 +103,7 @@ def build_wandb(
     """A W&B logger, writing below `folder`, whose wandb_id.txt keeps the run's id.
 
     mode: "auto" is online when a key is found, else offline; the variable WANDB_MODE wins. Never asks for a login:
-    without a usable key, or when the server does not answer, every online mode goes on offline.
+    without a usable key, or when the server does not answer, every online mode continues offline.
     """
     experiment, known = None, None
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
@@ -203,7 +203,7 @@ def _usable(mode: str) -> str:
     if has_key():
         return "online" if mode == "auto" else mode
     if mode != "auto":
-        log.warning(f"no W&B key for mode {mode}: going on offline; `wandb login` or WANDB_API_KEY gives one")
+        log.warning(f"no W&B key for mode {mode}: continuing offline; `wandb login` or WANDB_API_KEY gives one")
     return "offline"
 
 
@@ -227,7 +227,7 @@ def _start(mode: str, options: dict[str, Any]) -> Any:
     try:
         run = _start_offline(options) if mode == "offline" else wandb.init(mode=mode, **options)  # type: ignore[arg-type]
     except (wandb.errors.Error, OSError) as error:
-        log.warning(f"W&B cannot be reached ({first_line(error)}); going on offline, `wandb sync` sends it later")
+        log.warning(f"W&B cannot be reached ({first_line(error)}); continuing offline, `wandb sync` sends it later")
         wandb.teardown()  # else the id is still taken by the attempt that failed
         run = _start_offline(options)
     run.define_metric("*", step_metric=STEP, step_sync=True)
@@ -242,7 +242,7 @@ def _start_offline(options: dict[str, Any]) -> Any:
     try:
         return wandb.init(mode="offline", **options)
     except Exception as error:  # whatever it is, it is not worth a training run
-        log.warning(f"W&B cannot write below {options['dir']} ({first_line(error)}); going on without it")
+        log.warning(f"W&B cannot write below {options['dir']} ({first_line(error)}); continuing without it")
         wandb.teardown()
         return wandb.init(mode="disabled", **options)
 
@@ -261,7 +261,7 @@ def _run_id(folder: Path) -> str:
         found = file.read_text(errors="replace").strip()
         if _RUN_ID.fullmatch(found):
             return found
-        log.warning(f"{file} holds no id of a W&B run; going on as a new one")
+        log.warning(f"{file} holds no id of a W&B run; a new W&B run begins")
     made = uuid.uuid4().hex[:8]
     file.write_text(f"{made}\n")
     return made

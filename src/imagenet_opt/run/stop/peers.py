@@ -107,7 +107,7 @@ class Peers:
                 self._lines[int(peer)], self._said[int(peer)] = line, said
                 return
         except (OSError, ValueError) as error:
-            log.warning(f"a stray connection to the port of rank 0 said nothing of use: {error}")
+            log.warning(f"a stray connection to the port of rank 0 sent no usable data: {error}")
         said.close()
         line.close()
 
@@ -116,7 +116,7 @@ class Peers:
         with line, suppress(OSError), self._said[peer] as said:
             text = said.readline().strip()
         if text != _BYE:
-            self._lose(text or f"rank {peer} has died, killed most likely (out of memory?); its own output may tell")
+            self._lose(text or f"rank {peer} has died, most likely killed (out of memory?); its own output may say why")
 
     def _lose(self, reason: str) -> None:
         with self._lock:

@@ -50,7 +50,7 @@ class SpotNotice:
                     return
             except (OSError, ValueError, HTTPException) as error:
                 if not self._warned:
-                    log.warning(f"no spot notice can be had from {self.url} ({error}); asking on")
+                    log.warning(f"no spot notice comes from {self.url} ({error}); polling continues")
                 self._warned = True
             self._closed.wait(self.every_seconds)
 

@@ -123,8 +123,7 @@ def test_what_wins_is_written_with_what_was_tried_and_trains(
     capsys: pytest.CaptureFixture[str],
     checked: None,
 ) -> None:
-    for module in ("tune.device_turns", "probe.memory"):
-        monkeypatch.setattr(f"imagenet_opt.{module}.call_apart", one_of_each_wins)
+    monkeypatch.setattr("imagenet_opt.probe.memory.call_apart", one_of_each_wins)
     monkeypatch.setattr("imagenet_opt.tune.loader._rate", a_hundred_each)
     monkeypatch.setattr(machine, "usable_cpus", lambda: 4)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
@@ -229,7 +228,7 @@ def test_a_setting_that_takes_longer_than_there_is_time_is_told(
         raise Hung(f"no end after {limit_seconds:g} s")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("imagenet_opt.tune.device_turns.call_apart", hang)
+    monkeypatch.setattr("imagenet_opt.probe.memory.call_apart", hang)
     turns = Turns((f"data.root={images_root}",), 3, Deadline(60), lambda what: None)
     with pytest.raises(TurnFailed, match=r"^not measured within 120 s: budget$"):  # the first has a minute more
         turns.rate(("callbacks.acceleration.compile=false",), 1.0, share=1.0, name="eager")

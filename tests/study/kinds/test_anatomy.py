@@ -14,9 +14,10 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.measure.telemetry.torch_profile import GROUPS, Operation
 from imagenet_opt.probe.device_peak import MatmulPeak
-from imagenet_opt.study.kinds.anatomy import Anatomy, Compiled, TrainingStep, anatomy_of, compiled, run, seen, sheets_of
+from imagenet_opt.study.kinds.anatomy import Anatomy, anatomy_of, run, seen, sheets_of
 from imagenet_opt.study.kinds.module_times import Part
 from imagenet_opt.study.kinds.synthetic_step import Subject, subject_of
+from imagenet_opt.study.kinds.training_step import Compiled, TrainingStep, compiled
 from imagenet_opt.study.request import Request
 from tests.study.studies import small_request
 

@@ -20,9 +20,9 @@ def newest_checkpoint(trial: Trial) -> Path:
 
 def _passed_over(trial: Trial, damaged: Path) -> str:
     step = int(damaged.stem.removeprefix("step_"))
-    run = trial.goes_on("passed over|damaged|incomplete")
+    run = trial.goes_on("checkpoint skipped|damaged|incomplete")
     assert 0 < run.resumed_at < step, f"resumed at step {run.resumed_at}, the damaged one is of {step}"
-    return f"passed over with a warning; {IDENTICAL}"
+    return f"skipped with a warning; {IDENTICAL}"
 
 
 @case("a flipped bit in the newest checkpoint")

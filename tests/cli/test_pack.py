@@ -287,7 +287,7 @@ def test_a_source_that_goes_away_stops_it(piped: Path, tmp_path: Path) -> None:
     os.close(descriptor)
     code, said, err = finish(process)
     assert (code, said) == (2, "")
-    assert re.search(rf"PackStopped: {tmp_path}/data/\w+ went away \(No such file or directory\); bring it back", err)
+    assert re.search(rf"PackStopped: {tmp_path}/data/\w+ went away \(No such file or directory\); restore it", err)
 
 
 def test_a_full_disk_is_one_line_and_it_goes_on_when_there_is_room(tmp_path: Path) -> None:

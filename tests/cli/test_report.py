@@ -121,7 +121,7 @@ def test_the_terminal_has_the_verdict_and_what_to_do(tmp_path: Path, capsys: pyt
         assert words in said, words
     assert f"${2 * 1_281_167 / 212 / 3600:.2f} an epoch" in said
     assert said.count("3.02 it/s") == 1, "a rate is said once"
-    assert "careful: not the same accelerator: mine has a real one, before has a simulated a10g" in said
+    assert "careful: the accelerators differ: mine has a real accelerator, before has a simulated a10g" in said
     assert re.search(r"cause +storage answers late +decoding takes the CPUs", said)
     assert said.splitlines()[-1].startswith("wrote ")
 
@@ -139,7 +139,7 @@ def test_a_baseline_shows_what_was_found_in_both(tmp_path: Path) -> None:
     machine = {"cpu": "AMD EPYC 7R32", "gpu": "NVIDIA H100", "usable CPUs": "8"}
     before = write_run(tmp_path / "before", sentence="It was slow.", machine=machine)
     page = report(write_run(tmp_path / "mine"), "--baseline", before)
-    assert "Careful: not the same gpu: mine has NVIDIA A10G, before has NVIDIA H100." in page.text
+    assert "Careful: gpu differs: mine has NVIDIA A10G, before has NVIDIA H100." in page.text
     assert "It was slow." in page.text
     assert "reads in flight fired; fixed, 3.10 times as fast" in page.text
     assert re.search(r"GPU alone 315\.3 315\.3 1\.00", page.text)
@@ -162,17 +162,17 @@ def test_every_part_that_is_absent_says_what_makes_it(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text(json.dumps({"throughput/images_per_second": 212.0}))
     page = report(tmp_path)
     assert not page.drawings
-    assert f"no doctor.json: for a verdict run imagenet-opt doctor ... --json {tmp_path}/doctor.json" in page.text
-    assert "no timeline: train.py records one, unless told '~callbacks.timeline'" in page.text
+    assert f"no doctor.json: to get a verdict, run imagenet-opt doctor ... --json {tmp_path}/doctor.json" in page.text
+    assert "no timeline: train.py records a timeline unless it is switched off with '~callbacks.timeline'" in page.text
     assert "212" in page.text
-    assert "nothing to compare with: add --baseline RUN" in page.text
+    assert "no baseline; add one with --baseline RUN" in page.text
 
 
 def test_a_doctor_file_alone_is_enough(tmp_path: Path) -> None:
     write_diagnosis(make_diagnosis(curves={}, waterfall=(), step_seconds=(), phases={}), tmp_path / "found.json")
     page = report(tmp_path / "found.json")
     assert page.drawings.keys() == {"plot-ceilings"}
-    assert page.text.count("the doctor measured nothing for this part") >= 2
+    assert page.text.count("the doctor has no measurement for this part") >= 2
 
 
 def test_a_damaged_part_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
@@ -209,9 +209,7 @@ def test_a_run_without_a_verdict_ends_with_how_to_get_one(tmp_path: Path, capsys
     report(folder)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "mine"
-    assert any(
-        line.startswith("without a verdict: no doctor.json: for a verdict run imagenet-opt") for line in lines[-4:]
-    )
+    assert any(line.startswith("no verdict: no doctor.json: to get a verdict, run imagenet-opt") for line in lines[-4:])
 
 
 def test_an_hour_of_samples_stays_below_ten_megabytes(tmp_path: Path) -> None:
@@ -327,7 +325,7 @@ def test_an_hour_that_is_zoomed_shows_every_sample(tmp_path: Path, in_browser: C
     assert near["bands"] and all(990 < begin < 1010 for begin in near["bands"])
     assert all(ends == [0, 3600] for ends in far["ranges"])
     assert 3500 < len(far["points"]["read"]) <= 4000 and far["peak"] == pytest.approx(777)
-    assert far["title"] == "The least and the greatest of every 1.8 s"
+    assert far["title"] == "Minimum and maximum of every 1.8 s"
     assert len(far["bands"]) == 300
 
 

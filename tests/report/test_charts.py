@@ -41,7 +41,7 @@ def test_time_that_is_made_up_for_goes_back() -> None:
 def test_the_histogram_counts_every_step_and_marks_percentiles() -> None:
     seconds = (np.arange(1, 201) / 1000).tolist()
     figure = charts.histogram({"mine": Steps(tuple(seconds), "the run")})
-    assert figure.layout.title.text == "How long steps take: 200 steps of the run"
+    assert figure.layout.title.text == "Step times: 200 steps of the run"
     assert sum(figure.data[0].y) == pytest.approx(1)
     assert [annotation.text for annotation in figure.layout.annotations] == [" p50 100.5 ms", " p99 198.0 ms"]
 

@@ -54,7 +54,7 @@ def test_another_machine_or_accelerator_is_warned_of() -> None:
     ours = of(simulated="a10g")
     theirs = of(machine=dict(ours.diagnosis.measurements.machine) | {"gpu": "NVIDIA H100", "storage": "/nvme (ext4)"})
     assert careful(replace(ours, name="mine"), replace(theirs, name="before")) == [
-        "not the same accelerator: mine has a simulated a10g, before has a real one",
-        "not the same gpu: mine has NVIDIA A10G, before has NVIDIA H100",
+        "the accelerators differ: mine has a simulated a10g, before has a real accelerator",
+        "gpu differs: mine has NVIDIA A10G, before has NVIDIA H100",
     ]
     assert careful(ours, ours) == []

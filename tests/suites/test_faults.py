@@ -37,7 +37,7 @@ def test_killed_three_times_and_its_newest_checkpoint_damaged_it_ends_bit_for_bi
         run.kill()
     newest = step_files(trial.run_folder)[-1]
     flip_bit(newest, newest.stat().st_size // 2)
-    run = trial.goes_on("passed over")
+    run = trial.goes_on("checkpoint skipped")
     assert 0 < run.resumed_at < int(newest.stem.removeprefix("step_"))
 
 

@@ -49,7 +49,7 @@ def test_the_search_starts_at_what_a_step_is_computed_to_need(
     monkeypatch.setattr(MemoryTrials, "_try", attempt)
     assert build_run(config).data.loading.batch_size == whole(capacity)
     assert tried[0] == whole(300) and len(tried) <= 6
-    assert "data.batch_size=auto: about 300 images should fit by what the tensors of a step take" in caplog.messages
+    assert "data.batch_size=auto: about 300 images should fit, computed from the tensors of a step" in caplog.messages
 
 
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch")
@@ -61,7 +61,7 @@ def test_a_run_goes_on_with_the_batch_that_it_began_with(
     caplog.set_level(logging.INFO)
     run = build_run(tiny(tmp_path, images_root, "data.batch_size=auto", "trainer.max_steps=3"))
     assert run.data.loading.batch_size == 6, "and not what would be found now"
-    assert "data.batch_size=auto: 6 images, as the run was begun with; lr 0.0117" in caplog.messages
+    assert "data.batch_size=auto: 6 images, the batch size of the resumed run; lr 0.0117" in caplog.messages
     assert not [message for message in caplog.messages if "looking for" in message]
     run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
     assert run.trainer.global_step == 3
@@ -90,7 +90,7 @@ def test_several_processes_share_what_the_run_was_begun_with(
     ("override", "words"),
     [
         ("trainer.devices=2", "this run has 2; run `imagenet-opt tune"),
-        ("rehearse=a10g", "rehearse=.* simulates one; set a number"),
+        ("rehearse=a10g", "rehearse=.* simulates the device; set data.batch_size to a number"),
     ],
 )
 def test_auto_is_refused_where_it_cannot_be_looked_for(

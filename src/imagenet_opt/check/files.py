@@ -22,7 +22,7 @@ def judge_status(name: str, split: Split, status: Status, *, on_lustre: bool) ->
     bad = tuple(split.path(int(i)) for i in (*empty, *gone))
     check = f"empty files, {name}"
     if bad:
-        text = f"{len(empty)} of {len(split):,} have 0 bytes, {len(gone)} cannot be asked; restore them or remove them"
+        text = f"{len(empty)} of {len(split):,} have 0 bytes, {len(gone)} cannot be examined; restore or remove them"
         yield Verdict(check, "error", text, bad)
     else:
         yield Verdict(check, "ok", f"none of {len(split):,}")
@@ -52,13 +52,13 @@ def judge_examined(name: str, num: int, found: Sequence[Examined]) -> Iterator[V
     else:
         yield Verdict(f"decoding, {name}", "ok", f"all {num:,} that were tried")
     if cut:
-        text = f"{len(cut)} of {num:,} end too soon; a part of each image is made up. Copy them again"
+        text = f"{len(cut)} of {num:,} are cut short; decoders invent the missing part of an image. Copy them again"
         yield Verdict(f"cut short, {name}", "warning", text, cut)
     modes = Counter(one.mode for one in found if one.mode and one.mode != "RGB")
     if modes:
         told = ", ".join(f"{count} {mode}" for mode, count in modes.most_common())
         others = tuple(f"{one.name}: {one.mode}" for one in found if one.mode and one.mode != "RGB")
-        yield Verdict(f"colours, {name}", "info", f"{told} of {num:,}; all become RGB", others)
+        yield Verdict(f"colours, {name}", "info", f"{told} of {num:,}; all are converted to RGB", others)
 
 
 def judge_twins(train: Split, val: Split, rows: NDArray[np.int64], twins: Sequence[Twin]) -> Iterator[Verdict]:
@@ -66,7 +66,7 @@ def judge_twins(train: Split, val: Split, rows: NDArray[np.int64], twins: Sequen
     seen = [
         (twin.row, f"{val.path(twin.row)} = {train.path(twin.other_row)}") for twin in twins if not twin.other_split
     ]
-    yield _twins("val in train", len(rows), seen, "training sees them, so their accuracy says less")
+    yield _twins("val in train", len(rows), seen, "training sees these images too: validation accuracy is too high")
     two_labels = [
         (twin.row, f"{val.path(twin.row)} = {val.path(twin.other_row)}")
         for twin in twins
@@ -77,7 +77,7 @@ def judge_twins(train: Split, val: Split, rows: NDArray[np.int64], twins: Sequen
 
 def same_folder(index: Split) -> Verdict:
     """Instead of naming every image twice."""
-    text = f"train and val are the same folder, {index.folder}: accuracy will say nothing (data.val_folder)"
+    text = f"train and val are the same folder, {index.folder}: validation accuracy is meaningless (data.val_folder)"
     return Verdict("val in train", "error", text)
 
 

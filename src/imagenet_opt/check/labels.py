@@ -22,7 +22,7 @@ from imagenet_opt.model.saved_network import open_network
 Index = FileIndex | ShardIndex
 _TOLD = 3
 _WAY_OUT = (
-    "sort validation images into folders anew, from the list that came with them (imagenet-opt pack val_labels=FILE)"
+    "sort validation images into folders again, from the list that came with them (imagenet-opt pack val_labels=FILE)"
 )
 
 
@@ -97,7 +97,8 @@ def _verdict(found: Labels, classes: tuple[str, ...], val: Asked) -> Verdict:
         text = f"{shares}: labels of val are wrong file by file, its images are spoiled, or the network is overfitted"
         return Verdict(check, "error" if near_chance else "warning", text)
     if found.kind == "unknown":
-        return Verdict(check, "info", f"{shares}: it knows too little to tell; choose a ckpt= that was trained further")
+        text = f"{shares}: the network is not accurate enough to judge labels; choose a ckpt= that was trained longer"
+        return Verdict(check, "info", text)
     return Verdict(check, "ok", shares)
 
 

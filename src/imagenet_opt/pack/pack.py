@@ -147,7 +147,7 @@ def _finish(split: PackSplit, made: list[int]) -> About:
             raise ShardMismatch(
                 f"{split.folder / shard_name(i)} cannot be made again as it was: the images in "
                 f"{split.source.files.folder} (data.root) or Pillow's version changed; "
-                f"remove {split.folder.parent} (out) and pack anew"
+                f"remove {split.folder.parent} (out) and pack again"
             )
     shutil.rmtree(split.part(0).parent, ignore_errors=True)
     return about

@@ -113,7 +113,7 @@ def _check_same(folder: Path, old: Any, wanted: dict[str, Any]) -> None:
     raise ConfigError(
         f"{folder} holds a pack of {_describe(old)}; asked for is one of {_describe(wanted)}"
         f"{', and the images have other names, labels or sizes' * (old['fingerprint'] != wanted['fingerprint'])}. "
-        f"Choose another folder with out=FOLDER, say what was said then, or remove {folder.parent} to pack anew"
+        f"Choose another folder with out=FOLDER, use the options of that pack, or remove {folder.parent} to pack again"
     )
 
 

@@ -101,7 +101,7 @@ class Source:
         else:
             return
         raise PackStopped(
-            f"{what} ({error.strerror}); bring it back (data.root) and run the same command again: "
+            f"{what} ({error.strerror}); restore it (data.root) and run the same command again: "
             "it resumes where it stopped"
         ) from error
 

@@ -1,1 +1,1 @@
-"""The report of a run as one HTML file: figures, texts and the page that holds them."""
+"""The report of a run as one HTML file."""

@@ -1,4 +1,4 @@
-"""Figures of a diagnosis: ceilings, one step in parts, how long steps take, and curves."""
+"""Figures of a diagnosis: ceilings, the parts of a step, step times, and curves."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -16,40 +16,47 @@ if TYPE_CHECKING:  # plotly takes a second to import
     import plotly.graph_objects as go
 
 REACH = 2.0
-"""Bars end there, as a multiple of the GPU's own ceiling: what is beyond is more than can be used."""
+"""Bars are cut at this multiple of the GPU's ceiling, since the GPU cannot use a higher rate."""
 NUM_BINS = 60
 SIMULATED_STAGES = ("gpu", "copy", "full")
-"""First words of the stages that a simulated accelerator takes part in."""
+"""Prefixes of the stages in which a simulated accelerator takes part."""
 CURVES = {
     "workers": ("Loader workers", "workers", "decode"),
     "reads_in_flight": ("Reads in flight", "requests in flight", "storage"),
     "cached_share": ("Share of the data in the page cache", "share in the page cache", "storage"),
 }
-"""Name of a curve -> its title, what x is, whose colour it has."""
+"""Name of a curve -> title, label of the x axis, stage whose colour it has."""
 
 
-def ceilings(found: Diagnosis) -> "go.Figure":
-    """A bar for each experiment with its interval; the full run, if judged, across, dashed what was expected of it."""
+def ceilings(diagnosis: Diagnosis) -> "go.Figure":
+    """A bar with an interval for each experiment; lines across for the full run (solid) and its expected rate (dashed).
+
+    The lines are drawn only if the diagnosis was judged.
+    """
     import plotly.graph_objects as go
 
-    stages = [name for name in STAGES if name in found.measurements.ceilings]
-    ends = [found.measurements.ceilings[name].images_per_second for name in stages if name.startswith(("gpu", "full"))]
-    limit = REACH * max([*ends, found.measured, found.expected])
+    stages = [name for name in STAGES if name in diagnosis.measurements.ceilings]
+    ends = [
+        diagnosis.measurements.ceilings[name].images_per_second for name in stages if name.startswith(("gpu", "full"))
+    ]
+    limit = REACH * max([*ends, diagnosis.measured, diagnosis.expected])
     figure = go.Figure()
     for name in stages:
-        _add_ceiling(figure, name, found.measurements.ceilings[name], limit, found.measurements.simulated is not None)
-    if is_judged(found):
-        _add_rates(figure, found)
+        _add_ceiling(
+            figure, name, diagnosis.measurements.ceilings[name], limit, diagnosis.measurements.simulated is not None
+        )
+    if is_judged(diagnosis):
+        _add_rates(figure, diagnosis)
     look = layout(
-        height=120 + 30 * len(stages), title="Images per second", simulated=found.measurements.simulated is not None
+        height=120 + 30 * len(stages), title="Images per second", simulated=diagnosis.measurements.simulated is not None
     )
     figure.update_layout(look, margin_t=60)
     figure.update_xaxes(title_text="images/s", range=[0, limit * 1.12])
     return figure.update_yaxes(autorange="reversed", showgrid=False)
 
 
-def _add_rates(figure: "go.Figure", found: Diagnosis) -> None:
-    lines = sorted([(found.measured, "measured", "solid"), (found.expected, "expected", "dash")])
+def _add_rates(figure: "go.Figure", diagnosis: Diagnosis) -> None:
+    lines = sorted([(diagnosis.measured, "measured", "solid"), (diagnosis.expected, "expected", "dash")])
     for (rate, label, dash), side in zip(lines, ("right", "left"), strict=True):
         figure.add_vline(rate, opacity=1, line={"color": COLOURS["wait"], "width": 2, "dash": dash})
         figure.add_annotation(
@@ -79,11 +86,11 @@ def _add_ceiling(figure: "go.Figure", name: str, ceiling: Ceiling, limit: float,
     figure.add_annotation(x=end, y=label, text=words, xanchor="left", xshift=4, showarrow=False)
 
 
-def waterfall(found: Diagnosis) -> "go.Figure":
-    """One step from the GPU alone to the full run, in milliseconds; the last bar is the sum of the others."""
+def waterfall(diagnosis: Diagnosis) -> "go.Figure":
+    """The parts of a step in ms, from the GPU alone to the full run; the last bar is the sum of the parts."""
     import plotly.graph_objects as go
 
-    *parts, whole = found.waterfall
+    *parts, whole = diagnosis.waterfall
     starts = np.concatenate([[0.0], np.cumsum([part.seconds for part in parts])])[:-1]
     figure = go.Figure()
     for step, start in zip([*parts, whole], [*starts, 0.0], strict=True):
@@ -105,7 +112,7 @@ def waterfall(found: Diagnosis) -> "go.Figure":
         layout(
             height=110 + 34 * (len(parts) + 1),
             title="One step, by what it is made of",
-            simulated=found.measurements.simulated is not None,
+            simulated=diagnosis.measurements.simulated is not None,
         )
     )
     end = max([whole.seconds, *(start + max(0.0, part.seconds) for start, part in zip(starts, parts, strict=True))])
@@ -119,7 +126,7 @@ _WORDS = {
     "forward": "gpu", "gpu": "gpu", "check": "storage", "valid": "decode", "log": "contention",
     "callback": "full", "other": "full",
 }  # fmt: skip
-"""What the name of a part of a step holds -> its colour; the first that fits."""
+"""Word in the name of a part of a step -> stage whose colour the part has; the first match counts."""
 
 
 def part_colour(name: str) -> str:
@@ -127,21 +134,21 @@ def part_colour(name: str) -> str:
 
 
 SMALL_PHASE = 0.01
-"""Share of a step below which phases are drawn as one: a run has a callback for each of a dozen."""
+"""Phases below this share of a step are drawn together, since a run has a phase for each of a dozen callbacks."""
 
 
-def phases(found: Diagnosis) -> "go.Figure":
-    """What the main process does in one step of the full run, as one bar."""
+def phases(diagnosis: Diagnosis) -> "go.Figure":
+    """The phases of the main process in one step of the full run, as one stacked bar."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    for name, seconds, hover in _phases_to_draw(found.measurements.phases):
+    for name, seconds, hover in _phases_to_draw(diagnosis.measurements.phases):
         figure.add_bar(
             x=[seconds * 1e3], y=[""], orientation="h", name=f"{escaped(name)} {seconds * 1e3:,.1f} ms",
             marker={"color": part_colour(name), "line": {"width": 1, "color": "#fff"}},
             hovertemplate=f"{escaped(hover)}<extra></extra>".replace("\n", "<br>"),
         )  # fmt: skip
-    simulated = found.measurements.simulated is not None
+    simulated = diagnosis.measurements.simulated is not None
     look = layout(height=180, title="The main process in one step of the full run", simulated=simulated)
     legend = {"orientation": "h", "y": 0, "yref": "container", "yanchor": "bottom", "traceorder": "normal"}
     figure.update_layout(look, barmode="stack", showlegend=True, legend=legend)
@@ -149,7 +156,7 @@ def phases(found: Diagnosis) -> "go.Figure":
 
 
 def _phases_to_draw(phases: Mapping[str, float]) -> list[tuple[str, float, str]]:
-    """(name, seconds, what hovering says) of those that can be seen, then of all others together."""
+    """(name, seconds, hover text) of each phase wide enough to see, then of all other phases together."""
     least = SMALL_PHASE * sum(phases.values())
     lines = {name: f"{name}: {seconds * 1e3:,.2f} ms" for name, seconds in phases.items()}
     small = [name for name, seconds in phases.items() if seconds < least]
@@ -161,7 +168,7 @@ def _phases_to_draw(phases: Mapping[str, float]) -> list[tuple[str, float, str]]
 
 
 def histogram(runs: Mapping[str, Steps], *, simulated: bool = False) -> "go.Figure":
-    """How long steps take, in ms, with p50 and p99. runs: by name; bins are the same for all."""
+    """Histogram of step times in ms, with p50 and p99. runs: by name; all runs have the same bins."""
     import plotly.graph_objects as go
 
     edges = np.histogram_bin_edges(np.concatenate([steps.seconds for steps in runs.values()]) * 1e3, bins=NUM_BINS)
@@ -175,7 +182,7 @@ def histogram(runs: Mapping[str, Steps], *, simulated: bool = False) -> "go.Figu
             hovertemplate="%{x:.1f} ms: %{y:.1%}<extra></extra>",
         )  # fmt: skip
         _mark_percentiles(figure, steps, tint, number, f", {escaped(name)}" if len(runs) > 1 else "")
-    title = "How long steps take" + (f": {next(iter(runs.values()))}" if len(runs) == 1 else "")
+    title = "Step times" + (f": {next(iter(runs.values()))}" if len(runs) == 1 else "")
     figure.update_layout(layout(height=300, title=title, simulated=simulated, barmode="overlay", bargap=0))
     figure.update_layout(showlegend=len(runs) > 1, legend={"orientation": "h", "y": -0.25})
     figure.update_yaxes(title_text="share of steps", tickformat=".0%", rangemode="tozero")
@@ -192,51 +199,51 @@ def _mark_percentiles(figure: "go.Figure", steps: Steps, tint: str, number: int,
         )  # fmt: skip
 
 
-def curve(found: Diagnosis, name: str) -> "go.Figure":
-    """Images per second over a setting. Dashed: what the GPU takes beside the loader."""
+def curve(diagnosis: Diagnosis, name: str) -> "go.Figure":
+    """Images per second over a setting. Dashed: the rate of the GPU while the loader runs."""
     import plotly.graph_objects as go
 
-    title, what, kind = CURVES[name]
-    xs, ys = zip(*sorted(found.measurements.curves[name]), strict=True)
+    title, setting, kind = CURVES[name]
+    xs, ys = zip(*sorted(diagnosis.measurements.curves[name]), strict=True)
     figure = go.Figure()
     figure.add_scatter(
         x=xs, y=ys, mode="lines+markers", line={"color": COLOURS[kind], "width": 2}, marker_size=7,
-        hovertemplate=f"{what} %{{x}}: %{{y:,.0f}} images/s<extra></extra>",
+        hovertemplate=f"{setting} %{{x}}: %{{y:,.0f}} images/s<extra></extra>",
     )  # fmt: skip
-    if name == "cached_share" and {"storage_cached", "storage_cold"} <= found.measurements.ceilings.keys():
+    if name == "cached_share" and {"storage_cached", "storage_cold"} <= diagnosis.measurements.ceilings.keys():
         cached, cold = (
-            found.measurements.ceilings[f"storage_{state}"].images_per_second for state in ("cached", "cold")
+            diagnosis.measurements.ceilings[f"storage_{state}"].images_per_second for state in ("cached", "cold")
         )
         shares = np.linspace(0, 1, 101)
         figure.add_scatter(
             x=shares, y=1 / (shares / cached + (1 - shares) / cold), mode="lines",
             line={"color": COLOURS["full"], "width": 1, "dash": "dot"}, hoverinfo="skip",
         )  # fmt: skip
-    gpu = found.measurements.ceilings.get("gpu_beside_loader", found.measurements.ceilings.get("gpu"))
+    gpu = diagnosis.measurements.ceilings.get("gpu_beside_loader", diagnosis.measurements.ceilings.get("gpu"))
     needed = gpu.images_per_second if gpu else max(ys)
     if gpu:
         figure.add_hline(needed, opacity=1, line={"color": COLOURS["gpu"], "width": 1.5, "dash": "dash"})
-        words = "what the GPU takes" + (f" ({SIMULATED})" if found.measurements.simulated else "")
+        words = "rate of the GPU" + (f" ({SIMULATED})" if diagnosis.measurements.simulated else "")
         figure.add_annotation(
             x=0, xref="paper", xanchor="left", y=needed, yanchor="bottom", text=words, showarrow=False, font_size=12
         )
     figure.update_layout(layout(height=280, title=title))
-    figure.update_xaxes(title_text=what, **({"tickformat": ".0%"} if name == "cached_share" else {}))
-    top = 2 * needed if name == "cached_share" else max([*ys, needed])  # memory is faster than anyone needs
+    figure.update_xaxes(title_text=setting, **({"tickformat": ".0%"} if name == "cached_share" else {}))
+    top = 2 * needed if name == "cached_share" else max([*ys, needed])  # the page cache is faster than the GPU needs
     return figure.update_yaxes(title_text="images/s", range=[0, 1.12 * top])
 
 
 RATES = {
     "throughput/images_per_second": ("images/s", "full"),
-    "throughput/data_wait_fraction": ("share of waiting", "wait"),
+    "throughput/data_wait_fraction": ("data wait, share", "wait"),
     "gpu/utilization_percent": ("GPU busy, %", "gpu"),
     "rehearsal/accelerator_utilization": ("accelerator busy", "gpu"),
 }
-"""Column of metrics.csv -> what it is, whose colour it has."""
+"""Column of metrics.csv -> label, stage whose colour it has."""
 
 
 def rates(rows: Sequence[tuple[int, Mapping[str, float]]], *, simulated: bool = False) -> "go.Figure":
-    """What metrics.csv says of speed, over the steps."""
+    """The speed columns of metrics.csv over the steps."""
     from plotly.subplots import make_subplots
 
     known = [name for name in RATES if any(name in row for _, row in rows)]

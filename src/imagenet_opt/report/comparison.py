@@ -1,4 +1,4 @@
-"""What is not the same in two runs."""
+"""Differences between two runs."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,12 +10,12 @@ from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.report.run_files import Record, leaves
 
 HARDWARE = ("cpu", "gpu", "usable CPUs", "memory")
-"""What a machine has that both need for a ratio to be that of what was changed."""
+"""Facts of a machine that must be equal in both runs; otherwise a ratio also measures the machines."""
 _ABSENT = "(absent)"
 
 
 class Row(NamedTuple):
-    """A value of this run and of the baseline, and this one as a multiple of the other."""
+    """A value of this run and of the baseline, and the ratio of this run to the baseline."""
 
     name: str
     ours: str
@@ -24,25 +24,25 @@ class Row(NamedTuple):
 
 
 def careful(ours: Record, theirs: Record) -> list[str]:
-    """Why a ratio of the two may not be that of what was changed: sentences without their full stop."""
-    found = []
+    """Reasons why a ratio of the two runs may not show the effect of a change; sentences without their full stop."""
+    warnings = []
     if ours.simulated != theirs.simulated:
-        kinds = [f"{one.name} has {_accelerator(one)}" for one in (ours, theirs)]
-        found.append(f"not the same accelerator: {', '.join(kinds)}")
-    mine, other = (dict(one.diagnosis.measurements.machine) if one.diagnosis else {} for one in (ours, theirs))
-    return found + [
-        f"not the same {name}: {ours.name} has {mine[name]}, {theirs.name} has {other[name]}"
+        kinds = [f"{record.name} has {_accelerator(record)}" for record in (ours, theirs)]
+        warnings.append(f"the accelerators differ: {', '.join(kinds)}")
+    mine, other = (dict(run.diagnosis.measurements.machine) if run.diagnosis else {} for run in (ours, theirs))
+    return warnings + [
+        f"{name} differs: {ours.name} has {mine[name]}, {theirs.name} has {other[name]}"
         for name in HARDWARE
         if name in mine and name in other and mine[name] != other[name]
     ]
 
 
 def _accelerator(record: Record) -> str:
-    return f"a simulated {record.simulated}" if record.simulated else "a real one"
+    return f"a simulated {record.simulated}" if record.simulated else "a real accelerator"
 
 
 def differences(ours: Record, theirs: Record) -> dict[str, list[tuple[str, ...]]]:
-    """Rows of tables, by what they are about; empty where one has nothing to compare."""
+    """Rows of the tables by topic; no rows where one of the runs has no data."""
     tables: dict[str, list[Row]] = {"metrics": metric_rows(ours, theirs)}
     plain = {"config": _changed(dict(leaves(ours.config)), dict(leaves(theirs.config)))}
     if ours.diagnosis is not None and theirs.diagnosis is not None:
@@ -54,9 +54,9 @@ def differences(ours: Record, theirs: Record) -> dict[str, list[tuple[str, ...]]
     return whole | {name: [row[:3] for row in rows] for name, rows in plain.items()}
 
 
-def _place(found: Diagnosis) -> dict[str, str]:
+def _place(diagnosis: Diagnosis) -> dict[str, str]:
     """The machine and the versions of its software."""
-    return {**found.measurements.machine, **found.measurements.versions}
+    return {**diagnosis.measurements.machine, **diagnosis.measurements.versions}
 
 
 def verdict_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
@@ -64,19 +64,19 @@ def verdict_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
     return [Row(name, mine[name], other[name]) for name in mine]
 
 
-def _verdict(found: Diagnosis) -> dict[str, str]:
+def _verdict(diagnosis: Diagnosis) -> dict[str, str]:
     return {
-        "cause": meaning(found),
-        "verdict": found.sentence,
-        "confidence": confidence(found).level,
-        "next limit": STAGES.get(found.next_stage or "", found.next_stage or "none"),
-        "looked at": found.measurements.date,
+        "cause": meaning(diagnosis),
+        "verdict": diagnosis.sentence,
+        "confidence": confidence(diagnosis).level,
+        "next limit": STAGES.get(diagnosis.next_stage or "", diagnosis.next_stage or "none"),
+        "date": diagnosis.measurements.date,
     }
 
 
 def rule_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
-    """Of the rules that fired in one of the two at least."""
-    mine, other = ({finding.rule: finding for finding in found.findings} for found in (ours, theirs))
+    """Rows for the rules that fired in at least one of the two diagnoses."""
+    mine, other = ({finding.rule: finding for finding in diagnosis.findings} for diagnosis in (ours, theirs))
     fired = [name for name in dict.fromkeys([*mine, *other]) if _fired(mine.get(name)) or _fired(other.get(name))]
     return [Row(name, _outcome(mine.get(name)), _outcome(other.get(name))) for name in fired]
 
@@ -89,19 +89,19 @@ def _outcome(finding: Finding | None) -> str:
     if finding is None:
         return _ABSENT
     if finding.fired is None:
-        return "could not be looked at"
+        return "could not be checked"
     gain = "" if finding.gain is None else f"; fixed, {finding.gain:.2f} times as fast"
     return f"fired{gain}" if finding.fired else "did not fire"
 
 
 def step_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
     """The parts of a step in milliseconds."""
-    mine, other = ({step.name: step.seconds * 1e3 for step in found.waterfall} for found in (ours, theirs))
+    mine, other = ({step.name: step.seconds * 1e3 for step in diagnosis.waterfall} for diagnosis in (ours, theirs))
     return _numbers_rows(mine, other, "{:,.1f}")
 
 
 def ceiling_rows(ours: Diagnosis, theirs: Diagnosis) -> list[Row]:
-    """Of the stages that both have."""
+    """Rows for the stages that both diagnoses measured."""
     mine, other = ours.measurements.ceilings, theirs.measurements.ceilings
     return [
         Row(label, _rate(mine[name]), _rate(other[name]), _ratio(mine[name], other[name]))
@@ -115,7 +115,7 @@ def _rate(ceiling: Ceiling) -> str:
 
 
 def _ratio(ours: Ceiling, theirs: Ceiling) -> str:
-    """With the widest that both intervals allow: the windows of two runs do not belong to each other."""
+    """The ratio with the widest interval that both intervals allow, since the windows of two runs are not paired."""
     mine, other = ours.estimate, theirs.estimate
     ratio = ours.images_per_second / theirs.images_per_second
     return f"{ratio:.2f} ({mine.low / other.high:.2f} to {mine.high / other.low:.2f})"
@@ -126,13 +126,17 @@ def metric_rows(ours: Record, theirs: Record) -> list[Row]:
 
 
 def _numbers(record: Record) -> dict[str, float]:
-    found = record.diagnosis
-    if found is None:
+    diagnosis = record.diagnosis
+    if diagnosis is None:
         return dict(record.summary)
-    verdict = {"measured images/s": found.measured, "expected images/s": found.expected, "efficiency": found.efficiency}
-    known = verdict if is_judged(found) else {}
-    phases = {f"{name}, seconds of a step": seconds for name, seconds in found.measurements.phases.items()}
-    facts = {name: value for name, value in found.measurements.facts.known().items() if not isinstance(value, str)}
+    verdict = {
+        "measured images/s": diagnosis.measured,
+        "expected images/s": diagnosis.expected,
+        "efficiency": diagnosis.efficiency,
+    }
+    known = verdict if is_judged(diagnosis) else {}
+    phases = {f"{name}, seconds of a step": seconds for name, seconds in diagnosis.measurements.phases.items()}
+    facts = {name: value for name, value in diagnosis.measurements.facts.known().items() if not isinstance(value, str)}
     return known | phases | facts | dict(record.summary)
 
 
@@ -146,7 +150,7 @@ def _numbers_rows(mine: Mapping[str, float], other: Mapping[str, float], shape: 
 
 
 def _changed(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[Row]:
-    """Of the names whose values are not the same."""
+    """Rows for the names whose values differ."""
     pairs = {name: (mine.get(name, _ABSENT), other.get(name, _ABSENT)) for name in [*mine, *other]}
     return [Row(name, show(a), show(b)) for name, (a, b) in pairs.items() if a != b]
 

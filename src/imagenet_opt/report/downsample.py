@@ -1,13 +1,13 @@
-"""Fewer points that look the same: the least and the greatest of each stretch stay, so that no peak is lost."""
+"""Downsampling that keeps the minimum and maximum of each stretch, so that no peak is lost."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 
 def min_max(x: ArrayLike, y: ArrayLike, *, most: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """About `most` of the points, in their order: of each of most/2 equal stretches the least y and the greatest.
+    """About `most` of the points, in their order: the minimum and maximum of y in each of most/2 equal stretches.
 
-    x: ascending. A stretch without any finite y gives one nan, so that a gap stays a gap.
+    x: ascending. A stretch without a finite y gives one nan, so that a gap in the data stays a gap in the figure.
     """
     xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if len(xs) <= most:
@@ -18,7 +18,7 @@ def min_max(x: ArrayLike, y: ArrayLike, *, most: int) -> tuple[NDArray[np.float6
 
 
 def _first_of(extreme: np.ufunc, ys: NDArray[np.float64], edges: NDArray[np.int_]) -> NDArray[np.int_]:
-    """In each stretch the first place of its extreme; of one that is all nan the first."""
+    """Index of the first extreme of each stretch; the first index of a stretch that is all nan."""
     stretch = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
     levels = extreme.reduceat(ys, edges[:-1])[stretch]
     places = np.flatnonzero((ys == levels) | np.isnan(levels))

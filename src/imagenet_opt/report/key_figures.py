@@ -1,4 +1,4 @@
-"""The few numbers that the report begins with."""
+"""The few numbers at the top of the report."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from imagenet_opt.report.run_files import IMAGENET_IMAGES, Record
 
 
 class Tile(NamedTuple):
-    """A number, what it is, and what stands below it."""
+    """A number with its label and the notes below it."""
 
     label: str
     value: str
@@ -17,34 +17,34 @@ class Tile(NamedTuple):
 
 
 def tiles(record: Record, price_per_hour: float | None = None) -> list[Tile]:
-    """The rates of a verdict; of a run without one, what its summary says."""
-    found = record.diagnosis
-    if found is None or not is_judged(found):
+    """The rates of a verdict; without a verdict, the rates in the summary of the run."""
+    diagnosis = record.diagnosis
+    if diagnosis is None or not is_judged(diagnosis):
         return _of_summary(record)
     made = [
         Tile(
             label,
-            f"{rate / found.measurements.batch_size:.2f} it/s",
-            (f"{rate:,.0f} images/s", epoch(rate, found, price_per_hour)),
+            f"{rate / diagnosis.measurements.batch_size:.2f} it/s",
+            (f"{rate:,.0f} images/s", epoch(rate, diagnosis, price_per_hour)),
         )
-        for label, rate in rates(found).items()
+        for label, rate in rates(diagnosis).items()
     ]
-    return [*made, Tile("efficiency", f"{found.efficiency:.0%}", ("measured / expected",))]
+    return [*made, Tile("efficiency", f"{diagnosis.efficiency:.0%}", ("measured / expected",))]
 
 
-def rates(found: Diagnosis) -> dict[str, float]:
-    """Images per second now, as expected, and with what comes next: the cause fixed, or a faster GPU."""
-    known = {"now": found.measured, "expected": found.expected}
-    if found.next_gain is not None:
-        known["faster GPU" if found.cause == "healthy" else "if fixed"] = (
-            rate_in_trouble(evidence_of(found)) * found.next_gain
+def rates(diagnosis: Diagnosis) -> dict[str, float]:
+    """Images per second now, as expected, and after the next improvement: the cause fixed, or a faster GPU."""
+    known = {"now": diagnosis.measured, "expected": diagnosis.expected}
+    if diagnosis.next_gain is not None:
+        known["faster GPU" if diagnosis.cause == "healthy" else "if fixed"] = (
+            rate_in_trouble(evidence_of(diagnosis)) * diagnosis.next_gain
         )
     return known
 
 
-def epoch(rate: float, found: Diagnosis, price_per_hour: float | None) -> str:
-    """How long one takes, and what it costs."""
-    images = found.measurements.facts.num_samples or IMAGENET_IMAGES
+def epoch(rate: float, diagnosis: Diagnosis, price_per_hour: float | None) -> str:
+    """Text with the duration of an epoch, and its cost if a price is given."""
+    images = diagnosis.measurements.facts.num_samples or IMAGENET_IMAGES
     hours = images / rate / 3600
     price = "" if price_per_hour is None else f", ${price_per_hour * hours:,.2f}"
     return f"{_duration(hours)}{price} an epoch of {images:,.0f}"

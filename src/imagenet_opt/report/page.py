@@ -1,4 +1,4 @@
-"""The report as one page that needs no network."""
+"""The report as one HTML page that needs no network."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,22 +24,22 @@ PARTS = {
     "ceilings": "What each stage can do",
     "step": "Where a step goes",
     "timeline": "Timeline",
-    "steps": "Length of steps",
-    "curves": "What more of it would bring",
+    "steps": "Step times",
+    "curves": "Effect of more workers, requests and cache",
     "rules": "Rules",
     "baseline": "Against a baseline",
     "about": "Machine, versions, configuration",
 }
 """Anchor -> heading."""
-EMPTY = "the doctor measured nothing for this part"
+EMPTY = "the doctor has no measurement for this part"
 
 
 def render(record: Record, baseline: Record | None = None, *, price_per_hour: float | None = None) -> str:
-    """The whole page. price_per_hour: of the machine, in dollars.
+    """The whole page. price_per_hour: price of the machine in dollars.
 
-    Texts are escaped by jinja2, those in figures where they are made; plotly writes data without < and >.
+    jinja2 escapes texts of the page; figures escape their own texts; plotly writes data without < and >.
     """
-    found = record.diagnosis
+    diagnosis = record.diagnosis
     drawn = figures(record, baseline)
     return render_page(
         Path(__file__).with_name("page.html"),
@@ -47,19 +47,21 @@ def render(record: Record, baseline: Record | None = None, *, price_per_hour: fl
         plotly=True,
         record=record,
         baseline=baseline,
-        found=found,
-        cause=meaning(found) if found else None,
-        explanation=explanation(found) if found else [],
-        least_stage=least_stage(found) if found else None,
-        next_stage=STAGES.get(found.next_stage, found.next_stage) if found and found.next_stage else None,
-        sure=confidence(found) if found else None,
+        diagnosis=diagnosis,
+        cause=meaning(diagnosis) if diagnosis else None,
+        explanation=explanation(diagnosis) if diagnosis else [],
+        least_stage=least_stage(diagnosis) if diagnosis else None,
+        next_stage=STAGES.get(diagnosis.next_stage, diagnosis.next_stage)
+        if diagnosis and diagnosis.next_stage
+        else None,
+        sure=confidence(diagnosis) if diagnosis else None,
         simulated=record.simulated,
         tiles=tiles(record, price_per_hour),
         parts=PARTS,
         empty=EMPTY,
         figures={name: _html(name, figure) for name, figure in drawn.items()},
         curves=[name for name in charts.CURVES if name in drawn],
-        findings=_by_outcome(found) if found else {},
+        findings=_by_outcome(diagnosis) if diagnosis else {},
         careful=careful(record, baseline) if baseline else [],
         rows=differences(record, baseline) if baseline else {},
         about=about(record),
@@ -68,11 +70,11 @@ def render(record: Record, baseline: Record | None = None, *, price_per_hour: fl
 
 
 def figures(record: Record, baseline: Record | None = None) -> dict[str, "go.Figure"]:
-    """Those for which there are data, by their place in page.html."""
-    found = record.diagnosis
+    """The figures that have data, by their name in page.html."""
+    diagnosis = record.diagnosis
     drawn: dict[str, go.Figure] = {}
-    if found is not None:
-        drawn = _of_diagnosis(found)
+    if diagnosis is not None:
+        drawn = _of_diagnosis(diagnosis)
     if record.timeline is not None:
         drawn["timeline"] = timeline_chart.timeline(record.timeline, simulated=record.simulated is not None)
     if len(record.metrics) > 1:
@@ -86,18 +88,20 @@ def figures(record: Record, baseline: Record | None = None) -> dict[str, "go.Fig
     return drawn
 
 
-def _of_diagnosis(found: Diagnosis) -> dict[str, "go.Figure"]:
-    drawn = {"ceilings": charts.ceilings(found)} if found.measurements.ceilings else {}
-    if found.waterfall:
-        drawn["waterfall"] = charts.waterfall(found)
-    if found.measurements.phases:
-        drawn["phases"] = charts.phases(found)
-    return drawn | {name: charts.curve(found, name) for name in charts.CURVES if found.measurements.curves.get(name)}
+def _of_diagnosis(diagnosis: Diagnosis) -> dict[str, "go.Figure"]:
+    drawn = {"ceilings": charts.ceilings(diagnosis)} if diagnosis.measurements.ceilings else {}
+    if diagnosis.waterfall:
+        drawn["waterfall"] = charts.waterfall(diagnosis)
+    if diagnosis.measurements.phases:
+        drawn["phases"] = charts.phases(diagnosis)
+    return drawn | {
+        name: charts.curve(diagnosis, name) for name in charts.CURVES if diagnosis.measurements.curves.get(name)
+    }
 
 
 def _html(name: str, figure: "go.Figure") -> Markup:
     bar: dict[str, Any] = {"displayModeBar": name == "timeline", "displaylogo": False}
-    if name == "timeline":  # of which only the visible part is drawn: what is not would not be scaled to
+    if name == "timeline":  # only the visible part is drawn, so plotly cannot scale to all data
         bar |= {"doubleClick": "reset", "modeBarButtonsToRemove": ["autoScale2d"]}
     return html_of(figure, id=f"plot-{name}", **bar)
 
@@ -106,34 +110,34 @@ def _title(record: Record) -> str:
     return f"{record.name} (simulated)" if record.simulated else record.name
 
 
-def _by_outcome(found: Diagnosis) -> dict[str, list[Finding]]:
-    """Those that fired by what they promise."""
+def _by_outcome(diagnosis: Diagnosis) -> dict[str, list[Finding]]:
+    """Findings by outcome: fired (largest gain first), quiet, blind (not checked)."""
     groups: dict[str, list[Finding]] = {"fired": [], "quiet": [], "blind": []}
-    for finding in found.findings:
+    for finding in diagnosis.findings:
         groups["blind" if finding.fired is None else "fired" if finding.fired else "quiet"].append(finding)
     groups["fired"].sort(key=lambda finding: -(finding.gain or 0))
     return groups
 
 
 def about(record: Record) -> Mapping[str, list[tuple[str, str]]]:
-    """Tables of names and values, by heading; those without any are empty."""
-    found = record.diagnosis
+    """Tables of names and values by heading; some may be empty."""
+    diagnosis = record.diagnosis
     known: dict[str, Mapping[str, Any]] = {}
-    if found is not None:
+    if diagnosis is not None:
         known = {
-            "Machine": found.measurements.machine,
-            "Versions": found.measurements.versions,
-            "How sure it is": _certainty(found),
+            "Machine": diagnosis.measurements.machine,
+            "Versions": diagnosis.measurements.versions,
+            "Confidence": _certainty(diagnosis),
         }
-        known |= {"The cure, tried": found.trial or {}}
-        known |= {"Measured beside the stages": found.measurements.facts.known()}
+        known |= {"Trial of the remedy": diagnosis.trial or {}}
+        known |= {"Measured beside the stages": diagnosis.measurements.facts.known()}
     known |= {"Summary of the run": record.summary, "Configuration": record.config}
     return {name: [(key, show(value)) for key, value in leaves(facts)] for name, facts in known.items()}
 
 
-def _certainty(found: Diagnosis) -> dict[str, Any]:
-    level, doubts = confidence(found)
+def _certainty(diagnosis: Diagnosis) -> dict[str, Any]:
+    level, doubts = confidence(diagnosis)
     known: dict[str, Any] = {"confidence": level, "doubts": "; ".join(doubts) or "none"}
-    unexplained = found.unexplained
-    shares = {"measured / expected": found.efficiency, "unexplained": unexplained}
+    unexplained = diagnosis.unexplained
+    shares = {"measured / expected": diagnosis.efficiency, "unexplained": unexplained}
     return known | ({} if unexplained is None else shares)

@@ -1,4 +1,4 @@
-"""What is known of a run when its report is written."""
+"""Reads the files of a run for its report."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ from imagenet_opt.run.loggers import metrics_csv
 from imagenet_opt.training.summary_file import SUMMARY, read_summary
 
 PAUSE_SECONDS = 2.0
-"""Without a sample: the run was interrupted, or the machine was."""
+"""A gap this long between samples means that the run or the machine was interrupted."""
 IMAGENET_IMAGES = 1_281_167
-"""For training. Source: Russakovsky et al., ImageNet Large Scale Visual Recognition Challenge, IJCV 2015."""
+"""Training images. Source: Russakovsky et al., ImageNet Large Scale Visual Recognition Challenge, IJCV 2015."""
 
 
 class Steps(NamedTuple):
-    """How long steps took, in seconds, and whose they are."""
+    """Step times in seconds, and the run that they belong to."""
 
     seconds: tuple[float, ...]
     whose: str
@@ -34,11 +34,11 @@ class Steps(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """A run's files as far as they are there.
+    """The files of a run that exist and can be read.
 
     summary, metrics: summary.json, and the rows of metrics.csv with their steps. config: plain containers.
-    texts: files to be shown as they are, by name. absent: for each part that is not there, by the name of its field, a
-    sentence that says what would make it. command: that made this record.
+    texts: files to show unchanged, by name. absent: for each missing part, by the name of its field, a sentence that
+    says how to create it. command: the command that measured or trained.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Record:
 
     @property
     def simulated(self) -> str | None:
-        """Name of an accelerator that was not there, when the doctor measured or while the run trained."""
+        """Name of the accelerator that the doctor or the run simulated; None for a real device."""
         if self.diagnosis and self.diagnosis.measurements.simulated:
             return self.diagnosis.measurements.simulated
         name = dict(leaves(self.config)).get("callbacks.rehearsal.name")
@@ -61,7 +61,7 @@ class Record:
 
     @property
     def steps(self) -> Steps | None:
-        """Of the run's timeline or of the doctor's full run: the longer series."""
+        """The longer series of step times: from the run's timeline or from the doctor's full run."""
         run = Steps(() if self.timeline is None else step_seconds(self.timeline), "the run")
         full = Steps(
             () if self.diagnosis is None else self.diagnosis.measurements.step_seconds, "the doctor's full run"
@@ -70,18 +70,20 @@ class Record:
         return longer if longer.seconds else None
 
 
-def step_seconds(found: Timeline) -> tuple[float, ...]:
-    """From the end of each step to that of the next one, without those between which a validation, an epoch or a pause
-    in the recording began."""
-    ends, times = found.spans("step")[:, 1], found.samples.get("unix_seconds", np.zeros(0))
+def step_seconds(recording: Timeline) -> tuple[float, ...]:
+    """Seconds from the end of each step to the end of the next step.
+
+    Left out are intervals in which a validation, an epoch or a pause of the recording started.
+    """
+    ends, times = recording.spans("step")[:, 1], recording.samples.get("unix_seconds", np.zeros(0))
     pauses = times[:-1][np.diff(times) > PAUSE_SECONDS]
-    breaks = np.concatenate([found.spans("validation")[:, 0], found.spans("epoch")[:, 0], pauses])
+    breaks = np.concatenate([recording.spans("validation")[:, 0], recording.spans("epoch")[:, 0], pauses])
     broken = np.searchsorted(ends, breaks, side="right") - 1
     return tuple(np.delete(np.diff(ends), broken[(broken >= 0) & (broken < len(ends) - 1)]).tolist())
 
 
 def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted name and value of all that is no mapping."""
+    """Dotted name and value of every entry that is not a mapping."""
     for key, value in config.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
@@ -92,12 +94,14 @@ def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 CONFIG = Path(".hydra/config.yaml")
 OVERRIDES = Path(".hydra/overrides.yaml")
-_TIMELINE = "train.py records one, unless told '~callbacks.timeline'"
+_TIMELINE = "train.py records a timeline unless it is switched off with '~callbacks.timeline'"
 
 
 def read_record(place: Path) -> Record:
-    """Of a run folder all that is there and whole; `absent` says what is not. Raises ConfigError for a doctor.json that
-    cannot be read, or a folder without anything to report."""
+    """Read a run folder or a doctor.json; `absent` of the record lists missing and damaged files.
+
+    Raises ConfigError for a doctor.json that cannot be read, or a folder without any file to report.
+    """
     if place.is_file():
         return _record(
             place.absolute().parent.name or place.stem,
@@ -119,25 +123,25 @@ def read_record(place: Path) -> Record:
         raise ConfigError(
             f"{place} holds nothing to report; expected a folder that train.py wrote, or a {diagnosis_file.FILE}"
         )
-    absent["steps"] = "no steps were timed: both doctor.json and timeline/ would hold them"
+    absent["steps"] = "no step times: neither doctor.json nor timeline/ has any"
     return _record(place.absolute().name, place, parts | {"absent": absent}, place / diagnosis_file.FILE)
 
 
 def _record(name: str, folder: Path, parts: dict[str, Any], doctor: Path) -> Record:
-    found = parts.get("diagnosis")
+    diagnosis = parts.get("diagnosis")
     absent = {"timeline": f"no {timeline.FOLDER}/: {_TIMELINE}"} | parts.get("absent", {})
-    config = parts.get("config") or (found.measurements.config if found else {})
+    config = parts.get("config") or (diagnosis.measurements.config if diagnosis else {})
     files = {diagnosis_file.FILE: doctor, SUMMARY: folder / SUMMARY, str(CONFIG): folder / CONFIG}
     texts = {title: file.read_text(errors="replace") for title, file in files.items() if file.is_file()}
     return Record(
-        name, **parts | {"absent": absent, "config": config, "texts": texts, "command": _command(found, folder)}
+        name, **parts | {"absent": absent, "config": config, "texts": texts, "command": _command(diagnosis, folder)}
     )
 
 
-def _command(found: Diagnosis | None, folder: Path) -> str:
-    """As the doctor was called, else as the run was."""
-    if found is not None and found.measurements.command:
-        return found.measurements.command
+def _command(diagnosis: Diagnosis | None, folder: Path) -> str:
+    """The command line of the doctor, else of the run."""
+    if diagnosis is not None and diagnosis.measurements.command:
+        return diagnosis.measurements.command
     try:
         overrides = _yaml(folder / OVERRIDES)
     except ConfigError:
@@ -146,28 +150,28 @@ def _command(found: Diagnosis | None, folder: Path) -> str:
 
 
 def _yaml(file: Path) -> Any:
-    """Plain containers. Raises ConfigError."""
+    """Read a YAML file as plain containers. Raises ConfigError."""
     try:
         return OmegaConf.to_container(OmegaConf.load(file))
-    except Exception as error:  # of the system, of OmegaConf, of YAML
+    except Exception as error:  # OSError, or errors of OmegaConf and YAML
         raise ConfigError(f"{file} cannot be read ({' '.join(str(error).split())})") from error
 
 
 def _config(file: Path) -> dict[str, Any]:
-    found = _yaml(file)
-    if not isinstance(found, dict):
+    config = _yaml(file)
+    if not isinstance(config, dict):
         raise ConfigError(f"{file} holds no configuration")
-    return found
+    return config
 
 
 def _summary(file: Path) -> dict[str, float]:
-    found = read_summary(file.parent)
-    if not found:
+    numbers = read_summary(file.parent)
+    if not numbers:
         raise ConfigError(f"{file} is damaged")
-    return found
+    return numbers
 
 
-_DOCTOR = "for a verdict run imagenet-opt doctor ... --json {run}/doctor.json"
+_DOCTOR = "to get a verdict, run imagenet-opt doctor ... --json {run}/doctor.json"
 _READERS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "diagnosis": (diagnosis_file.FILE, diagnosis_file.read_diagnosis, _DOCTOR),
     "timeline": (timeline.FOLDER, timeline.read_timeline, _TIMELINE),
@@ -175,4 +179,4 @@ _READERS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "metrics": (metrics_csv.FILE, metrics_csv.read_rows, "train.py writes it with logger=csv or wandb"),
     "config": (str(CONFIG), _config, "train.py writes it"),
 }
-"""Field of a record -> file in the run folder, how to read it, what makes it."""
+"""Field of a record -> file in the run folder, function that reads it, text that says how to create it."""

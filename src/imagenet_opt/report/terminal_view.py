@@ -1,4 +1,4 @@
-"""What a report says, in short, on the terminal."""
+"""Prints a short form of the report on the terminal."""
 
 from rich.console import Console
 from rich.table import Table
@@ -14,10 +14,10 @@ from imagenet_opt.report.run_files import Record
 
 
 def print_summary(record: Record, baseline: Record | None, price_per_hour: float | None, console: Console) -> None:
-    """The diagnosis with epochs and costs, without a verdict what the run says of its speed; and what a baseline's
-    verdict was.
+    """Print the diagnosis with epoch times and costs, or the run's speed if it has no verdict; then the baseline's
+    verdict.
 
-    console: with `markup=False, highlight=False`, and a width of 80 at least.
+    console: created with `markup=False, highlight=False`, and at least 80 columns wide.
     """
     if record.diagnosis is not None:
         print_diagnosis(record.diagnosis, console)
@@ -27,7 +27,7 @@ def print_summary(record: Record, baseline: Record | None, price_per_hour: float
     if baseline is not None:
         _print_difference(record, baseline, console)
     if (absent := record.absent.get("diagnosis")) is not None:
-        console.print(Text(printable(f"without a verdict: {absent}")))
+        console.print(Text(printable(f"no verdict: {absent}")))
 
 
 def _print_difference(record: Record, baseline: Record, console: Console) -> None:
@@ -40,10 +40,12 @@ def _print_difference(record: Record, baseline: Record, console: Console) -> Non
 
 
 def _numbers(record: Record, price_per_hour: float | None) -> Table:
-    """Of a verdict, which has its rates itself, the epochs."""
-    found = record.diagnosis
-    if found is not None and is_judged(found):
-        rows = {label: epoch(rate, found, price_per_hour) for label, rate in rates(found).items()}
+    """Epoch times for a diagnosis with a verdict, which prints its own rates; otherwise the tiles."""
+    table, diagnosis = Table.grid(padding=(0, 2)), record.diagnosis
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="bold", no_wrap=True)
+    if diagnosis is not None and is_judged(diagnosis):
+        rows = {label: epoch(rate, diagnosis, price_per_hour) for label, rate in rates(diagnosis).items()}
     else:
         rows = {tile.label: tile.value for tile in tiles(record)}
     simulated = " (simulated)" if record.simulated else ""

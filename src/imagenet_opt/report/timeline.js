@@ -1,4 +1,4 @@
-// Draws what is visible of the timeline anew from all its samples, each time it is zoomed.
+// Redraws the visible part of the timeline from all its samples after each zoom.
 {
   const TYPES = {f: Float32Array, H: Uint16Array, B: Uint8Array};
   const plot = document.getElementById("plot-timeline");
@@ -13,13 +13,13 @@
     return plan.arrays.map(([type, offset, length]) => new TYPES[type](buffer, offset, length));
   }
 
-  // Places of the samples from `from` to `to`, and of one more on either side.
+  // Indices of the samples from `from` to `to`, with one more sample on either side.
   function visible(times, from, to) {
     const first = times.findIndex(time => time >= from), end = times.findIndex(time => time > to);
     return [Math.max(0, (first < 0 ? times.length : first) - 1), end < 0 ? times.length : end + 1];
   }
 
-  // Of each stretch the least and the greatest, in their order: a stretch may be a single sample.
+  // Minimum and maximum of each stretch, in their order; a stretch may be a single sample.
   function line(kept, from, to) {
     const times = arrays[kept.x], levels = arrays[kept.y], x = [], y = [];
     const [first, end] = visible(times, from, to);
@@ -39,7 +39,7 @@
     return {x, y};
   }
 
-  // Of each stretch a core's greatest.
+  // A core's maximum in each stretch.
   function cores(kept, from, to) {
     const times = arrays[kept.x], levels = arrays[kept.z];
     const [first, end] = visible(times, from, to);
@@ -54,7 +54,7 @@
     return {x: edges.map(place => times[place]), z: rows};
   }
 
-  // Begin and end of those events of a kind that are visible; of very many the longest.
+  // Start and end of the visible events of a kind; if there are too many, the longest.
   function spans(kind, from, to, most) {
     const begins = arrays[plan.lanes[kind].begin], ends = arrays[plan.lanes[kind].end], found = [];
     begins.forEach((begin, place) => {

@@ -1,4 +1,4 @@
-"""What the machine did while a run trained, in rows that share one time axis."""
+"""The timeline figure: events, cores and samples of the machine during a run, in rows with one time axis."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 MOST_POINTS = 4000
-"""Of a line, and of the events of a kind, at a time. Seven minutes of samples are drawn whole."""
+"""Points drawn at a time for a line or a kind of event: seven minutes of samples without downsampling."""
 MOST_BANDS = 300
-"""Waits that are shaded through all rows: the longest."""
+"""Number of the longest waits that are shaded through all rows."""
 MOST_TIMES = 1500
-"""Of the cores' picture; in each stretch of time a core shows its greatest value."""
+"""Columns of the heat map of the cores; a column shows each core's maximum in a stretch of time."""
 LANES = {"step": "gpu", "fetch": "wait", "validation": "decode", "checkpoint": "storage", "logging": "contention"}
-"""Kind of event, from the top -> whose colour it has."""
+"""Kind of event, from the top -> stage whose colour it has."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A column of one of the timeline's tables, whose name is the table's with a unit, or of its samples."""
+    """A column of the timeline's samples or of another of its tables, drawn as a line."""
 
     column: str
     label: str
@@ -55,34 +55,34 @@ ROWS = {
     ),
     "batches ready": (Line("queue_depth", "queue", "loader"),),
 }
-"""Row and its unit -> its lines. "stalled": share of the time in which some process waited (/proc/pressure)."""
+"""Title of a row -> its lines. "stalled": share of the time in which some process waited (/proc/pressure)."""
 CORES = "each core, %"
 _ACROSS = {"xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
 BAND = _ACROSS | {"type": "rect", "fillcolor": COLOURS["wait"], "opacity": 0.12, "line_width": 0}
-"""A wait, without its ends `x0` and `x1`."""
+"""Shape of a wait; `x0` and `x1` are added."""
 _EVENTS = "main process"
-COARSE = "The least and the greatest of every {} s"
-"""How finely samples are drawn that are too many to be drawn one by one."""
+COARSE = "Minimum and maximum of every {} s"
+"""Title when there are too many samples to draw each of them."""
 
 
-def timeline(found: Timeline, *, simulated: bool = False) -> "go.Figure":
-    """Rows for which there is data, below the events of the main process."""
+def timeline(recording: Timeline, *, simulated: bool = False) -> "go.Figure":
+    """The events of the main process, and below them the rows that have data."""
     from plotly.subplots import make_subplots
 
-    rows = shown_lines(found)
-    titles = [_EVENTS, *([CORES] if found.cores_percent().size else []), *rows]
-    start = start_seconds(found)
+    rows = shown_lines(recording)
+    titles = [_EVENTS, *([CORES] if recording.cores_percent().size else []), *rows]
+    start = start_seconds(recording)
     figure = make_subplots(rows=len(titles), cols=1, shared_xaxes=True, vertical_spacing=0.16 / len(titles))
-    _add_events(figure, found, start)
+    _add_events(figure, recording, start)
     if CORES in titles:
-        _add_cores(figure, found, start, titles.index(CORES) + 1)
+        _add_cores(figure, recording, start, titles.index(CORES) + 1)
     for title, lines in rows.items():
         for line in lines:
-            _add_line(figure, found, line, start, titles.index(title) + 1)
-    _mark(figure, found, start)
-    words = resolution(len(found.samples.get("unix_seconds", ())), MOST_POINTS)
+            _add_line(figure, recording, line, start, titles.index(title) + 1)
+    _mark(figure, recording, start)
+    words = resolution(len(recording.samples.get("unix_seconds", ())), MOST_POINTS)
     figure.update_layout(layout(height=90 + 115 * len(titles), title=words, simulated=simulated, hovermode="x"))
-    figure.update_xaxes(AXIS | {"range": [0, _seconds(found, start)]}).update_yaxes(AXIS | {"title_font_size": 11})
+    figure.update_xaxes(AXIS | {"range": [0, _seconds(recording, start)]}).update_yaxes(AXIS | {"title_font_size": 11})
     for place, title in enumerate(titles, 1):
         figure.update_yaxes(title_text=title, row=place, col=1)
         _name_lines(figure, rows.get(title, []), place)
@@ -90,7 +90,7 @@ def timeline(found: Timeline, *, simulated: bool = False) -> "go.Figure":
 
 
 def _name_lines(figure: "go.Figure", lines: Sequence[Line], row: int) -> None:
-    """Above their row, in their colours."""
+    """Write the names of the lines above their row, in the colours of the lines."""
     names = [f'<span style="color: {COLOURS[line.colour]}">{line.label}</span>' for line in lines]
     if len(names) > 1:
         place: dict[str, Any] = {"x": 0, "y": 1, "xref": "x domain", "yref": f"y{row} domain", "font_size": 11}
@@ -99,38 +99,40 @@ def _name_lines(figure: "go.Figure", lines: Sequence[Line], row: int) -> None:
         )
 
 
-def shown_lines(found: Timeline) -> dict[str, list[Line]]:
-    """Of ROWS, what there is data for."""
-    return {title: known for title, lines in ROWS.items() if (known := [line for line in lines if _has(found, line)])}
+def shown_lines(recording: Timeline) -> dict[str, list[Line]]:
+    """The ROWS and lines that have data."""
+    return {
+        title: known for title, lines in ROWS.items() if (known := [line for line in lines if _has(recording, line)])
+    }
 
 
-def _has(found: Timeline, line: Line) -> bool:
-    values = getattr(found, line.table).get(line.column)
+def _has(recording: Timeline, line: Line) -> bool:
+    values = getattr(recording, line.table).get(line.column)
     return values is not None and bool(np.isfinite(values).any())
 
 
 def resolution(num: int, most: int) -> str:
-    """How finely so many samples are drawn, with so many points at most."""
+    """Title that says how finely `num` samples are drawn with at most `most` points."""
     if num <= most:
         return f"Every {1e3 * INTERVAL_SECONDS:.0f} ms"
     return COARSE.format(f"{2 * num / most * INTERVAL_SECONDS:.1f}")
 
 
-def start_seconds(found: Timeline) -> float:
-    """Unix seconds of the first sample; of the first event where there is none."""
-    times = [table["unix_seconds"][0] for table in (found.samples, found.gpu_utilization) if table]
-    times = times or [*found.events.get("begin_unix_seconds", ())[:1]]
+def start_seconds(recording: Timeline) -> float:
+    """Unix seconds of the first sample, or of the first event if there are no samples."""
+    times = [table["unix_seconds"][0] for table in (recording.samples, recording.gpu_utilization) if table]
+    times = times or [*recording.events.get("begin_unix_seconds", ())[:1]]
     return float(min(times, default=0.0))
 
 
-def _seconds(found: Timeline, start: float) -> float:
-    times = [table["unix_seconds"][-1] for table in (found.samples, found.gpu_utilization) if table]
-    end = max([*times, *found.events.get("end_unix_seconds", ())[-1:]], default=start)
+def _seconds(recording: Timeline, start: float) -> float:
+    times = [table["unix_seconds"][-1] for table in (recording.samples, recording.gpu_utilization) if table]
+    end = max([*times, *recording.events.get("end_unix_seconds", ())[-1:]], default=start)
     return float(max(end - start, INTERVAL_SECONDS))
 
 
-def _add_line(figure: "go.Figure", found: Timeline, line: Line, start: float, row: int) -> None:
-    table = getattr(found, line.table)
+def _add_line(figure: "go.Figure", recording: Timeline, line: Line, start: float, row: int) -> None:
+    table = getattr(recording, line.table)
     xs, ys = min_max(*with_gaps(table["unix_seconds"] - start, table[line.column]), most=MOST_POINTS)
     figure.add_scatter(
         x=xs.astype(np.float32), y=ys.astype(np.float32), mode="lines", name=line.label, row=row, col=1,
@@ -143,22 +145,22 @@ def _add_line(figure: "go.Figure", found: Timeline, line: Line, start: float, ro
 def with_gaps(
     times: NDArray[np.float64], values: NDArray[np.float32]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A nan where the recording paused, so that no line is drawn through it."""
+    """Insert a nan at each pause of the recording, so that no line crosses the pause."""
     places = np.flatnonzero(np.diff(times) > PAUSE_SECONDS) + 1
     return np.insert(times, places, times[places - 1] + 0.01), np.insert(values.astype(np.float64), places, np.nan)
 
 
-def cores_thinned(found: Timeline, start: float, most: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Times, and each core's greatest percent from each of them to the next: (cores, times)."""
-    cores, times = found.cores_percent(), found.samples.get("unix_seconds", np.zeros(0)) - start
+def cores_thinned(recording: Timeline, start: float, most: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Times, and the maximum percent of each core from each time to the next: (cores, times)."""
+    cores, times = recording.cores_percent(), recording.samples.get("unix_seconds", np.zeros(0)) - start
     edges = np.arange(0, len(times), max(1, -(-len(times) // most)))
     if not cores.size:
         return times, np.zeros((0, 0))
     return times[edges], np.fmax.reduceat(cores, edges).T.clip(0, 100).round()
 
 
-def _add_cores(figure: "go.Figure", found: Timeline, start: float, row: int) -> None:
-    times, busy = cores_thinned(found, start, MOST_TIMES)
+def _add_cores(figure: "go.Figure", recording: Timeline, start: float, row: int) -> None:
+    times, busy = cores_thinned(recording, start, MOST_TIMES)
     figure.add_heatmap(
         name=CORES, x=np.round(times, 2), z=busy.astype(np.float32),
         zmin=0, zmax=100, colorscale=[[0, "rgba(221, 122, 43, 0)"], [1, COLOURS["decode"]]], showscale=False,
@@ -167,11 +169,11 @@ def _add_cores(figure: "go.Figure", found: Timeline, start: float, row: int) -> 
     figure.update_yaxes(showgrid=False, dtick=max(1, len(busy) // 4), row=row, col=1)
 
 
-def _add_events(figure: "go.Figure", found: Timeline, start: float) -> None:
-    """A thick line for each event, a lane for each kind; of very many the longest."""
-    shown = shown_lanes(found)
+def _add_events(figure: "go.Figure", recording: Timeline, start: float) -> None:
+    """A thick line for each event, in a lane for each kind; at most the MOST_POINTS longest events of a kind."""
+    shown = shown_lanes(recording)
     for kind, lane in shown.items():
-        spans = longest(found.spans(kind), MOST_POINTS) - start
+        spans = longest(recording.spans(kind), MOST_POINTS) - start
         xs = np.column_stack([spans, np.full(len(spans), np.nan)]).ravel()
         figure.add_scatter(
             x=xs.astype(np.float32), y=np.full(len(xs), lane, np.float32), mode="lines", name=kind, row=1, col=1,
@@ -182,23 +184,23 @@ def _add_events(figure: "go.Figure", found: Timeline, start: float) -> None:
     figure.update_yaxes(**lanes, range=[0.6 - max(1, len(shown)), 0.6], showgrid=False, row=1, col=1)
 
 
-def shown_lanes(found: Timeline) -> dict[str, int]:
-    """Of LANES, those with events, and how high they are drawn."""
-    return {kind: -lane for lane, kind in enumerate(kind for kind in LANES if len(found.spans(kind)))}
+def shown_lanes(recording: Timeline) -> dict[str, int]:
+    """The LANES that have events, with their y coordinates."""
+    return {kind: -lane for lane, kind in enumerate(kind for kind in LANES if len(recording.spans(kind)))}
 
 
 def longest(spans: NDArray[np.float64], most: int) -> NDArray[np.float64]:
-    """In their order."""
+    """The `most` longest spans, in their order."""
     if len(spans) <= most:
         return spans
     return spans[np.sort(np.argsort(spans[:, 0] - spans[:, 1], kind="stable")[:most])]
 
 
-def _mark(figure: "go.Figure", found: Timeline, start: float) -> None:
-    """Through all rows: the longest waits as bands, lines where epochs, validations and checkpoints begin."""
+def _mark(figure: "go.Figure", recording: Timeline, start: float) -> None:
+    """Draw through all rows: bands for the longest waits, lines where epochs, validations and checkpoints start."""
     bands = [
         BAND | {"x0": begin, "x1": end}
-        for begin, end in np.round(longest(found.spans("fetch"), MOST_BANDS) - start, 3).tolist()
+        for begin, end in np.round(longest(recording.spans("fetch"), MOST_BANDS) - start, 3).tolist()
     ]
     marks = [
         _ACROSS
@@ -208,6 +210,6 @@ def _mark(figure: "go.Figure", found: Timeline, start: float) -> None:
             ("validation", COLOURS["decode"], "dot"),
             ("checkpoint", COLOURS["storage"], "dot"),
         )
-        for begin in np.round(longest(found.spans(kind), MOST_BANDS // 3)[:, 0] - start, 3).tolist()
+        for begin in np.round(longest(recording.spans(kind), MOST_BANDS // 3)[:, 0] - start, 3).tolist()
     ]
     figure.update_layout(shapes=bands + marks)

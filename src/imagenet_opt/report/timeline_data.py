@@ -1,4 +1,4 @@
-"""All samples of a timeline within the page, from which timeline.js draws what is visible."""
+"""All samples of a timeline, embedded in the page; timeline.js draws the visible part."""
 
 import base64
 import zlib
@@ -27,17 +27,17 @@ from imagenet_opt.report.timeline_chart import (
 )
 
 MOST_KEPT = 40_000
-"""Samples of a line: an hour is kept whole, of a longer run the least and the greatest of each stretch."""
+"""Samples of a line in the page: all samples of an hour; of a longer run the minimum and maximum of each stretch."""
 _NONE = 65535
-"""Stands for nan among levels of 16 bits."""
+"""Level that stands for nan among levels of 16 bits."""
 _NO_CORE = 255
 _CORE_PERCENT = 5
-"""Steps in which a core's percent is kept: of the kernel's clock, a sample has steps of 10."""
+"""Resolution of a core's percent in the page; the kernel's clock has steps of 10 percent per sample."""
 _ALIGNED_BYTES = 4
 
 
 class _Arrays:
-    """Arrays one after the other; the same one is kept once."""
+    """Concatenates arrays; equal arrays are stored once."""
 
     def __init__(self) -> None:
         self.places: list[tuple[str, int, int]] = []
@@ -46,7 +46,7 @@ class _Arrays:
         self._num_bytes = 0
 
     def add(self, array: NDArray[Any], kind: str) -> int:
-        """Its number. kind: f, H or B: float32, uint16 or uint8, lowest byte first."""
+        """Store an array and return its number. kind: f, H or B for float32, uint16 or uint8, little-endian."""
         data = np.ascontiguousarray(array, f"<{kind}").tobytes()
         key = kind.encode() + data
         if key not in self._numbers:
@@ -60,19 +60,19 @@ class _Arrays:
         return base64.b64encode(zlib.compress(b"".join(self._parts), 9)).decode()
 
 
-def pack(found: Timeline, *, simulated: bool = False) -> dict[str, Any]:
-    """`samples`: base64 of zlib's stream of all arrays; `plan`: where each is, and what is drawn of it.
+def pack(recording: Timeline, *, simulated: bool = False) -> dict[str, Any]:
+    """`samples`: all arrays, compressed with zlib, in base64; `plan`: the place and use of each array.
 
-    Times are seconds since the start. A line's values are low + step x level, to 1/65534 of their range.
+    Times are seconds since the start. The values of a line are low + step x level, precise to 1/65534 of their range.
     """
-    arrays, start = _Arrays(), start_seconds(found)
-    shown = [line for row in shown_lines(found).values() for line in row]
-    lines = {line.label: _line(found, line, start, arrays) for line in shown}
-    num = len(found.samples.get("unix_seconds", ()))
+    arrays, start = _Arrays(), start_seconds(recording)
+    shown = [line for row in shown_lines(recording).values() for line in row]
+    lines = {line.label: _line(recording, line, start, arrays) for line in shown}
+    num = len(recording.samples.get("unix_seconds", ()))
     plan = {
         "lines": lines,
-        "lanes": {kind: _lane(found, kind, start, arrays) | {"y": y} for kind, y in shown_lanes(found).items()},
-        "cores": _cores(found, start, arrays),
+        "lanes": {kind: _lane(recording, kind, start, arrays) | {"y": y} for kind, y in shown_lanes(recording).items()},
+        "cores": _cores(recording, start, arrays),
         "clock": next((lines[line.label]["x"] for line in shown if line.table == "samples"), None),
         "seconds": INTERVAL_SECONDS * max(1.0, num / MOST_KEPT),
         "title": layout(height=0, title="{}", simulated=simulated)["title"]["text"],
@@ -89,21 +89,21 @@ def pack(found: Timeline, *, simulated: bool = False) -> dict[str, Any]:
     return {"plan": plan, "samples": arrays.packed()}
 
 
-def _line(found: Timeline, line: Line, start: float, arrays: _Arrays) -> dict[str, float]:
-    table = getattr(found, line.table)
+def _line(recording: Timeline, line: Line, start: float, arrays: _Arrays) -> dict[str, float]:
+    table = getattr(recording, line.table)
     xs, ys = min_max(*with_gaps(table["unix_seconds"] - start, table[line.column]), most=MOST_KEPT)
     levels, low, step = _quantised(ys)
     return {"x": arrays.add(xs, "f"), "y": arrays.add(levels, "H"), "low": low, "step": step}
 
 
-def _lane(found: Timeline, kind: str, start: float, arrays: _Arrays) -> dict[str, int]:
-    begins, ends = (longest(found.spans(kind), MOST_KEPT) - start).T
+def _lane(recording: Timeline, kind: str, start: float, arrays: _Arrays) -> dict[str, int]:
+    begins, ends = (longest(recording.spans(kind), MOST_KEPT) - start).T
     return {"begin": arrays.add(begins, "f"), "end": arrays.add(ends, "f")}
 
 
-def _cores(found: Timeline, start: float, arrays: _Arrays) -> dict[str, int] | None:
-    """A row for each core."""
-    times, busy = cores_thinned(found, start, MOST_KEPT)
+def _cores(recording: Timeline, start: float, arrays: _Arrays) -> dict[str, int] | None:
+    """Arrays of the heat map, with a row for each core; None without samples of cores."""
+    times, busy = cores_thinned(recording, start, MOST_KEPT)
     if not busy.size:
         return None
     levels = np.where(np.isnan(busy), _NO_CORE, np.round(np.nan_to_num(busy) / _CORE_PERCENT) * _CORE_PERCENT)
@@ -111,7 +111,7 @@ def _cores(found: Timeline, start: float, arrays: _Arrays) -> dict[str, int] | N
 
 
 def _quantised(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], float, float]:
-    """Levels of 16 bits, what the lowest stands for, and the step from each to the next."""
+    """Levels of 16 bits, the value of level 0, and the difference between two levels."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     step = (high - low) / (_NONE - 1) or 1.0
     return np.where(np.isnan(values), _NONE, np.round((np.nan_to_num(values) - low) / step)), low, step

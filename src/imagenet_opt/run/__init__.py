@@ -1,1 +1,1 @@
-"""A run's folder: checkpoints, loggers, resume."""
+"""Everything that a run writes and that ends or resumes it: checkpoints, loggers, stops."""

@@ -1,4 +1,4 @@
-"""How long each of Lightning's actions takes: fetching a batch, every hook of every callback, each logger."""
+"""Times each of Lightning's actions: fetching a batch, every hook of every callback, each logger."""
 
 import time
 from collections import defaultdict
@@ -13,13 +13,13 @@ FETCH = "[_TrainingEpochLoop].train_dataloader_next"
 SAVE = "save_checkpoint"
 STEP = "run_training_batch"
 CALLBACK, LOGGER = "[Callback]", "[Logger]"
-"""How the actions of each begin: then follow its class and the method."""
+"""Prefixes of the actions of callbacks and loggers; the class and the method follow."""
 
 
 def saves(trainer: Trainer) -> Callable[[str], bool]:
-    """Tells which actions are saves: with what each callback and the module do for one, and all that Lightning
-    `Checkpoint`s of this trainer do."""
-    # An action begins with its callback's key, which is its class's name or begins with it.
+    """A predicate for actions that belong to saving: the save, each `on_save_checkpoint`, and every hook of this
+    trainer's `Checkpoint` callbacks."""
+    # The state key of a callback begins with its class name, as the name of an action does.
     savers = tuple(f"{CALLBACK}{callback.state_key}." for callback in trainer.checkpoint_callbacks)
 
     def is_save(action: str) -> bool:
@@ -29,11 +29,11 @@ def saves(trainer: Trainer) -> Callable[[str], bool]:
 
 
 class ActionClock(Profiler):
-    """Times actions in a Trainer and hands everything on to the profiler that the user chose.
+    """Times actions in a Trainer and forwards every call to the profiler that the user chose.
 
-    seconds: by action, so far, what it calls included; own_seconds: that left out. Actions have Lightning's names,
+    seconds: total by action, with nested actions; own_seconds: without nested actions. Actions have Lightning's names,
     such as "[Callback]Checkpoint.on_train_batch_end" or FETCH, and "[Logger]MetricsCsv.log_metrics".
-    started, stopped: called with the action, and with (action, began, ended) on the clock `time.perf_counter`.
+    started, stopped: listeners, called with (action) and (action, began, ended) in seconds of `time.perf_counter`.
     """
 
     def __init__(self, inner: Profiler) -> None:
@@ -45,7 +45,7 @@ class ActionClock(Profiler):
         self.stopped: list[Callable[[str, float, float], None]] = []
         self.num_users = 0
         self._running: list[tuple[str, float]] = []
-        self._inside = [0.0]  # seconds of the actions within each running one, and at last within none
+        self._inside = [0.0]  # seconds of nested actions, for each running action; the first entry is the top level
 
     def start(self, action_name: str) -> None:
         self.inner.start(action_name)
@@ -55,7 +55,7 @@ class ActionClock(Profiler):
         self._running.append((action_name, time.perf_counter()))
 
     def stop(self, action_name: str) -> None:
-        """What nobody stopped within the action ends with it; of one that was not started, nothing is timed."""
+        """Stop the action and all actions still open inside it; an action that was not started is ignored."""
         ended = time.perf_counter()
         if any(action == action_name for action, _ in self._running):
             while self._end(ended) != action_name:
@@ -63,7 +63,7 @@ class ActionClock(Profiler):
         self.inner.stop(action_name)
 
     def _end(self, ended: float) -> str:
-        """Of the innermost action, whose name it gives."""
+        """End the innermost action and return its name."""
         action, began = self._running.pop()
         inside = self._inside.pop()
         self._inside[-1] += ended - began
@@ -87,7 +87,7 @@ class ActionClock(Profiler):
 
 
 def watch(trainer: Trainer) -> ActionClock:
-    """The trainer's clock, which all who ask share. Ask in `setup`, and call `unwatch` in `teardown`."""
+    """The trainer's clock, which all callbacks share. Call `watch` in `setup` and `unwatch` in `teardown`."""
     owner: Any = trainer
     if not isinstance(owner.profiler, ActionClock):
         owner.profiler = ActionClock(owner.profiler)
@@ -99,7 +99,7 @@ def watch(trainer: Trainer) -> ActionClock:
 
 
 def unwatch(trainer: Trainer) -> None:
-    """The last one who asked gives the trainer its own profiler back."""
+    """Release the clock; the last user restores the trainer's own profiler."""
     owner: Any = trainer
     clock = owner.profiler
     if isinstance(clock, ActionClock):

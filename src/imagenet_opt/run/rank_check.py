@@ -1,4 +1,4 @@
-"""All processes of a run see the same data and the same checkpoint."""
+"""Checks that all processes of a run see the same data and the same checkpoint."""
 
 import zipfile
 import zlib
@@ -13,11 +13,11 @@ from imagenet_opt.run.checkpoint import files as checkpoints
 
 
 class RankCheck(Callback):
-    """Compares what the processes of a run found, before any of them restores a checkpoint or trains.
+    """Compares data and checkpoint of all processes, before any process restores a checkpoint or trains.
 
-    Each process finds the data and the checkpoint by itself. With different ones the processes would train on wrong
-    samples, or wait for each other for ever. Compared are the `identity()` of the data module, where there is one, and
-    the step and content of `checkpoint`, the file to resume from.
+    Each process finds the data and the checkpoint by itself. If these differed, the processes would train on wrong
+    samples, or wait for each other for ever. The check compares the `identity()` of the data module, if it has this
+    method, and the step and content of `checkpoint`, the file to resume from.
 
     Raises RanksDiffer, in every process.
     """
@@ -29,14 +29,14 @@ class RankCheck(Callback):
         if stage != "fit" or trainer.world_size == 1:
             return
         own = self._facts(trainer)
-        found: list[dict[str, Any]] = [{}] * trainer.world_size
-        dist.all_gather_object(found, own)
-        for rank, facts in enumerate(found):
-            if facts != found[0]:
-                raise RanksDiffer(_difference(rank, facts, found[0]))
+        gathered: list[dict[str, Any]] = [{}] * trainer.world_size
+        dist.all_gather_object(gathered, own)
+        for rank, facts in enumerate(gathered):
+            if facts != gathered[0]:
+                raise RanksDiffer(_difference(rank, facts, gathered[0]))
 
     def _facts(self, trainer: Trainer) -> dict[str, Any]:
-        """An error becomes a fact: the other processes wait for this one, and must learn of it."""
+        """The facts to compare; an error becomes a fact, since the other processes wait for this process."""
         try:
             return _identity_of(getattr(trainer, "datamodule", None)) | _checkpoint_facts(self.checkpoint)
         except (OSError, zipfile.BadZipFile, ImagenetOptError) as error:
@@ -48,7 +48,7 @@ def _identity_of(data: Any) -> dict[str, Any]:
 
 
 def _checkpoint_facts(path: Path | None) -> dict[str, Any]:
-    """The same file has the same facts wherever it is mounted."""
+    """Step and checksum of a checkpoint, which do not depend on its path."""
     if path is None:
         return {"checkpoint of step": "none"}
     with zipfile.ZipFile(path) as archive:

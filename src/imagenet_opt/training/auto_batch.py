@@ -1,4 +1,4 @@
-"""data.batch_size=auto: the largest batch that fits, looked for once, before the run begins."""
+"""data.batch_size=auto: finds the largest batch that fits, once, before the run starts."""
 
 import logging
 from dataclasses import replace
@@ -18,22 +18,23 @@ log = logging.getLogger(__name__)
 
 AUTO = "auto"
 _STRIDES = 16
-"""The first step away from a computed batch is this part of it: our choice, about what cuDNN and torch's allocator take
-beside the tensors."""
+"""The search's first stride is 1/16 of the computed batch: our choice, about the memory that cuDNN and torch's
+allocator take beside the tensors."""
 
 
 def resolve_batch_size(config: DictConfig, data: ImageData, *, checkpoint: Path | None, world_size: int) -> None:
-    """Set data.batch_size to a number: that of the resumed run, else the largest that fits; and tell it.
+    """Set data.batch_size to the batch size of the resumed run, else to the largest that fits, and log it.
 
-    Raises ConfigError where it cannot be looked for or shared, OutOfMemory where nothing fits.
+    Raises ConfigError where the search is impossible or the processes cannot share the batch, OutOfMemory where no
+    batch fits.
     """
-    begun = None if checkpoint is None else _begun_with(checkpoint)
-    if begun is None:
+    global_batch = None if checkpoint is None else _global_batch_of(checkpoint)
+    if global_batch is None:
         _check(config, world_size)
-        size, words = _look(config, data)
+        size, words = _search(config, data)
     else:
-        size = _part(begun, world_size)
-        words = f"{size} images, as the run was begun with"
+        size = _per_process(global_batch, world_size)
+        words = f"{size} images, the batch size of the resumed run"
     with open_dict(config):
         config.data.batch_size = size
     data.loading = replace(data.loading, batch_size=size)
@@ -43,42 +44,44 @@ def resolve_batch_size(config: DictConfig, data: ImageData, *, checkpoint: Path 
 def _check(config: DictConfig, world_size: int) -> None:
     if world_size > 1:
         raise ConfigError(
-            f"data.batch_size=auto looks for the batch in one process, and this run has {world_size}; "
-            "run `imagenet-opt tune trainer.devices=1 ...` once and set data.batch_size to the number that it finds"
+            f"data.batch_size=auto works with one process only, and this run has {world_size}; run `imagenet-opt tune "
+            "trainer.devices=1 ...` once and set data.batch_size to the batch size that tune finds"
         )
     if "rehearsal" in config.callbacks:
-        raise ConfigError("data.batch_size=auto needs the device itself, and rehearse=... simulates one; set a number")
+        raise ConfigError(
+            "data.batch_size=auto needs a real device, and rehearse=... simulates the device; set data.batch_size to a "
+            "number"
+        )
 
 
-def _begun_with(checkpoint: Path) -> int | None:
-    """Images of a step of the run that has written this, of all its processes."""
+def _global_batch_of(checkpoint: Path) -> int | None:
+    """Images per step, summed over all processes, of the run that wrote the checkpoint."""
     facts = checkpoints.read(checkpoint).get(ImageData.__name__, {})
     size = facts.get("images of a global batch")
     return None if size is None else int(size)
 
 
-def _part(num_images: int, world_size: int) -> int:
-    """Of each process."""
-    if num_images % world_size:
+def _per_process(global_batch: int, world_size: int) -> int:
+    if global_batch % world_size:
         raise ConfigError(
-            f"data.batch_size=auto: the run was begun with {num_images} images a step, which {world_size} processes "
-            "cannot share evenly; go on with another number of them (trainer.devices)"
+            f"data.batch_size=auto: the run was started with {global_batch} images a step, which {world_size} "
+            "processes cannot share evenly; resume with another number of processes (trainer.devices)"
         )
-    return num_images // world_size
+    return global_batch // world_size
 
 
-def _look(config: DictConfig, data: ImageData) -> tuple[int, str]:
-    """The largest batch, and the sentence about it."""
+def _search(config: DictConfig, data: ImageData) -> tuple[int, str]:
+    """The largest batch that fits, and the log message about it."""
     num = num_train(data)
     most = most_images(num)
-    log.info(f"data.batch_size=auto: looking for the largest batch up to {most} images, one process a trial")
-    trials = MemoryTrials(config, before=lambda what: log.info(f"data.batch_size=auto: trying {what}"))
+    log.info(f"data.batch_size=auto: searching the largest batch up to {most} images, with one process per trial")
+    trials = MemoryTrials(config, before=lambda trial: log.info(f"data.batch_size=auto: trying {trial}"))
     side, spare = largest_size(config), f"{100 * SPARE:.0f} % to spare"
     guess = _guess(config, most)
     if guess is None:
         size = trials.largest(start=REFERENCE_BATCH, most=most)
     else:
-        log.info(f"data.batch_size=auto: about {guess} images should fit by what the tensors of a step take")
+        log.info(f"data.batch_size=auto: about {guess} images should fit, computed from the tensors of a step")
         size = trials.largest(start=guess, most=most, stride=guess // _STRIDES)
     if not size:
         raise trials.nothing_fits()
@@ -89,7 +92,7 @@ def _look(config: DictConfig, data: ImageData) -> tuple[int, str]:
 
 
 def _guess(config: DictConfig, most: int) -> int | None:
-    """The largest batch up to `most` whose tensors fit into the GPU's memory; None where that is not known."""
+    """The largest batch up to `most` whose tensors should fit into the GPU's memory; None if it cannot be computed."""
     if (card := gpu_bytes(config)) is None:
         return None
     need = need_of(config, config.model.num_classes, REFERENCE_BATCH)

@@ -1,4 +1,4 @@
-"""A configuration becomes a run: data, model, trainer and the checkpoint that it resumes from."""
+"""Builds a run from a configuration: data, model, trainer and the checkpoint to resume from."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that a fit needs. checkpoint: where to go on from, with `done_steps` behind it; None for the start."""
+    """Everything that a fit needs. checkpoint: the file to resume from at step `done_steps`; None for a new run."""
 
     trainer: Trainer
     model: Classifier
@@ -36,33 +36,33 @@ class Run:
 
 
 def build_run(config: DictConfig) -> Run:
-    """Build a run; nothing is loaded or started yet. Raises ImagenetOptError for what the user can fix."""
+    """Build a run without loading or starting anything. Raises ImagenetOptError for mistakes that the user can fix."""
     check_targets(config, allowed=config.allow_targets)
     folder = _writable(Path(config.run_folder))
     check_types(seed_everything, {"seed": config.seed}, "")
     seed_everything(config.seed, verbose=False)
-    found = checkpoints.find(config.resume_from, folder)
+    checkpoint = checkpoints.find(config.resume_from, folder)
     has_number = config.data.batch_size != AUTO
-    data = _make_data(config, found)
-    trainer = build_trainer(config, RankCheck(found))
+    data = _make_data(config, checkpoint)
+    trainer = build_trainer(config, RankCheck(checkpoint))
     model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
-    if has_number:  # otherwise trials have shown that it fits
+    if has_number:  # otherwise trials have shown that the batch fits
         tell_need(config)
     done_steps = 0
-    if found is not None:
-        saved = checkpoints.read(found)
-        checkpoints.check_network(saved, model.net, found)
+    if checkpoint is not None:
+        saved = checkpoints.read(checkpoint)
+        checkpoints.check_network(saved, model.net, checkpoint)
         _check_epochs(saved, trainer.max_epochs)
         _check_real(saved, config)
         if (order := saved.get(ImageData.__name__)) is not None:
             data.check_order(order, trainer.world_size)
         done_steps = saved["global_step"]
-        log.info(f"resuming from {found} at step {done_steps}")
-    return Run(trainer, model, data, folder, found, done_steps)
+        log.info(f"resuming from {checkpoint} at step {done_steps}")
+    return Run(trainer, model, data, folder, checkpoint, done_steps)
 
 
 def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:
-    """The data, with whose help model.num_classes and data.batch_size=auto become numbers."""
+    """Build the data, and replace model.num_classes and data.batch_size=auto by numbers that the data determine."""
     is_auto = config.data.batch_size == AUTO
     with open_dict(config):
         config.data.batch_size = 1 if is_auto else config.data.batch_size
@@ -75,17 +75,21 @@ def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:
 
 
 def _check_epochs(saved: dict[str, Any], max_epochs: int | None) -> None:
-    """As Lightning does later, in its own words."""
+    """Raises ConfigError before Lightning would refuse the same with a less helpful message."""
     done = saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
     if max_epochs not in (None, -1) and done > max_epochs:
-        raise ConfigError(f"the run has done {done} epochs, trainer.max_epochs={max_epochs}; raise it")
+        raise ConfigError(
+            f"the run has trained {done} epochs already, more than trainer.max_epochs={max_epochs}; raise "
+            "trainer.max_epochs"
+        )
 
 
 def _check_real(saved: dict[str, Any], config: DictConfig) -> None:
-    """A rehearsal's weights are those it began with; the other way round the callback itself refuses."""
+    """Refuse to train from a rehearsal, whose weights are untrained; the rehearsal callback refuses the reverse."""
     if "Rehearsal" in saved["callbacks"] and "rehearsal" not in config.callbacks:
         raise CheckpointMismatch(
-            "the run folder holds a rehearsal, which learns nothing; choose another hydra.run.dir, or resume_from=null"
+            "the run folder holds a rehearsal, whose weights are untrained; choose another hydra.run.dir, or start a "
+            "new run with resume_from=null"
         )
 
 
@@ -96,5 +100,7 @@ def _writable(folder: Path) -> Path:
             raise PermissionError("permission denied")
     except OSError as error:
         reason = error.strerror or error
-        raise RunFolderError(f"cannot write {folder} ({reason}); choose another with hydra.run.dir=FOLDER") from error
+        raise RunFolderError(
+            f"cannot write {folder} ({reason}); choose another folder with hydra.run.dir=FOLDER"
+        ) from error
     return folder.resolve()

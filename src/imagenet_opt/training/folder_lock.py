@@ -1,4 +1,4 @@
-"""One run at a time in a run folder."""
+"""Locks a run folder, so that one run at a time works in it."""
 
 import logging
 import os
@@ -24,12 +24,12 @@ _held: dict[Path, FileLock] = {}
 
 
 def keep_others_out(folder: Path, *, wait_seconds: float = 60, remedy: str = "hydra.run.dir=FOLDER") -> None:
-    """Hold `folder` until this process ends in any way; of a run's processes, the first one does.
+    """Lock `folder` until this process ends in any way; only rank 0 of a run takes the lock.
 
-    wait_seconds: a job that was queued again may meet the slow end of the one before. remedy: what names another one.
-    Raises RunFolderError when another process still works there after that, or the folder cannot be written.
+    wait_seconds: a requeued job may start before its predecessor has ended. remedy: the option that sets the folder.
+    Raises RunFolderError when another process still holds the lock after that, or the folder cannot be written.
     """
-    from lightning.fabric.utilities.rank_zero import rank_zero_only  # seconds, for which a refused start does not wait
+    from lightning.fabric.utilities.rank_zero import rank_zero_only  # takes seconds, and a refused start needs it not
 
     if rank_zero_only.rank != 0 or os.environ.get("NODE_RANK", "0") != "0":  # type: ignore[attr-defined]
         return
@@ -40,12 +40,14 @@ def keep_others_out(folder: Path, *, wait_seconds: float = 60, remedy: str = "hy
             f"another process works in {folder}; wait for it, or choose another folder with {remedy}"
         ) from error
     except OSError as error:
-        raise RunFolderError(f"cannot write {folder} ({error.strerror}); choose another with {remedy}") from error
+        raise RunFolderError(
+            f"cannot write {folder} ({error.strerror}); choose another folder with {remedy}"
+        ) from error
 
 
 @contextmanager
 def removed_if_refused(folder: Path) -> Iterator[None]:
-    """Remove `folder` after an ImagenetOptError, where it is new and holds no more than a start writes."""
+    """Remove `folder` after an ImagenetOptError, if it is new and holds only the files of a start."""
     folder = folder.resolve()
     is_new = _names(folder) <= _MADE_BY_HYDRA
     try:
@@ -61,7 +63,7 @@ def _names(folder: Path) -> set[str]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether no other process works there."""
+    """Whether no other process holds the lock."""
     try:
         if folder not in _held:
             claim(folder / FILE).release()
@@ -73,14 +75,14 @@ def _is_ours(folder: Path) -> bool:
 def _claim(folder: Path, wait_seconds: float) -> FileLock:
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + wait_seconds
-    told = False
+    logged = False
     while True:
         try:
             return claim(folder / FILE)
         except Timeout:
             if time.monotonic() >= deadline:
                 raise
-        if not told:
+        if not logged:
             log.info(f"another process works in {folder}: waiting up to {wait_seconds:g} s for its end")
-            told = True
+            logged = True
         time.sleep(_POLL_SECONDS)

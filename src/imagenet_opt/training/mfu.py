@@ -1,4 +1,4 @@
-"""Which share of the GPU's peak the training used."""
+"""Model FLOPs utilisation (MFU): the share of the GPU's peak that the training used."""
 
 from typing import Any
 
@@ -14,9 +14,9 @@ _PEAK_SECONDS = 0.5
 
 
 def mfu(trainer: Trainer, images_per_second: float) -> dict[str, float]:
-    """Model FLOPs utilisation of a fit that has ended, and the peak of all its GPUs.
+    """Model FLOPs utilisation of a fit that has ended, and the peak of all its GPUs, by metric name.
 
-    Empty on a CPU, for images of several sizes, and where FLOPs or peak cannot be told.
+    Empty on a CPU, for images of several sizes, and where FLOPs or peak are unknown.
     """
     device, size = trainer.strategy.root_device, _image_size(trainer)
     kind = _kind(trainer, device)
@@ -32,7 +32,7 @@ def mfu(trainer: Trainer, images_per_second: float) -> dict[str, float]:
 
 
 def _kind(trainer: Trainer, device: torch.device) -> str | None:
-    """Of the matrix products: callbacks.acceleration switches TF32 off when the fit ends, and is asked itself."""
+    """Number format of the matrix products. callbacks.acceleration resets TF32 when the fit ends, so its key counts."""
     kind = _PRECISIONS.get(str(trainer.precision))
     callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
     if kind != "fp32" or not any(getattr(callback, "tf32", False) for callback in callbacks):
@@ -41,7 +41,7 @@ def _kind(trainer: Trainer, device: torch.device) -> str | None:
 
 
 def _image_size(trainer: Trainer) -> int | None:
-    """Pixels, if the images of all epochs had the same size."""
+    """Side in pixels; None if the images of the epochs had several sizes."""
     loader: Any = trainer.train_dataloader
     size_of = getattr(getattr(loader, "sampler", None), "size_of", None)
     sizes = set(map(size_of, range(trainer.current_epoch + 1))) if size_of is not None else set()
@@ -51,7 +51,7 @@ def _image_size(trainer: Trainer) -> int | None:
 def _forward_flops(trainer: Trainer, image_size: int) -> int | None:
     try:
         return forward_flops(trainer.lightning_module.net, image_size)  # type: ignore[arg-type]
-    except Exception:  # a network that makes tensors of its own, whose device is not `meta`
+    except Exception:  # the network creates tensors on a device other than `meta`
         return None
 
 

@@ -1,4 +1,4 @@
-"""How a run ends that was asked to stop: a file in its folder, a line for the person, a status for the scheduler."""
+"""The end of a preempted run: a file in its folder, a line for the user, an exit status for the scheduler."""
 
 import json
 import os
@@ -18,31 +18,34 @@ FILE = "preempted.json"
 SWEEP_JOB = "IMAGENET_OPT_SWEEP_JOB"
 """Environment variable of the jobs of a sweep."""
 STATUS = 75
-"""EX_TEMPFAIL of sysexits.h: the same command, later, succeeds."""
+"""Exit status EX_TEMPFAIL of sysexits.h: the same command may succeed later."""
 
 
 def record(folder: Path, *, global_step: int, newest: Path | None) -> Preempted:
-    """Write `folder`/preempted.json, and return the error that says how to go on: from the `newest` checkpoint."""
+    """Write `folder`/preempted.json, and return the error, which has the command that resumes the run.
+
+    newest: the checkpoint to resume from; None if the run wrote none.
+    """
     checkpoint = None if newest is None else str(newest.relative_to(folder))
-    found = {
+    facts = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "reason": stop.reason,
         "step": global_step,
         "checkpoint": checkpoint,
     }
     with suppress(OSError):  # a full disk must not change how the run ends
-        write_atomically(folder / FILE, json.dumps(found, indent=2) + "\n")
+        write_atomically(folder / FILE, json.dumps(facts, indent=2) + "\n")
     where = f"step {global_step}, checkpoint {newest}" if newest else "no step done, nothing to save"
     return Preempted(f"{stop.reason}: {where}; to resume:\n{command('hydra.run.dir', folder)}")
 
 
 def clear(folder: Path) -> None:
-    """The run goes on."""
+    """Remove `folder`/preempted.json when the run resumes."""
     (folder / FILE).unlink(missing_ok=True)
 
 
 def command(key: str, folder: Path) -> str:
-    """What was typed, with the folder that it went to, whose newest checkpoint now counts.
+    """This process's command line with `key=folder` added and `resume_from` removed, so that it resumes the run.
 
     key: hydra.run.dir or hydra.sweep.dir.
     """
@@ -53,16 +56,16 @@ def command(key: str, folder: Path) -> str:
 
 
 def leave(error: Preempted, why: int | None = None) -> int:
-    """Say why the run ends, have SLURM queue it again where its warning was the reason; the exit status.
+    """Print why the run ends, requeue the SLURM job after a SIGUSR1, and return the exit status.
 
-    why: the number of the signal, if `stop` did not take it. A sweep's job leaves the queue to its sweep, which has
-    yet to record it: to be queued again ends both.
+    why: the number of the signal, if `stop` did not handle it. A sweep's job does not requeue: that would end the sweep
+    too, before the sweep has recorded the job.
     """
     text = str(error)
     if text == stop.reason:  # raised before there was a run
-        text += ": training had not begun; the same command starts it"
+        text += ": training had not started; the same command starts it"
     print(f"Preempted: {text}", file=sys.stderr, flush=True)
-    asked = stop.why if why is None else why
-    if asked == signal.SIGUSR1 and SWEEP_JOB not in os.environ and slurm.folder_name() is not None:
+    number = stop.why if why is None else why
+    if number == signal.SIGUSR1 and SWEEP_JOB not in os.environ and slurm.folder_name() is not None:
         slurm.requeue()
     return STATUS

@@ -1,4 +1,4 @@
-"""What a run says: its own words, without its libraries' chatter."""
+"""Console output of a run: hides the libraries' useless messages and survives a closed terminal."""
 
 import logging
 import os
@@ -14,17 +14,17 @@ from imagenet_opt.display.printable import make_printable
 
 _LIGHTNING = str(Path(lightning.__file__).parent)
 _KNOWN = (
-    "You're resuming from a checkpoint that ended before the epoch ended",  # ours resumes: see data/datamodule.py
+    "You're resuming from a checkpoint that ended before the epoch ended",  # data/datamodule.py can do that
     ".*LeafSpec.* is deprecated",  # Lightning 2.6 with torch 2.15
     "The image decoding and encoding capabilities of TorchVision are deprecated",
-    "It is recommended to use .*sync_dist=True",  # what is logged for the epoch is rank 0's own or already reduced
+    "It is recommended to use .*sync_dist=True",  # epoch metrics are rank 0's own or already reduced
     "You defined a `validation_step` but have no `val_dataloader`",
     "The number of training batches .* is smaller than the logging interval",
 )
 
 
 class Outliving:
-    """A stream that loses what nobody reads any more: Ctrl-C ends `tee` before `train.py | tee log` has saved."""
+    """A stream that drops its output once the reader is gone, as Ctrl-C ends `tee` while `train.py | tee log` saves."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -39,7 +39,7 @@ class Outliving:
     def _or_nowhere(self, do: Callable[[], Any]) -> None:
         try:
             do()
-        except OSError:  # a full disk, a reader or a terminal that is gone: so Python's own flush at its end succeeds
+        except OSError:  # full disk, or no reader; with devnull, Python's own flush at exit succeeds
             with open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
 
@@ -48,7 +48,7 @@ class Outliving:
 
 
 class CurrentStdout:
-    """A stream that writes to what sys.stdout is at that moment: a progress bar puts its own stream there."""
+    """A stream that looks up sys.stdout at every write, since a progress bar replaces sys.stdout."""
 
     def write(self, text: str) -> int:
         return sys.stdout.write(text)
@@ -58,7 +58,7 @@ class CurrentStdout:
 
 
 class NamedOnce(logging.Formatter):
-    """Formats as `formatter` does, without the logger's name where the message begins with the name's last part."""
+    """Formats as `formatter` does, and drops the logger's name where the message begins with its last part."""
 
     def __init__(self, formatter: logging.Formatter) -> None:
         super().__init__()
@@ -70,10 +70,10 @@ class NamedOnce(logging.Formatter):
 
 
 def quiet() -> None:
-    """Drop what Lightning tells of itself, warnings that are known to be of no use here, and control characters.
+    """Drop Lightning's messages about itself, warnings that do not apply here, and control characters.
 
-    A terminal or a disk of logs that is gone or full is no reason to end a run. What is logged does not tear a progress
-    bar: handlers of the console write above the bar, and drop what the progress bar shows itself.
+    A closed terminal or a full disk does not end the run. Console handlers write above the progress bar, and drop
+    records that the bar shows itself.
     """
     console = sys.stdout
     sys.stdout, sys.stderr = Outliving(sys.stdout), Outliving(sys.stderr)
@@ -91,13 +91,13 @@ def quiet() -> None:
         if isinstance(handler, logging.StreamHandler) and handler.stream is console:
             handler.setStream(CurrentStdout())
             handler.addFilter(lambda record: not getattr(record, "shown", False))
-    logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what it tells it raises as well
+    logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # Hydra also raises the errors that it logs
     for message in _KNOWN:
         warnings.filterwarnings("ignore", message)
 
 
 def _name_origin(record: logging.LogRecord) -> bool:
-    """A filter for handlers of logging: what is said through Lightning is said by the module that calls it."""
+    """A logging filter that names the calling module where a record was logged through Lightning."""
     if record.name.startswith("lightning.") and not record.pathname.startswith(_LIGHTNING):
         record.name = record.module
     return True

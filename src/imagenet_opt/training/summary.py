@@ -1,4 +1,4 @@
-"""What is left to say when a run ends: one table."""
+"""The summary of a finished run: its numbers, and the table that is printed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,46 +18,46 @@ from imagenet_opt.training.mfu import mfu
 from imagenet_opt.training.summary_file import IMAGES_PER_SECOND
 
 _SPARE = 0.05
-"""Share of the time that mixing fits into: on a GPU it reads and writes the images a few times."""
+"""Share of idle time that mixing needs: on a GPU mixing reads and writes the images a few times."""
 
 
 def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) -> dict[str, float]:
-    """Numbers of the whole run: last validation, rates, waits, loader, peak memory, MFU and start-up, by metric name.
+    """Numbers of the whole run by metric name: last validation, rates, waits, loader, peak memory, MFU and start-up.
 
-    Callbacks add to it what their `summary()` returns.
+    The `summary()` of each callback adds its numbers.
     """
-    found = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith(("train/", "val/"))}
+    numbers = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith(("train/", "val/"))}
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if hasattr(callback, "summary"):
-            found |= callback.summary()
-    found |= _loader(trainer) | {
+            numbers |= callback.summary()
+    numbers |= _loader(trainer) | {
         "steps": trainer.global_step,
         "memory/peak_gib": peak_gib(trainer.strategy.root_device),
         "startup/import_seconds": import_seconds,
         "run_seconds": run_seconds,
     }
-    if IMAGES_PER_SECOND in found and simulated(trainer) is None:
-        found |= mfu(trainer, found[IMAGES_PER_SECOND])
-    return found
+    if IMAGES_PER_SECOND in numbers and simulated(trainer) is None:
+        numbers |= mfu(trainer, numbers[IMAGES_PER_SECOND])
+    return numbers
 
 
 def _loader(trainer: Trainer) -> dict[str, float]:
-    """What the training loader was fitted to, which may be less than what was asked for."""
+    """Options of the training loader after the memory check, which may be smaller than the configured options."""
     loader: Any = getattr(trainer.train_dataloader, "loader", None)
     names = ("num_workers", "prefetch_factor")
     return {f"loader/{name}": getattr(loader, name) or 0 for name in names if hasattr(loader, name)}
 
 
 def simulated(trainer: Trainer) -> str | None:
-    """What accelerator a callback put in the place of a real one."""
+    """Name of the accelerator that a callback simulates; None on a real device."""
     names = (getattr(callback, "simulated", None) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     return next((name for name in names if name is not None), None)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How a run trained. simulated: the accelerator, where it was. precision: the Trainer's. unsent: the command that
-    sends what W&B has recorded offline."""
+    """How a run trained. simulated: name of the simulated accelerator. precision: the Trainer's. unsent: the command
+    that uploads an offline W&B run."""
 
     simulated: str | None = None
     precision: str | None = None
@@ -141,7 +141,7 @@ def _bottleneck(numbers: dict[str, float], setup: Setup) -> str:
 
 
 def _mixing_advice(numbers: dict[str, float]) -> list[tuple[str, str]]:
-    """Mixing runs on the GPU; a GPU that waits for data has the time."""
+    """Advice to switch mixing on: it runs on the GPU, and a GPU that waits for data has time for it."""
     on_gpu, waited = "gpu/utilization_percent" in numbers, numbers.get("throughput/data_wait_fraction", 0.0)
     if not on_gpu or numbers.get("mixing/on") != 0 or waited < _SPARE or _doubt(numbers):
         return []
@@ -149,7 +149,7 @@ def _mixing_advice(numbers: dict[str, float]) -> list[tuple[str, str]]:
 
 
 def _compile_advice(numbers: dict[str, float], precision: str | None) -> list[tuple[str, str]]:
-    """torch's own batch norm, which bfloat16 needs, is fused with its neighbours only where it is compiled.
+    """Advice to compile: in bfloat16 torch uses its own batch norm, which only compilation fuses with its neighbours.
 
     Source: `_select_batch_norm_backend` in PyTorch's aten/src/ATen/native/Normalization.cpp.
     """
@@ -163,7 +163,7 @@ def _compile_advice(numbers: dict[str, float], precision: str | None) -> list[tu
 
 
 def _doubt(numbers: dict[str, float]) -> str:
-    """Empty where the run was long enough: one that lives off batches made while it started waits for none."""
+    """A warning for a run so short that it used mostly batches prepared during its start; else empty."""
     if not is_too_short(numbers):
         return ""
     ready, measured = numbers["throughput/ready_batches"], numbers["throughput/measured_batches"]

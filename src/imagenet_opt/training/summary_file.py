@@ -1,4 +1,4 @@
-"""summary.json: the numbers of a run, by metric name. Imports neither torch nor Lightning: sweeps need neither."""
+"""summary.json: the numbers of a run, by metric name. Imports neither torch nor Lightning, since sweeps read it."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def write_summary(numbers: dict[str, float], run_folder: Path) -> None:
 
 
 def read_summary(folder: Path) -> dict[str, float]:
-    """Empty where the job wrote none, or died while it wrote."""
+    """The numbers; empty where the job wrote no summary, or died while writing."""
     try:
         return _NUMBERS.validate_json((folder / SUMMARY).read_bytes())
     except (FileNotFoundError, ValidationError):

@@ -63,9 +63,11 @@ def test_auto_passes_over_damaged_files_once_each_and_says_why(folder: Path, cap
     with caplog.at_level(logging.WARNING):
         assert files.find("auto", folder) == folder / "checkpoints/step_00000010.ckpt"
     cut, flipped = [record.getMessage() for record in caplog.records]
-    assert cut.startswith(f"passed over: {folder}/checkpoints/step_00000030.ckpt cannot be opened as a checkpoint (")
-    assert flipped.startswith(f"passed over: {folder}/checkpoints/step_00000020.ckpt is damaged: ")
-    assert "does not fit its checksum" in flipped
+    assert cut.startswith(
+        f"checkpoint skipped: {folder}/checkpoints/step_00000030.ckpt cannot be opened as a checkpoint ("
+    )
+    assert flipped.startswith(f"checkpoint skipped: {folder}/checkpoints/step_00000020.ckpt is damaged: ")
+    assert "does not match its checksum" in flipped
 
 
 def test_auto_takes_a_newer_file_that_last_does_not_name_yet(folder: Path) -> None:
@@ -93,7 +95,7 @@ def test_a_file_of_weights_alone_is_no_checkpoint_to_go_on_from(folder: Path) ->
 def test_where_none_can_be_used_it_does_not_start_anew_in_silence(folder: Path) -> None:
     for file in folder.rglob("*.ckpt"):
         truncate(file)
-    with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be used, of 3: .*resume_from=null"):
+    with pytest.raises(CheckpointError, match=r"none of the 3 checkpoints in .* can be used: .*resume_from=null"):
         files.find("auto", folder)
 
 
@@ -146,7 +148,7 @@ def test_the_tensors_that_do_not_fit_are_listed(folder: Path) -> None:
     with pytest.raises(CheckpointMismatch) as raised:
         files.check_network(files.read(folder / "last.ckpt"), other, folder / "last.ckpt")
     message = str(raised.value)
-    assert message.startswith(f"{folder}/last.ckpt is of another network (tiny, 3 classes): other shape: 1.weight")
+    assert message.startswith(f"{folder}/last.ckpt holds another network (tiny, 3 classes): other shape: 1.weight")
     assert "1.weight (4,) here (5, 4)" in message
     assert "only in the file: 1.num_batches_tracked, 1.running_mean, 1.running_var (3 in all)" in message
     assert "resume_from=null" in message

@@ -127,7 +127,7 @@ def test_what_reads_back_otherwise_than_it_was_written_does_not_count(
         broken.setattr(os, "fsync", flip)
         (failed,) = write(writer, 2)
     assert failed.error is not None
-    assert "does not fit its checksum" in failed.error
+    assert "does not match its checksum" in failed.error
     assert names(tmp_path) == ["checkpoints/step_00000001.ckpt", "last.ckpt"]
 
 

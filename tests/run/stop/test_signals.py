@@ -85,4 +85,4 @@ def test_a_second_ctrl_c_ends_the_process_now() -> None:
     process.kill()
     _, err = process.communicate(timeout=60)
     assert process.returncode == STOPPED_NOW
-    assert "again stops now" in err and "stopped now" in err
+    assert "press Ctrl-C again to stop now" in err and "stopped now" in err

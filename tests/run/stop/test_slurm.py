@@ -87,4 +87,4 @@ def test_no_slurm_command_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytes
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert not requeue()
-    assert "queue the job again yourself" in caplog.text
+    assert "submit the job again yourself" in caplog.text

@@ -88,7 +88,7 @@ def test_a_failing_server_is_warned_of_once_and_asked_on(serve, caplog: pytest.L
     SpotNotice(server.url, every_seconds=0.01, notify=told.set)
     assert told.wait(SECONDS)
     (warning,) = caplog.messages
-    assert "no spot notice can be had" in warning and "HTTP status 500" in warning
+    assert "cannot read spot notices" in warning and "HTTP status 500" in warning
 
 
 @pytest.mark.parametrize("body", [b"no HTTP\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"])
@@ -97,7 +97,7 @@ def test_an_answer_that_is_not_http_is_asked_for_again(serve, body: bytes, caplo
     told = threading.Event()
     SpotNotice(server.url, every_seconds=0.01, notify=told.set)
     assert told.wait(SECONDS)
-    assert "no spot notice can be had" in caplog.text
+    assert "cannot read spot notices" in caplog.text
 
 
 def test_no_server_is_no_notice(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,1 +1,1 @@
-"""Checkpoints: written, found, read."""
+"""Writing, finding and reading checkpoints."""

@@ -1,4 +1,4 @@
-"""Which weights a module holds while Lightning averages them."""
+"""Tracks whether a module holds its trained or its averaged weights under Lightning's WeightAveraging."""
 
 from typing import Any
 
@@ -7,17 +7,17 @@ from lightning.pytorch.callbacks import WeightAveraging
 
 
 def watch_averaging(trainer: Trainer) -> None:
-    """Note from now on when averaged weights are in the module, as they are while it is validated.
+    """Record from now on whether the module holds averaged weights, which WeightAveraging swaps in for validation.
 
-    WeightAveraging swaps them by a method without a public name and keeps no record, and a validation may end anywhere.
+    WeightAveraging swaps the weights in a private method and keeps no record, and a validation may be interrupted.
     """
     for callback in _averaging(trainer):
         if "is_swapped" not in vars(callback):
-            callback.is_swapped, callback._swap_models = False, _noting(callback, callback._swap_models)
+            callback.is_swapped, callback._swap_models = False, _recorded(callback, callback._swap_models)
 
 
 def restore_training_weights(trainer: Trainer) -> None:
-    """Put the weights that are trained back into the module, if averaged ones are there."""
+    """Put the trained weights back into the module if it holds averaged weights."""
     for callback in _averaging(trainer):
         if callback.is_swapped:
             callback._swap_models(trainer.lightning_module)
@@ -27,9 +27,9 @@ def _averaging(trainer: Trainer) -> list[Any]:
     return [callback for callback in trainer.callbacks if isinstance(callback, WeightAveraging)]  # type: ignore[attr-defined]
 
 
-def _noting(callback: Any, swap: Any) -> Any:
-    def swap_and_note(module: LightningModule) -> None:
+def _recorded(callback: Any, swap: Any) -> Any:
+    def swap_and_record(module: LightningModule) -> None:
         swap(module)
         callback.is_swapped = not callback.is_swapped
 
-    return swap_and_note
+    return swap_and_record

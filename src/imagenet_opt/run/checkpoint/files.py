@@ -1,4 +1,4 @@
-"""Checkpoint files: written whole or not at all, found, opened safely, and compared with a network."""
+"""Checkpoint files: names and links, verification, safe loading, and comparison with a network."""
 
 import logging
 import os
@@ -26,12 +26,15 @@ def step_file(run_folder: Path, global_step: int) -> Path:
 
 
 def step_files(run_folder: Path) -> list[Path]:
-    """Checkpoints of single steps, in their order."""
+    """Checkpoints of single steps, ordered by step."""
     return sorted((run_folder / FOLDER).glob("step_*.ckpt"))
 
 
 def all_files(run_folder: Path) -> list[Path]:
-    """Every checkpoint of a run, each under one name, the furthest first. By name: a copied folder has other ages."""
+    """Every checkpoint of a run, each under one name, the latest step first.
+
+    File names give the order, since a copied folder has other modification times.
+    """
     files: dict[tuple[int, int], Path] = {}
     for file in (*reversed(step_files(run_folder)), run_folder / LAST, run_folder / BEST):
         if file.exists():
@@ -41,7 +44,7 @@ def all_files(run_folder: Path) -> list[Path]:
 
 
 def link(source: Path, name: Path) -> None:
-    """Let `name` be the same file as `source`, in one step; a copy where the file system has no hard links."""
+    """Atomically make `name` a hard link to `source`, or a copy where the file system has no hard links."""
     with replacing(name) as fresh:
         _link_or_copy(source, fresh)
 
@@ -56,26 +59,26 @@ def _link_or_copy(source: Path, name: Path) -> None:
 
 
 def verify(path: Path, key: str = "resume_from") -> None:
-    """Read the whole file and compare each record with its checksum: 0.3 s for 200 MB that are in memory.
+    """Read the whole file and compare each record with its checksum: 0.3 s for 200 MB in the page cache.
 
-    Raises CheckpointError for a file that is cut short, or of which a bit is wrong.
+    Raises CheckpointError for a truncated or corrupt file.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
     except Exception as error:
         raise CheckpointError(
-            f"{path} cannot be opened as a checkpoint ({error or type(error).__name__}); it is damaged, "
-            f"or of another program: choose an earlier one with {key}=PATH"
+            f"{path} cannot be opened as a checkpoint ({error or type(error).__name__}); the file is damaged, "
+            f"or another program wrote it: choose an earlier checkpoint with {key}=PATH"
         ) from error
     if damaged is not None:
         raise CheckpointError(
-            f"{path} is damaged: {damaged} does not fit its checksum; choose an earlier one with {key}=PATH"
+            f"{path} is damaged: {damaged} does not match its checksum; choose an earlier checkpoint with {key}=PATH"
         )
 
 
 def read(path: Path, key: str = "resume_from") -> dict[str, Any]:
-    """Open a checkpoint of this project, as `load` does. key: the option that named it, for messages.
+    """Open a checkpoint of this project, as `load` does. key: the option that named the file, for error messages.
 
     Raises CheckpointNotFound; CheckpointError for a file that is damaged or not a checkpoint of this project.
     """
@@ -86,7 +89,7 @@ def read(path: Path, key: str = "resume_from") -> dict[str, Any]:
 
 
 def load(path: Path, key: str = "resume_from") -> dict[str, Any]:
-    """Open any checkpoint on the CPU without running any code from it; tensors are read when they are used.
+    """Open any checkpoint on the CPU without running code from the file; tensors are read when they are used.
 
     Raises CheckpointNotFound, CheckpointError.
     """
@@ -96,8 +99,8 @@ def load(path: Path, key: str = "resume_from") -> dict[str, Any]:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         raise CheckpointError(
-            f"{path} cannot be opened as a checkpoint ({type(error).__name__}); "
-            f"it is damaged or of another program: choose an earlier one with {key}=PATH"
+            f"{path} cannot be opened as a checkpoint ({type(error).__name__}); the file is damaged, "
+            f"or another program wrote it: choose an earlier checkpoint with {key}=PATH"
         ) from error
     if not isinstance(checkpoint, dict):
         raise CheckpointError(f"{path} holds a {type(checkpoint).__name__}; expected a checkpoint ({key})")
@@ -105,9 +108,9 @@ def load(path: Path, key: str = "resume_from") -> dict[str, Any]:
 
 
 def find(resume_from: str | None, run_folder: Path) -> Path | None:
-    """The checkpoint that `resume_from` means: "auto" is the newest good one of the run folder, None is none.
+    """The checkpoint to resume from: "auto" is the newest intact checkpoint of the run folder, None a new run.
 
-    Raises CheckpointNotFound, CheckpointError for a path that cannot be used, or where none of several can.
+    Raises CheckpointNotFound or CheckpointError when the path, or every checkpoint of the run folder, is unusable.
     """
     if resume_from is None:
         return None
@@ -116,24 +119,24 @@ def find(resume_from: str | None, run_folder: Path) -> Path | None:
         path = path / LAST if path.is_dir() else path
         _check(path)
         return path
-    found = all_files(run_folder)
-    for path in found:
+    checkpoints = all_files(run_folder)
+    for path in checkpoints:
         try:
             _check(path)
         except CheckpointError as error:
-            log.warning(f"passed over: {error}")
+            log.warning(f"checkpoint skipped: {error}")
             continue
         return path
-    if found:
+    if checkpoints:
         raise CheckpointError(
-            f"no checkpoint in {run_folder} can be used, of {len(found)}: restore one, or start a new run with another "
-            "hydra.run.dir, or here with resume_from=null"
+            f"none of the {len(checkpoints)} checkpoints in {run_folder} can be used: restore a checkpoint, or start a "
+            "new run with another hydra.run.dir, or in this folder with resume_from=null"
         )
     return None
 
 
 def _check(path: Path) -> None:
-    """Raises CheckpointNotFound, CheckpointError unless a run can go on from `path`."""
+    """Raises CheckpointNotFound or CheckpointError unless a run can resume from `path`."""
     if path.is_file():
         verify(path)
     checkpoint = read(path)
@@ -142,7 +145,7 @@ def _check(path: Path) -> None:
 
 
 def check_network(checkpoint: dict[str, Any], net: nn.Module, path: Path) -> None:
-    """Raises CheckpointMismatch, with the tensors that differ, unless the checkpoint's network is like `net`."""
+    """Raises CheckpointMismatch, which lists the differing tensors, unless the checkpoint's network matches `net`."""
     saved = {name: tuple(tensor.shape) for name, tensor in checkpoint["network"].items()}
     wanted = {name: tuple(tensor.shape) for name, tensor in net.state_dict().items()}
     if saved == wanted:
@@ -151,9 +154,10 @@ def check_network(checkpoint: dict[str, Any], net: nn.Module, path: Path) -> Non
     absent = sorted(set(wanted) - set(saved))
     extra = sorted(set(saved) - set(wanted))
     parts = [("other shape", resized), ("not in the file", absent), ("only in the file", extra)]
-    found = "; ".join(f"{what}: {', '.join(names[:3])} ({len(names)} in all)" for what, names in parts if names)
-    about = checkpoint.get("network_config", {})
+    differences = "; ".join(f"{kind}: {', '.join(names[:3])} ({len(names)} in all)" for kind, names in parts if names)
+    network = checkpoint.get("network_config", {})
     raise CheckpointMismatch(
-        f"{path} is of another network ({about.get('name')}, {about.get('num_classes')} classes): {found}. "
-        "Use its model.* keys and data, or start a new run with resume_from=null and another run folder"
+        f"{path} holds another network ({network.get('name')}, {network.get('num_classes')} classes): {differences}. "
+        "Use the model.* keys and the data of that checkpoint, or start a new run with resume_from=null and another "
+        "run folder"
     )

@@ -1,4 +1,4 @@
-"""What a checkpoint holds at one moment, as a copy that further training does not change."""
+"""A copy of a checkpoint's state in host memory, which further training does not change."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -10,12 +10,12 @@ from torch import Tensor
 
 
 class Snapshot:
-    """A copy of `state` that is plain: dicts, lists, tuples, numbers, strings, None, and tensors on the CPU.
+    """A copy of `state` made of dicts, lists, tuples, numbers, strings, None, and tensors on the CPU.
 
-    Tensors that are one in `state` are one in the copy. From a GPU they are copied in its current stream, so before
-    anything that the next step does, and nobody waits for them but `wait`.
-    num_bytes: of all tensors. foreign: places of other objects, copied as they are; a file that holds them cannot be
-    opened with `weights_only`.
+    Tensors that share memory in `state` share memory in the copy. GPU tensors are copied asynchronously in the current
+    stream, so before the next step changes them; `wait` waits for these copies.
+    num_bytes: total size of the tensors. foreign: paths of objects of other types, which are deep-copied; a file with
+    such objects cannot be opened with `weights_only`.
     """
 
     def __init__(self, state: Mapping[Any, Any]) -> None:
@@ -29,7 +29,7 @@ class Snapshot:
             self._copied.record()
 
     def wait(self) -> None:
-        """Until the copies are complete."""
+        """Wait until the copies are complete."""
         if self._copied is not None:
             self._copied.synchronize()
 

@@ -1,8 +1,8 @@
-"""Where in the run a checkpoint stands, written so that Lightning goes on at exactly that batch.
+"""The position of a checkpoint in the run, written so that Lightning resumes at exactly that batch.
 
-Lightning stores its loops' counters as they are at the moment of saving, which differ by the hook that saves, and
-on restart guesses from them which hook that was. Here the counters are set to what they are between two batches,
-the one place where nothing is half done.
+Lightning stores the counters of its loops as they are when a hook saves. The counters differ from hook to hook, and on
+restart Lightning guesses from them which hook saved. This module sets the counters to their values between two
+batches, where no step is half done.
 """
 
 from typing import Any, NamedTuple
@@ -13,34 +13,34 @@ _VALIDATION = "epoch_loop.val_loop.batch_progress"
 
 
 class Position(NamedTuple):
-    """`epoch` epochs are finished, and `step` batches of the next one."""
+    """`epoch` epochs are finished, and `step` batches of the next epoch."""
 
     epoch: int
     step: int
 
 
 def position(trainer: Trainer) -> Position:
-    """The place between the last batch that was trained on and the next one, whichever hook asks."""
+    """The position between the last trained batch and the next batch; every hook gets the same answer."""
     epochs: Any = trainer.fit_loop.epoch_progress.current
     batches: Any = trainer.fit_loop.epoch_loop.batch_progress
     step = batches.current.processed
-    left = epochs.started == epochs.completed and step > 0  # the loop has counted the epoch that it stopped in
+    left = epochs.started == epochs.completed and step > 0  # the loop has counted the epoch in which it stopped
     epoch = epochs.completed - left
     at_end = step >= trainer.num_training_batches or (batches.is_last_batch and step == batches.current.ready)
     return Position(epoch + 1, 0) if at_end else Position(epoch, step)
 
 
 def between_batches(trainer: Trainer) -> bool:
-    """Whether no step is half done: hooks from the end of one to the start of the next, and validation."""
+    """Whether no training step is half done: true between two steps and in a validation."""
     batches: Any = trainer.fit_loop.epoch_loop.batch_progress.current
     return bool(batches.started == batches.completed)
 
 
 def rewrite_position(checkpoint: dict[str, Any], place: Position) -> None:
-    """Set the loop counters of a Lightning checkpoint to `place`, where the trainer that saved it stands."""
+    """Set the loop counters of a Lightning checkpoint to `place`, the position of the trainer that saved it."""
     epoch, step = place
-    begun = epoch + (step > 0)
-    epochs = {"ready": begun, "started": begun, "processed": epoch, "completed": epoch}
+    started = epoch + (step > 0)
+    epochs = {"ready": started, "started": started, "processed": epoch, "completed": epoch}
     fit_loop = checkpoint["loops"]["fit_loop"]
     fit_loop["epoch_progress"] |= {"total": epochs, "current": dict(epochs)}
     batches = fit_loop["epoch_loop.batch_progress"]
@@ -54,18 +54,19 @@ def rewrite_position(checkpoint: dict[str, Any], place: Position) -> None:
 
 
 def rewrite_to_validation(checkpoint: dict[str, Any]) -> None:
-    """Let a Lightning checkpoint that is saved during a validation go on with that validation, from its first batch.
+    """Let a run that resumes from a checkpoint of a validation repeat this validation from its first batch.
 
-    The other counters rest meanwhile, and stand where Lightning expects them: after a batch, before its validation.
+    The other counters do not change in a validation. Lightning expects them as they are: after a batch, before its
+    validation.
     """
-    begun = {"ready": 1, "started": 1, "processed": 0, "completed": 0}  # Lightning's sign of one that was left
-    checkpoint["loops"]["fit_loop"][_VALIDATION] |= {"total": begun, "current": _all(0), "is_last_batch": False}
+    interrupted = {"ready": 1, "started": 1, "processed": 0, "completed": 0}  # Lightning's mark of such a validation
+    checkpoint["loops"]["fit_loop"][_VALIDATION] |= {"total": interrupted, "current": _all(0), "is_last_batch": False}
 
 
 def skip_to_training(trainer: Trainer) -> None:
-    """Let Lightning restart inside an epoch, after a batch with a validation, and count no step twice.
+    """Keep Lightning from counting a step twice when a run resumes after a batch that has a validation.
 
-    It enters the loop as if to validate, leaves that out, and adds a step to the number that loggers are given.
+    Lightning enters the loop as if to validate, skips the validation, and adds 1 to the step that loggers get.
     """
     loop = trainer.fit_loop.epoch_loop
     if loop._should_check_val_fx(trainer.fit_loop._data_fetcher):  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Writes checkpoints in a thread, so that a reader finds whole ones only, whenever the process or its disk fails."""
+"""Writes checkpoints in a thread; a file is complete whenever it exists, even if the process or the disk fails."""
 
 import contextlib
 import logging
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 
 _THREAD = "checkpoint writer"
 _MARGIN_BYTES = 16 * 2**20
-"""Room beyond the tensors: their names, the archive's index, and what loggers write meanwhile."""
+"""Space beyond the tensors: their names, the archive's index, and the files that loggers write meanwhile."""
 
 
 class Written(NamedTuple):
-    """How the save of `step` ended: seconds that it took, MB in the file; `error` says why there is none."""
+    """Result of the save of `step`: duration and file size; `error` is the reason if no file was written."""
 
     step: int
     is_best: bool
@@ -35,9 +35,9 @@ class Written(NamedTuple):
 class CheckpointWriter:
     """Writes one checkpoint at a time into `run_folder`, and keeps the newest `keep` of them.
 
-    A file gets its name once it is complete: written beside, synced to the disk, read back and compared with its
-    checksums. Only then `best.ckpt` and `last.ckpt` move on to it, and only then older ones are removed.
-    Whatever fails (a full disk, a quota, storage that is gone) is one warning and leaves the last good file alone.
+    A file is written under a temporary name, synced to the disk, read back and compared with its checksums, then
+    renamed. After that `best.ckpt` and `last.ckpt` are linked to the new file, and older checkpoints are removed.
+    A failure (a full disk, a quota, lost storage) logs one warning and keeps the last good file.
     """
 
     def __init__(self, run_folder: Path, *, keep: int) -> None:
@@ -45,7 +45,7 @@ class CheckpointWriter:
         self.keep = keep
         self._thread: threading.Thread | None = None
         self._written: list[Written] = []
-        with contextlib.suppress(OSError):  # of a run that was killed while it wrote; trouble shows at the first save
+        with contextlib.suppress(OSError):  # left by a killed run; the first save reports a broken folder
             for leftover in (*run_folder.glob(f"{files.FOLDER}/.*{NEW}"), *run_folder.glob(f".*.ckpt.*{NEW}")):
                 leftover.unlink()
 
@@ -54,13 +54,13 @@ class CheckpointWriter:
         return self._thread is not None and self._thread.is_alive()
 
     def write(self, step: int, snapshot: Snapshot, *, is_best: bool) -> None:
-        """Begin to write; waits for the save before."""
+        """Start a save, after the previous save has ended."""
         self.wait()
         self._thread = threading.Thread(target=self._run, args=(step, snapshot, is_best), daemon=True, name=_THREAD)
         self._thread.start()
 
     def wait(self, seconds: float | None = None) -> None:
-        """Until nothing is being written, or so long."""
+        """Wait until the save in progress ends, at most `seconds`."""
         if self._thread is not None:
             self._thread.join(seconds)
 
@@ -74,7 +74,7 @@ class CheckpointWriter:
         try:
             snapshot.wait()
             size = self._write(step, snapshot, is_best)
-        except Exception as problem:  # whatever it is, training is worth more than this file
+        except Exception as problem:  # no failed save may end the training
             error = f"{_reason(problem)}; {self._room(snapshot)}"
             log.warning(
                 f"the checkpoint of step {step} could not be written to {self.run_folder / files.FOLDER}: {error}. "
@@ -91,17 +91,19 @@ class CheckpointWriter:
             _save(snapshot, fresh)
             files.verify(fresh)
             size = fresh.stat().st_size
-            if is_best:  # first: best.ckpt must not lag behind what a checkpoint says of it
+            if is_best:  # before last.ckpt, whose state already names this step as the best
                 files.link(fresh, self.run_folder / files.BEST)
         try:
             steps = files.step_files(self.run_folder)
             place = steps.index(path) + 1
-            for old in (*steps[place:], *steps[: max(0, place - self.keep)]):  # a run that went back leaves later ones
+            for old in (*steps[place:], *steps[: max(0, place - self.keep)]):  # later steps: of a run that went back
                 old.unlink()
             files.link(path, self.run_folder / files.LAST)
             sync_to_disk(self.run_folder)
-        except OSError as error:  # it is durable, whatever becomes of its second name and of the others
-            log.warning(f"{path} is written, but {files.LAST} or older checkpoints are as they were: {error}")
+        except OSError as error:  # the checkpoint itself is safe on the disk
+            log.warning(
+                f"{path} is written, but {files.LAST} could not be updated or older checkpoints not removed: {error}"
+            )
         return size
 
     def _room(self, snapshot: Snapshot) -> str:
@@ -113,7 +115,7 @@ class CheckpointWriter:
 
 
 def wait_for_writers(seconds: float) -> None:
-    """Until no writer of this process writes, or so long for each: before a run folder is removed."""
+    """Wait for each checkpoint writer of this process, at most `seconds` each; call before removing a run folder."""
     for thread in threading.enumerate():
         if thread.name == _THREAD:
             thread.join(seconds)
@@ -124,12 +126,12 @@ def _save(snapshot: Snapshot, path: Path) -> None:
         torch.save(snapshot.state, file)
         file.flush()
         os.fsync(file.fileno())
-        if hasattr(os, "posix_fadvise"):  # so that what is read back comes from the disk, and not from memory
+        if hasattr(os, "posix_fadvise"):  # drop the page cache, so that verification reads from the disk
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _reason(problem: BaseException) -> str:
-    """The operating system's word, which torch hides behind its own error."""
+    """The operating system's error message, which torch hides behind its own error."""
     cause: BaseException | None = problem
     while cause is not None:
         if isinstance(cause, OSError):

@@ -1,4 +1,4 @@
-"""metrics.csv: every logged number of a run, a row a step, on disk as soon as it is logged."""
+"""metrics.csv: every logged number of a run, one row per step, written to disk at once."""
 
 import csv
 import logging
@@ -18,11 +18,11 @@ FILE = "metrics.csv"
 
 
 class MetricsCsv(Logger):
-    """Writes `folder`/metrics.csv; an existing file is continued.
+    """Writes `folder`/metrics.csv, or appends to it.
 
-    Rows of the same step that follow each other become one. A new column rewrites the file in one step. Numbers
-    are written in full, so that two runs can be compared bit by bit; a metric that a row lacks is left empty.
-    While the disk is full, rows wait in memory and are written with the first one that can be.
+    Consecutive rows of the same step are merged. A new column rewrites the file atomically. Numbers are written with
+    all digits, so that two runs can be compared bit by bit; the cell of a missing metric is empty.
+    While the disk is full, rows wait in memory until a write succeeds.
 
     Raises RunFolderError when an existing file cannot be read.
     """
@@ -34,7 +34,7 @@ class MetricsCsv(Logger):
         self._columns, self._rows, whole = _read(self.path)
         self._behind = False  # rows wait in memory
         if not whole and rank_zero_only.rank == 0:  # type: ignore[attr-defined]
-            self._write(None)  # else the next row would be glued to the torn one
+            self._write(None)  # else the next row would be appended to the truncated row
 
     @property
     def name(self) -> str:
@@ -76,7 +76,7 @@ class MetricsCsv(Logger):
         kept = [row for row in self._rows if int(row["step"]) <= step]
         if dropped := len(self._rows) - len(kept):
             rows = "the row" if dropped == 1 else f"the {dropped} rows"
-            log.info(f"metrics.csv: {rows} after step {step}, where the run goes on, will be logged again")
+            log.info(f"metrics.csv: the run resumes at step {step}; {rows} after this step will be logged again")
             self._rows = kept
             self._write(None)
 
@@ -86,7 +86,7 @@ class MetricsCsv(Logger):
             self._write(None)
 
     def _write(self, row: dict[str, str] | None) -> None:
-        """Append `row`, or rewrite all rows when it is None or others wait."""
+        """Append `row`; rewrite all rows when `row` is None or rows wait in memory."""
         try:
             if row is None or self._behind:
                 self._rewrite()
@@ -95,7 +95,7 @@ class MetricsCsv(Logger):
                     self._writer(file).writerow(row)
         except OSError as error:
             if not self._behind:
-                log.warning(f"cannot write {self.path} ({error}); training continues, and rows wait until it can")
+                log.warning(f"cannot write {self.path} ({error}); training continues, and rows wait in memory")
             self._behind = True
         else:
             if self._behind:
@@ -103,7 +103,7 @@ class MetricsCsv(Logger):
             self._behind = False
 
     def _rewrite(self) -> None:
-        """The old file stays until the new one is whole and on disk."""
+        """Write all rows to a new file, which replaces the old file once it is on disk."""
         with replacing(self.path, sync=True) as fresh, fresh.open("w", newline="") as file:
             writer = self._writer(file)
             writer.writeheader()
@@ -114,7 +114,7 @@ class MetricsCsv(Logger):
 
 
 def read_rows(path: Path) -> list[tuple[int, dict[str, float]]]:
-    """The whole rows of a metrics.csv, as (step, metrics that the row has)."""
+    """The complete rows of a metrics.csv, as (step, metrics of the row)."""
     _, rows, _ = _read(path)
     return [
         (int(row["step"]), {name: _number(text) for name, text in row.items() if text and name != "step"})
@@ -134,7 +134,7 @@ def _number(text: str) -> float:
 
 
 def _cells(line: str) -> list[str]:
-    """Nothing where the line is so garbled that it has no cells, as with a field that is longer than csv takes."""
+    """The cells of a line; empty where csv rejects the line, as for a field over its size limit."""
     try:
         return next(csv.reader([line]))
     except csv.Error:
@@ -142,7 +142,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _read(path: Path) -> tuple[list[str], list[dict[str, str]], bool]:
-    """Columns, whole rows, and whether that is all of the file; a row that a crash cut short or garbled is left out."""
+    """Columns, complete rows, and whether the file has no other rows; rows damaged by a crash are left out."""
     if not path.exists():
         return [], [], True
     try:
@@ -151,7 +151,7 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]], bool]:
         raise RunFolderError(
             f"cannot read {path} ({error}); repair it, or choose another folder with hydra.run.dir"
         ) from error
-    cells = [found for line in lines if line.endswith("\n") and (found := _cells(line))]
+    cells = [row for line in lines if line.endswith("\n") and (row := _cells(line))]
     if not cells or "step" not in cells[0]:
         return [], [], not lines
     rows = [dict(zip(cells[0], row, strict=True)) for row in cells[1:] if len(row) == len(cells[0])]

@@ -1,4 +1,4 @@
-"""TensorBoard over restarts."""
+"""The TensorBoard logger of a run that may be resumed."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 
 class TensorBoard(TensorBoardLogger):
-    """Lightning's logger; TensorBoard shows each step of a resumed run once, as it was logged last."""
+    """Lightning's TensorBoard logger; a step that a resumed run logs again is shown once, with its last values."""
 
     @rank_zero_only
     def truncate_after(self, step: int) -> None:
-        """Hide what was logged after `step`. The files keep it: they can only grow."""
+        """Hide the rows after `step` from TensorBoard, whose files cannot shrink."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         writer: Any = self.experiment

@@ -1,4 +1,4 @@
-"""Where a run goes on, its loggers forget what it will log again."""
+"""When a run resumes, its loggers drop the rows that the run will log again."""
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
@@ -6,7 +6,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 class Rewind(Callback):
     """Lets loggers that have `truncate_after` drop the rows of steps that are trained again.
 
-    Not before every part has accepted the checkpoint: a resume that is refused changes no metrics.
+    The hook is called after every part has accepted the checkpoint, so a refused resume changes no metrics.
     """
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -1,4 +1,4 @@
-"""Weights & Biases: online when there is a key, else offline; the same run over any number of restarts."""
+"""Weights & Biases: online when there is a key, else offline; a resumed run stays the same W&B run."""
 
 import logging
 import os
@@ -21,26 +21,26 @@ log = logging.getLogger(__name__)
 _INIT_SECONDS = 30
 _FINISH_SECONDS = 120
 _PREEMPTED_SECONDS = 20
-"""For the same in a run that must leave its machine."""
+"""Limit for finishing a preempted run, which must leave its machine."""
 ID_FILE = "wandb_id.txt"
-"""In the run folder: the run's id."""
+"""File in the run folder with the id of the W&B run."""
 STEP_FILE = "wandb_step.txt"
-"""In the run folder: the last step that was handed over to W&B."""
+"""File in the run folder with the last step that was sent to W&B."""
 _RUN_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 REPORT_KEY = "report"
-"""Of the report's panel in W&B."""
+"""Key of the report's panel in W&B."""
 STEP = "trainer/global_step"  # Lightning's name
-# Whole names: which of two patterns wins, such as * and val/*, W&B leaves open.
+# Full names, since W&B does not define which of two matching patterns wins (* and val/*).
 BY_EPOCH = ("val/loss", "val/acc1", "val/acc5", "throughput/epoch_seconds")
 
 
 class WandbRunLogger(WandbLogger):
-    """Lightning's W&B logger, whose rows are numbered by the training step, which W&B's own step is too.
+    """Lightning's W&B logger; W&B's own step is the training step.
 
-    logged_until: the last step that W&B has already; rows up to it are left out. None when that is not known.
-    A row is handed over when the next one begins, since validation adds to the row of its step; a run that fails keeps
-    its last row back, and a resumed one completes it from metrics.csv in `folder` or logs it again.
-    When W&B fails, that is said once, and training goes on without it.
+    logged_until: the last step that W&B already has, None if unknown; rows up to this step are not sent again.
+    A row is sent when the next row starts, since validation adds metrics to the row of its step. A failed run does
+    not send its last row; the resumed run sends it from metrics.csv in `folder` or logs it again.
+    When W&B fails, one warning says so, and training continues without W&B.
     """
 
     def __init__(self, *, folder: str, logged_until: int | None, experiment: Any, **options: Any) -> None:
@@ -56,13 +56,13 @@ class WandbRunLogger(WandbLogger):
         if self.logged_until is not None and step <= self.logged_until:
             return
         if step != self._step:
-            self._hand_over()
+            self._send_row()
         self._step = step
         self._row |= metrics
 
     @rank_zero_only
     def truncate_after(self, step: int) -> None:
-        """The run goes on after `step`: rows up to it that W&B lost in a crash are filled in from metrics.csv."""
+        """Send the rows up to `step` that W&B lost in a crash, from metrics.csv; the run resumes after `step`."""
         if self.logged_until is None:
             self.logged_until = step
         for row_step, row in read_rows(self._folder / FILE):
@@ -72,23 +72,23 @@ class WandbRunLogger(WandbLogger):
     @rank_zero_only
     def finalize(self, status: str) -> None:
         if status == "success":
-            self._hand_over()
+            self._send_row()
         super().finalize(status)
 
-    def _hand_over(self) -> None:
+    def _send_row(self) -> None:
         row, self._row = self._row, {}
         if not row or not self._works:
             return
         try:
             self.experiment.log(row | {STEP: self._step}, step=self._step, commit=True)
-        except Exception as error:  # whatever it is, it is not worth a training run
+        except Exception as error:  # no failure of W&B may end the training
             self._works = False
             log.warning(
-                f"W&B failed at step {self._step} ({type(error).__name__}: {error}); training goes on without it, "
-                f"metrics.csv has every row, and the next start of the run sends what is missing"
+                f"W&B failed at step {self._step} ({type(error).__name__}: {error}); training continues without W&B, "
+                f"metrics.csv has every row, and the next start of the run sends the missing rows"
             )
             return
-        with suppress(OSError):  # a full disk is no failure of W&B
+        with suppress(OSError):  # a full disk is not a failure of W&B
             (self._folder / STEP_FILE).write_text(f"{self._step}\n")
 
 
@@ -100,31 +100,31 @@ def build_wandb(
     group: str | None = None,
     mode: Literal["auto", "online", "offline", "disabled"] = "auto",
 ) -> WandbRunLogger:
-    """A W&B logger, writing below `folder`, whose wandb_id.txt keeps the run's id.
+    """Build a W&B logger that writes below `folder`; wandb_id.txt there holds the id of the W&B run.
 
-    mode: "auto" is online when a key is found, else offline; the variable WANDB_MODE wins. Never asks for a login:
-    without a usable key, or when the server does not answer, every online mode goes on offline.
+    mode: "auto" is online when a key is found, else offline; the variable WANDB_MODE overrides it. W&B never asks for
+    a login: without a usable key, or when the server does not answer, every online mode becomes offline.
     """
-    experiment, known = None, None
+    experiment, logged_until = None, None
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         run_id = _run_id(Path(folder))
         mode_now = _usable(os.environ.get("WANDB_MODE") or mode)
         experiment = _start(mode_now, {"project": project, "name": name, "group": group, "dir": folder, "id": run_id})
         online = not (experiment.offline or experiment.disabled)
-        known = experiment.starting_step - 1 if online else _logged_offline(Path(folder))
-    return WandbRunLogger(folder=folder, logged_until=known, experiment=experiment, project=project, name=name)
+        logged_until = experiment.starting_step - 1 if online else _logged_offline(Path(folder))
+    return WandbRunLogger(folder=folder, logged_until=logged_until, experiment=experiment, project=project, name=name)
 
 
 def log_report(folder: Path, html: Path, *, project: str) -> str:
-    """Show a page in the run of a run folder, which is resumed; offline without a key. Returns what was done.
+    """Resume the W&B run of a run folder and log a page to it, offline without a key. Returns a message for the user.
 
-    It becomes a row after the last one. Raises ConfigError where the folder names no run.
+    The page becomes a row after the last row. Raises ConfigError where the folder names no W&B run.
     """
     import wandb
 
     if not (folder / ID_FILE).is_file():
         raise ConfigError(
-            f"{folder} has no {ID_FILE}, so W&B has no run of it; train with logger=wandb, or leave out --wandb"
+            f"{folder} has no {ID_FILE}, so it belongs to no W&B run; train with logger=wandb, or leave out --wandb"
         )
     logger = build_wandb(folder=str(folder), project=project)
     run = logger.experiment
@@ -138,7 +138,7 @@ def log_report(folder: Path, html: Path, *, project: str) -> str:
 
 
 def has_key() -> bool:
-    """Whether W&B can log in without asking: by WANDB_API_KEY, or by what `wandb login` left in ~/.netrc."""
+    """Whether W&B can log in without a prompt: by WANDB_API_KEY, or by the entry of `wandb login` in ~/.netrc."""
     import wandb
 
     wandb.setup(wandb.Settings(silent=True))
@@ -150,7 +150,7 @@ def has_key() -> bool:
 
 
 def sync_command(logger: Any) -> str | None:
-    """What sends a run that W&B records offline; None for any other run, and for other loggers."""
+    """The command that uploads a run that W&B records offline; None for other runs and other loggers."""
     run = _run_of(logger)
     return f"wandb sync {Path(run.dir).parent}" if run is not None and run.offline and not run.disabled else None
 
@@ -161,41 +161,41 @@ def _run_of(logger: Any) -> Any:
 
 
 def finish(logger: Any, *, exit_code: int, preempted: bool = False) -> None:
-    """End the run of a W&B logger, so that the next job of a sweep starts its own; other loggers are left alone.
+    """End the run of a W&B logger, so that the next job of a sweep starts a new run; other loggers are ignored.
 
-    preempted: W&B shows the run as such, not as failed, and has less time.
+    preempted: W&B shows the run as preempted, not as failed, and gets less time.
     """
     run = _run_of(logger)
     if run is None:
         return
-    said: list[str | None] = []
-    ending = threading.Thread(target=lambda: said.append(_end(run, exit_code, preempted)), daemon=True)
+    warnings: list[str | None] = []
+    ending = threading.Thread(target=lambda: warnings.append(_end(run, exit_code, preempted)), daemon=True)
     ending.start()
     ending.join(_PREEMPTED_SECONDS if preempted else None)  # W&B's own time-out is fixed when its run begins
-    if warning := said[0] if said else _sent_later(run, _PREEMPTED_SECONDS):
+    if warning := warnings[0] if warnings else _sent_later(run, _PREEMPTED_SECONDS):
         log.warning(warning)
 
 
 def _end(run: Any, exit_code: int, preempted: bool) -> str | None:
-    """What went wrong."""
+    """Finish the run; returns a warning if that failed."""
     try:
         if preempted:
             run.mark_preempting()
         run.finish(exit_code=exit_code)
     except TimeoutError:
         return _sent_later(run, _FINISH_SECONDS)
-    except Exception as error:  # a finished training is not undone by its log
+    except Exception as error:  # a finished training does not fail because of W&B
         return f"W&B could not end its run ({type(error).__name__}: {error})"
     return None
 
 
 def _sent_later(run: Any, seconds: float) -> str:
     command = f"wandb sync --include-online {Path(run.dir).parent}"
-    return f"W&B did not answer for {seconds} s; `{command}` sends the rest later"
+    return f"W&B did not answer for {seconds} s; to send the rest later: `{command}`"
 
 
 def _usable(mode: str) -> str:
-    """`mode`, or "offline" where W&B would ask for a login. Raises ConfigError for one that W&B does not have."""
+    """`mode`, or "offline" where W&B would ask for a login. Raises ConfigError for an unknown mode."""
     if mode in ("offline", "dryrun", "disabled"):
         return mode
     if mode not in ("auto", "online", "run", "shared"):
@@ -203,7 +203,7 @@ def _usable(mode: str) -> str:
     if has_key():
         return "online" if mode == "auto" else mode
     if mode != "auto":
-        log.warning(f"no W&B key for mode {mode}: going on offline; `wandb login` or WANDB_API_KEY gives one")
+        log.warning(f"no W&B key for mode {mode}: logging offline; set a key with `wandb login` or WANDB_API_KEY")
     return "offline"
 
 
@@ -216,7 +216,7 @@ def _start(mode: str, options: dict[str, Any]) -> Any:
         init_timeout=_INIT_SECONDS,
         finish_timeout=_FINISH_SECONDS,
         finish_timeout_raises=True,
-        # W&B's picture of the process has its arguments, paths and, under SLURM, each variable named SLURM_*.
+        # W&B's metadata would hold the arguments, paths and, under SLURM, each variable named SLURM_*.
         x_disable_meta=True,
         disable_git=True,
         disable_code=True,
@@ -227,8 +227,8 @@ def _start(mode: str, options: dict[str, Any]) -> Any:
     try:
         run = _start_offline(options) if mode == "offline" else wandb.init(mode=mode, **options)  # type: ignore[arg-type]
     except (wandb.errors.Error, OSError) as error:
-        log.warning(f"W&B cannot be reached ({first_line(error)}); going on offline, `wandb sync` sends it later")
-        wandb.teardown()  # else the id is still taken by the attempt that failed
+        log.warning(f"W&B cannot be reached ({first_line(error)}); logging offline, `wandb sync` sends the run later")
+        wandb.teardown()  # else the failed attempt still holds the run id
         run = _start_offline(options)
     run.define_metric("*", step_metric=STEP, step_sync=True)
     for name in BY_EPOCH:
@@ -241,14 +241,14 @@ def _start_offline(options: dict[str, Any]) -> Any:
 
     try:
         return wandb.init(mode="offline", **options)
-    except Exception as error:  # whatever it is, it is not worth a training run
-        log.warning(f"W&B cannot write below {options['dir']} ({first_line(error)}); going on without it")
+    except Exception as error:  # no failure of W&B may end the training
+        log.warning(f"W&B cannot write below {options['dir']} ({first_line(error)}); training continues without W&B")
         wandb.teardown()
         return wandb.init(mode="disabled", **options)
 
 
 def _logged_offline(folder: Path) -> int | None:
-    """The last step that earlier starts handed over; None when that is not known."""
+    """The last step that earlier starts of the run sent to W&B; None if unknown."""
     try:
         return int((folder / STEP_FILE).read_text())
     except (OSError, ValueError):
@@ -258,10 +258,10 @@ def _logged_offline(folder: Path) -> int | None:
 def _run_id(folder: Path) -> str:
     file = folder / ID_FILE
     if file.exists():
-        found = file.read_text(errors="replace").strip()
-        if _RUN_ID.fullmatch(found):
-            return found
-        log.warning(f"{file} holds no id of a W&B run; going on as a new one")
-    made = uuid.uuid4().hex[:8]
-    file.write_text(f"{made}\n")
-    return made
+        run_id = file.read_text(errors="replace").strip()
+        if _RUN_ID.fullmatch(run_id):
+            return run_id
+        log.warning(f"{file} holds no valid id of a W&B run; starting a new W&B run")
+    run_id = uuid.uuid4().hex[:8]
+    file.write_text(f"{run_id}\n")
+    return run_id

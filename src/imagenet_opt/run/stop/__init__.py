@@ -1,1 +1,1 @@
-"""How a run is stopped, and how its processes agree on that."""
+"""Stopping a run: signals, spot notices, SLURM, and the agreement of all processes on the batch."""

@@ -1,4 +1,4 @@
-"""All processes of a run stop at the same batch."""
+"""Lets all processes of a run stop at the same batch."""
 
 from datetime import timedelta
 from typing import Any
@@ -10,10 +10,10 @@ _TIMEOUT = timedelta(minutes=30)
 
 
 class Agreement:
-    """Tells every process the largest number that any of them gave, one batch late.
+    """Gives every process the maximum of the numbers of all processes, one batch late.
 
-    What is given at one batch is known at the next, so that the exchange, on the host alone, happens while the step
-    is computed and nobody waits for it. Every process has to call it as often as the others.
+    A number that is passed at one batch is returned at the next, so that the exchange over the host's network overlaps
+    with the step and no process waits. Every process must make the same number of calls.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Agreement:
         self._pending: dist.Work | None = None
 
     def __call__(self, number: int) -> int:
-        """Raises RuntimeError when a process is gone."""
+        """Raises RuntimeError when another process has died."""
         if self._group is None:
             return number
         if self._pending is not None:

@@ -1,7 +1,8 @@
-"""Ends this process when another one of the run has died.
+"""Ends this process when another process of the run has died.
 
-A collective operation with a dead process waits for its time-out, half an hour, or for ever. Here each process holds a
-connection to the first one, which the kernel closes when either dies; TCP's own probes tell of a machine that is gone.
+A collective operation with a dead process waits for its time-out, half an hour, or for ever. Here each process keeps a
+TCP connection to rank 0. The kernel closes the connection when a process dies; keep-alive probes detect a machine that
+is down.
 """
 
 import logging
@@ -23,19 +24,19 @@ _CONNECT_SECONDS = 60
 _HELLO_SECONDS = 10
 _CLEAN_UP_SECONDS = 40
 _PROBES = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-_REMEDY = "allow TCP connections between the machines, or train without this watch of ranks: '~callbacks.preemption'"
+_REMEDY = "allow TCP connections between the machines, or switch the watch of ranks off with '~callbacks.preemption'"
 _SIGNS = ("peer", "gloo", "NCCL", "ProcessGroup", "store", "socket")
-"""What errors of collective operations speak of when a process is gone."""
+"""Words in the errors of collective operations when a process has died."""
 _lost: list[str] = []
-_told = threading.Event()
+_peer_lost = threading.Event()
 _watching = threading.Event()
 
 
 class Peers:
     """Watches the other processes of a run from a thread.
 
-    broadcast: gives every process the first one's value.
-    grace_seconds: time for the main thread to fail by itself, as it does where the backend notices.
+    broadcast: returns rank 0's value in every process.
+    grace_seconds: time for the main thread to fail by itself, as it does where the backend detects the loss.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Peers:
         self._ending = threading.Event()
         self._lock = threading.Lock()
         self._lines: dict[int, socket.socket] = {}
-        self._said: dict[int, IO[str]] = {}  # one reader for each line, as it may hold more than was asked for
+        self._readers: dict[int, IO[str]] = {}  # one reader for each line, as it may buffer later text
         server = socket.create_server(("", 0), backlog=world_size) if rank == 0 else None
         port, token = broadcast((server.getsockname()[1], secrets.token_hex(8)) if server else None)
         if server:
@@ -62,12 +63,12 @@ class Peers:
             threading.Thread(target=self._watch, args=(peer, line), daemon=True, name=f"watching rank {peer}").start()
 
     def failing(self, error: BaseException) -> None:
-        """Let the others know why this process ends."""
+        """Tell the other processes why this process ends."""
         self._send(f"rank {self.rank} ended: {type(error).__name__}: {' '.join(str(error).split())[:500]}")
         self._ending.set()
 
     def close(self) -> None:
-        """The run is over for this process, in order."""
+        """Tell the other processes that the run has ended normally here."""
         self._ending.set()
         self._send(_BYE)
         for line in self._lines.values():
@@ -83,10 +84,10 @@ class Peers:
             raise TrainingError(
                 f"rank {self.rank} cannot connect to rank 0 at {host}:{port} ({error}); {_REMEDY}"
             ) from None
-        self._said[0] = self._lines[0].makefile("r")
+        self._readers[0] = self._lines[0].makefile("r")
 
     def _accept(self, server: socket.socket, world_size: int, token: str) -> None:
-        """Raises TrainingError when a process does not connect. Whoever else connects is sent away."""
+        """Wait for all processes and reject other connections. Raises TrainingError when a process does not connect."""
         with server:
             server.settimeout(_CONNECT_SECONDS)
             while missing := set(range(1, world_size)) - set(self._lines):
@@ -100,36 +101,36 @@ class Peers:
 
     def _greet(self, line: socket.socket, token: str) -> None:
         line.settimeout(_HELLO_SECONDS)
-        said = line.makefile("r")
+        reader = line.makefile("r")
         try:
-            word, _, peer = said.readline(100).partition(" ")
+            word, _, peer = reader.readline(100).partition(" ")
             if word == token:
-                self._lines[int(peer)], self._said[int(peer)] = line, said
+                self._lines[int(peer)], self._readers[int(peer)] = line, reader
                 return
         except (OSError, ValueError) as error:
-            log.warning(f"a stray connection to the port of rank 0 said nothing of use: {error}")
-        said.close()
+            log.warning(f"rejected a connection to the port of rank 0 that is not from this run: {error}")
+        reader.close()
         line.close()
 
     def _watch(self, peer: int, line: socket.socket) -> None:
         text = ""
-        with line, suppress(OSError), self._said[peer] as said:
-            text = said.readline().strip()
+        with line, suppress(OSError), self._readers[peer] as reader:
+            text = reader.readline().strip()
         if text != _BYE:
-            self._lose(text or f"rank {peer} has died, killed most likely (out of memory?); its own output may tell")
+            self._lose(text or f"rank {peer} has died, probably killed (out of memory?); see the output of that rank")
 
     def _lose(self, reason: str) -> None:
         with self._lock:
             if _lost or self._ending.is_set():
                 return
             _lost.append(reason)
-        _told.set()
+        _peer_lost.set()
         self._send(reason)
         if self._ending.wait(self.grace_seconds):
             threading.Event().wait(_CLEAN_UP_SECONDS)
         for thread in threading.enumerate():
             if thread.name == "checkpoint writer":
-                thread.join(_CLEAN_UP_SECONDS)  # else what it has begun would be lost
+                thread.join(_CLEAN_UP_SECONDS)  # else the checkpoint in progress would be lost
         print(f"TrainingError: {_message(reason)}", file=sys.stderr, flush=True)
         os._exit(1)
 
@@ -140,8 +141,8 @@ class Peers:
 
 
 def explain(error: BaseException) -> TrainingError | None:
-    """What an error of a collective operation means, once another process was lost; None for any other error."""
-    if _watching.is_set() and any(sign in str(error) for sign in _SIGNS) and _told.wait(5):
+    """The loss of another process, as the cause of an error of a collective operation; None for any other error."""
+    if _watching.is_set() and any(sign in str(error) for sign in _SIGNS) and _peer_lost.wait(5):
         return TrainingError(_message(_lost[0]))
     return None
 

@@ -1,6 +1,6 @@
-"""What asks a run to stop, and the moment at which it does.
+"""Requests to stop a run, and the moment at which the run stops.
 
-One `stop` for the whole process, as signal handlers are.
+The process has one `stop`, as it has one handler for each signal.
 """
 
 import multiprocessing
@@ -16,9 +16,9 @@ from typing import Any
 from imagenet_opt.errors import Preempted
 
 SPOT = 100
-"""Number of a spot notice, among signal numbers."""
+"""Stands for a spot notice among the signal numbers."""
 STOPPED_NOW = 130
-"""Exit status after a second Ctrl-C, as shells have it for SIGINT."""
+"""Exit status after a second Ctrl-C: the shells' status for SIGINT."""
 REASONS = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGUSR1: "SIGUSR1",
@@ -27,15 +27,15 @@ REASONS = {
     SPOT: "spot notice",
 }
 _SAME_PRESS_SECONDS = 0.5
-"""`timeout -s INT`, for one, sends the signal twice: to the process and to its group."""
+"""Signals within this time count as one Ctrl-C: `timeout -s INT` signals the process and its group."""
 
 
 class Stop:
-    """Takes SIGTERM, SIGHUP, SIGUSR1, Ctrl-C: the first one asks for a stop, a second Ctrl-C ends the process at once.
+    """Handles SIGTERM, SIGHUP, SIGUSR1 and Ctrl-C: the first requests a stop, a second Ctrl-C ends the process at once.
 
-    at_once: nothing is lost, or half done, when the process stops wherever it is: before the first step, and while
-    it waits for data. Then the signal raises Preempted; else it is left to `check`, between two batches.
-    over: the run has ended; what asks now is late, and the process finishes.
+    at_once: the process may stop immediately, as before the first step and while it waits for data. The signal then
+    raises Preempted; otherwise `check` raises Preempted between two batches.
+    over: the run has ended; a later signal is ignored, and the process finishes.
     """
 
     def __init__(self) -> None:
@@ -44,22 +44,22 @@ class Stop:
         self._reset()
 
     def __reduce__(self) -> str:
-        """By its name: another process has one of its own."""
+        """Pickle by name: another process has its own `stop`."""
         return "stop"
 
     def _reset(self) -> None:
         self.at_once, self.over = True, False
-        self.why, self.asked_at = 0, 0.0
+        self.why, self.requested_at = 0, 0.0
         self._pressed_at: float | None = None
         self._pid = os.getpid()
-        self.forking = False  # what is raised then is lost, and may leave a lock that others wait for
+        self.forking = False  # an exception during a fork is lost, and may leave a lock held
 
     @property
     def reason(self) -> str:
         return REASONS.get(self.why, "")
 
     def install(self) -> None:
-        """Take over the signals; `restore`, called as often, gives them back. In a thread: nothing can be taken."""
+        """Install the handlers; the last matching `restore` removes them. Does nothing outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             return
         self._depth += 1
@@ -67,7 +67,7 @@ class Stop:
             self._reset()
             signals = [number for number in REASONS if number != SPOT]
             if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-                signals.remove(signal.SIGHUP)  # by nohup
+                signals.remove(signal.SIGHUP)  # nohup ignores this signal
             self._before = {number: signal.signal(number, self._receive) for number in signals}
 
     def restore(self) -> None:
@@ -80,20 +80,20 @@ class Stop:
             self._reset()
 
     def ask(self, why: int) -> None:
-        """Ask for a stop from any thread."""
+        """Request a stop from any thread."""
         self._note(why)
         if self._depth:
-            os.kill(os.getpid(), signal.SIGTERM)  # the main thread alone can leave what it waits in
+            os.kill(os.getpid(), signal.SIGTERM)  # only a signal interrupts a wait of the main thread
 
     def check(self) -> None:
-        """Raises Preempted when a stop was asked for."""
+        """Raises Preempted when a stop was requested."""
         if self.why:
             self.at_once = False
             raise Preempted(self.reason)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:
-            return  # a loader's worker, which has the handler from the fork: the process that trains ends it
+            return  # a loader worker, which inherited the handler: the training process ends its workers
         if number == signal.SIGINT:
             self._press()
         self._note(number)
@@ -102,11 +102,11 @@ class Stop:
 
     def _note(self, why: int) -> None:
         if self.over and why == signal.SIGINT:
-            _say("Ctrl-C: finishing; again stops now")
+            _say("Ctrl-C: finishing; press Ctrl-C again to stop now")
         if self.why or self.over:
             return
-        self.why, self.asked_at = why, time.monotonic()
-        again = "; again stops now" if why == signal.SIGINT else ""
+        self.why, self.requested_at = why, time.monotonic()
+        again = "; press Ctrl-C again to stop now" if why == signal.SIGINT else ""
         _say(f"{self.reason}: {'stopping' if self.at_once else 'saving and stopping after this step'}{again}")
 
     def _press(self) -> None:
@@ -121,9 +121,9 @@ class Stop:
 
 
 def _say(text: str) -> None:
-    """Past sys.stderr, whose buffer the signal may have interrupted; one process speaks for all of a machine."""
+    """Print in the first process of a machine, without sys.stderr, whose buffer the signal may have interrupted."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        with suppress(OSError):  # of a terminal that is gone
+        with suppress(OSError):  # the terminal is gone
             os.write(2, f"{text}\n".encode())
 
 

@@ -1,4 +1,4 @@
-"""Jobs of the SLURM scheduler: their run folder, and how they are queued again."""
+"""SLURM jobs: the name of their run folder, and requeueing."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ _TIMEOUT_SECONDS = 60
 
 
 def folder_name(environment: Mapping[str, str] = os.environ) -> str | None:
-    """A name that a job keeps when it is queued again; None outside of SLURM and in interactive shells.
+    """A name that a job keeps when it is requeued; None outside of SLURM and in interactive shells.
 
     slurm_<job>, slurm_<array>_<task> in an array; a second `srun` in the same job adds its number.
     """
@@ -26,14 +26,14 @@ def folder_name(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def requeue() -> bool:
-    """Put this job back into the queue, which also ends it. Returns whether SLURM took it."""
+    """Requeue this job, which also ends it. Returns whether SLURM accepted the request."""
     command = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
-        log.warning(f"`{' '.join(command)}` failed ({error}); queue the job again yourself")
+        log.warning(f"`{' '.join(command)}` failed ({error}); submit the job again yourself")
         return False
     if done.returncode:
         reason = done.stderr.strip() or f"status {done.returncode}"
-        log.warning(f"`{' '.join(command)}` failed ({reason}); submit with --requeue, or queue the job again yourself")
+        log.warning(f"`{' '.join(command)}` failed ({reason}); submit with --requeue, or submit the job again yourself")
     return done.returncode == 0

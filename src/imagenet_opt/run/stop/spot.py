@@ -1,4 +1,4 @@
-"""The notice that EC2 gives a spot instance two minutes before it takes it back.
+"""Polls for the notice that EC2 gives two minutes before it interrupts a spot instance.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 """
@@ -22,9 +22,10 @@ _ACTIONS = ("terminate", "stop", "hibernate")
 
 
 class SpotNotice:
-    """Asks `url` every `every_seconds`, in a thread, and calls `notify` once when it announces an interruption.
+    """Polls `url` every `every_seconds` in a thread, and calls `notify` once when it announces an interruption.
 
-    A server that wants a token (IMDSv2) gets one. A server that fails is warned of once, and asked again.
+    The thread fetches a token where the server requires one (IMDSv2). A failing server costs one warning and is polled
+    again.
     """
 
     def __init__(self, url: str, *, every_seconds: float, notify: Callable[[], None]) -> None:
@@ -39,7 +40,7 @@ class SpotNotice:
         self._thread.start()
 
     def close(self) -> None:
-        """Ask no more. The thread ends by itself, and soon."""
+        """Stop polling. The thread ends by itself, at the latest after its current request."""
         self._closed.set()
 
     def _poll(self) -> None:
@@ -50,7 +51,7 @@ class SpotNotice:
                     return
             except (OSError, ValueError, HTTPException) as error:
                 if not self._warned:
-                    log.warning(f"no spot notice can be had from {self.url} ({error}); asking on")
+                    log.warning(f"cannot read spot notices from {self.url} ({error}); trying again")
                 self._warned = True
             self._closed.wait(self.every_seconds)
 
@@ -68,8 +69,8 @@ class SpotNotice:
 
     def _new_token(self) -> dict[str, str]:
         address = urljoin(self.url, "/latest/api/token")
-        asking = Request(address, method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "21600"})
-        status, body = self._ask(asking)
+        request = Request(address, method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "21600"})
+        status, body = self._ask(request)
         if status != _OK:
             raise OSError(f"HTTP status {status} for a token")
         return {"X-aws-ec2-metadata-token": body.decode("ascii").strip()}

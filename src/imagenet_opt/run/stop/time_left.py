@@ -1,4 +1,4 @@
-"""The time that a fit still takes."""
+"""Estimates the remaining time of a fit."""
 
 import math
 
@@ -6,9 +6,10 @@ from lightning.pytorch import Trainer
 
 
 def seconds_left(trainer: Trainer, *, batches_per_second: float, validation_seconds: float | None) -> float | None:
-    """Seconds to the end of the fit, asked in `on_train_batch_end`; None where the fit has no known end.
+    """Seconds to the end of the fit; None where the fit has no known end. Call in `on_train_batch_end`.
 
-    batches_per_second: the present rate of training. validation_seconds: of the last validation; None counts none.
+    batches_per_second: present training rate. validation_seconds: duration of the last validation; None leaves
+    validations out.
     """
     total = trainer.estimated_stepping_batches * trainer.accumulate_grad_batches
     if not math.isfinite(total) or not batches_per_second > 0:
@@ -22,7 +23,7 @@ def seconds_left(trainer: Trainer, *, batches_per_second: float, validation_seco
 
 
 def _validation_interval(trainer: Trainer) -> float:
-    """Training batches from one validation to the next, the mean; 0 where there is no validation."""
+    """Mean number of training batches between validations; 0 without validation."""
     batches = trainer.val_check_batch
     if not trainer.enable_validation or batches is None or not math.isfinite(batches):
         return 0.0
@@ -30,7 +31,7 @@ def _validation_interval(trainer: Trainer) -> float:
 
 
 def duration(seconds: float) -> str:
-    """As m:ss, from an hour on as h:mm:ss."""
+    """Format as m:ss, and as h:mm:ss from one hour on."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

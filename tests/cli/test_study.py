@@ -120,7 +120,7 @@ def test_a_rehearsal_has_no_network_to_study(mine: Path, tmp_path: Path) -> None
 
 def test_a_folder_that_cannot_be_is_told_first(mine: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match=r"cannot write .*; choose another with --folder FOLDER$"):
+    with pytest.raises(RunFolderError, match=r"cannot write .*; choose another folder with --folder FOLDER$"):
         study.main([f"study={mine}", "data=demo", "--folder", str(tmp_path / "file")])
 
 

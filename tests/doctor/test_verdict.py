@@ -484,7 +484,7 @@ def test_a_report_shows_no_rate_of_a_run_that_was_not_made() -> None:
     assert words and not any("measured" in word or "expected" in word for word in words)
     names = {name for name, *_ in metric_rows(record, record)}
     assert "steps" in names and not names & {"measured images/s", "expected images/s", "efficiency"}
-    assert "measured / expected" not in {name for name, _ in about(record)["How sure it is"]}
+    assert "measured / expected" not in {name for name, _ in about(record)["Confidence"]}
     assert {row.name: row.ours for row in verdict_rows(record.diagnosis, record.diagnosis)}["cause"] == "not judged"
 
 

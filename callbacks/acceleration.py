@@ -182,7 +182,7 @@ def _training(trainer: Trainer, *, compiling: bool) -> Iterator[None]:
 
 
 def _can_graph(trainer: Trainer) -> bool:
-    """Raises ConfigError where it cannot be mended by going on without."""
+    """Raises ConfigError where it cannot be fixed by going on without."""
     if trainer.world_size > 1:
         raise ConfigError(
             f"callbacks.acceleration.cuda_graph=true is for one process, here are {trainer.world_size} "

@@ -37,14 +37,14 @@ class Checkpoint(LightningCheckpoint):
 
     every_n_steps, every_minutes: a save is due after so many steps, or at the first logging step after so many minutes;
     None for never. A save after each epoch and at the end of training comes besides.
-    Files go to `folder` (default: the Trainer's default_root_dir), written by a thread while training goes on. Training
-    waits only while the state is copied and, for the save at an epoch's end or of the best weights, until the save
+    Files go to `folder` (default: the Trainer's default_root_dir), written by a thread beside training. Training waits
+    only while the state is copied and, for the save at an epoch's end or of the best weights, until the save
     before is on the disk; one that is due by steps or minutes is left out while another is being written.
     A save that fails is a warning; the last one of a run raises CheckpointError as training ends.
 
     A checkpoint inside an epoch is taken as the next batch begins, when all that belongs to the step before is logged;
     one at the end of an epoch after validation. When a callback or the loader raises Preempted, the state is saved as
-    it is between two batches; a validation that was left is done first by the run that goes on.
+    it is between two batches; a validation that was left is done first by the resumed run.
     The random states of the CPU and of the GPU of each process are in it, and each process gets its own again; a
     process that the saved run did not have keeps the state that it has. A loader should have a generator of its own,
     since starting it else draws from that state, at another moment in a resumed run. `state_dict` is a collective
@@ -254,7 +254,7 @@ class Checkpoint(LightningCheckpoint):
 
     def _unsaved(self, trainer: Trainer) -> str:
         return (
-            f"step {trainer.global_step} is not saved: make room in {self.folder}/{files.FOLDER}, and start the same "
+            f"step {trainer.global_step} is not saved: make room in {self.folder}/{files.FOLDER}, and run the same "
             f"command again; the run resumes from step {self._durable_step}"
         )
 

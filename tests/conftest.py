@@ -15,6 +15,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.utils import setup_globals
+from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 
@@ -62,6 +63,12 @@ def loading_options(**options: Any) -> dict[str, Any]:
 
 def loading(**options: Any) -> LoaderOptions:
     return LoaderOptions(**loading_options(**options))
+
+
+def quiet_trainer(**options: Any) -> Trainer:
+    """A Trainer on the CPU that writes and shows nothing, but for `options`."""
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    return Trainer(**{"accelerator": "cpu"} | quiet | options)
 
 
 def let_others_read(*files: Path) -> None:

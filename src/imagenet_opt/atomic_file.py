@@ -31,9 +31,9 @@ def replacing(path: Path, *, sync: bool = False) -> Iterator[Path]:
         sync_to_disk(path.parent)
 
 
-def write_atomically(path: Path, text: str, *, sync: bool = False) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write so that a reader, or a crash, never meets half a file."""
-    with replacing(path, sync=sync) as fresh:
+    with replacing(path) as fresh:
         fresh.write_text(text, encoding="utf-8", newline="")
 
 

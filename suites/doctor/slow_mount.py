@@ -41,93 +41,98 @@ def slow_mount(source: Path, mount: Path, copies: int = COPIES, kind: str = CACH
         yield control
 
 
+class SlowFolder:
+    """The callbacks of FUSE. Each costs the daemon's one interpreter, so there are few: no release."""
+
+    use_ns = True
+
+    def __init__(self, source: str, control: Path, copies: int, kind: str) -> None:
+        self.source, self.control, self.copies, self.kind = source, control, copies, kind
+        self.settings: dict[str, float] = {}
+        self.seen = (0, 0)
+        self.ready: dict[str, float] = {}
+        self.readings = itertools.count(1)
+        self.line = threading.Lock()
+        self.line_free_at = 0.0
+        self.attributes = functools.cache(self._attributes)
+
+    def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
+        return self.attributes(path if "." not in path else self._original(path))
+
+    def readdir(self, path: str, fh: int) -> Iterator[str]:
+        yield from (".", "..")
+        for entry in os.scandir(self.source + path):
+            stem, suffix = os.path.splitext(entry.name)
+            many = self.copies > 1 and entry.is_file()
+            yield from (f"{stem}_{i:02}{suffix}" for i in range(self.copies)) if many else (entry.name,)
+
+    def open(self, path: str, flags: int) -> int:
+        if self.kind == CACHED:
+            raise OSError(errno.ENOSYS, "the kernel then asks no more, and keeps the pages")
+        time.sleep(self._follow().get("open", 0))
+        return 0
+
+    def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
+        began = time.monotonic()
+        file = os.open(self.source + self._original(path), os.O_RDONLY)
+        try:
+            content = os.pread(file, size, offset)
+        finally:
+            os.close(file)
+        self._wait(path, offset, began, len(content))
+        return content
+
+    def _attributes(self, path: str) -> dict[str, Any]:
+        status = os.lstat(self.source + path)
+        return {name: getattr(status, f"{name}_ns" if "time" in name else name) for name in STATS}
+
+    def _original(self, path: str) -> str:
+        """The file of which `path` is a copy."""
+        stem, suffix = os.path.splitext(path)
+        return stem[: stem.rindex("_")] + suffix if self.copies > 1 and "_" in stem else path
+
+    def _wait(self, path: str, offset: int, began: float, size: int) -> None:
+        settings = self._follow()
+        ready = self.ready.setdefault(path, began + settings.get("first_touch", 0))
+        late = "every" in settings and offset == 0 and next(self.readings) % settings["every"] == 0
+        answer = max(began, ready) + settings.get("latency", 0) + (settings["late"] if late else 0)
+        if "jitter" in settings:
+            answer += random.expovariate(1 / settings["jitter"])
+        sleep_until(after_stall(answer, settings.get("stall", 0), settings.get("stall_every", 1)))
+        if "bytes_per_second" in settings:
+            with self.line:  # taken when the bytes are there: a late request holds up no other
+                start = max(self.line_free_at, time.monotonic())
+                done = self.line_free_at = start + size / settings["bytes_per_second"]
+            sleep_until(done)
+
+    def _follow(self) -> dict[str, float]:
+        """The settings of the control file, read again after each change of the file."""
+        status = os.stat(self.control)
+        if (now := (status.st_ino, status.st_mtime_ns)) != self.seen:
+            self.settings, self.seen = json.loads(self.control.read_text()), now
+        return self.settings
+
+
+def after_stall(moment: float, stall: float, every: float) -> float:
+    """The moment, or the end of the stall in which it is."""
+    return moment if moment % every < every - stall else (moment // every + 1) * every
+
+
+def sleep_until(moment: float) -> None:
+    if (seconds := moment - time.monotonic()) > 0:
+        time.sleep(seconds)
+
+
 def serve(source: str, mount: str, copies: int, kind: str) -> None:
     import mfusepy
 
-    control = Path(mount).with_suffix(".json")
-
-    class Slow(mfusepy.Operations):  # type: ignore[misc]
-        """Each callback costs the daemon's one interpreter, so there are few: no open and no release."""
-
-        use_ns = True
-
-        def __init__(self) -> None:
-            self.settings: dict[str, float] = {}
-            self.seen = (0, 0)
-            self.ready: dict[str, float] = {}
-            self.readings = itertools.count(1)
-            self.line = threading.Lock()
-            self.line_free_at = 0.0
-
-        def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
-            try:
-                return attributes(path) if copies == 1 or "." not in path else attributes(original(path))
-            except OSError as error:
-                raise mfusepy.FuseOSError(error.errno or errno.EIO) from error
-
-        def readdir(self, path: str, fh: int) -> Iterator[str]:
-            yield from (".", "..")
-            for entry in os.scandir(source + path):
-                stem, suffix = os.path.splitext(entry.name)
-                many = copies > 1 and entry.is_file()
-                yield from (f"{stem}_{i:02}{suffix}" for i in range(copies)) if many else (entry.name,)
-
-        def open(self, path: str, flags: int) -> int:
-            if kind == CACHED:
-                raise mfusepy.FuseOSError(errno.ENOSYS)  # the kernel then asks no more, and keeps the pages
-            time.sleep(self.follow().get("open", 0))
-            return 0
-
-        def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
-            began = time.monotonic()
-            file = os.open(source + (path if copies == 1 else original(path)), os.O_RDONLY)
-            try:
-                content = os.pread(file, size, offset)
-            finally:
-                os.close(file)
-            self.wait(path, offset, began, len(content))
-            return content
-
-        def wait(self, path: str, offset: int, began: float, size: int) -> None:
-            settings = self.follow()
-            ready = self.ready.setdefault(path, began + settings.get("first_touch", 0))
-            late = "every" in settings and offset == 0 and next(self.readings) % settings["every"] == 0
-            answer = max(began, ready) + settings.get("latency", 0) + (settings["late"] if late else 0)
-            if "jitter" in settings:
-                answer += random.expovariate(1 / settings["jitter"])
-            sleep_until(after_stall(answer, settings.get("stall", 0), settings.get("stall_every", 1)))
-            if "bytes_per_second" in settings:
-                with self.line:  # taken when the bytes are there: a late request holds up no other
-                    start = max(self.line_free_at, time.monotonic())
-                    done = self.line_free_at = start + size / settings["bytes_per_second"]
-                sleep_until(done)
-
-        def follow(self) -> dict[str, float]:
-            status = os.stat(control)
-            if (now := (status.st_ino, status.st_mtime_ns)) != self.seen:
-                self.settings, self.seen = json.loads(control.read_text()), now
-            return self.settings
-
-    def after_stall(moment: float, stall: float, every: float) -> float:
-        """The moment, or the end of the stall in which it is."""
-        return moment if moment % every < every - stall else (moment // every + 1) * every
-
-    def sleep_until(moment: float) -> None:
-        if (seconds := moment - time.monotonic()) > 0:
-            time.sleep(seconds)
-
-    @functools.cache
-    def attributes(path: str) -> dict[str, Any]:
-        status = os.lstat(source + path)
-        return {name: getattr(status, f"{name}_ns" if "time" in name else name) for name in STATS}
-
-    def original(path: str) -> str:
-        stem, suffix = os.path.splitext(path)
-        return stem[: stem.rindex("_")] + suffix if "_" in stem else path
+    class Slow(SlowFolder, mfusepy.Operations):  # type: ignore[misc]
+        """Other callbacks of FUSE are those of mfusepy, which answers an OSError with its errno."""
 
     kept = {"kernel_cache" if kind == CACHED else "direct_io": True, "entry_timeout": 3600, "attr_timeout": 3600}
     wide = {"max_background": 1024, "max_readahead": 2**17}
-    mfusepy.FUSE(Slow(), mount, foreground=True, ro=True, **kept, **wide)
+    folder = Slow(source, Path(mount).with_suffix(".json"), copies, kind)
+    mfusepy.FUSE(folder, mount, foreground=True, ro=True, **kept, **wide)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ import psutil
 
 from suites.faults.registry import case
 from suites.faults.results import opened
-from suites.faults.runs import EPOCHS, STEPS_PER_EPOCH, Trial
+from suites.faults.run import STEPS_PER_EPOCH
+from suites.faults.runs import EPOCHS, Trial
 from suites.faults.wandb_server import wandb_server
 
 ALLOWED = "++allow_targets=[suites.faults.injected]"

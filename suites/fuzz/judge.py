@@ -16,14 +16,16 @@ from suites.fuzz.readers import READERS
 REPOSITORY = Path(__file__).parents[2]
 MEMORY_GIB = 4.0
 """What one input may take: of JPEGs, 2**29 pixels are read with up to 6 bytes each (data/decode/decoder.py)."""
+_LIMIT_SECONDS = 60.0
+"""Of one input."""
 START_SECONDS = 300.0
 
 
 class Judge:
     """counts: reader -> verdicts by kind. undocumented: (reader, what) -> file and content of one that gave it."""
 
-    def __init__(self, folder: Path, limit_seconds: float = 60.0) -> None:
-        self.folder, self.limit_seconds = folder, limit_seconds
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.counts: dict[str, Counter[str]] = defaultdict(Counter)
         self.undocumented: dict[tuple[str, str], tuple[str, bytes]] = {}
         for name, reader in READERS.items():
@@ -40,7 +42,7 @@ class Judge:
         try:
             self._requests.write(header + content)
             self._requests.flush()
-            kind, what = self._answer(self.limit_seconds)
+            kind, what = self._answer(_LIMIT_SECONDS)
         except (BrokenPipeError, EOFError, TimeoutError) as error:
             hung = isinstance(error, TimeoutError)
             if not hung:

@@ -150,7 +150,7 @@ def test_a_failed_compile_does_not_stop_the_sanity_check_either(project) -> None
 def test_a_failed_compile_goes_on_eagerly_as_if_it_had_not_been_tried(project, caplog) -> None:
     with caplog.at_level("INFO"):
         tried = fitted(project, switched(compile=True, fullgraph=True), net=Branching())
-    assert "not compiled, going on eagerly" in caplog.text
+    assert "compilation failed, training continues without it" in caplog.text
     plain = fitted(project, net=Branching())
     for name, tensor in weights(plain).items():
         assert torch.equal(tensor, weights(tried)[name]), name
@@ -390,7 +390,7 @@ def test_what_torch_does_not_compile_is_not_called_compiled(
     with caplog.at_level("INFO"), torch._dynamo.config.patch(recompile_limit=2):
         project.fit(switched(compile=True), data=batches, batch_size=None, max_epochs=1, log_every_n_steps=1)
     assert caplog.text.count("compiled for images of") == 2
-    assert "not compiled, going on eagerly: FailOnRecompileLimitHit" in caplog.text
+    assert "compilation failed, training continues without it: FailOnRecompileLimitHit" in caplog.text
 
 
 def test_the_compile_mode_that_was_asked_for_is_kept(project, num_graphs: Counter[int]) -> None:

@@ -14,7 +14,7 @@ from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index.folder_index import open_split
 from tests.callbacks.conftest import Clock, Memory, Plain, SlowImages, SlowStep, images
 from tests.callbacks.test_throughput import Reading
-from tests.conftest import loading
+from tests.conftest import loading, quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 CAUSES = {"busy", "read", "decode", "main_process", "logging", "checkpoint", "validation", "copy", "unexplained"}
@@ -161,16 +161,12 @@ def test_slow_storage_is_told_and_throughput_still_has_its_rows(images_root, tmp
     how = loading(batch_size=1, image_size=8, num_workers=1, prefetch_factor=2, added_latency_ms=20, reads_in_flight=1)
     splits = [open_split(images_root, split, tmp_path) for split in ("train", "val")]
     bottleneck = Bottleneck()
-    trainer = Trainer(
-        accelerator="cpu",
+    trainer = quiet_trainer(
         logger=project.logger,
         callbacks=[Throughput(), bottleneck, Waiting(clock)],
         max_epochs=1,
         log_every_n_steps=5,
         limit_val_batches=0,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         use_distributed_sampler=False,
     )
     trainer.fit(Reading(), datamodule=ImageData(*splits, how))

@@ -3,11 +3,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
 
 from callbacks.gpu_utilization import GpuUtilization
 from imagenet_opt.errors import ConfigError
+from tests.conftest import quiet_trainer
 
 
 @pytest.fixture
@@ -28,17 +28,7 @@ def said() -> Iterator[list[str]]:
 )
 def test_without_cuda_it_says_so_once_and_logs_nothing(said: list[str]) -> None:
     callback = GpuUtilization(interval_seconds=0.001)
-    trainer = Trainer(
-        accelerator="cpu",
-        max_steps=4,
-        log_every_n_steps=1,
-        limit_val_batches=0,
-        callbacks=[callback],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = quiet_trainer(max_steps=4, log_every_n_steps=1, limit_val_batches=0, callbacks=[callback])
     trainer.fit(BoringModel())
     about_gpu = [message for message in said if "gpu_utilization" in message]
     assert about_gpu == ["gpu_utilization: training runs on cpu, not on CUDA; nothing is logged."]

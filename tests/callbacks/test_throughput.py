@@ -14,7 +14,7 @@ from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
 from tests.callbacks.conftest import Clock, Named, Plain, SlowImages, SlowStep, images
-from tests.conftest import loading
+from tests.conftest import loading, quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 RATES = {f"throughput/{name}" for name in ("it_per_second", "images_per_second", "data_wait_fraction")}
@@ -144,16 +144,8 @@ def test_what_lies_ready_after_the_first_step_is_not_measured(images_root, tmp_p
     how = loading(batch_size=1, image_size=8, num_workers=2, prefetch_factor=6)
     splits = [open_split(images_root, split, tmp_path) for split in ("train", "val")]
     throughput = Throughput()
-    trainer = Trainer(
-        accelerator="cpu",
-        logger=False,
-        callbacks=[throughput, LongFirstStep()],
-        max_epochs=1,
-        limit_val_batches=0,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
+    trainer = quiet_trainer(
+        callbacks=[throughput, LongFirstStep()], max_epochs=1, limit_val_batches=0, use_distributed_sampler=False
     )
     trainer.fit(Reading(), datamodule=ImageData(*splits, how))
     summary = throughput.summary()
@@ -164,15 +156,7 @@ def test_what_lies_ready_after_the_first_step_is_not_measured(images_root, tmp_p
 def test_a_loader_that_does_not_tell_is_taken_to_be_full() -> None:
     throughput = Throughput()
     loader = DataLoader(images(200), batch_size=4, num_workers=1, prefetch_factor=14)
-    trainer = Trainer(
-        accelerator="cpu",
-        logger=False,
-        callbacks=[throughput],
-        max_epochs=1,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = quiet_trainer(callbacks=[throughput], max_epochs=1)
     trainer.fit(Plain(), loader, DataLoader(images(8), batch_size=4))
     summary = throughput.summary()
     assert summary["throughput/measured_batches"] == 50 - 15

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from callbacks.timeline import Timeline
 from imagenet_opt.measure.telemetry.timeline import KINDS, read_timeline
 from tests.callbacks.conftest import Plain, images
+from tests.conftest import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 
@@ -71,16 +72,7 @@ def test_batches_ready_are_those_that_the_loader_tells(project, tmp_path: Path) 
         num_ready = 7
 
     timeline = Timeline(folder=tmp_path)
-    trainer = Trainer(
-        accelerator="cpu",
-        max_steps=5,
-        limit_val_batches=0,
-        callbacks=[timeline, Lasting(timeline)],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = quiet_trainer(max_steps=5, limit_val_batches=0, callbacks=[timeline, Lasting(timeline)])
     trainer.fit(Plain(), Telling(images(), batch_size=4), DataLoader(images(8), batch_size=4))
     samples = read_timeline(tmp_path / "timeline").samples
     assert set(samples["queue_depth"][samples["step"] == 3].tolist()) == {7}

@@ -388,14 +388,6 @@ def test_the_tables_name_what_was_measured_and_what_was_not(report: Report, caps
     assert "39 files, mean" in text and f"python {sys.version.split()[0]}" in text
 
 
-def test_help_tells_of_every_peer_and_option(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--help"])
-    said = capsys.readouterr().out
-    assert all(f" {name}" in said for name in PEERS)
-    assert all(option in said for option in ("--batches", "--repeats", "--against", "--json"))
-    assert max(map(len, said.splitlines())) <= 120
-
-
 def test_batches_that_were_made_before_are_no_rate(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 100 batches of 6 images of which 90 had been waiting; and of more than two CPUs can write."""
     made_before = {"num_images": 600, "seconds": 1.0, "first_batch_seconds": 0.1, "stages": {}, "num_made": 60}

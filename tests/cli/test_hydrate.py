@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from imagenet_opt.cli import pack
-from imagenet_opt.cli.hydrate import HELP, main, parse
+from imagenet_opt.cli.hydrate import main, parse
 from imagenet_opt.data.index.files import SplitFiles, files_of, status_of
 from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.errors import ConfigError, StorageFailed
@@ -133,11 +133,6 @@ def test_a_cache_that_cannot_be_written_is_named(root: Path, tmp_path: Path) -> 
     files = files_of(scan_split(root, "val"))
     with pytest.raises(ConfigError, match=r"cannot keep a journal in .*; add data\.cache_dir=FOLDER"):
         Journal(tmp_path / "file", files)
-
-
-def test_help_says_that_files_do_not_stay(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--help"])
-    assert capsys.readouterr().out == HELP + "\n" and "Files do not stay for ever" in HELP
 
 
 # Stopped in the middle. A named pipe stands for a file whose first read does not come back.

@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
 import imagenet_opt
+from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.cli.main import COMMANDS
+from imagenet_opt.cli.pack import KEYS
 
 HEAVY = ("torch", "timm", "lightning", "hydra", "numpy")
 
@@ -42,6 +45,27 @@ def test_a_mistake_inside_a_command_is_one_line_too() -> None:
     done = imagenet_opt_command("export", "format=onnx")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("ConfigError: ckpt is missing") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("bench", [*(f" {name}" for name in PEERS), "--batches", "--repeats", "--against", "--json"]),
+        ("check", ["1 with errors"]),
+        ("doctor", ["--budget", "--json", "--apply", "--record-profile"]),
+        ("hydrate", ["Files do not stay for ever"]),
+        ("pack", [f"\n  {key}  " for key in (*KEYS, "--verify")]),
+        ("tune", ["--budget", "--json", "data.batch_size=auto"]),
+    ],
+)
+def test_help_of_a_command_names_its_options(
+    command: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = import_module(f"imagenet_opt.cli.{command}")
+    module.main(["out=x", "--help"])
+    text = capsys.readouterr().out
+    assert text.strip() == module.HELP.strip() and max(map(len, text.splitlines())) <= 120
+    assert [word for word in words if word not in text] == []
 
 
 @pytest.mark.parametrize(

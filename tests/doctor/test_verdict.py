@@ -226,11 +226,8 @@ def test_smaller_images_were_not_measured() -> None:
 
 def test_more_reads_in_flight_bring_what_was_read_with_as_many() -> None:
     curve = ((1.0, 4.0), (16.0, 65.0), (64.0, 180.0), (256.0, 190.0))
-    facts: dict[str, Any] = {
-        "storage_bound": "latency",
-        "requests_in_flight": 16.0,
-        "curves": {"reads_in_flight": curve},
-    }
+    facts: dict[str, Any] = {"storage_bound": "latency", "requests_in_flight": 16.0}
+    facts["curves"] = {"reads_in_flight": curve}
     fixed = judge(seen(SLOW_STORAGE, {"fetch": 0.45}, reads_in_flight="4", **facts))
     assert fixed.cause == "storage_latency" and fixed.next_gain == pytest.approx(180 / 58)
     follows = judge(seen(SLOW_STORAGE, {"fetch": 0.45}, reads_in_flight="auto", **facts))
@@ -241,11 +238,8 @@ def test_more_reads_in_flight_bring_what_was_read_with_as_many() -> None:
 
 def test_without_a_better_depth_the_data_has_to_move() -> None:
     curve = ((1.0, 30.0), (16.0, 65.0), (64.0, 68.0))
-    facts: dict[str, Any] = {
-        "storage_bound": "latency",
-        "requests_in_flight": 16.0,
-        "curves": {"reads_in_flight": curve},
-    }
+    facts: dict[str, Any] = {"storage_bound": "latency", "requests_in_flight": 16.0}
+    facts["curves"] = {"reads_in_flight": curve}
     found = judge(seen(SLOW_STORAGE, {"fetch": 0.45}, reads_in_flight="auto", **facts))
     rule = next(finding for finding in found.findings if finding.rule == "storage_latency")
     assert not rule.overrides and rule.commands[0].startswith("imagenet-opt pack")

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from torch import nn
 from torch.utils.data import DataLoader
 
 from callbacks.profiler import Profiler
 from imagenet_opt.probe.device_peak import matmul_peak, memory_bandwidth
 from imagenet_opt.study.kinds.anatomy import Job, measured
+from tests.conftest import quiet_trainer
 
 SMALL = ("model.name=resnet18", "data.image_size=64", "data.batch_size=32", "trainer.precision=bf16-mixed")
 
@@ -51,15 +52,8 @@ class Training(LightningModule):
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_the_profilers_table_has_the_kernels_times(tmp_path: Path) -> None:
-    trainer = Trainer(
-        accelerator="gpu",
-        devices=1,
-        max_steps=8,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[Profiler(folder=tmp_path, start_step=3, num_steps=2)],
+    trainer = quiet_trainer(
+        accelerator="gpu", devices=1, max_steps=8, callbacks=[Profiler(folder=tmp_path, start_step=3, num_steps=2)]
     )
     trainer.fit(Training(), DataLoader(torch.randn(64, 3, 32, 32), batch_size=8))
     with (tmp_path / "profile/step_5.csv").open(newline="") as lines:

@@ -16,6 +16,7 @@ from callbacks.acceleration import Acceleration
 from imagenet_opt.model.cuda_graph import GraphedForward, capture_on_gpu
 from imagenet_opt.model.network import build_network
 from tests.callbacks.conftest import switched
+from tests.conftest import quiet_trainer
 
 NUM_STEPS, NUM_IMAGES = 10, 16
 
@@ -77,16 +78,8 @@ def fit(
     *callbacks: Callback, precision: str = "bf16-mixed", micro_batch_size: int | None = None
 ) -> tuple[Training, Tensor]:
     module, seen = Training(micro_batch_size=micro_batch_size), Logits()
-    trainer = Trainer(
-        accelerator="gpu",
-        devices=1,
-        precision=precision,
-        max_epochs=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[*callbacks, seen],
+    trainer = quiet_trainer(
+        accelerator="gpu", devices=1, precision=precision, max_epochs=1, callbacks=[*callbacks, seen]
     )
     loader = DataLoader(Images(), batch_size=None, pin_memory=True)
     trainer.fit(module, loader, DataLoader(Images(), batch_size=None))

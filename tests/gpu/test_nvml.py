@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from callbacks.gpu_utilization import GpuUtilization
 from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
 from imagenet_opt.measure.telemetry.gpu import gpu_readings, read_gpu
+from tests.conftest import quiet_trainer
 
 
 def work(seconds: float) -> None:
@@ -78,7 +78,7 @@ class Busy(BoringModel):
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec.*:FutureWarning")
 def test_the_callback_logs_its_keys_at_lightnings_rows() -> None:
     logger, callback = Rows(), GpuUtilization(interval_seconds=0.1)
-    trainer = Trainer(
+    trainer = quiet_trainer(
         accelerator="gpu",
         devices=1,
         max_steps=10,
@@ -86,9 +86,6 @@ def test_the_callback_logs_its_keys_at_lightnings_rows() -> None:
         log_every_n_steps=5,
         callbacks=[callback],
         logger=logger,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
     )
     trainer.fit(Busy())
     rows = [(step, metrics) for step, metrics in logger.rows if "gpu/utilization_percent" in metrics]

@@ -16,7 +16,7 @@ from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.model.schedule import cosine
 from tests.callbacks.conftest import switched
-from tests.conftest import loading_options
+from tests.conftest import loading_options, quiet_trainer
 
 LOADING = loading_options(batch_size=8, image_size=64, num_workers=2, crop_scale=(0.35, 1.0), seed=0)
 
@@ -74,15 +74,11 @@ def fit(root: Path, tmp_path: Path, *callbacks: Callback, precision: str = "bf16
         **model,
     )
     recorder = Recorder()
-    trainer = Trainer(
+    trainer = quiet_trainer(
         accelerator="gpu",
         devices=1,
         precision=precision,
         max_epochs=2,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
         log_every_n_steps=1000,

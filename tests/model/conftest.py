@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.model.schedule import cosine
+from tests.conftest import quiet_trainer
 
 
 @dataclass
@@ -70,14 +71,10 @@ def fit(
 ) -> tuple[Trainer, Classifier]:
     settings = {"label_smoothing": 0.0, "optimizer": OPTIMIZER, "schedule": partial(cosine, warmup_epochs=0.5)}
     module = Classifier(net, **settings | options)
-    trainer = Trainer(
-        accelerator="cpu",
+    trainer = quiet_trainer(
         max_epochs=max_epochs,
         logger=logger,
         default_root_dir=folder,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         num_sanity_val_steps=0,
         log_every_n_steps=log_every_n_steps,
         callbacks=list(callbacks),

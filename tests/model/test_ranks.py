@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch import seed_everything
 from torch import Tensor, nn
 
 from callbacks.checkpoint import Checkpoint
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.schedule import cosine
 from imagenet_opt.run.checkpoint.files import step_file
+from tests.conftest import quiet_trainer
 from tests.model.conftest import OPTIMIZER, Images, Loader, batches, fit, network
 from tests.processes import on_ranks
 
@@ -28,15 +29,11 @@ def fit_as_rank(
 ) -> list[Tensor]:
     settings = {"optimizer": OPTIMIZER, "schedule": partial(cosine, warmup_epochs=0.5), "label_smoothing": 0.0}
     module = Classifier(net, **settings | options)
-    trainer = Trainer(
-        accelerator="cpu",
+    trainer = quiet_trainer(
         devices=devices,
         strategy="ddp" if devices > 1 else "auto",
         max_epochs=2,
-        logger=False,
         enable_checkpointing=bool(callbacks),
-        enable_progress_bar=False,
-        enable_model_summary=False,
         num_sanity_val_steps=0,
         log_every_n_steps=1,
         use_distributed_sampler=False,

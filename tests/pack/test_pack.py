@@ -201,8 +201,8 @@ def opened(encoded: bytes) -> Image.Image:
     return Image.open(io.BytesIO(encoded))
 
 
-def shrunk(encoded: bytes, max_side: int = 100) -> Image.Image:
-    made, extension = prepare(encoded, max_side=max_side, quality=90)
+def shrunk(encoded: bytes) -> Image.Image:
+    made, extension = prepare(encoded, max_side=100, quality=90)
     assert (opened(made).format, extension) == ("JPEG", "jpg")
     return opened(made)
 
@@ -436,7 +436,7 @@ def test_files_without_permission_are_listed_however_many(
 def test_storage_that_stays_away_stops_the_pack_and_rejects_nothing(
     shard_from: Callable[..., ShardPart], tmp_path: Path
 ) -> None:
-    words = r"^.*/train/\w/\d\.JPEG cannot be read, and others cannot either \(Input/output error\); bring it back .*$"
+    words = r"^.*/train/\w/\d\.JPEG cannot be read, and others cannot either \(Input/output error\); restore it .*$"
     with pytest.raises(PackStopped, match=words):
         shard_from(lambda i, number: True)
     assert not list(tmp_path.glob("*.tar*"))
@@ -795,7 +795,7 @@ def test_a_shard_that_cannot_be_made_again_as_it_was_is_told(tmp_path: Path) -> 
     image = root / "val/a/0.JPEG"
     image.write_bytes(image.read_bytes()[:-10] + b"\0" * 8 + b"\xff\xd9")  # of the same size
     (out / "val/shard-00000.tar").unlink()
-    with pytest.raises(ShardMismatch, match=r"shard-00000\.tar cannot be made again as it was: .*remove .*pack anew"):
+    with pytest.raises(ShardMismatch, match=r"shard-00000\.tar cannot be made again as it was: .*remove .*pack again"):
         pack(root, out, SMALL)
     assert not (out / "val/shard-00000.tar").exists()
 

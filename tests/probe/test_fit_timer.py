@@ -13,18 +13,19 @@ from callbacks.acceleration import Acceleration
 from imagenet_opt.config.build import build_model, build_trainer
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.probe import fit_timer
-from imagenet_opt.probe.device_steps import Repeated, random_batch
+from imagenet_opt.probe.device_steps import random_batch
 from imagenet_opt.probe.fit_timer import FitTimer, compile_seconds
+from imagenet_opt.probe.resident_loader import ResidentLoader
 from imagenet_opt.probe.throughput import fit_ceiling
 from imagenet_opt.probe.throwaway_run import only, run_folder
 from tests.config.test_build import tiny
 
 
-class Queue(Repeated):
+class Queue(ResidentLoader):
     """A batch again and again, of which so many may be ready, and are; `refilled` as they are taken or not at all."""
 
     def __init__(self, batch: Batch, num_ready: int, *, refilled: bool) -> None:
-        super().__init__(batch, 1_000_000)
+        super().__init__(batch)
         self.loader = SimpleNamespace(num_workers=1, prefetch_factor=num_ready)
         self.num_ready, self.refilled = num_ready, refilled
 
@@ -131,7 +132,7 @@ class Stock(Queue):
     """Batches of which `num_ready` were made before; then none is ready when it is asked for."""
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch in Repeated.__iter__(self):
+        for batch in ResidentLoader.__iter__(self):
             self.num_ready = max(0, self.num_ready - 1)
             yield batch
 
@@ -168,7 +169,7 @@ class Pauses(Queue):
     """A queue of four that is empty for a step now and then, and full again after it."""
 
     def __iter__(self) -> Iterator[Batch]:
-        for number, batch in enumerate(Repeated.__iter__(self)):
+        for number, batch in enumerate(ResidentLoader.__iter__(self)):
             self.num_ready = 0 if number % 5 == 4 else 4
             yield batch
 

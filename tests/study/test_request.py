@@ -30,6 +30,7 @@ STEPS = {"order": "alone", "start": "plain", "steps": [{"name": "a"}]}
         (Scaling, "scaling", {"processes": ["a"]}, "processes=a must be a whole number"),
         (Scaling, "scaling", {"processes": [0]}, "processes=0 must be greater than 0"),
         (Scaling, "scaling", {"processes": [2]}, "processes: [2] must hold 1, with which the others are compared"),
+        (Scaling, "scaling", {"processes": [1, 2, 2]}, "processes: [1, 2, 2] must hold 1, with which the others"),
         (Queue, "queue", {"load_over_compute": "much"}, "load_over_compute=much must be a number"),
         (StepsFile, "ladder", STEPS | {"start": 3}, "start=3 must be a list or 'plain'"),
         (StepsFile, "ladder", STEPS | {"steps": ["a"]}, "steps=a must be keys with their values"),

@@ -68,8 +68,7 @@ def test_a_batch_that_does_not_fit_is_cut_before_anything_is_compared(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
-    for module in ("tune.device_turns", "probe.memory"):
-        monkeypatch.setattr(f"imagenet_opt.{module}.call_apart", holding(**room))
+    monkeypatch.setattr("imagenet_opt.probe.memory.call_apart", holding(**room))
     given = (f"data.root={images_root}", "trainer.accelerator=cpu", "trainer.precision=32-true", "data.batch_size=6")
     turns = Turns(given, 3, Deadline(600), lambda what: None)
     config = turns.config(())

@@ -2,15 +2,13 @@
 
 import datetime
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 import numpy as np
-from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from imagenet_opt import machine
@@ -21,8 +19,8 @@ from imagenet_opt.bench.plan import Plan
 from imagenet_opt.bench.turn import Turn
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.data.loader import store_of
-from imagenet_opt.display.printable import printable
-from imagenet_opt.display.terminal_table import strict_json
+from imagenet_opt.display.table import Cell, Column, Sheet
+from imagenet_opt.display.terminal_table import facts_table, print_sheets, strict_json, terminal
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, block_ratios, verdict
 from imagenet_opt.measure.stats.intervals import Interval, median_interval
 from imagenet_opt.measure.stats.rounds import Rounds
@@ -208,14 +206,9 @@ _STAGES = {
 
 
 def print_report(report: Report) -> None:
-    console = Console(width=None if Console().is_terminal else 120, highlight=False, markup=False)
-    console.print(_facts(report), "")
-    console.print(_rates(report))
-    for table in (_stages(report), _ratios(report)):
-        if table.row_count:
-            console.print(table)
-    if any(verdict(ratio) == UNDECIDED for _, _, ratio in report.ratios()):
-        console.print("undecided ratios: more --repeats narrow the intervals")
+    terminal(120).print(_facts(report))
+    sheets = (_rates(report), _stages(report), _ratios(report))
+    console = print_sheets([sheet for sheet in sheets if sheet.rows])
     seconds = median(turn.seconds for turns in report.rounds.results.values() for turn in turns)
     if seconds < LEAST_SECONDS:
         console.print(f"a turn timed {seconds:.2f} s, too short to trust: raise --batches")
@@ -223,72 +216,58 @@ def print_report(report: Report) -> None:
 
 def _facts(report: Report) -> Table:
     found, data, job = report.machine, report.data, report.plan.job
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
     busy = f"; {found['busy_percent_before']:.0f} % busy before the run" if found["busy_percent_before"] >= 10 else ""
     gpu = found["gpu"] or "no GPU"
-    table.add_row("date", datetime.datetime.now().strftime("%Y-%m-%d %H:%M"))
-    table.add_row(
-        "machine", f"{found['cpu']}, {found['usable_cpus']} usable CPUs, {found['memory_gib']:g} GiB, {gpu}{busy}"
-    )
-    table.add_row("versions", ", ".join(f"{name} {version}" for name, version in versions(report).items()))
     part = "" if data["files"] == data["files_used"] else f" (a random part of {data['files']})"
-    table.add_row(
-        "data",
-        f"{data['files_used']} files{part}, mean {data['mean_kb']:.0f} KB, {data['mean_width']} x "
-        f"{data['mean_height']} pixels, on {data['storage']}, {printable(str(data['folder']))}",
+    facts = {
+        "date": datetime.datetime.now().strftime("%Y-%m-%d %H:%M"),
+        "machine": f"{found['cpu']}, {found['usable_cpus']} usable CPUs, {found['memory_gib']:g} GiB, {gpu}{busy}",
+        "versions": ", ".join(f"{name} {version}" for name, version in versions(report).items()),
+        "data": f"{data['files_used']} files{part}, mean {data['mean_kb']:.0f} KB, {data['mean_width']} x "
+        f"{data['mean_height']} pixels, on {data['storage']}, {data['folder']}",
+        "batches": f"{job.loading.batch_size} crops, {job.loading.image_size} x {job.loading.image_size}",
+        "method": method(report),
+    }
+    return facts_table(facts.items(), style="bold")
+
+
+def _rates(report: Report) -> Sheet:
+    columns = (
+        Column("loader"),
+        Column("images/s", "{:.0f}"),
+        Column("interval"),
+        Column("first batch"),
+        Column("description"),
     )
-    table.add_row("batches", f"{job.loading.batch_size} crops, {job.loading.image_size} x {job.loading.image_size}")
-    table.add_row("method", method(report))
-    return table
-
-
-def _rates(report: Report) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="loader alone", title_justify="left")
-    table.add_column()
-    table.add_column("images/s", justify="right")
-    table.add_column("interval", justify="right", no_wrap=True)
-    table.add_column("first batch", justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
+    rows: list[tuple[Cell, ...]] = []
     for side in report.rows():
         if not (rates := report.rates(side)):
-            table.add_row(side, "-", "", "", printable(report.failure(side) or ""))
+            rows.append((side, None, "", "", report.failure(side)))
             continue
-        found = median_interval(rates)
+        rate = median_interval(rates)
         first = median(turn.first_batch_seconds for turn in report.rounds.results[side])
-        table.add_row(
-            side, f"{found.median:.0f}", _span(found, "{:.0f}"), f"{first:.1f} s", describe(side, report.plan.job)
-        )
-    return table
+        rows.append((side, rate.median, _span(rate, "{:.0f}"), f"{first:.1f} s", describe(side, report.plan.job)))
+    return Sheet("loader alone", columns, tuple(rows))
 
 
-def _stages(report: Report) -> Table:
+def _stages(report: Report) -> Sheet:
     """One column for each of our rows."""
-    found = {side: report.stages(side) for side in OWN if report.rates(side)}
-    table = Table(box=box.SIMPLE_HEAD, title="one batch, as its worker spent the time", title_justify="left")
-    for name in ("", *found):
-        table.add_column(name, justify="right" if name else "left")
-    known = [name for name in _STAGES if any(name in stages for stages in found.values())]
-    for name in known:
-        label, factor = _STAGES[name]
-        table.add_row(label, *(_number(stages, name, factor) for stages in found.values()))
-    return table
+    stages = {side: report.stages(side) for side in OWN if report.rates(side)}
+    rows: list[tuple[Cell, ...]] = []
+    for name, (label, factor) in _STAGES.items():
+        if any(name in means for means in stages.values()):
+            rows.append((label, *(factor * means[name] if name in means else None for means in stages.values())))
+    columns = (Column("stage"), *(Column(side, "{:.4g}") for side in stages))
+    return Sheet("one batch, as its worker spent the time", columns, tuple(rows))
 
 
-def _number(stages: Mapping[str, float], name: str, factor: float) -> str:
-    return f"{stages[name] * factor:.4g}" if name in stages else ""
-
-
-def _ratios(report: Report) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="ratios", title_justify="left")
-    table.add_column()
-    table.add_column("ratio", justify="right")
-    table.add_column("interval", justify="right", no_wrap=True)
-    table.add_column()
-    for side, other, ratio in report.ratios():
-        table.add_row(f"{side} / {other}", f"{ratio.ratio:.2f}", _span(ratio, "{:.2f}"), verdict(ratio))
-    return table
+def _ratios(report: Report) -> Sheet:
+    columns = (Column("loaders"), Column("ratio", "{:.2f}"), Column("interval"), Column("verdict"))
+    ratios = list(report.ratios())
+    rows = [(f"{side} / {other}", ratio.ratio, _span(ratio, "{:.2f}"), verdict(ratio)) for side, other, ratio in ratios]
+    undecided = any(verdict(ratio) == UNDECIDED for _, _, ratio in ratios)
+    notes = ("undecided ratios: more --repeats narrow the intervals",) if undecided else ()
+    return Sheet("ratios", columns, tuple(rows), notes)
 
 
 def _span(interval: Interval, number: str) -> str:

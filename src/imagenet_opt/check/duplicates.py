@@ -29,7 +29,7 @@ def find_twins(
     splits: Sequence[FileIndex | ShardIndex],
     sizes: Sequence[NDArray[np.int64]],
     rows: NDArray[np.int64],
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None],
 ) -> list[Twin]:
     """For each of `rows` of the second split, every other sample of both splits with the same bytes.
 

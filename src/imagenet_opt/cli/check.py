@@ -112,11 +112,12 @@ def show_worst(classes: dict[str, dict[str, float | None]]) -> None:
 def show(verdicts: "list[Verdict]") -> None:
     """As a table, and below it the files and classes that it speaks of."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(width=None if Console().is_terminal else 120, highlight=False, markup=False)
+    from imagenet_opt.display.terminal_table import terminal
+
+    console = terminal(120)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("check", "", "found"):
         table.add_column(name, overflow="fold", no_wrap=name == "")

@@ -125,9 +125,9 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
     """All experiments, with a progress bar; prints the verdict. Raises ImagenetOptError where there can be none."""
     import torch
     from lightning.pytorch import seed_everything
-    from rich.console import Console
 
     from imagenet_opt.display.progress import announced
+    from imagenet_opt.display.terminal_table import terminal
     from imagenet_opt.doctor.examination import NUM_EXPERIMENTS, Examination
     from imagenet_opt.doctor.terminal_view import print_diagnosis
     from imagenet_opt.doctor.verdict import conclude
@@ -145,5 +145,5 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
             tell_stopped(examination.ceilings)
             raise
-    print_diagnosis(found, Console(markup=False, highlight=False, width=None if Console().is_terminal else 110))
+    print_diagnosis(found, terminal())
     return found

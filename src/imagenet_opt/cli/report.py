@@ -49,9 +49,8 @@ def main(argv: list[str]) -> None:
         print(HELP)
         return
     options = parse(argv)
-    from rich.console import Console
-
     from imagenet_opt.atomic_file import write_atomically
+    from imagenet_opt.display.terminal_table import terminal
     from imagenet_opt.report.page import render
     from imagenet_opt.report.run_files import read_record
     from imagenet_opt.report.terminal_view import print_summary
@@ -64,8 +63,7 @@ def main(argv: list[str]) -> None:
         write_atomically(options.out, page)
     except OSError as error:
         raise ConfigError(f"cannot write {options.out} ({error.strerror}); choose another file with --out") from error
-    console = Console(markup=False, highlight=False, width=None if Console().is_terminal else 110)
-    print_summary(record, baseline, options.price_per_hour, console)
+    print_summary(record, baseline, options.price_per_hour, terminal())
     print(printable(f"wrote {options.out} ({len(page) / 1e6:.1f} MB)"))
     if options.wandb:
         from imagenet_opt.run.loggers.wandb_logger import log_report

@@ -83,11 +83,11 @@ class CheckedLoader(ConfigLoaderImpl):
 def _trusted(names: Any, overrides: list[str]) -> list[str]:
     """`allow_targets`, which only the user may set."""
     if not isinstance(names, list) or not all(isinstance(name, str) and "${" not in name for name in names):
-        raise ConfigError(f"allow_targets={names} is no list of packages; expected such as allow_targets=[my_package]")
+        raise ConfigError(f"allow_targets={names} is not a list of packages; expected allow_targets=[my_package]")
     typed = any(override.lstrip("+").startswith("allow_targets=") for override in overrides)
     if names and not typed and names != OmegaConf.load(config_folder() / "train.yaml").allow_targets:
         raise ConfigError(
-            f"a recipe sets allow_targets={names}; that is for you to say: in conf/train.yaml, or on the command line"
+            f"a recipe sets allow_targets={names}; only you may set it, in conf/train.yaml or on the command line"
         )
     return names
 
@@ -104,7 +104,7 @@ def _check_commands(hydra: dict[str, Any], overrides: list[str]) -> None:
         raise ConfigError(f"a recipe sets hydra.overrides ({foreign[0]}); remove that from it")
     for name in map(str, (hydra["sweeper"] or {}).get("params") or {}):
         if name.lstrip("+~").startswith(("hydra", "allow_targets")):
-            raise ConfigError(f"hydra.sweeper.params.{name} cannot be swept; say it on the command line")
+            raise ConfigError(f"hydra.sweeper.params.{name} cannot be swept; set it on the command line")
 
 
 def _check_part(part: Any, path: str, allowed: list[str]) -> None:

@@ -17,7 +17,7 @@ def check_writable_experiments() -> None:
 
     folder = config_folder() / "experiment"
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"{folder} cannot be written, where what is found goes to; make it writable")
+        raise ConfigError(f"{folder} cannot be written, and the result belongs there; make the folder writable")
 
 
 def write_tuned(kind: str, overrides: Sequence[str], header: Sequence[str]) -> Path:

@@ -61,7 +61,7 @@ def follow_job(overrides: list[str]) -> list[str]:
     if job is None:
         runs = not _SHOWS & {word.partition("=")[0] for word in overrides}
         if runs and "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE") != "1":
-            raise ConfigError(f"torchrun starts several processes; say which folder they share: {key}=FOLDER")
+            raise ConfigError(f"torchrun starts several processes; set the folder that they share: {key}=FOLDER")
         return overrides
     return _beside(overrides, f"{key}=runs/{job}")
 

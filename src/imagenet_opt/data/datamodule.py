@@ -69,7 +69,7 @@ class ImageData(LightningDataModule):
         self.teardown("fit")
 
     def state_dict(self) -> dict[str, Any]:
-        """Where training goes on, and the samples that this process has skipped (index -> reason, by split). Lightning
+        """Where training resumes, and the samples that this process has skipped (index -> reason, by split). Lightning
         would ask the loader, but restores it only when no one asked for its length before, as every learning-rate
         schedule does."""
         skipped = {split: dict(reasons) for split, reasons in self._skipped.items()}
@@ -94,7 +94,7 @@ class ImageData(LightningDataModule):
         if changed := [_change(name, saved.get(name), now) for name, now in facts.items() if saved.get(name) != now]:
             raise CheckpointMismatch(
                 f"the run cannot resume with other batches: {'; '.join(changed)}. Set seed, data.root (packed or not), "
-                "data.shuffle, data.samples_per_epoch and data.batch_size x processes as they were, or start anew: "
+                "data.shuffle, data.samples_per_epoch and data.batch_size x processes as before, or start a new run: "
                 "resume_from=null and another hydra.run.dir"
             )
 

@@ -28,7 +28,7 @@ _IMAGES_PER_WORKER = 100
 """Fewer are drawn sooner than another process starts."""
 
 
-def ensure_demo(folder: Path, *, seed: int = 0, num_train: int = 2000, num_val: int = 400) -> Path:
+def ensure_demo(folder: Path, *, seed: int = 0, num_train: int, num_val: int) -> Path:
     """`folder` with train/<class>/*.jpg and val/<class>/*.jpg, drawn if it is missing or incomplete.
 
     Image i of a class is the same in every data set of that seed. Drawn beside and renamed when complete, so several

@@ -3,13 +3,14 @@
 import datetime
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from imagenet_opt import machine
 from imagenet_opt.display.printable import printable
@@ -17,13 +18,30 @@ from imagenet_opt.display.table import Sheet
 
 _LONG = 16
 """Words in cells that are longer than this, such as paths, may be broken."""
+_PROSE = 24
+"""Characters: a column with a longer cell holds sentences and is aligned left."""
 _ENDS = re.compile(r"(?<=[\d%])-(?=\d)")
 """The dash between the two numbers of an interval."""
 
 
+def terminal(width: int = 110) -> Console:
+    """stdout, which shows texts as they are. width: characters where stdout is no terminal."""
+    return Console(markup=False, highlight=False, width=None if Console().is_terminal else width)
+
+
+def facts_table(facts: Iterable[tuple[str, str | Text]], *, style: str, **layout: Any) -> Table:
+    """A name and a text a row, without a heading. style: of the names. layout: of `rich.table.Table`."""
+    table = Table(**{"box": None, "show_header": False, "pad_edge": False, "padding": (0, 2, 0, 0)} | layout)
+    table.add_column(style=style, no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in facts:
+        table.add_row(name, printable(text) if isinstance(text, str) else text)
+    return table
+
+
 def print_sheets(sheets: Sequence[Sheet]) -> Console:
     """Print sheets with their notes, and return the console for further output."""
-    console = Console(markup=False, highlight=False, width=None if Console().is_terminal else 140)
+    console = terminal(140)
     for sheet in sheets:
         console.print("", terminal_table(sheet, console.width), "", sep="\n")
         for note in sheet.notes:
@@ -42,7 +60,8 @@ def terminal_table(sheet: Sheet, width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False, show_edge=False)
     table.title, table.title_justify = printable(sheet.title), "left"
     for place, most in enumerate(_widths(columns, width - (1 + wide) * gaps)):
-        table.add_column(columns[place][0], justify="right" if place else "left", overflow="fold", width=most)
+        is_text = place == 0 or max(map(len, columns[place][1:]), default=0) > _PROSE
+        table.add_column(columns[place][0], justify="left" if is_text else "right", overflow="fold", width=most)
     for row in list(zip(*columns, strict=True))[1:]:
         table.add_row(*row)
     return table

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from imagenet_opt.display.printable import printable
+from imagenet_opt.display.terminal_table import facts_table
 from imagenet_opt.doctor.confidence import confidence, is_unverified
 from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis, Finding
 from imagenet_opt.doctor.evidence import BUSY_ENOUGH, evidence_of
@@ -53,14 +54,8 @@ def _verdict(diagnosis: Diagnosis) -> Panel:
     if diagnosis.measurements.simulated:
         estimate = " (estimate)" if diagnosis.measurements.facts.profile_estimate else ""
         title = printable(f"simulated: {diagnosis.measurements.simulated}{estimate}")
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, words in explanation(diagnosis):
-        facts.add_row(name, Text(printable(words)))
-    for name, words in _facts(diagnosis):
-        facts.add_row(name, words)
-    facts.add_row("confidence", Text("; ".join([level, *doubts]), style=_SURE[level]))
+    sure = ("confidence", Text("; ".join([level, *doubts]), style=_SURE[level]))
+    facts = facts_table([*explanation(diagnosis), *_facts(diagnosis), sure], style="dim")
     sentence = Text(printable(diagnosis.sentence), style="bold")
     return Panel(Group(sentence, Text(), facts), title=Text(title), title_align="left", border_style=style)
 

@@ -116,7 +116,7 @@ class Classifier(LightningModule):
         if not (saved <= options or options <= saved):
             raise CheckpointMismatch(
                 f"another optimizer than the run was begun with, which had {', '.join(sorted(saved - options))}; "
-                "use the former (optimizer=...), or start anew with resume_from=null and another hydra.run.dir"
+                "use the former (optimizer=...), or start a new run with resume_from=null and another hydra.run.dir"
             )
 
     def on_fit_start(self) -> None:

@@ -60,7 +60,7 @@ def check_saved_groups(saved: list[dict[str, Any]], optimizer: Optimizer) -> Non
     if sizes != expected:
         raise CheckpointMismatch(
             f"the checkpoint's optimizer has parameter groups of {sizes} tensors, expected {expected}; train with the "
-            "versions of timm and imagenet-opt that wrote it, or start anew with resume_from=null and another "
+            "versions of timm and imagenet-opt that wrote it, or start a new run with resume_from=null and another "
             "hydra.run.dir"
         )
 

@@ -117,7 +117,7 @@ class ShapeCompiler:
             self._release_graphs()  # which were captured compiled
             self._compiled.release()
             self.compile = False
-            self._say(f"acceleration: not compiled, going on eagerly: {failure}")
+            self._say(f"acceleration: compilation failed, training continues without it: {failure}")
 
     def _leave_graph_mode(self) -> None:
         """Continue in the same mode without CUDA graphs: torch's do not recover from an error in a recording."""
@@ -148,7 +148,7 @@ class ShapeCompiler:
             self.cuda_graph = ran_out(error)  # fewer images may fit
             if not self.cuda_graph:
                 self._release_graphs()
-            self._say(f"acceleration: no CUDA graph of {tuple(images.shape)}, going on without: {_reason(error)}")
+            self._say(f"acceleration: no CUDA graph of {tuple(images.shape)}, training without it: {_reason(error)}")
             return
         seconds = time.perf_counter() - began
         self.cuda_graph_seconds = (self.cuda_graph_seconds or 0.0) + seconds

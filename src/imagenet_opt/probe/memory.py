@@ -90,9 +90,17 @@ class MemoryTrials:
             config.model.micro_batch_size = micro
             if "acceleration" in config.callbacks:
                 config.callbacks.acceleration.compile = False
-        with tempfile.TemporaryDirectory(prefix="imagenet_opt_tune_") as folder:
-            job = job_of(config, folder) | {"spare": SPARE}
-            return call_apart("imagenet_opt.probe.device_steps.fits", job, limit_seconds=limit_seconds)
+        return device_steps("fits", config, limit_seconds=limit_seconds, spare=SPARE)
+
+
+def device_steps(function: str, config: DictConfig, *, limit_seconds: float, **options: float) -> Any:
+    """The result of a function of probe/device_steps.py, called in a process of its own. Raises as `call_apart` does.
+
+    options: further values of the function's job.
+    """
+    with tempfile.TemporaryDirectory(prefix="imagenet_opt_tune_") as folder:
+        job = job_of(config, folder) | options
+        return call_apart(f"imagenet_opt.probe.device_steps.{function}", job, limit_seconds=limit_seconds)
 
 
 def lacks_memory(error: TurnFailed) -> bool:

@@ -1,7 +1,7 @@
-"""A loader that gives one batch again and again, so that nothing but the GPU is measured."""
+"""A loader that repeats one batch, so that a measurement is of the device alone."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import fields, replace
 from typing import Any
@@ -11,39 +11,45 @@ from torch import Tensor
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 
-_NO_END = 1_000_000
+NO_END = 1_000_000
 _CLOSE_SECONDS = 10.0
 
 
 class ResidentLoader:
-    """One batch on the device, given again and again; `beside`, if any, makes its own meanwhile, to be discarded.
+    """`num` copies of a batch that stays on the device.
 
-    beside: is asked for one batch a step, as training would ask.
+    finish: what a DevicePrefetcher does to a batch on the device. beside: a loader that works meanwhile; each step
+    takes a batch of this loader and discards the batch.
     """
 
-    def __init__(self, source: DevicePrefetcher, beside: DevicePrefetcher | None = None) -> None:
-        self.sampler = source.sampler
-        self.batch_sampler = None
-        self.finish = source.finish
-        self.beside = beside
-        self.batch = take_one(source)
+    def __init__(
+        self,
+        batch: Batch | RaggedBatch,
+        *,
+        num: int = NO_END,
+        finish: Callable[[Any], Batch] = lambda batch: batch,
+        beside: DevicePrefetcher | None = None,
+    ) -> None:
+        self.batch, self.num, self.finish, self.beside = batch, num, finish, beside
         self._wanted = threading.Semaphore(0)
         self._closed = False
         self._beside: threading.Thread | None = None
 
     def __len__(self) -> int:
-        return _NO_END
+        return self.num
 
     def __iter__(self) -> Iterator[Batch]:
         if self.beside is not None:
             self._beside = threading.Thread(target=self._throw_away, args=(self.beside,), daemon=True)
             self._beside.start()
-        while not self._closed:
+        for _ in range(self.num):
+            if self._closed:
+                return
             self._wanted.release()
             yield self.finish(copy(self.batch))
 
     def close(self) -> None:
-        """No more batches, of `beside` neither, which may then be closed."""
+        """End the iteration, and the thread that reads `beside`, which may then be closed."""
         self._closed = True
         self._wanted.release()
         if self._beside is not None:

@@ -130,7 +130,8 @@ class Testbed:
     def compute(self, span: Span, *, beside: bool, from_files: bool = True) -> FitTiming:
         """A and A': the device alone, or while the loader runs. from_files: else that one reads nothing."""
         other = self._beside(from_files=from_files) if beside else None
-        resident = ResidentLoader(self.from_memory(0), other)
+        source = self.from_memory(0)
+        resident = ResidentLoader(take_one(source), finish=source.finish, beside=other)
         try:
             timing = self._fit(only(self.config, callbacks=_ALONE), resident, span)
             timing.copy_seconds = None if other is None else other.drain().get("loader/copy_seconds")

@@ -5,6 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from imagenet_opt.display.printable import printable
+from imagenet_opt.display.terminal_table import facts_table
 from imagenet_opt.doctor.terminal_view import print_diagnosis
 from imagenet_opt.doctor.verdict import is_judged
 from imagenet_opt.report.comparison import Row, careful, rule_rows, verdict_rows
@@ -48,9 +49,9 @@ def _numbers(record: Record, price_per_hour: float | None) -> Table:
     else:
         rows = {tile.label: tile.value for tile in tiles(record)}
     simulated = " (simulated)" if record.simulated else ""
-    for label, words in rows.items():
-        table.add_row(f"{label}{simulated}", words)
-    return table
+    return facts_table(
+        ((f"{label}{simulated}", Text(words, style="bold")) for label, words in rows.items()), style="dim"
+    )
 
 
 def _beside(rows: list[Row], ours: str, theirs: str) -> Table:

@@ -10,11 +10,11 @@ from typing import Any, Literal, TypedDict
 
 from pydantic import BaseModel, Field, ValidationError
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.display.printable import printable
+from imagenet_opt.display.terminal_table import terminal
 from imagenet_opt.training.summary_file import IMAGES_PER_SECOND, read_summary
 
 log = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ def write_csv(rows: list[Row], sweep_dir: Path) -> None:
 
 def print_table(rows: list[Row], sweep_dir: Path) -> None:
     """The sweep on the terminal, its fastest job in green; then what failed and where the files are."""
-    console = Console(markup=False, highlight=False, width=None if Console().is_terminal else 110)
+    console = terminal()
     table = Table(
         box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=printable(f"sweep {sweep_dir.name}"), title_justify="left"
     )

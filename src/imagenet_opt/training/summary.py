@@ -6,10 +6,8 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 from rich import box
-from rich.console import Console
-from rich.table import Table
 
-from imagenet_opt.display.printable import printable
+from imagenet_opt.display.terminal_table import facts_table, terminal
 from imagenet_opt.measure.stats.rate import is_too_short
 from imagenet_opt.measure.telemetry.idle_causes import sentence
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
@@ -81,12 +79,8 @@ def setup_of(trainer: Trainer) -> Setup:
 
 
 def print_summary(numbers: dict[str, float], run_folder: Path, setup: Setup) -> None:
-    table = Table(box=box.ROUNDED, show_header=False, title="run finished", title_justify="left")
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in _rows(numbers, run_folder, setup):
-        table.add_row(name, printable(text))
-    Console(markup=False, highlight=False, width=None if Console().is_terminal else 110).print(table)
+    layout = {"box": box.ROUNDED, "pad_edge": True, "padding": (0, 1), "title": "run finished", "title_justify": "left"}
+    terminal().print(facts_table(_rows(numbers, run_folder, setup), style="bold", **layout))
 
 
 def _rows(numbers: dict[str, float], run_folder: Path, setup: Setup) -> list[tuple[str, str]]:

@@ -1,6 +1,5 @@
 """Turns of the device alone, each in a process of its own, within the time that there is."""
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -10,8 +9,8 @@ from omegaconf import DictConfig, open_dict
 from imagenet_opt.config.compose import composed
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
-from imagenet_opt.probe.isolated import Hung, call_apart
-from imagenet_opt.probe.memory import job_of
+from imagenet_opt.probe.isolated import Hung
+from imagenet_opt.probe.memory import device_steps
 from imagenet_opt.tune.successive_halving import Contest, hold_contest
 
 Changes = tuple[str, ...]
@@ -83,15 +82,13 @@ class Turns:
     ) -> tuple[list[float], float | None]:
         """Images per second of each window, and the seconds that it took to compile, None where nothing was."""
         began = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="imagenet_opt_tune_") as folder:
-            job = job_of(config, folder) | {"seconds": seconds}
-            try:
-                found = call_apart("imagenet_opt.probe.device_steps.rate", job, limit_seconds=limit)
-            except Hung as error:
-                what = "compiled and measured" if compiles else "measured"
-                raise TurnFailed(f"not {what} within {limit:.0f} s: budget") from error
-            except ImagenetOptError as error:
-                raise TurnFailed(str(error)) from error
-            finally:
-                self._elapsed = time.monotonic() - began
-        return found["windows"], found["compile_seconds"]
+        try:
+            speed = device_steps("rate", config, limit_seconds=limit, seconds=seconds)
+        except Hung as error:
+            what = "compiled and measured" if compiles else "measured"
+            raise TurnFailed(f"not {what} within {limit:.0f} s: budget") from error
+        except ImagenetOptError as error:
+            raise TurnFailed(str(error)) from error
+        finally:
+            self._elapsed = time.monotonic() - began
+        return speed["windows"], speed["compile_seconds"]

@@ -36,7 +36,7 @@ def mount(line: str) -> Mount:
         ("bucket /d fuse rw 0 0", False, "a program, not the kernel"),
         (OVERLAY, False, "container"),
         (EXT4, False, "a disk of this machine"),
-        ("none /x squidfs rw 0 0", False, "not known"),
+        ("none /x squidfs rw 0 0", False, "unknown kind"),
     ],
 )
 def test_each_kind_of_storage_is_known(line: str, fired: bool, words: str) -> None:

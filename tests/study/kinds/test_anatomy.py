@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from imagenet_opt.display.table import Sheet
-from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.measure.telemetry.torch_profile import GROUPS, Operation
 from imagenet_opt.probe.device_peak import MatmulPeak
-from imagenet_opt.study.kinds.anatomy import Anatomy, Compiled, TrainingStep, anatomy_of, compiled, run, seen, sheets_of
+from imagenet_opt.study.kinds.anatomy import Anatomy, anatomy_of, run, seen, sheets_of
 from imagenet_opt.study.kinds.module_times import Part
 from imagenet_opt.study.kinds.synthetic_step import Subject, subject_of
+from imagenet_opt.study.kinds.training_step import Compiled, TrainingStep, compiled
 from imagenet_opt.study.request import Request
 from tests.study.studies import small_request
 
@@ -167,11 +167,6 @@ def test_what_cannot_be_compiled_is_told_beside_all_else(checked: None) -> None:
     *_, limits = sheets_of(replace(MADE_UP, compiled=found), 2)
     assert f"{MFU}, not compiled" in values(limits) and f"{MFU}, compiled" not in values(limits)
     assert any("could not be compiled" in note and "none such" in note for note in limits.notes)
-
-
-def test_unknown_keys_of_the_study_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"study=anatomy: there is no key num_stepps; did you mean num_steps"):
-        run(request(num_stepps=3))
 
 
 def test_a_profiler_that_may_not_see_kernels_is_told() -> None:

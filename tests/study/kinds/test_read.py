@@ -139,11 +139,6 @@ def test_too_few_files_are_named(overrides: tuple[str, ...], tmp_path: Path, che
         run(small_request("read", tmp_path, *overrides, **GRID | {"batch_size": [256]}, state=["cold"]))
 
 
-def test_an_unknown_state_is_refused(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:
-    with pytest.raises(ConfigError, match="study=read: state=tepid must be 'cold' or 'warm'"):
-        run(small_request("read", tmp_path, *overrides, state=["tepid"]))
-
-
 def test_blocks_keep_neighbours_together() -> None:
     rows = in_blocks(103, 8)
     assert sorted(rows.tolist()) == list(range(96))

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from lightning.pytorch import LightningModule
 
-from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import Rounds
 from imagenet_opt.probe.isolated import call_apart
 from imagenet_opt.study.kinds import scaling
@@ -27,20 +26,6 @@ def forked_turns() -> None:
 
 def test_the_shipped_study_is_one() -> None:
     assert checked_options(Scaling, small_request("scaling", Path())).processes == [1, 2, 4]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"processes": [2, 4]}, "study=scaling: processes: .* must hold 1"),
-        ({"processes": [1, 2, 2]}, "each number once"),
-        ({"processes": [0, 1]}, "greater than 0"),
-        ({"processes": [1], "devices": 2}, "study=scaling: there is no key devices; expected processes"),
-    ],
-)
-def test_mistakes_name_the_key(options: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        checked_options(Scaling, small_request("scaling", Path(), **options))
 
 
 def test_efficiency_is_of_each_round_and_what_was_not_measured_says_why() -> None:

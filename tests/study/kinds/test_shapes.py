@@ -1,7 +1,6 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ from torch.nn.functional import conv2d, linear
 from torch.utils.flop_counter import FlopCounterMode
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.study.kinds import shapes
 from imagenet_opt.study.kinds.shapes import (
     BATCH,
     CHANNELS,
@@ -55,26 +53,6 @@ def test_a_size_that_no_memory_holds_says_so_and_is_compared_with_nothing(tmp_pa
         f"outputs, {64 * 10**12}",
     ]
     assert len(sheet.plots) == 2
-
-
-def test_a_study_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> None:
-    asked = small_request("shapes", tmp_path, *CPU, seconds=0.001, channels=[7, 8], batches=[8, 9], outputs=[8, 9])
-    measure, num_left = shapes.seconds_per_call, 6
-
-    def stopped(*given: Any, **options: Any) -> float:
-        nonlocal num_left
-        if not num_left:
-            raise KeyboardInterrupt
-        num_left -= 1
-        return measure(*given, **options)
-
-    monkeypatch.setattr(shapes, "seconds_per_call", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        run(asked)
-    num_left = 6  # of the second round
-    (sheet,) = run(asked)
-    assert num_left == 0
-    assert run(asked) == [sheet]
 
 
 def test_flops_are_those_that_torch_counts(checked: None) -> None:

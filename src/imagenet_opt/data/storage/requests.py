@@ -165,7 +165,7 @@ class Requests:
         name = self.store.name(index)
         raise StorageFailed(
             f"{machine.mount_of(name)} fails: {reason} for {self.timeout_seconds / 2:g} s, reading {name}, and other "
-            "files too; see that the mount is well (ls it), then start the same command again. To wait longer for it, "
+            "files too; check the mount (ls it), then run the same command again. To wait longer for it, "
             f"raise data.read_timeout={self.timeout_seconds:g}, of which the half is waited"
         )
 

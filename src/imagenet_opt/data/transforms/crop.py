@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 _TRIES = 10
 RANDOM_CROP_DRAWS = 4 * _TRIES
+_RATIO = (3 / 4, 4 / 3)
 
 
 class Crops(NamedTuple):
@@ -19,21 +20,16 @@ class Crops(NamedTuple):
 
 
 def random_crops(
-    heights: NDArray[np.int64],
-    widths: NDArray[np.int64],
-    draws: NDArray[np.float64],
-    *,
-    scale: tuple[float, float],
-    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    heights: NDArray[np.int64], widths: NDArray[np.int64], draws: NDArray[np.float64], *, scale: tuple[float, float]
 ) -> Crops:
-    """Inception-style random boxes: area a share of the image's in `scale`, width/height log-uniform in `ratio`.
+    """Inception-style random boxes: area a share of the image's in `scale`, width/height log-uniform in `_RATIO`.
 
     draws: float64 (batch_size, RANDOM_CROP_DRAWS) in [0, 1). The first of ten tries that fits is taken; where none
     does, the largest centred box of the nearest ratio. Source: torchvision's RandomResizedCrop; arXiv 1409.4842.
     """
     u = draws.reshape(len(draws), _TRIES, 4)
     area = (heights * widths)[:, None] * (scale[0] + u[..., 0] * (scale[1] - scale[0]))
-    aspect = np.exp(np.log(ratio[0]) + u[..., 1] * (np.log(ratio[1]) - np.log(ratio[0])))
+    aspect = np.exp(np.log(_RATIO[0]) + u[..., 1] * (np.log(_RATIO[1]) - np.log(_RATIO[0])))
     tried_widths = np.round(np.sqrt(area * aspect)).astype(np.int64)
     tried_heights = np.round(np.sqrt(area / aspect)).astype(np.int64)
     fits = (tried_widths > 0) & (tried_widths <= widths[:, None])
@@ -43,7 +39,7 @@ def random_crops(
     crop_heights, crop_widths = tried_heights[rows, first], tried_widths[rows, first]
     tops = (u[rows, first, 2] * (heights - crop_heights + 1)).astype(np.int64)
     lefts = (u[rows, first, 3] * (widths - crop_widths + 1)).astype(np.int64)
-    centred = _centred(heights, widths, *_nearest_ratio(heights, widths, ratio))
+    centred = _centred(heights, widths, *_nearest_ratio(heights, widths))
     found = fits.any(axis=1)
     pairs = zip((tops, lefts, crop_heights, crop_widths), centred, strict=True)
     return Crops(*(np.where(found, tried, fallback) for tried, fallback in pairs))
@@ -59,12 +55,12 @@ def center_crops(heights: NDArray[np.int64], widths: NDArray[np.int64], *, crop_
 
 
 def _nearest_ratio(
-    heights: NDArray[np.int64], widths: NDArray[np.int64], ratio: tuple[float, float]
+    heights: NDArray[np.int64], widths: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Largest box of an allowed ratio in each image: heights, widths."""
     aspect = widths / heights
-    box_heights = np.where(aspect < ratio[0], np.round(widths / ratio[0]), heights)
-    box_widths = np.where(aspect > ratio[1], np.round(heights * ratio[1]), widths)
+    box_heights = np.where(aspect < _RATIO[0], np.round(widths / _RATIO[0]), heights)
+    box_widths = np.where(aspect > _RATIO[1], np.round(heights * _RATIO[1]), widths)
     return np.maximum(1, box_heights).astype(np.int64), np.maximum(1, box_widths).astype(np.int64)
 
 

@@ -24,8 +24,8 @@ def busy_neighbour(evidence: Evidence) -> Finding:
     return Finding(
         "busy_neighbour",
         fired,
-        f"other processes take {others:.1f} of {usable} usable CPUs: {names or 'none that shows'}",
-        "end or move them, or ask for CPUs of your own",
+        f"other processes take {others:.1f} of {usable} usable CPUs: {names or 'none is visible'}",
+        "stop or move these processes, or request CPUs that no other job uses",
         commands=(look_at(names or ""),),
         gain=min(usable / max(0.1, usable - others), most_gain(evidence)) if fired else None,
     )
@@ -53,7 +53,7 @@ def few_workers(evidence: Evidence) -> Finding:
         fired,
         f"{words} {evidence.decode_rate:.0f} img/s; {usable} usable CPUs"
         + (f" would decode {most:.0f}" if most else ""),
-        "one worker a usable CPU",
+        "use one worker per usable CPU",
         overrides=(f"data.num_workers={usable}",),
         gain=max(1.0, min(together / evidence.measured_rate, most_gain(evidence))) if fired else None,
     )
@@ -104,7 +104,7 @@ def contention(evidence: Evidence) -> Finding:
         "contention",
         fired,
         f"beside the loader the GPU trains {evidence.gpu_beside_loader_rate:.0f} img/s, alone {evidence.gpu_rate:.0f}",
-        "leave the training process a CPU" if fewer else "give the job a CPU more than the loader takes",
+        "leave one CPU for the training process" if fewer else "give the job one CPU more than the loader uses",
         overrides=fewer,
         commands=() if fewer else (one_more,),
         gain=_with_fewer_workers(evidence, workers - 1) if fired and fewer else None,

@@ -10,7 +10,7 @@ from imagenet_opt.doctor.remedies import changing, configured, data_place
 from imagenet_opt.doctor.symptoms import ORDINARY_WAITS, SLOWER, has_neighbours, is_starved
 
 _SWITCHES = ("compile", "compile_mode", "cuda_graph")
-_RECORD = "imagenet-opt doctor --record-profile keeps what a GPU does when all is well"
+_RECORD = "imagenet-opt doctor --record-profile stores the rate of a healthy GPU"
 
 
 def slow_gpu(evidence: Evidence) -> Finding:
@@ -44,7 +44,7 @@ def launch_bound(evidence: Evidence) -> Finding:
         "launch_bound",
         fired,
         f"with its batch resident the GPU computes {evidence.busy_alone_share:.0%} of the time",
-        "launch less often: " + ("a larger batch" if graphed else "compile, CUDA graphs, a larger batch"),
+        "launch fewer kernels: " + ("a larger batch" if graphed else "compile, CUDA graphs, a larger batch"),
         overrides=() if graphed else changing(evidence, *compiled),
         commands=(f"imagenet-opt tune {data_place(evidence).words}",),
         gain=gpu_gain(evidence, evidence.gpu_rate / evidence.busy_alone_share) if fired else None,

@@ -54,7 +54,7 @@ def storage_bandwidth(evidence: Evidence) -> Finding:
     return Finding(
         "storage_bandwidth",
         fired,
-        f"storage gives {rate:.0f} MB/s however many files are asked for at a time: {evidence.storage_rate:.0f} img/s",
+        f"storage gives {rate:.0f} MB/s with any number of requests in flight: {evidence.storage_rate:.0f} img/s",
         f"pack the images smaller (max_side), or {_NEARER[data.packed]}",
         commands=(data.pack("max_side=400"), *((data.pack(),) if data.packed else ())),
         gain=loader_gain(evidence, evidence.decode_rate) if fired else None,
@@ -75,9 +75,9 @@ def storage_latency(evidence: Evidence) -> Finding:
     return Finding(
         "storage_latency",
         fired,
-        f"files arrive {1000 * late:.0f} ms after they are asked for, {deep:.0f} in flight: "
+        f"files arrive {1000 * late:.0f} ms after the request, with {deep:.0f} in flight: "
         f"{evidence.loader_rate:.0f} img/s{pauses}",
-        f"ask for more at a time, or {near}" if overrides else near,
+        f"keep more requests in flight, or {near}" if overrides else near,
         overrides=overrides,
         commands=(data.pack(),),
         gain=loader_gain(evidence, most) if fired else None,
@@ -94,7 +94,7 @@ def small_prefetch(evidence: Evidence) -> Finding:
         "small_prefetch",
         fired,
         f"the loader gives {evidence.loader_rate:.0f} img/s on average, with pauses of up to {1000 * gap:.0f} ms; "
-        f"{ahead} batches a worker are made ahead",
+        f"{ahead} batches per worker are ready ahead",
         "more batches ahead",
         overrides=(f"data.prefetch_factor={max(4 * ahead, math.ceil(1.5 * gap / evidence.step_seconds / workers))}",),
         gain=stall_gain(evidence) if fired else None,

@@ -31,7 +31,7 @@ def slow_logging(evidence: Evidence) -> Finding:
         evidence,
         "slow_logging",
         "logging",
-        "log less often, or to a faster place",
+        "log less often, or to a faster disk",
         (f"trainer.log_every_n_steps={10 * (evidence.facts.log_every_n_steps or 20)}",),
     )
 
@@ -41,7 +41,7 @@ def checkpoint_stall(evidence: Evidence) -> Finding:
         f"{key} ({name})" for key, name in callbacks_like(evidence, "Checkpoint").items() if key != _OWN_CHECKPOINT
     ]
     if overrides := saves(evidence):
-        remedy = "write checkpoints by the clock, to a faster disk"
+        remedy = "save checkpoints by time (checkpoint.every_minutes), to a faster disk"
     else:
         remedy = f"let {' and '.join(others) or _OWN_CHECKPOINT} save less often, or to a faster disk"
     return _stall(evidence, "checkpoint_stall", "checkpoint", remedy, overrides)

@@ -53,7 +53,7 @@ def _check_room(
     return Finding(
         rule,
         True,
-        f"{evidence}; the loader goes on with {setup.fitted_workers} x {setup.fitted_prefetch}",
+        f"{evidence}; the loader uses {setup.fitted_workers} x {setup.fitted_prefetch}",
         remedy=remedy,
         overrides=(f"data.num_workers={setup.fitted_workers}", f"data.prefetch_factor={setup.fitted_prefetch}"),
         commands=tuple(command.format(gib=gib) for command in commands),

@@ -23,10 +23,10 @@ _MEANINGS = {
     _OBJECTS: "each file is a request or two to object storage, tens of milliseconds each",
     _NETWORK: "each open and read asks a server, so many must be in flight at a time",
     _PROGRAM: "a program, not the kernel, answers each request (FUSE), perhaps from far away",
-    "layers of a container": "the data is part of a container's own file system, which goes with the container",
+    "layers of a container": "the data is in the container's own file system, which is deleted with the container",
     "memory": "the data is in memory and takes room from everything else",
     _LOCAL: "a disk of this machine",
-    _UNKNOWN: "of a kind that is not known here",
+    _UNKNOWN: "of an unknown kind",
 }
 _HIRED = "Amazon Elastic Block Store"
 """How an EBS volume calls itself; it looks like a local NVMe disk. gp3 gives 125 MB/s and 3000 requests a second unless

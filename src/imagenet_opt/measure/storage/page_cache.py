@@ -139,11 +139,9 @@ def _joined(extents: Iterable[Extent]) -> list[Extent]:
     return joined
 
 
-def sampled_residency(
-    extent: Callable[[int], Extent], num_samples: int, *, num: int = 1000, seed: int = 0
-) -> Residency:
+def sampled_residency(extent: Callable[[int], Extent], num_samples: int, *, num: int = 1000) -> Residency:
     """Mean residency of `num` random samples; files that do not open do not count. extent: location of sample i."""
-    chosen = np.random.default_rng(seed).choice(num_samples, min(num, num_samples), replace=False).tolist()
+    chosen = np.random.default_rng(0).choice(num_samples, min(num, num_samples), replace=False).tolist()
     with ThreadPoolExecutor(_THREADS) as threads:
         residencies = threads.map(lambda i: _residency_or_none(extent(i)), chosen)
         return _mean([known for known in residencies if known is not None])

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -22,15 +22,12 @@ from imagenet_opt.probe.device_peak import MatmulPeak, matmul_peak, memory_bandw
 from imagenet_opt.probe.isolated import call_apart, limit
 from imagenet_opt.study.kinds.module_times import Part, parts
 from imagenet_opt.study.kinds.op_counter import counted_work
+from imagenet_opt.study.kinds.synthetic_step import subject_of
+from imagenet_opt.study.kinds.training_step import Compiled, TrainingStep, compiled, profiled
 from imagenet_opt.study.request import Request, checked_options
-
-if TYPE_CHECKING:
-    from imagenet_opt.study.kinds.synthetic_step import Subject
 
 _MOVING = ("normalisation", "element-wise")
 """Groups that move more than they compute."""
-_UNTIL_STEADY = 2
-"""Steps: the first one compiles; in modes with CUDA graphs of their own the second one records them."""
 
 
 class Options(BaseModel):
@@ -46,15 +43,6 @@ class Job:
     overrides: tuple[str, ...]
     seconds: float
     num_steps: int
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """The step compiled. mode: torch.compile's. seconds: None where it cannot be compiled; `failure` says why."""
-
-    mode: str
-    seconds: float | None = None
-    failure: str | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +79,6 @@ def run(request: Request) -> list[Sheet]:
 
 def measured(job: Job) -> dict[str, Any]:
     """An Anatomy as JSON has it; called in a process of its own. Raises TurnFailed."""
-    from imagenet_opt.study.kinds.synthetic_step import subject_of
     from imagenet_opt.training.quiet import quiet
 
     quiet()
@@ -100,7 +87,7 @@ def measured(job: Job) -> dict[str, Any]:
     step, device = TrainingStep(subject), subject.device
     on_gpu = device.type == "cuda"
     step_seconds = seconds_per_call(step, seconds=job.seconds, settle=subject.settle)
-    profile = _profiled(step, job.num_steps)
+    profile = profiled(step, job.num_steps)
     in_kernels = seen(kernel_seconds(profile, num_steps=job.num_steps)) if on_gpu else None
     operations = timed_operations(profile, num_steps=job.num_steps, on_gpu=on_gpu)
     found = Anatomy(
@@ -136,49 +123,6 @@ def seen(seconds: float) -> float:
     if not seconds:
         raise TurnFailed(f"the profiler saw no kernel; {PERMISSION}")
     return seconds
-
-
-class TrainingStep:
-    """Forward, backward and update on a batch that stays on the device; uncompiled until `compiled` has it."""
-
-    def __init__(self, subject: "Subject") -> None:
-        self.subject, self.net, self.batch = subject, subject.net(), subject.batch()
-        self.optimizer = subject.build_optimizer(self.net)
-
-    def forward_backward(self) -> None:
-        self.subject.loss(self.net, *self.batch).backward()
-
-    def update(self) -> None:
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def __call__(self) -> None:
-        self.forward_backward()
-        self.update()
-
-
-def compiled(step: TrainingStep, *, seconds: float) -> Compiled | None:
-    """The step as the configuration compiles it, from now on; None where it does not."""
-    if (how := step.subject.compile) is None:
-        return None
-    try:
-        step.net.compile(**how)
-        for _ in range(_UNTIL_STEADY):
-            step()
-        return Compiled(how["mode"], seconds_per_call(step, seconds=seconds, settle=step.subject.settle))
-    except Exception as error:  # of Dynamo, Inductor, the C++ compiler, or no memory: all else has been measured
-        reason = next(iter(str(error).strip().splitlines()), "")
-        return Compiled(how["mode"], failure=f"{type(error).__name__}: {reason}")
-
-
-def _profiled(step: TrainingStep, num_steps: int) -> torch.profiler.profile:
-    kinds, subject = torch.profiler.ProfilerActivity, step.subject
-    profile = torch.profiler.profile(activities=[kinds.CPU, *([kinds.CUDA] if subject.device.type == "cuda" else [])])
-    with profile:
-        for _ in range(num_steps):
-            step()
-        subject.settle()
-    return profile
 
 
 def sheets_of(anatomy: Anatomy, num_operations: int) -> list[Sheet]:

@@ -170,7 +170,7 @@ def scattered_sheet() -> Sheet:
 
 
 _STARTING, _TIMED = 3, 5
-"""Batches that are thrown away, and those that then tell how long the loader takes for one."""
+"""Batches that are discarded, and those that then tell how long the loader takes for one."""
 _LOOK_SECONDS, _STILL_SECONDS, _STILL = 0.01, 0.1, 3
 """A queue is full once nothing has come for three times as long as the loader takes for a batch."""
 _HELD = 4

@@ -55,9 +55,10 @@ class StepRate:
 
 
 class Stretch(Callback):
-    """Lets a fit use up what was made ahead, times as many steps as `seconds` take, and ends it.
+    """Lets a fit use up what was made ahead, times as many steps as `seconds` take, and ends the fit.
 
-    All processes end at the same step, which the first one chooses: steps of DDP wait for each other.
+    FitTimer cannot do this: in each process FitTimer chooses the last step by the clock of that process, but steps of
+    DDP wait for each other. Here the first process chooses the last step of all processes.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -1,0 +1,64 @@
+"""One run of train.py, from its configuration to its summary."""
+
+import time
+from pathlib import Path
+
+from lightning.pytorch.utilities import rank_zero_info
+from omegaconf import DictConfig
+
+from imagenet_opt.data.prefetcher import died
+from imagenet_opt.errors import Preempted, WorkerDied
+from imagenet_opt.run.checkpoint.files import step_files
+from imagenet_opt.run.loggers.wandb_logger import finish
+from imagenet_opt.run.stop.peers import explain
+from imagenet_opt.run.stop.signals import stop
+from imagenet_opt.training.build_run import Run, build_run
+from imagenet_opt.training.folder_lock import keep_others_out
+from imagenet_opt.training.preempted import STATUS, clear, record
+from imagenet_opt.training.quiet import quiet
+from imagenet_opt.training.summary import print_summary, setup_of, summarize
+from imagenet_opt.training.summary_file import write_summary
+
+
+def fit(config: DictConfig, *, began: float) -> None:
+    """Build a run, train and summarize it. began: Unix seconds at which the process started.
+
+    Raises ImagenetOptError, and Preempted, with the command that resumes, after a signal or a spot notice.
+    """
+    import_seconds = time.time() - began
+    quiet()
+    keep_others_out(Path(config.run_folder).resolve())
+    run = build_run(config)
+    clear(run.folder)
+    exit_code = 1
+    try:
+        _train(run)
+        if run.checkpoint is not None and run.trainer.global_step == run.done_steps:
+            rank_zero_info(f"nothing left to train after step {run.done_steps}: raise trainer.max_epochs or max_steps")
+        elif run.trainer.is_global_zero:
+            numbers = summarize(run.trainer, import_seconds=import_seconds, run_seconds=time.time() - began)
+            write_summary(numbers, run.folder)
+            print_summary(numbers, run.folder, setup_of(run.trainer))
+        exit_code = 0
+    except Preempted:
+        exit_code = STATUS
+        if run.trainer.is_global_zero:  # which speaks for all: launchers take another's status for a failure of the run
+            newest = next(reversed(step_files(run.folder)), None)
+            raise record(run.folder, global_step=max(run.trainer.global_step, run.done_steps), newest=newest) from None
+    finally:
+        stop.over = True
+        for logger in run.trainer.loggers:
+            finish(logger, exit_code=exit_code, preempted=exit_code == STATUS)
+
+
+def _train(run: Run) -> None:
+    """Raises Preempted where the signal of a stop ended workers, and says why a worker or another rank died."""
+    try:
+        run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
+    except (RuntimeError, WorkerDied) as error:
+        death = error if isinstance(error, WorkerDied) else died(error) or explain(error)
+        if stop.why and isinstance(death, WorkerDied):  # by the same signal, sent to all
+            raise Preempted(stop.reason) from error
+        if death is None or death is error:
+            raise
+        raise death from error

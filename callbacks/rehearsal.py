@@ -186,7 +186,7 @@ class Rehearsal(Callback):
             "accelerator_utilization": self.timeline.utilization,
             "busy_seconds": self.timeline.busy_seconds,
             "idle_seconds": self.timeline.idle_seconds,
-            "host_waits": float(sum(self.waits.found.values())),
+            "host_waits": float(sum(self.waits.counts.values())),
         }
         return {f"rehearsal/{name}": value for name, value in numbers.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""The network of a checkpoint as one file that other programs open, checked before it counts."""
+"""Exports the network of a checkpoint as one file for other programs, and checks the file's logits."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from imagenet_opt.data.transforms.normalize import MEAN, STD
 from imagenet_opt.errors import CheckpointError, ConfigError, ModelError
 
-if TYPE_CHECKING:  # torch and timm take seconds to import: not before the arguments are right
+if TYPE_CHECKING:  # torch and timm take seconds to import, so only after the arguments are checked
     from torch import Tensor, nn
 from imagenet_opt.model.saved_network import open_network
 
@@ -20,16 +20,16 @@ NUM_IMAGES = 8
 
 
 TOLERANCE = 1e-3
-"""How far a logit may be off, as a share of the largest logit."""
+"""Largest allowed difference of a logit, as a share of the largest logit."""
 
 
 ONNX_LIMIT = 2 * 10**9
-"""Bytes of weights that one ONNX file holds, a little less than protobuf's 2 GiB."""
+"""Largest number of weight bytes in one ONNX file, a little less than protobuf's 2 GiB."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """image_size: None for the checkpoint's own."""
+    """image_size: None for the image size of the checkpoint."""
 
     ckpt: Path
     format: str
@@ -38,10 +38,10 @@ class Arguments:
 
 
 def export(arguments: Arguments) -> str:
-    """Write the file, check it, and only then give it its name. Returns what was written, as one line.
+    """Write a temporary file, check it, and rename it to `out`. Returns a message for the user.
 
-    Raises CheckpointError; ConfigError for a folder, format or image size that cannot be used; ModelError for a network
-    that the format cannot hold, or whose file gives other logits. A file that `out` named before then stays.
+    Raises CheckpointError; ConfigError for an unusable folder, format or image size; ModelError for a network that the
+    format cannot hold, or whose file gives other logits. After an error an older `out` stays.
     """
     import torch
 
@@ -63,12 +63,12 @@ def export(arguments: Arguments) -> str:
 
 
 def compare(logits: "Tensor", exported: "Tensor", out: Path) -> str:
-    """How near the exported network is. Raises ModelError past TOLERANCE."""
+    """A message about the difference of the logits. Raises ModelError if it exceeds TOLERANCE."""
     difference, largest = (logits - exported).abs().max().item(), logits.abs().max().item()
     if not difference <= TOLERANCE * largest:  # so that nan fails too
         raise ModelError(
-            f"{out} was not written: read back, its logits differ by {difference:.1e} from the checkpoint's, of which "
-            f"the largest is {largest:.1e}, and {TOLERANCE:g} of that is allowed; try another version of torch"
+            f"{out} was not written: its logits differ from the checkpoint's by {difference:.1e}, more than "
+            f"{TOLERANCE:g} times the largest logit {largest:.1e}; try another version of torch"
         )
     same = int((logits.argmax(1) == exported.argmax(1)).sum())
     return (
@@ -83,7 +83,7 @@ def _require_packages(format: str) -> None:
 
 
 def _metadata(config: dict[str, Any]) -> dict[str, str]:
-    """How to build the network and prepare its images; all but the name as JSON."""
+    """Arguments of the network and normalisation of its images; all values but the name are JSON."""
     from imagenet_opt.model.network import RECIPE
 
     facts = {key: json.dumps(config[key]) for key in (*RECIPE[1:], "image_size")}
@@ -95,14 +95,16 @@ def _logits(network: "nn.Module", images: "Tensor", ckpt: Path) -> "Tensor":
         logits: Tensor = network(images)
     except (AssertionError, RuntimeError, ValueError) as error:
         size = images.shape[-1]
-        raise ConfigError(f"the network takes no images of {size} x {size} (image_size={size}): {error}") from error
+        raise ConfigError(
+            f"the network does not accept images of {size} x {size} (image_size={size}): {error}"
+        ) from error
     if not logits.isfinite().all():
-        raise CheckpointError(f"the network of {ckpt} gives nan or inf: training had diverged; choose an earlier ckpt=")
+        raise CheckpointError(f"the network of {ckpt} gives nan or inf: training diverged; choose an earlier ckpt=")
     return logits
 
 
 def _folder_beside(out: Path) -> TemporaryDirectory[str]:
-    """On the file system of `out`, so that moving a file from there is one step."""
+    """A temporary folder on the file system of `out`, so that a rename to `out` is atomic."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         return TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent)
@@ -113,7 +115,7 @@ def _folder_beside(out: Path) -> TemporaryDirectory[str]:
 def _write_safetensors(network: "nn.Module", images: "Tensor", metadata: dict[str, str], path: Path) -> None:
     from safetensors.torch import save
 
-    path.write_bytes(save(network.state_dict(), metadata))  # save_file would let nobody but the owner read it
+    path.write_bytes(save(network.state_dict(), metadata))  # save_file would make the file readable by its owner only
 
 
 def _reopen_safetensors(path: Path, build: "Callable[[], nn.Module]", images: "Tensor") -> "Tensor":
@@ -131,7 +133,7 @@ def _write_onnx(network: "nn.Module", images: "Tensor", metadata: dict[str, str]
 
     num_bytes = sum(tensor.nbytes for tensor in network.state_dict().values())
     if num_bytes > ONNX_LIMIT:
-        raise ModelError(f"{num_bytes / 1e9:.1f} GB of weights are too many for one ONNX file; use format=safetensors")
+        raise ModelError(f"{num_bytes / 1e9:.1f} GB of weights are too much for one ONNX file; use format=safetensors")
     try:
         program = torch.onnx.export(
             network,
@@ -147,13 +149,13 @@ def _write_onnx(network: "nn.Module", images: "Tensor", metadata: dict[str, str]
             f"torch cannot translate {metadata['name']} to ONNX ({str(error).split('.')[0]}); use format=safetensors"
         ) from error
     assert program is not None
-    ClearMetadataAndDocStringPass()(program.model)  # stack traces, with the folders of this machine
+    ClearMetadataAndDocStringPass()(program.model)  # the metadata has stack traces with folders of this machine
     program.model.metadata_props.update(metadata)
     program.save(path, external_data=False)
 
 
 def _reopen_onnx(path: Path, build: "Callable[[], nn.Module]", images: "Tensor") -> "Tensor":
-    """Several batch sizes, so that one that was frozen shows."""
+    """Logits of the file, computed with several batch sizes to reveal a frozen batch size."""
     import onnx
     import onnxruntime
     import torch
@@ -165,4 +167,4 @@ def _reopen_onnx(path: Path, build: "Callable[[], nn.Module]", images: "Tensor")
 
 
 FORMATS = {"safetensors": (_write_safetensors, _reopen_safetensors), "onnx": (_write_onnx, _reopen_onnx)}
-"""Name, which is the file's suffix too -> how to write it, how to get logits from the file alone."""
+"""Name, which is also the file suffix -> function that writes the file, function that computes logits from the file."""

@@ -36,7 +36,7 @@ def test_the_update_of_lightnings_class_would_be_seen_to_wait(project: Project) 
     theirs = EMAWeightAveraging(decay=0.5)
     counted = WaitsOf(theirs)
     project.fit(theirs, counted)
-    assert counted.waits.found
+    assert counted.waits.counts
 
 
 @pytest.mark.parametrize("every", [1, 3])
@@ -68,7 +68,7 @@ def test_an_update_does_not_wait_for_the_device(project: Project) -> None:
     counted = WaitsOf(ema)
     project.fit(ema, counted)
     assert counted.calls == 20
-    assert not counted.waits.found
+    assert not counted.waits.counts
 
 
 @pytest.mark.parametrize(("option", "value"), [("decay", 1.0), ("decay", -0.1), ("update_every_n_steps", 0)])

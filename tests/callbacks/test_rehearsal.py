@@ -101,7 +101,7 @@ def test_jitter_is_the_same_for_a_seed(project) -> None:
 def test_what_waits_for_the_device_is_found_with_its_line(project) -> None:
     callback = rehearsal()
     project.fit(callback, module=Reading(), max_epochs=1, log_every_n_steps=10)
-    waits = {wait.code: number for wait, number in callback.waits.found.items() if wait.operation == "item"}
+    waits = {wait.code: number for wait, number in callback.waits.counts.items() if wait.operation == "item"}
     assert waits["self.last = loss.item()"] == 10
 
 

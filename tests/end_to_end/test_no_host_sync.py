@@ -119,13 +119,13 @@ def test_a_step_between_logging_steps_reads_nothing_from_the_device(
     assert nets.num_steps == 15
     assert nets.reads.num_operations > 100
     assert not nets.reads.found, "\n".join(nets.reads.found)
-    assert not nets.waits.found
+    assert not nets.waits.counts
 
 
 def test_one_item_a_step_is_found(tmp_path: Path, images_root: Path) -> None:
     nets = fit(tmp_path, images_root, more=(DeliberateItem(),))
     assert len(nets.reads.found) == 15
-    assert sum(nets.waits.found.values()) == 15
+    assert sum(nets.waits.counts.values()) == 15
 
 
 def test_numbers_of_a_row_never_go_to_the_device(

@@ -19,12 +19,12 @@ def test_only_tensors_on_the_device_wait() -> None:
         pinned.copy_(on_device, non_blocking=True)
         on_device[on_device > 3] = 0.0
         on_device.to("cuda")
-        assert not waits.found
+        assert not waits.counts
         on_device.sum().item()
         on_device.to(torch.device("cpu"))
         on_device.nonzero()
         on_host.to("cuda")
-    assert [wait.operation for wait in waits.found] == ["item", "to", "nonzero", "to"]
+    assert [wait.operation for wait in waits.counts] == ["item", "to", "nonzero", "to"]
     assert copied == [4, 24, 8, 24]
 
 
@@ -41,7 +41,7 @@ def test_cuda_names_the_same_lines() -> None:
             torch.cuda.set_sync_debug_mode("default")
     told = [one for one in warned if "synchronizing CUDA operation" in str(one.message)]
     lines = Counter(f"{Path(one.filename).name}:{one.lineno}" for one in told)
-    assert lines == {wait.place: count for wait, count in seen.found.items()}
+    assert lines == {wait.place: count for wait, count in seen.counts.items()}
     assert sorted(lines.values()) == [1, 1, 3]
 
 

@@ -1,1 +1,1 @@
-"""What is wrong with a data set, before training."""
+"""Checks a data set before training."""

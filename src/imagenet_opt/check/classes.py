@@ -1,6 +1,6 @@
-"""Classes and counts of a data set: do train and val agree, and is it ImageNet as it should be?
+"""Checks that train and val have the same classes, and that the counts are plausible, or those of ImageNet.
 
-ImageNet's numbers are those of ILSVRC 2012 (arXiv 1409.0575, table 2).
+ImageNet's counts are those of ILSVRC 2012 (arXiv 1409.0575, table 2).
 """
 
 import re
@@ -15,7 +15,7 @@ from imagenet_opt.errors import ClassMismatch
 NUM_CLASSES, NUM_TRAIN, NUM_VAL = 1000, 1_281_167, 50_000
 VAL_PER_CLASS = 50
 LEAST_TRAIN, MOST_TRAIN = 732, 1300
-"""Images of a class."""
+"""Smallest and largest number of training images of a class."""
 _WORDNET = re.compile(r"n\d{8}")
 _UNPACKED = "Is the archive fully unpacked?"
 _TINY = 10
@@ -23,7 +23,7 @@ _IMBALANCE = 10.0
 
 
 def judge_classes(train: Split, val: Split) -> Iterator[Verdict]:
-    """All that the two indexes alone tell."""
+    """Verdicts that need only the two indexes."""
     yield _agreement(train, val)
     if is_imagenet(train):
         yield _imagenet_classes(train)
@@ -35,7 +35,7 @@ def judge_classes(train: Split, val: Split) -> Iterator[Verdict]:
 
 
 def is_imagenet(split: Split) -> bool:
-    """Whether it calls itself that: 1000 classes, or names as n01440764 throughout."""
+    """Whether the data set claims to be ImageNet: it has 1000 classes, or all names are like n01440764."""
     return len(split.classes) == NUM_CLASSES or all(map(_WORDNET.fullmatch, split.classes))
 
 
@@ -45,20 +45,22 @@ def _agreement(train: Split, val: Split) -> Verdict:
     except ClassMismatch as error:
         only = [f"only in {a.folder}: {name}" for a, b in ((train, val), (val, train)) for name in _without(a, b)]
         return Verdict("classes", "error", str(error), tuple(only))
-    return Verdict("classes", "ok", f"the same {len(train.classes)} in both")
+    return Verdict("classes", "ok", f"train and val have the same {len(train.classes)} classes")
 
 
-def _without(one: Split, other: Split) -> list[str]:
-    return sorted(set(one.classes) - set(other.classes))
+def _without(split: Split, other: Split) -> list[str]:
+    return sorted(set(split.classes) - set(other.classes))
 
 
 def _imagenet_classes(train: Split) -> Verdict:
     num, named = len(train.classes), sum(bool(_WORDNET.fullmatch(name)) for name in train.classes)
     if num == NUM_CLASSES:
-        kind = "of WordNet's names" if named == num else f"{num - named} of which have other names than WordNet's"
-        return Verdict("ImageNet's classes", "ok", f"{NUM_CLASSES}, {kind}")
+        kind = "all with WordNet names" if named == num else f"{num - named} without a WordNet name"
+        return Verdict("ImageNet's classes", "ok", f"{NUM_CLASSES} classes, {kind}")
     return Verdict(
-        "ImageNet's classes", "warning", f"{num}, not {NUM_CLASSES}: a part of ImageNet, or folders are missing"
+        "ImageNet's classes",
+        "warning",
+        f"{num} classes, not {NUM_CLASSES}: a part of ImageNet, or folders are missing",
     )
 
 
@@ -66,15 +68,15 @@ def _imagenet_counts(check: str, split: Split, num_images: int, low: int, high: 
     counts = np.bincount(split.labels, minlength=len(split.classes))
     odd = np.flatnonzero((counts < low) | (counts > high))
     details = _each(split, odd)
-    found, each = f"{len(split):,}", f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    total, each = f"{len(split):,}", f"{low:,}" if low == high else f"{low:,} to {high:,}"
     if not len(odd) and len(split.classes) < NUM_CLASSES:
-        return Verdict(check, "ok", f"{found}, {each} a class as in ImageNet")
+        return Verdict(check, "ok", f"{total}, {each} a class as in ImageNet")
     if len(odd):
-        text = f"{found}, not {num_images:,}; {len(odd)} classes do not have ImageNet's {each}. {_UNPACKED}"
+        text = f"{total}, not {num_images:,}; {len(odd)} classes do not have ImageNet's {each}. {_UNPACKED}"
         return Verdict(check, "warning", text, details)
     if len(split) != num_images:
-        return Verdict(check, "warning", f"{found}, not ImageNet's {num_images:,}. {_UNPACKED}")
-    return Verdict(check, "ok", f"{found}, {each} a class, as in ImageNet")
+        return Verdict(check, "warning", f"{total}, not ImageNet's {num_images:,}. {_UNPACKED}")
+    return Verdict(check, "ok", f"{total}, {each} a class, as in ImageNet")
 
 
 def _counts(check: str, split: Split) -> Verdict:
@@ -85,7 +87,7 @@ def _counts(check: str, split: Split) -> Verdict:
     if counts.max() > _IMBALANCE * counts.min():
         rare = np.flatnonzero(counts * _IMBALANCE < counts.max())
         return Verdict(
-            check, "warning", f"{text}; the rarest classes will hardly be learned as they are", _each(split, rare)
+            check, "warning", f"{text}; the network will hardly learn the rarest classes", _each(split, rare)
         )
     return Verdict(check, "ok", text)
 

@@ -1,8 +1,7 @@
-"""What a network's answers on train and val say about the labels of val.
+"""Judges the labels of val by a trained network's answers on train and val.
 
-A network that knows its training images and fails on validation may be overfitted, or validation may lie in the wrong
-folders. The second shows in how it fails: two images of one folder then get the same answer, only another one than the
-folder's.
+A network that is right on train and wrong on val may be overfitted, or the images of val may be in the wrong folders.
+With wrong folders, two images of one folder get the same answer, which is not the class of the folder.
 """
 
 from dataclasses import dataclass
@@ -15,17 +14,17 @@ Confusion = NDArray[np.int64]
 """(num_classes, num_answers): images of the class (of the folder) that got the answer."""
 
 LEARNED = 0.3
-"""Accuracy on train, below which a network says nothing of labels."""
+"""Below this accuracy on train a network cannot judge labels."""
 LEAST_IMAGES, LEAST_SHARE = 5, 0.8
-"""Of one class, for a mapping of that class alone to be told."""
+"""Number of images of a folder, and share with the same answer, from which a single folder is reported."""
 
 
 @dataclass(frozen=True)
 class Labels:
-    """kind: `permuted` where folders of val hold other classes; `wrong` where val fails without such an order; `partly`
-    where single classes do; `unknown` where the network has not learned train either; else `right`.
+    """kind: `permuted`: folders of val hold other classes; `partly`: single folders do; `wrong`: the network fails on
+    val without such a pattern; `unknown`: the network has not learned train; else `right`.
 
-    mapping: (class of the folder, class that its images seem to be), the surest first.
+    mapping: (class of the folder, class that the images of the folder seem to have), the most certain first.
     """
 
     kind: Literal["right", "partly", "permuted", "wrong", "unknown"]
@@ -37,14 +36,14 @@ class Labels:
 
 
 def judge_labels(train: Confusion, val: Confusion) -> Labels:
-    """Compare answers of one network on both splits."""
+    """Compare the answers of one network on both splits."""
     accuracies, consistencies = (accuracy(train), accuracy(val)), (consistency(train), consistency(val))
     single = elsewhere(val, least_images=LEAST_IMAGES)
     if accuracies[0] < LEARNED:
         return Labels("unknown", *accuracies, *consistencies, ())
     if accuracies[1] < accuracies[0] / 3:
         mapping = elsewhere(val, least_images=2)
-        several = len({answer for _, answer in mapping}) > len(mapping) / 2  # else all of val looks like one class
+        several = len({answer for _, answer in mapping}) > len(mapping) / 2  # else most of val gets one answer
         if several and consistencies[1] > consistencies[0] / 2:
             return Labels("permuted", *accuracies, *consistencies, mapping)
         return Labels("wrong", *accuracies, *consistencies, ())
@@ -58,25 +57,25 @@ def accuracy(confusion: Confusion) -> float:
 
 
 def class_accuracies(confusion: Confusion) -> NDArray[np.float64]:
-    """Of each class; nan where it has no images."""
+    """Accuracy of each class; nan for a class without images."""
     counts = confusion.sum(1)
     right = np.diagonal(confusion)[: len(confusion)]
     return np.where(counts > 0, right / np.maximum(counts, 1), np.nan)
 
 
 def consistency(confusion: Confusion) -> float:
-    """Chance that two images of one folder get the same answer, right or wrong, without bias for few images."""
+    """Probability that two images of one folder get the same answer, right or wrong; unbiased for few images."""
     counts = confusion.sum(1)
     pairs = (counts * (counts - 1)).sum()
     return float((confusion * (confusion - 1)).sum() / pairs) if pairs else 0.0
 
 
 def elsewhere(confusion: Confusion, *, least_images: int) -> tuple[tuple[int, int], ...]:
-    """Classes with so many images that mostly get one answer, which is another class; those with most images first."""
+    """(class, answer) for classes of at least `least_images` images that mostly get the answer of another class."""
     counts, answers = confusion.sum(1), confusion.argmax(1)
     share = confusion.max(1) / np.maximum(counts, 1)
-    found = np.flatnonzero((counts >= least_images) & (share >= LEAST_SHARE) & (answers != np.arange(len(confusion))))
-    order = found[np.lexsort((-counts[found], -share[found]))]
+    wrong = np.flatnonzero((counts >= least_images) & (share >= LEAST_SHARE) & (answers != np.arange(len(confusion))))
+    order = wrong[np.lexsort((-counts[wrong], -share[wrong]))]
     return tuple((int(label), int(answers[label])) for label in order)
 
 

@@ -1,4 +1,4 @@
-"""Reading and decoding samples to their end, in processes, to know which cannot be."""
+"""Finds damaged samples by reading and decoding them completely, in several processes."""
 
 import multiprocessing
 import warnings
@@ -23,14 +23,14 @@ Rows = NDArray[np.int64]
 
 _CHUNK = 64
 _READS_IN_FLIGHT = 32
-"""Of each process; chunks are not read ahead."""
+"""Reads in flight of each process; chunks are not read ahead."""
 
 
 @dataclass(frozen=True)
 class Examined:
-    """A sample. reason: why it cannot be used; empty where it can. mode: Pillow's, such as RGB, L or CMYK.
+    """A sample. reason: why it cannot be used; empty if it can. mode: Pillow's, such as RGB, L or CMYK.
 
-    cut_short: a JPEG without an end, of which decoders make up the rest.
+    cut_short: a truncated JPEG, whose missing part decoders fill in.
     """
 
     row: int
@@ -48,18 +48,19 @@ def examine(
     timeout_seconds: float,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Examined]:
-    """Samples with something to tell: those that cannot be used, are cut short, or are not in RGB.
+    """The samples that cannot be used, are truncated, or are not in RGB.
 
-    workers: processes; 1 for this one. on_progress: of (samples done, all). Raises StorageFailed, ReadTimeout.
+    workers: number of processes; 1 stays in this process. on_progress: called with (samples done, all samples).
+    Raises StorageFailed, ReadTimeout.
     """
     chunks = [rows[i : i + _CHUNK] for i in range(0, len(rows), _CHUNK)]
-    found: list[Examined] = []
+    suspects: list[Examined] = []
     done = 0
     with _examiners(min(workers, len(chunks)), index, timeout_seconds) as examined:
         for chunk, some in zip(chunks, examined(chunks), strict=True):
-            found += some
+            suspects += some
             on_progress(done := done + len(chunk), len(rows))
-    return found
+    return suspects
 
 
 @contextmanager
@@ -76,7 +77,7 @@ def _examiners(workers: int, *about: Any) -> Iterator[Callable[[list[Rows]], Ite
 
 
 _examiner: "_Examiner"
-"""Of this process."""
+"""The examiner of a worker process."""
 
 
 def _begin(*about: Any) -> None:
@@ -89,8 +90,6 @@ def _examine(rows: Rows) -> list[Examined]:
 
 
 class _Examiner:
-    """Reads and decodes samples of an index."""
-
     def __init__(self, index: FileIndex | ShardIndex, timeout_seconds: float) -> None:
         store = ShardStore(index) if isinstance(index, ShardIndex) else FolderStore(index)
         self.reader = Reader(store, reads_in_flight=_READS_IN_FLIGHT, timeout_seconds=timeout_seconds)
@@ -100,9 +99,9 @@ class _Examiner:
         samples = self.reader.read_now(rows)
         names = map(self.reader.store.name, rows.tolist())
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Pillow, about metadata
-            found = [_judge(self.decoder, *sample) for sample in zip(rows.tolist(), names, samples, strict=True)]
-        return [one for one in found if one.reason or one.cut_short or one.mode != "RGB"]
+            warnings.simplefilter("ignore")  # Pillow warns about metadata
+            examined = [_judge(self.decoder, *sample) for sample in zip(rows.tolist(), names, samples, strict=True)]
+        return [sample for sample in examined if sample.reason or sample.cut_short or sample.mode != "RGB"]
 
 
 def _judge(decoder: Decoder, row: int, name: str, sample: bytes | BadSample) -> Examined:
@@ -116,6 +115,6 @@ def _judge(decoder: Decoder, row: int, name: str, sample: bytes | BadSample) -> 
         return Examined(row, name, str(error), "", cut_short)
     try:
         mode = open_image(sample).mode
-    except REFUSED:  # by Pillow alone
+    except REFUSED:  # by Pillow; the decoder has decoded the sample
         mode = "RGB"
     return Examined(row, name, "", mode, cut_short)

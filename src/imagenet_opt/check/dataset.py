@@ -1,4 +1,4 @@
-"""A data set looked over: classes, counts, files, decoding, duplicates, memory, labels."""
+"""All checks of a data set: classes, counts, files, decoding, duplicates, memory, labels."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from imagenet_opt.check.classes import judge_classes
 from imagenet_opt.check.corrupt import examine
 from imagenet_opt.check.duplicates import find_twins
 from imagenet_opt.check.files import judge_examined, judge_status, judge_twins, same_folder
-from imagenet_opt.check.labels import Asked, check_labels
+from imagenet_opt.check.labels import Selection, check_labels
 from imagenet_opt.check.result import Verdict
 from imagenet_opt.config.build import wants_gpu
 from imagenet_opt.config.compose import composed
@@ -30,7 +30,7 @@ Index = FileIndex | ShardIndex
 Rows = NDArray[np.int64]
 
 _FEW = 256
-"""Images that are decoded sooner than other processes have started."""
+"""Up to this many images, decoding in this process takes less time than starting others."""
 
 
 def check(
@@ -38,8 +38,8 @@ def check(
 ) -> tuple[list[Verdict], dict[str, Any] | None]:
     """All verdicts; with a checkpoint also the accuracy of each class.
 
-    num_samples: of each split, that are decoded, compared and shown to the network; None for all.
-    Raises ImagenetOptError where nothing can be looked at.
+    num_samples: number of samples of each split to decode, compare and classify; None for all.
+    Raises ImagenetOptError where nothing can be checked.
     """
     config = composed(overrides)
     data = demo_of(config) if "data=demo" in overrides else data_of(config)
@@ -48,7 +48,7 @@ def check(
         try:
             opened.append(data.open(split))
         except EmptyClass as error:
-            verdicts.append(Verdict(f"classes, {split}", "error", f"{error}; nothing else was looked at"))
+            verdicts.append(Verdict(f"classes, {split}", "error", f"{error}; nothing else was checked"))
     if verdicts:
         return verdicts, None
     train, val = opened
@@ -59,29 +59,29 @@ def check(
     if ckpt is None:
         return verdicts, None
     if train.classes != val.classes:
-        return [*verdicts, Verdict("labels", "warning", "not looked at, as the classes differ")], None
+        return [*verdicts, Verdict("labels", "warning", "not checked, as the classes differ")], None
     with progress("labels", "images") as show:
-        verdict, facts = check_labels(ckpt, Asked(train, rows[0]), Asked(val, rows[1]), data.loading, show)
+        verdict, facts = check_labels(ckpt, Selection(train, rows[0]), Selection(val, rows[1]), data.loading, show)
     return [*verdicts, verdict], facts
 
 
 def _files(data: DataSet, train: Index, val: Index, rows: list[Rows]) -> list[Verdict]:
-    """What needs the files themselves. Packed, all of val is compared: the checksums are in the index."""
+    """Verdicts that need the files. In packed data all of val is compared, since the index has the checksums."""
     named = {"train": train, "val": val}
     sizes, verdicts = zip(*(_sizes(name, index) for name, index in named.items()), strict=True)
-    found = [verdict for some in verdicts for verdict in some]
+    results = [verdict for some in verdicts for verdict in some]
     for (name, index), some in zip(named.items(), rows, strict=True):
-        found += _decoding(name, index, some, data.loading.read_timeout)
+        results += _decoding(name, index, some, data.loading.read_timeout)
     if train.folder == val.folder:
-        return [*found, same_folder(train)]
+        return [*results, same_folder(train)]
     compared = np.arange(len(val)) if isinstance(val, ShardIndex) and isinstance(train, ShardIndex) else rows[1]
     with progress("duplicates", "files") as show:
         twins = find_twins((train, val), sizes, compared, show)
-    return [*found, *judge_twins(train, val, compared, twins)]
+    return [*results, *judge_twins(train, val, compared, twins)]
 
 
 def _sizes(name: str, index: Index) -> tuple[NDArray[np.int64], list[Verdict]]:
-    """Bytes of each sample; of shards the index knows them."""
+    """Size of each sample in bytes, and the verdicts on empty and lazy files; an index of shards has the sizes."""
     if isinstance(index, ShardIndex):
         return index.sizes, []
     with progress(f"sizes, {name}", "files") as show:
@@ -92,17 +92,17 @@ def _sizes(name: str, index: Index) -> tuple[NDArray[np.int64], list[Verdict]]:
 def _decoding(name: str, index: Index, rows: Rows, timeout_seconds: float) -> list[Verdict]:
     with progress(f"decoding, {name}", "images") as show:
         workers = usable_cpus() if len(rows) > _FEW else 1
-        found = examine(index, rows, workers=workers, timeout_seconds=timeout_seconds, on_progress=show)
-    return list(judge_examined(name, len(rows), found))
+        suspects = examine(index, rows, workers=workers, timeout_seconds=timeout_seconds, on_progress=show)
+    return list(judge_examined(name, len(rows), suspects))
 
 
 def _memory(config: DictConfig, num_classes: int) -> list[Verdict]:
-    """Of a training step on a GPU, where the run is for one."""
+    """The verdict on the memory of a training step, if the run uses a GPU."""
     if not wants_gpu(config):
         return []
     card = gpu_bytes(config)
-    found = judge_need(config, config.model.num_classes or num_classes, card)
-    if found is None:
+    judgement = judge_need(config, config.model.num_classes or num_classes, card)
+    if judgement is None:
         return []
-    fits, text = found
+    fits, text = judgement
     return [Verdict("GPU memory", "warning" if not fits else "info" if card is None else "ok", text)]

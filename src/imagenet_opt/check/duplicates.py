@@ -1,4 +1,4 @@
-"""Images that are there twice, byte for byte: validation images that training has seen, or that have two labels."""
+"""Finds duplicate images by their bytes: validation images that are also in train, or in val with another label."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from imagenet_opt.data.index.shard_index import ShardIndex
 
 _THREADS = 64
 Keys = NDArray[np.uint64]
-"""Size in the upper half, CRC-32 of the content in the lower: for files of one size, one chance in 4e9 to err."""
+"""Size in the upper half, CRC-32 of the content in the lower; two files of one size collide with probability 1/4e9."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ def find_twins(
     rows: NDArray[np.int64],
     on_progress: Callable[[int, int], None],
 ) -> list[Twin]:
-    """For `rows` of the second split: every other sample of both that is the same file.
+    """For each of `rows` of the second split, every other sample of both splits with the same bytes.
 
-    sizes: of all samples, per split. Only files of equal size are read; of shards nothing is, for their index has
-    checksums. Files that cannot be read have no twins.
+    sizes: sizes of all samples, per split. Only files of equal size are read; shards are not read, since their index
+    has checksums. Files that cannot be read have no twins.
     """
     wanted = np.unique(sizes[1][rows])
     wanted = wanted[wanted > 0]
@@ -56,17 +56,17 @@ def find_twins(
 
 
 def _shared_sizes(sizes: Sequence[NDArray[np.int64]], candidates: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Sizes of more than one file."""
-    found, counts = np.unique(
+    """Sizes that more than one file has."""
+    values, counts = np.unique(
         np.concatenate([size[some] for size, some in zip(sizes, candidates, strict=True)]), return_counts=True
     )
-    return np.asarray(found[counts > 1])
+    return np.asarray(values[counts > 1])
 
 
 def _keys(
     index: FileIndex | ShardIndex, sizes: NDArray[np.int64], rows: NDArray[np.int64], advance: Callable[[], None]
 ) -> Keys:
-    """0 where there is none."""
+    """Keys of samples; 0 for a file that cannot be read."""
     if isinstance(index, ShardIndex):
         checksums = index.checksums[rows].astype(np.uint64)
         return (sizes.astype(np.uint64) << np.uint64(32)) | checksums
@@ -92,12 +92,12 @@ def _key_of(path: str) -> int:
 
 def _matches(candidates: Sequence[NDArray[np.int64]], keys: Sequence[Keys], rows: NDArray[np.int64]) -> list[Twin]:
     ours = np.isin(candidates[1], rows) & (keys[1] != 0)
-    found = []
+    matches = []
     for split, (others, other_keys) in enumerate(zip(candidates, keys, strict=True)):
         order = np.argsort(other_keys, kind="stable")
         first = np.searchsorted(other_keys[order], keys[1][ours], "left")
         end = np.searchsorted(other_keys[order], keys[1][ours], "right")
         for row, low, high in zip(candidates[1][ours].tolist(), first.tolist(), end.tolist(), strict=True):
             twins = others[order[low:high]].tolist()
-            found += [Twin(row, split, other) for other in twins if (split, other) != (1, row)]
-    return found
+            matches += [Twin(row, split, other) for other in twins if (split, other) != (1, row)]
+    return matches

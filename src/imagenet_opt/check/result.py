@@ -1,4 +1,4 @@
-"""What a look at a data set finds."""
+"""The result of a check of a data set."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,9 +8,9 @@ Level = Literal["ok", "info", "warning", "error"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """One thing that was looked at. text: what was found, and what to do unless all is well.
+    """The result of one check. text: the finding, and the remedy unless the level is ok.
 
-    details: files or classes, one each. They may hold what a terminal would obey.
+    details: one file or class each; names may contain terminal control characters.
     """
 
     check: str

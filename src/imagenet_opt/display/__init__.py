@@ -1,1 +1,1 @@
-"""How things look: tables, pages, progress."""
+"""Tables, HTML pages and progress bars."""

@@ -1,4 +1,4 @@
-"""HTML pages that need no network, and their figures: one look for study, sweep and report."""
+"""HTML pages that need no network, and their figures, for study, sweep and report."""
 
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ _COLOURS = [colour for stage, colour in COLOURS.items() if stage != "wait"]
 
 
 def render_page(template: Path, *, title: str, plotly: bool, **values: Any) -> str:
-    """The page of a template that extends base.html. Texts are escaped here, those in figures where they are made.
+    """Render a template that extends base.html. Texts are escaped here; figures escape their own texts.
 
-    plotly: whether the page holds plotly's program, which its figures need.
+    plotly: whether to include plotly's JavaScript, which figures need.
     """
     pages = Environment(
         loader=FileSystemLoader([template.parent, FOLDER]), autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -28,7 +28,7 @@ def render_page(template: Path, *, title: str, plotly: bool, **values: Any) -> s
 
 
 def html_of(figure: go.Figure, *, id: str | None = None, **config: Any) -> Markup:
-    """The figure as a part of a page that holds plotly's program. config: plotly's own options of a figure."""
+    """The figure as HTML for a page that includes plotly's JavaScript. config: plotly's options of a figure."""
     options = {"displayModeBar": False, "responsive": True} | config
     return Markup(figure.to_html(full_html=False, include_plotlyjs=False, div_id=id, config=options))
 
@@ -46,7 +46,7 @@ def figure_of(plot: Plot) -> go.Figure:
                 "array": [high - y for high, y in zip(series.high, series.y, strict=True)],
                 "arrayminus": [y - low for low, y in zip(series.low, series.y, strict=True)],
             }
-        x = [escaped(one) if isinstance(one, str) else one for one in series.x]
+        x = [escaped(value) if isinstance(value, str) else value for value in series.x]
         figure.add_trace(shapes[plot.kind](name=escaped(series.name), x=x, y=series.y, error_y=errors))
     figure.update_layout(
         layout(height=420, title=plot.title), colorway=_COLOURS, showlegend=len(plot.series) > 1, margin_b=60

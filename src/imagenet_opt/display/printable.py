@@ -1,4 +1,4 @@
-"""Text that is safe to print: names of files and classes may hold what a terminal would obey."""
+"""Text that is safe to print: names of files and classes may contain terminal control characters."""
 
 import logging
 import re
@@ -8,12 +8,12 @@ from imagenet_opt import errors
 
 
 def printable(text: str) -> str:
-    """`text` with control characters written as \\x1b; its lines and tabs stay."""
+    """`text` with control characters escaped, as \\x1b; line ends and tabs stay."""
     return "".join(part if part in ("\n", "\t") else errors.printable(part) for part in re.split(r"([\n\t])", text))
 
 
 def make_printable(record: logging.LogRecord) -> bool:
-    """A filter for handlers of logging, which lets all pass."""
-    with suppress(TypeError, ValueError):  # arguments that do not fit are logging's own to tell
+    """A logging filter that makes every record printable and drops none."""
+    with suppress(TypeError, ValueError):  # logging itself reports arguments that do not match the message
         record.msg, record.args = printable(record.getMessage()), ()
     return True

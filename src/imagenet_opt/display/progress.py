@@ -1,4 +1,4 @@
-"""How far a command is, on stderr."""
+"""Progress of a command on stderr."""
 
 import math
 import sys
@@ -11,31 +11,31 @@ from imagenet_opt.display.printable import printable
 
 
 class Show(Protocol):
-    """Say that `done` of `total` are done, num_bytes in all where that counts."""
+    """Show that `done` of `total` units are done, and num_bytes in all if given."""
 
     def __call__(self, done: int, total: int, num_bytes: int | None = None) -> None: ...
 
 
 @contextmanager
 def progress(what: str, unit: str) -> Iterator[Show]:
-    """A bar on a terminal, else a line at each tenth, with the rate and the time left. unit: of what is counted."""
+    """A bar on a terminal, else a line at each tenth, with the rate and the time left. unit: of the counts."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    began, terminal, told = time.perf_counter(), sys.stderr.isatty(), 0
+    began, terminal, shown_tenths = time.perf_counter(), sys.stderr.isatty(), 0
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
     bar = Progress(what, *columns, console=Console(stderr=True), disable=not terminal)
     task = bar.add_task("", total=None, rate="")
 
     def show(done: int, total: int, num_bytes: int | None = None) -> None:
-        nonlocal told
+        nonlocal shown_tenths
         seconds = time.perf_counter() - began
         rate = f"{done / seconds:.0f} {unit}/s"
         if num_bytes is not None:
             rate += f", {num_bytes / 1e6 / seconds:.1f} MB/s"
         bar.update(task, completed=done, total=total, rate=rate)
-        if not terminal and total and (tenth := 10 * done // total) > told:
-            told = tenth
+        if not terminal and total and (tenth := 10 * done // total) > shown_tenths:
+            shown_tenths = tenth
             left = f", {duration(seconds * (total - done) / done)} left" if done < total else ""
             print(f"{what}: {done} of {total} {unit}, {rate}{left}", file=sys.stderr, flush=True)
 
@@ -83,7 +83,7 @@ def size(num_bytes: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In the unit that a person would choose."""
+    """Format in seconds, minutes or hours, depending on the size."""
     if seconds < 100:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

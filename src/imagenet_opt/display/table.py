@@ -1,4 +1,4 @@
-"""A table of results, for the terminal, for documents and for other programs alike."""
+"""A table of results, for the terminal, documents and other programs."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ Cell = str | float | None
 
 @dataclass(frozen=True)
 class Column:
-    """heading: with its unit. shape: a format for numbers, such as "{:,.0f}"."""
+    """heading: title with its unit. shape: format for numbers, such as "{:,.0f}"."""
 
     heading: str
     shape: str = "{}"
@@ -27,7 +27,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Series:
-    """One curve or set of bars of a plot. low, high: interval of each value, empty for none."""
+    """One curve or set of bars of a plot. low, high: interval of each value; empty without intervals."""
 
     name: str
     x: tuple[float | str, ...]
@@ -49,10 +49,10 @@ class Plot:
 
 @dataclass(frozen=True)
 class Sheet:
-    """rows: one cell a column. notes: sentences that stand below. plots: the same to look at. data: what it is made of,
-    as JSON has it, for other programs.
+    """rows: one cell per column. notes: sentences below the table. plots: the results as figures. data: the underlying
+    numbers as JSON values, for other programs.
 
-    Raises ValueError where two columns have the same heading, by which others find them.
+    Raises ValueError where two columns have the same heading, since readers find columns by their heading.
     """
 
     title: str
@@ -68,7 +68,7 @@ class Sheet:
             raise ValueError(f"{self.title}: headings must differ: {headings}")
 
     def texts(self) -> list[list[str]]:
-        """What the cells of each row show."""
+        """The formatted cells of each row."""
         return [[column.show(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
 
     def markdown(self) -> str:
@@ -82,21 +82,21 @@ class Sheet:
 
 
 FAR = 100.0
-"""Ratios from which on an interval says nothing."""
+"""An interval that reaches this ratio is shown as open."""
 RATIOS = (
-    "Ratios and their intervals are of geometric means over the rounds, the other columns of medians: where rounds "
-    "differ much, the ratio is not that of the two medians."
+    "Ratios and their intervals are geometric means over the rounds, the other columns are medians: where rounds "
+    "differ much, the ratio differs from the ratio of the two medians."
 )
-"""What stands below a table with ratio_cells."""
+"""Note below a table with ratio_cells."""
 
 
-def interval(found: Interval, shape: str) -> str | None:
-    """ "low-high", both in this format; None where one round alone has none."""
-    return f"{shape.format(found.low)}-{shape.format(found.high)}" if found.coverage else None
+def interval(bounds: Interval, shape: str) -> str | None:
+    """ "low-high", both in the format `shape`; None after a single round, which gives no interval."""
+    return f"{shape.format(bounds.low)}-{shape.format(bounds.high)}" if bounds.coverage else None
 
 
 def ratio_cells(ratio: Ratio | None, shape: str = "{:.2f}") -> tuple[Cell, Cell, Cell]:
-    """The ratio, its interval in this format, and what that allows to say."""
+    """The ratio, its interval in the format `shape`, and the verdict."""
     if ratio is None:
         return None, None, None
     known = ratio.high < FAR or not ratio.coverage
@@ -104,18 +104,18 @@ def ratio_cells(ratio: Ratio | None, shape: str = "{:.2f}") -> tuple[Cell, Cell,
 
 
 def shape_of(values: Iterable[float]) -> str:
-    """A format for a column of these, all positive, that shows two digits or more of the least."""
+    """A format for a column of positive values that shows at least two digits of the smallest value."""
     least = min(values, default=1e9)
     return f"{{:,.{max(0, 1 - math.floor(math.log10(least)))}f}}"
 
 
 def series(name: str, points: Mapping[float, Estimate] | Mapping[str, Estimate]) -> Series:
-    """points: by x."""
-    found = list(points.values())
+    """A series with intervals. points: estimates by x."""
+    estimates = list(points.values())
     return Series(
         name,
         tuple(points),
-        tuple(one.median for one in found),
-        tuple(one.low for one in found),
-        tuple(one.high for one in found),
+        tuple(estimate.median for estimate in estimates),
+        tuple(estimate.low for estimate in estimates),
+        tuple(estimate.high for estimate in estimates),
     )

@@ -1,4 +1,4 @@
-"""Tables on the terminal and as JSON, and what every measurement says of where it comes from."""
+"""Prints tables on the terminal and as JSON, with the machine and versions of a measurement."""
 
 import datetime
 import json
@@ -17,11 +17,11 @@ from imagenet_opt.display.printable import printable
 from imagenet_opt.display.table import Sheet
 
 _LONG = 16
-"""Words of cells that are longer, as paths are, may be broken."""
+"""Words in cells that are longer than this, such as paths, may be broken."""
 _PROSE = 24
-"""Characters: a column with a longer cell holds sentences and begins at the left."""
+"""Characters: a column with a longer cell holds sentences and is aligned left."""
 _ENDS = re.compile(r"(?<=[\d%])-(?=\d)")
-"""Between the two numbers of an interval."""
+"""The dash between the two numbers of an interval."""
 
 
 def terminal(width: int = 110) -> Console:
@@ -40,7 +40,7 @@ def facts_table(facts: Iterable[tuple[str, str | Text]], *, style: str, **layout
 
 
 def print_sheets(sheets: Sequence[Sheet]) -> Console:
-    """On the terminal, with their notes; with what else may be said there."""
+    """Print sheets with their notes, and return the console for further output."""
     console = terminal(140)
     for sheet in sheets:
         console.print("", terminal_table(sheet, console.width), "", sep="\n")
@@ -50,7 +50,7 @@ def print_sheets(sheets: Sequence[Sheet]) -> Console:
 
 
 def terminal_table(sheet: Sheet, width: int) -> Table:
-    """No wider than that: wrapped at words, and at the ends of intervals where even the words have no room."""
+    """A table of at most `width` columns: wrapped at words, and inside intervals where words do not fit."""
     texts = [[column.heading for column in sheet.columns], *sheet.texts()]
     columns = [[printable(text) for text in own] for own in zip(*texts, strict=True)]
     gaps = len(columns) - 1
@@ -68,15 +68,15 @@ def terminal_table(sheet: Sheet, width: int) -> Table:
 
 
 def _widths(columns: list[list[str]], room: int) -> list[int]:
-    """As wide as the texts where there is room; else the widest give way first: as far as their words allow, and where
-    that is not enough, without regard to them."""
+    """Widths of the columns: as wide as the texts if there is room; else the widest columns are narrowed first, down to
+    their longest word, and further only if that is not enough."""
     spans = [(_longest_word(texts), max(map(cell_len, texts))) for texts in columns]
     widths = _fitted(spans, room)
     return widths if sum(widths) <= room else _fitted([(1, least) for least, _ in spans], room)
 
 
 def _fitted(spans: list[tuple[int, int]], room: int) -> list[int]:
-    """spans: the least and the most that each would have."""
+    """Widths that fit into `room`. spans: minimum and maximum width of each column."""
     limit = max(most for _, most in spans)
     while limit and sum(max(least, min(most, limit)) for least, most in spans) > room:
         limit -= 1
@@ -93,17 +93,17 @@ def _longest_word(texts: list[str]) -> int:
     return max([*words, *map(cell_len, heading.split())], default=0)
 
 
-def strict_json(found: Any) -> str:
-    """With null for what is no finite number, for which JSON has no word."""
-    plain = json.loads(json.dumps(found), parse_constant=lambda name: None)
+def strict_json(content: Any) -> str:
+    """JSON text with null for nan and infinities, which JSON does not have."""
+    plain = json.loads(json.dumps(content), parse_constant=lambda name: None)
     return json.dumps(plain, indent=2) + "\n"
 
 
 def about(command: str) -> dict[str, Any]:
-    """By what, when and where it is measured, and how busy others keep the machine: call it before measuring."""
+    """Command, date, machine and versions. Call this before measuring, since it records the load of the machine."""
     return {"command": command, "date": now(), "machine": machine.facts(), "versions": machine.versions()}
 
 
 def now() -> str:
-    """With the offset from UTC."""
+    """The local time with its offset from UTC."""
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")

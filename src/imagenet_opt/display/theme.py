@@ -1,4 +1,4 @@
-"""How every figure looks: colours by stage, fonts, grid; readable on light and on dark paper."""
+"""Style of all figures: colours by stage, fonts, grid; readable on a light and on a dark background."""
 
 from functools import partial
 from html import escape
@@ -14,7 +14,7 @@ COLOURS = {
     "contention": "#c2a83e",
     "wait": "#d64545",
 }
-"""Of stages, by the first word of their keys, and of what holds a step up."""
+"""Colours of stages, by the first word of their keys, and of the causes that delay a step."""
 SIMULATED = "simulated"
 _GRID = "rgba(127, 135, 150, 0.25)"
 AXIS = {
@@ -26,14 +26,14 @@ AXIS = {
     "automargin": True,
     "title_font_size": 12,
 }
-"""Of every axis, also of those that `layout` does not reach: the further rows of a figure."""
+"""Options of an axis, also for the further rows of a figure, which `layout` does not set."""
 
 escaped = partial(escape, quote=False)
-"""For all that comes from files: plotly reads texts as HTML, but does not know &quot;."""
+"""Escapes texts from files: plotly reads texts as HTML, but does not know &quot;."""
 
 
 def layout(*, height: int, title: str = "", simulated: bool = False, **more: Any) -> dict[str, Any]:
-    """What `Figure.update_layout` takes. simulated: the title says so."""
+    """Arguments for `Figure.update_layout`. simulated: whether the title says "simulated"."""
     words = [title, f"<i>({SIMULATED})</i>" if simulated else ""]
     return {
         "template": "simple_white",
@@ -52,5 +52,5 @@ def layout(*, height: int, title: str = "", simulated: bool = False, **more: Any
 
 
 def colour(stage: str) -> str:
-    """Of a key of STAGES."""
+    """Colour of a key of STAGES."""
     return COLOURS[stage.partition("_")[0]]

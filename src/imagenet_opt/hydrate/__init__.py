@@ -1,1 +1,1 @@
-"""Every file of a lazy mount is touched once."""
+"""Reads every file of a lazy mount once, so that training does not wait for the archive."""

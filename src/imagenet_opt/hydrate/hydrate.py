@@ -1,4 +1,4 @@
-"""First touch of every file of a lazy mount, so that training finds them on the file system."""
+"""Reads every file of a lazy mount once, so that training finds the data on the file system."""
 
 import errno
 import logging
@@ -31,12 +31,12 @@ _BLOCK = 2**20
 _NUM_PROBES, _PROBE_SECONDS = 8, 10.0
 _SECONDS_BETWEEN_LOOKS = 0.2
 _SILENCE_SECONDS = 1800.0
-"""Without a byte, after which it stops: hundreds of large shards that all come from S3 may answer as late as that."""
+"""Time without a byte after which the command stops; hundreds of large shards from S3 may take almost as long."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A split's files, and which of them are done."""
+    """The files of a split, and the journal of the files that are done."""
 
     files: SplitFiles
     journal: Journal
@@ -44,7 +44,7 @@ class Part:
 
 @dataclass
 class Tally:
-    """What was done: files that are there now, bytes of them, and path -> reason of those that cannot be read."""
+    """Progress: files fetched, their bytes, and path -> reason for files that cannot be read."""
 
     num_files: int = 0
     num_bytes: int = 0
@@ -57,18 +57,18 @@ class Tally:
 
 @dataclass(frozen=True)
 class Probe:
-    """First touches, one at a time. latency_seconds: the median of num_files, opening and reading to the end."""
+    """Timing of first reads, one file at a time. latency_seconds: median over num_files, to open and read a file."""
 
     num_files: int
     latency_seconds: float
 
     def predict_seconds(self, num_files: int, in_flight: int) -> float:
-        """For so many files, where the storage gives as much to each of the requests in flight as to one alone."""
+        """Time for `num_files`, if requests in flight do not slow each other down."""
         return num_files * self.latency_seconds / min(in_flight, max(1, num_files))
 
 
 def probe(parts: Sequence[Part], tally: Tally, *, patience: float) -> Probe:
-    """Read a handful of files that are left, spread over all of them. Those are done then. Raises StorageFailed."""
+    """Time the reads of a few remaining files, spread over the data set; they count as done. Raises StorageFailed."""
     seconds: list[float] = []
     for part, number in _spread(parts):
         reader = FileReader(part, tally, patience)
@@ -88,12 +88,12 @@ def hydrate(
     patience: float,
     on_progress: Callable[[Tally], None] = lambda tally: None,
 ) -> None:
-    """Touch every file that is left. On Lustre by `lfs hsm_restore` as far as that goes, else by reading it whole.
+    """Fetch every remaining file: by `lfs hsm_restore` where Lustre allows that, else by reading the whole file.
 
-    A file that cannot be read is noted in `tally`, and left for the next time. patience: seconds for which transient
-    errors are tried again.
+    A file that cannot be read is listed in `tally`, and tried again by the next call. patience: seconds for which
+    transient errors are retried.
 
-    Raises StorageFailed where all files fail; ReadTimeout where nothing answers.
+    Raises StorageFailed where all files fail; ReadTimeout where the storage does not answer.
     """
     for part in parts:
         if lustre.can_restore(part.files.folder):
@@ -113,16 +113,16 @@ def _spread(parts: Sequence[Part]) -> list[tuple[Part, int]]:
 
 
 def _restore(part: Part, tally: Tally, in_flight: int, on_progress: Callable[[Tally], None]) -> None:
-    def note(number: int) -> None:
+    def record(number: int) -> None:
         part.journal.done[number] = 1
         tally.num_files += 1
         tally.num_bytes += os.stat(part.files.path(number)).st_size
         on_progress(tally)
 
     try:
-        lustre.restore(part.files, part.journal.left.tolist(), in_flight=in_flight, on_done=note)
+        lustre.restore(part.files, part.journal.left.tolist(), in_flight=in_flight, on_done=record)
     except (lustre.LfsFailed, OSError) as error:
-        log.warning(f"{error}; the files that are left are read instead")
+        log.warning(f"{error}; reading the remaining files instead")
 
 
 def _read(part: Part, tally: Tally, in_flight: int, patience: float, on_progress: Callable[[Tally], None]) -> None:
@@ -142,11 +142,11 @@ def _read(part: Part, tally: Tally, in_flight: int, patience: float, on_progress
 
 
 class FileReader:
-    """Reads files of a part whole, in as many threads as call it, and throws the bytes away.
+    """Reads whole files of a part and discards the bytes; may be called from several threads.
 
-    stopped: whether the threads are to end. From FUSE it reads past the page cache where the mount allows that: what
-    goes through is read ahead, of which the kernel has 12 requests in flight at most (max_background of
-    docs.kernel.org/filesystems/fuse.html), however many threads read.
+    stopped: set to end the threads. On FUSE the reads bypass the page cache where the mount allows that: reads through
+    the page cache use the kernel's read-ahead, which has at most 12 requests in flight for all threads
+    (max_background of docs.kernel.org/filesystems/fuse.html).
     """
 
     def __init__(self, part: Part, tally: Tally, patience: float) -> None:
@@ -160,7 +160,7 @@ class FileReader:
         self._direct = "(fuse" in machine.mount_of(str(part.files.folder))
 
     def read_each(self, numbers: Iterator[int]) -> None:
-        """Files from an iterator that all threads share, until there are no more. Raises StorageFailed."""
+        """Read all files of an iterator that the threads share. Raises StorageFailed."""
         while not self.stopped:
             with self._lock:
                 number = next(numbers, None)
@@ -169,7 +169,7 @@ class FileReader:
             self.read(number)
 
     def read(self, number: int) -> None:
-        """Read a file and note how that went. Raises StorageFailed."""
+        """Read a file and record the result. Raises StorageFailed."""
         path, reason, num_bytes = self.part.files.path(number), "", 0
         self._open.add(number)
         try:
@@ -194,29 +194,29 @@ class FileReader:
             return
         name = _name(self.part.files.path(next(iter(tuple(self._open)), 0)))
         raise ReadTimeout(
-            f"no answer for {_SILENCE_SECONDS:g} s from {machine.mount_of(name)}, reading {name} and others; "
-            "check that the mount answers (ls it), then run the same command again; it resumes"
+            f"no answer for {_SILENCE_SECONDS:g} s from {machine.mount_of(name)} to reads of {name} and other files; "
+            "check that the mount answers to ls, then run the same command again; it resumes"
         )
 
     def _read(self, path: str) -> int:
-        """Bytes of the file."""
+        """Read a file; returns its size in bytes."""
         if self._direct:
             try:
                 return self._read_as(path, os.O_RDONLY | os.O_DIRECT)
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
-                self._direct = False  # this mount takes no such reads
+                self._direct = False  # this mount does not support O_DIRECT
         return self._read_as(path, os.O_RDONLY)
 
     def _read_as(self, path: str, flags: int) -> int:
         if not hasattr(self._local, "buffer"):
-            self._local.buffer = mmap.mmap(-1, _BLOCK)  # begins with a page, as O_DIRECT asks
+            self._local.buffer = mmap.mmap(-1, _BLOCK)  # page-aligned, as O_DIRECT requires
         num_bytes = 0
         descriptor = os.open(path, flags)
         try:
-            while found := os.readv(descriptor, [self._local.buffer]):
-                num_bytes += found
+            while num_read := os.readv(descriptor, [self._local.buffer]):
+                num_bytes += num_read
                 self._answered_at = time.monotonic()
         finally:
             os.close(descriptor)
@@ -224,13 +224,13 @@ class FileReader:
         return num_bytes
 
     def _check_storage(self, number: int, reason: str) -> None:
-        """Raises StorageFailed unless another file can be read, or has an error of its own."""
+        """Raises StorageFailed if other files fail with the same kind of error."""
         if not is_out(number, self.part.files.num, self._touch_other):
             return
         name = _name(self.part.files.path(number))
         raise StorageFailed(
-            f"{machine.mount_of(name)} fails: {reason} for {self.patience:g} s, reading {name}, and other files too; "
-            "check the mount (ls it), then run the same command again; it resumes"
+            f"{machine.mount_of(name)} fails: {reason} for {self.patience:g} s, reading {name} and other files; "
+            "check that the mount answers to ls, then run the same command again; it resumes"
         )
 
     def _touch_other(self, number: int) -> None:

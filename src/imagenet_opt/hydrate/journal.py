@@ -1,4 +1,4 @@
-"""Which files of a split are done, kept on disk."""
+"""A journal on disk of the files of a split that are done."""
 
 import hashlib
 import os
@@ -13,9 +13,10 @@ from imagenet_opt.errors import ConfigError
 
 
 class Journal:
-    """One byte a file, mapped: what is done is kept however the process ends, kill -9 included.
+    """One byte per file in a memory-mapped file, which survives any end of the process, also kill -9.
 
-    done: uint8 (num_files,), 1 for done. outdated: whether there was one of other files of the same folder; it is gone.
+    done: uint8 (num_files,), 1 for done. outdated: whether a journal of other files of this folder existed and was
+    removed.
 
     Raises ConfigError for a folder that cannot be written.
     """
@@ -33,7 +34,7 @@ class Journal:
             self.done: NDArray[np.uint8] = np.memmap(self.path, np.uint8, "r+", shape=(files.num,))
         except OSError as error:
             raise ConfigError(
-                f"cannot keep a journal in {folder} ({error.strerror or error}); add data.cache_dir=FOLDER"
+                f"cannot write a journal in {folder} ({error.strerror or error}); add data.cache_dir=FOLDER"
             ) from error
         self.outdated = bool(others)
 
@@ -43,6 +44,6 @@ class Journal:
         return np.flatnonzero(self.done != 1)
 
     def _begin(self, num_files: int) -> None:
-        """Whole before it has its name: a mapped file that finds the disk full later ends the process."""
+        """Create the file with its full size: a full disk under a memory-mapped file would end the process later."""
         with replacing(self.path) as fresh:
             fresh.write_bytes(bytes(num_files))

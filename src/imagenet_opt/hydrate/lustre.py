@@ -1,7 +1,8 @@
-"""What Lustre itself says and does about files whose data is in an archive, such as S3 behind FSx for Lustre.
+"""Restores files whose data is in an archive, such as S3 behind FSx for Lustre, with Lustre's own commands.
 
-Only the archive's copy is left of a "released" file; to read it is to wait for it. `lfs hsm_restore` asks for many at
-once and returns; `lfs hsm_state` says what is still released (manual pages lfs-hsm_restore(1), llapi_hsm_state_get(3)).
+The data of a "released" file is only in the archive, and a read waits for it. `lfs hsm_restore` requests many files and
+returns at once; `lfs hsm_state` shows which are still released (manual pages lfs-hsm_restore(1),
+llapi_hsm_state_get(3)).
 """
 
 import logging
@@ -20,11 +21,11 @@ log = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _PATIENCE = 120.0
-"""Seconds in which no file comes back at all, after which they are read instead."""
+"""Seconds without any restored file after which the remaining files are read instead."""
 
 
 class LfsFailed(Exception):
-    """`lfs` cannot do it: not allowed, no archive, or an answer of another form."""
+    """`lfs` failed: no permission, no archive, or an answer in another format."""
 
 
 def can_restore(folder: Path) -> bool:
@@ -40,17 +41,17 @@ def restore(
     wait_seconds: float = _SECONDS_BETWEEN_LOOKS,
     patience: float = _PATIENCE,
 ) -> None:
-    """Have the files that are released brought back, `in_flight` at a time; `on_done` for each that is there.
+    """Restore released files, `in_flight` at a time, and call `on_done` for each file that is available.
 
-    Raises LfsFailed where that goes no further; the rest is to be read.
+    Raises LfsFailed when `lfs` fails or no file is restored for `patience` seconds; read the remaining files then.
     """
     left, waiting = iter(wanted), dict[str, int]()
     last_change = time.monotonic()
     while True:
         fresh = {files.path(i): i for i in islice(left, in_flight - len(waiting))}
-        if asked := _still_released(fresh, on_done):
-            _run("hsm_restore", list(asked))
-        waiting |= asked
+        if released := _still_released(fresh, on_done):
+            _run("hsm_restore", list(released))
+        waiting |= released
         if not waiting and not fresh:
             return
         if not waiting:
@@ -62,7 +63,7 @@ def restore(
             last_change = time.monotonic()
         elif time.monotonic() - last_change > patience:
             raise LfsFailed(
-                f"no file came back for {patience:g} s; the first that is waited for: {next(iter(waiting))}"
+                f"Lustre restored no file for {patience:g} s; the first missing file is {next(iter(waiting))}"
             )
 
 
@@ -71,7 +72,7 @@ def _still_released(files: dict[str, int], on_done: Callable[[int], None]) -> di
         return {}
     states = parse_hsm_states(_run("hsm_state", list(files)))
     if absent := files.keys() - states.keys():
-        raise LfsFailed(f"lfs hsm_state says nothing of {next(iter(absent))}")
+        raise LfsFailed(f"lfs hsm_state gives no state of {next(iter(absent))}")
     for path, number in files.items():
         if not states[path] & RELEASED:
             on_done(number)
@@ -85,6 +86,6 @@ def _run(action: str, paths: Sequence[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LfsFailed(printable(f"lfs {action}: {error}"[:300])) from error
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines() or ["it says nothing"]
-        raise LfsFailed(printable(f"lfs {action} ended with status {done.returncode}: {said[0]}"))
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+        raise LfsFailed(printable(f"lfs {action} ended with status {done.returncode}: {lines[0]}"))
     return done.stdout

@@ -1,1 +1,1 @@
-"""A folder of images becomes tar shards with an index."""
+"""Packs a folder of images into tar shards with an index."""

@@ -1,4 +1,4 @@
-"""One pack at a time into a folder."""
+"""Locks an output folder, so that one pack at a time writes into it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +11,12 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.file_lock import claim
 
 CLAIM = "claim"
-"""A file that is locked while a pack runs."""
+"""Name of the lock file."""
 
 
 @contextmanager
 def alone_in(out: Path) -> Iterator[None]:
-    """Keeps other packs out of the folder, until this one ends in any way. Sweeps half-written files."""
+    """Lock the folder until this pack ends in any way, and remove half-written files before and after."""
     try:
         for folder in (out / "train", out / "val"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -24,7 +24,9 @@ def alone_in(out: Path) -> Iterator[None]:
     except Timeout as error:
         raise ConfigError(f"another imagenet-opt pack writes into {out} (out); wait for it, or end it") from error
     except OSError as error:
-        raise ConfigError(f"cannot write into {out} ({error.strerror}); choose another with out=FOLDER") from error
+        raise ConfigError(
+            f"cannot write into {out} ({error.strerror}); choose another folder with out=FOLDER"
+        ) from error
     try:
         _sweep(out)
         try:

@@ -1,4 +1,4 @@
-"""One image on its way into a shard: looked at, and made smaller where asked."""
+"""Checks one image before packing, and shrinks the image if requested."""
 
 import io
 
@@ -8,15 +8,15 @@ from imagenet_opt.data.decode.image_file import EXTENSIONS, eight_bits, is_whole
 from imagenet_opt.errors import BadSample
 
 _MOST_PIXELS = 180 * 10**6
-"""Half a gigabyte once decoded."""
+"""Half a gigabyte in decoded form."""
 
 
 def prepare(encoded: bytes, *, max_side: int | None, quality: int) -> tuple[bytes, str]:
     """The bytes to pack and their file extension: `encoded` itself, or a JPEG whose longer side is max_side pixels.
 
-    A JPEG that ends as one and stays as it is has only its header read; anything else is decoded to the end.
+    Of a complete JPEG that needs no shrinking only the header is read; any other image is decoded completely.
 
-    Raises BadSample with the reason alone, which the caller knows the file of.
+    Raises BadSample with the reason; the caller adds the file name.
     """
     if not encoded:
         raise BadSample("the file is empty")
@@ -28,10 +28,10 @@ def prepare(encoded: bytes, *, max_side: int | None, quality: int) -> tuple[byte
                 _decode(image)
             return encoded, EXTENSIONS[str(image.format)]
     except UnidentifiedImageError as error:
-        raise BadSample(f"no image: it begins with {encoded[:12]!r}") from error
+        raise BadSample(f"not an image: the file begins with {encoded[:12]!r}") from error
     except BadSample:
         raise
-    except Exception as error:  # Pillow raises whatever its parsers run into
+    except Exception as error:  # Pillow's parsers raise many kinds of errors
         raise BadSample(f"cannot be decoded: {error}") from error
 
 
@@ -42,10 +42,10 @@ def _decode(image: Image.Image) -> None:
 
 
 def _shrink(image: Image.Image, max_side: int, quality: int) -> bytes:
-    """JPEG without metadata: sizes as stored, for training applies no EXIF rotation either."""
+    """A smaller JPEG without metadata and without EXIF rotation, since training does not rotate either."""
     scale = max_side / max(image.size)
     width, height = (max(1, round(side * scale)) for side in image.size)
-    image.draft(None, (2 * width, 2 * height))  # libjpeg decodes at 1/2, 1/4 or 1/8, and keeps twice what is needed
+    image.draft(None, (2 * width, 2 * height))  # libjpeg decodes at 1/2, 1/4 or 1/8, to at least twice the target size
     _decode(image)
     small = eight_bits(image).resize((width, height), Image.Resampling.LANCZOS, reducing_gap=3.0)
     small.info.clear()

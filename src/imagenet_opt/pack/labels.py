@@ -1,4 +1,4 @@
-"""Lists that say which class each image of a flat folder is of."""
+"""Reads lists with the class of each image of a flat folder."""
 
 import os
 from pathlib import Path
@@ -13,13 +13,13 @@ def find_labels(folder: Path) -> Path:
         if (place / _LIST).is_file():
             return place / _LIST
     raise ConfigError(
-        f"{folder} has images but no class folders, and no {_LIST} lies there or above; "
-        "say which class each is of with val_labels=FILE (that list of Kaggle's, or lines of FILE CLASS)"
+        f"{folder} has images but no class folders, and no {_LIST} is there or above; give a list of the classes with "
+        "val_labels=FILE (Kaggle's list, or lines of FILE CLASS)"
     )
 
 
 def read_labels(path: Path) -> dict[str, str]:
-    """File name, with or without its suffix -> class. Raises ConfigError with the line that does not fit."""
+    """File name, with or without its suffix -> class. Raises ConfigError that names the first malformed line."""
     try:
         lines = path.expanduser().read_text("utf-8-sig", errors="surrogateescape").split("\n")
     except OSError as error:
@@ -31,11 +31,11 @@ def read_labels(path: Path) -> dict[str, str]:
         if words and len(words) != 2:
             raise ConfigError(f"{path} (val_labels), line {number}: expected FILE CLASS, found {line[:200]!r}")
         if words and class_of.setdefault(os.path.basename(words[0]), words[1]) != words[1]:
-            raise ConfigError(f"{path} (val_labels), line {number}: gives {words[0]!r} another class than before")
+            raise ConfigError(f"{path} (val_labels), line {number}: {words[0]!r} has another class in an earlier line")
     return class_of
 
 
 def _kaggle_words(line: str) -> list[str]:
-    """n01 1 2 3 4 n01 5 6 7 8: a class and a box for each object; the first one counts."""
+    """File and class of a line. Kaggle lists a class and a box for each object; the first object counts."""
     file, comma, objects = line.strip().partition(",")
     return [file, *objects.split()[:1]] if comma else line.split()

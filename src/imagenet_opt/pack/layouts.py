@@ -1,4 +1,4 @@
-"""Layouts that can be packed: a folder a class, a tar file a class, or a flat folder with a list of labels."""
+"""Layouts that can be packed: a folder per class, a tar file per class, or a flat folder with a list of labels."""
 
 import os
 import tarfile
@@ -19,32 +19,33 @@ _THREADS = 32
 
 
 def open_train(root: Path, split: str) -> Source:
-    """`root`/`split` with a folder or a tar file a class. Raises DatasetNotFound, EmptyClass, DataError."""
+    """Open `root`/`split` with a folder or a tar file per class. Raises DatasetNotFound, EmptyClass, DataError."""
     folder = (root.expanduser() / split).resolve()
     if is_packed(folder):
-        raise ConfigError(f"{folder} is packed already; data.root must hold the images that it was made from")
+        raise ConfigError(f"{folder} is packed already; set data.root to the folder with the original images")
     if "archive" in (kinds := _kinds(folder)) and "folder" not in kinds:
         return _open_archives(folder)
     return Source(scan_split(root, split), nested=True)
 
 
 def open_val(root: Path, split: str, classes: tuple[str, ...], labels: Path | None) -> Source:
-    """As open_train, or a flat folder whose files `labels` gives classes to: Kaggle's list, or lines of FILE CLASS.
+    """Open val as open_train does, or a flat folder with a list of classes: Kaggle's, or lines of FILE CLASS.
 
-    Raises also ConfigError without a list that can be read, ClassMismatch for classes that are not in `classes`.
+    Raises also ConfigError for a missing or unreadable list, ClassMismatch for classes that are not in `classes`.
     """
     folder = (root.expanduser() / split).resolve()
     if _kinds(folder) == {"image"}:
         return _open_flat(folder, classes, labels or find_labels(folder))
     if labels is not None:
         raise ConfigError(
-            f"val_labels={labels} is for images right below {folder}, which has folders or archives: leave it out"
+            f"val_labels={labels} is for images directly in {folder}, but this folder has subfolders or archives: "
+            "leave val_labels out"
         )
     return open_train(root, split)
 
 
 def _kinds(folder: Path) -> set[str]:
-    """Which of folder, archive and image there are in it."""
+    """The kinds of entries in a folder: folder, archive, image."""
     if not folder.is_dir():
         return set()
     suffixes = {".tar": "archive"} | dict.fromkeys(IMAGE_SUFFIXES, "image")
@@ -57,24 +58,24 @@ def _kinds(folder: Path) -> set[str]:
 def _open_archives(folder: Path) -> Source:
     paths = sorted(path for path in folder.iterdir() if path.suffix == ".tar")
     with ThreadPoolExecutor(_THREADS) as threads:
-        found = list(threads.map(_members, paths))
-    members = [member for archive in found for member in archive]
-    labels = np.repeat(np.arange(len(paths), dtype=np.int32), [len(archive) for archive in found])
+        archives = list(threads.map(_members, paths))
+    members = [member for archive in archives for member in archive]
+    labels = np.repeat(np.arange(len(paths), dtype=np.int32), [len(archive) for archive in archives])
     files = file_index(folder, tuple(path.stem for path in paths), labels, (name for name, _, _ in members))
     starts, sizes = (np.array([member[i] for member in members], dtype=np.int64) for i in (1, 2))
     return Source(files, False, starts, sizes)
 
 
 def _members(path: Path) -> list[tuple[bytes, int, int]]:
-    """Name, offset and size of each image in a tar file. Raises EmptyClass; DataError for one that is damaged."""
+    """Name, offset and size of each image in a tar file. Raises EmptyClass; DataError for a damaged file."""
     try:
         images = retried(lambda: _read_members(path), str(path), PATIENCE)
     except OSError as error:
         raise DataError(f"cannot read {path} (data.root): {error.strerror}") from error
     except (ValueError, tarfile.TarError) as error:
-        raise DataError(f"{path} is cut short or no tar file ({error}); fetch it again (data.root)") from error
+        raise DataError(f"{path} is truncated or not a tar file ({error}); download it again (data.root)") from error
     if not images:
-        raise EmptyClass(f"no images in {path}; remove it or fetch it again (data.root)")
+        raise EmptyClass(f"no images in {path}; remove the file or download it again (data.root)")
     return images
 
 
@@ -89,19 +90,19 @@ def _read_members(path: Path) -> list[tuple[bytes, int, int]]:
 
 
 def _image(member: tarfile.TarInfo, num_bytes: int) -> tuple[bytes, int, int] | None:
-    """Name, offset and size of a member of a file of so many bytes; None for what is called no image.
+    """Name, offset and size of a member; None for a member that has no image suffix. num_bytes: size of the tar file.
 
-    Raises tarfile.ReadError for what lies outside: by its name, of the class, or by its place, of the file.
+    Raises tarfile.ReadError for a member whose data lie outside of the file, or whose path is outside of the archive.
     """
     name = os.path.normpath(member.name)
     if not 0 <= member.size <= num_bytes - member.offset_data:
-        raise tarfile.ReadError(f"{name!r} says that it has {member.size} bytes")
+        raise tarfile.ReadError(f"{name!r} claims {member.size} bytes, more than the file has")
     if member.isdir() or not name.lower().endswith(IMAGE_SUFFIXES):
         return None
     if os.path.isabs(name) or name.startswith("../"):
-        raise tarfile.ReadError(f"{name!r} lies outside of it")
+        raise tarfile.ReadError(f"the path {name!r} lies outside of the archive")
     if not member.isfile() or member.issparse():
-        raise tarfile.ReadError(f"{name!r} is a link or has holes, not all of its bytes")
+        raise tarfile.ReadError(f"{name!r} is a link or a sparse file")
     return os.fsencode(name), member.offset_data, member.size
 
 
@@ -111,14 +112,14 @@ def _open_flat(folder: Path, classes: tuple[str, ...], list_path: Path) -> Sourc
     if strange := sorted(set(class_of.values()) - set(classes)):
         raise ClassMismatch(
             f"{list_path} (val_labels) names {len(strange)} classes that the training images do not have, such as "
-            f"{strange[0]!r}; expected their folders' names, such as {classes[0]}"
+            f"{strange[0]!r}; expected names of training folders, such as {classes[0]}"
         )
     names = sorted(entry.name for entry in os.scandir(folder) if entry.name.lower().endswith(IMAGE_SUFFIXES))
-    found = [class_of.get(name) or class_of.get(os.path.splitext(name)[0]) for name in names]
-    if unknown := [name for name, class_name in zip(names, found, strict=True) if class_name is None]:
+    class_names = [class_of.get(name) or class_of.get(os.path.splitext(name)[0]) for name in names]
+    if unknown := [name for name, class_name in zip(names, class_names, strict=True) if class_name is None]:
         raise ConfigError(
             f"{list_path} (val_labels) has no class for {len(unknown)} of {len(names)} images in {folder}, "
             f"such as {unknown[0]!r}; complete the list or move those files away"
         )
-    labels = np.array([numbers[str(class_name)] for class_name in found], dtype=np.int32)
+    labels = np.array([numbers[str(class_name)] for class_name in class_names], dtype=np.int32)
     return Source(file_index(folder, classes, labels, map(os.fsencode, names)), nested=False)

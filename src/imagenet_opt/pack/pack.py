@@ -1,8 +1,8 @@
 """Pack a data set into tar shards with an index; see docs/packing.md.
 
-It may be stopped at any moment: plan.json, written first, fixes which samples belong to which shard; a shard gets its
-name when it is whole, and then its part of the index does; index.json comes last. So what is there is whole, and what
-is not there is made.
+A pack may be stopped at any moment. plan.json is written first and fixes the samples of each shard; a complete shard
+gets its name, then its part of the index; index.json comes last. So every existing file is complete, and the next call
+writes only the missing files.
 """
 
 import csv
@@ -47,7 +47,7 @@ REJECTED = "rejected.csv"
 
 @dataclass(frozen=True)
 class Packed:
-    """What a pack holds, in images and bytes. images_seen: files that this call went through."""
+    """Content of a pack, in images and bytes. images_seen: files that this call processed."""
 
     images: int
     rejected: int
@@ -67,13 +67,13 @@ def pack(
     workers: int = 0,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Packed:
-    """Pack `root`/`train_folder` and `root`/`val_folder` into `out`/train and `out`/val, or resume it.
+    """Pack `root`/`train_folder` and `root`/`val_folder` into `out`/train and `out`/val, or resume an earlier pack.
 
-    workers: processes; 0 packs in this process, where Ctrl-C waits for a read that hangs. on_progress: called with the
-    number of files that this call is through with and of all: several times a second, with workers=0 after each shard.
+    workers: processes; 0 packs in this process, where Ctrl-C waits for a hanging read. on_progress: called with (files
+    processed by this call, all files), several times a second, or after each shard with workers=0.
 
-    Raises ConfigError for an `out` that holds something else; DataError for images that cannot be packed at all;
-    PackStopped when it can go on later.
+    Raises ConfigError for an `out` with other content; DataError if no image can be packed; PackStopped for a failure
+    after which the pack can resume.
     """
     _check_folders(root, out, train_folder, val_folder)
     train = open_train(root, train_folder)
@@ -106,26 +106,26 @@ def _check_folders(root: Path, out: Path, train_folder: str, val_folder: str) ->
             raise ConfigError(f"out={out} and the images in {images} (data.root) overlap; choose a folder beside them")
     if train == val:
         log.warning(
-            f"train and val are the same folder, {train_folder} under {root}: validation will say nothing about "
-            "images that were not trained on (data.train_folder, data.val_folder)"
+            f"train and val are the same folder, {train_folder} under {root}: validation will measure training images "
+            "(data.train_folder, data.val_folder)"
         )
 
 
 def _missing(split: PackSplit) -> list[int]:
-    """Shards that are not there, or not whole."""
+    """Shards that are missing or incomplete."""
     about = _finished(split)
     if about is not None:
         return list(wrong_shards(split.folder, {i: shard.bytes for i, shard in enumerate(about.shards)}))
     parts = {}
     for i in range(split.num_shards):
-        with suppress(FileNotFoundError, ValueError, TypeError):  # not made, or damaged
+        with suppress(FileNotFoundError, ValueError, TypeError):  # missing or damaged
             parts[i] = _read_part(split.part(i))
     wrong = wrong_shards(split.folder, {i: part.num_bytes for i, part in parts.items()})
     return [i for i in range(split.num_shards) if i not in parts or i in wrong]
 
 
 def _finished(split: PackSplit) -> About | None:
-    """index.json, or None without one that fits its columns and the plan."""
+    """index.json; None if it is missing or does not match its columns and the plan."""
     try:
         load_index(split.folder)
         about = read_about(split.folder)
@@ -139,13 +139,13 @@ def _read_part(path: Path) -> ShardPart:
 
 
 def _finish(split: PackSplit, made: list[int]) -> About:
-    """Write the index now that all shards are there. Returns index.json."""
+    """Write the index of a split whose shards are complete. made: shards of this call. Returns index.json."""
     about = _finished(split) or _write_index(split)
     for i in made:
         if _read_part(split.part(i)).checksum != about.shards[i].crc32:
             (split.folder / shard_name(i)).unlink()
             raise ShardMismatch(
-                f"{split.folder / shard_name(i)} cannot be made again as it was: the images in "
+                f"{split.folder / shard_name(i)} cannot be restored with the same content: the images in "
                 f"{split.source.files.folder} (data.root) or Pillow's version changed; "
                 f"remove {split.folder.parent} (out) and pack again"
             )
@@ -190,7 +190,7 @@ def _columns(parts: list[ShardPart]) -> dict[str, NDArray[Any]]:
 
 
 def _write_column(path: Path, column: NDArray[Any]) -> int:
-    """Returns zlib.crc32 of the file."""
+    """Write a column as .npy; returns zlib.crc32 of the file."""
     content = io.BytesIO()
     np.save(content, column)
     with atomic_file(path) as file:

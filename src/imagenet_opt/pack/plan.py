@@ -1,4 +1,4 @@
-"""Which samples belong to which shard, written down before the first one, and whether a folder is of the same pack."""
+"""The plan of a pack: the samples of each shard, stored before the first shard, and compared when a pack resumes."""
 
 import hashlib
 import json
@@ -17,16 +17,16 @@ from imagenet_opt.pack.shard_writer import write_json
 from imagenet_opt.pack.source import Source
 
 _TAR_BYTES = 2048
-"""What tar adds to a sample: two headers, the label, padding."""
-_NUM_ASKED, _NUM_TRIED = 1000, 100
-"""How many files are asked for their size, and how many of those are made smaller, to tell how many fill a shard."""
+"""Overhead of tar per sample: two headers, the label, padding."""
+_NUM_SIZED, _NUM_SHRUNK = 1000, 100
+"""Number of files whose sizes are read, and of those that are shrunk, to estimate how many samples fill a shard."""
 
 
 @dataclass(frozen=True)
 class PackOptions:
-    """max_side: pixels of the longer side, None to keep all bytes; quality: of the JPEGs that were made smaller.
+    """max_side: limit of the longer side in pixels, None to keep the bytes; quality: JPEG quality of shrunk images.
 
-    shard_mb: about so many 10^6 bytes a shard. seed: of the order in which training images are laid down.
+    shard_mb: approximate size of a shard in 10^6 bytes. seed: seed of the order of the training images.
     """
 
     max_side: int | None = None
@@ -37,7 +37,7 @@ class PackOptions:
 
 @dataclass(frozen=True)
 class PackSplit:
-    """One split on its way into `folder`. order[i]: which file of the source is sample i."""
+    """A split to pack into `folder`. order[i]: number of the source file that becomes sample i."""
 
     folder: Path
     source: Source
@@ -46,27 +46,27 @@ class PackSplit:
     num_shards: int = 0
 
     def task(self, shard: int) -> ShardTask:
-        """Each shard gets as many samples as the others, but for one."""
+        """The task of a shard; the numbers of samples of two shards differ by at most one."""
         first, end = (len(self.order) * i // self.num_shards for i in (shard, shard + 1))
         path, source, options = self.folder / shard_name(shard), self.source.take(self.order[first:end]), self.options
         return ShardTask(path, self.part(shard), source, first, options.max_side, options.quality)
 
     def part(self, shard: int) -> Path:
-        """A finished shard's part of the index, until the index is written."""
+        """File with a finished shard's part of the index, until the index is written."""
         return self.folder / "parts" / f"{shard_name(shard)}.json"
 
 
 def plan(*splits: PackSplit) -> list[PackSplit]:
-    """With the number of shards that their plan.json says, or else is to say.
+    """The splits with their number of shards, from plan.json or from a new plan, which is written.
 
-    Raises ConfigError for a folder that holds anything else, before any is written.
+    Raises ConfigError for a folder with other content, before any plan is written.
     """
     wanted = [_about(split) for split in splits]
-    found = [_read_plan(split.folder) for split in splits]
-    for split, want, old in zip(splits, wanted, found, strict=True):
+    stored = [_read_plan(split.folder) for split in splits]
+    for split, want, old in zip(splits, wanted, stored, strict=True):
         _check_same(split.folder, old, want)
     planned = []
-    for split, want, old in zip(splits, wanted, found, strict=True):
+    for split, want, old in zip(splits, wanted, stored, strict=True):
         if old is None:
             old = want | {"num_shards": _fitting_shards(split)}
             write_json(split.folder / PLAN, old)
@@ -75,11 +75,11 @@ def plan(*splits: PackSplit) -> list[PackSplit]:
 
 
 def _about(split: PackSplit) -> dict[str, Any]:
-    """What a pack must have in common to go on: options, names and labels in order, sizes of some files."""
+    """Facts that must be equal to resume a pack: options, names and labels in order, sizes of some files."""
     files, options = split.source.files, asdict(split.options)
     if split.options.max_side is None:
         del options["quality"]
-    sizes = split.source.num_bytes(_some(split.order, _NUM_ASKED))
+    sizes = split.source.num_bytes(_some(split.order, _NUM_SIZED))
     digest = hashlib.sha256(json.dumps(files.classes).encode())
     for column in (files.labels, files.names, files.name_offsets, split.order, sizes):
         digest.update(column.tobytes())
@@ -88,22 +88,22 @@ def _about(split: PackSplit) -> dict[str, Any]:
 
 
 def _some(order: NDArray[np.int64], num: int) -> NDArray[np.int64]:
-    """At most `num` of them, evenly spread."""
+    """At most `num` entries of the order, evenly spread."""
     return order[np.linspace(0, len(order) - 1, min(num, len(order))).astype(np.int64)]
 
 
 def _read_plan(folder: Path) -> Any:
-    """None in an empty folder. Raises ConfigError where something else is."""
+    """The content of plan.json; None in an empty folder. Raises ConfigError for a folder with other content."""
     try:
         plan = json.loads((folder / PLAN).read_bytes())
         if not (_describe(plan) and plan["fingerprint"] and 1 <= plan["num_shards"] <= plan["images"]):
-            raise ValueError("all that is used of it must be there")
+            raise ValueError("the plan is incomplete")
         return plan
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         if not any(folder.iterdir()):
             return None
         raise ConfigError(
-            f"{folder} holds something, but no {PLAN} of a pack; choose another folder with out=FOLDER, or empty it"
+            f"{folder} is not empty and has no {PLAN} of a pack; choose another folder with out=FOLDER, or empty it"
         ) from error
 
 
@@ -111,9 +111,10 @@ def _check_same(folder: Path, old: Any, wanted: dict[str, Any]) -> None:
     if old is None or all(old.get(key) == wanted[key] for key in ("format", "options", "fingerprint")):
         return
     raise ConfigError(
-        f"{folder} holds a pack of {_describe(old)}; asked for is one of {_describe(wanted)}"
+        f"{folder} holds a pack of {_describe(old)}, but this command packs {_describe(wanted)}"
         f"{', and the images have other names, labels or sizes' * (old['fingerprint'] != wanted['fingerprint'])}. "
-        f"Choose another folder with out=FOLDER, use the options of that pack, or remove {folder.parent} to pack again"
+        f"Choose another folder with out=FOLDER, use the options of the existing pack, or remove {folder.parent} to "
+        "start over"
     )
 
 
@@ -123,11 +124,11 @@ def _describe(about: dict[str, Any]) -> str:
 
 
 def _fitting_shards(split: PackSplit) -> int:
-    """How many shards of about shard_mb there will be, judged by some images."""
-    options, asked = split.options, _some(split.order, _NUM_ASKED)
-    sizes = split.source.num_bytes(asked).clip(0)
+    """Number of shards of about shard_mb, estimated from some images."""
+    options, sampled = split.options, _some(split.order, _NUM_SIZED)
+    sizes = split.source.num_bytes(sampled).clip(0)
     if options.max_side is not None:
-        sizes = np.array([_packed_bytes(split, i) for i in _some(asked, _NUM_TRIED).tolist()])
+        sizes = np.array([_packed_bytes(split, i) for i in _some(sampled, _NUM_SHRUNK).tolist()])
     fitting = len(split.order) * (sizes.mean() + _TAR_BYTES) / (options.shard_mb * 1e6)
     return int(np.clip(round(fitting), 1, len(split.order)))
 

@@ -1,4 +1,4 @@
-"""Processes that write shards: a shard each at a time, so that no image travels between them."""
+"""Writes shards in processes, one shard per process at a time, so that no image is sent between processes."""
 
 import multiprocessing
 import os
@@ -21,7 +21,7 @@ _SECONDS_BETWEEN_LOOKS = 0.2
 
 @dataclass(frozen=True)
 class ShardTask:
-    """A shard to write to `path`, and its part of the index to `part`. first: number of its first sample."""
+    """A shard to write to `path`; its part of the index goes to `part`. first: number of the shard's first sample."""
 
     path: Path
     part: Path
@@ -32,9 +32,9 @@ class ShardTask:
 
 
 def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[[int, int], None]) -> None:
-    """workers: processes; 0 for this one.
+    """Write the shards of all tasks. workers: number of processes; 0 stays in this process.
 
-    Raises PackStopped, also when a process is killed. What is whole by then stays.
+    Raises PackStopped, also when a process is killed. Complete shards stay.
     """
     if not tasks:
         return
@@ -42,8 +42,8 @@ def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[
     if workers == 0:
         _make_here(tasks, lambda done: on_progress(done, total))
         return
-    spawn = multiprocessing.get_context("spawn")  # a fork would copy the locks of threads that do not exist in it
-    counts = spawn.RawArray("q", len(tasks) + 1)  # without a lock, which a killed process would keep
+    spawn = multiprocessing.get_context("spawn")  # a fork would copy locks that threads of the parent hold
+    counts = spawn.RawArray("q", len(tasks) + 1)  # without a lock, which a killed process would never release
     pool = ProcessPoolExecutor(min(workers, len(tasks)), spawn, _begin, (counts,))
     try:
         with _interrupts_later():
@@ -55,7 +55,7 @@ def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[
             on_progress(sum(counts[:-1]), total)
     except BrokenProcessPool as error:
         raise PackStopped(
-            "a process of the pack was killed, as happens when memory runs out; run the same command again, perhaps "
+            "a process of the pack was killed, perhaps because memory ran out; run the same command again, perhaps "
             f"with fewer than workers={workers}: it resumes where it stopped"
         ) from error
     except BaseException:
@@ -68,7 +68,7 @@ def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[
 def _make_here(tasks: Sequence[ShardTask], on_progress: Callable[[int], None]) -> None:
     done = 0
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Pillow, about metadata
+        warnings.simplefilter("ignore")  # Pillow warns about metadata
         for task in tasks:
             _write(task, advance=lambda: None)
             done += len(task.source)
@@ -77,7 +77,7 @@ def _make_here(tasks: Sequence[ShardTask], on_progress: Callable[[int], None]) -
 
 @contextmanager
 def _interrupts_later() -> Iterator[None]:
-    """Ctrl-C waits; processes that start meanwhile never see it: they stop when this one says so."""
+    """Block SIGINT; processes started meanwhile inherit the block and stop only when the parent tells them to."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -86,18 +86,18 @@ def _interrupts_later() -> Iterator[None]:
 
 
 _counts: MutableSequence[int]
-"""In a worker: images that are through, by task; last, whether to end. Shared by all processes."""
+"""In a worker: number of processed images by task; the last entry is 1 to end. Shared by all processes."""
 
 
 def _begin(counts: MutableSequence[int]) -> None:
     global _counts
     _counts = counts
-    warnings.simplefilter("ignore")  # of Pillow, about metadata
-    threading.Thread(target=_end_when_told, daemon=True).start()
+    warnings.simplefilter("ignore")  # Pillow warns about metadata
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _end_when_told() -> None:
-    """Or when the command was killed. At once, whatever a read waits for: what is half done has no name yet."""
+def _end_with_parent() -> None:
+    """End this process when the parent asks for that or dies, even during a read; a half-written shard has no name."""
     parent = multiprocessing.parent_process()
     while parent is not None and parent.is_alive() and not _counts[-1]:
         parent.join(_SECONDS_BETWEEN_LOOKS)

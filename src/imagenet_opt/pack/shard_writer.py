@@ -1,4 +1,4 @@
-"""One tar shard: how it is written, and what its index says."""
+"""Writes one tar shard and its part of the index."""
 
 import io
 import json
@@ -24,10 +24,10 @@ _READS_IN_FLIGHT = 16
 
 @dataclass
 class ShardPart:
-    """A shard's part of the index: one entry a sample in each list, as in ShardIndex.
+    """A shard's part of the index: one entry per sample in each list, as in ShardIndex.
 
-    num_bytes, checksum: size and zlib.crc32 of the whole file. bytes_in: of the images as they were.
-    rejected: (place, reason) of each file that is not in the shard.
+    num_bytes, checksum: size and zlib.crc32 of the whole file. bytes_in: size of the original images.
+    rejected: (place, reason) of each file that was left out of the shard.
     """
 
     num_bytes: int = 0
@@ -44,9 +44,9 @@ class ShardPart:
 def write_shard(
     path: Path, source: Source, *, first: int, max_side: int | None, quality: int, advance: Callable[[], None]
 ) -> ShardPart:
-    """Write all of `source` as samples number `first` and up; `advance` is called after each.
+    """Write all of `source` as samples with numbers from `first` on; `advance` is called after each sample.
 
-    Raises PackStopped when the file cannot be written or the source went away; then there is none under that name.
+    Raises PackStopped when the file cannot be written or the source is lost; `path` does not exist then.
     """
     part = ShardPart()
     with atomic_file(path) as file:
@@ -68,9 +68,10 @@ def write_shard(
 
 
 def key_of_sample(name: str, number: int) -> str:
-    """What WebDataset calls a sample: class/file-00000012, unique by its number.
+    """WebDataset's key of a sample: class/file-00000012, unique by its number.
 
-    It splits a path at the first dot of the last word, skips what begins with __ and knows no control characters.
+    WebDataset splits a path at the first dot of the file name, skips names that begin with __, and does not allow
+    control characters.
     """
     plain = os.fsencode(os.path.splitext(name)[0]).decode("utf-8", "backslashreplace")
     folder, _, file = re.sub(r"[\x00-\x1f\x7f]", "_", plain).rpartition("/")
@@ -79,20 +80,20 @@ def key_of_sample(name: str, number: int) -> str:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that is under its name only when it is whole and on the disk. Raises PackStopped."""
+    """Open a file that gets its name only when it is complete and on the disk. Raises PackStopped."""
     try:
         path.parent.mkdir(exist_ok=True)
         with replacing(path, sync=True) as fresh, fresh.open("wb", buffering=2**20) as file:
             yield file
     except OSError as error:
         raise PackStopped(
-            f"cannot write {path}: {error.strerror or error}; fix the folder (out) and run the same command again: "
+            f"cannot write {path}: {error.strerror or error}; fix that (out) and run the same command again: "
             "it resumes where it stopped"
         ) from error
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Atomically. Raises PackStopped."""
+    """Write JSON atomically. Raises PackStopped."""
     with atomic_file(path) as file:
         file.write(json.dumps(content).encode())
 
@@ -116,7 +117,7 @@ def _add_file(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _read_ahead(source: Source) -> Iterator[bytes | OSError]:
-    """The files in order, several being read at once, since shared storage answers slowly, not seldom."""
+    """The files in order, with several reads in flight, since shared storage has a high latency."""
     waiting: deque[Future[bytes | OSError]] = deque()
     threads = ThreadPoolExecutor(_READS_IN_FLIGHT)
     try:
@@ -127,7 +128,7 @@ def _read_ahead(source: Source) -> Iterator[bytes | OSError]:
         while waiting:
             yield waiting.popleft().result()
     finally:
-        threads.shutdown(wait=False, cancel_futures=True)  # others may have a minute of patience left
+        threads.shutdown(wait=False, cancel_futures=True)  # a running read may retry for a minute
 
 
 def _read(source: Source, i: int) -> bytes | OSError:
@@ -138,7 +139,7 @@ def _read(source: Source, i: int) -> bytes | OSError:
 
 
 class _Summed:
-    """A file being written, and zlib.crc32 of it so far."""
+    """Writes to a file and computes zlib.crc32 of the written bytes."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file

@@ -1,4 +1,4 @@
-"""The images of one split as pack reads them: files, or parts of tar files, from storage that may fail."""
+"""Reads the images of one split for packing, from files or parts of tar files, on storage that may fail."""
 
 import errno
 import os
@@ -17,16 +17,16 @@ from imagenet_opt.errors import PackStopped
 
 _THREADS = 32
 PATIENCE = 60.0
-"""Seconds for which a file is asked for again."""
+"""Seconds for which reads of a file are retried."""
 _OF_ONE_FILE = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG}
-"""Errors that a file has of its own. Any other may be the storage's, which others then show as well."""
+"""Errors that concern a single file. Any other error may be the storage's, and then other files show it as well."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Files of one split. With starts and sizes, int64 (n,), file i is that part of <class>.tar; else it is a file.
+    """Images of one split. With starts and sizes, int64 (n,), image i is that part of <class>.tar; else a file.
 
-    nested: the files' names begin with their class.
+    nested: whether file names begin with the class.
     """
 
     files: FileIndex
@@ -38,18 +38,18 @@ class Source:
         return len(self.files)
 
     def name(self, i: int) -> str:
-        """class/file"""
+        """Name of image i as class/file."""
         name = os.fsdecode(self._file(i))
         return name if self.nested else f"{self.files.classes[self.files.labels[i]]}/{name}"
 
     def place(self, i: int) -> str:
-        """Where it is, for messages."""
+        """Path of image i, for messages."""
         if self.starts is None:
             return self.files.path(i)
         return f"{self._archive(i)}: {os.fsdecode(self._file(i))}"
 
     def read(self, i: int) -> bytes:
-        """Patiently. Raises OSError for what is wrong with this file, PackStopped where others fail as well."""
+        """Read image i with retries. Raises OSError if this file fails, PackStopped if other files fail as well."""
         try:
             return retried(lambda: self.read_once(i), self.place(i), PATIENCE)
         except OSError as error:
@@ -65,14 +65,14 @@ class Source:
             return file.read(int(self.sizes[i]))
 
     def num_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Sizes of some files; -1 for one that cannot be asked. Raises PackStopped where none can."""
+        """Sizes of some files; -1 for a file whose size cannot be read. Raises PackStopped if the storage fails."""
         if self.sizes is not None:
             return self.sizes[indices]
         with ThreadPoolExecutor(_THREADS) as threads:
             return np.fromiter(threads.map(self._size, indices.tolist()), np.int64)
 
     def take(self, indices: NDArray[np.int64]) -> "Source":
-        """These alone, to hand to another process."""
+        """The source with only these images, to send to another process."""
         names = [self._file(i) for i in indices.tolist()]
         files = file_index(self.files.folder, self.files.classes, self.files.labels[indices], names)
         columns = [None if column is None else column[indices] for column in (self.starts, self.sizes)]
@@ -93,15 +93,15 @@ class Source:
             return -1
 
     def _check_storage(self, error: OSError, i: int) -> None:
-        """Raises PackStopped when the error at file i says nothing of that file alone."""
+        """Raises PackStopped when the error at file i is the storage's, not this file's."""
         if not os.path.isdir(self.files.folder):
-            what = f"{self.files.folder} went away"
+            failure = f"{self.files.folder} has disappeared"
         elif error.errno not in _OF_ONE_FILE and is_out(i, len(self), self.read_once):
-            what = f"{self.place(i)} cannot be read, and others cannot either"
+            failure = f"{self.place(i)} and other files cannot be read"
         else:
             return
         raise PackStopped(
-            f"{what} ({error.strerror}); restore it (data.root) and run the same command again: "
+            f"{failure} ({error.strerror}); restore the storage (data.root) and run the same command again: "
             "it resumes where it stopped"
         ) from error
 

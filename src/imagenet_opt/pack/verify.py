@@ -1,4 +1,4 @@
-"""Read a packed split back and compare it with its checksums."""
+"""Compares a packed split with its checksums."""
 
 import zlib
 from collections.abc import Callable
@@ -13,9 +13,9 @@ _CHUNK = 2**20
 
 
 def verify(folder: Path, workers: int, on_progress: Callable[[int], None] = lambda samples: None) -> list[str]:
-    """A line for each column, shard or sample of a packed split that is not as it was written; empty when all is.
+    """A line for each damaged column, shard or sample of a packed split; empty if all are intact.
 
-    on_progress: called with the number of samples of each shard once it is read.
+    on_progress: called with the number of samples of each shard after it was read.
 
     Raises ShardMismatch where there is no index to compare with.
     """
@@ -29,8 +29,8 @@ def verify(folder: Path, workers: int, on_progress: Callable[[int], None] = lamb
     try:
         shards = zip(index.shards, about.shards, strict=True)
         checks = threads.map(lambda samples, shard: _check_shard(index, samples, *shard), ranges, shards)
-        for samples, found in zip(ranges, checks, strict=True):
-            lines += found
+        for samples, damage in zip(ranges, checks, strict=True):
+            lines += damage
             on_progress(len(samples))
     finally:
         threads.shutdown(cancel_futures=True)
@@ -38,7 +38,7 @@ def verify(folder: Path, workers: int, on_progress: Callable[[int], None] = lamb
 
 
 def _check_shard(index: ShardIndex, samples: range, name: str, shard: AboutShard) -> list[str]:
-    """One pass over the file."""
+    """Check a shard in one pass over the file; a line for each damage."""
     path, lines, whole = index.folder / name, [], 0
     try:
         with open(path, "rb") as file:
@@ -47,15 +47,15 @@ def _check_shard(index: ShardIndex, samples: range, name: str, shard: AboutShard
                 encoded = file.read(int(index.sizes[i]))
                 whole = zlib.crc32(encoded, whole)
                 if len(encoded) < index.sizes[i]:
-                    lines.append(f"{index.path(i)}: cut short, {len(encoded)} of {index.sizes[i]} bytes")
+                    lines.append(f"{index.path(i)}: truncated, {len(encoded)} of {index.sizes[i]} bytes")
                 elif zlib.crc32(encoded) != index.checksums[i]:
-                    lines.append(f"{index.path(i)}: other bytes than were packed")
+                    lines.append(f"{index.path(i)}: the bytes do not match the checksum")
             while rest := file.read(_CHUNK):
                 whole = zlib.crc32(rest, whole)
-            if (found := file.tell()) != shard.bytes:
-                lines.append(f"{path}: {found} bytes, not {shard.bytes}")
+            if (num_bytes := file.tell()) != shard.bytes:
+                lines.append(f"{path}: {num_bytes} bytes, not {shard.bytes}")
             elif whole != shard.crc32 and not lines:
-                lines.append(f"{path}: its images are as packed, but a label, a name or padding is not")
+                lines.append(f"{path}: the images are intact, but a label, a name or padding is damaged")
     except OSError as error:
-        lines.append(f"{path}: {error.strerror}, with {len(samples)} images")
+        lines.append(f"{path}: {error.strerror}; this shard holds {len(samples)} images")
     return lines

@@ -27,7 +27,7 @@ def found_in(action: Callable[[], Any]) -> tuple[list[tuple[str, int]], list[int
     copied: list[int] = []
     with HostWaits(copied.append, is_not_host) as waits:
         action()
-    return [(wait.operation, count) for wait, count in waits.found.items()], copied, list(waits.found)
+    return [(wait.operation, count) for wait, count in waits.counts.items()], copied, list(waits.counts)
 
 
 WAITING: list[tuple[str, int, Callable[[], Any]]] = [
@@ -119,7 +119,7 @@ def test_a_loop_over_samples_counts_each() -> None:
     with HostWaits(copied.append) as waits:
         stored = [image.cpu() for image in images]
     assert len(stored) == 16
-    assert list(waits.found.values()) == [16]
+    assert list(waits.counts.values()) == [16]
     assert copied == [48] * 16
 
 
@@ -127,14 +127,14 @@ def test_the_line_is_the_users_not_that_of_a_library_between() -> None:
     record = logging.LogRecord("user", logging.INFO, "user.py", 1, "loss %s", (one,), None)
     with HostWaits() as waits:
         logging.Formatter().format(record)
-    assert [wait.code for wait in waits.found] == ["logging.Formatter().format(record)"]
+    assert [wait.code for wait in waits.counts] == ["logging.Formatter().format(record)"]
 
 
 def test_outside_nothing_is_counted() -> None:
     with HostWaits() as waits:
         pass
     one.item()
-    assert not waits.found
+    assert not waits.counts
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
@@ -151,7 +151,7 @@ def test_an_ordinary_step_has_none(optimizer: Any, foreach: bool) -> None:
             nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             stepper.step()
             schedule.step()
-    assert not waits.found
+    assert not waits.counts
 
 
 class Logging(pl.LightningModule):
@@ -192,7 +192,7 @@ def test_steps_of_lightning(reads: bool, expected: dict[str, int], tmp_path) -> 
         default_root_dir=tmp_path,
     )
     trainer.fit(module, torch.utils.data.DataLoader(torch.zeros(8, 3), batch_size=2))
-    assert {wait.code: count for wait, count in module.waits.found.items()} == expected
+    assert {wait.code: count for wait, count in module.waits.counts.items()} == expected
 
 
 def test_a_compiled_network_stays_whole() -> None:
@@ -200,4 +200,4 @@ def test_a_compiled_network_stays_whole() -> None:
     with HostWaits() as waits:
         net(x)
         net(x).item()
-    assert [wait.code for wait in waits.found] == ["net(x).item()"]
+    assert [wait.code for wait in waits.counts] == ["net(x).item()"]

@@ -1,1 +1,1 @@
-"""An accelerator that is not there."""
+"""Simulation of an accelerator that the machine does not have."""

@@ -1,4 +1,4 @@
-"""What an accelerator does in a second, as far as a rehearsal without it must know; and the files that keep it."""
+"""Speeds of an accelerator, as a rehearsal without it needs them, and their files in conf/rehearse."""
 
 import datetime
 import json
@@ -10,7 +10,7 @@ from imagenet_opt.errors import ConfigError, printable
 
 _IMAGE_SIZE = 224
 _FORWARD_SHARE = 1 / 3
-"""Of a training step: the backward pass takes about twice as many operations as the forward pass."""
+"""Share of a training step: the backward pass takes about twice as many operations as the forward pass."""
 _POSITIVE = ("images_per_second", "copy_gb_per_second", "pageable_gb_per_second")
 _HEADER = """\
 # @package _global_
@@ -25,11 +25,12 @@ callbacks:
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerator:
-    """One kind of device, training ResNet-50 on images of 224 pixels in mixed precision.
+    """Speeds of a device that trains ResNet-50 on images of 224 pixels in mixed precision.
 
-    launch_seconds: CPU time of the host for launching the kernels of one training step. copy_gb_per_second: from
-    pinned memory to the device; pageable_gb_per_second: from the device to ordinary memory. jitter: standard deviation
-    of a step's time over its mean. source: where the numbers come from; estimate: not measured on such a device.
+    launch_seconds: CPU time of the host to launch the kernels of one training step. copy_gb_per_second: from pinned
+    memory to the device; pageable_gb_per_second: from the device to pageable memory. jitter: standard deviation of the
+    step time divided by its mean. source: origin of the numbers. estimate: whether the numbers were not measured on
+    this kind of device.
 
     Raises ConfigError.
     """
@@ -56,7 +57,7 @@ class Accelerator:
         return f"simulated {printable(self.name)}{' (estimate)' if self.estimate else ''}"
 
     def step_seconds(self, num_images: int, image_size: float, *, training: bool = True) -> float:
-        """Of computation, without jitter. It grows with the images' area."""
+        """Seconds of computation, without jitter, in proportion to the area of the images."""
         seconds = num_images / self.images_per_second * (image_size / _IMAGE_SIZE) ** 2
         return seconds if training else seconds * _FORWARD_SHARE
 
@@ -64,16 +65,16 @@ class Accelerator:
         return self.launch_seconds if training else self.launch_seconds * _FORWARD_SHARE
 
     def copy_seconds(self, num_bytes: int) -> float:
-        """To the device."""
+        """Seconds to copy to the device."""
         return num_bytes / (self.copy_gb_per_second * 1e9)
 
     def read_back_seconds(self, num_bytes: int) -> float:
-        """Into the host's ordinary memory."""
+        """Seconds to copy into pageable memory of the host."""
         return num_bytes / (self.pageable_gb_per_second * 1e9)
 
 
 def write_profile(file: Path, accelerator: Accelerator, *, machine: str) -> None:
-    """Keep it as an option of the group conf/rehearse, with what it was measured on. Raises ConfigError."""
+    """Write an option for the group conf/rehearse, with the machine that it was measured on. Raises ConfigError."""
     words = "Estimated on" if accelerator.estimate else "Measured on"
     text = _HEADER.format(
         name=printable(accelerator.name),

@@ -1,4 +1,4 @@
-"""An accelerator that is not there: when the steps given to it would begin and end."""
+"""Computes when the steps that are given to a simulated accelerator would start and end."""
 
 import time
 from collections import deque
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _MOST_STEPS = 100_000
-"""Latest steps that are kept."""
+"""Number of latest steps that are stored."""
 
 
 class DeviceStep(NamedTuple):
-    """When a step began and ended on the device, on the timeline's clock, and how long that was idle before."""
+    """Start and end of a step on the device, on the timeline's clock, and the device's idle time before the step."""
 
     began: float
     ended: float
@@ -18,15 +18,15 @@ class DeviceStep(NamedTuple):
 
 
 class DeviceTimeline:
-    """The queue of a device with one engine that copies and one that computes.
+    """The queue of a device with one copy engine and one compute engine.
 
-    All times are deadlines that follow from when steps were submitted: a sleep that takes too long delays the host,
-    but is never counted as work of the device, and its excess does not add up.
+    All times are deadlines computed from the times of submission: a sleep that takes too long delays the host, but does
+    not count as work of the device, and such delays do not add up.
 
-    steps_ahead: so many steps may be submitted and not yet done, as a CUDA launch queue holds a limited number of
-    kernels; the host then waits.
-    steps: the latest ones. busy_seconds, idle_seconds: of the device since the end of the first step, which is left
-    out as MLPerf Storage does: it has nothing before it.
+    steps_ahead: number of submitted, unfinished steps at which the host waits, as a CUDA launch queue holds a limited
+    number of kernels.
+    steps: the latest steps. busy_seconds, idle_seconds: of the device since the end of the first step, which is left
+    out as in MLPerf Storage, since no step precedes it.
     """
 
     def __init__(
@@ -39,17 +39,17 @@ class DeviceTimeline:
         self.steps: deque[DeviceStep] = deque(maxlen=_MOST_STEPS)
         self.busy_seconds = 0.0
         self.idle_seconds = 0.0
-        self._unfinished: deque[float] = deque(maxlen=steps_ahead)  # when the last ones end
+        self._unfinished: deque[float] = deque(maxlen=steps_ahead)  # end times of the last steps
         self._clock, self._sleep = clock, sleep
         self._copied = self._computed = self._idle_since = float("-inf")
 
     @property
     def utilization(self) -> float | None:
-        """Share of the time, 0 to 1, from the end of the first step to that of the last; None before the second."""
+        """Busy share, 0 to 1, from the end of the first step to the end of the last; None before the second step."""
         return share(self.busy_seconds, self.idle_seconds)
 
     def submit(self, compute_seconds: float, copy_seconds: float = 0.0) -> DeviceStep:
-        """Give the device a step: a copy, and the computation that needs it. Waits while the queue is full."""
+        """Submit a step: a copy, then a computation that needs the copy. Waits while the queue is full."""
         if len(self._unfinished) == self._unfinished.maxlen:
             self._wait_until(self._unfinished[0])
         now = self._clock()
@@ -66,12 +66,12 @@ class DeviceTimeline:
         return self.steps[-1]
 
     def synchronize(self, copy_seconds: float = 0.0) -> None:
-        """Wait until all is done, and then for a copy to the host."""
+        """Wait until all steps are done, and then for a copy to the host."""
         self._copied = max(self._computed, self._copied, self._clock()) + copy_seconds
         self._wait_until(self._copied)
 
     def pause(self) -> None:
-        """Wait until all is done. Until `resume`, which must come before the next step, idleness does not count."""
+        """Wait until all steps are done, and stop counting idle time until `resume`, due before the next step."""
         if self.steps:
             self.idle_seconds += max(0.0, self._clock() - self._idle_since)
         self.synchronize()
@@ -85,6 +85,6 @@ class DeviceTimeline:
 
 
 def share(busy_seconds: float, idle_seconds: float) -> float | None:
-    """Busy seconds over all, 0 to 1; None of no time."""
+    """Busy seconds divided by all seconds, 0 to 1; None if both are 0."""
     seconds = busy_seconds + idle_seconds
     return busy_seconds / seconds if seconds > 0 else None

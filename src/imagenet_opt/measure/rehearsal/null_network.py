@@ -1,4 +1,4 @@
-"""What takes a network's place while a device is simulated."""
+"""Replaces a network's computation while a device is simulated."""
 
 import time
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from imagenet_opt.errors import ConfigError
 
 
 class StandIn:
-    """A forward that computes nothing: logits of the right shape, all zero, through which a backward can go.
+    """A forward that computes nothing: it returns zero logits of the right shape, which support a backward.
 
-    forward: the network's own, which runs once where the network does not say how many classes it has.
-    launch: called with images (N, 3, H, W), and with training=False where no backward follows.
+    net: the network; its own forward runs once if it has no attribute `num_classes`.
+    launch: called with images (N, 3, H, W), and with training=False if no backward follows.
     """
 
     def __init__(self, net: nn.Module, launch: Callable[..., None]) -> None:
@@ -29,7 +29,7 @@ class StandIn:
         return torch.zeros(len(images), *self._shape, requires_grad=training)
 
     def _find_shape(self, images: Tensor, *args: Any, **options: Any) -> torch.Size:
-        """Of the logits of one image."""
+        """Shape of the logits of one image."""
         if isinstance(num_classes := getattr(self._net, "num_classes", None), int):
             return torch.Size([num_classes])
         modes = [(module, module.training) for module in self._net.modules()]
@@ -41,13 +41,13 @@ class StandIn:
             for module, mode in modes:
                 module.training = mode
         if not isinstance(logits, Tensor):
-            found = f"{type(self._net).__name__} gives a {type(logits).__name__}"
-            raise ConfigError(f"callbacks.rehearsal.network: {found}, expected logits")
+            output = f"{type(self._net).__name__} returns a {type(logits).__name__}"
+            raise ConfigError(f"callbacks.rehearsal.network: {output}, expected logits")
         return logits.shape[1:]
 
 
 def burn(seconds: float) -> None:
-    """Use the CPU for so long, which takes longer where others use it too."""
+    """Use `seconds` of CPU time, which takes longer on a busy CPU."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass

@@ -1,4 +1,4 @@
-"""Ratios of things that were measured in rounds, with intervals that hold all together."""
+"""Ratios of values that were measured in rounds, with intervals that are all right at once."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ UNDECIDED = "undecided"
 
 
 class Ratio(NamedTuple):
-    """ratio: of geometric means. coverage: probability that all ratios of the family lie within low and high; 0 where
-    there are too few rounds to say."""
+    """ratio: of geometric means. coverage: probability that all ratios of the family lie between their low and high; 0
+    with too few rounds."""
 
     ratio: float
     low: float
@@ -34,7 +34,7 @@ def verdict(ratio: Ratio) -> str:
 
 
 def pair_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """The block_ratios of ours / theirs over the rounds that both have, one value a round."""
+    """The block ratio ours / theirs over the rounds that both have, one value per round."""
     num = min(len(ours), len(theirs))
     return block_ratios({"ours": ours[:num], "theirs": theirs[:num]}, [("ours", "theirs")])[0]
 
@@ -45,11 +45,12 @@ def block_ratios(
     *,
     num_comparisons: int | None = None,
 ) -> list[Ratio]:
-    """first / second of each pair, each name with one positive value a round, in the same rounds.
+    """first / second of each pair. values: one positive value per name and round, in the same rounds.
 
-    A round that was slow for all counts for none: each round is a block, and what is left of the logarithms when the
-    means of rounds and names are taken off is the noise, which all names share. The intervals are Student's, made
-    wider after Bonferroni for `num_comparisons` (None: these pairs), so that all hold at once with CONFIDENCE.
+    Each round is a block, so a round that is slow for all names does not change the ratios. The noise, common to all
+    names, is the residual of the logarithms after subtracting the means of rounds and names. The intervals are
+    Student's with Bonferroni's correction for `num_comparisons` (None: the number of pairs), so that all intervals are
+    right at once with probability CONFIDENCE.
     Source: randomised complete blocks, Montgomery, Design and Analysis of Experiments, chapter 4.
     """
     names = list(values)
@@ -73,7 +74,7 @@ def block_ratios(
 def measured_ratios(
     values: Mapping[str, Sequence[float]], pairs: Sequence[tuple[str, str]], *, num_comparisons: int | None = None
 ) -> dict[str, Ratio]:
-    """The block_ratios by the first of each pair, without those pairs of which one lacks rounds, since it failed."""
+    """The block ratios by the first name of each pair; pairs with a name that lacks rounds are left out."""
     num_rounds = max(map(len, values.values()), default=0)
     whole = {name: some for name, some in values.items() if num_rounds and len(some) == num_rounds}
     known = [(ours, theirs) for ours, theirs in pairs if ours in whole and theirs in whole]
@@ -84,7 +85,7 @@ def measured_ratios(
 
 
 def student_quantile(probability: float, freedom: int) -> float:
-    """Where Student's t with so many degrees of freedom is below with `probability`, which is above one half."""
+    """The quantile of Student's t. probability: above 0.5. freedom: degrees of freedom."""
     low, high = 0.0, 1.0
     while _within(high, freedom) < 2 * probability - 1:
         high *= 2

@@ -1,4 +1,4 @@
-"""Medians with intervals that assume nothing about how measured values scatter."""
+"""Medians with intervals that assume no distribution of the measured values."""
 
 from collections.abc import Sequence
 from math import comb
@@ -7,11 +7,11 @@ from typing import NamedTuple, Protocol
 
 CONFIDENCE = 0.95
 LEAST_COVERAGE = 0.9
-"""An interval that holds the median less surely than that, as of four values, says nothing."""
+"""Intervals with less coverage, such as those of four values, are not used."""
 
 
 class Estimate(NamedTuple):
-    """The median of `num` values; it is between low and high with probability `coverage`."""
+    """The median of `num` values; the true median is between low and high with probability `coverage`."""
 
     median: float
     low: float
@@ -21,11 +21,12 @@ class Estimate(NamedTuple):
 
 
 def median_interval(values: Sequence[float]) -> Estimate:
-    """The median between two of the values, the nearest pair of order statistics that has CONFIDENCE.
+    """The median, and the closest pair of order statistics around it with CONFIDENCE.
 
-    Fewer than six values cannot reach 95 %: then the least and the most, with the coverage that these have (one value
-    alone has none). Right for independent values of any distribution. Source: the order-statistic interval for a
-    quantile, Hahn and Meeker, Statistical Intervals, 1991, chapter 5. Raises ValueError for no values.
+    With fewer than six values no pair reaches 95 %; the interval then goes from the minimum to the maximum and has a
+    smaller coverage (0 for a single value). Valid for independent values of any distribution. Source: the
+    order-statistic interval for a quantile, Hahn and Meeker, Statistical Intervals, 1991, chapter 5. Raises ValueError
+    for no values.
     """
     ordered = sorted(values)
     if not ordered:
@@ -37,12 +38,12 @@ def median_interval(values: Sequence[float]) -> Estimate:
 
 
 def coverage(num: int, left_out: int) -> float:
-    """Probability that the true median is between the values that remain when so many are left out at either end."""
+    """Probability that the true median is between the values that remain after leaving out `left_out` at each end."""
     return 1 - 2 * sum(comb(num, i) for i in range(left_out + 1)) / (1 << num)
 
 
 class Interval(Protocol):
-    """From low to high, right with probability `coverage`."""
+    """An interval from low to high that contains the true value with probability `coverage`."""
 
     @property
     def low(self) -> float: ...

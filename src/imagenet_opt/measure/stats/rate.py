@@ -1,4 +1,4 @@
-"""Images per second of something that gives whole batches, in several stretches of time."""
+"""Images per second of a source of batches, in several windows of time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,26 +8,27 @@ from statistics import harmonic_mean
 from imagenet_opt.measure.stats.intervals import Estimate, median_interval
 
 NUM_WINDOWS = 6
-"""The fewest whose median has an interval of 95 %: `statistics.median_interval`."""
+"""The smallest number of windows whose median has an interval of 95 %: see `intervals.median_interval`."""
 LATE = 4.0
-"""A batch is late that takes so many times what the median takes."""
+"""A batch that takes this many times the median is late."""
 MANY_PAUSES = 4
 _MOST_DOUBT = 0.05
-"""By so much of the time a run may have waited less than a longer one would."""
+"""Largest share of time by which a run may have waited less than a longer run would."""
 LEAST_ROUNDS = 2
-"""Batches that each worker must have made for a rate, after its first."""
+"""Batches that each worker must prepare for a rate, after its first batch."""
 
 
 def rate_windows(stamps: Sequence[float], num_images: Sequence[int], *, multiple: int = 1) -> tuple[float, ...]:
-    """Images per second in NUM_WINDOWS stretches of equally many batches, or in fewer where batches are few.
+    """Images per second in NUM_WINDOWS windows with equal numbers of batches, or in fewer windows if batches are few.
 
-    stamps: seconds, when each batch was there; num_images: of each. The first batch begins the measurement and does
-    not count. multiple: of so many batches is each stretch, as workers bring theirs at about the same time. Batches
-    that fill no stretch are left out at the beginning. Raises ValueError for fewer than two batches.
+    stamps: arrival time of each batch in seconds; num_images: of each batch. The first batch starts the measurement and
+    does not count. multiple: the number of batches of a window is a multiple of this, as all workers deliver at about
+    the same time. Batches that fill no window are left out at the beginning. Raises ValueError for fewer than two
+    batches.
     """
     num_batches = len(stamps) - 1
     if num_batches < 1:
-        raise ValueError(f"{len(stamps)} batches, no rate")
+        raise ValueError(f"{len(stamps)} batches give no rate")
     multiple = max(1, min(multiple, num_batches))
     num_windows = min(NUM_WINDOWS, num_batches // multiple)
     size = num_batches // (num_windows * multiple) * multiple
@@ -36,9 +37,9 @@ def rate_windows(stamps: Sequence[float], num_images: Sequence[int], *, multiple
 
 
 def is_too_short(summary: Mapping[str, float]) -> bool:
-    """Whether a run lived off batches that were made before its rates were measured, and so waited for hardly any.
+    """Whether a run used mostly batches that were prepared before its rates were measured, so that it hardly waited.
 
-    summary: the `throughput/` numbers of the run's summary; without them the answer is no.
+    summary: the `throughput/` numbers of the run's summary; False without them.
     """
     busy = 1 - summary.get("throughput/data_wait_fraction", 0)
     ready, measured = (summary.get(f"throughput/{name}_batches", 0) for name in ("ready", "measured"))
@@ -46,24 +47,24 @@ def is_too_short(summary: Mapping[str, float]) -> bool:
 
 
 def has_few_pauses(stamps: Sequence[float]) -> bool:
-    """Whether some batches came late, but so few that their share of the time cannot be told yet."""
+    """Whether some batches came late, but too few to estimate their share of the time."""
     gaps = sorted(end - begin for begin, end in pairwise(stamps))
     late = sum(gap > LATE * gaps[len(gaps) // 2] for gap in gaps)
     return 0 < late < MANY_PAUSES
 
 
-def too_slow(what: str, *, num_batches: int, batch_size: int, seconds: float, needed: int) -> str:
-    """Why there is no rate. what: "storage" or "decoding"."""
-    made = f"{num_batches} batches of {batch_size} images were made in {seconds:.0f} s, {needed} are needed"
-    return f"not measured: {what} too slow for the budget ({made}); raise --budget or lower data.batch_size"
+def too_slow(stage: str, *, num_batches: int, batch_size: int, seconds: float, needed: int) -> str:
+    """Message about a missing rate. stage: "storage" or "decoding"."""
+    done = f"{num_batches} batches of {batch_size} images were ready after {seconds:.0f} s, {needed} are needed"
+    return f"not measured: {stage} is too slow for the budget ({done}); raise --budget or lower data.batch_size"
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """One stage alone. windows: images per second in each of several stretches; facts: what else was seen there.
+    """Rate of a single stage. windows: images per second in each window; facts: further measurements.
 
-    in_bursts: batches come several at a time, so that only all stretches together (of equally many images) tell the
-    rate: it is then their harmonic mean, not their median.
+    in_bursts: batches come several at a time; the rate is then the harmonic mean of all windows (with equal numbers of
+    images), not their median.
     """
 
     windows: tuple[float, ...]

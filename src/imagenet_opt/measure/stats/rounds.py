@@ -1,4 +1,4 @@
-"""Several things measured in turns, so that a machine that others use as well treats all of them alike."""
+"""Interleaved measurements, so that a changing load of the machine affects all candidates alike."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -7,11 +7,11 @@ from typing import Generic, TypeVar
 
 
 class OutOfTime(Exception):
-    """There is no time left for what is asked; what has been measured counts."""
+    """The time left is too short for the next measurement; earlier measurements count."""
 
 
 class Deadline:
-    """`seconds` from now on."""
+    """A deadline `seconds` from now."""
 
     def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = seconds
@@ -27,7 +27,7 @@ class Deadline:
         return max(0.0, share * self.seconds - self.passed)
 
     def check(self, needed: float, share: float = 1.0) -> None:
-        """Raises OutOfTime where less than `needed` seconds are left of that share."""
+        """Raises OutOfTime if less than `needed` seconds are left of that share."""
         if self.left(share) < needed:
             raise OutOfTime
 
@@ -36,12 +36,12 @@ T = TypeVar("T")
 
 
 class TurnFailed(Exception):
-    """A turn that gave no result, and why; those of the others continue."""
+    """A turn failed, with the reason; the turns of other names continue."""
 
 
 @dataclass
 class Rounds(Generic[T]):
-    """results: by name, one a round until the name failed. failures: by name, why."""
+    """results: by name, one per round until the name failed. failures: reason by name."""
 
     results: dict[str, list[T]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -58,10 +58,10 @@ def interleave(
     repeats: int,
     before_turn: Callable[[int, str, int], None] = lambda number, name, done: None,
 ) -> Rounds[T]:
-    """Everything once a round, `repeats` rounds; each begins with another one, so that nobody always comes last.
+    """Run every turn once per round, in `repeats` rounds, each starting with another name.
 
-    A turn that raises TurnFailed is not asked again. before_turn: called with the number of the round, the name, and
-    how many turns are over.
+    A name whose turn raises TurnFailed is not run again. before_turn: called with the number of the round, the name,
+    and the number of finished turns.
     """
     rounds: Rounds[T] = Rounds({name: [] for name in turns})
     names = list(turns)

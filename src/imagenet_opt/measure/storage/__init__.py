@@ -1,1 +1,1 @@
-"""What storage gives: reads, page cache, Lustre."""
+"""Measures storage: reads, page cache, Lustre."""

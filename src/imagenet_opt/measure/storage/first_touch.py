@@ -1,4 +1,4 @@
-"""First against second touch of files: whether a mount fetches them from elsewhere when they are first read."""
+"""Compares the first and second read of files, to detect a mount that fetches a file when it is first read."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -11,19 +11,19 @@ from imagenet_opt.measure.storage.page_cache import Eviction
 from imagenet_opt.measure.storage.read_depths import Indices, Read
 
 LAZY_RATIO = 3.0
-"""First touches that take so many times as long as second ones: less is what the caches of a server bring."""
+"""Smallest ratio of first to second reads of a lazy mount; a server's cache explains smaller ratios."""
 LAZY_SECONDS = 0.02
-"""First touches that take so long: a disk seeks in 10 ms, without anything behind the mount."""
+"""Shortest first read of a lazy mount; a local disk seeks in 10 ms."""
 NOT_MEMORY_SECONDS = 0.005
-"""Requests that take so long were not answered from this machine's memory."""
+"""Requests that take this long did not come from this machine's memory."""
 _NUM_TOUCHES, _LEAST_TOUCHES = 20, 5
 
 
 @dataclass(frozen=True)
 class FirstTouch:
-    """Seconds of requests at their first touch, and of the same ones once they were evicted again.
+    """Seconds of requests at the first read, and of the same requests after eviction.
 
-    eviction: of those evicted before the second.
+    eviction: result of the eviction before the second read.
     """
 
     first_seconds: tuple[float, ...]
@@ -36,9 +36,9 @@ class FirstTouch:
 
     @property
     def lazy(self) -> bool | None:
-        """Whether the files come from behind the mount; None where there were few, or perhaps from memory at last."""
-        again = float(np.median(self.second_seconds))
-        was_read = self.eviction.verified or (self.eviction.unknown and again >= NOT_MEMORY_SECONDS)
+        """Whether the mount fetches files at the first read; None with few reads, or if memory may have answered."""
+        second = float(np.median(self.second_seconds))
+        was_read = self.eviction.verified or (self.eviction.unknown and second >= NOT_MEMORY_SECONDS)
         if len(self.first_seconds) < _LEAST_TOUCHES or not was_read:
             return None
         return self.ratio >= LAZY_RATIO and float(np.median(self.first_seconds)) >= LAZY_SECONDS
@@ -53,11 +53,11 @@ class FirstTouch:
 def touch_twice(
     read: Read, evict: Callable[[Indices], Eviction], groups: Iterable[Indices], *, seconds: float = 10.0
 ) -> FirstTouch:
-    """Reads groups that were never read before, evicts them, reads them again; one after the other.
+    """Read groups that were never read before, evict them, and read them again, one group after the other.
 
-    seconds: after which no further ones are read for the first time. They are evicted before the first touch as well:
-    then directories and inodes are known to the kernel both times, and only the data is not.
-    Raises ValueError for no groups; what `read` and `evict` raise.
+    seconds: time for first reads. The groups are also evicted before the first read, so that the kernel knows
+    directories and inodes both times, but not the data.
+    Raises ValueError for no groups, and the errors of `read` and `evict`.
     """
     chosen = list(islice(groups, _NUM_TOUCHES))
     if not chosen:
@@ -72,12 +72,12 @@ def touch_twice(
 
 
 def _touch(read: Read, groups: Iterable[Indices], until: float) -> tuple[float, ...]:
-    """Seconds of each; of one at least."""
-    found: list[float] = []
+    """Seconds of each read, of at least one group."""
+    seconds: list[float] = []
     for group in groups:
         began = time.monotonic()
         read(group)
-        found.append(time.monotonic() - began)
+        seconds.append(time.monotonic() - began)
         if time.monotonic() > until:
             break
-    return tuple(found)
+    return tuple(seconds)

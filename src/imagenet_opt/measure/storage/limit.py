@@ -1,4 +1,4 @@
-"""What bounds reads from a storage, told from rates and latencies at several numbers of requests in flight."""
+"""Finds the limit of a storage from rates and latencies at several numbers of requests in flight."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from imagenet_opt.measure.storage.read_depths import DepthReads
 
 SATURATED = 2.0
-"""Requests in flight over those that would do, from which a rate is called saturated: half of them only wait."""
+"""A rate is saturated when this many times the needed requests are in flight; half of the requests then only wait."""
 BUSY_CPUS = 0.8
-"""CPUs kept busy by one process of Python threads, from which that process is the limit: one runs at a time."""
+"""A process that keeps this many CPUs busy is the limit itself, as only one Python thread runs at a time."""
 
 
 @dataclass(frozen=True)
 class StorageLimit:
-    """kind: with the most requests in flight: "latency", "bandwidth", or "cpu" where this process reads no faster.
+    """kind: limit at the largest depth: "latency", "bandwidth", or "cpu" if this process cannot read faster.
 
-    images_per_second, megabytes_per_second: the most that was seen. latency: seconds of a request alone.
-    knee: requests in flight which bring that most, if each is answered as soon as with the fewest (Little's law); the
-    least that any of the depths tells, as a storage that stalls for a moment makes one of them slower, not faster.
+    images_per_second, megabytes_per_second: highest measured rates. latency: seconds of a request at the smallest
+    depth. knee: requests in flight needed for the highest rate at the latency of the smallest depth (Little's law). The
+    knee is the minimum over all depths, as a stall of the storage makes a depth slower, never faster.
     """
 
     kind: str
@@ -28,25 +28,25 @@ class StorageLimit:
     evidence: str
 
     def at(self, depth: float) -> str:
-        """The limit of a reader that has so many requests in flight."""
+        """The limit of a reader with `depth` requests in flight."""
         return self.kind if depth >= self.knee else "latency"
 
 
 def storage_limit(curve: Sequence[DepthReads]) -> StorageLimit:
-    """Latency where more in flight bring nearly that much more; else bandwidth, or this process.
+    """The limit is the latency if the rate grows with the requests in flight; else the bandwidth, or this process.
 
-    Requests/s times latency is what is in flight. So either the rate grows with the depth and the latency stays, or the
-    rate stays and the latency grows. A bandwidth in images/s looks the same whether it is one of bytes or of requests:
-    then compare megabytes_per_second with what the storage is sold for.
+    Requests in flight are requests/s times latency. So either the rate grows with the depth at a constant latency, or
+    the latency grows at a constant rate. A bandwidth limit in images/s may be a limit of bytes or of requests: compare
+    megabytes_per_second with the specification of the storage.
     Raises ValueError for fewer than two depths.
     """
     if len(curve) < 2:
-        raise ValueError(f"{len(curve)} depths tell nothing about what bounds the storage; at least two do")
+        raise ValueError(f"{len(curve)} depths cannot show the limit of a storage; at least two are needed")
     ordered = sorted(curve, key=lambda reads: reads.depth)
     alone, deepest = ordered[0], ordered[-1]
-    answered = [one for one in ordered if one.images_per_second > 0]
+    answered = [reads for reads in ordered if reads.images_per_second > 0]
     best = max(answered, key=lambda reads: reads.images_per_second)
-    knee = min(one.depth * best.images_per_second / one.images_per_second for one in answered)
+    knee = min(reads.depth * best.images_per_second / reads.images_per_second for reads in answered)
     kind = "latency"
     if deepest.depth >= SATURATED * knee:
         kind = "cpu" if best.cpus >= BUSY_CPUS else "bandwidth"
@@ -66,11 +66,11 @@ def _evidence(kind: str, alone: DepthReads, best: DepthReads, deepest: DepthRead
     waits = f"an answer takes {latencies} with {deepest.depth} in flight"
     if kind == "latency":
         times = best.images_per_second / alone.images_per_second
-        return f"{best.depth} requests in flight bring {times:.3g} times as much as {alone.depth}, {rate}; {waits}"
+        return f"{best.depth} requests in flight read {times:.3g} times as fast as {alone.depth}, {rate}; {waits}"
     busy = f" and keep {best.cpus:.2g} CPUs of this process busy" if kind == "cpu" else ""
-    return f"more than about {knee:.2g} requests in flight bring no more than {rate}{busy}; {waits}"
+    return f"more than about {knee:.2g} requests in flight read no faster than {rate}{busy}; {waits}"
 
 
 def mixed_rate(cached_share: float, cached_rate: float, cold_rate: float) -> float:
-    """Images/s where a share of them is read from memory: times add up, not rates."""
+    """Images/s when `cached_share` of the images comes from memory; the times add up, not the rates."""
     return 1 / (cached_share / cached_rate + (1 - cached_share) / cold_rate)

@@ -1,4 +1,4 @@
-"""What Lustre says of itself: limits of its client, and which files have left its disks (HSM)."""
+"""Reads limits of the Lustre client, and which files are only in the archive (HSM)."""
 
 import os
 import re
@@ -21,16 +21,16 @@ _ROOTS = (Path("/sys/fs/lustre"), Path("/proc/fs/lustre"), Path("/sys/kernel/deb
 
 
 def read_limits(roots: Sequence[Path] = _ROOTS) -> dict[str, float]:
-    """Full name, as "osc.fs-OST0000-osc-ffff.max_rpcs_in_flight" -> value; by the files, then by lctl; {} for none."""
-    found = {}
+    """Full name, such as "osc.fs-OST0000-osc-ffff.max_rpcs_in_flight" -> value, from files or else from lctl."""
+    texts = {}
     for root in roots:
         for pattern in _PARAMETERS:
             try:
                 for file in root.glob(pattern.replace(".*.", "/*/")):
-                    found[".".join(file.relative_to(root).parts)] = file.read_text()
-            except OSError:  # debugfs is root's
+                    texts[".".join(file.relative_to(root).parts)] = file.read_text()
+            except OSError:  # only root may read debugfs
                 continue
-    lines = "\n".join(f"{name}={value}" for name, value in found.items())
+    lines = "\n".join(f"{name}={value}" for name, value in texts.items())
     return parse_parameters(lines or _lctl())
 
 
@@ -45,15 +45,15 @@ def _lctl() -> str:
 
 
 def parse_parameters(text: str) -> dict[str, float]:
-    """Of lines "name=number", as `lctl get_param` has them; others, as tables and errors, are left out."""
-    found = {}
+    """Name -> value of the lines "name=number" of `lctl get_param`; tables and errors are skipped."""
+    values = {}
     for line in text.splitlines():
         name, _, value = line.partition("=")
         try:
-            found[name.strip()] = float(value)
+            values[name.strip()] = float(value)
         except ValueError:
             continue
-    return found
+    return values
 
 
 RELEASED = 0x4
@@ -70,7 +70,7 @@ _TIMEOUT_SECONDS = 20
 
 
 def read_hsm_states(files: Sequence[str]) -> dict[str, int] | None:
-    """File -> its HSM bits, by `lfs hsm_state`, else by what the files' blocks say; None where none can be read."""
+    """File -> its HSM bits, by `lfs hsm_state`, else by the number of blocks; None if no state can be read."""
     if files and (lfs := shutil.which("lfs")):
         try:
             done = subprocess.run(
@@ -84,9 +84,9 @@ def read_hsm_states(files: Sequence[str]) -> dict[str, int] | None:
 
 
 def parse_hsm_states(text: str) -> dict[str, int]:
-    """Of lines such as "/fsx/a.JPEG: (0x0000000d) released exists archived, archive_id:1"."""
-    found = (_LINE.match(line) for line in text.split("\n"))
-    return {match["file"]: int(match["bits"], 16) for match in found if match}
+    """File -> its HSM bits, from lines such as "/fsx/a.JPEG: (0x0000000d) released exists archived, archive_id:1"."""
+    matches = (_LINE.match(line) for line in text.split("\n"))
+    return {match["file"]: int(match["bits"], 16) for match in matches if match}
 
 
 def _states_of_blocks(files: Sequence[str]) -> dict[str, int] | None:
@@ -101,9 +101,9 @@ def _states_of_blocks(files: Sequence[str]) -> dict[str, int] | None:
 
 
 def looks_released(*, size: int, num_blocks: int) -> bool:
-    """Whether a file on Lustre has content but no room for it. num_blocks: of 512 bytes.
+    """Whether a file on Lustre has a size but no blocks. num_blocks: number of blocks of 512 bytes.
 
-    A released file has none, or one where the server feigns it so that tar does not take the file for a hole.
+    A released file has no blocks, or one block that the server reports so that tar does not treat the file as sparse.
     """
     return size > 512 and num_blocks <= 1
 

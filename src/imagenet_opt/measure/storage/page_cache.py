@@ -1,7 +1,7 @@
-"""Whether files are in memory or on storage: the kernel's page cache, seen and emptied without root.
+"""Inspects and evicts files in the kernel's page cache, without root.
 
-Local, NFS, Lustre and FUSE files all have their pages in this one cache. What lies behind it does not show here: a
-server's memory, a FUSE daemon's, a disk's. A file evicted here may still be answered from there.
+Local, NFS, Lustre and FUSE files all use the page cache. Caches behind it are not visible here: in a server, a FUSE
+daemon or a disk. Such a cache may still answer reads of an evicted file.
 """
 
 import ctypes
@@ -17,27 +17,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOSTLY = 0.95
-"""Share of the data in the page cache from which a run is judged by files in memory: a few files from slow storage
-hold up all batches."""
+"""Share of the data in the page cache from which a run is judged as reading from memory; a smaller share is not
+enough, since a few files on slow storage delay all batches."""
 
 
 COLD_SHARE = 0.01
-"""Of evicted files at most this much may be left in memory to call them cold: others read them too."""
+"""Evicted files count as cold if at most this share is still in memory, as other processes read them too."""
 _CACHESTAT = 451
-"""Linux 6.5 and later, the same on x86-64 and arm64: include/uapi/asm-generic/unistd.h."""
+"""System call number, Linux 6.5 and later, on x86-64 and arm64: include/uapi/asm-generic/unistd.h."""
 NUM_PROBED = 48
-"""Of files that the kernel tells nothing of otherwise: one page each."""
+"""Files of other owners that are probed, one page each."""
 _ATTEMPTS = 3
-"""To evict: the kernel keeps a page that another thread or CPU uses at that moment."""
+"""Attempts to evict, since the kernel does not evict a page that another thread or CPU is using."""
 _THREADS = 32
-"""Opening a file on network storage takes a round trip, or several."""
-_NOT_OURS = "the kernel tells only of files that one owns or may write"
+"""Threads, as opening a file on network storage takes one or more round trips."""
+_NOT_OURS = "the kernel gives this only for files that the user owns or may write"
 _PROBE = "preadv2 with RWF_NOWAIT"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Extent(NamedTuple):
-    """Bytes of a file; `size` None for all that follow `start`."""
+    """A range of bytes of a file; `size` None extends to the end of the file."""
 
     path: str
     start: int = 0
@@ -45,7 +45,7 @@ class Extent(NamedTuple):
 
 
 class Residency(NamedTuple):
-    """Share in the page cache, 0 to 1; None where no call may tell. method: the call that told, or why none did."""
+    """Share in the page cache, 0 to 1; None if unknown. method: the system call used, or why the share is unknown."""
 
     share: float | None
     method: str
@@ -53,19 +53,19 @@ class Residency(NamedTuple):
 
 @dataclass(frozen=True)
 class Eviction:
-    """What is left in memory of files that were to leave it."""
+    """Result of an eviction. left: share of the files that is still in memory."""
 
     left: Residency
     num_files: int
 
     @property
     def verified(self) -> bool:
-        """Whether they may be called cold."""
+        """Whether the files are cold."""
         return self.left.share is not None and self.left.share <= COLD_SHARE
 
     @property
     def unknown(self) -> bool:
-        """Whether nothing can be told of them."""
+        """Whether the share in memory is unknown."""
         return self.left.share is None
 
     @property
@@ -77,12 +77,12 @@ class Eviction:
 
 
 def residency(path: str, start: int = 0, size: int | None = None) -> Residency:
-    """Of the pages that hold these bytes; a file's end and an empty file count as nothing. Reads none of them.
+    """Residency of the pages of a range of bytes; the end of a file and an empty file give 0. Does not read the file.
 
-    cachestat(2), or mincore(2) before Linux 6.5 and where a sandbox forbids the other. Both speak only of files that
-    one owns or may write: for others cachestat is refused (Linux 6.5 to 6.12 tells them too), and mincore says since
-    Linux 5.2 that all is in memory (can_do_mincore in mm/mincore.c), so it is not asked. `probed`
-    asks in a way that needs no such right, and reads. Raises OSError.
+    Uses cachestat(2), or mincore(2) before Linux 6.5 and in sandboxes that forbid cachestat. Both need a file that the
+    user owns or may write: for other files the kernel refuses cachestat (except Linux 6.5 to 6.12), and mincore reports
+    since Linux 5.2 that everything is in memory (can_do_mincore in mm/mincore.c), so mincore is not called. `probed`
+    needs no such right, but reads. Raises OSError.
     """
     file = os.open(path, os.O_RDONLY)
     try:
@@ -103,15 +103,15 @@ def residency(path: str, start: int = 0, size: int | None = None) -> Residency:
 
 
 def evict(path: str, start: int = 0, size: int | None = None, *, write_out: bool = False) -> None:
-    """Drops these bytes' pages from the page cache, as far as nobody maps them; anyone who may read them may do so.
+    """Drop the pages of a range of bytes from the page cache; needs only the right to read. Mapped pages stay.
 
-    write_out: fsync first, since pages not yet written stay. On tmpfs nothing happens. Raises OSError.
+    write_out: fsync first, since unwritten pages stay. No effect on tmpfs. Raises OSError.
     """
     file = os.open(path, os.O_RDONLY)
     try:
         if write_out:
             os.fsync(file)
-        first = start - start % mmap.PAGESIZE  # the kernel keeps pages that are named in part only
+        first = start - start % mmap.PAGESIZE  # the kernel evicts only pages that lie completely in the range
         end = 0 if size is None else -(-(start + size) // mmap.PAGESIZE) * mmap.PAGESIZE
         os.posix_fadvise(file, first, max(0, end - first), os.POSIX_FADV_DONTNEED)
     finally:
@@ -119,66 +119,67 @@ def evict(path: str, start: int = 0, size: int | None = None, *, write_out: bool
 
 
 def evicted(extents: Iterable[Extent]) -> Eviction:
-    """Evicts these, and looks what is left of them; files that cannot be opened are left out."""
+    """Evict the extents and check the result; files that cannot be opened are left out."""
     unique = list(dict.fromkeys(extents))
     with ThreadPoolExecutor(_THREADS) as threads:
-        found = [left for left in threads.map(_emptied, _joined(unique)) if left is not None]
-    return Eviction(_mean(found), len(unique))
+        residencies = [left for left in threads.map(_emptied, _joined(unique)) if left is not None]
+    return Eviction(_mean(residencies), len(unique))
 
 
 def _joined(extents: Iterable[Extent]) -> list[Extent]:
-    """Neighbours in a file as one: of a large page (a folio) that is named in part the kernel drops nothing."""
-    found: list[Extent] = []
-    for path, start, size in sorted(extents, key=lambda one: (one.path, one.start)):
-        last = found[-1] if found else Extent("")
+    """Join neighbouring extents of a file, since the kernel evicts a large page (folio) only as a whole."""
+    joined: list[Extent] = []
+    for path, start, size in sorted(extents, key=lambda extent: (extent.path, extent.start)):
+        last = joined[-1] if joined else Extent("")
         if last.path == path and last.size is not None and start <= last.start + last.size + mmap.PAGESIZE:
             end = None if size is None else max(last.start + last.size, start + size)
-            found[-1] = last._replace(size=end and end - last.start)
+            joined[-1] = last._replace(size=end and end - last.start)
         else:
-            found.append(Extent(path, start, size))
-    return found
+            joined.append(Extent(path, start, size))
+    return joined
 
 
 def sampled_residency(extent: Callable[[int], Extent], num_samples: int, *, num: int = 1000) -> Residency:
-    """Mean over `num` samples drawn at random; files that do not open do not count. extent: where sample i lies."""
+    """Mean residency of `num` random samples; files that do not open do not count. extent: location of sample i."""
     chosen = np.random.default_rng(0).choice(num_samples, min(num, num_samples), replace=False).tolist()
     with ThreadPoolExecutor(_THREADS) as threads:
-        return _mean([one for one in threads.map(lambda i: _seen(extent(i)), chosen) if one is not None])
+        residencies = threads.map(lambda i: _residency_or_none(extent(i)), chosen)
+        return _mean([known for known in residencies if known is not None])
 
 
 def probed(extents: Iterable[Extent]) -> Residency:
-    """Share of some of these of which one page, in the middle, is in memory; files that do not open do not count.
+    """Share of the first NUM_PROBED extents whose middle page is in memory; files that do not open do not count.
 
-    preadv2(2) with RWF_NOWAIT, which needs no right but to read: it gives what is in memory, and else fails. The kernel
-    may then begin to read ahead there, so files that were probed are not cold any more. None where the file system
-    does not know that flag, as NFS does not.
+    Uses preadv2(2) with RWF_NOWAIT, which needs only the right to read: it returns data in memory, and fails otherwise.
+    The kernel may then read ahead, so probed files are no longer cold. None on file systems without this flag, such as
+    NFS.
     """
     with ThreadPoolExecutor(_THREADS) as threads:
-        return _mean([one for one in threads.map(_probe, list(extents)[:NUM_PROBED]) if one is not None])
+        return _mean([known for known in threads.map(_probe, list(extents)[:NUM_PROBED]) if known is not None])
 
 
 def eviction_probed(extents: Iterable[Extent]) -> Eviction:
-    """Whether files like these leave memory: some are read, evicted and probed, which must find them, and then not.
+    """Test eviction on some extents: read and probe them (all must be in memory), evict and probe again (none may be).
 
-    For files of others, of which `evicted` tells nothing; these here are cold no more.
+    For files of other owners, whose residency `evicted` cannot check. The tested files are no longer cold.
     """
     some = list(dict.fromkeys(extents))[:NUM_PROBED]
     with ThreadPoolExecutor(_THREADS) as threads:
         readable = [extent for extent, read in zip(some, threads.map(_read, some), strict=True) if read]
     before = probed(readable)
     if before.share is None or before.share < 1 - COLD_SHARE:
-        reason = before.method if before.share is None else f"{before.method} does not find files just read"
+        reason = before.method if before.share is None else f"{before.method} does not see files that were just read"
         return Eviction(Residency(None, reason), len(some))
     for _ in range(_ATTEMPTS):
         evicted(readable)
         after = probed(readable)
         if not after.share:
             break
-    return Eviction(after._replace(method=f"{_PROBE}, of others like these"), len(readable))
+    return Eviction(after._replace(method=f"{_PROBE}, on a sample of similar files"), len(readable))
 
 
 def _probe(extent: Extent) -> Residency | None:
-    """None for a file that cannot be opened, or has no such bytes."""
+    """Residency of the middle page; None for a file that cannot be opened or is too short."""
     try:
         file = os.open(extent.path, os.O_RDONLY)
     except OSError:
@@ -196,7 +197,7 @@ def _probe(extent: Extent) -> Residency | None:
 
 
 def _read(extent: Extent) -> bool:
-    """Into memory. False for a file that cannot be read."""
+    """Read an extent into memory; returns False for a file that cannot be read."""
     try:
         with open(extent.path, "rb", buffering=0) as file:
             file.seek(extent.start)
@@ -205,8 +206,8 @@ def _read(extent: Extent) -> bool:
         return False
 
 
-def _seen(extent: Extent) -> Residency | None:
-    """None for a file that cannot be opened."""
+def _residency_or_none(extent: Extent) -> Residency | None:
+    """Residency of an extent; None for a file that cannot be opened."""
     try:
         return residency(*extent)
     except OSError:
@@ -214,7 +215,7 @@ def _seen(extent: Extent) -> Residency | None:
 
 
 def _emptied(extent: Extent) -> Residency | None:
-    """What is left. Only what stays is worth an fsync. None for a file that cannot be opened."""
+    """Evict an extent, with fsync only if pages stay; returns the residency, None if the file cannot be opened."""
     try:
         evict(*extent)
         left = residency(*extent)
@@ -226,12 +227,13 @@ def _emptied(extent: Extent) -> Residency | None:
         return None
 
 
-def _mean(found: Sequence[Residency]) -> Residency:
-    """None as soon as one of them is not known."""
-    unknown = next((one for one in found if one.share is None), None)
-    if unknown is not None or not found:
+def _mean(residencies: Sequence[Residency]) -> Residency:
+    """The mean; unknown as soon as one residency is unknown."""
+    unknown = next((known for known in residencies if known.share is None), None)
+    if unknown is not None or not residencies:
         return unknown or Residency(None, "no files")
-    return Residency(float(np.mean([one.share for one in found])), " and ".join(sorted({one.method for one in found})))
+    methods = sorted({known.method for known in residencies})
+    return Residency(float(np.mean([known.share for known in residencies])), " and ".join(methods))
 
 
 def _may_ask(path: str, owner: int) -> bool:
@@ -253,17 +255,17 @@ class _Cachestat(ctypes.Structure):
 
 
 def _cachestat(file: int, start: int, size: int) -> int | None:
-    """Pages in the cache; None where the call is absent, forbidden or not made for the file system."""
-    found = _Cachestat()
+    """Pages in the cache; None where the call is missing, forbidden or not supported by the file system."""
+    pages = _Cachestat()
     part = _Range(start, size)
     failed = _libc.syscall(
-        ctypes.c_long(_CACHESTAT), ctypes.c_uint(file), ctypes.byref(part), ctypes.byref(found), ctypes.c_uint(0)
+        ctypes.c_long(_CACHESTAT), ctypes.c_uint(file), ctypes.byref(part), ctypes.byref(pages), ctypes.c_uint(0)
     )
-    return None if failed else int(found.nr_cache)
+    return None if failed else int(pages.nr_cache)
 
 
 def _mincore(file: int, start: int, size: int) -> int | None:
-    """Pages in the cache; None where files cannot be mapped. The lowest bit of a page's byte tells."""
+    """Pages in the cache, by the lowest bit of each page's byte; None where files cannot be mapped."""
     try:
         mapped = mmap.mmap(file, size, access=mmap.ACCESS_READ, offset=start)
     except OSError as error:
@@ -277,6 +279,6 @@ def _mincore(file: int, start: int, size: int) -> int | None:
 
 
 def _mincore_of(content: NDArray[np.uint8], pages: NDArray[np.uint8]) -> bool:
-    """A function of its own, since a mapping cannot be closed while an array of it lives."""
+    """Call mincore; a separate function, since a mapping cannot be closed while an array refers to it."""
     address, size = ctypes.c_void_p(content.ctypes.data), ctypes.c_size_t(content.size)
     return bool(_libc.mincore(address, size, ctypes.c_void_p(pages.ctypes.data)))

@@ -1,4 +1,4 @@
-"""Batches read by several processes at once, as a loader's workers read them, without anything else."""
+"""Reads batches in several processes at once, as the workers of a loader do, without decoding."""
 
 import multiprocessing
 import signal
@@ -18,9 +18,9 @@ _START_SECONDS = 60.0
 
 
 class BatchRead(NamedTuple):
-    """Seconds of the machine's monotonic clock, which all processes share.
+    """One batch, with times in seconds of the machine's monotonic clock, which all processes share.
 
-    num_files: that were read. num_unread: others, which could not be; reason: why the first of those could not.
+    num_files: number of files read. num_unread: number of files that could not be read; reason: error of the first.
     """
 
     began: float
@@ -32,14 +32,14 @@ class BatchRead(NamedTuple):
 
 
 Share = Callable[[], list[BatchRead]]
-"""Reads the batches of one process, from the first to the last."""
+"""A function that reads all batches of one process."""
 
 
 @dataclass(frozen=True)
 class ReadPass:
-    """From the first request to the last answer: nothing read ahead is left out, and nothing counted twice.
+    """Totals of all processes, from the first request to the last answer.
 
-    num_unread: files beside those, which could not be read. is_cold: the kernel confirms that all were out of memory.
+    num_unread: further files, which could not be read. is_cold: whether the kernel confirms that no file was in memory.
     """
 
     seconds: float
@@ -63,7 +63,7 @@ class ReadPass:
 
 
 def sum_up(batches: Sequence[BatchRead]) -> ReadPass:
-    """Raises TurnFailed where no file was read."""
+    """The totals of all batches. Raises TurnFailed if no file was read."""
     num_files, num_bytes = sum(batch.num_files for batch in batches), sum(batch.num_bytes for batch in batches)
     if not num_files:
         raise TurnFailed(next((batch.reason for batch in batches if batch.reason), "no batch was read"))
@@ -72,35 +72,35 @@ def sum_up(batches: Sequence[BatchRead]) -> ReadPass:
     return ReadPass(max(seconds, 1e-9), len(batches), num_files, num_bytes, num_unread)
 
 
-def checked(found: ReadPass) -> ReadPass:
-    """The pass itself. Raises TurnFailed for a rate that no machine can have."""
-    mb_per_image = found.num_bytes / found.num_files / 1e6
-    claim = physics.Claim(num_images=found.num_files, seconds=found.seconds, mb_per_image=mb_per_image)
+def checked(reads: ReadPass) -> ReadPass:
+    """Returns `reads`. Raises TurnFailed for an impossible rate."""
+    mb_per_image = reads.num_bytes / reads.num_files / 1e6
+    claim = physics.Claim(num_images=reads.num_files, seconds=reads.seconds, mb_per_image=mb_per_image)
     if reason := physics.impossible(claim):
         raise TurnFailed(f"not measured: {reason}")
-    return found
+    return reads
 
 
 def read_shares(shares: Sequence[Share]) -> ReadPass:
-    """Each share in a process of its own, forked as a loader's workers are; all begin together.
+    """Read each share in its own process, forked as a loader's workers are; all processes start at the same time.
 
-    Ctrl-C, which the terminal sends to all of them, reaches this process alone, which ends the others. Raises what a
-    share raises; TurnFailed where a process dies.
+    On Ctrl-C, which the terminal sends to all processes, only this process reacts, and ends the others. Raises the
+    errors of a share; TurnFailed if a process dies.
     """
     context = multiprocessing.get_context("fork")
-    begin = context.Barrier(len(shares))  # also sees to it that no process takes two shares
+    begin = context.Barrier(len(shares))  # also ensures that no process takes two shares
     try:
         with ProcessPoolExecutor(len(shares), context, _inherit, (shares, begin)) as processes, _ended_when_stopped():
             with _deaf_to_interrupts():
                 answers = processes.map(_read, range(len(shares)))
-            return sum_up([batch for found in answers for batch in found])
+            return sum_up([batch for batches in answers for batch in batches])
     except (BrokenProcessPool, BrokenBarrierError) as error:
-        raise TurnFailed("a process that reads was killed, most often as memory ran out") from error
+        raise TurnFailed("a reading process was killed, perhaps because memory ran out") from error
 
 
 @contextmanager
 def _ended_when_stopped() -> Iterator[None]:
-    """The processes that are started meanwhile, if this one is stopped: they may wait for storage for long."""
+    """Kill the processes that were started inside, if this process is stopped; a hanging storage may block them."""
     others = set(multiprocessing.active_children())
     try:
         yield
@@ -112,7 +112,7 @@ def _ended_when_stopped() -> Iterator[None]:
 
 @contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes forked meanwhile stay so; this one hears of an interrupt afterwards."""
+    """Block SIGINT: processes forked inside keep the block, and this process receives a pending signal afterwards."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -135,7 +135,7 @@ def _read(place: int) -> list[BatchRead]:
 
 
 def timed(read: Callable[[], Sequence[bytes | Exception]]) -> BatchRead:
-    """One batch; a file that cannot be read has no bytes."""
+    """Time the read of one batch; a file that cannot be read adds no bytes."""
     began = time.monotonic()
     samples = read()
     ended = time.monotonic()

@@ -1,4 +1,4 @@
-"""Reads as training makes them, without training: how quick the storage is with how many requests in flight."""
+"""Measures the rate of a storage at several numbers of requests in flight, with the reads of training."""
 
 import threading
 import time
@@ -15,14 +15,14 @@ from imagenet_opt.measure.stats.rate import NUM_WINDOWS, Ceiling
 
 Indices = NDArray[np.int64]
 Read = Callable[[Indices], Sequence[bytes]]
-"""Bytes of samples that one request brings, such as read_many of a store for one of its groups; for many threads."""
+"""Reads the samples of one request, such as read_many of a store for one of its groups; thread-safe."""
 
 DEPTHS = (1, 4, 16, 64, 256)
 _LOOK_SECONDS = 0.005
 
 
 class Request(NamedTuple):
-    """One call of `Read`; seconds of one clock."""
+    """One call of `Read`; times in seconds of the monotonic clock."""
 
     began: float
     ended: float
@@ -32,10 +32,10 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True)
 class DepthReads:
-    """What `depth` requests in flight brought.
+    """Measurements with `depth` requests in flight.
 
-    windows: images per second in each of several stretches. latency_*: seconds of a request. num_requests: how many
-    these were; num_unanswered: those that were not waited for. cpus: that this process kept busy meanwhile.
+    windows: images per second in each window. latency_*: seconds of a request. num_requests: number of timed requests;
+    num_unanswered: requests that were still pending at the end. cpus: number of CPUs that this process kept busy.
     """
 
     depth: int
@@ -66,32 +66,32 @@ def read_at_depths(
     seconds: float = 3.0,
     patience_seconds: float = 0.0,
 ) -> tuple[DepthReads, ...]:
-    """The same storage with ever more requests in flight, `seconds` at each depth after a ramp-up of at most that.
+    """Measure a storage at each depth for `seconds`, after a ramp-up of at most `seconds`.
 
-    groups: samples that one request brings, each group read once: for cold reads never-read or evicted ones, enough for
-    all depths; `itertools.cycle` of a few for reads from memory. Depths that find no group left are left out.
-    patience_seconds: that a storage which stalls may take for the first answer, if that is longer.
-    Raises what `read` raises; ReadTimeout where nothing is answered.
+    groups: samples of one request; each group is read once. For cold reads: enough unread or evicted groups for all
+    depths; for reads from memory: `itertools.cycle` of a few groups. Depths without groups are left out.
+    patience_seconds: time for the first answer of a stalling storage, if longer than `seconds`.
+    Raises the errors of `read`; ReadTimeout without any answer.
     """
     left = iter(groups)
-    found = (_read_at_depth(read, left, depth, seconds, patience_seconds) for depth in depths)
-    return tuple(one for one in found if one is not None)
+    measured = (_read_at_depth(read, left, depth, seconds, patience_seconds) for depth in depths)
+    return tuple(reads for reads in measured if reads is not None)
 
 
 def summary(
     requests: Sequence[Request], depth: int, start: float, end: float, *, num_unanswered: int = 0, cpus: float = 0.0
 ) -> DepthReads:
-    """What requests in flight between `start` and `end` brought in that time.
+    """Rates and latencies of the requests in flight between `start` and `end`.
 
-    A request's images and bytes count evenly over the time it took, so that answers that come in bursts, as many
-    requests of the same latency do, make no difference between windows. Latencies are of requests that began in it.
+    The images and bytes of a request count evenly over its duration, so that bursts of answers, as many requests with
+    equal latency give them, do not make windows differ. Latencies are of requests that began between `start` and `end`.
     """
     began, ended, images, num_bytes = np.array(requests, np.float64).T
     rate = 1 / np.maximum(ended - began, 1e-9)
 
-    def brought(first: float, last: float, what: NDArray[np.float64]) -> float:
+    def per_second(first: float, last: float, amounts: NDArray[np.float64]) -> float:
         inside = np.clip(np.minimum(ended, last) - np.maximum(began, first), 0, None)
-        return float((what * rate * inside).sum() / (last - first))
+        return float((amounts * rate * inside).sum() / (last - first))
 
     edges = np.linspace(start, end, NUM_WINDOWS + 1).tolist()
     whole = (began >= start) & (began < end)
@@ -99,8 +99,8 @@ def summary(
     median, p95, p99 = np.percentile(latencies, (50, 95, 99)).tolist()
     return DepthReads(
         depth,
-        windows=tuple(brought(first, last, images) for first, last in pairwise(edges)),
-        megabytes_per_second=brought(start, end, num_bytes) / 1e6,
+        windows=tuple(per_second(first, last, images) for first, last in pairwise(edges)),
+        megabytes_per_second=per_second(start, end, num_bytes) / 1e6,
         latency_median=median,
         latency_p95=p95,
         latency_p99=p99,
@@ -113,7 +113,7 @@ def summary(
 def _read_at_depth(
     read: Read, groups: Iterator[Indices], depth: int, seconds: float, patience_seconds: float
 ) -> DepthReads | None:
-    """None where there was nothing left to read."""
+    """Measurements at one depth; None if no group was left to read."""
     began = _now()
     readers = _Readers(read, groups, depth)
     readers.wait(seconds, until=lambda: len(readers.requests) >= depth)
@@ -125,20 +125,20 @@ def _read_at_depth(
     readers.stop(patience=seconds)
     if readers.error is not None:
         raise readers.error
-    requests = list(readers.requests)  # a late answer may still come in
+    requests = list(readers.requests)  # a copy, as late answers may still be added
     if not requests:
         if not readers.num_running:
             return None
         waited = 2 * seconds + max(seconds, patience_seconds)
         raise ReadTimeout(f"the storage answered none of {depth} reads within {waited:g} s (data.root)")
-    if end.wall - start.wall < seconds / NUM_WINDOWS:  # nothing left to read: the ramp-up is all there is
+    if end.wall - start.wall < seconds / NUM_WINDOWS:  # the groups ended early: use the ramp-up too
         start, end = began, _now()
     cpus = (end.cpu - start.cpu) / (end.wall - start.wall)
     return summary(requests, depth, start.wall, end.wall, num_unanswered=readers.num_running, cpus=cpus)
 
 
 class _Moment(NamedTuple):
-    """Seconds, by the clock and of this process on CPUs."""
+    """Wall time and CPU time of this process, in seconds."""
 
     wall: float
     cpu: float
@@ -149,7 +149,7 @@ def _now() -> _Moment:
 
 
 class _Readers:
-    """Threads that read one group after another. Daemons, since a read that hangs cannot be ended."""
+    """Threads that read one group after another; daemon threads, since a hanging read cannot be ended."""
 
     def __init__(self, read: Read, groups: Iterator[Indices], depth: int) -> None:
         self.requests: list[Request] = []
@@ -166,13 +166,13 @@ class _Readers:
         return sum(thread.is_alive() for thread in self._threads)
 
     def wait(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
-        """At most so long; not longer than there is something to read."""
+        """Wait `seconds`, or until the groups are used up or `until` is true."""
         last = time.monotonic() + seconds
         while time.monotonic() < last and not self._stopped and not until():
             time.sleep(_LOOK_SECONDS)
 
     def stop(self, patience: float) -> None:
-        """Begins no more reads, and waits for those begun."""
+        """Start no more reads, and wait up to `patience` seconds for the pending reads."""
         self._stopped = True
         last = time.monotonic() + patience
         for thread in self._threads:

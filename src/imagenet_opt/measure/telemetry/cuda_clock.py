@@ -1,4 +1,4 @@
-"""How long the device works on something, without ever making the host wait for it."""
+"""Times work on the device without making the host wait."""
 
 from collections import deque
 
@@ -23,7 +23,7 @@ class CudaClock:
             self._started = None
 
     def lap(self) -> None:
-        """End the span, if one has begun, and begin the next one at the same moment."""
+        """End the running span, if any, and start the next span at the same moment."""
         now = torch.cuda.Event(enable_timing=True)
         now.record()
         if self._started is not None:

@@ -1,4 +1,4 @@
-"""In which number format convolutions are computed."""
+"""The number formats in which convolutions and matrix products run."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -34,10 +34,10 @@ class _Recorder(TorchDispatchMode):
 
 
 def precision_of_convolutions(step: Callable[[], None]) -> Counter[str]:
-    """How many convolutions and matrix products of one step, backward included, ran in which dtype.
+    """Number of convolutions and matrix products in one step, backward included, by dtype.
 
-    Keys such as "convolution bfloat16" and "matmul float32". What torch.compile has fused is not seen: hand over a step
-    of the network uncompiled.
+    Keys such as "convolution bfloat16" and "matmul float32". step: without torch.compile, since fused operations are
+    not counted.
     """
     recorder = _Recorder()
     with recorder:
@@ -46,10 +46,10 @@ def precision_of_convolutions(step: Callable[[], None]) -> Counter[str]:
 
 
 def convolutions_take_tf32() -> bool:
-    """Whether float32 convolutions run in TF32 now, on a GPU that has it.
+    """Whether float32 convolutions run in TF32 now, on a GPU that has TF32.
 
-    torch has two switches and refuses to tell of the old one where the new one says something else for parts of cuDNN:
-    PyTorch's CUDA semantics, TensorFloat-32 on Ampere (and later) devices.
+    torch has two switches, and raises an error for the old switch if the new switch differs between parts of cuDNN.
+    Source: PyTorch's CUDA semantics, TensorFloat-32 on Ampere (and later) devices.
     """
     try:
         return bool(torch.backends.cudnn.allow_tf32)

@@ -1,4 +1,4 @@
-"""What NVML says of one CUDA device: how busy, how full, how much power."""
+"""Reads utilization, memory and power of a CUDA device from NVML."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ def gpu_readings(cuda_index: int) -> Readings:
     | `memory_used_gib` | GiB in use on the device, by every process |
     | `power_watts` | W, the whole board |
 
-    A value is None where the device does not support it (MIG slices, some integrated GPUs), or where NVML refuses it to
-    this user, as the memory of a board to a container that has only a MIG slice.
+    A value is None if the device does not support it (MIG slices, some integrated GPUs), or if NVML denies access, as
+    to the memory of a board in a container that has only a MIG slice.
     NVML is opened at the first reading and closed with the generator.
 
     Raises pynvml.NVMLError at a reading, NVMLError_LibraryNotFound where there is no NVIDIA driver.
@@ -30,7 +30,7 @@ def gpu_readings(cuda_index: int) -> Readings:
 
 
 def device_names(cuda_index: int) -> tuple[str, str]:
-    """UUID and PCI bus id of the device that torch calls `cuda:<cuda_index>`, in NVML's way of writing them."""
+    """UUID and PCI bus id of the device that torch calls `cuda:<cuda_index>`, in NVML's notation."""
     import torch
 
     properties: Any = torch.cuda.get_device_properties(cuda_index)
@@ -41,7 +41,7 @@ def device_names(cuda_index: int) -> tuple[str, str]:
 def find_device(pynvml: Any, uuid: str, bus_id: str) -> Any:
     """NVML's handle, by UUID: CUDA_VISIBLE_DEVICES renumbers CUDA's devices but not NVML's.
 
-    A MIG slice has a UUID that NVML does not know as a GPU's; the PCI bus id then finds the whole board.
+    NVML does not accept the UUID of a MIG slice for a GPU; the PCI bus id then finds the whole board.
     """
     try:
         return pynvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -76,11 +76,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class GpuState:
-    """What NVML says of one GPU; None where this GPU or driver does not say it.
+    """State of a GPU by NVML; None for values that this GPU or driver does not provide.
 
-    index: NVML's, which nvidia-smi takes. clock_reasons: bits of nvmlClocksEventReasons. others: pid, name and MiB of
-    each other process that computes on it. link, most_link: PCIe generation and lanes, now and at most; the generation
-    falls while the GPU is idle.
+    index: NVML's index, as nvidia-smi uses it. clock_reasons: bits of nvmlClocksEventReasons. others: pid, name and MiB
+    of each other process that computes on the GPU. link, most_link: PCIe generation and lanes, now and at most; the
+    generation falls while the GPU is idle.
     """
 
     index: int
@@ -92,7 +92,7 @@ class GpuState:
 
 
 def read_gpu(cuda_index: int) -> GpuState | None:
-    """The state now; worth most while the GPU computes. None without NVML."""
+    """The present state; clocks and link are meaningful only while the GPU computes. None without NVML."""
     import pynvml
 
     try:
@@ -108,7 +108,7 @@ def read_gpu(cuda_index: int) -> GpuState | None:
 
 
 def _state(nvml: Any, device: Any) -> GpuState:
-    def told(value: Callable[[], T]) -> T | None:
+    def supported(value: Callable[[], T]) -> T | None:
         try:
             return value()
         except nvml.NVMLError:
@@ -119,22 +119,23 @@ def _state(nvml: Any, device: Any) -> GpuState:
     return GpuState(
         index=nvml.nvmlDeviceGetIndex(device),
         name=nvml.nvmlDeviceGetName(device),
-        clock_reasons=told(lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(device))),
-        others=told(lambda: _others(nvml, device)),
-        link=told(lambda: (generation(device), lanes(device))),
-        most_link=told(lambda: (most_generation(device), most_lanes(device))),
+        clock_reasons=supported(lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(device))),
+        others=supported(lambda: _others(nvml, device)),
+        link=supported(lambda: (generation(device), lanes(device))),
+        most_link=supported(lambda: (most_generation(device), most_lanes(device))),
     )
 
 
 def _others(nvml: Any, device: Any) -> tuple[tuple[int, str, int], ...]:
-    """In a container NVML may list our own process by the host's number, which none here has: one such is left out."""
+    """Other processes on the GPU. In a container NVML may list this process under a pid of the host that does not exist
+    here; one unknown pid is then taken for this process."""
     this = psutil.Process()
     ours = {this.pid, *(child.pid for child in this.children(recursive=True))}
     running = {
         process.pid: (process.usedGpuMemory or 0) >> 20 for process in nvml.nvmlDeviceGetComputeRunningProcesses(device)
     }
     names = {process.pid: process.name() for process in psutil.process_iter() if process.pid in running}
-    unseen = [pid for pid in running if pid not in names]
-    hidden = set(unseen[:1]) if not ours & set(running) else set()
+    unknown = [pid for pid in running if pid not in names]
+    hidden = set(unknown[:1]) if not ours & set(running) else set()
     others = [pid for pid in running if pid not in ours | hidden]
     return tuple((pid, names.get(pid, "in another container"), running[pid]) for pid in others)

@@ -1,4 +1,4 @@
-"""What the driver has noted of a GPU by itself, as columns of a timeline."""
+"""Samples that the driver records of a GPU, as columns of a timeline."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -13,11 +13,11 @@ from imagenet_opt.measure.telemetry.timeline import Table
 
 
 class GpuColumns(AbstractContextManager["GpuColumns"]):
-    """One device, by its UUID and PCI bus id as torch has them; NVML is open within `with`.
+    """Samples of a device, given by its UUID and PCI bus id as torch has them; NVML is open within `with`.
 
-    Raises nothing: what NVML refuses is left out, and `error` is its last one, as a number; 0 for none. A container
-    without the driver's library has no columns, nor has a driver that refuses to begin; what it refuses later is asked
-    for again.
+    Raises nothing: values that NVML denies are left out, and `error` is the number of the last NVML error, 0 for none.
+    If NVML cannot be opened, as in a container without the driver's library, there are no columns; later errors do not
+    stop further readings.
     Source: nvmlDeviceGetSamples in NVIDIA's NVML API reference: times in microseconds of the host's clock, power in mW.
     """
 
@@ -41,11 +41,11 @@ class GpuColumns(AbstractContextManager["GpuColumns"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(self._nvml.NVMLError):  # it may never have been opened
+        with suppress(self._nvml.NVMLError):  # NVML may not be open
             self._nvml.nvmlShutdown()
 
     def drain(self) -> dict[str, Table]:
-        """All that the driver has sampled since the last call: tables of a timeline, without those that are empty."""
+        """The driver's samples since the last call, as the non-empty tables of a timeline."""
         if self._device is None:
             return {}
         nvml = self._nvml
@@ -73,7 +73,8 @@ class GpuColumns(AbstractContextManager["GpuColumns"]):
         return {"unix_seconds": times / 1e6, f"{table}_{unit}": values / np.float32(divisor)}
 
     def _supported(self, read: Callable[[], Any], otherwise: Any) -> Any:
-        """NVML says Not Found where nothing is new, and Not Supported of MIG slices and some integrated GPUs."""
+        """The value read, or `otherwise`: NVML raises Not Found if there are no new samples, and Not Supported for MIG
+        slices and some integrated GPUs."""
         try:
             return read()
         except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_NotFound):
@@ -84,7 +85,7 @@ class GpuColumns(AbstractContextManager["GpuColumns"]):
 
 
 def nvml_words(error: int) -> str:
-    """What NVML calls an error."""
+    """The text of an NVML error number."""
     import pynvml
 
     return f"NVML error {error}: {pynvml.NVMLError(error)}"

@@ -1,4 +1,4 @@
-"""How busy the usable CPUs are and how full the memory is."""
+"""Reads the load of the usable CPUs and the use of memory."""
 
 import os
 from time import monotonic
@@ -17,10 +17,10 @@ def host_readings() -> Readings:
     | `cpu_percent` | 0 to 100 of the usable CPUs, over the time since the last reading; None in the first |
     | `memory_used_gib` | GiB of RAM that the system could not give to a new program, shared memory included |
 
-    Busy is whatever ran on the CPUs of this process's affinity, the kernel's network and file system work
-    included. Where a cgroup quota or SLURM grants fewer CPUs than that, others compute there too, so only
-    this process and its descendants count. Memory is the whole machine's: summing processes would count the
-    batches that they share several times.
+    CPU time counts all work on the CPUs of this process's affinity, including network and file system work of the
+    kernel. If a cgroup quota or SLURM grants fewer CPUs than the affinity, other jobs use these CPUs too, so only
+    this process and its descendants count. Memory is that of the whole machine: a sum over processes would count
+    shared batches several times.
     """
     num_cpus = usable_cpus()
     whole = num_cpus == len(os.sched_getaffinity(0))
@@ -41,7 +41,7 @@ def _busy_seconds_of_affinity() -> float:
 
 
 def busy_seconds_of_descendants() -> float:
-    """CPU time of this process and its descendants, dead ones included."""
+    """CPU time of this process and its descendants, including ended descendants."""
     this = psutil.Process()
     seconds = 0.0
     for process in (this, *this.children(recursive=True)):

@@ -1,4 +1,4 @@
-"""Operations that make the host wait for the device, such as `loss.item()`, and the lines that call them."""
+"""Finds operations that make the host wait for the device, such as `loss.item()`, and the lines that call them."""
 
 import linecache
 import os
@@ -18,13 +18,13 @@ from torch.overrides import TorchFunctionMode
 OnDevice = Callable[[Tensor], bool]
 Rule = Callable[[OnDevice, tuple[Any, ...], Mapping[str, Any]], int]
 """Bytes that a call with these arguments copies while the host waits; 0 where it does not wait."""
-_COUNT_BYTES = 8  # how many elements there are, an int64
-_AVERAGING = torch.optim.swa_utils.__file__  # no optimizer, although it stands there
+_COUNT_BYTES = 8  # a number of elements, an int64
+_AVERAGING = torch.optim.swa_utils.__file__  # in torch.optim, but not an optimizer
 _SITE_PACKAGES = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 
 
 class Wait(NamedTuple):
-    """operation: "item"; place: "step.py:12"; code: that line, stripped, "" where there is no source."""
+    """operation: such as "item"; place: such as "step.py:12"; code: the stripped source line, "" without source."""
 
     operation: str
     place: str
@@ -32,24 +32,25 @@ class Wait(NamedTuple):
 
 
 class HostWaits(TorchFunctionMode):
-    """Counts, while entered, what waits for the device in this thread, in `found`.
+    """While entered, counts in `counts` the operations of this thread that wait for the device.
 
-    wait: called with the number of bytes before each of them, so that a simulated device can make the host wait.
-    on_device: which tensors are on the device. By default those of CUDA where there is CUDA, and all tensors elsewhere;
-    there `.to(device)` counts only if the device is the string "cpu", since `.to(self.device)` looks the same.
+    wait: called with the number of bytes before each such operation, so that a simulated device can make the host wait.
+    on_device: whether a tensor is on the device. By default CUDA tensors where there is CUDA, and all tensors
+    elsewhere; there `.to(device)` counts only if the device is the string "cpu", since `.to(self.device)` looks the
+    same.
 
-    The place is the innermost line that is not torch's, Lightning's or Python's own. Calls from the
-    optimizers of torch and timm are left out: they read their step counts, which are on the host. Not seen:
-    torch.cuda.synchronize and events, what C++ does by itself, backward functions that run in autograd's threads (those
-    of CUDA tensors), copies with `non_blocking=True` of memory that is not pinned, and what runs in a compiled graph.
-    Enter it after the workers of a loader have started: a forked process would go on with it. It costs each call of
-    torch from Python about 1 µs (on one core of 2026), and each wait that is found 6 µs; a compiled network is compiled
-    once more when it first runs inside.
+    The place is the innermost line outside of torch, Lightning and Python's library. Calls from the optimizers of torch
+    and timm do not count: they read their step counts, which are on the host. Not detected: torch.cuda.synchronize and
+    events, waits inside C++, backward functions in autograd's threads (those of CUDA tensors), copies with
+    `non_blocking=True` of pageable memory, and operations in a compiled graph.
+    Enter the mode after the workers of a loader have started, since forked processes would inherit it. It costs about
+    1 µs for each call of torch from Python (on one core of 2026), and 6 µs for each counted wait; a compiled network
+    is compiled once more when it first runs inside.
     """
 
     def __init__(self, wait: Callable[[int], None] = lambda num_bytes: None, on_device: OnDevice | None = None) -> None:
         super().__init__()
-        self.found: Counter[Wait] = Counter()
+        self.counts: Counter[Wait] = Counter()
         self._wait = wait
         self._on_device = on_device or (_is_cuda if torch.cuda.is_available() else _is_any)
 
@@ -63,12 +64,12 @@ class HostWaits(TorchFunctionMode):
     def _notice(self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
         operation, rule = _RULES[func]
         if (num_bytes := rule(self._on_device, args, options)) and (place := _caller()):
-            self.found[Wait(operation, *place)] += 1
+            self.counts[Wait(operation, *place)] += 1
             self._wait(num_bytes)
 
 
 def _caller() -> tuple[str, str] | None:
-    """Place and code of the innermost line of a user; None in an optimizer."""
+    """Place and code of the innermost line outside of libraries; None inside an optimizer."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename == __file__ and frame.f_back:
         frame = frame.f_back
@@ -82,7 +83,7 @@ def _caller() -> tuple[str, str] | None:
 
 @cache
 def _is_optimizer(file: str) -> bool:
-    """Whether a file is of the optimizers of torch or timm, whose step counts are tensors on the host."""
+    """Whether a file belongs to the optimizers of torch or timm, whose step counts are tensors on the host."""
     folders = tuple(folder + os.sep for name in ("torch", "timm") for folder in _folders(name, "optim"))
     return file.startswith(folders) and file != _AVERAGING
 
@@ -119,7 +120,7 @@ def _num_bytes(tensor: Tensor) -> int:
 
 
 def _reads(num_bytes: Callable[[Tensor], int]) -> Rule:
-    """It reads its first tensor, or of the first one only so much."""
+    """The rule of an operation that reads `num_bytes` of its first tensor."""
 
     def rule(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> int:
         tensor = next((value for value in (*args, *options.values()) if isinstance(value, Tensor)), None)
@@ -136,7 +137,7 @@ def _where(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any
 
 
 def _repeats(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> int:
-    """Only tensors of repeats are read, unless it is said how long the result is."""
+    """A tensor of repeats is read, unless the call gives the output size."""
     counts = options["repeats"] if "repeats" in options else args[:2][-1]
     known = isinstance(counts, int) or options.get("output_size") is not None
     return 0 if known else _reads_count(on_device, (counts,), {})
@@ -150,7 +151,7 @@ def _to(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) 
 
 
 def _leaves(on_device: OnDevice, tensor: Tensor, target: Any) -> bool:
-    """Whether the tensor goes to the other side: from the device to the host or back."""
+    """Whether the tensor is copied from the device to the host or back."""
     if isinstance(target, Tensor):
         return on_device(target) != on_device(tensor)
     if tensor.is_cpu and on_device(tensor):
@@ -172,7 +173,7 @@ def _copy(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]
 
 
 def _index(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> int:
-    """The count of a mask, and each number that is itself a tensor on the device, as in images[i] and labels[:n]."""
+    """Bytes of a mask's count, and of each index that is a tensor on the device, as in images[i] and labels[:n]."""
     parts = args[1] if isinstance(args[1], tuple) else (args[1],)
     ends = [end for part in parts for end in ((part.start, part.stop) if isinstance(part, slice) else (part,))]
     return sum(_part_bytes(end) for end in ends if isinstance(end, Tensor) and on_device(end))
@@ -185,7 +186,7 @@ def _part_bytes(part: Tensor) -> int:
 
 
 def _put(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> int:
-    """Like `_index`, but a mask that gets a number is filled, which needs no count."""
+    """Like `_index`, except that filling a mask with a number needs no count."""
     return _index(on_device, args, options) if isinstance(args[2], Tensor) else 0
 
 

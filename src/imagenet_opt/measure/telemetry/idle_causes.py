@@ -1,27 +1,27 @@
-"""Where the time of the accelerator went in one window of training, by cause."""
+"""Attributes the idle time of the accelerator in a window of training to causes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import floor
 
 HEALTHY_BUSY = 0.9
-"""Share of time, MLPerf Storage's limit for ResNet-50."""
+"""Busy share from which a run is healthy: MLPerf Storage's limit for ResNet-50."""
 MIN_STEPS = 20
-"""Below, nothing is said; TraceML's rule."""
+"""Fewest steps for a verdict: TraceML's rule."""
 _GRID = 2**40  # shares are multiples of 1 / _GRID, so that floats add up exactly
 
 
 @dataclass(frozen=True)
 class Window:
-    """Seconds are sums over the window, except read_seconds, decode_seconds and queue_seconds: a batch's mean.
+    """Seconds are sums over the window; read_seconds, decode_seconds and queue_seconds are means per batch.
 
-    seconds: wall. device_seconds: of the accelerator at work on steps; None when unknown, then step_seconds counts, the
-    host's time in the training step. fetch_wait_seconds: host blocked in `next(loader)`. callback_seconds: own time of
-    all callbacks, without what is in checkpoint_seconds, logging_seconds and validation_seconds. copy_seconds: of
-    copies to the device.
+    seconds: wall time. device_seconds: time of the accelerator on steps; if None (unknown), step_seconds counts, the
+    host's time in the training step. fetch_wait_seconds: time of the host in `next(loader)`. callback_seconds: own time
+    of all callbacks, without checkpoint_seconds, logging_seconds and validation_seconds. copy_seconds: time of copies
+    to the device.
 
-    read_seconds, decode_seconds: of a worker, blocked in reading and decoding; both 0 when unknown. queue_depth:
-    batches ready when one was asked for. queue_seconds: how long it had been ready by then.
+    read_seconds, decode_seconds: time of a worker in reading and decoding; both 0 if unknown. queue_depth: ready
+    batches at a request for the next batch. queue_seconds: how long that batch had been ready.
     """
 
     seconds: float
@@ -43,7 +43,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Attribution:
-    """shares: of the window by cause, "busy" first; none is negative and their sum is exactly 1.
+    """shares: share of the window by cause, "busy" first; no share is negative and the sum is exactly 1.
 
     verdict: the largest cause of idleness, "healthy" or "undecided".
     """
@@ -53,20 +53,20 @@ class Attribution:
 
 
 def attribute(window: Window) -> Attribution:
-    """What the accelerator's idle time is due to.
+    """Attribute the accelerator's idle time to causes.
 
-    What the host does beside training steps costs nothing as long as the device still has work queued, so causes share
-    the time in which the device was idle, not the time that they took:
+    Work of the host outside of training steps costs nothing while the device still has queued work. So the idle time of
+    the device is divided among the causes, not the time that the causes took:
 
-    1. What kept the host from the next step (waiting for a batch, validation, checkpoints, logging, callbacks) gets
-       the idle time in proportion to its seconds, and never more than these.
-    2. What is left may be due to copies, up to their seconds: the device makes them while the host goes on.
-    3. The rest is unexplained, such as a host that waits for the device: afterwards nothing is queued, and the device
-       is idle until the next launch.
+    1. Activities that delay the host (waiting for a batch, validation, checkpoints, logging, callbacks) get the idle
+       time in proportion to their seconds, and at most their seconds.
+    2. Copies get the remaining idle time, at most their seconds; the device copies while the host continues.
+    3. The rest is unexplained, for example a host that waits for the device: afterwards the queue is empty, and the
+       device is idle until the next launch.
 
-    Waiting for a batch is the main process's (order of batches, its thread, the copy into pinned memory) where batches
-    were ready as long as it waited and workers had time to spare. Otherwise it is divided as a worker's time is into
-    reading and decoding; where nothing is known of that it is unexplained.
+    The wait for a batch counts for the main process (order of batches, its thread, the copy into pinned memory) if
+    batches were ready for as long as it waited and workers had spare time. Otherwise the wait is divided into reading
+    and decoding as a worker's time is; if that is unknown, the wait is unexplained.
 
     Raises ValueError for a window without length.
     """
@@ -102,7 +102,7 @@ def _on_the_host(window: Window) -> dict[str, float]:
 
 
 def _fetch_wait(window: Window) -> tuple[float, float, float]:
-    """Of reading, decoding and the main process; less than all where nothing is known of the workers."""
+    """Seconds of waiting due to reading, decoding and the main process; all 0 if the workers' times are unknown."""
     waited, making = window.fetch_wait_seconds, window.read_seconds + window.decode_seconds
     if _was_ready(window):
         return 0.0, 0.0, waited
@@ -112,7 +112,8 @@ def _fetch_wait(window: Window) -> tuple[float, float, float]:
 
 
 def _was_ready(window: Window) -> bool:
-    """Depth alone misleads: workers that all end at once leave batches for the few steps until the next drought."""
+    """Whether batches were ready while the host waited. The queue depth is not enough: workers that finish together
+    fill the queue for a few steps only."""
     making_seconds = window.num_steps * (window.read_seconds + window.decode_seconds)
     spare = making_seconds < HEALTHY_BUSY * window.num_workers * window.seconds
     lay = window.num_steps * window.queue_seconds >= window.fetch_wait_seconds
@@ -120,7 +121,7 @@ def _was_ready(window: Window) -> bool:
 
 
 def _divide(seconds: float, causes: Mapping[str, float]) -> dict[str, float]:
-    """In proportion to the causes' seconds, and to none more than these."""
+    """Divide `seconds` in proportion to the seconds of the causes, and at most these seconds."""
     total = sum(causes.values())
     scale = min(1.0, seconds / total) if total else 0.0
     return {cause: wanted * scale for cause, wanted in causes.items()}
@@ -135,25 +136,28 @@ def _verdict(window: Window, busy: float, idle: Mapping[str, float]) -> str:
 CAUSES = {
     "read": ("waiting for storage", "more requests in flight, or files packed onto a local disk (imagenet-opt pack)"),
     "decode": ("decoding images", "more CPUs, or smaller images (imagenet-opt pack max_side=...)"),
-    "main_process": ("the main process", "look at its callbacks and at what waits for the device in the step"),
+    "main_process": (
+        "the main process",
+        "look at its callbacks and at operations in the step that wait for the device",
+    ),
     "logging": ("logging", "log less often (trainer.log_every_n_steps)"),
     "checkpoint": ("saving checkpoints", "save less often (checkpoint.every_minutes)"),
     "validation": ("validation", "validate less often (trainer.check_val_every_n_epoch)"),
     "copy": ("copying to the device", "send smaller batches, or pin their memory"),
-    "unexplained": ("no cause that is measured while training", "find it by experiment"),
+    "unexplained": ("no cause that is measured while training", "find the cause by experiment"),
 }
-"""Cause of attribution.py -> what it is called, and what helps."""
+"""Cause -> its name for users, and its remedy."""
 PROOF = "`imagenet-opt doctor` proves it"
 
 
 def sentence(shares: Mapping[str, float], device: str = "the device") -> str:
-    """Where the time of a window went that was long enough to tell. shares: of Attribution."""
+    """A sentence about the largest cause of idleness in a window with enough steps. shares: of Attribution."""
     busy = shares["busy"]
     if busy >= HEALTHY_BUSY:
         return f"none, {device} is busy {_percent(busy)} of the time"
     cause = max(CAUSES, key=lambda name: shares[name])
     name, remedy = CAUSES[cause]
-    proof = "" if cause == "validation" else f"; {PROOF}"  # which the doctor leaves out
+    proof = "" if cause == "validation" else f"; {PROOF}"  # the doctor does not measure validation
     return f"{name}, {_percent(shares[cause])} of the time; {device} is busy {_percent(busy)}. Next: {remedy}{proof}"
 
 

@@ -1,4 +1,4 @@
-"""The most memory that this process has had."""
+"""Peak memory of this process."""
 
 import resource
 from pathlib import Path
@@ -11,9 +11,9 @@ _STATUS = Path("/proc/self/status")
 
 
 def peak_gib(device: torch.device) -> float:
-    """That torch reserved on the GPU, what it keeps for reuse and for graphs included; on a CPU, resident in RAM."""
+    """Peak memory in GiB: on a GPU reserved by torch, with its cache and graphs; on a CPU resident in RAM."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device) / GIB
     own = (int(line.split()[1]) for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM"))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # also of the program that this process ran before
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # includes programs that ran in this process before
     return next(own, before) * 1024 / GIB

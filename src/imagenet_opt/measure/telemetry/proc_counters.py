@@ -1,6 +1,6 @@
-"""What the machine does and what a training process takes of it, as columns of a timeline.
+"""Counters of the machine and of a training process from /proc, as columns of a timeline.
 
-Files of /proc are opened once: that is a quarter of psutil's time, ten times a second beside a training.
+Files of /proc stay open, which takes a quarter of psutil's time; rows are read ten times a second during training.
 """
 
 import os
@@ -13,12 +13,12 @@ from time import monotonic
 import psutil
 
 _WORKER = "pt_data_worker"
-"""What torch calls the processes of a DataLoader (2.6 and later)."""
+"""Name of the worker processes of torch's DataLoader (2.6 and later)."""
 _FIND_SECONDS = 1.0
 _TICKS = os.sysconf("SC_CLK_TCK")
-_SECTOR_BYTES = 512  # in /proc/diskstats, whatever the disk's own are
-_UPON_OTHERS = ("loop", "ram", "zram", "dm-", "md")
-"""Block devices whose bytes are counted at the disks below."""
+_SECTOR_BYTES = 512  # in /proc/diskstats, for every disk
+_STACKED = ("loop", "ram", "zram", "dm-", "md")
+"""Block devices without own storage; their bytes count at the disks below."""
 _MEMORY = ("MemTotal", "MemAvailable", "Cached")
 _PRESSURES = ("cpu", "io", "memory")
 _NAN = float("nan")
@@ -27,7 +27,7 @@ Row = dict[str, float]
 
 
 class ProcFile:
-    """A file of /proc that stays open; what cannot be read, or belongs to a process that has ended, is empty."""
+    """A file of /proc that stays open; reads as empty if it cannot be read or its process has ended."""
 
     def __init__(self, path: str) -> None:
         self._file: int | None = None
@@ -45,16 +45,16 @@ class ProcFile:
 
 
 class Machine:
-    """Counters and levels of the whole machine; those that it does not tell are NaN. Source: man 5 proc."""
+    """Counters and levels of the whole machine; NaN if not available. Source: man 5 proc."""
 
     def __init__(self) -> None:
         self._cpus = {f"cpu{cpu}" for cpu in os.sched_getaffinity(0)}
-        self._disks = {disk.name for disk in Path("/sys/block").glob("*") if not disk.name.startswith(_UPON_OTHERS)}
+        self._disks = {disk.name for disk in Path("/sys/block").glob("*") if not disk.name.startswith(_STACKED)}
         names = ("stat", "meminfo", "diskstats", "net/dev", *(f"pressure/{name}" for name in _PRESSURES))
         self._files = {name: ProcFile(f"/proc/{name}") for name in names}
 
     def counts(self) -> Row:
-        """Counters, in units that make their rates those of the columns."""
+        """Counters, scaled so that their rates have the units of the columns."""
         disks = [line for line in self._lines("diskstats") if line[2] in self._disks]
         links = [line for line in self._lines("net/dev") if line[0].endswith(":") and line[0] != "lo:"]
         return self._cpu_percent() | {
@@ -74,34 +74,35 @@ class Machine:
         return [line.split() for line in self._files[name].read().splitlines()]
 
     def _cpu_percent(self) -> Row:
-        """Busy is user, nice, system, irq, softirq and steal. Below the CPUs stands a line of all interrupts."""
+        """CPU seconds x 100 of each usable CPU: user, nice, system, irq, softirq and steal."""
         lines = takewhile(lambda line: line.startswith("cpu"), self._files["stat"].read().splitlines())
         cpus = [line for line in map(str.split, lines) if line[0] in self._cpus]
         return {f"{cpu[0]}_percent": 100 / _TICKS * sum(map(int, cpu[1:4] + cpu[6:9])) for cpu in cpus}
 
     def _stalled_seconds(self, resource: str) -> float:
-        """In which at least one task waited for it. Source: accounting/psi in Linux's documentation."""
+        """Seconds in which at least one task waited for a resource. Source: accounting/psi in Linux's documentation."""
         some = next(iter(self._lines(f"pressure/{resource}")), None)
         return _NAN if some is None else int(some[-1].removeprefix("total=")) / 1e6
 
 
 class Training:
-    """A training process and its loader's workers, which are looked for once a second."""
+    """A training process and its loader's workers; the list of workers is updated once a second."""
 
     def __init__(self, pid: int) -> None:
         self._pid, self._stat = pid, ProcFile(f"/proc/{pid}/stat")
         self._workers: dict[int, ProcFile] = {}
-        self._found_at = -_FIND_SECONDS
-        self._seen: dict[int, float] = {}
+        self._listed_at = -_FIND_SECONDS
+        self._worker_seconds: dict[int, float] = {}
         self._workers_seconds = 0.0
 
     def counts(self) -> Row:
-        """CPU seconds x 100. Those of a worker count from when it was first seen, so that they only ever grow."""
-        if monotonic() >= self._found_at + _FIND_SECONDS:
+        """CPU seconds x 100. A worker's seconds count from its first reading, so that the sum never falls."""
+        if monotonic() >= self._listed_at + _FIND_SECONDS:
             self._find()
-        seen = {pid: seconds for pid, stat in self._workers.items() if (seconds := _cpu_seconds(stat)) is not None}
-        self._workers_seconds += sum(seconds - self._seen[pid] for pid, seconds in seen.items() if pid in self._seen)
-        self._seen = seen
+        now = {pid: seconds for pid, stat in self._workers.items() if (seconds := _cpu_seconds(stat)) is not None}
+        before = self._worker_seconds
+        self._workers_seconds += sum(seconds - before[pid] for pid, seconds in now.items() if pid in before)
+        self._worker_seconds = now
         own = _cpu_seconds(self._stat)
         return {
             "trainer_cpu_percent": _NAN if own is None else 100 * own,
@@ -109,15 +110,15 @@ class Training:
         }
 
     def levels(self) -> Row:
-        return {"num_workers": float(len(self._seen))}
+        return {"num_workers": float(len(self._worker_seconds))}
 
     def _find(self) -> None:
-        self._found_at = monotonic()
+        self._listed_at = monotonic()
         pids = [pid for pid in self._children() if pid in self._workers or _is_worker(pid)]
         self._workers = {pid: self._workers.get(pid) or ProcFile(f"/proc/{pid}/stat") for pid in pids}
 
     def _children(self) -> list[int]:
-        """As the kernel lists them, with CONFIG_PROC_CHILDREN; psutil reads of all processes whose child they are."""
+        """Children by the kernel's list (CONFIG_PROC_CHILDREN); else by psutil, which reads all processes."""
         files = list(Path(f"/proc/{self._pid}/task").glob("*/children"))
         with suppress(psutil.Error, OSError):
             if not files:
@@ -129,8 +130,8 @@ class Training:
 def host_rows(trainer_pid: int) -> Iterator[Row]:
     """Endless rows of this machine and the process `trainer_pid`; docs/timeline.md lists the columns.
 
-    Rates are of the time since the row before, NaN in the first one. The kernel counts CPU time in hundredths of a
-    second: in rows 0.1 s apart it comes in steps of 10 %.
+    Rates are over the time since the previous row, and NaN in the first row. The kernel counts CPU time in hundredths
+    of a second: in rows 0.1 s apart it has steps of 10 %.
     """
     machine, training = Machine(), Training(trainer_pid)
     counts, now = machine.counts() | training.counts(), monotonic()
@@ -140,7 +141,7 @@ def host_rows(trainer_pid: int) -> Iterator[Row]:
         counts, now = machine.counts() | training.counts(), monotonic()
         rates = {name: max(counts.get(name, _NAN) - count, 0.0) / (now - before) for name, count in counted.items()}
         yield rates | machine.levels() | training.levels()  # max() of NaN and 0.0, in this order, is NaN
-        counts = counted | counts  # a CPU that is switched off keeps its column
+        counts = counted | counts  # keeps the column of a CPU that was switched off
 
 
 def _sum(lines: list[list[str]], field: int) -> float:
@@ -154,6 +155,6 @@ def _is_worker(pid: int) -> bool:
 
 
 def _cpu_seconds(stat: ProcFile) -> float | None:
-    """Of user and system, of all threads; None of a process that has ended."""
-    fields = stat.read().rpartition(")")[2].split()  # behind the name, which may hold anything
+    """User and system seconds of all threads; None for a process that has ended."""
+    fields = stat.read().rpartition(")")[2].split()  # after the name, which may contain any character
     return (int(fields[11]) + int(fields[12])) / _TICKS if fields else None

@@ -1,4 +1,4 @@
-"""A recorder as the process that trains sees it."""
+"""Starts and stops the recorder of a timeline from the training process."""
 
 import os
 import subprocess
@@ -13,11 +13,11 @@ _SOURCES = Path(__file__).parents[3]
 
 
 class Recording:
-    """Starts the recorder of this process, which writes into `folder` until `stop`.
+    """Starts a recorder process for this process, which writes into `folder` until `stop`.
 
-    gauges: what the recorder is told. gpu_names: from `device_names` of measure/telemetry/gpu.py, None without a GPU.
-    error: why it records no more, or could not write the rest at the end; else None. `is_lost` brings it up to date.
-    Raises OSError where there is no memory or no process to be had; afterwards nothing is raised.
+    gauges: shared memory for values to record. gpu_names: from `device_names` of measure/telemetry/gpu.py, None without
+    a GPU. error: why the recorder stopped or could not write the rest; else None. `is_lost` updates it.
+    Raises OSError if the memory or the process cannot be created; raises nothing later.
     """
 
     def __init__(self, folder: Path, gpu_names: tuple[str, str] | None) -> None:
@@ -31,13 +31,13 @@ class Recording:
             raise
 
     def is_lost(self) -> bool:
-        """Whether the recorder has ended by itself."""
+        """Whether the recorder has ended unexpectedly."""
         if self._process is not None and self._process.poll() is not None:
             self._end(self._process)
         return self.error is not None
 
     def stop(self) -> None:
-        """Let the recorder write what it has and end; one whose disk hangs is killed, or left where that is no use."""
+        """Let the recorder write its rows and end; on a hanging disk kill the recorder, or abandon it if that fails."""
         self.gauges["done"] = 1
         if self._process is not None:
             self._end(self._process)
@@ -46,12 +46,12 @@ class Recording:
     def _end(self, process: "subprocess.Popen[str]") -> None:
         self._process = None
         try:
-            said = _last_words(process)
+            output = _stderr_of(process)
         except subprocess.TimeoutExpired:
-            self.error = "its disk hangs: it could not even be killed"
+            self.error = "the disk hangs, and the recorder could not be killed"
             return
         if process.returncode or not self.gauges["done"]:
-            self.error = next(reversed(said.splitlines()), f"ended with status {process.returncode}")
+            self.error = next(reversed(output.splitlines()), f"ended with status {process.returncode}")
 
     def _start(self, *arguments: str) -> "subprocess.Popen[str]":
         path = os.pathsep.join([str(_SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -68,8 +68,8 @@ class Recording:
         )
 
 
-def _last_words(process: "subprocess.Popen[str]") -> str:
-    """Its stderr. Raises TimeoutExpired for one that the kernel does not let die, as on a network disk that hangs."""
+def _stderr_of(process: "subprocess.Popen[str]") -> str:
+    """End the process and return its stderr. Raises TimeoutExpired if it cannot be killed, as on a hanging disk."""
     try:
         return process.communicate(timeout=_END_SECONDS)[1]
     except subprocess.TimeoutExpired:

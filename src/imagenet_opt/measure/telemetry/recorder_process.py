@@ -16,15 +16,15 @@ from imagenet_opt.measure.telemetry.sampler import next_due
 from imagenet_opt.measure.telemetry.shared_state import Gauges
 from imagenet_opt.measure.telemetry.timeline import INTERVAL_SECONDS, ChunkWriter, Table
 
-_GPU_SECONDS = 1.0  # the driver keeps more than that, and a reading takes longer than all others
+_GPU_SECONDS = 1.0  # the driver buffers more than that, and reading the GPU takes longer than all other readings
 _FLUSH_SECONDS = 10.0
 _SHOWN = ("queue_depth", "step", "phase")
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Sent to all processes of a job. This one ends when its parent does."""
+"""Signals to all processes of a job. The recorder ends when its parent does."""
 
 
 class Recorder:
-    """Samples and writes until the parent says so or is gone. `run` raises OSError where it cannot write."""
+    """Samples and writes until the parent asks it to end or dies. `run` raises OSError if it cannot write."""
 
     def __init__(self, gauges: Gauges, parent: int, writer: ChunkWriter, gpu: GpuColumns | None) -> None:
         self._gauges, self._parent, self._writer, self._gpu = gauges, parent, writer, gpu
@@ -66,7 +66,7 @@ class Recorder:
 
 
 def _ticks(interval: float) -> Iterator[float]:
-    """Moments of `time.monotonic`, evenly spaced from now on; those that are missed are left out."""
+    """Times of `time.monotonic`, evenly spaced from now on; missed times are skipped."""
     due = time.monotonic()
     while True:
         time.sleep(max(0.0, due - time.monotonic()))
@@ -83,7 +83,7 @@ def _table(rows: list[Row]) -> Table:
 
 
 def main(arguments: list[str]) -> None:
-    """arguments: file descriptor of the gauges, pid of the parent, folder and, where there is one, names of the GPU."""
+    """arguments: file descriptor of the gauges, pid of the parent, folder and, with a GPU, its names."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     file, parent, folder, *gpu_names = arguments

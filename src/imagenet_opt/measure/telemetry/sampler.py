@@ -1,4 +1,4 @@
-"""A daemon thread that takes readings while a training runs, and their means."""
+"""A daemon thread that takes readings during training, and the means of the readings."""
 
 import logging
 import threading
@@ -17,9 +17,9 @@ _Totals = Mapping[str, tuple[float, int]]
 class Sampler:
     """Means of a source's readings, under the keys `<name>/<key of the reading>`.
 
-    The source is a generator. It is opened, read and closed in the thread, so its errors never reach
-    training: the first one is kept in `error`, logged once as a warning, and ends the sampling. A None in
-    a reading counts for nothing. The first reading only starts the source's clocks and is not counted.
+    The source is a generator. The thread opens, reads and closes it, so errors never reach training: the
+    first error is stored in `error`, logged as a warning, and ends the sampling. A None in a reading is
+    ignored. The first reading only starts the source's clocks and does not count.
 
     Raises ConfigError where the interval is not above 0.
     """
@@ -39,7 +39,7 @@ class Sampler:
         self._running: tuple[threading.Thread, threading.Event] | None = None
 
     def start(self, readings: Readings) -> None:
-        """Forget what was sampled before and begin again."""
+        """Discard earlier samples and start sampling."""
         self.stop()
         self.error, self._totals, self._drained = None, {}, {}
         stopped = threading.Event()
@@ -50,22 +50,22 @@ class Sampler:
         thread.start()
 
     def drain(self) -> dict[str, float]:
-        """Means since the last drain; empty where no reading came in between."""
+        """Means since the last drain; empty without a reading since then."""
         totals = self._totals
         means = _means(totals, self._drained)
         self._drained = totals
         return means
 
     def means(self) -> dict[str, float]:
-        """Means since the start, drained or not; empty where nothing was sampled."""
+        """Means since the start; empty without samples."""
         return _means(self._totals, {})
 
     def stop(self) -> None:
-        """End the thread; its means stay. Without effect where none runs."""
+        """End the thread, if it runs; its means stay."""
         if self._running is not None:
             thread, stopped = self._running
             stopped.set()
-            thread.join(timeout=5)  # a driver call that hangs must not hold up the end of a run
+            thread.join(timeout=5)  # a hanging driver call must not delay the end of a run
             self._running = None
 
     def _sample(self, readings: Readings, stopped: threading.Event) -> None:
@@ -91,7 +91,7 @@ class Sampler:
 
 
 def next_due(due: float, now: float, interval: float) -> float:
-    """The first moment after `now` on the schedule through `due`: missed ones are left out, not made up."""
+    """The first time after `now` on the schedule through `due`; missed times are skipped."""
     return due + interval * (1 + max(0.0, (now - due) // interval))
 
 

@@ -1,4 +1,4 @@
-"""What a training process shows to the process that records it: numbers in shared memory, and a ring of events."""
+"""Shared memory between a training process and its recorder: numbers, and a ring buffer of events."""
 
 import mmap
 import os
@@ -8,7 +8,7 @@ import numpy as np
 from imagenet_opt.measure.telemetry.timeline import Table
 
 GAUGES = ("queue_depth", "step", "phase", "done", "recorder_cpu_seconds", "recorder_seconds", "nvml_error")
-"""What both sides write to each other: a float64 each. nvml_error: a number of NVML's, 0 for none."""
+"""Names of the numbers, one float64 each. nvml_error: number of an NVML error, 0 for none."""
 _SLOTS = {name: slot for slot, name in enumerate((*GAUGES, "num_events"))}
 _NUM_EVENTS = 4096
 _EVENT = ("begin_unix_seconds", "end_unix_seconds", "kind", "step")
@@ -17,19 +17,19 @@ _EVENT = ("begin_unix_seconds", "end_unix_seconds", "kind", "step")
 class Gauges:
     """Anonymous shared memory behind the file descriptor `file`, which a child process inherits.
 
-    Writing takes about a microsecond and never waits: events that the other side has not read before 4096 more came
-    are lost, and a reader that is gone is not noticed. There is one writer of each gauge, and one of events.
+    Writing takes about a microsecond and never waits: an event is lost if it is not read before 4096 more events, and
+    the writer does not notice a dead reader. Each gauge has one writer, and so have the events.
     """
 
     def __init__(self, file: int | None = None) -> None:
-        """file: of the other side's gauges; None makes new ones, of which no depth and no step is known."""
+        """file: descriptor of existing gauges; None creates new gauges, with depth and step NaN."""
         num_bytes = 8 * (len(_SLOTS) + len(_EVENT) * _NUM_EVENTS)
         new = file is None
         self.file = os.memfd_create("imagenet-opt gauges") if file is None else file
         if new:
             os.ftruncate(self.file, num_bytes)
         memory = mmap.mmap(self.file, num_bytes)
-        self._slots = memoryview(memory).cast("d")  # a third of the time that numpy takes for one number
+        self._slots = memoryview(memory).cast("d")  # takes a third of numpy's time for one number
         self._events = np.frombuffer(memory, np.float64)[len(_SLOTS) :].reshape(_NUM_EVENTS, len(_EVENT))
         self._num_read = 0
         if new:
@@ -45,13 +45,13 @@ class Gauges:
         os.close(self.file)
 
     def add_event(self, kind: int, begin: float, end: float) -> None:
-        """An event at the present step. kind: an index of timeline.KINDS; begin, end: unix seconds."""
+        """Add an event at the present step. kind: an index of timeline.KINDS; begin, end: unix seconds."""
         number = int(self["num_events"])
         self._events[number % _NUM_EVENTS] = begin, end, kind, self["step"]
-        self["num_events"] = number + 1  # last: so the other side sees whole events only
+        self["num_events"] = number + 1  # last, so that the reader sees complete events only
 
     def drain_events(self) -> Table:
-        """Rows for the table of events: those since the last call, no columns where there were none."""
+        """Events since the last call, as rows for the table of events; no columns without events."""
         num_events = int(self["num_events"])
         if num_events == self._num_read:
             return {}

@@ -1,4 +1,4 @@
-"""What was recorded while a run trained: samples at a fixed pace and events, in a folder of .npz files."""
+"""The recording of a run: samples at a fixed interval, and events, in a folder of .npz files."""
 
 import logging
 import re
@@ -19,11 +19,11 @@ from imagenet_opt.errors import ConfigError, printable
 _log = logging.getLogger(__name__)
 
 FOLDER = "timeline"
-"""In the run folder."""
+"""Name of the folder in the run folder."""
 KINDS = ("other", "fetch", "step", "validation", "checkpoint", "logging", "epoch")
-"""Of events, and of phases, by the number that stands for them. No event is "other", no phase is "epoch"."""
+"""Kinds of events and phases, by number. No event has the kind "other", no phase the kind "epoch"."""
 INTERVAL_SECONDS = 0.1
-"""Between samples."""
+"""Time between samples."""
 _CHUNK_SECONDS = 600.0
 _CORE = re.compile(r"cpu\d+_percent")
 
@@ -33,10 +33,10 @@ Table = dict[str, Column]
 
 @dataclass(frozen=True)
 class Timeline:
-    """Tables of columns by name, units last; all columns of a table are equally long, in order of time.
+    """Tables of columns by name, units last; all columns of a table have the same length and are in order of time.
 
-    Times are `unix_seconds`, float64, as `time.time()`; NaN stands for what could not be read. A table that has never
-    been written has no columns. Where a run was interrupted there is a gap in `unix_seconds`.
+    Times are `unix_seconds`, float64, as `time.time()`; NaN stands for values that could not be read. An empty table
+    has no columns. An interruption of the run leaves a gap in `unix_seconds`.
 
     samples: every 100 ms; see docs/timeline.md for the columns. gpu_utilization, gpu_power: at the driver's own times.
     events: `begin_unix_seconds`, `end_unix_seconds`, `kind` (index of KINDS) and `step`, in order of their ends.
@@ -55,16 +55,16 @@ class Timeline:
         return np.stack([self.events[f"{end}_unix_seconds"][chosen] for end in ("begin", "end")], axis=1)
 
     def cores_percent(self) -> Column:
-        """(N, CPUs): percent of each usable CPU at each sample; NaN where a run went on with fewer."""
+        """(N, CPUs): percent of each usable CPU at each sample; NaN for CPUs that a resumed run no longer has."""
         names = sorted(filter(_CORE.fullmatch, self.samples), key=lambda name: (len(name), name))
         return np.stack([self.samples[name] for name in names], axis=1) if names else np.zeros((0, 0))
 
 
 class ChunkWriter:
-    """Writes tables into files that hold ten minutes each; the last is rewritten with every `flush`.
+    """Writes tables into files of ten minutes each; every `flush` rewrites the last file.
 
-    Files are named by the unix milliseconds of their beginning and appear whole or not at all, so readers need not
-    wait for the end and a resumed run adds further ones. Raises OSError where the folder cannot be written.
+    Files are named by the unix milliseconds of their start and are replaced atomically, so that they can be read during
+    the run, and a resumed run adds further files. Raises OSError if the folder cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -97,9 +97,9 @@ class ChunkWriter:
 
 
 def read_timeline(folder: Path) -> Timeline:
-    """All that is recorded in a run's `timeline` folder so far, also while it is being written.
+    """Read a run's `timeline` folder, also while the run writes it.
 
-    A file that is damaged is left out with a warning. Raises ConfigError where there is none.
+    A damaged file is skipped with a warning. Raises ConfigError if there is no readable file.
     """
     files = sorted(folder.glob("*.npz"), key=lambda file: (len(file.name), file.name))
     chunks = [chunk for file in files if (chunk := _read(file)) is not None]
@@ -120,7 +120,7 @@ def _read(file: Path) -> Table | None:
 
 
 def _joined(chunks: Iterable[Table], prefix: str) -> Table:
-    """One table of all chunks; NaN where a chunk has the table but not the column."""
+    """One table from all chunks; NaN where a chunk lacks the column."""
     parts = [{n.removeprefix(prefix): c for n, c in chunk.items() if n.startswith(prefix)} for chunk in chunks]
     parts = [part for part in parts if part]
     names = dict.fromkeys(name for part in parts for name in part)

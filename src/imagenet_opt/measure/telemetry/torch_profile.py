@@ -1,4 +1,4 @@
-"""Operations of a training step: what kind of work each is, and how long it takes.
+"""Operations of a training step in a profile: their kinds of work and their times.
 
 The three kinds of work, contractions, normalisations with reductions, and element-wise operations, are those of Ivanov
 et al., Data Movement Is All You Need, 2020, arXiv:2007.00072.
@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from typing import Any
 
 MATTERS = 0.03
-"""A smaller share of a step is within what steps vary by."""
+"""Smaller shares of a step are within the variation of steps."""
 PERMISSION = (
     "CUPTI needs permission: start the container with --cap-add=SYS_ADMIN, or load NVIDIA's driver with "
     "NVreg_RestrictProfilingToAdminUsers=0"
 )
-"""Where a profiler sees no kernels, as in containers that may not look."""
+"""Remedy when the profiler sees no kernels, as in containers without the right to profile."""
 
 
 @dataclass(frozen=True)
 class LaunchGaps:
-    """Seconds of a step on the GPU, without waits for data: from one to the next, and those in which kernels ran, of
-    the same stretch. The latter come from a profiler; where several kernels run at the same time it counts once.
+    """Times of a step on the GPU without waits for data. step_seconds: from one step to the next. kernel_seconds: time
+    in which at least one kernel ran, from a profiler, in the same steps.
 
-    Raises ValueError where one of them is not above 0.
+    Raises ValueError unless both are above 0.
     """
 
     step_seconds: float
@@ -41,12 +41,12 @@ class LaunchGaps:
 
     @property
     def gap_share(self) -> float:
-        """Of the step, 0 to 1."""
+        """Gaps as a share of the step, 0 to 1."""
         return self.gap_seconds / self.step_seconds
 
     @property
     def most_gain(self) -> float:
-        """How many times as fast a step is without any gap: the most that a CUDA graph brings. 1 for none."""
+        """The largest gain of a CUDA graph: speed of a step without gaps over the present speed; 1 for no gain."""
         return max(1.0, self.step_seconds / self.kernel_seconds)
 
     @property
@@ -62,22 +62,22 @@ class LaunchGaps:
             )
         gap, step = 1000 * self.gap_seconds, 1000 * self.step_seconds
         return (
-            f"no kernel runs in {percent} of a step ({gap:.1f} of {step:.1f} ms), in which launches are late: closing "
-            f"the gaps gains {gain}, by callbacks.acceleration.cuda_graph=true or compile=true"
+            f"no kernel runs in {percent} of a step ({gap:.1f} of {step:.1f} ms), because launches are late: closing "
+            f"the gaps gains {gain}, with callbacks.acceleration.cuda_graph=true or compile=true"
         )
 
 
 GROUPS = ("contraction", "normalisation", "element-wise", "copies", "optimizer", "rest")
-"""normalisation: with reductions and pooling. copies: with fills. rest: what launches, allocates, or is not known."""
+"""normalisation: also reductions and pooling. copies: also fills. rest: launches, allocations, unknown operations."""
 
 _OPTIMIZER_STEP = "Optimizer.step"
-"""What torch.optim names the range of its step in a profile."""
+"""Prefix of the ranges of torch.optim's steps in a profile."""
 _BACKWARD = "autograd::engine"
-"""What torch names the ranges of a backward."""
+"""Prefix of the ranges of a backward in a profile."""
 
 
 def _words(*words: str) -> re.Pattern[str]:
-    """Any of them as a whole part of a name, between underscores."""
+    """A pattern for any of the words as a whole part of a name, between underscores."""
     return re.compile(rf"(^|_)({'|'.join(words)})(_|$)")
 
 
@@ -102,7 +102,7 @@ _PATTERNS = {
 
 
 def group_of(name: str) -> str:
-    """Of an operation as a profiler ("aten::conv2d") or torch.ops ("aten.convolution.default") names it."""
+    """The group of an operation by its name in a profile ("aten::conv2d") or torch.ops ("aten.convolution.default")."""
     if name.startswith("Optimizer."):
         return "optimizer"
     space, _, operation = name.replace("::", ".").partition(".")
@@ -114,7 +114,7 @@ def group_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Operation:
-    """seconds, num_calls: of a step; without those that it calls."""
+    """seconds, num_calls: per step; seconds without nested operations."""
 
     name: str
     group: str
@@ -123,9 +123,9 @@ class Operation:
 
 
 def timed_operations(profile: Any, *, num_steps: int, on_gpu: bool) -> list[Operation]:
-    """Of a torch.profiler.profile that saw so many steps, the longest first.
+    """Operations of a torch.profiler.profile over `num_steps` steps, the longest first.
 
-    Seconds of the kernels that an operation launches on a GPU, else of the CPU in the operation itself.
+    Seconds are of the kernels that an operation launches on a GPU, else of the CPU in the operation itself.
     """
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     calls: Counter[tuple[str, str]] = Counter()
@@ -144,14 +144,14 @@ def timed_operations(profile: Any, *, num_steps: int, on_gpu: bool) -> list[Oper
 
 
 def kernel_seconds(profile: Any, *, num_steps: int) -> float:
-    """Of a step, in which the GPU ran a kernel or a copy, or several at once; 0 where there is none."""
+    """Seconds per step in which the GPU ran at least one kernel or copy; 0 without kernels."""
     events = [event for event in profile.events() if event.device_type.name == "CUDA"]
-    kernels = [event.time_range for event in events if not event.is_user_annotation]  # a range of many
+    kernels = [event.time_range for event in events if not event.is_user_annotation]  # an annotation spans many
     return covered([(span.start, span.end) for span in kernels]) / 1e6 / num_steps
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """How long one of the spans, from begin to end, lasts or several at once."""
+    """Length of the union of the spans (begin, end)."""
     total, until = 0.0, -math.inf
     for begin, end in sorted(spans):
         total += max(0.0, end - max(begin, until))
@@ -160,12 +160,12 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def _begins_of_updates(events: list[Any]) -> dict[int, float]:
-    """When each step of an optimizer, by the id of its range, begins to update: after the closure that may come first,
-    in which Lightning's automatic optimization has the forward and backward."""
+    """Start of the update in each optimizer step, by the id of its range: after the closure, in which Lightning's
+    automatic optimization runs forward and backward."""
     backwards = [event.time_range for event in events if event.name.startswith(_BACKWARD)]
     steps = {id(event): event.time_range for event in events if event.name.startswith(_OPTIMIZER_STEP)}
     return {
-        step: max([span.start, *(one.end for one in backwards if span.start <= one.start < span.end)])
+        step: max([span.start, *(back.end for back in backwards if span.start <= back.start < span.end)])
         for step, span in steps.items()
     }
 

@@ -32,7 +32,7 @@ class StepWaits:
         waits = self._waits if self._simulated is None else self._simulated.waits
         if waits is None:
             return
-        places = Counter({f"{wait.operation} at {wait.place}": num for wait, num in waits.found.items()})
+        places = Counter({f"{wait.operation} at {wait.place}": num for wait, num in waits.counts.items()})
         if self.is_ordinary:
             self.places += places - self._before
             self.num_ordinary += 1

@@ -135,7 +135,7 @@ def test_shards_are_looked_over_by_their_index(
     (line,) = found["val in train"]["details"]
     assert status == 1 and "class0/image007.JPEG = " in line and line.endswith("class0/image000.JPEG")
     assert found["val in train"]["text"].startswith("1 of 36 ")
-    assert found["decoding, train"]["text"] == "all 5 that were tried"
+    assert found["decoding, train"]["text"] == "all 5 tested images can be decoded"
     assert "empty files, train" not in found
 
 
@@ -180,7 +180,7 @@ def test_names_of_wordnet_are_judged_as_imagenet(check: Check, root: Path) -> No
         for i in range(3):
             (root / split / f"class{i}").rename(root / split / f"n0144076{i}")
     _, found, _ = check()
-    assert found["ImageNet's classes"]["text"].startswith("3, not 1000")
+    assert found["ImageNet's classes"]["text"].startswith("3 classes, not 1000")
     assert "ImageNet's 732 to 1,300" in str(found["training images"]["text"])
     assert found["validation images"]["details"][0] == "n01440760: 12 images"
 
@@ -270,12 +270,12 @@ def test_a_network_that_knows_nothing_says_nothing(check: Check, ckpt: Path, tmp
             copies(tmp_path / f"data/train/{folder}/image000.JPEG", tmp_path / f"data/train/{folder}/more{i}.JPEG")
     _, found, _ = check(f"ckpt={tmp_path}/idle.ckpt")
     assert found["labels"]["level"] == "info"
-    assert "not accurate enough to judge labels" in str(found["labels"]["text"])
+    assert "has learned too little to judge labels" in str(found["labels"]["text"])
 
 
 def test_a_network_of_fewer_classes_is_refused(ckpt: Path, tmp_path: Path) -> None:
     more = write_images(tmp_path / "more", num_classes=4, per_class=1)
-    with pytest.raises(CheckpointMismatch, match=r"tells 3 classes, the data has 4; choose another ckpt="):
+    with pytest.raises(CheckpointMismatch, match=r"has 3 classes, the data has 4; choose another ckpt="):
         main([f"data.root={more}", f"data.cache_dir={tmp_path}/cache", f"ckpt={ckpt}"])
 
 
@@ -305,7 +305,7 @@ def test_a_checkpoint_that_is_not_there_is_named(root: Path, tmp_path: Path) -> 
 def test_the_demo_can_be_looked_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["data=demo", "data.num_train=20", "data.num_val=10", f"data.cache_dir={tmp_path}", "trainer.accelerator=cpu"])
     said = capsys.readouterr().out
-    assert "the same 10 in both" in said
+    assert "train and val have the same 10 classes" in said
     assert re.search(r": 1 image\n", said) and said.endswith("0 errors, 2 warnings\n")
     with pytest.raises(ConfigError, match=r"data\.root is missing; add data\.root=FOLDER"):
         main([f"data.cache_dir={tmp_path}"])

@@ -119,7 +119,7 @@ def test_verify_says_what_is_whole_and_what_is_not(tmp_path: Path, capsys: pytes
         file.seek(int(index.offsets[2]) + 700)
         file.write(b"damaged")
     done = finish(start(f"out={out}", "--verify"))
-    assert done[:2] == (2, f"{out}/val/shard-00000.tar: b/000.JPEG: other bytes than were packed\n")
+    assert done[:2] == (2, f"{out}/val/shard-00000.tar: b/000.JPEG: the bytes do not match the checksum\n")
     assert (
         done[2].splitlines()[-1].startswith(f"ShardMismatch: {out} (out) is damaged in 1 places, told above; remove ")
     )
@@ -271,7 +271,7 @@ def test_a_killed_process_is_one_line_and_it_goes_on(piped: Path, whole: dict[st
     os.close(descriptor)
     assert (code, said) == (2, "") and "Traceback" not in err
     assert (
-        "PackStopped: a process of the pack was killed, as happens when memory runs out; run the same command again"
+        "PackStopped: a process of the pack was killed, perhaps because memory ran out; run the same command again"
         in err
     )
     assert feed(piped, start(*words(piped, out)))[0] == 0
@@ -287,7 +287,9 @@ def test_a_source_that_goes_away_stops_it(piped: Path, tmp_path: Path) -> None:
     os.close(descriptor)
     code, said, err = finish(process)
     assert (code, said) == (2, "")
-    assert re.search(rf"PackStopped: {tmp_path}/data/\w+ went away \(No such file or directory\); restore it", err)
+    assert re.search(
+        rf"PackStopped: {tmp_path}/data/\w+ has disappeared \(No such file or directory\); restore the storage", err
+    )
 
 
 def test_a_full_disk_is_one_line_and_it_goes_on_when_there_is_room(tmp_path: Path) -> None:

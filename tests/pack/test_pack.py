@@ -300,7 +300,7 @@ def test_bad_files_are_left_out_and_listed_with_the_reason(tmp_path: Path) -> No
     whole, picture = jpeg(64, 64), png(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8))
     bad = {
         "a/empty.JPEG": (b"", "the file is empty"),
-        "a/text.JPEG": (b"<html>404 not found</html>", "no image: it begins with b'<html>404 no'"),
+        "a/text.JPEG": (b"<html>404 not found</html>", "not an image: the file begins with b'<html>404 no'"),
         "a/cut.JPEG": (whole[: len(whole) // 2], "cannot be decoded: "),
         "b/cut.png": (picture[:-100], "cannot be decoded: "),
         "b/header.JPEG": (whole[:30], ""),
@@ -436,7 +436,7 @@ def test_files_without_permission_are_listed_however_many(
 def test_storage_that_stays_away_stops_the_pack_and_rejects_nothing(
     shard_from: Callable[..., ShardPart], tmp_path: Path
 ) -> None:
-    words = r"^.*/train/\w/\d\.JPEG cannot be read, and others cannot either \(Input/output error\); restore it .*$"
+    words = r"^.*/train/\w/\d\.JPEG and other files cannot be read \(Input/output error\); restore the storage .*$"
     with pytest.raises(PackStopped, match=words):
         shard_from(lambda i, number: True)
     assert not list(tmp_path.glob("*.tar*"))
@@ -517,7 +517,7 @@ def test_an_archive_that_is_cut_short_is_named(keep: float, tmp_path: Path) -> N
     with tarfile.open(path) as tar:
         end = tar.getmembers()[-1].offset
     os.truncate(path, end if keep > 0.5 else int(keep * path.stat().st_size))
-    with pytest.raises(DataError, match=r"n02\.tar is cut short or no tar file .*fetch it again \(data\.root\)"):
+    with pytest.raises(DataError, match=r"n02\.tar is truncated or not a tar file .*download it again \(data\.root\)"):
         pack(tmp_path / "data", tmp_path / "out", SMALL)
 
 
@@ -533,15 +533,18 @@ def member(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE, **more: Any)
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (member("../x.JPEG"), "'../x.JPEG' lies outside of it"),
-        (member("a/../../x.JPEG"), "'../x.JPEG' lies outside of it"),
-        (member("/etc/x.JPEG"), "'/etc/x.JPEG' lies outside of it"),
-        (member("x.JPEG", 2**62), "that it has 4611686018427387904 bytes"),
-        (member("x.JPEG", 4096), "that it has 4096 bytes"),
-        (member("x.JPEG", -512), "that it has -512 bytes"),
-        (member("x.JPEG", kind=tarfile.SYMTYPE, linkname="/etc/passwd"), "'x.JPEG' is a link"),
-        (member("x\x1b[2J\n.JPEG", kind=tarfile.LNKTYPE, linkname="y"), r"'x\x1b[2J\n.JPEG' is a link"),
-        (b"no tar file at all" * 100, "no tar file"),
+        (member("../x.JPEG"), "'../x.JPEG' lies outside of the archive"),
+        (member("a/../../x.JPEG"), "'../x.JPEG' lies outside of the archive"),
+        (member("/etc/x.JPEG"), "'/etc/x.JPEG' lies outside of the archive"),
+        (member("x.JPEG", 2**62), "claims 4611686018427387904 bytes"),
+        (member("x.JPEG", 4096), "claims 4096 bytes"),
+        (member("x.JPEG", -512), "claims -512 bytes"),
+        (member("x.JPEG", kind=tarfile.SYMTYPE, linkname="/etc/passwd"), "'x.JPEG' is a link or a sparse file"),
+        (
+            member("x\x1b[2J\n.JPEG", kind=tarfile.LNKTYPE, linkname="y"),
+            r"'x\x1b[2J\n.JPEG' is a link or a sparse file",
+        ),
+        (b"not a tar file at all" * 100, "not a tar file"),
     ],
 )
 def test_an_archive_that_leads_elsewhere_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
@@ -550,7 +553,7 @@ def test_an_archive_that_leads_elsewhere_is_refused(content: bytes, words: str, 
     with pytest.raises(DataError) as caught:
         pack(tmp_path / "data", tmp_path / "out", SMALL)
     said = str(caught.value)
-    assert words in said and "n02.tar is cut short or no tar file" in said and said.isprintable()
+    assert words in said and "n02.tar is truncated or not a tar file" in said and said.isprintable()
 
 
 def test_an_archive_without_images_is_named(tmp_path: Path) -> None:
@@ -563,14 +566,14 @@ def test_an_archive_without_images_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error", "words"),
     [
-        (None, ConfigError, "no LOC_val_solution.csv lies there or above; say which class each is of with val_labels="),
+        (None, ConfigError, "no LOC_val_solution.csv is there or above; give a list of the classes with val_labels="),
         (KAGGLE.replace("n02 9", "n09 9"), ClassMismatch, "names 1 classes that the training images do not have"),
         (PLAIN.replace("\tn01", ""), ConfigError, "line 4: expected FILE CLASS, found 'ILSVRC2012_val_00000003.JPEG'"),
         (PLAIN.partition("\n")[2], ConfigError, "no class for 1 of 3 images in "),
         (
             PLAIN + "val/ILSVRC2012_val_00000001.JPEG n01",
             ConfigError,
-            "line 5: gives 'val/ILSVRC2012_val_00000001.JPEG'",
+            "line 5: 'val/ILSVRC2012_val_00000001.JPEG'",
         ),
         (PLAIN.replace("n01", "n\x1b[2J"), ClassMismatch, r"such as 'n\x1b[2J'"),
         (PLAIN + "\0\x1b", ConfigError, r"line 5: expected FILE CLASS, found '\x00\x1b'"),
@@ -595,7 +598,7 @@ def test_labels_that_are_absent_or_of_no_use_are_told(tmp_path: Path) -> None:
     ilsvrc(tmp_path / "data")
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere \(val_labels\): No such file"):
         pack(tmp_path / "data", tmp_path / "out", SMALL, val_labels=tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match=r"val_labels=.* has folders or archives: leave it out"):
+    with pytest.raises(ConfigError, match=r"val_labels=.* has subfolders or archives: leave val_labels out"):
         pack(small_tree(tmp_path / "tree"), tmp_path / "out", SMALL, val_labels=tmp_path / "nowhere")
 
 
@@ -626,7 +629,7 @@ def test_other_options_are_refused_with_both(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         pack(root, tmp_path / "out", PackOptions(shard_mb=0.02, max_side=16))
     message = str(caught.value)
-    assert f"holds a pack of 8 images in {root}/train with shard_mb=0.02, seed=0; " in message
+    assert f"holds a pack of 8 images in {root}/train with shard_mb=0.02, seed=0, " in message
     assert f"8 images in {root}/train with max_side=16, quality=90, shard_mb=0.02, seed=0" in message
     assert "out=FOLDER" in message and f"remove {tmp_path}/out" in message
     assert contents(tmp_path / "out") == before
@@ -669,7 +672,7 @@ def test_out_and_source_must_lie_apart(out: str, tmp_path: Path) -> None:
 def test_something_else_in_out_is_left_alone(tmp_path: Path) -> None:
     root = small_tree(tmp_path / "data")
     tree(tmp_path / "out", {"val/thesis.txt": b"x"})
-    with pytest.raises(ConfigError, match=r"out/val holds something, but no plan\.json of a pack"):
+    with pytest.raises(ConfigError, match=r"out/val is not empty and has no plan\.json of a pack"):
         pack(root, tmp_path / "out", SMALL)
     assert contents(tmp_path / "out") == {"val/thesis.txt": b"x", "claim": b""}
 
@@ -677,13 +680,13 @@ def test_something_else_in_out_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("plan", ["", "[]", "{}", '{"images": 8, "num_shards": 1000000000000}', "[" * 100_000])
 def test_a_damaged_plan_is_told(plan: str, tmp_path: Path) -> None:
     tree(tmp_path / "out", {"train/plan.json": plan.encode()})
-    with pytest.raises(ConfigError, match=r"out/train holds something, but no plan\.json of a pack"):
+    with pytest.raises(ConfigError, match=r"out/train is not empty and has no plan\.json of a pack"):
         pack(small_tree(tmp_path / "data"), tmp_path / "out", SMALL)
 
 
 def test_a_pack_is_no_source(images_root: Path, tmp_path: Path) -> None:
     pack(images_root, tmp_path / "out", SMALL)
-    with pytest.raises(ConfigError, match=r"is packed already; data\.root must hold the images"):
+    with pytest.raises(ConfigError, match=r"is packed already; set data\.root to the folder with the original images"):
         pack(tmp_path / "out", tmp_path / "again", SMALL)
 
 
@@ -731,9 +734,9 @@ def test_each_difference_is_named_by_shard_and_sample(out: Path) -> None:
     (folder / index.shards[3]).unlink()
     size = (out.parent / "out/train" / index.shards[2]).stat().st_size
     lines = verify(folder, 2)
-    assert lines[0] == f"{index.path(1)}: other bytes than were packed"
-    assert lines[1] == f"{folder}/shard-00001.tar: its images are as packed, but a label, a name or padding is not"
-    assert lines[2] == f"{index.path(last)}: cut short, 7 of {index.sizes[last]} bytes"
+    assert lines[0] == f"{index.path(1)}: the bytes do not match the checksum"
+    assert lines[1] == f"{folder}/shard-00001.tar: the images are intact, but a label, a name or padding is damaged"
+    assert lines[2] == f"{index.path(last)}: truncated, 7 of {index.sizes[last]} bytes"
     assert lines[3].startswith(f"{folder}/shard-00002.tar: {size} bytes, not ")
     assert lines[4].startswith(f"{folder}/shard-00003.tar: No such file or directory, with ")
     assert len(lines) == 5
@@ -795,7 +798,9 @@ def test_a_shard_that_cannot_be_made_again_as_it_was_is_told(tmp_path: Path) -> 
     image = root / "val/a/0.JPEG"
     image.write_bytes(image.read_bytes()[:-10] + b"\0" * 8 + b"\xff\xd9")  # of the same size
     (out / "val/shard-00000.tar").unlink()
-    with pytest.raises(ShardMismatch, match=r"shard-00000\.tar cannot be made again as it was: .*remove .*pack again"):
+    with pytest.raises(
+        ShardMismatch, match=r"shard-00000\.tar cannot be restored with the same content: .*remove .*pack again"
+    ):
         pack(root, out, SMALL)
     assert not (out / "val/shard-00000.tar").exists()
 

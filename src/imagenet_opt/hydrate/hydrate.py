@@ -195,7 +195,7 @@ class FileReader:
         name = _name(self.part.files.path(next(iter(tuple(self._open)), 0)))
         raise ReadTimeout(
             f"no answer for {_SILENCE_SECONDS:g} s from {machine.mount_of(name)} to reads of {name} and other files; "
-            "check that the mount answers to ls, then run the same command again; it resumes"
+            "check that ls works on the mount, then run the same command again; it resumes"
         )
 
     def _read(self, path: str) -> int:
@@ -230,7 +230,7 @@ class FileReader:
         name = _name(self.part.files.path(number))
         raise StorageFailed(
             f"{machine.mount_of(name)} fails: {reason} for {self.patience:g} s, reading {name} and other files; "
-            "check that the mount answers to ls, then run the same command again; it resumes"
+            "check that ls works on the mount, then run the same command again; it resumes"
         )
 
     def _touch_other(self, number: int) -> None:

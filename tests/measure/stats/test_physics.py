@@ -9,7 +9,7 @@ from imagenet_opt.measure.stats.physics import Claim, check, impossible
 def test_a_batch_that_was_made_before_is_no_rate() -> None:
     """256 images that were taken 0.24 ms apart from the one before, both made long ago."""
     reason = impossible(Claim(num_images=256, seconds=0.00024, num_made=0))
-    assert reason == "256 images were counted in 0.00024 s, but only 0 of them were made in that time"
+    assert reason == "256 images were counted in 0.00024 s, but only 0 of them were prepared in that time"
     assert impossible(Claim(num_images=256, seconds=2.3, num_made=256)) is None
     assert impossible(Claim(num_images=512, seconds=2.3, num_made=256, slack=256)) is None, "one batch of each worker"
 
@@ -39,9 +39,9 @@ def test_no_more_bytes_come_than_the_storage_gave() -> None:
 
 def test_what_is_not_known_is_not_checked() -> None:
     assert impossible(Claim(num_images=1e9, seconds=1.0)) is None
-    assert impossible(Claim(num_images=5, seconds=0.0)) == "5 images in 0 s are no rate"
+    assert impossible(Claim(num_images=5, seconds=0.0)) == "5 images in 0 s give no rate"
 
 
 def test_a_rate_that_cannot_be_is_no_number() -> None:
-    with pytest.raises(ConfigError, match=r"^not measured: 5 images in 0 s are no rate; raise --budget or --seconds$"):
+    with pytest.raises(ConfigError, match=r"^not measured: 5 images in 0 s give no rate; raise --budget or --seconds$"):
         check(Claim(num_images=5, seconds=0.0))

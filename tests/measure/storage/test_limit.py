@@ -15,7 +15,7 @@ def test_latency_alone() -> None:
     found = storage_limit([simulated(depth, latency=0.1) for depth in DEPTHS])
     assert found.kind == "latency"
     assert_allclose([found.images_per_second, found.latency, found.knee], [2560, 0.1, 256])
-    assert found.evidence.startswith("256 requests in flight bring 256 times as much as 1, 2560 images/s = 282 MB/s")
+    assert found.evidence.startswith("256 requests in flight read 256 times as fast as 1, 2560 images/s = 282 MB/s")
 
 
 @pytest.mark.parametrize("images", [1, 12])
@@ -29,7 +29,7 @@ def test_bandwidth_from_the_knee_on(images: int) -> None:
     assert_allclose(found.knee, (0.1 + transfer) / transfer, rtol=0.02)
     assert found.at(found.knee / 2) == "latency"
     assert found.at(2 * found.knee) == "bandwidth"
-    assert "bring no more than" in found.evidence
+    assert "read no faster than" in found.evidence
 
 
 def test_a_bandwidth_that_is_not_reached_is_no_limit() -> None:

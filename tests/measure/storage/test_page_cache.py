@@ -139,7 +139,7 @@ print(found.verified, found.left.share, found.evidence)
 """
     ran = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True)
     says = ran.stdout.strip()
-    assert says == "False None unverified: the kernel tells only of files that one owns or may write" or (
+    assert says == "False None unverified: the kernel gives this only for files that the user owns or may write" or (
         method == "cachestat" and says.startswith("True 0.0 verified")
     )
 
@@ -166,7 +166,9 @@ with open({file!r}, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.A
 """
     ran = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("unverified: 100.0% of 1 files is still in memory (preadv2 with RWF_NOWAIT, of others")
+    assert ran.stdout.startswith(
+        "unverified: 100.0% of 1 files is still in memory (preadv2 with RWF_NOWAIT, on a sample of similar files"
+    )
 
 
 def test_probes_see_what_was_read(file: str, tmp_path: Path) -> None:
@@ -185,7 +187,9 @@ def test_without_the_flag_nothing_is_claimed(file: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "RWF_NOWAIT", 1 << 30)  # as a file system that knows no such flag
     found = eviction_probed([Extent(file)])
     assert not found.verified and found.unknown
-    assert found.evidence.startswith("unverified: the kernel tells only of files that one owns or may write (preadv2")
+    assert found.evidence.startswith(
+        "unverified: the kernel gives this only for files that the user owns or may write (preadv2"
+    )
 
 
 def test_a_sample_speaks_for_the_data_set(file: str) -> None:

@@ -125,7 +125,7 @@ def test_one_that_no_signal_ends_is_left(tmp_path: Path, monkeypatch: pytest.Mon
     with monkeypatch.context() as patch:
         patch.setattr(subprocess.Popen, "kill", lambda self: None)  # as of one within a read of a hanging disk
         recording.stop()
-    assert recording.error == "its disk hangs: it could not even be killed"
+    assert recording.error == "the disk hangs, and the recorder could not be killed"
     process.kill()
     process.communicate()
 

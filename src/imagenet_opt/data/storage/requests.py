@@ -100,7 +100,7 @@ class Requests:
             name = self.store.name(again.index)
             raise ReadTimeout(
                 f"no answer for twice {self.timeout_seconds:g} s, reading {name} on {machine.mount_of(name)}; see that "
-                f"the mount answers (ls it), or allow more time with data.read_timeout=SECONDS{_rehearsed(self.store)}"
+                f"ls works on the mount, or allow more time with data.read_timeout=SECONDS{_rehearsed(self.store)}"
             ) from None
 
     def latency(self) -> float:
@@ -164,9 +164,9 @@ class Requests:
             return
         name = self.store.name(index)
         raise StorageFailed(
-            f"{machine.mount_of(name)} fails: {reason} for {self.timeout_seconds / 2:g} s, reading {name}, and other "
-            "files too; check the mount (ls it), then run the same command again. To wait longer for it, "
-            f"raise data.read_timeout={self.timeout_seconds:g}, of which the half is waited"
+            f"{machine.mount_of(name)} fails: {reason} for {self.timeout_seconds / 2:g} s, reading {name} and other "
+            "files; check that ls works on the mount, then run the same command again. Reads are retried for half of "
+            f"data.read_timeout={self.timeout_seconds:g} s: raise it to wait longer"
         )
 
 

@@ -738,7 +738,7 @@ def test_each_difference_is_named_by_shard_and_sample(out: Path) -> None:
     assert lines[1] == f"{folder}/shard-00001.tar: the images are intact, but a label, a name or padding is damaged"
     assert lines[2] == f"{index.path(last)}: truncated, 7 of {index.sizes[last]} bytes"
     assert lines[3].startswith(f"{folder}/shard-00002.tar: {size} bytes, not ")
-    assert lines[4].startswith(f"{folder}/shard-00003.tar: No such file or directory, with ")
+    assert lines[4].startswith(f"{folder}/shard-00003.tar: No such file or directory; this shard holds ")
     assert len(lines) == 5
 
 

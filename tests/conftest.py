@@ -2,12 +2,11 @@
 
 import gc
 import logging
+import os
 import signal
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,9 @@ from imagenet_opt.config import compose as composition
 from imagenet_opt.config import overrides as config_overrides
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.probe import isolated
-from tests.processes import Forked
 
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # processes of tests share the CPUs with other tests
 torch.ones((), requires_grad=True).backward()  # if the first backward is a compiled one, no forked process can have one
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background a shell ignores it, and so would children
 gc.freeze()  # else each full collection goes through a million objects of imported modules
@@ -128,10 +126,3 @@ def own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module in (config_overrides, composition):  # which has it by name
         monkeypatch.setattr(module, "config_folder", lambda: conf)
     return conf
-
-
-@pytest.fixture(autouse=True)
-def forked_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes of `call_apart` are forked from one that has imported torch, which saves seconds each."""
-    quick = SimpleNamespace(**vars(subprocess) | {"Popen": Forked})
-    monkeypatch.setattr(isolated, "subprocess", quick)

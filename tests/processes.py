@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import runpy
 import socket
 import subprocess
 import sys
@@ -11,25 +10,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-import pytest
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from imagenet_opt.errors import ImagenetOptError
+from imagenet_opt.fork_server import ForkedProgram
 
 _SECONDS = 120
 _REPOSITORY = Path(__file__).parents[1]
-_IMPORTED = ["imagenet_opt.config.build", "imagenet_opt.training.summary", "imagenet_opt.config.compose"]
-"""By the process that `Forked` forks; most of what the programs here import."""
 
 
-class Forked:
+class Forked(ForkedProgram):
     """As subprocess.Popen, for programs of this Python, which find torch and Lightning imported.
 
-    command: the interpreter, then a script's file or `-m` and a module. stdout, stderr, stdin: files that have a name;
-    stderr goes where stdout goes, and there is no input, unless they are said. Libraries see the variables of the first
-    process that was started so, which gives each thread pool one thread; processes that the program starts itself are
-    started anew.
+    command: the interpreter, then a script's file or `-m` and a module. stderr goes where stdout goes, and there is no
+    input, unless they are given. Processes that the program starts itself are started as usual.
     """
 
     def __init__(
@@ -41,38 +36,13 @@ class Forked:
         stdin: Any = None,
         env: Mapping[str, str],
         cwd: Path | None = None,
-        **others: Any,
+        **_: Any,
     ) -> None:
-        self.args = command
-        out = stdout.name
-        files = [getattr(stdin, "name", os.devnull), out, getattr(stderr, "name", out)]
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(_IMPORTED)
-        self._process = context.Process(target=_program, args=(command[1:], cwd or Path.cwd(), dict(env), files))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("OMP_NUM_THREADS", "1")
-            patch.setenv("CUDA_VISIBLE_DEVICES", "")
-            self._process.start()
-        self.pid = self._process.pid
-
-    @property
-    def returncode(self) -> int | None:
-        return self._process.exitcode
-
-    def poll(self) -> int | None:
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
-
-    def wait(self, timeout: float | None = None) -> int:
-        self._process.join(timeout)
-        if self._process.exitcode is None:
-            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-        return self._process.exitcode
-
-    def kill(self) -> None:
-        self._process.kill()
+        with open(os.devnull, "rb") as nothing:
+            files = (nothing if stdin in (None, subprocess.DEVNULL) else stdin, stdout, stderr or stdout)
+            numbers = [file if isinstance(file, int) else file.fileno() for file in files]
+            names = dict(zip(("stdin", "stdout", "stderr"), numbers, strict=True))
+            super().__init__(command[1:], env=env, cwd=cwd, new_session=True, **names)
 
 
 def run_train(arguments: list[str], *, cwd: Path, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
@@ -85,13 +55,17 @@ def run_forked(
 ) -> "subprocess.CompletedProcess[str]":
     """`python ARGUMENTS` with these variables, forked. terminal: in the place of stdin and stderr."""
     command = [sys.executable, *arguments]
-    with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = Forked(command, stdout=out, stderr=terminal or err, stdin=terminal, env=environment, cwd=cwd)
         try:
             code = process.wait(300)
         finally:
             process.kill()
-        return subprocess.CompletedProcess(command, code, out.read(), err.read())
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read())
+        return subprocess.CompletedProcess(command, code, *texts)
 
 
 def run_script(
@@ -102,24 +76,6 @@ def run_script(
         script.write(text)
         script.flush()
         return run_forked([script.name, *arguments], cwd=cwd, environment=environment, terminal=terminal)
-
-
-def _program(arguments: list[str], cwd: Path, environment: dict[str, str], files: list[str]) -> None:
-    multiprocessing.set_start_method(None, force=True)  # the default: this process has that of its parent
-    os.setsid()
-    os.chdir(cwd)
-    os.environ.clear()
-    os.environ |= environment
-    for number, (file, mode) in enumerate(zip(files, (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY), strict=True)):
-        os.dup2(os.open(file, mode | os.O_APPEND), number)
-    sys.stdin = os.fdopen(0)
-    sys.path[:0] = [str(_REPOSITORY), *environment.get("PYTHONPATH", "").split(os.pathsep)]
-    if arguments[0] == "-m":
-        sys.argv = arguments[1:]
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = arguments
-        runpy.run_path(arguments[0], run_name="__main__")
 
 
 def on_ranks(work: Callable[[int], Any], num_ranks: int = 2) -> list[Any]:

@@ -24,7 +24,7 @@ LAYERS = (
     ("display",),
     ("measure",),
     ("out_of_memory",),
-    ("errors", "machine", "atomic_file", "file_lock"),
+    ("errors", "machine", "atomic_file", "file_lock", "fork_server"),
 )
 """Top-level packages and modules; each imports those of lower layers and itself only."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -20,11 +20,6 @@ REPOSITORY = Path(__file__).parents[2]
 HERE = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
 
 
-@pytest.fixture(autouse=True)
-def forked_turns() -> None:
-    """Processes start as they do for users, since these tests are about that."""
-
-
 def second_rank() -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", __main__.__spec__.name, *sys.argv[1:]]
     return subprocess.Popen(command, env=os.environ | {"LOCAL_RANK": "1"})

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from subprocess import PIPE, Popen, TimeoutExpired
+from subprocess import TimeoutExpired
 from threading import Thread
 from types import FrameType
 from typing import IO, Any, ClassVar, NoReturn, TextIO
@@ -23,9 +23,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
+from imagenet_opt import fork_server
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.hydra_plugins import end_of_multirun
 from imagenet_opt.errors import Preempted, last_error_line
+from imagenet_opt.fork_server import Program
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.sweep.table import JOB, Row, collect_rows, print_table, speed, write_csv
 from imagenet_opt.training.preempted import STATUS, SWEEP_JOB, command, leave
@@ -40,7 +42,7 @@ class Handover:
 
     def __init__(self) -> None:
         self.why = 0
-        self._job: Popen[bytes] | None = None
+        self._job: Program | None = None
 
     def install(self) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -48,7 +50,7 @@ class Handover:
                 signal.signal(number, self._receive)
 
     @contextmanager
-    def to(self, job: "Popen[bytes]") -> Iterator[None]:
+    def to(self, job: Program) -> Iterator[None]:
         """While `job` runs; it gets what came since it was begun, too."""
         self._job = job
         if self.why:
@@ -193,7 +195,7 @@ def _command(script: Path, hydra: HydraConf) -> list[str]:
     given = [text for text in hydra.overrides.hydra if not text.lstrip("+~").startswith(_SWEEP_ONLY)]
     folder = hydra.runtime.output_dir.replace("'", r"\'")
     own = ["hydra.mode=RUN", f"hydra.run.dir='{folder}'"]
-    return [sys.executable, str(script), *_config_options(hydra), *hydra.overrides.task, *given, *own]
+    return [str(script), *_config_options(hydra), *hydra.overrides.task, *given, *own]
 
 
 def _config_options(hydra: HydraConf) -> list[str]:
@@ -207,11 +209,12 @@ def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) ->
     """Run to the end, output to the terminal and `job_log`; how it went, in the fields of job.json."""
     began = time.perf_counter()
     job_log.unlink(missing_ok=True)
-    process = Popen(command, cwd=cwd, env=env, stdout=PIPE, stderr=PIPE, bufsize=0)
     stderr_tail = bytearray()
+    with _pipe() as (output, stdout), _pipe() as (errors, stderr), open(os.devnull, "rb") as nothing:
+        process = fork_server.start(command, cwd=cwd, env=env, stdin=nothing.fileno(), stdout=stdout, stderr=stderr)
     readers = [
-        Thread(target=_tee, args=(process.stdout, sys.stdout, job_log, bytearray()), daemon=True),
-        Thread(target=_tee, args=(process.stderr, sys.stderr, job_log, stderr_tail), daemon=True),
+        Thread(target=_tee, args=(output, sys.stdout, job_log, bytearray()), daemon=True),
+        Thread(target=_tee, args=(errors, sys.stderr, job_log, stderr_tail), daemon=True),
     ]
     for reader in readers:
         reader.start()
@@ -224,12 +227,22 @@ def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) ->
         _stop(process)
     for reader in readers:
         reader.join(timeout=5)  # a process that the job left behind may hold the pipe open
-    code = process.returncode
+    code = process.wait()
     unheard = handover.why and code in (-signal.SIGTERM, -signal.SIGUSR1)  # the job had not yet begun to listen
     stopped = interrupted or unheard or code == STATUS
     status = "interrupted" if stopped else "failed" if code else "ok"
     error = _explain(code, stderr_tail.decode(errors="replace")) if status == "failed" else None
     return {"status": status, "error": error, "seconds": time.perf_counter() - began, "exit_code": code}
+
+
+@contextmanager
+def _pipe() -> Iterator[tuple[IO[bytes], int]]:
+    """The end to read from, and the other end, which is closed afterwards."""
+    here, there = os.pipe()
+    try:
+        yield open(here, "rb", buffering=0), there  # noqa: SIM115
+    finally:
+        os.close(there)
 
 
 def _tee(source: IO[bytes], terminal: TextIO, job_log: Path, tail: bytearray) -> None:
@@ -242,7 +255,7 @@ def _tee(source: IO[bytes], terminal: TextIO, job_log: Path, tail: bytearray) ->
             del tail[:-_TAIL_BYTES]
 
 
-def _stop(process: Popen[bytes]) -> None:
+def _stop(process: Program) -> None:
     """Let the job, which Ctrl-C reached too, end by itself; kill it after three minutes or a second Ctrl-C."""
     try:
         log.warning(f"stopping the job, up to {_STOP_SECONDS} s; Ctrl-C again kills it")

@@ -19,11 +19,6 @@ from imagenet_opt.study.request import checked_options
 from tests.study.studies import small_request
 
 
-@pytest.fixture(autouse=True)
-def forked_turns() -> None:
-    """Processes start as they do for users, since these tests are about that."""
-
-
 def test_the_shipped_study_is_one() -> None:
     assert checked_options(Scaling, small_request("scaling", Path())).processes == [1, 2, 4]
 

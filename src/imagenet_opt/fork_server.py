@@ -1,0 +1,187 @@
+"""Start Python programs in milliseconds: they are forked from a process that has imported torch and Lightning once."""
+
+import atexit
+import gc
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+IMPORTED = (
+    "torchvision",
+    "timm",
+    "imagenet_opt.config.compose",
+    "imagenet_opt.training.fit",
+    "imagenet_opt.probe.testbed",
+)
+"""What the server imports. None of it may start CUDA, which does not survive a fork."""
+READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "LD_", "MALLOC_", "TORCH_LOGS", "TORCH_COMPILE_DEBUG")
+"""Beginnings of variables that libraries read while they are loaded: with other values a program needs an interpreter
+of its own."""
+_OF_THE_GROUP = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that SLURM and terminals send to all processes. Programs may take long to end; the server outlives them."""
+
+_server: dict[str, str] | None = None
+"""The variables with which this process started its server."""
+
+
+class ForkedProgram:
+    """A program of this Python with the interface of subprocess.Popen.
+
+    arguments: what follows the interpreter: a script and its arguments, or "-m" and a module and its arguments.
+    stdin, stdout, stderr: open file descriptors, which the caller may close afterwards. new_session: as in Popen.
+    Where the environment has other READ_AT_IMPORT variables than the server, use `start`.
+    """
+
+    def __init__(
+        self,
+        arguments: list[str],
+        *,
+        env: Mapping[str, str],
+        stdin: int,
+        stdout: int,
+        stderr: int,
+        cwd: str | Path | None = None,
+        new_session: bool = False,
+    ) -> None:
+        self.args = [sys.executable, *arguments]
+        files = tuple(map(_Descriptor, (stdin, stdout, stderr)))
+        settings = (arguments, str(cwd or Path.cwd()), dict(env), files, new_session)
+        self._process = multiprocessing.get_context("forkserver").Process(target=_run, args=settings)
+        with _started_server(env), _no_main_module():
+            self._process.start()
+        self.pid: int = self._process.pid  # type: ignore[assignment]
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+Program = ForkedProgram | subprocess.Popen[bytes]
+
+
+def start(arguments: list[str], *, env: Mapping[str, str], **others: Any) -> Program:
+    """Start `python ARGUMENTS`, forked where its environment allows that. others: of ForkedProgram."""
+    if _server is None or _at_import(env) == _at_import(_server):
+        return ForkedProgram(arguments, env=env, **others)
+    others["start_new_session"] = others.pop("new_session", False)
+    return subprocess.Popen([sys.executable, *arguments], env=env, **others)
+
+
+def _at_import(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(READ_AT_IMPORT)}
+
+
+@contextmanager
+def _started_server(env: Mapping[str, str]) -> Iterator[None]:
+    """The server starts with the environment of the first program that it is asked for."""
+    global _server
+    if _server is None:
+        multiprocessing.get_context("forkserver").set_forkserver_preload(list(IMPORTED))
+        resource_tracker.ensure_running()  # which unblocks signals
+        before, _server = dict(os.environ), dict(env)
+        signals = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_GROUP)
+        try:
+            _set_environment(env)
+            forkserver.ensure_running()
+        finally:
+            _set_environment(before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+    yield
+
+
+def _set_environment(env: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(env)
+
+
+@contextmanager
+def _no_main_module() -> Iterator[None]:
+    """Otherwise multiprocessing runs the caller's script once more in the new process."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+class _Descriptor:
+    """A file descriptor that is sent to the new process."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> Any:
+        return _received, (DupFd(self.number),)
+
+
+def _received(sent: Any) -> int:
+    number: int = sent.detach()
+    return number
+
+
+def _run(arguments: list[str], cwd: str, env: dict[str, str], files: tuple[int, ...], new_session: bool) -> None:
+    """In the new process: what an interpreter does with a command line."""
+    multiprocessing.set_start_method(None, force=True)  # multiprocessing hands on its caller's, forkserver
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    gc.freeze()
+    _forget_exit_functions()
+    if new_session:
+        os.setsid()
+    os.chdir(cwd)
+    _set_environment(env)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout, sys.stderr = _output(1), _output(2)
+    sys.path[:0] = [folder for folder in env.get("PYTHONPATH", "").split(os.pathsep) if folder not in ("", *sys.path)]
+    try:
+        if arguments[0] == "-m":
+            sys.argv = arguments[1:]
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = arguments
+            sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+            runpy.run_path(arguments[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing leaves them out
+
+
+def _forget_exit_functions() -> None:
+    """Those of the server's modules would remove its temporary folders, which all programs share."""
+    atexit._clear()
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
+    atexit.register(weakref.finalize._exitfunc)  # type: ignore[attr-defined]
+
+
+def _output(number: int) -> Any:
+    return open(number, "w", buffering=1, closefd=False)

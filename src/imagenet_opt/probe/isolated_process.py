@@ -1,0 +1,64 @@
+"""The process in which `isolated.call_apart` calls a function."""
+
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+from imagenet_opt.errors import ImagenetOptError
+from imagenet_opt.measure.stats.rounds import TurnFailed
+from imagenet_opt.probe.measuring import end_like_an_error
+
+JOB, ANSWER = "job.pickle", "answer.json"
+
+
+def main() -> None:
+    """Arguments: a folder with the file JOB, which gets the file ANSWER, and the function as "package.module.name"."""
+    folder, function = Path(sys.argv[1]), sys.argv[2]
+    job = pickle.loads((folder / JOB).read_bytes())
+    end_like_an_error()
+    threading.excepthook = _end_with  # what has lost a thread may wait for it for ever
+    threading.Thread(target=_end_with_caller, args=(os.getppid(),), daemon=True).start()
+    given: dict[str, Any]
+    try:
+        given = {"answer": resolve_name(function)(job)}
+    except (ImagenetOptError, TurnFailed) as error:
+        given = {"error": type(error).__name__, "message": str(error)}
+    if os.environ.get("LOCAL_RANK", "0") == "0" or "error" in given:
+        _write(given, folder)
+    sys.stdout.flush()
+    # Lightning ends the others when one fails; taking loaders down is no part of a measurement, and some hang in it
+    os._exit("error" in given)
+
+
+def _write(given: dict[str, Any], folder: Path) -> None:
+    """Whole or not at all; what another process of this call has written stays."""
+    written = folder / f"{ANSWER}.{os.getpid()}"
+    written.write_text(json.dumps(given))
+    if not (folder / ANSWER).exists():
+        written.rename(folder / ANSWER)
+
+
+def _end_with(died: threading.ExceptHookArgs) -> None:
+    sys.excepthook(died.exc_type, died.exc_value or died.exc_type(), died.exc_traceback)
+    os._exit(1)
+
+
+def _end_with_caller(parent: int) -> None:
+    """Else nobody would end a process that hangs. parent: of a process that was not forked for the caller."""
+    if caller := multiprocessing.parent_process():
+        caller.join()
+    while not caller and os.getppid() == parent:
+        time.sleep(1)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from imagenet_opt.cli.arguments import Parser, check_writable
+from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe.measuring import begin_measuring
 
@@ -33,20 +33,25 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   study=streams        several batches at a time on streams of their own
   study=torchscript    scripted and traced networks beside compiled ones
 
-  --repeats R         rounds in which all take turns (default 5); anatomy has none
-  --seconds S         of each timed stretch (default 8); not of queue, where study.num_steps says how long
+  --budget TIME       of steps: time for measuring speeds, such as 90s or 20m (default 10m). All rows have two turns,
+                      then the rows that are still undecided take turns
+  --repeats R         rounds in which all take turns (default 5; of steps only where it is given, in place of a budget);
+                      anatomy has none
+  --seconds S         of each timed stretch (default 8, with a budget 3); not of queue: see study.num_steps
   --parity STEPS      of steps: so long each is trained to see that the loss stays (default 200; 0 for no such check)
   --price-per-hour P  of steps: of this machine, for images per dollar
   --folder FOLDER     for study.md, study.html and study.json, and for what was measured (default runs/study_NAME)
   --json FILE         write everything that was measured there too
   --apply             of steps: write what was worth it and keeps the loss to conf/experiment/tuned_<host>_study.yaml
 
-A turn of the ladder takes 10 to 40 s, more with compile: rows x rounds of them make it half an hour or more, then the
-losses. Stopped? Run the same command again; it resumes after the turns that were measured (anatomy begins again).
-A verdict is faster, slower, no difference (within 3 %) or undecided (raise --repeats), and allows for the number of
-comparisons. Without a GPU, rows that need a GPU are left out, with the reason; the others are measured on the CPU."""
+A turn of the ladder takes 5 to 20 s, more with compile. After the budget the losses are compared, which takes as long
+as it says. Stopped? Run the same command again; it resumes after the turns that were measured (anatomy begins again).
+A verdict is faster, slower, no difference (within 3 %) or undecided (raise --budget or --repeats), and allows for the
+number of comparisons and of looks at them. Without a GPU, rows that need a GPU are left out, with the reason; the
+others are measured on the CPU."""
 
-DEFAULTS = {"repeats": 5, "seconds": 8.0, "parity": 200, "price_per_hour": None, "apply": False}
+DEFAULTS = {"seconds": 8.0, "parity": 200, "price_per_hour": None, "apply": False}
+BUDGET, SECONDS_OF_BUDGET = "10m", 3.0
 LIMITS = {"repeats": (2, 1000), "seconds": (0.1, 3600), "parity": (0, 1_000_000)}
 
 
@@ -84,6 +89,7 @@ def parse(argv: list[str]) -> Options:
     parser = Parser("study")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--repeats", type=int)
+    parser.add_argument("--budget")
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--parity", type=int)
     parser.add_argument("--price-per-hour", type=float)
@@ -94,6 +100,8 @@ def parse(argv: list[str]) -> Options:
     for name, (least, most) in LIMITS.items():
         if (value := getattr(arguments, name)) is not None and not least <= value <= most:
             raise ConfigError(f"--{name} {value} must be from {least} to {most}")
+    if arguments.budget is not None and arguments.repeats is not None:
+        raise ConfigError("--budget and --repeats both say how long to measure; give one of them")
     if arguments.price_per_hour is not None and not 0 < arguments.price_per_hour < math.inf:
         raise ConfigError(f"--price-per-hour {arguments.price_per_hour} must be dollars above 0, such as 1.21")
     if arguments.apply and arguments.parity == 0:
@@ -120,6 +128,7 @@ def _request(arguments: Namespace, command: str) -> "Request":
         options=file.model_extra or {},
         overrides=tuple(word for word in arguments.overrides if not word.startswith(("study=", "study."))),
         repeats=flags["repeats"],
+        budget_seconds=flags["budget_seconds"],
         seconds=flags["seconds"],
         parity_steps=flags["parity"],
         price_per_hour=flags["price_per_hour"],
@@ -141,14 +150,17 @@ def _check_words(words: list[str], shipped: Path) -> None:
 
 def _flags(arguments: Namespace, stem: str, kind: str) -> dict[str, Any]:
     """All of FLAGS. Raises ConfigError for one that was given and that studies of this kind do not take."""
-    from imagenet_opt.study.request import FLAGS, KINDS
+    from imagenet_opt.study.request import DEFAULT_ROUNDS, FLAGS, KINDS
 
     given = {name: value for name in FLAGS if (value := getattr(arguments, name)) is not None}
     for name in given:
         if name not in KINDS[kind].flags:
             taken = " and ".join(map(_flag, KINDS[kind].flags))
             raise ConfigError(f"{_flag(name)} counts for nothing in study={stem} (kind: {kind}), which takes {taken}")
-    return DEFAULTS | given
+    in_race = "budget" in KINDS[kind].flags and "repeats" not in given
+    budget = budget_seconds(given.pop("budget", BUDGET)) if in_race else 0.0
+    lengths = {"seconds": SECONDS_OF_BUDGET, "repeats": None} if in_race else {"repeats": DEFAULT_ROUNDS}
+    return DEFAULTS | lengths | given | {"budget_seconds": budget}
 
 
 def _flag(name: str) -> str:

@@ -20,7 +20,8 @@ def write_outputs(sheets: list[Sheet], request: Request, facts: dict[str, Any], 
     line += ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     text = f"## {request.title}\n\n{line}\n\n    {command}\n\n" + "\n".join(sheet.markdown() for sheet in sheets)
     counts = KINDS[request.kind].flags
-    counted = {name: getattr(request, name) for name in ("repeats", "seconds") if name in counts}
+    counted: dict[str, Any] = {name: getattr(request, name) for name in ("repeats", "seconds") if name in counts}
+    counted |= {"budget_seconds": request.budget_seconds} if request.repeats is None else {}
     whole = strict_json({"study": request.name} | counted | facts | {"sheets": [asdict(sheet) for sheet in sheets]})
     _write(request.folder / "study.md", text, "--folder")
     _write(request.folder / "study.json", whole, "--folder")

@@ -113,7 +113,8 @@ class Kind(NamedTuple):
     flags: tuple[str, ...] = ("repeats", "seconds")
 
 
-FLAGS = ("repeats", "seconds", "parity", "price_per_hour", "apply")
+DEFAULT_ROUNDS = 5
+FLAGS = ("repeats", "budget", "seconds", "parity", "price_per_hour", "apply")
 """Of the command line, which not every kind takes."""
 KINDS = {
     "steps": Kind("imagenet_opt.study.steps.measure.run", FLAGS),
@@ -140,7 +141,8 @@ class Request:
     """name: the file's stem. typed: that or the file, as the command line has it. options: what the file says beside
     title and kind. overrides: of train.py, for everything.
 
-    repeats: rounds. seconds: of each timed stretch. parity_steps: steps that the parity check trains, 0 for no check.
+    repeats: rounds; None where as many are measured as fit into budget_seconds. seconds: of each timed stretch.
+    parity_steps: steps that the parity check trains, 0 for no check.
     price_per_hour: of the machine, None where unknown. apply: write what was worth it as an experiment.
     folder: keeps what was measured, so that the study resumes. command: the whole of it, as it was typed.
     """
@@ -150,7 +152,7 @@ class Request:
     kind: str
     options: dict[str, Any]
     overrides: tuple[str, ...]
-    repeats: int
+    repeats: int | None
     seconds: float
     parity_steps: int
     price_per_hour: float | None
@@ -158,6 +160,12 @@ class Request:
     apply: bool = False
     command: str = ""
     typed: str = ""
+    budget_seconds: float = 0.0
+
+    @property
+    def num_rounds(self) -> int:
+        """Of measurements whose rounds the budget does not decide."""
+        return self.repeats or DEFAULT_ROUNDS
 
 
 def read_study(name: str, shipped: Path, changes: Sequence[str] = ()) -> tuple[str, StudyFile]:

@@ -46,11 +46,12 @@ def tell_busy(percent: float) -> None:
 
 def study(request: Request) -> list[Sheet]:
     """Measure what the study asks for. Raises ImagenetOptError."""
-    return [how_to_decide(sheet) for sheet in resolve_name(KINDS[request.kind].run)(request)]
+    flag = "--repeats" if request.repeats else "--budget"
+    return [how_to_decide(sheet, flag) for sheet in resolve_name(KINDS[request.kind].run)(request)]
 
 
-def how_to_decide(sheet: Sheet) -> Sheet:
-    """With a note below a table that says "undecided" anywhere."""
+def how_to_decide(sheet: Sheet, flag: str) -> Sheet:
+    """With a note below a table that says "undecided" anywhere. flag: what gives more rounds."""
     if not any(UNDECIDED in text for row in (*sheet.texts(), sheet.notes) for text in row):
         return sheet
-    return replace(sheet, notes=(*sheet.notes, f"To decide what is {UNDECIDED}, raise --repeats."))
+    return replace(sheet, notes=(*sheet.notes, f"To decide what is {UNDECIDED}, raise {flag}."))

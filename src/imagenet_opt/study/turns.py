@@ -82,14 +82,14 @@ def rounds_of(
     cannot be. Later such a turn has failed, and the others continue; ConfigError where all have.
     """
     resumed = KeptTurns(request, answer, subject)
-    num_missing = request.repeats * len(turns) - resumed.cache.report_resumed()
+    num_missing = request.num_rounds * len(turns) - resumed.cache.report_resumed()
     with resumed.cache.report_if_stopped(), announced(num_missing) as report:
         report = resumed.cache.only_new(report)
         rounds = interleave(
             {name: partial(resumed.take, name, turn) for name, turn in turns.items()},
-            repeats=request.repeats,
+            repeats=request.num_rounds,
             before_turn=lambda number, name, done: report(
-                f"round {number + 1} of {request.repeats}: {label.format(name)}"
+                f"round {number + 1} of {request.num_rounds}: {label.format(name)}"
             ),
         )
     if len(rounds.failures) == len(turns):

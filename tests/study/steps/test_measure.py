@@ -1,5 +1,6 @@
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.isolated import Hung
 from imagenet_opt.study.result_cache import ResultCache
 from imagenet_opt.study.steps import speeds as measuring
-from imagenet_opt.study.steps.compare import compare
+from imagenet_opt.study.steps.compare import compare, undecided_rows
 from imagenet_opt.study.steps.losses import Losses
 from imagenet_opt.study.steps.measure import begin, run
-from imagenet_opt.study.steps.speeds import isolated, measure_speeds
+from imagenet_opt.study.steps.plan import Study
+from imagenet_opt.study.steps.speeds import Speed, Speeds, isolated, measure_speeds
 from imagenet_opt.study.steps.table import sheets
 from tests.study.studies import TINY, small_request
 from tests.study.turns import Processes, Words, announced, steps_study
@@ -24,6 +26,10 @@ STEPS: list[dict[str, Any]] = [
     {"name": "fused", "overrides": [FUSED]},
     {"name": "freed", "overrides": ["model.set_to_none=true"]},
 ]
+
+
+def measured(study: Study, cache: ResultCache, report: Callable[[str], None]) -> Speeds:
+    return measure_speeds(study, cache, report, undecided_rows)
 
 
 @pytest.fixture
@@ -37,7 +43,7 @@ def test_without_its_first_row_a_study_ends_with_what_to_mend(tmp_path: Path, tu
     turns.fails = lambda words, number: True
     study = steps_study(tmp_path, STEPS, start=["seed=3"])
     with pytest.raises(ConfigError, match=r"first row, start, .*: out of memory; .* python train.py data=demo .*seed"):
-        measure_speeds(study, ResultCache(tmp_path), announced)
+        measured(study, ResultCache(tmp_path), announced)
 
 
 def test_gaps_and_failures_are_told_once_and_at_once(
@@ -46,7 +52,7 @@ def test_gaps_and_failures_are_told_once_and_at_once(
     on_gpu = turns.speed
     monkeypatch.setattr(turns, "speed", lambda words: on_gpu(words) | {"step_seconds": 0.1, "kernel_seconds": 0.05})
     turns.fails = lambda words, number: number == 2
-    measure_speeds(steps_study(tmp_path, STEPS), ResultCache(tmp_path), lambda what: print(what, file=sys.stderr))
+    measured(steps_study(tmp_path, STEPS), ResultCache(tmp_path), lambda what: print(what, file=sys.stderr))
     first, gain, second, failed, *others = capsys.readouterr().err.splitlines()
     assert (first, second) == ("round 1 of 2: start", "round 1 of 2: fused")
     assert "closing the gaps gains 2.00 x at most" in gain
@@ -59,14 +65,14 @@ def test_where_the_first_row_fails_later_the_rounds_before_count(tmp_path: Path,
     """Each round begins with another row; in the third the last one has its turn before the start."""
     turns.fails = lambda words, number: number == 8
     study = steps_study(tmp_path, STEPS, repeats=4)
-    speeds = measure_speeds(study, ResultCache(tmp_path), announced)
+    speeds = measured(study, ResultCache(tmp_path), announced)
     assert len(turns.jobs) == 8 and FUSED not in turns.jobs[-1].overrides
     assert {name: len(some) for name, some in speeds.turns.items()} == {"start": 2, "fused": 2, "freed": 2}
     sheet, _ = sheets(study, compare(speeds, Losses()), speeds.ended)
     assert any(note.startswith("Measuring ended in round 3, as start failed") for note in sheet.notes)
     assert sheet.texts()[1][2].startswith("1.50 x")
     turns.fails = lambda words, number: False
-    measure_speeds(steps_study(tmp_path, STEPS, repeats=4), ResultCache(tmp_path), announced)
+    measured(steps_study(tmp_path, STEPS, repeats=4), ResultCache(tmp_path), announced)
     assert len(turns.jobs) == 8 + 5, "what has failed and what was not tried"
 
 
@@ -78,15 +84,53 @@ def test_a_round_that_was_interrupted_resumes(tmp_path: Path, turns: Processes) 
 
     turns.fails = interrupted
     with pytest.raises(KeyboardInterrupt):
-        measure_speeds(steps_study(tmp_path, STEPS), ResultCache(tmp_path), announced)
-    measure_speeds(steps_study(tmp_path, STEPS), ResultCache(tmp_path), announced)
+        measured(steps_study(tmp_path, STEPS), ResultCache(tmp_path), announced)
+    measured(steps_study(tmp_path, STEPS), ResultCache(tmp_path), announced)
     assert len(turns.jobs) == 5 + 2, "none is measured twice but the interrupted one"
+
+
+def test_rows_stop_when_they_are_decided_and_the_others_go_on(tmp_path: Path, turns: Processes) -> None:
+    """The last row is noisy at first; it needs more rounds, and so does the row that it is compared with."""
+    exact, noise = turns.speed, iter([0.9, 1.1])
+
+    def noisy(words: Words) -> Speed:
+        rate = next(noise, 1.0) if "seed=8" in words else 1.0
+        return {name: value and value * rate for name, value in exact(words).items()}
+
+    turns.speed = noisy  # type: ignore[method-assign]
+    turns.times = {FUSED: 1000.0, "model.set_to_none=true": 1000.0}
+    steps = [*STEPS, {"name": "last", "overrides": ["seed=8"]}]
+    study = steps_study(tmp_path, steps, repeats=None, budget_seconds=1e6)
+    reported: list[str] = []
+    speeds = measured(study, ResultCache(tmp_path), reported.append)
+    num = {name: len(some) for name, some in speeds.turns.items()}
+    assert num["start"] == num["fused"] == 2 < num["freed"] == num["last"]
+    assert "round 3, 2 of 4 rows are decided: freed" in reported
+    verdicts = {row.row.name: {worth.verdict for worth in row.worth.values()} for row in compare(speeds, Losses())}
+    assert verdicts == {"start": set(), "fused": {"faster"}, "freed": {"faster"}, "last": {"no difference"}}
+
+
+def test_without_time_for_more_all_rows_have_two_rounds_and_say_what_would_decide(
+    tmp_path: Path, turns: Processes
+) -> None:
+    rates = iter([0.998, 1.003])
+    exact = turns.speed
+    noisy = lambda words: exact(words) | ({"full": 500 * next(rates, 1.0)} if FUSED in words else {})  # noqa: E731
+    turns.speed = noisy  # type: ignore[method-assign]
+    study = steps_study(tmp_path, STEPS, repeats=None, budget_seconds=0.0)
+    speeds = measured(study, ResultCache(tmp_path), announced)
+    for speed in (speed for some in speeds.turns.values() for speed in some):
+        speed["turn_seconds"] = 10.0
+    worth = compare(speeds, Losses())[1].worth
+    assert [len(some) for some in speeds.turns.values()] == [2, 2, 2]
+    assert worth["compute"].verdict == "faster" and str(worth["full"]).endswith(" more")
+    assert worth["full"].more_seconds >= 20
 
 
 def test_beside_other_steps_all_is_measured_anew(tmp_path: Path, turns: Processes) -> None:
     for steps, num_turns in ((STEPS[:1], 4), (STEPS, 6), (STEPS, 0)):
         before = len(turns.jobs)
-        measure_speeds(steps_study(tmp_path, steps), ResultCache(tmp_path), announced)
+        measured(steps_study(tmp_path, steps), ResultCache(tmp_path), announced)
         assert len(turns.jobs) - before == num_turns
 
 
@@ -94,7 +138,7 @@ def test_a_row_that_fails_later_is_told_where_others_stand_on_it(tmp_path: Path,
     """In the second round of three rows the second has the first turn."""
     turns.fails = lambda words, number: number == 4
     study = steps_study(tmp_path, STEPS, repeats=2)
-    speeds = measure_speeds(study, ResultCache(tmp_path), announced)
+    speeds = measured(study, ResultCache(tmp_path), announced)
     sheet, _ = sheets(study, compare(speeds, Losses()))
     assert "freed was measured on top of fused, which failed later: its worth includes that." in sheet.notes
     assert sheet.texts()[2][2].startswith("1.50 x")

@@ -44,13 +44,14 @@ def block_ratios(
     pairs: Sequence[tuple[str, str]],
     *,
     num_comparisons: int | None = None,
+    confidence: float = CONFIDENCE,
 ) -> list[Ratio]:
     """first / second of each pair. values: one positive value per name and round, in the same rounds.
 
     Each round is a block, so a round that is slow for all names does not change the ratios. The noise, common to all
     names, is the residual of the logarithms after subtracting the means of rounds and names. The intervals are
     Student's with Bonferroni's correction for `num_comparisons` (None: the number of pairs), so that all intervals are
-    right at once with probability CONFIDENCE.
+    right at once with probability `confidence`.
     Source: randomised complete blocks, Montgomery, Design and Analysis of Experiments, chapter 4.
     """
     names = list(values)
@@ -63,10 +64,10 @@ def block_ratios(
         centres = [math.exp(means[ours] - means[theirs]) for ours, theirs in pairs]
         return [Ratio(centre, 0.0, math.inf, 0.0) for centre in centres]
     noise = math.sqrt(float((residuals**2).sum()) / freedom)
-    tail = (1 - CONFIDENCE) / max(1, num_comparisons or len(pairs))
+    tail = (1 - confidence) / max(1, num_comparisons or len(pairs))
     reach = student_quantile(1 - tail / 2, freedom) * noise * math.sqrt(2 / num_rounds)
     return [
-        Ratio(math.exp(middle), math.exp(middle - reach), math.exp(middle + reach), CONFIDENCE)
+        Ratio(math.exp(middle), math.exp(middle - reach), math.exp(middle + reach), confidence)
         for middle in (means[ours] - means[theirs] for ours, theirs in pairs)
     ]
 

@@ -127,7 +127,7 @@ def measure_together(study: Study, words: list[str], cache: ResultCache, report:
 
     interleave(
         {name: partial(turn, row) for name, row in rows.items()},
-        repeats=request.repeats,
+        repeats=request.num_rounds,
         before_turn=lambda number, name, done: report(name),
     )
     bases = [name for name in rows if name != TOGETHER]
@@ -151,7 +151,7 @@ def _written(
     header = [
         f"{now()}, {host()}, {where['gpu'] or where['cpu']}, {where['cpus']} CPUs, torch {machine.versions()['torch']}",
         request.command,
-        f"{request.title}: {TOGETHER} against {' and '.join(gains)}, in {request.repeats} rounds",
+        f"{request.title}: {TOGETHER} against {' and '.join(gains)}, in {request.num_rounds} rounds",
         *lines,
         *map(_line, winners),
     ]

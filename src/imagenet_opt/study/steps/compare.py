@@ -4,23 +4,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from imagenet_opt.display.progress import duration
 from imagenet_opt.display.table import FAR
-from imagenet_opt.measure.stats.block_ratios import Ratio, block_ratios, verdict
+from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, block_ratios, verdict
+from imagenet_opt.measure.stats.sequential import rounds_to_decide, sequential_ratios
 from imagenet_opt.study.steps.losses import FAILED, Losses, Parity
 from imagenet_opt.study.steps.plan import Row
 from imagenet_opt.study.steps.speeds import Speed, Speeds
 
+_DAY = 24 * 3600
 MEASURES = {"compute": "network alone", "full": "full pipeline"}
 
 
 @dataclass(frozen=True)
 class Worth:
-    """before, after: images per second without and with something, medians of the rounds. ratio: after over before."""
+    """before, after: images per second without and with something, medians of the rounds. ratio: after over before.
+    more_seconds: of further turns that are likely to decide what is undecided; 0 for what is decided."""
 
     before: float
     after: float
     ratio: Ratio
     verdict: str
+    more_seconds: float = 0.0
 
     def __str__(self) -> str:
         """The ratio with its interval and verdict."""
@@ -28,7 +33,8 @@ class Worth:
         if not ratio.coverage:
             return f"{ratio.ratio:.2f} x, too few rounds"
         high = f"{ratio.high:.2f}" if ratio.high < FAR else "far more"
-        return f"{ratio.ratio:.2f} x ({ratio.low:.2f} to {high}) {self.verdict}"
+        more = f", about {duration(self.more_seconds)} more" if 0 < self.more_seconds < _DAY else ""
+        return f"{ratio.ratio:.2f} x ({ratio.low:.2f} to {high}) {self.verdict}{more}"
 
 
 Worths = Mapping[str, Worth]
@@ -63,11 +69,8 @@ class RowResult:
 
 def compare(speeds: Speeds, losses: Losses) -> list[RowResult]:
     """A result a row, in the order of the rows."""
-    measured = [row for row in speeds.rows if row.name in speeds.turns]
-    pairs = {row.name: row.pair for row in measured if row.pair is not None and row.base in speeds.turns}
-    ground = [row.name for row in measured if row.is_ground and row.name in pairs]
-    last = {ground[-1]: (ground[-1], measured[0].name)} if ground else {}
-    worths = worths_of(speeds.turns, [*pairs.values(), *last.values()])
+    pairs, last = _pairs(speeds)
+    worths = worths_of(speeds.turns, [*pairs.values(), *last.values()], in_race=speeds.in_race)
     by_name = dict(zip(pairs, worths, strict=False))
     return [
         RowResult(
@@ -83,15 +86,60 @@ def compare(speeds: Speeds, losses: Losses) -> list[RowResult]:
     ]
 
 
-def worths_of(turns: Mapping[str, Sequence[Speed]], pairs: Sequence[tuple[str, str]]) -> list[Worths]:
-    """The first of each pair over the second; the intervals of all pairs and measures hold together."""
-    worths: list[dict[str, Worth]] = [{} for _ in pairs]
-    for measure in MEASURES if pairs else ():
-        values = {name: rates(some, measure) for name, some in turns.items()}
-        ratios = block_ratios(values, pairs, num_comparisons=len(MEASURES) * len(pairs))
-        for worth, (ours, theirs), ratio in zip(worths, pairs, ratios, strict=True):
-            worth[measure] = Worth(median(values[theirs]), median(values[ours]), ratio, verdict(ratio))
-    return list(worths)
+def _pairs(speeds: Speeds) -> tuple[dict[str, tuple[str, str]], dict[str, tuple[str, str]]]:
+    """By row, the names that are compared for its step; and, by the last row of a ladder, that row and the first."""
+    measured = [row for row in speeds.rows if row.name in speeds.turns]
+    pairs = {row.name: row.pair for row in measured if row.pair is not None and row.base in speeds.turns}
+    ground = [row.name for row in measured if row.is_ground and row.name in pairs]
+    return pairs, {ground[-1]: (ground[-1], measured[0].name)} if ground else {}
+
+
+def undecided_rows(speeds: Speeds) -> set[str]:
+    """Names of the rows that need further rounds: those of comparisons that are undecided in either measure."""
+    pairs, last = _pairs(speeds)
+    both = [*pairs.values(), *last.values()]
+    worths = worths_of(speeds.turns, both, in_race=True)
+    open_pairs = [
+        pair
+        for pair, worth in zip(both, worths, strict=True)
+        if not worth or UNDECIDED in {one.verdict for one in worth.values()}
+    ]
+    return {name for pair in open_pairs for name in pair}
+
+
+def worths_of(
+    turns: Mapping[str, Sequence[Speed]], pairs: Sequence[tuple[str, str]], *, in_race: bool = False
+) -> list[Worths]:
+    """The first of each pair over the second; the intervals of all pairs and measures hold together.
+
+    in_race: rows have stopped as soon as all their comparisons were decided; else all have the same rounds.
+    """
+    if not pairs:
+        return []
+    values = {measure: {name: rates(some, measure) for name, some in turns.items()} for measure in MEASURES}
+    if in_race:
+        ratios = sequential_ratios(values, pairs)
+    else:
+        num_comparisons = len(MEASURES) * len(pairs)
+        by_measure = {
+            measure: block_ratios(by_name, pairs, num_comparisons=num_comparisons)
+            for measure, by_name in values.items()
+        }
+        ratios = [{measure: by_measure[measure][place] for measure in MEASURES} for place in range(len(pairs))]
+    return [
+        {measure: _worth(turns, pair, measure, ratio) for measure, ratio in by_measure.items()}
+        for pair, by_measure in zip(pairs, ratios, strict=True)
+    ]
+
+
+def _worth(turns: Mapping[str, Sequence[Speed]], pair: tuple[str, str], measure: str, ratio: Ratio) -> Worth:
+    ours, theirs = (turns[name] for name in pair)
+    before, after = (median(rates(some, measure)) for some in (theirs, ours))
+    if (told := verdict(ratio)) != UNDECIDED or not ratio.coverage:
+        return Worth(before, after, ratio, told)
+    num = min(len(ours), len(theirs))
+    seconds = sum(median(speed.get("turn_seconds") or 0.0 for speed in some) for some in (ours, theirs))
+    return Worth(before, after, ratio, told, max(1.0, rounds_to_decide(ratio, num) - num) * seconds)
 
 
 def rates(turns: Sequence[Speed], measure: str) -> list[float]:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from imagenet_opt.config.build import precision_of
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import check_writable_experiments, unwritable
-from imagenet_opt.display.progress import announced
+from imagenet_opt.display.progress import announced, duration
 from imagenet_opt.display.table import Sheet
 from imagenet_opt.errors import ConfigError, printable
 from imagenet_opt.measure.storage.page_cache import MOSTLY
@@ -14,7 +14,7 @@ from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.request import Request, checked_options
 from imagenet_opt.study.result_cache import ResultCache
 from imagenet_opt.study.steps.apply import keep_winners
-from imagenet_opt.study.steps.compare import compare
+from imagenet_opt.study.steps.compare import compare, undecided_rows
 from imagenet_opt.study.steps.losses import Losses, measure_losses
 from imagenet_opt.study.steps.plan import Plan, StepsFile, Study, check_rows
 from imagenet_opt.study.steps.speeds import job_of, measure_speeds
@@ -35,20 +35,23 @@ def run(request: Request) -> list[Sheet]:
     _tell_coming(study)
     cache.set_subject({"job": asdict(job_of(study.rows[0], study)), "config": study.rows[0].config})
     cache.report_resumed()
-    num_missing = sum(
-        not cache.has(job_of(row, study), number, config=row.config)
-        for row in study.rows
-        for number in range(request.repeats)
-    )
     with cache.report_if_stopped():
-        with announced(num_missing) as report:
-            speeds = measure_speeds(study, cache, cache.only_new(report))
+        with announced(_num_missing(study, cache), budget_seconds=request.budget_seconds or None) as report:
+            speeds = measure_speeds(study, cache, cache.only_new(report), undecided_rows)
         with announced(None) as report:
             report = cache.only_new(report)
             losses = measure_losses(study, speeds, cache, report) if request.parity_steps else Losses()
             results = compare(speeds, losses)
             tables = sheets(study, results, speeds.ended)
             return [*tables, keep_winners(study, results, cache, report)] if request.apply else tables
+
+
+def _num_missing(study: Study, cache: ResultCache) -> int | None:
+    """Turns that are still to be measured; None where the time decides."""
+    if study.request.repeats is None:
+        return None
+    rounds = range(study.request.repeats)
+    return sum(not cache.has(job_of(row, study), number, config=row.config) for row in study.rows for number in rounds)
 
 
 def begin(request: Request, cache: ResultCache) -> Study:
@@ -89,7 +92,11 @@ def _tell_coming(study: Study) -> None:
     """On stderr, what is measured and what is not."""
     for reason in study.plan.left_out():
         print(printable(f"left out, as {reason}"), file=sys.stderr)
-    num, repeats, steps = len(study.rows), study.request.repeats, study.request.parity_steps
-    losses = f", then losses of {steps} steps" if steps else ""
-    words = f"{num} rows, {repeats} rounds: {num * repeats} turns in processes of their own{losses}"
+    num, request = len(study.rows), study.request
+    losses = f", then losses of {request.parity_steps} steps" if request.parity_steps else ""
+    if request.repeats is None:
+        words = f"{num} rows in turns for {duration(request.budget_seconds)}; rows that are decided stop{losses}"
+    else:
+        turns = f"{num * request.repeats} turns in processes of their own"
+        words = f"{num} rows, {request.repeats} rounds: {turns}{losses}"
     print(words, file=sys.stderr, flush=True)

@@ -3,13 +3,13 @@
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import count
 from statistics import median
 
 from imagenet_opt.errors import ConfigError, ImagenetOptError, printable
-from imagenet_opt.measure.stats.rounds import TurnFailed, interleave
+from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION, LaunchGaps
 from imagenet_opt.probe.isolated import Hung, call_apart, limit
 from imagenet_opt.probe.throwaway_run import removed_afterwards
@@ -18,6 +18,8 @@ from imagenet_opt.study.result_cache import ResultCache
 from imagenet_opt.study.steps.plan import Row, Study
 from imagenet_opt.study.steps.worker import SpeedJob
 
+LEAST_ROUNDS = 2
+"""One round gives no interval."""
 _COMPILING_SECONDS = 1800.0
 """Allowed for compiling in a turn, beside the limit of any call."""
 Speed = dict[str, float | None]
@@ -27,32 +29,41 @@ Speed = dict[str, float | None]
 @dataclass
 class Speeds:
     """rows: as they were measured. turns: by row, one a round. failures: by row, why. ended: why measuring ended early,
-    None where it did not."""
+    None where it did not. in_race: rows stop as soon as all their comparisons are decided."""
 
     rows: list[Row]
     turns: dict[str, list[Speed]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     ended: str | None = None
+    in_race: bool = False
 
 
 class _FirstRowFailed(Exception):
     """Nothing more can be compared."""
 
 
-def measure_speeds(study: Study, cache: ResultCache, report: Callable[[str], None]) -> Speeds:
-    """Rounds of all rows. A row that fails has its reason, and the rows after that row are resolved without its step.
+def measure_speeds(
+    study: Study,
+    cache: ResultCache,
+    report: Callable[[str], None],
+    undecided_rows: Callable[[Speeds], set[str]],
+) -> Speeds:
+    """Rounds of all rows, or of the `undecided_rows` until the time is over.
+
+    A row that fails has its reason, and the rows after that row are resolved without its step.
 
     stderr shows each failure at once, and the gain of closing the gaps between kernels. Where the first row fails,
     measuring ends with the rounds before. report: called with the name of each turn. Raises ConfigError where the first
     row has no round.
     """
-    speeds, failed_in = Speeds(study.rows), dict[str, int]()
+    request = study.request
+    speeds, failed_in = Speeds(study.rows, in_race=request.repeats is None), dict[str, int]()
 
     def turn(place: int) -> None:
         row = speeds.rows[place]
         number = len(speeds.turns.get(row.name, ()))
         try:
-            speed = speed_of(job_of(row, study), row, number, study.request, cache)
+            speed = speed_of(job_of(row, study), row, number, request, cache)
         except TurnFailed as error:
             if row.step is None:
                 raise _FirstRowFailed(str(error)) from error
@@ -61,21 +72,44 @@ def measure_speeds(study: Study, cache: ResultCache, report: Callable[[str], Non
             speeds.turns.pop(row.name, None)
             speeds.failures[row.name] = f"{error}" if number == 0 else f"in round {number + 1}: {error}"
             _say(f"{row.name} failed: {speeds.failures[row.name]}")
-            raise
+            return
         speeds.turns.setdefault(row.name, []).append(speed)
         if row.step is None and number == 0 and (sentence := gaps(row.name, [speed])):
             _say(sentence)
 
-    repeats = study.request.repeats
     try:
-        interleave(
-            {row.name: partial(turn, place) for place, row in enumerate(study.rows)},
-            repeats=repeats,
-            before_turn=lambda number, name, done: report(f"round {number + 1} of {repeats}: {name}"),
-        )
+        for number, (names, label) in enumerate(_rounds(request, speeds, undecided_rows)):
+            first = number % len(speeds.rows)
+            for place in (*range(first, len(speeds.rows)), *range(first)):
+                name = speeds.rows[place].name
+                if name in names and name not in speeds.failures:
+                    report(f"{label}: {name}")
+                    turn(place)
     except _FirstRowFailed as error:
-        _end(speeds, study.request.name, str(error))
+        _end(speeds, request.name, str(error))
     return speeds
+
+
+def _rounds(
+    request: Request, speeds: Speeds, undecided_rows: Callable[[Speeds], set[str]]
+) -> Iterator[tuple[set[str], str]]:
+    """The names of the rows of each round, and what to call the round.
+
+    With a budget there are LEAST_ROUNDS of all rows, then rounds of the undecided rows as long as one more fits in.
+    """
+    names = {row.name for row in speeds.rows}
+    if request.repeats is not None:
+        yield from ((names, f"round {number + 1} of {request.repeats}") for number in range(request.repeats))
+        return
+    deadline, num_rows = Deadline(request.budget_seconds), len(names)
+    for number in count():
+        if number >= LEAST_ROUNDS:
+            names = undecided_rows(speeds)
+            last_turns = [turns[-1].get("turn_seconds") or 0.0 for name, turns in speeds.turns.items() if name in names]
+            if not names or sum(last_turns) > deadline.left():
+                return
+        decided = f", {num_rows - len(names)} of {num_rows} rows are decided" if number >= LEAST_ROUNDS else ""
+        yield names, f"round {number + 1}{decided}"
 
 
 def _end(speeds: Speeds, name: str, reason: str) -> None:

@@ -1,0 +1,58 @@
+"""Comparisons that stop as soon as they are decided, with intervals that stay valid all the same."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from imagenet_opt.measure.stats.block_ratios import MARGIN, UNDECIDED, Ratio, block_ratios, verdict
+from imagenet_opt.measure.stats.intervals import CONFIDENCE
+
+Measured = Mapping[str, Mapping[str, Sequence[float]]]
+"""By measure and name, one positive value per round."""
+
+
+def looks(num_rounds: int) -> list[tuple[int, float]]:
+    """The rounds after which intervals are computed, 2, 4, 8, ... and the last, each with its confidence.
+
+    Of the error that is allowed, 1 - CONFIDENCE, the first look may use a half, the second a quarter, and so on. So all
+    looks together use no more than is allowed, whichever look is the one that decides.
+    Source: alpha spending, Lan and DeMets, Biometrika 70 (1983).
+    """
+    rounds = [2**i for i in range(1, num_rounds.bit_length()) if 2**i < num_rounds] + [num_rounds]
+    return [(num, 1 - (1 - CONFIDENCE) / 2**place) for place, num in enumerate(rounds, 1)]
+
+
+def sequential_ratios(measured: Measured, pairs: Sequence[tuple[str, str]]) -> list[dict[str, Ratio]]:
+    """For each pair, by measure, first / second at the first look at which all measures were decided, or at the last.
+
+    A name may have fewer rounds than others, since it takes part only as long as one of its pairs is undecided.
+    """
+    ratios: list[dict[str, Ratio]] = [{} for _ in pairs]
+    num_rounds = {name: len(rounds) for by_name in measured.values() for name, rounds in by_name.items()}
+    for num, confidence in looks(max(num_rounds.values(), default=0)):
+        present = [name for name in num_rounds if num_rounds[name] >= num]
+        due = [place for place, pair in enumerate(pairs) if set(pair) <= set(present) and not _decided(ratios[place])]
+        for measure, by_name in measured.items():
+            new = block_ratios(
+                {name: by_name[name][:num] for name in present},
+                [pairs[place] for place in due],
+                num_comparisons=len(measured) * len(pairs),
+                confidence=confidence,
+            )
+            for place, ratio in zip(due, new, strict=True):
+                ratios[place][measure] = ratio
+    return ratios
+
+
+def _decided(ratios: Mapping[str, Ratio]) -> bool:
+    return bool(ratios) and all(verdict(ratio) != UNDECIDED for ratio in ratios.values())
+
+
+def rounds_to_decide(ratio: Ratio, num_rounds: int) -> float:
+    """How many rounds, in all, are likely to decide an undecided ratio of `num_rounds` rounds.
+
+    The interval's width shrinks with the root of the rounds, until it excludes 1 or lies within MARGIN.
+    """
+    if ratio.low <= 0 or math.isinf(ratio.high):
+        return math.inf
+    centre, reach = abs(math.log(ratio.ratio)), (math.log(ratio.high) - math.log(ratio.low)) / 2
+    return num_rounds * (reach / max(centre, math.log(MARGIN) - centre)) ** 2

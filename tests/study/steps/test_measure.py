@@ -113,7 +113,7 @@ def test_rows_stop_when_they_are_decided_and_the_others_go_on(tmp_path: Path, tu
 def test_without_time_for_more_all_rows_have_two_rounds_and_say_what_would_decide(
     tmp_path: Path, turns: Processes
 ) -> None:
-    rates = iter([0.998, 1.003])
+    rates = iter([0.98, 1.02])
     exact = turns.speed
     noisy = lambda words: exact(words) | ({"full": 500 * next(rates, 1.0)} if FUSED in words else {})  # noqa: E731
     turns.speed = noisy  # type: ignore[method-assign]

@@ -141,7 +141,7 @@ def test_numbers_stand_beside_their_aims(out: Path, capsys: pytest.CaptureFixtur
         "| a::two | failure |",
     ):
         assert f"\n{line}\n" in page
-    assert "150 JPEGs under 51300 names" in page and "| mixed | 3,000 | 3.75 x" in page
+    assert "150 JPEGs under 51300 names" in page and "| mixed | 800 -> 3,000 | 3.75 x |" in page
 
 
 def test_what_was_not_run_has_no_verdict(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_the_whole_ladder_counts_where_there_are_both(out: Path) -> None:
     assert (over_start["value"], over_start["aim"], over_start["verdict"]) == (1.0, 3.0, "FAIL")
     assert set(found["studies"]) == {"ladder", "short_ladder", "anatomy"}
     page = (out / "gpu.md").read_text()
-    assert page.count("### Ladder") == 2 and "### What each row sets" in page
+    assert page.count("### Ladder: network alone") == 2 and "### What each row sets" in page
 
 
 def test_a_whole_run_is_compared_with_the_row_that_trains_like_it(out: Path) -> None:

@@ -191,28 +191,24 @@ def test_a_study_measures_compares_losses_and_goes_on_where_it_was(
     words = [f"study={mine}", *TINY, "--repeats", "2", "--seconds", "0.3", "--parity", "2", "--folder", "kept"]
     study.main([*words, "--json", "all.json"])
     found = json.loads(Path("all.json").read_text())
-    sheet, sets = found["sheets"]
-    headings = [column["heading"] for column in sheet["columns"]]
-    rows = {row[0]: dict(zip(headings, row, strict=True)) for row in sheet["rows"]}
-    assert list(rows) == ["start", "channels_last", "impossible", "on a GPU"]
-    assert rows["start"]["network alone, images/s"] > 0 < rows["channels_last"]["full pipeline, images/s"]
-    assert re.search(
-        r"\) (faster|slower|no difference|undecided(, about .* more)?)$", rows["channels_last"]["worth alone"]
-    )
-    assert rows["channels_last"]["loss"].startswith("same: ")
-    assert rows["impossible"]["network alone, images/s"] == "failed"
-    assert rows["on a GPU"]["network alone, images/s"] == "left out"
+    sheet, full, details, sets = found["sheets"]
+    rows = {row[0]: row for row in sheet["rows"]}
+    assert list(rows) == ["start", "channels_last", "impossible", "on a GPU"] == [row[0] for row in full["rows"]]
+    assert re.fullmatch(r"\d+ -> \d+", rows["channels_last"][1]) and rows["channels_last"][2] > 0
+    assert re.fullmatch(r"faster|slower|no difference|undecided(, about .* more)?", rows["channels_last"][4])
+    assert (rows["impossible"][1], rows["on a GPU"][1]) == ("failed", "left out")
+    assert details["rows"][1][-1].startswith("same: ")
     data = {row["name"]: row for row in sheet["data"]["rows"]}
     assert [len(data[name]["speeds"]) for name in ("start", "channels_last", "impossible")] == [2, 2, 0]
     assert len(data["start"]["losses"]) == 3 and len(data["channels_last"]["losses"]) == 1
     assert sets["rows"][1] == ["channels_last", "callbacks.acceleration.channels_last=true", "start"]
-    assert "4 comparisons" in sheet["notes"][0]
-    assert any(note.startswith("impossible failed: timm has no optimizer 'nosuch'") for note in sheet["notes"])
-    assert "Left out, as there is no GPU here: on a GPU." in sheet["notes"]
+    assert "4 comparisons" in details["notes"][0]
+    assert any(note.startswith("impossible failed: timm has no optimizer 'nosuch'") for note in details["notes"])
+    assert "Left out, as there is no GPU here: on a GPU." in details["notes"]
     markdown, page = Path("kept/study.md").read_text(), Path("kept/study.html").read_text()
     assert "| channels_last |" in markdown and "imagenet-opt study" in markdown
     assert "Plotly.newPlot" in page and "channels_last" in page
     measured = Path("kept/measured.jsonl").read_text()
-    again, _ = measure.run(parse(words).request)
+    again, *_ = measure.run(parse(words).request)
     assert Path("kept/measured.jsonl").read_text() == measured
     assert [list(row) for row in again.rows] == sheet["rows"]

@@ -1,5 +1,6 @@
 """HTML pages that need no network, and their figures, for study, sweep and report."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from imagenet_opt.display.table import Plot
+from imagenet_opt.display.table import FAR, Plot, Series
 from imagenet_opt.display.theme import COLOURS, escaped, layout
+from imagenet_opt.measure.stats.block_ratios import MARGIN, UNDECIDED, Ratio, verdict
 
 FOLDER = Path(__file__).parent
 _COLOURS = [colour for stage, colour in COLOURS.items() if stage != "wait"]
@@ -35,17 +37,12 @@ def html_of(figure: go.Figure, *, id: str | None = None, **config: Any) -> Marku
 
 def figure_of(plot: Plot) -> go.Figure:
     """The plot of a table; intervals are error bars."""
+    if plot.kind == "ratios":
+        return _ratios(plot)
     shapes: dict[str, Any] = {"bars": go.Bar, "lines": go.Scatter}
     figure = go.Figure()
     for series in plot.series:
-        errors = None
-        if series.low:
-            errors = {
-                "type": "data",
-                "symmetric": False,
-                "array": [high - y for high, y in zip(series.high, series.y, strict=True)],
-                "arrayminus": [y - low for low, y in zip(series.low, series.y, strict=True)],
-            }
+        errors = _errors(series) if series.low else None
         x = [escaped(value) if isinstance(value, str) else value for value in series.x]
         figure.add_trace(shapes[plot.kind](name=escaped(series.name), x=x, y=series.y, error_y=errors))
     figure.update_layout(
@@ -53,3 +50,36 @@ def figure_of(plot: Plot) -> go.Figure:
     )
     figure.update_xaxes(title_text=plot.x)
     return figure.update_yaxes(title_text=plot.y)
+
+
+def _errors(series: Series) -> dict[str, Any]:
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [high - y for high, y in zip(series.high, series.y, strict=True)],
+        "arrayminus": [y - low for low, y in zip(series.low, series.y, strict=True)],
+    }
+
+
+def _ratios(plot: Plot) -> go.Figure:
+    """A forest plot: in the band there is no difference, and hollow marks are undecided."""
+    figure = go.Figure()
+    for series in plot.series:
+        low, high = (tuple(min(max(end, 1 / FAR), FAR) for end in ends) for ends in (series.low, series.high))
+        shown = replace(series, low=low, high=high)
+        verdicts = [verdict(Ratio(*values, 1.0)) for values in zip(series.y, series.low, series.high, strict=True)]
+        symbols = ["circle-open" if one == UNDECIDED else "circle" for one in verdicts]
+        figure.add_trace(
+            go.Scatter(
+                x=series.y,
+                y=[escaped(str(name)) for name in series.x],
+                error_x=_errors(shown),
+                mode="markers",
+                marker={"symbol": symbols, "size": 10},
+            )
+        )
+    figure.add_vrect(x0=1 / MARGIN, x1=MARGIN, fillcolor="gray", opacity=0.25, line_width=0)
+    num = max((len(series.x) for series in plot.series), default=0)
+    figure.update_layout(layout(height=140 + 36 * num, title=plot.title), colorway=_COLOURS, showlegend=False)
+    figure.update_xaxes(title_text=plot.x, type="log")
+    return figure.update_yaxes(title_text=plot.y, autorange="reversed")

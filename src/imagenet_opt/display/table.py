@@ -38,12 +38,12 @@ class Series:
 
 @dataclass(frozen=True)
 class Plot:
-    """x, y: titles of the axes, with units."""
+    """x, y: titles of the axes, with units. ratios: a line per x of the series, its ratio and interval along it."""
 
     title: str
     x: str
     y: str
-    kind: Literal["bars", "lines"]
+    kind: Literal["bars", "lines", "ratios"]
     series: tuple[Series, ...]
 
 

@@ -49,16 +49,19 @@ _GLANCED = 32
 class Samples:
     """A training set for experiments. Each takes samples that none before has touched, as long as there are some.
 
+    seed: None draws other samples each time, so that no file server has them in its memory. With a seed all processes
+    draw the same, so that files which one has read are in memory for the next.
+
     warm_rows: samples that `warm` has brought into memory, before that few of `glance`; encoded: the bytes of some.
     Raises ConfigError for too few.
     """
 
-    def __init__(self, index: Any, how: LoaderOptions) -> None:
+    def __init__(self, index: Any, how: LoaderOptions, *, seed: int | None = None) -> None:
         if len(index) < _LEAST_IMAGES:
             raise ConfigError(f"{len(index)} training images are too few to measure; expected {_LEAST_IMAGES} or more")
         self.index: Index = index
         self.how = how
-        self.rows = np.random.default_rng().permutation(len(index))  # others than the last time
+        self.rows = np.random.default_rng(seed).permutation(len(index))
         self._taken = 0
         self.warm_rows: Rows = self.rows[:0]
         self.encoded: list[bytes] = []

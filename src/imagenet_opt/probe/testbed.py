@@ -51,14 +51,15 @@ class Testbed:
 
     config: a copy of the configuration that was given, with one image size and the number of classes. compared: the
     rates are compared with those of other configurations, so measurements that slow down some of them are left out, and
-    a lack of memory ends a fit. Where a real run differs from the measurements, a line on stderr says so.
+    a lack of memory ends a fit. seed: of `Samples`. Where a real run differs from the measurements, a line on stderr
+    says so.
 
     Raises ImagenetOptError for what the user can fix.
     """
 
     __test__ = False  # or pytest takes the class for tests, by its name
 
-    def __init__(self, config: DictConfig, *, compared: bool = False) -> None:
+    def __init__(self, config: DictConfig, *, compared: bool = False, seed: int | None = None) -> None:
         self.config = config = config.copy()
         self.compared = compared
         at_one_size(config)
@@ -68,7 +69,7 @@ class Testbed:
         with open_dict(config):
             config.model.num_classes = num_classes_of(config.model.num_classes, self.data)
         self.how = self.data.loading
-        self.samples = Samples(self.data.train, self.how)
+        self.samples = Samples(self.data.train, self.how, seed=seed)
 
     @cached_property
     def device(self) -> torch.device:

@@ -68,9 +68,9 @@ def test_where_the_first_row_fails_later_the_rounds_before_count(tmp_path: Path,
     speeds = measured(study, ResultCache(tmp_path), announced)
     assert len(turns.jobs) == 8 and FUSED not in turns.jobs[-1].overrides
     assert {name: len(some) for name, some in speeds.turns.items()} == {"start": 2, "fused": 2, "freed": 2}
-    sheet, _ = sheets(study, compare(speeds, Losses()), speeds.ended)
-    assert any(note.startswith("Measuring ended in round 3, as start failed") for note in sheet.notes)
-    assert sheet.texts()[1][2].startswith("1.50 x")
+    sheet, _, details, _ = sheets(study, compare(speeds, Losses()), speeds.ended)
+    assert any(note.startswith("Measuring ended in round 3, as start failed") for note in details.notes)
+    assert sheet.texts()[1][2] == "1.50 x"
     turns.fails = lambda words, number: False
     measured(steps_study(tmp_path, STEPS, repeats=4), ResultCache(tmp_path), announced)
     assert len(turns.jobs) == 8 + 5, "what has failed and what was not tried"
@@ -139,9 +139,9 @@ def test_a_row_that_fails_later_is_told_where_others_stand_on_it(tmp_path: Path,
     turns.fails = lambda words, number: number == 4
     study = steps_study(tmp_path, STEPS, repeats=2)
     speeds = measured(study, ResultCache(tmp_path), announced)
-    sheet, _ = sheets(study, compare(speeds, Losses()))
-    assert "freed was measured on top of fused, which failed later: its worth includes that." in sheet.notes
-    assert sheet.texts()[2][2].startswith("1.50 x")
+    sheet, _, details, _ = sheets(study, compare(speeds, Losses()))
+    assert "freed was measured on top of fused, which failed later: its worth includes that." in details.notes
+    assert sheet.texts()[2][2] == "1.50 x"
 
 
 def test_a_turn_may_take_an_hour_to_compile_and_what_hangs_is_told(

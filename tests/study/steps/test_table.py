@@ -1,9 +1,13 @@
+import io
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from imagenet_opt.display.table import Sheet
+from imagenet_opt.display.page import figure_of
+from imagenet_opt.display.table import Plot, Series, Sheet
+from imagenet_opt.display.terminal_table import terminal_table
 from imagenet_opt.study.steps.apply import why_not
 from imagenet_opt.study.steps.compare import RowResult, compare
 from imagenet_opt.study.steps.losses import Losses, Parity
@@ -48,23 +52,42 @@ def measured() -> Measured:
     return Measured(Study(plan, request, speeds.rows, cold=True), speeds, losses)
 
 
-def test_the_table_says_what_a_step_is_worth_and_what_holds_it_up(measured: Measured) -> None:
-    sheet, _ = measured.sheets()
-    rows = {row[0]: row for row in sheet.texts()}
-    assert rows["start"][1:6] == ["950", "-", "95", "-", "10%"]
-    assert rows["fast"][2].startswith("1.50 x (1.4") and rows["fast"][2].endswith("faster")
-    assert rows["fast"][4] == "1.00 x (1.00 to 1.00) no difference"
-    assert rows["slow"][2].startswith("0.60 x") and rows["slow"][2].endswith("slower")
-    assert rows["broken"][1] == "failed" and "broken failed: out of memory." in sheet.notes
-    headings = [column.heading for column in sheet.columns]
-    assert headings.index("worth alone") == 2 and headings.index("worth in the pipeline") == 4
+def test_the_tables_say_what_a_step_is_worth_and_what_holds_it_up(measured: Measured) -> None:
+    alone, full, details, _ = measured.sheets()
+    rows = {row[0]: row[1:] for row in alone.texts()}
+    assert rows["start"] == ["950", "-", "-", "-"]
+    assert rows["fast"][:2] == ["950 -> 1,425", "1.50 x"] and rows["fast"][2].startswith("1.4")
+    assert rows["fast"][3] == "faster" and rows["slow"][1] == "0.60 x" and rows["slow"][3] == "slower"
+    assert {row[0]: row[1:] for row in full.texts()}["fast"] == ["95 -> 95", "1.00 x", "1.00-1.00", "no difference"]
+    assert rows["broken"][0] == "failed" and "broken failed: out of memory." in details.notes
+    assert rows["graph"][0] == "left out"
+    headings = [column.heading for column in details.columns]
+    rows = {row[0]: row for row in details.texts()}
+    assert rows["start"][headings.index("pipeline / alone")] == "10%"
     assert rows["start"][headings.index("M images per $")] == "0.2"  # 95 a second, 3600 seconds, 2 $
     assert rows["lossy"][headings.index("loss")] == "DIFFERS: 0.300, seeds 0.200"
-    assert any("Images/s are medians of the rounds, ratios those of geometric means" in note for note in sheet.notes)
+    assert any("Images/s are medians of the rounds, ratios those of geometric means" in note for note in details.notes)
+
+
+def test_a_line_a_row_fits_into_80_columns(measured: Measured) -> None:
+    out = io.StringIO()
+    Console(file=out, width=80).print(*(terminal_table(sheet, 80) for sheet in measured.sheets()[:2]))
+    assert sum(line.split()[:1] == ["fast"] for line in out.getvalue().splitlines()) == 2
+
+
+def test_the_plot_shows_what_is_undecided(measured: Measured) -> None:
+    figure = figure_of(measured.sheets()[0].plots[0])
+    (marks,) = figure.data
+    assert list(marks.y) == ["fast", "lossy", "slow"] and marks.x[0] == pytest.approx(1.5, rel=0.01)
+    assert set(marks.marker.symbol) == {"circle"} and figure.layout.shapes[0].x1 == pytest.approx(1.03)
+    doubtful = Plot("", "", "", "ratios", (Series("", ("a", "b"), (1.1, 1.2), (0.0, 1.1), (float("inf"), 1.3)),))
+    (marks,) = figure_of(doubtful).data
+    assert list(marks.marker.symbol) == ["circle-open", "circle"]
+    assert marks.error_x.array[0] == pytest.approx(98.9) and marks.error_x.arrayminus[0] == pytest.approx(1.09)
 
 
 def held_up(measured: Measured) -> list[str]:
-    return [note for note in measured.sheets()[0].notes if note.startswith("With fast the network alone does 1,42")]
+    return [note for note in measured.sheets()[2].notes if note.startswith("With fast the network alone does 1,42")]
 
 
 def test_what_holds_the_network_up_is_a_bottleneck_only_where_the_device_waits(measured: Measured) -> None:
@@ -81,7 +104,7 @@ def test_what_holds_the_network_up_is_a_bottleneck_only_where_the_device_waits(m
 def test_launches_that_leave_no_gap_are_told_beforehand(measured: Measured) -> None:
     assert gaps("start", measured.turns["start"]) is None  # no GPU
     measured.turns["start"] = [speed(1000, 100, step_seconds=0.1, kernel_seconds=0.099)] * 4
-    assert any("a CUDA graph cannot matter" in note for note in measured.sheets()[0].notes)
+    assert any("a CUDA graph cannot matter" in note for note in measured.sheets()[2].notes)
     measured.turns["start"] = [speed(1000, 100, step_seconds=0.1, kernel_seconds=0.0)]
     assert str(gaps("start", measured.turns["start"])).startswith(
         "start: kernel times could not be seen: CUPTI needs permission: start the"
@@ -89,14 +112,14 @@ def test_launches_that_leave_no_gap_are_told_beforehand(measured: Measured) -> N
 
 
 def test_a_queue_that_was_not_used_up_is_told(measured: Measured) -> None:
-    assert not any("--seconds" in note for note in measured.sheets()[0].notes)
+    assert not any("--seconds" in note for note in measured.sheets()[2].notes)
     measured.turns["fast"][2]["steady"], measured.turns["slow"][2]["steady"] = 1.0, 0.0
-    note = next(note for note in measured.sheets()[0].notes if "Raise --seconds" in note)
+    note = next(note for note in measured.sheets()[2].notes if "Raise --seconds" in note)
     assert note.startswith("Raise --seconds: in slow the queue was not used up")
 
 
 def test_other_programs_get_everything_as_numbers(measured: Measured) -> None:
-    sheet, _ = measured.sheets()
+    sheet, *_ = measured.sheets()
     rows = {row["name"]: row for row in sheet.data["rows"]}
     assert list(rows) == ["start", "fast", "lossy", "slow", "broken", "graph"] and sheet.data["cold"] is True
     fast = rows["fast"]
@@ -116,7 +139,7 @@ def test_other_programs_get_everything_as_numbers(measured: Measured) -> None:
 
 
 def test_what_each_row_sets_is_a_table(measured: Measured) -> None:
-    rows = measured.sheets()[1].texts()
+    rows = measured.sheets()[3].texts()
     assert rows[:2] == [["start", "none", "-"], ["fast", "model.drop_rate=fast", "start"]]
     assert rows[-1] == ["graph", "a=b", "-"]
 

@@ -33,8 +33,18 @@ class Worth:
         if not ratio.coverage:
             return f"{ratio.ratio:.2f} x, too few rounds"
         high = f"{ratio.high:.2f}" if ratio.high < FAR else "far more"
-        more = f", about {duration(self.more_seconds)} more" if 0 < self.more_seconds < _DAY else ""
-        return f"{ratio.ratio:.2f} x ({ratio.low:.2f} to {high}) {self.verdict}{more}"
+        return f"{ratio.ratio:.2f} x ({ratio.low:.2f} to {high}) {self.verdict_in_words}"
+
+    @property
+    def verdict_in_words(self) -> str:
+        """The verdict; for an undecided one, how much more time is likely to decide it."""
+        if not self.ratio.coverage:
+            return "too few rounds"
+        return (
+            f"{self.verdict}, about {duration(self.more_seconds)} more"
+            if 0 < self.more_seconds < _DAY
+            else self.verdict
+        )
 
 
 Worths = Mapping[str, Worth]

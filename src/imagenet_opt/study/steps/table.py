@@ -5,7 +5,7 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from imagenet_opt.display.table import Cell, Column, Plot, Series, Sheet
+from imagenet_opt.display.table import Cell, Column, Plot, Series, Sheet, ratio_cells
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
 from imagenet_opt.study.request import Request
 from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths
@@ -26,39 +26,57 @@ _HELD_UP = 0.8
 
 
 def sheets(study: Study, results: Sequence[RowResult], ended: str | None = None) -> list[Sheet]:
-    """A row each, measured or not, and what each sets. ended: why measuring ended early."""
-    plan, request = study.plan, study.request
+    """The ratios of each measure, what else was measured, and what each row sets; rows that failed have a line too.
+
+    ended: why measuring ended early.
+    """
+    together = next((result.together for result in results if result.together), {})
+    data = numbers(study, results) | {"all_together": worth_numbers(together)}
+    absent = tuple((name, "left out", None, None, None) for name in study.plan.absent)
+    ratios = [
+        Sheet(
+            f"{study.request.title}: {name}",
+            _COLUMNS,
+            (*((result.row.name, *_ratio_row(result, measure)) for result in results), *absent),
+            plots=(ratio_plot(results, measure),),
+            data=data if measure == "compute" else {},
+        )
+        for measure, name in MEASURES.items()
+    ]
+    lines = tuple(notes(study, results, together, ended))
+    return [*ratios, _details(study, results, lines), what_rows_set(study.plan, results)]
+
+
+_COLUMNS = (Column("step"), Column("images/s"), Column("ratio", "{:.2f} x"), Column("interval"), Column("verdict"))
+
+
+def _ratio_row(result: RowResult, measure: str) -> tuple[Cell, Cell, Cell, Cell]:
+    if not result.turns:
+        return "failed" if result.failure is not None else None, None, None, None
+    if (worth := result.worth.get(measure)) is None:
+        return f"{median(result.rates(measure)):,.0f}", None, None, None
+    ratio, interval, _ = ratio_cells(worth.ratio)
+    return f"{worth.before:,.0f} -> {worth.after:,.0f}", ratio, interval, worth.verdict_in_words
+
+
+def _details(study: Study, results: Sequence[RowResult], lines: tuple[str, ...]) -> Sheet:
+    request = study.request
     columns = [
         Column("step"),
-        Column("network alone, images/s", "{:,.0f}"),
-        Column("worth alone"),
-        Column("full pipeline, images/s", "{:,.0f}"),
-        Column("worth in the pipeline"),
-        Column("of alone", "{:.0%}"),
+        Column("pipeline / alone", "{:.0%}"),
         Column("device busy", "{:.0%}"),
         Column("memory GiB", "{:.1f}"),
         Column("compile s", "{:.0f}"),
     ]
     columns += [Column("M images per $", "{:.1f}")] if request.price_per_hour else []
     columns += [Column("loss")] if request.parity_steps else []
-    rows: list[list[Cell]] = [_cells(result, request) for result in results]
-    rows += [[name, "left out"] for name in plan.absent]
-    whole = tuple((*row, *[None] * (len(columns) - len(row))) for row in rows)
-    together = next((result.together for result in results if result.together), {})
-    data = numbers(study, results) | {"all_together": worth_numbers(together)}
-    lines = tuple(notes(study, results, together, ended))
-    table = Sheet(request.title, tuple(columns), whole, lines, plots(results), data)
-    return [table, what_rows_set(plan, results)]
+    rows = tuple((result.row.name, *_cells(result, request)) for result in results if result.turns)
+    return Sheet(f"{request.title}: details", tuple(columns), rows, lines, (rate_plot(results),))
 
 
 def _cells(result: RowResult, request: Request) -> list[Cell]:
-    if not result.turns:
-        return [result.row.name, "failed" if result.failure is not None else None]
-    cells: list[Cell] = [result.row.name]
-    for measure in MEASURES:
-        cells += [median(result.rates(measure)), str(result.worth[measure]) if result.worth else None]
     alone, full = (median(result.rates(measure)) for measure in MEASURES)
-    cells += [full / alone if alone else None]
+    cells: list[Cell] = [full / alone if alone else None]
     cells += [median(float(speed["busy"] or 0.0) for speed in result.turns)]
     cells += [max(float(speed["memory_gib"] or 0.0) for speed in result.turns)]
     compiled = [seconds for speed in result.turns if (seconds := speed["compile_seconds"]) is not None]
@@ -120,7 +138,15 @@ def _held_up(results: Sequence[RowResult]) -> list[str]:
     ]
 
 
-def plots(results: Sequence[RowResult]) -> tuple[Plot, ...]:
+def ratio_plot(results: Sequence[RowResult], measure: str) -> Plot:
+    """The ratio of each step with its interval."""
+    known = {result.row.name: result.worth[measure].ratio for result in results if result.turns and result.worth}
+    middle, low, high = (tuple(getattr(ratio, name) for ratio in known.values()) for name in ("ratio", "low", "high"))
+    title = "Speed with the step / without it; grey: no difference, hollow: undecided"
+    return Plot(title, "ratio", "", "ratios", (Series(MEASURES[measure], tuple(known), middle, low, high),))
+
+
+def rate_plot(results: Sequence[RowResult]) -> Plot:
     """Images per second of both measures, with what the rounds gave from least to most."""
     measured = [result for result in results if result.turns]
     names = tuple(result.row.name for result in measured)
@@ -128,7 +154,7 @@ def plots(results: Sequence[RowResult]) -> tuple[Plot, ...]:
     for measure, name in MEASURES.items():
         rates = [result.rates(measure) for result in measured]
         series.append(Series(name, names, tuple(map(median, rates)), tuple(map(min, rates)), tuple(map(max, rates))))
-    return (Plot("Images per second, median and range of the rounds", "", "images/s", "bars", tuple(series)),)
+    return Plot("Images per second, median and range of the rounds", "", "images/s", "bars", tuple(series))
 
 
 def numbers(study: Study, results: Sequence[RowResult]) -> dict[str, Any]:

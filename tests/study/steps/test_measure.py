@@ -127,6 +127,29 @@ def test_without_time_for_more_all_rows_have_two_rounds_and_say_what_would_decid
     assert worth["full"].more_seconds >= 20
 
 
+def test_a_disturbed_turn_is_measured_again_and_the_quieter_one_counts(
+    tmp_path: Path, turns: Processes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = iter([0.0, 40.0, 3.0, 0.0, 50.0, 60.0])  # start, fused twice; fused, start twice
+    exact = turns.speed
+
+    def disturbed(words: Words) -> Speed:
+        percent = next(others, 0.0)
+        return exact(words) | {"others_percent": percent, "full": 500 - percent}
+
+    turns.speed = disturbed  # type: ignore[method-assign]
+    study = steps_study(tmp_path, STEPS[:1], repeats=2)
+    speeds = measured(study, ResultCache(tmp_path), announced)
+    kept = [speed["full"] for some in speeds.turns.values() for speed in some]
+    assert len(turns.jobs) == 6 and 460 not in kept and 497 in kept
+    assert "measured again, as others used 40 % of the CPUs" in capsys.readouterr().err
+    details = sheets(study, compare(speeds, Losses()))[2]
+    assert (
+        "Other programs or lowered clocks disturbed 2 of 4 turns, which were measured again; 1 of them were disturbed "
+        "again."
+    ) in details.notes
+
+
 def test_beside_other_steps_all_is_measured_anew(tmp_path: Path, turns: Processes) -> None:
     for steps, num_turns in ((STEPS[:1], 4), (STEPS, 6), (STEPS, 0)):
         before = len(turns.jobs)

@@ -37,7 +37,7 @@ def test_micro_batches_that_were_asked_for_stay(small: tuple[str, ...], monkeypa
     assert found["batch_size"] == 4 and found["steady"] in (0.0, 1.0)
     assert all(float(found[name] or 0) > 0 for name in ("compute", "full", "memory_gib", "step_seconds"))
     assert found["step_seconds"] == pytest.approx(4 / float(found["compute"] or 0)), "from one step to the next"
-    assert 0 < float(found["busy"] or 0) <= 1
+    assert 0 < float(found["busy"] or 0) <= 1 and 0 <= float(found["others_percent"] or 0) <= 100
     assert found["compile_seconds"] is None and found["kernel_seconds"] is None
     assert len(losses(LossJob(asked, steps=2))) == 2
 

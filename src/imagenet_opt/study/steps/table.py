@@ -11,7 +11,7 @@ from imagenet_opt.study.request import Request
 from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths
 from imagenet_opt.study.steps.losses import Parity
 from imagenet_opt.study.steps.plan import Plan, Study
-from imagenet_opt.study.steps.speeds import gaps
+from imagenet_opt.study.steps.speeds import disturbance, gaps
 
 _ADDED = "Each row trains with what the row that it is compared with has, and with its own."
 _LEFT_OUT = "The first row trains with all of them, each other one without its own."
@@ -114,7 +114,19 @@ def notes(study: Study, results: Sequence[RowResult], together: Worths, ended: s
     if together:
         gains = (f"{name} {together[measure]}" for measure, name in MEASURES.items())
         lines.append(f"All together: {', '.join(gains)} against the start.")
-    return [*lines, *_held_up(results), *_queue_left(results)]
+    return [*lines, *_disturbed(results), *_held_up(results), *_queue_left(results)]
+
+
+def _disturbed(results: Sequence[RowResult]) -> list[str]:
+    turns = [speed for result in results for speed in result.turns]
+    num = sum(bool(speed.get("was_disturbed")) for speed in turns)
+    if not num:
+        return []
+    again = sum(disturbance(speed) is not None for speed in turns)
+    still = f"; {again} of them were disturbed again" if again else ""
+    return [
+        f"Other programs or lowered clocks disturbed {num} of {len(turns)} turns, which were measured again{still}."
+    ]
 
 
 def _queue_left(results: Sequence[RowResult]) -> list[str]:

@@ -47,12 +47,16 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
     within a step. memory_gib: that torch held of the GPU at most, graphs' pools included, or this process of the RAM.
     compile_seconds: with the capture of a CUDA graph. step_seconds, kernel_seconds: of the network alone, from one step
     to the next. steady: 0 where the full run was timed on batches that were made before, and may be slower later.
+    others_percent: of the usable CPUs, used by other programs or taken by the host of a virtual machine meanwhile.
+    clocks_lowered: 1 where heat, power or an administrator lowered the GPU's clocks.
 
     Raises ImagenetOptError; OutOfMemory instead of halving micro-batches.
     """
     from lightning.pytorch import seed_everything
 
     from imagenet_opt.config.compose import composed
+    from imagenet_opt.doctor.environment.gpu import gpu_clocks
+    from imagenet_opt.doctor.environment.neighbours import Neighbours
     from imagenet_opt.measure.telemetry.peak_memory import peak_gib
     from imagenet_opt.probe.memory import named_out_of_memory
     from imagenet_opt.probe.testbed import Testbed
@@ -64,9 +68,12 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
     seed_everything(config.seed, verbose=False)
     testbed = Testbed(config, compared=True, seed=None if job.cold else _SEED)
     testbed.samples.warm(job.seconds)
+    neighbours = Neighbours()
+    neighbours.start()
     with named_out_of_memory(testbed.config):
         alone = testbed.compute(Span(job.seconds), beside=False)
         full, whole = testbed.full_run(job.seconds, cold=job.cold)
+    occupancy, state = neighbours.stop(), alone.gpu_state
     compute = fit_ceiling(alone).images_per_second
     return {
         "compute": compute,
@@ -78,6 +85,8 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
         "kernel_seconds": (alone.kernel_seconds or 0.0) if testbed.device.type == "cuda" else None,
         "batch_size": float(testbed.how.batch_size),
         "steady": float(full.steady),
+        "others_percent": occupancy.others_cpu_percent + occupancy.steal_percent,
+        "clocks_lowered": float(state is not None and bool(gpu_clocks(state).fired)),
     }
 
 

@@ -1,4 +1,4 @@
-"""What a study leaves: study.md, study.html and study.json."""
+"""Writes the files of a study: study.md, study.html and study.json."""
 
 import sys
 from dataclasses import asdict
@@ -14,7 +14,8 @@ from imagenet_opt.study.request import KINDS, Request
 
 
 def write_outputs(sheets: list[Sheet], request: Request, facts: dict[str, Any], file: Path | None) -> None:
-    """study.md, study.html and study.json in the study's folder; the last one in `file` too. Raises ConfigError."""
+    """Write study.md, study.html and study.json into the study's folder. file: where to write the JSON as well.
+    Raises ConfigError."""
     host, command = facts["machine"], facts["command"]
     line = f"{facts['date']}, {host['gpu'] or host['cpu']}, {host['usable_cpus']} CPUs, "
     line += ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
@@ -32,7 +33,7 @@ def write_outputs(sheets: list[Sheet], request: Request, facts: dict[str, Any], 
 
 
 def _write(file: Path, text: str, flag: str) -> None:
-    """Raises ConfigError. flag: what chooses the place."""
+    """Write a file. flag: the option that sets its place, named in the error. Raises ConfigError."""
     try:
         write_atomically(file, text)
     except OSError as error:
@@ -41,7 +42,7 @@ def _write(file: Path, text: str, flag: str) -> None:
 
 
 def page(sheets: list[Sheet], request: Request, facts: str) -> str:
-    """One self-contained page: each sheet's plots over its table."""
+    """Return one self-contained HTML page: the plots of each sheet above its table."""
     plots = [[html_of(figure_of(plot)) for plot in sheet.plots] for sheet in sheets]
     return render_page(
         Path(__file__).with_name("study_page.html"),

@@ -31,9 +31,10 @@ Place = tuple[str | int, ...]
 
 
 def first_mistake(error: ValidationError, model: type[BaseModel], written: Any) -> str:
-    """The first mistake; keys that do not exist come before those that are missing, as one is often the other.
+    """Describe the first mistake of a study's file. Unknown keys come before missing keys, as a missing key is often
+    misspelt.
 
-    written: what was validated as `model`.
+    written: the content that was validated as `model`.
     """
     details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
     place, detail = _place(details[0]["loc"]), details[0]
@@ -50,7 +51,7 @@ def first_mistake(error: ValidationError, model: type[BaseModel], written: Any) 
 
 
 def _place(loc: Place) -> Place:
-    """Of the item whose key is at `loc`, such as ("steps", 0); empty for a key of the file itself."""
+    """Path to the list item that contains the key at `loc`, such as ("steps", 0); empty for a top-level key."""
     return loc[:2] if len(loc) > 2 and isinstance(loc[1], int) else ()
 
 
@@ -88,7 +89,8 @@ def _allowed_values(field: FieldInfo) -> str:
 
 
 def _unfit(detail: ErrorDetails, same_key: list[ErrorDetails], place: Place) -> str:
-    """same_key: what else is said of it, as of a value that may be one of several types."""
+    """Describe a wrong value. same_key: all errors of this key; a value that may have several types has one for
+    each."""
     loc = detail["loc"][len(place) :]
     key = f"{loc[0]}=" if loc else ""
     if detail["type"] == "value_error":
@@ -106,8 +108,10 @@ Options = TypeVar("Options", bound=BaseModel)
 
 
 class Kind(NamedTuple):
-    """run: a function (Request) -> list of Sheets, which says what the study's file may hold. flags: of those of FLAGS
-    that it takes."""
+    """How a kind of study is run.
+
+    run: name of a function (Request) -> list of Sheets. flags: those of FLAGS that the kind accepts.
+    """
 
     run: str
     flags: tuple[str, ...] = ("repeats", "seconds")
@@ -129,7 +133,7 @@ KINDS = {
 
 
 class StudyFile(BaseModel):
-    """What every file in conf/study holds; the other keys are its kind's."""
+    """Keys that every file in conf/study has; each kind adds its own."""
 
     model_config = ConfigDict(extra="allow")
     title: str
@@ -138,13 +142,13 @@ class StudyFile(BaseModel):
 
 @dataclass(frozen=True)
 class Request:
-    """name: the file's stem. typed: that or the file, as the command line has it. options: what the file says beside
-    title and kind. overrides: of train.py, for everything.
+    """What the command line asks a study to do.
 
-    repeats: rounds; None where as many are measured as fit into budget_seconds. seconds: of each timed stretch.
-    parity_steps: steps that the parity check trains, 0 for no check.
-    price_per_hour: of the machine, None where unknown. apply: write what was worth it as an experiment.
-    folder: keeps what was measured, so that the study resumes. command: the whole of it, as it was typed.
+    name: stem of the study's file. typed: the name or file as typed. options: keys of the file, without title and kind.
+    overrides: of train.py, for all rows. repeats: number of rounds; None to measure as many as fit into budget_seconds.
+    seconds: of each timed stretch. parity_steps: training steps for comparing losses; 0 to skip the comparison.
+    price_per_hour: of the machine, if known. apply: whether to write the useful steps as an experiment. folder: keeps
+    the results, so that a stopped study resumes. command: the complete command line.
     """
 
     name: str
@@ -164,15 +168,15 @@ class Request:
 
     @property
     def num_rounds(self) -> int:
-        """Of measurements whose rounds the budget does not decide."""
+        """Number of rounds for measurements that are not limited by the budget."""
         return self.repeats or DEFAULT_ROUNDS
 
 
 def read_study(name: str, shipped: Path, changes: Sequence[str] = ()) -> tuple[str, StudyFile]:
-    """The study of that name among the `shipped`, or the file at that path; with its stem.
+    """Read a study by the name of a shipped study or by its path; also return the file's stem.
 
-    changes: of its keys, as "num_workers=[4,8]", each as a whole. Raises ConfigError, with near names, and for a file
-    that is no study.
+    changes: new values of keys, such as "num_workers=[4,8]". Raises ConfigError for unknown names, with similar names,
+    and for invalid files.
     """
     file = _found(name, shipped)
     changed = _values(changes)
@@ -190,7 +194,7 @@ def read_study(name: str, shipped: Path, changes: Sequence[str] = ()) -> tuple[s
 
 
 def _found(name: str, shipped: Path) -> Path:
-    """Raises ConfigError."""
+    """Find the file of a study. Raises ConfigError."""
     if name.endswith((".yaml", ".yml")):
         if not (file := Path(name)).is_file():
             raise ConfigError(f"study={name}: no such file ({file.absolute()})")
@@ -207,7 +211,7 @@ def shipped_names(shipped: Path) -> list[str]:
 
 
 def _values(changes: Sequence[str]) -> dict[str, Any]:
-    """By key. Raises ConfigError."""
+    """Parse KEY=VALUE texts. Raises ConfigError."""
     try:
         values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(changes)))
     except YAMLError as error:
@@ -217,7 +221,7 @@ def _values(changes: Sequence[str]) -> dict[str, Any]:
 
 
 def checked_options(model: type[Options], request: Request) -> Options:
-    """The options of the study's file as its kind's model has them. Raises ConfigError that names the key."""
+    """Validate the options of a study's file with the model of its kind. Raises ConfigError that names the key."""
     try:
         return model.model_validate(request.options)
     except ValidationError as error:

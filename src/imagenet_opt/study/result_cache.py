@@ -1,4 +1,4 @@
-"""Results of measurements in a file, a line each, so that a study that was stopped resumes."""
+"""Stores results of measurements, one JSON line each, so that a stopped study resumes."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ FILE = "measured.jsonl"
 
 
 class ResultCache:
-    """Results in `folder`; a result of another version or machine does not count. Raises ConfigError."""
+    """Results in `folder`. Results of another version or machine are ignored. Raises ConfigError."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / FILE
@@ -49,11 +49,11 @@ class ResultCache:
         self._num_before = len(self._turns)
 
     def set_subject(self, subject: object) -> None:
-        """Of the turns that are taken from now on: what is the same for all of them, in plain values."""
+        """Set what all following turns have in common, in plain values; turns with the same subject belong together."""
         self._subject = _digest({"asked": subject, **self.machine})
 
     def report_resumed(self) -> int:
-        """Say on stderr whether earlier turns of this subject count; their number."""
+        """Say on stderr whether results of earlier turns are used; return how many."""
         before = self._turns[: self._num_before]
         num = before.count(self._subject or "")
         if num:
@@ -63,7 +63,7 @@ class ResultCache:
         return num
 
     def only_new(self, report: Callable[[str], None]) -> Callable[[str], None]:
-        """`report`, called only for measurements whose result is not there already."""
+        """Return a version of `report` that is called only for new measurements, not for stored results."""
 
         def later(name: str) -> None:
             self._begins = partial(report, name)
@@ -72,7 +72,7 @@ class ResultCache:
 
     @contextmanager
     def report_if_stopped(self) -> Iterator[None]:
-        """On Ctrl-C, or SIGTERM, which ends a process that measures with SystemExit, say what is kept."""
+        """If Ctrl-C or SIGTERM ends the study, say how many results are kept."""
         try:
             yield
         except (KeyboardInterrupt, SystemExit):
@@ -81,9 +81,9 @@ class ResultCache:
             raise
 
     def take(self, job: Any, number: int, measure: Callable[[], Any], *, config: Any = None) -> Any:
-        """The answer for the `number`th time of `job` (a dataclass), measured now unless it is there.
+        """Return the stored result of repetition `number` of `job` (a dataclass), or measure and store it.
 
-        config: what the job's overrides compose to now, in plain values; of another one it is measured again.
+        config: the composed configuration of the job in plain values; a result for another configuration is not used.
         """
         key = self._key(job, number, config)
         if key not in self.answers:
@@ -101,7 +101,7 @@ class ResultCache:
         return self.answers[key]
 
     def has(self, job: Any, number: int, *, config: Any = None) -> bool:
-        """Whether `take` would measure nothing."""
+        """Whether `take` would return a stored result."""
         return self._key(job, number, config) in self.answers
 
     def _key(self, job: Any, number: int, config: Any) -> str:

@@ -1,4 +1,4 @@
-"""One study, from its request to its tables."""
+"""Runs one study, from the request to its tables."""
 
 import sys
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ BUSY_PERCENT = 20
 
 
 def prepare(request: Request) -> None:
-    """The folder, with nobody else in it, and what can be known to be wrong. Raises ImagenetOptError."""
+    """Check the configuration and lock the study's folder against other processes. Raises ImagenetOptError."""
     quiet()
     composed(request.overrides)
     keep_others_out(request.folder, wait_seconds=0, remedy="--folder FOLDER")
@@ -27,7 +27,7 @@ def prepare(request: Request) -> None:
 
 @contextmanager
 def removed_if_empty(folder: Path, is_new: bool) -> Iterator[None]:
-    """A folder that is_new, which this process holds, where an error leaves nothing in it."""
+    """Remove a new folder again if an error leaves nothing in it. is_new: whether this process created it."""
     try:
         yield
     except BaseException:
@@ -39,19 +39,19 @@ def removed_if_empty(folder: Path, is_new: bool) -> Iterator[None]:
 
 
 def tell_busy(percent: float) -> None:
-    """On stderr, where others keep the CPUs so busy that it shows."""
+    """Warn on stderr if other programs use much of the CPUs."""
     if percent > BUSY_PERCENT:
         print(f"others keep the CPUs {percent:.0f} % busy: intervals will be wide", file=sys.stderr, flush=True)
 
 
 def study(request: Request) -> list[Sheet]:
-    """Measure what the study asks for. Raises ImagenetOptError."""
+    """Run the study and return its tables. Raises ImagenetOptError."""
     flag = "--repeats" if request.repeats else "--budget"
     return [how_to_decide(sheet, flag) for sheet in resolve_name(KINDS[request.kind].run)(request)]
 
 
 def how_to_decide(sheet: Sheet, flag: str) -> Sheet:
-    """With a note below a table that says "undecided" anywhere. flag: what gives more rounds."""
+    """Add a note to a table with an undecided comparison. flag: the option that gives more rounds."""
     if not any(UNDECIDED in text for row in (*sheet.texts(), sheet.notes) for text in row):
         return sheet
     return replace(sheet, notes=(*sheet.notes, f"To decide what is {UNDECIDED}, raise {flag}."))

@@ -1,4 +1,4 @@
-"""The turns of a study: a turn that fails ends no other, and no turn is measured twice."""
+"""Runs the turns of a study: a failed turn does not stop the others, and stored results are reused."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TurnJob:
-    """What identifies a turn, beside its number: its name, and the whole request for the study."""
+    """Identifies a turn of a study, together with its number."""
 
     kind: str
     name: str
@@ -33,10 +33,10 @@ class TurnJob:
 
 
 class KeptTurns(Generic[T]):
-    """Takes turns, or gives the results that they had before the same study was stopped.
+    """Runs turns, or returns their stored results if the same study was stopped before.
 
-    answer: type of what a turn gives, of which JSON can be made. subject: what is measured, in plain values; None for
-    the whole configuration. Of another one, or with other options, all is measured again.
+    answer: type of a turn's result, convertible to JSON. subject: what is measured, in plain values; None for the whole
+    configuration. Results for another subject or other options are not reused.
     """
 
     def __init__(self, request: Request, answer: type[T], subject: object = None) -> None:
@@ -46,7 +46,8 @@ class KeptTurns(Generic[T]):
         self.cache.set_subject({"job": asdict(self._job("")), "config": self._subject})
 
     def take(self, name: str, turn: Callable[[], T]) -> T:
-        """The next one of that name. Raises TurnFailed; the first turn of all what it raises itself."""
+        """Run the next turn with this name. Raises TurnFailed; before any result exists, the original
+        ImagenetOptError."""
         measure = partial(self._measured, turn)
         answer = self.cache.take(self._job(name), self._numbers[name], measure, config=self._subject)
         self._numbers[name] += 1
@@ -57,7 +58,7 @@ class KeptTurns(Generic[T]):
         return TurnJob(request.kind, name, request.options, request.overrides, request.seconds)
 
     def _measured(self, turn: Callable[[], T]) -> Any:
-        """As JSON has it."""
+        """Run the turn and return its result as JSON values."""
         try:
             return self._answer.dump_python(turn(), mode="json")
         except ImagenetOptError as error:
@@ -74,12 +75,11 @@ def rounds_of(
     subject: object = None,
     label: str = "{}",
 ) -> Rounds[T]:
-    """All in turns; those that are measured now are announced with their round and by their name in this `label`.
+    """Run all turns in rounds and announce each new measurement with its round and its name in `label`.
 
-    answer, subject: of KeptTurns.
-
-    Raises ImagenetOptError where a turn raises one before anything was measured: it is what the user asked for that
-    cannot be. Later such a turn has failed, and the others continue; ConfigError where all have.
+    answer, subject: see KeptTurns. Raises ImagenetOptError if a turn raises it before anything was measured, since the
+    request itself is then wrong. Later such a turn counts as failed and the others continue. Raises ConfigError if all
+    have failed.
     """
     resumed = KeptTurns(request, answer, subject)
     num_missing = request.num_rounds * len(turns) - resumed.cache.report_resumed()
@@ -99,7 +99,7 @@ def rounds_of(
 
 @contextmanager
 def what_torch_refuses() -> Iterator[None]:
-    """Memory that runs out, and what a device or a type cannot do, fails the turn with torch's reason."""
+    """Turn torch's errors (out of memory, unsupported operations) into TurnFailed with torch's reason."""
     try:
         yield
     except torch.OutOfMemoryError as error:

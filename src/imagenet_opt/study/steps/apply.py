@@ -1,4 +1,4 @@
-"""The steps of a study that were worth it, measured together, as an experiment to train with."""
+"""Measures all useful steps of a study together and writes them as an experiment."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,9 +25,12 @@ Gains = dict[str, Worths]
 def keep_winners(
     study: Study, results: Sequence[RowResult], cache: ResultCache, report: Callable[[str], None]
 ) -> Sheet:
-    """A table of the steps that were faster in one measure, slower in none, and have the same loss. Where all of them
-    together pass the same test, over the start and over how the user trains now, they are written to
-    conf/experiment/tuned_<host>_study.yaml."""
+    """Decide which steps to keep, and write them as an experiment if they pass the test together.
+
+    A step is kept if it is faster in one measure, slower in none, and trains with the same loss. All kept steps
+    together must be faster than the start and not slower than the user's present configuration; then
+    conf/experiment/tuned_<host>_study.yaml is written. Returns the table of decisions.
+    """
     reasons = choose(study, results)
     winners = [result for result in results if reasons.get(result.row.name, "no step") is None]
     columns = (Column("step"), Column("worth keeping"))
@@ -47,10 +50,10 @@ def _answer(reason: str | None) -> str:
 
 
 def words_of(study: Study, results: Sequence[RowResult], winners: Sequence[RowResult]) -> list[str]:
-    """Overrides that turn on what is worth it, below them those that turn off what does harm.
+    """Overrides that switch the kept steps on, after overrides that switch harmful settings off.
 
-    Off is what the start has, for keys to which only harmful steps gave their value. What made no difference stays as
-    the user trains: it made none to the plain start, which may have hidden what it is worth.
+    A setting is switched off if the start has it off and only harmful steps switched it on. Steps that made no
+    difference keep the user's value, since their effect may only be hidden in the plain start.
     """
     file, harmful, harmless = study.plan.file, set[str](), set[str]()
     for result in results:
@@ -63,13 +66,15 @@ def words_of(study: Study, results: Sequence[RowResult], winners: Sequence[RowRe
 
 
 def _does_harm(result: RowResult, *, can_fail: bool) -> bool:
-    """Whether it was slower, failed, or trains otherwise. A row that leaves a step out fails without the step."""
+    """Whether the step was slower, failed, or changed the loss. In leave-one-out studies a failure is not the
+    step's."""
     is_slower = "slower" in _verdicts(result.worth)
     return result.differs or is_slower or (result.has_failed and not can_fail)
 
 
 def choose(study: Study, results: Sequence[RowResult]) -> dict[str, str | None]:
-    """By step, why it is not kept; None for those that are: of steps that replace each other the best."""
+    """For each step the reason why it is not kept, or None if it is kept. Of alternative steps only the best is
+    kept."""
     worth = {result.row.name: result.worth for result in results}
     reasons = {result.row.name: why_not(result) for result in results if result.row.step is not None}
     for names in study.plan.alternatives():
@@ -80,12 +85,12 @@ def choose(study: Study, results: Sequence[RowResult]) -> dict[str, str | None]:
 
 
 def _order(worths: Worths) -> tuple[float, float]:
-    """The full pipeline decides between two steps, where that is equal the network alone."""
+    """Sort key: first the ratio of the full pipeline, then that of the network alone."""
     return round(worths["full"].ratio.ratio, 2), worths["compute"].ratio.ratio
 
 
 def why_not(result: RowResult) -> str | None:
-    """Why a step by itself is not worth keeping; None for one that is."""
+    """The reason why a step is not worth keeping by itself; None if it is."""
     if result.failure is not None:
         return "failed"
     if not _worth_it(result.worth):
@@ -97,7 +102,7 @@ def why_not(result: RowResult) -> str | None:
 
 
 def _verdicts(worths: Worths) -> set[str]:
-    """Of both measures."""
+    """The verdicts of both measures."""
     return {worth.verdict for worth in worths.values()}
 
 
@@ -106,9 +111,9 @@ def _worth_it(worths: Worths) -> bool:
 
 
 def measure_together(study: Study, words: list[str], cache: ResultCache, report: Callable[[str], None]) -> Gains:
-    """What these overrides give over the start and over the run as the user trains now, in turns of their own.
+    """Compare these overrides with the start and with the user's present configuration, in turns of their own.
 
-    Raises ConfigError where one of these fails.
+    Raises ConfigError if one of the configurations fails.
     """
     request = study.request
     given = {START: study.plan.file.lasting, NOW: (), TOGETHER: words}
@@ -137,7 +142,8 @@ def measure_together(study: Study, words: list[str], cache: ResultCache, report:
 def _written(
     study: Study, winners: Sequence[RowResult], words: list[str], gains: Gains, cache: ResultCache
 ) -> list[str]:
-    """What they give together, line by line, and the file that has them, or why there is none. Raises ConfigError."""
+    """Write the experiment, and return lines about its gain or about the reason why none was written. Raises
+    ConfigError."""
     lines = [
         f"Together, {measure}, over {name}: {worth.before:,.0f} -> {worth.after:,.0f} images/s, {worth}"
         for name, worths in gains.items()
@@ -160,7 +166,7 @@ def _written(
 
 
 def _no_gain(gains: Gains) -> str | None:
-    """Why all together is not worth a file; a user who trains like that already has no use for one."""
+    """The reason why all steps together are not worth an experiment; None if they are."""
     if not _worth_it(gains[START]):
         return "together they are not faster for sure than the start"
     verdicts = _verdicts(gains.get(NOW, {}))
@@ -174,6 +180,6 @@ def _no_gain(gains: Gains) -> str | None:
 
 
 def _line(winner: RowResult) -> str:
-    """What a winner is worth."""
+    """Describe the gain of a kept step in one line."""
     worth = ", ".join(f"{name} {winner.worth[measure]}" for measure, name in MEASURES.items())
     return f"{winner.row.name}: {worth}, loss {winner.parity} ({' against '.join(winner.row.pair or ())})"

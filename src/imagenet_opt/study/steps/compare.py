@@ -1,4 +1,4 @@
-"""The worth of each step: ratios, verdicts and losses, of which tables, files and experiments are made."""
+"""Compares the rows of a study: ratios, verdicts and losses for tables, files and experiments."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +18,11 @@ MEASURES = {"compute": "network alone", "full": "full pipeline"}
 
 @dataclass(frozen=True)
 class Worth:
-    """before, after: images per second without and with something, medians of the rounds. ratio: after over before.
-    more_seconds: of further turns that are likely to decide what is undecided; 0 for what is decided."""
+    """Gain of a step in one measure.
+
+    before, after: median images per second without and with the step. ratio: after / before. more_seconds: estimated
+    further measuring time until an undecided ratio is decided; 0 for a decided one.
+    """
 
     before: float
     after: float
@@ -53,8 +56,12 @@ Worths = Mapping[str, Worth]
 
 @dataclass(frozen=True)
 class RowResult:
-    """turns: one a round; none where the row failed. worth: of the row's step. together: of the last row of a ladder,
-    over the first row. losses: by seed, the curve. parity: a text says why the losses were not compared."""
+    """All results of a row.
+
+    turns: one per round; empty if the row failed. worth: gain of the row's step. together: gain over the first row, for
+    the last row of a ladder only. losses: loss curve by seed. parity: comparison of the losses, or the reason why they
+    were not compared.
+    """
 
     row: Row
     turns: Sequence[Speed]
@@ -69,7 +76,7 @@ class RowResult:
 
     @property
     def differs(self) -> bool:
-        """Whether the row trains otherwise than its base."""
+        """Whether the row's loss differs from that of its base."""
         return isinstance(self.parity, Parity) and not self.parity.agrees
 
     @property
@@ -78,7 +85,7 @@ class RowResult:
 
 
 def compare(speeds: Speeds, losses: Losses) -> list[RowResult]:
-    """A result a row, in the order of the rows."""
+    """Compute the result of each row, in the order of the rows."""
     pairs, last = _pairs(speeds)
     worths = worths_of(speeds.turns, [*pairs.values(), *last.values()], in_race=speeds.in_race)
     by_name = dict(zip(pairs, worths, strict=False))
@@ -97,7 +104,7 @@ def compare(speeds: Speeds, losses: Losses) -> list[RowResult]:
 
 
 def _pairs(speeds: Speeds) -> tuple[dict[str, tuple[str, str]], dict[str, tuple[str, str]]]:
-    """By row, the names that are compared for its step; and, by the last row of a ladder, that row and the first."""
+    """The pair of rows to compare for each row; and the pair of the last and first row of a ladder, by the last row."""
     measured = [row for row in speeds.rows if row.name in speeds.turns]
     pairs = {row.name: row.pair for row in measured if row.pair is not None and row.base in speeds.turns}
     ground = [row.name for row in measured if row.is_ground and row.name in pairs]
@@ -105,7 +112,7 @@ def _pairs(speeds: Speeds) -> tuple[dict[str, tuple[str, str]], dict[str, tuple[
 
 
 def undecided_rows(speeds: Speeds) -> set[str]:
-    """Names of the rows that need further rounds: those of comparisons that are undecided in either measure."""
+    """Names of the rows that need further rounds, because one of their comparisons is undecided."""
     pairs, last = _pairs(speeds)
     both = [*pairs.values(), *last.values()]
     worths = worths_of(speeds.turns, both, in_race=True)
@@ -120,9 +127,9 @@ def undecided_rows(speeds: Speeds) -> set[str]:
 def worths_of(
     turns: Mapping[str, Sequence[Speed]], pairs: Sequence[tuple[str, str]], *, in_race: bool = False
 ) -> list[Worths]:
-    """The first of each pair over the second; the intervals of all pairs and measures hold together.
+    """Compare the first row of each pair with the second; all intervals hold simultaneously.
 
-    in_race: rows have stopped as soon as all their comparisons were decided; else all have the same rounds.
+    in_race: whether rows stopped as soon as their comparisons were decided; otherwise all rows have the same rounds.
     """
     if not pairs:
         return []

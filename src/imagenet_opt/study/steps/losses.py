@@ -1,4 +1,4 @@
-"""Whether a step leaves the loss as it is: curves of training with it and without, beside those of other seeds."""
+"""Checks whether a step changes the loss: compares loss curves with and without it, and with other seeds."""
 
 import math
 import sys
@@ -24,7 +24,10 @@ FAILED = "failed: "
 
 @dataclass(frozen=True)
 class Parity:
-    """distance: root mean square of the differences of two loss curves. spread: the largest one between two seeds."""
+    """Comparison of two loss curves.
+
+    distance: root mean square difference. spread: the largest distance between two seeds of one configuration.
+    """
 
     distance: float
     spread: float
@@ -40,10 +43,9 @@ class Parity:
 
 
 def parity(curve: Sequence[float], base: Sequence[float], seeds: Sequence[Sequence[float]]) -> Parity:
-    """A loss curve against `base`, which saw the same batches; all of the same length. seeds: of one way to train, each
-    with another seed.
+    """Compare a loss curve with `base`, which was trained on the same batches. All curves have the same length.
 
-    Raises ValueError for fewer than two seeds: they tell what difference means nothing.
+    seeds: curves of one configuration with different seeds. Raises ValueError for fewer than two of them.
     """
     if len(seeds) < 2:
         raise ValueError(f"{len(seeds)} seeds have no spread")
@@ -51,21 +53,22 @@ def parity(curve: Sequence[float], base: Sequence[float], seeds: Sequence[Sequen
 
 
 def distance(a: Sequence[float], b: Sequence[float]) -> float:
-    """nan where either is not finite."""
+    """Root mean square difference; nan if a curve is not finite."""
     root = math.sqrt(float(np.mean((np.array(a) - np.array(b)) ** 2)))
     return root if math.isfinite(root) else math.nan
 
 
 @dataclass
 class Losses:
-    """curves: by row and seed. parities: by row, or why its loss was not compared."""
+    """curves: loss curve by row and seed. parities: by row, the comparison, or the reason why there is none."""
 
     curves: dict[str, dict[int, list[float]]] = field(default_factory=dict)
     parities: dict[str, Parity | str] = field(default_factory=dict)
 
 
 def measure_losses(study: Study, speeds: Speeds, cache: ResultCache, report: Callable[[str], None]) -> Losses:
-    """The losses of every row against those of its base, same seed; beside them the first row's with other seeds."""
+    """Compare the losses of each row with those of its base, same seed; other seeds of the first row give the
+    tolerance."""
     first, *others = [row for row in speeds.rows if row.name not in speeds.failures]
     losses = Losses(parities={row.name: row.other_loss for row in others if row.other_loss})
     if not (rows := [row for row in others if row.name not in losses.parities]):
@@ -93,7 +96,7 @@ def _compared(row: Row, base: Row, curves: "_Curves", seeds: list[list[float]]) 
 
 
 class _Curves:
-    """Losses of rows, or why there are none, each measured once."""
+    """Trains the rows to get their loss curves, each once."""
 
     def __init__(
         self, study: Study, speeds: Speeds, losses: Losses, cache: ResultCache, report: Callable[[str], None]
@@ -104,13 +107,12 @@ class _Curves:
         self.reasons: dict[tuple[str, int], str] = {}
 
     def training_seconds(self, row: Row) -> float:
-        """Of one of them, by what the row was measured to do, or else the first one."""
+        """Estimated training time of a row, from its measured speed, or from that of the first row."""
         speed = self._turns(row)[0]
         return self.num_steps * (speed["batch_size"] or 0.0) / (speed["full"] or 1.0)
 
     def seconds(self, row: Row) -> float | None:
-        """With the start of its process, which is what is left of the row's turns without the two stretches that they
-        time. None where nobody knows how long those took."""
+        """Estimated time including the start of the process; None if it is unknown."""
         known = [taken for speed in self._turns(row) if (taken := speed.get("turn_seconds")) is not None]
         if not known:
             return None
@@ -120,7 +122,7 @@ class _Curves:
         return self.speeds.turns.get(row.name) or self.speeds.turns[self.speeds.rows[0].name]
 
     def of(self, row: Row, number: int = 0) -> list[float] | str:
-        """With the `number`th seed."""
+        """Loss curve with the `number`th seed, or the reason for its failure."""
         seed, curves = self.seed + number, self.losses.curves.setdefault(row.name, {})
         if seed not in curves and (row.name, seed) not in self.reasons:
             self.report(f"loss of {self.num_steps} steps: {row.name}, seed {seed}")
@@ -137,7 +139,8 @@ class _Curves:
         return LossJob((*row.overrides, f"seed={seed}"), self.num_steps)
 
     def tell_time(self, curves: Iterable[tuple[Row, int]]) -> None:
-        """curves: rows and which seed; those that were trained before take no time."""
+        """Say how long the training of these rows (with the number of the seed) will take; stored curves take no
+        time."""
         jobs = [(row, self._job(row, self.seed + number)) for row, number in curves]
         new = [row for row, job in jobs if not self.cache.has(job, 0, config=row.config)]
         if not new:

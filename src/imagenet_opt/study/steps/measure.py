@@ -1,4 +1,4 @@
-"""Studies of steps, such as the ladder: what each of a list of overrides brings, and whether the loss stays."""
+"""Runs a study of steps: measures the gain of each override and whether it changes the loss."""
 
 import sys
 from dataclasses import asdict, dataclass
@@ -23,13 +23,13 @@ from imagenet_opt.study.steps.table import sheets
 
 @dataclass(frozen=True)
 class Storage:
-    """Whose files are looked up in memory once in a study, since measuring brings them there."""
+    """Identifies a stored answer: whether the files of this folder were in memory when the study began."""
 
     folder: str
 
 
 def run(request: Request) -> list[Sheet]:
-    """Measure all rows in turns, then their losses. Raises ImagenetOptError."""
+    """Measure the speed of all rows, then their losses, and return the tables. Raises ImagenetOptError."""
     cache = ResultCache(request.folder)
     study = begin(request, cache)
     _tell_coming(study)
@@ -47,7 +47,7 @@ def run(request: Request) -> list[Sheet]:
 
 
 def _num_missing(study: Study, cache: ResultCache) -> int | None:
-    """Turns that are still to be measured; None where the time decides."""
+    """Number of turns without a stored result; None if the budget decides how many there are."""
     if study.request.repeats is None:
         return None
     rounds = range(study.request.repeats)
@@ -55,7 +55,7 @@ def _num_missing(study: Study, cache: ResultCache) -> int | None:
 
 
 def begin(request: Request, cache: ResultCache) -> Study:
-    """Nothing measured yet, except whether the data is in memory. Raises ConfigError for a study that cannot be."""
+    """Check the study and prepare its rows; nothing is trained yet. Raises ConfigError."""
     config = composed(request.overrides)
     if "rehearsal" in config.callbacks:
         raise ConfigError("a study measures the network itself, which a rehearsal does not run; leave rehearse= out")
@@ -76,7 +76,7 @@ def begin(request: Request, cache: ResultCache) -> Study:
 
 
 def _check_representable(file: StepsFile) -> None:
-    """Whether an experiment can hold what the study may find. Raises ConfigError."""
+    """Check that an experiment file can contain all overrides of the study. Raises ConfigError."""
     for word in (*file.lasting, *(word for step in file.steps for word in step.overrides)):
         if reason := unwritable(word):
             raise ConfigError(f"--apply: {word} {reason}; leave --apply out, or say keys in the study's file")
@@ -89,7 +89,7 @@ def _tell_replaced(plan: Plan, request: Request) -> None:
 
 
 def _tell_coming(study: Study) -> None:
-    """On stderr, what is measured and what is not."""
+    """Say on stderr what will be measured and what is left out."""
     for reason in study.plan.left_out():
         print(printable(f"left out, as {reason}"), file=sys.stderr)
     num, request = len(study.rows), study.request

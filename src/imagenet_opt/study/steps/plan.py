@@ -1,4 +1,4 @@
-"""The rows of a study of steps: which overrides each has, what it is compared with, and which cannot be here."""
+"""Plans the rows of a study of steps: their overrides, what each is compared with, and which are left out."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -39,10 +39,11 @@ _ROUNDED_FROM, _MULTIPLE = 64, 8
 
 
 class Step(BaseModel):
-    """overrides: of train.py. batch_factor: times the batch of the start. needs: "gpu" where it is nothing without one.
+    """A step of a study's file.
 
-    other_loss: why its loss cannot be that of what it is compared with; it is then not compared.
-    instead_of: an earlier step that it replaces: it stands on what that one stands on, and no later step stands on it.
+    overrides: of train.py. batch_factor: multiplies the batch size. needs: "gpu" if the step does nothing without one.
+    other_loss: the reason why its loss must differ; then it is not compared. instead_of: name of an earlier step that
+    this step replaces. Later steps build on the replaced step.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -55,8 +56,11 @@ class Step(BaseModel):
 
 
 class StepsFile(BaseModel):
-    """start: overrides below all steps, or "plain". order: a step is measured on top of those before it, alone, or by
-    leaving it out of all."""
+    """A study's file.
+
+    start: overrides below all steps, or "plain". order: whether each step is measured on top of the steps before it,
+    alone, or by leaving it out of all steps.
+    """
 
     model_config = ConfigDict(extra="forbid")
     order: Order
@@ -70,18 +74,18 @@ class StepsFile(BaseModel):
 
     @property
     def lasting(self) -> tuple[str, ...]:
-        """Those of them that an experiment made of the study has as well."""
+        """The overrides of the start that an experiment from this study also sets."""
         return PLAIN if self.start == "plain" else tuple(self.start)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A way to train, with all that follows from the study's file.
+    """A configuration that is measured.
 
-    step: None for the first row. own: overrides of the step; of the first row, those of the start. overrides: all that
-    the row is trained with. pair: names of the row that has the step and of the row without the step; None for the
-    first row. also: names of steps that the row has and its base has not: they failed after the first round.
-    other_loss: why the loss differs from that of the base by intent. is_ground: whether later rows have the step too.
+    step: None for the first row. own: overrides of the step, or of the start in the first row. overrides: all overrides
+    of the row. pair: names of the row with the step and the row without it; None for the first row. also: steps that
+    the row has and its base lacks, because they failed after the first round. other_loss: the reason why the loss
+    differs from that of the base on purpose. is_ground: whether later rows build on this step.
     """
 
     name: str
@@ -100,16 +104,16 @@ class Row:
 
     @cached_property
     def config(self) -> object:
-        """What the overrides compose to, in plain values. Raises ConfigError for a key or value that cannot be."""
+        """The composed configuration in plain values. Raises ConfigError."""
         config = composed(self.overrides)
         check_config(config)
         return OmegaConf.to_container(config)
 
 
 class Plan:
-    """Which steps can be measured here, and which rows they make.
+    """Decides which steps can be measured here, and builds the rows.
 
-    mixed: what trainer.precision=mixed means on this device. Raises ConfigError for a file that contradicts itself.
+    mixed: meaning of trainer.precision=mixed on this device. Raises ConfigError for a contradictory file.
     """
 
     def __init__(
@@ -132,17 +136,17 @@ class Plan:
         self.steps = [step for step in file.steps if step.name not in self.absent]
 
     def left_out(self) -> list[str]:
-        """Why steps are absent, each reason with the names of its steps."""
+        """For each reason why steps are left out, the reason and their names."""
         return [
             f"{reason}: {'; '.join(name for name, other in self.absent.items() if other == reason)}"
             for reason in dict.fromkeys(self.absent.values())
         ]
 
     def rows(self, failed: Mapping[str, int] | None = None) -> list[Row]:
-        """In their order, the first row without a step.
+        """Build the rows; the first row has no step.
 
-        failed: by name, the round, from 0, in which a row failed. Nothing is compared with such a row. Where steps
-        build on each other, the rows after a row that failed in round 0 are trained without its step.
+        failed: by name, the round (from 0) in which a row failed. Nothing is compared with a failed row. In a ladder,
+        the rows after a row that failed in round 0 are trained without its step.
         """
         is_whole = self.file.order == "leave_one_out"
         name = "all of them" if is_whole else "start"
@@ -173,7 +177,7 @@ class Plan:
         return (*self.overrides, *self.file.below, *(word for step in steps for word in self.words(step)))
 
     def _below(self, step: Step) -> list[Step]:
-        """Steps that a step of a ladder stands on: those before it, or before the step that it replaces."""
+        """The steps of a ladder that this step builds on."""
         if self.file.order != "cumulative":
             return []
         names = [other.name for other in self.file.steps]
@@ -181,20 +185,20 @@ class Plan:
         return [other for other in self.steps if not other.instead_of and names.index(other.name) < end]
 
     def alternatives(self) -> list[list[str]]:
-        """Names of steps that replace each other; a step that none replaces is by itself."""
+        """Groups of steps that replace each other, by name; most groups have one step."""
         names: dict[str, list[str]] = {}
         for step in self.steps:
             names.setdefault(step.instead_of or step.name, []).append(step.name)
         return list(names.values())
 
     def replaced(self) -> list[tuple[str, str]]:
-        """Overrides of the command line that the start undoes, each with what it sets there."""
+        """Overrides of the command line that the start overrides, each with the start's override."""
         starts = {key_of(word): word for word in self.file.below}
         given = [(word, starts[key_of(word)]) for word in self.overrides if key_of(word) in starts]
         return [(word, start) for word, start in given if _value(word) != _value(start)]
 
     def words(self, step: Step) -> list[str]:
-        """Its overrides, with the batch size that its factor makes."""
+        """Overrides of a step, including the batch size from its factor."""
         if step.batch_factor is None:
             return step.overrides
         size = self.batch_size * step.batch_factor
@@ -204,7 +208,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Study:
-    """What is known before anything is measured. cold: whether full runs read files from storage."""
+    """A study before its measurements. cold: whether full runs read files from storage instead of memory."""
 
     plan: Plan
     request: Request
@@ -213,7 +217,7 @@ class Study:
 
 
 def _check(file: StepsFile) -> None:
-    """Raises ConfigError."""
+    """Check names, overrides and replaced steps. Raises ConfigError."""
     names = [step.name for step in file.steps]
     if len(set(names)) < len(names) or not names:
         raise ConfigError(f"steps: expected one or more, each with a name of its own, found {', '.join(names)}")
@@ -237,7 +241,7 @@ def _check(file: StepsFile) -> None:
 
 
 def key_of(word: str) -> str:
-    """That an override sets."""
+    """The key that an override sets."""
     return word.lstrip("+~").partition("=")[0]
 
 
@@ -246,7 +250,7 @@ def _value(word: str) -> str:
 
 
 def check_rows(rows: Iterable[Row]) -> None:
-    """Their keys and values; no data is read and no network built. Raises ConfigError with the row's name."""
+    """Check the keys and values of all rows without reading data. Raises ConfigError with the row's name."""
     for row in rows:
         if row.step and not row.own:
             raise ConfigError(f"{row.name}: the step changes nothing; give it overrides or batch_factor")

@@ -1,4 +1,4 @@
-"""How fast each row trains: turns in processes of their own, in rounds of all rows."""
+"""Measures the speed of each row, in rounds of turns; each turn has a process of its own."""
 
 import shlex
 import sys
@@ -30,8 +30,11 @@ Speed = dict[str, float | None]
 
 @dataclass
 class Speeds:
-    """rows: as they were measured. turns: by row, one a round. failures: by row, why. ended: why measuring ended early,
-    None where it did not. in_race: rows stop as soon as all their comparisons are decided."""
+    """Measured speeds.
+
+    rows: the rows as measured. turns: by row, one per round. failures: by row, the reason. ended: the reason if
+    measuring ended early. in_race: whether rows stop as soon as all their comparisons are decided.
+    """
 
     rows: list[Row]
     turns: dict[str, list[Speed]] = field(default_factory=dict)
@@ -41,7 +44,7 @@ class Speeds:
 
 
 class _FirstRowFailed(Exception):
-    """Nothing more can be compared."""
+    """The first row failed, so nothing more can be compared."""
 
 
 def measure_speeds(
@@ -50,13 +53,11 @@ def measure_speeds(
     report: Callable[[str], None],
     undecided_rows: Callable[[Speeds], set[str]],
 ) -> Speeds:
-    """Rounds of all rows, or of the `undecided_rows` until the time is over.
+    """Measure rounds of all rows, or of the `undecided_rows` until the budget is used up.
 
-    A row that fails has its reason, and the rows after that row are resolved without its step.
-
-    stderr shows each failure at once, and the gain of closing the gaps between kernels. Where the first row fails,
-    measuring ends with the rounds before. report: called with the name of each turn. Raises ConfigError where the first
-    row has no round.
+    If a row fails, its reason is kept, and in a ladder the rows after it are trained without its step. If the first row
+    fails, measuring ends with the complete rounds. stderr shows failures at once. report: called with a description of
+    each turn. Raises ConfigError if the first row has no complete round.
     """
     request = study.request
     speeds, failed_in = Speeds(study.rows, in_race=request.repeats is None), dict[str, int]()
@@ -95,9 +96,9 @@ def measure_speeds(
 def _rounds(
     request: Request, speeds: Speeds, undecided_rows: Callable[[Speeds], set[str]]
 ) -> Iterator[tuple[set[str], str]]:
-    """The names of the rows of each round, and what to call the round.
+    """Yield the names of the rows of each round, and a label of the round.
 
-    With a budget there are LEAST_ROUNDS of all rows, then rounds of the undecided rows as long as one more fits in.
+    With a budget, all rows have LEAST_ROUNDS rounds; then the undecided rows have rounds as long as one more fits in.
     """
     names = {row.name for row in speeds.rows}
     if request.repeats is not None:
@@ -115,7 +116,7 @@ def _rounds(
 
 
 def _end(speeds: Speeds, name: str, reason: str) -> None:
-    """Keep the rounds that all have. Raises ConfigError where there are none."""
+    """Keep only complete rounds. Raises ConfigError if there are none."""
     first = speeds.rows[0]
     num = len(speeds.turns.get(first.name, []))
     if not num:
@@ -132,10 +133,7 @@ def _end(speeds: Speeds, name: str, reason: str) -> None:
 
 
 def gaps(name: str, turns: list[Speed]) -> str | None:
-    """Whether closing gaps between kernels can bring anything at all: the first turn tells before the others.
-
-    None before the first turn, and without a GPU.
-    """
+    """A sentence about how much closing the gaps between kernels could gain. None without turns or without a GPU."""
     times = [(speed["step_seconds"], speed["kernel_seconds"]) for speed in turns]
     if both := [(step, kernels) for step, kernels in times if step and kernels]:
         steps, kernels = zip(*both, strict=True)
@@ -150,10 +148,10 @@ def job_of(row: Row, study: Study) -> SpeedJob:
 
 
 def speed_of(job: SpeedJob, row: Row, number: int, request: Request, cache: ResultCache) -> Speed:
-    """The `number`th turn of the row. A disturbed turn is measured once more, and the less disturbed of the two counts.
+    """Measure turn `number` of the row. If the turn was disturbed, measure once more and keep the less disturbed one.
 
-    turn_seconds: of the turn with the start of its process. was_disturbed: 1 where another turn was thrown away. Raises
-    TurnFailed.
+    The result also has turn_seconds, with the start of the process, and was_disturbed, 1 if a turn was thrown away.
+    Raises TurnFailed.
     """
 
     def once() -> Speed:
@@ -173,7 +171,7 @@ def speed_of(job: SpeedJob, row: Row, number: int, request: Request, cache: Resu
 
 
 def disturbance(speed: Speed) -> str | None:
-    """What else slowed a turn down; None where nothing did."""
+    """What slowed a turn down from outside; None if nothing did."""
     if speed.get("clocks_lowered"):
         return "something lowered the GPU's clocks (heat, power)"
     others = speed.get("others_percent") or 0.0
@@ -185,7 +183,7 @@ def _disturbed_percent(speed: Speed) -> float:
 
 
 def isolated(function: str, job: object, request: Request, *, timed_seconds: float) -> object:
-    """The result of a function of `worker`, called in a process of its own. Raises TurnFailed."""
+    """Call a function of `worker` in a process of its own. Raises TurnFailed."""
     cache = {"TORCHINDUCTOR_CACHE_DIR": str((request.folder / "compiled").resolve())}
     seconds = _COMPILING_SECONDS + limit(timed_seconds)
     try:

@@ -1,4 +1,4 @@
-"""The table of a study of steps, and what each of its rows sets."""
+"""Builds the tables and plots of a study of steps."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -26,9 +26,9 @@ _HELD_UP = 0.8
 
 
 def sheets(study: Study, results: Sequence[RowResult], ended: str | None = None) -> list[Sheet]:
-    """The ratios of each measure, what else was measured, and what each row sets; rows that failed have a line too.
+    """The tables of a study: ratios of each measure, details, and the overrides of each row.
 
-    ended: why measuring ended early.
+    ended: the reason if measuring ended early.
     """
     together = next((result.together for result in results if result.together), {})
     data = numbers(study, results) | {"all_together": worth_numbers(together)}
@@ -89,7 +89,7 @@ def _cells(result: RowResult, request: Request) -> list[Cell]:
 
 
 def notes(study: Study, results: Sequence[RowResult], together: Worths, ended: str | None) -> list[str]:
-    """What the numbers mean, in words."""
+    """Sentences below the table."""
     plan, first = study.plan, results[0]
     num = sum(bool(worths) for result in results for worths in (result.worth, result.together))
     named = "the row that the next table names"
@@ -159,7 +159,7 @@ def ratio_plot(results: Sequence[RowResult], measure: str) -> Plot:
 
 
 def rate_plot(results: Sequence[RowResult]) -> Plot:
-    """Images per second of both measures, with what the rounds gave from least to most."""
+    """Images per second of both measures: median, minimum and maximum of the rounds."""
     measured = [result for result in results if result.turns]
     names = tuple(result.row.name for result in measured)
     series = []
@@ -170,7 +170,7 @@ def rate_plot(results: Sequence[RowResult]) -> Plot:
 
 
 def numbers(study: Study, results: Sequence[RowResult]) -> dict[str, Any]:
-    """Everything that was measured, as JSON has it."""
+    """All measured numbers as JSON values."""
     plan = study.plan
     left_out = [
         {"name": step.name, "overrides": plan.words(step), "failure": f"left out: {plan.absent[step.name]}"}
@@ -194,7 +194,7 @@ def _numbers(result: RowResult) -> dict[str, Any]:
 
 
 def worth_numbers(worths: Worths) -> dict[str, Any]:
-    """By measure. low, high: of an interval that does not exist after too few rounds are not finite."""
+    """The gains by measure, as JSON values. With too few rounds, low and high are not finite."""
     return {
         measure: {
             "ratio": worth.ratio.ratio,
@@ -213,7 +213,7 @@ def _parity(parity: Parity | str | None) -> dict[str, Any] | None:
 
 
 def what_rows_set(plan: Plan, results: Sequence[RowResult]) -> Sheet:
-    """Which overrides make each row."""
+    """Table of the overrides of each row."""
     columns = (Column("step"), Column("its overrides"), Column("compared with"))
     rows: list[tuple[Cell, ...]] = [
         (result.row.name, " ".join(result.row.own) or "none", result.row.base) for result in results

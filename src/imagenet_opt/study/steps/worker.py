@@ -1,4 +1,4 @@
-"""One turn of a study, in a process of its own: the speed or the losses of a configuration."""
+"""Measures one turn of a study in a process of its own: the speed or the losses of a configuration."""
 
 import csv
 from dataclasses import dataclass
@@ -15,10 +15,8 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class SpeedJob:
-    """seconds: of each timed stretch. cold: with files that are dropped from the page cache before.
-
-    beside: overrides of what it takes turns with; beside others it is another turn, as rounds are of one session.
-    """
+    """seconds: of each timed stretch. cold: whether files are evicted from the page cache first. beside: overrides
+    of the rows that take turns with this one; results with other neighbours are not reused."""
 
     overrides: tuple[str, ...]
     seconds: float
@@ -28,7 +26,7 @@ class SpeedJob:
 
 @dataclass(frozen=True)
 class TogetherJob(SpeedJob):
-    """A turn of what is worth keeping or of what that is compared with, which is no turn of the rows."""
+    """A turn for comparing all kept steps together; separate from the turns of the rows."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +38,14 @@ class LossJob:
 
 
 def speed(job: SpeedJob) -> dict[str, float | None]:
-    """Images per second of the network alone and of the full run, and what they took.
+    """Measure images per second of the network alone and of the full run, with further facts.
 
-    busy: share of the full run in which kernels ran, counted as in the network alone. Where no kernels were seen: in
-    which the device had something to do, the gaps between its kernels included; on a CPU, in which this process was
-    within a step. memory_gib: that torch held of the GPU at most, graphs' pools included, or this process of the RAM.
-    compile_seconds: with the capture of a CUDA graph. step_seconds, kernel_seconds: of the network alone, from one step
-    to the next. steady: 0 where the full run was timed on batches that were made before, and may be slower later.
-    others_percent: of the usable CPUs, used by other programs or taken by the host of a virtual machine meanwhile.
-    clocks_lowered: 1 where heat, power or an administrator lowered the GPU's clocks.
+    busy: share of the full run in which kernels ran; if kernels cannot be observed, in which the device had work; on a
+    CPU, in which the process was inside a step. memory_gib: peak memory reserved on the GPU, or of this process.
+    compile_seconds: includes the capture of a CUDA graph. step_seconds, kernel_seconds: per step of the network alone.
+    steady: 0 if the full run was timed on prefetched batches only. others_percent: of the usable CPUs, used by other
+    programs or taken by the host of a virtual machine. clocks_lowered: 1 if heat, power or an administrator lowered the
+    GPU's clocks.
 
     Raises ImagenetOptError; OutOfMemory instead of halving micro-batches.
     """
@@ -91,7 +88,10 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
 
 
 def losses(job: LossJob) -> list[float]:
-    """Mean training loss of each twentieth of the steps. Raises ImagenetOptError; OutOfMemory instead of halving."""
+    """Train and return the mean loss of each twentieth of the steps.
+
+    Raises ImagenetOptError; OutOfMemory instead of halving micro-batches.
+    """
     from lightning.pytorch import seed_everything
     from omegaconf import open_dict
 

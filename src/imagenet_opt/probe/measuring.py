@@ -1,4 +1,4 @@
-"""What a process that measures sets up, before anything heavy is imported."""
+"""Settings of a process that measures, made before heavy imports."""
 
 import os
 import signal
@@ -6,12 +6,12 @@ import sys
 
 
 def begin_measuring() -> None:
-    """Threads wait without spinning, as in train.py, where they would starve the loader's workers; and SIGTERM ends the
-    process like an error does, so that nothing is left behind."""
+    """Let idle threads wait without spinning, as in train.py, since spinning would slow down the loader's workers;
+    and let SIGTERM end the process like an error, so that clean-up runs."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     end_like_an_error()
 
 
 def end_like_an_error() -> None:
-    """At SIGTERM, with the shell's status for it."""
+    """Let SIGTERM raise SystemExit with the shell's status for that signal."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

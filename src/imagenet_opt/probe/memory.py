@@ -1,4 +1,5 @@
-"""Which batches fit into the memory: each tried in a process of its own, so that an out-of-memory ends only that."""
+"""Finds which batch sizes fit into memory; each trial is a process of its own, so running out of memory ends only
+it."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ _NO_ROOM = ("bad_alloc", "Thread creation failed", "could not create a primitive
 
 @dataclass(frozen=True)
 class Trial:
-    """micro: images at once, None for all. peak_gib: None where they do not fit, which `why` may explain."""
+    """micro: images at once, None for the whole batch. peak_gib: None if the trial did not fit; `why` may say more."""
 
     batch: int
     micro: int | None
@@ -40,7 +41,8 @@ class Trial:
 
 @dataclass
 class MemoryTrials:
-    """Of one configuration. before: told what is tried next; may raise OutOfTime. limit: seconds of the next trial."""
+    """Trials of one configuration. before: called with a description of each trial; may raise OutOfTime. limit: time
+    limit of the next trial in seconds."""
 
     config: DictConfig
     before: Callable[[str], None] = lambda what: None
@@ -48,10 +50,8 @@ class MemoryTrials:
     tried: list[Trial] = field(default_factory=list)
 
     def fits(self, batch: int, micro: int | None = None) -> bool:
-        """Whether three steps end well within LIMIT_SECONDS.
-
-        Raises OutOfTime where a lower limit ends them, ConfigError where they fail for anything but memory.
-        """
+        """Whether three steps finish well within LIMIT_SECONDS. Raises OutOfTime if a lower limit ends them,
+        ConfigError if they fail for another reason than memory."""
         at_once = "" if micro is None else f", {micro} at once"
         self.before(f"whether {batch} images fit{at_once}")
         limit_seconds = self.limit()
@@ -69,10 +69,8 @@ class MemoryTrials:
         return trial.peak_gib is not None
 
     def largest(self, *, start: int, most: int, known: int = 0, stride: int | None = None) -> int:
-        """The largest batch that fits at once; 0 for none.
-
-        known: that so many do is known. stride: where `start` is a good guess, the first step away from it.
-        """
+        """The largest batch that fits at once; 0 for none. known: a size that is known to fit. stride: the first
+        step away from a good guess `start`."""
         return largest_that_fits(lambda num: num <= known or self.fits(num), start=start, most=most, stride=stride)
 
     def nothing_fits(self) -> OutOfMemory:
@@ -94,17 +92,15 @@ class MemoryTrials:
 
 
 def device_steps(function: str, config: DictConfig, *, limit_seconds: float, **options: float) -> Any:
-    """The result of a function of probe/device_steps.py, called in a process of its own. Raises as `call_apart` does.
-
-    options: further values of the function's job.
-    """
+    """Call a function of probe/device_steps.py in a process of its own. Raises as `call_apart` does. options:
+    further values of the function's job."""
     with tempfile.TemporaryDirectory(prefix="imagenet_opt_tune_") as folder:
         job = job_of(config, folder) | options
         return call_apart(f"imagenet_opt.probe.device_steps.{function}", job, limit_seconds=limit_seconds)
 
 
 def lacks_memory(error: TurnFailed) -> bool:
-    """Killed for it, or ended for it."""
+    """Whether a process was killed or failed for lack of memory."""
     if isinstance(error.__cause__, OutOfMemory):
         return True
     why = str(error)
@@ -113,13 +109,13 @@ def lacks_memory(error: TurnFailed) -> bool:
 
 
 def explained(error: TurnFailed) -> str:
-    """With what to do where a GPU takes one process only, which this one is."""
+    """Add the remedy if the GPU accepts one process only, which is this one."""
     remedy = "; if the GPU is in exclusive mode, nvidia-smi -c 0 lets several processes use it"
     return f"{error}{remedy if 'busy or unavailable' in str(error) else ''}"
 
 
 def job_of(config: DictConfig, folder: str) -> dict[str, Any]:
-    """What a process of its own needs for steps of this configuration, at the largest size of its schedule."""
+    """The job for steps of this configuration, at the largest image size of its schedule."""
     config = config.copy()
     with open_dict(config):
         config.run_folder = folder
@@ -134,12 +130,12 @@ def job_of(config: DictConfig, folder: str) -> dict[str, Any]:
 
 
 def num_train(data: ImageData) -> int:
-    """Images of an epoch."""
+    """Images per epoch."""
     return data.loading.samples_per_epoch or len(data.train)
 
 
 def most_images(num_train: int) -> int:
-    """So many images at the most are looked for: 1024, and a quarter of an epoch."""
+    """Upper limit of the search: 1024 images and a quarter of an epoch."""
     return whole(max(1, min(MOST, num_train // 4)))
 
 
@@ -148,12 +144,11 @@ MULTIPLE = 8
 
 
 def largest_that_fits(fits: Callable[[int], bool], *, start: int, most: int, stride: int | None = None) -> int:
-    """The largest size up to `most` for which `fits` says yes; 0 where not one image fits.
+    """The largest size up to `most` for which `fits` returns True; 0 if not even one image fits.
 
-    Sizes are multiples of 8, and 4, 2, 1 below. From `start` it doubles, or halves, until both sides are known, and
-    bisects between them: about twice log2(most / 8) trials at the most. What fits is taken to fit in all that is
-    smaller too.
-    stride: where `start` is a good guess, the first step away from it; each further one is twice as long.
+    Sizes are multiples of 8, and 4, 2, 1. The search doubles or halves from `start` until it has a size that fits and
+    one that does not, then bisects: at most about 2 log2(most / 8) trials. Smaller sizes are assumed to fit if a larger
+    one does. stride: the first step away from a good guess `start`; each further step is twice as long.
     """
     most = whole(most)
     stride = max(MULTIPLE, stride or most)
@@ -170,7 +165,7 @@ def largest_that_fits(fits: Callable[[int], bool], *, start: int, most: int, str
 
 
 def _next(fitting: int, failing: int, most: int, stride: int) -> int:
-    """The size to try; not above `fitting` where there is none left."""
+    """The next size to try; not above `fitting` if the search is finished."""
     if failing > most:
         return whole(min(2 * fitting, fitting + stride, most))
     if not fitting:
@@ -179,19 +174,20 @@ def _next(fitting: int, failing: int, most: int, stride: int) -> int:
 
 
 def whole(size: int) -> int:
-    """The nearest size at or below, of those that are tried."""
+    """The nearest size at or below, among those that are tried."""
     return size // MULTIPLE * MULTIPLE if size >= MULTIPLE else 1 << (size.bit_length() - 1)
 
 
 def even_parts(num_images: int, most: int) -> int:
-    """Images of each micro-batch when `num_images` are cut into the fewest parts of at most `most`, nearly equal."""
+    """Size of each micro-batch if `num_images` are split into the fewest, nearly equal parts of at most `most`."""
     num_parts = -(-num_images // most)
     size = -(-num_images // num_parts)
     return min(most, -(-size // MULTIPLE) * MULTIPLE)
 
 
 class NoHalving(Callback):
-    """Rates are compared as of what was asked for. Put `named_out_of_memory` around the fit."""
+    """Callback that forbids halving micro-batches, since rates are compared for the requested size. Put
+    `named_out_of_memory` around the fit."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         asked: Any = pl_module.micro_batch_size
@@ -207,8 +203,8 @@ class AskedOnly(MicroBatches):
 
 @contextmanager
 def named_out_of_memory(config: DictConfig) -> Iterator[None]:
-    """An error of torch or Python that says that memory ran out, in a compilation or a copy, becomes an OutOfMemory
-    that names the keys of this configuration. One that is there already knows better what to set."""
+    """Convert errors of torch or Python about lack of memory into an OutOfMemory that names the configuration keys.
+    An OutOfMemory that exists already is kept, as it knows better."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""Whether a training step fits into the GPU's memory, computed and told before anything is trained."""
+"""Computes, before training, whether a training step fits into the GPU's memory."""
 
 import logging
 import warnings
@@ -22,17 +22,16 @@ log = logging.getLogger(__name__)
 
 @rank_zero_only
 def tell_need(config: DictConfig) -> None:
-    """One line about the run of this configuration, a warning where its step does not fit; none without a GPU."""
+    """Log one line about the memory need of this configuration, as a warning if a step does not fit; nothing without
+    a GPU."""
     if (card := gpu_bytes(config)) is not None and (found := judge_need(config, config.model.num_classes, card)):
         fits, text = found
         log.log(logging.INFO if fits else logging.WARNING, text)
 
 
 def judge_need(config: DictConfig, num_classes: int, card_bytes: int | None) -> tuple[bool, str] | None:
-    """Whether a step of the configuration fits into that memory, with a sentence about it; None where no one knows.
-
-    card_bytes: None for the need alone, which then counts as one that fits.
-    """
+    """Whether a step of the configuration fits, with a sentence; None if that is unknown. card_bytes: memory of the
+    GPU; None to state the need alone, which then counts as fitting."""
     batch, micro = config.data.batch_size, config.model.micro_batch_size
     need = need_of(config, num_classes, batch, micro)
     if need is None:
@@ -52,7 +51,7 @@ def judge_need(config: DictConfig, num_classes: int, card_bytes: int | None) -> 
 def need_of(
     config: DictConfig, num_classes: int, batch_size: int, micro_batch_size: int | None = None
 ) -> StepMemory | None:
-    """Of one process, at the largest images of the run; None where it cannot be computed."""
+    """Memory of one process at the largest image size; None if it cannot be computed."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -63,13 +62,13 @@ def need_of(
 
 
 def gpu_bytes(config: DictConfig) -> int | None:
-    """All of the memory that torch sees of the GPU; None for a run on a CPU."""
+    """Total memory of the GPU as torch reports it; None on a CPU."""
     device = device_of(config)
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
 
 
 def usable(card_bytes: int) -> float:
-    """What `data.batch_size=auto` lets a step take."""
+    """The memory that `data.batch_size=auto` lets a step use."""
     return (1 - SPARE) * card_bytes
 
 
@@ -98,7 +97,8 @@ def _acceleration(config: DictConfig) -> Any:
 
 
 def _dtypes(precision: str) -> tuple[torch.dtype | None, torch.dtype | None]:
-    """Of the weights and of autocast on a GPU, by Lightning's name or `mixed`. Both kinds of 16 bits take the same."""
+    """Dtypes of the weights and of autocast on a GPU, by Lightning's precision or `mixed`. Both 16-bit types take
+    the same memory."""
     if precision.startswith("64"):
         return torch.float64, None
     if "16" not in precision and precision != "mixed":

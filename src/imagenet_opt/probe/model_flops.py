@@ -1,4 +1,4 @@
-"""Model FLOPs utilisation (MFU): the FLOPs that a network needs, and the most that a GPU does."""
+"""Model FLOPs utilisation (MFU): the FLOPs of a network relative to the GPU's peak."""
 
 import re
 
@@ -28,17 +28,18 @@ has published no datasheet for it, and the A10's 125 TFLOP/s, which others use, 
 
 
 def known_peak(device_name: str, kind: str) -> float | None:
-    """TFLOP/s of the datasheet; None for an unknown GPU and for a part of one (MIG). kind: bf16, fp16, tf32 or fp32."""
+    """Peak TFLOP/s from the datasheet; None for an unknown GPU or a part of one (MIG). kind: bf16, fp16, tf32 or
+    fp32."""
     if "MIG" in device_name:
         return None
     return next((peaks.get(kind) for name, peaks in _PEAKS.items() if re.fullmatch(name, device_name)), None)
 
 
 def forward_flops(net: nn.Module, image_size: int) -> int:
-    """Of one image of `image_size` x `image_size` pixels; a multiply-add is two FLOPs.
+    """FLOPs of a forward pass for one image of `image_size` x `image_size` pixels; a multiply-add is two FLOPs.
 
-    Nothing is computed: weights and image are shapes on the device `meta`, and `net` stays as it is. Neither a compiled
-    forward nor hooks of `net` itself are called.
+    Nothing is computed: weights and image are on the device `meta`, and `net` does not change. Neither a compiled
+    forward nor hooks of `net` are called.
     """
     tensors = dict(net.named_parameters()) | dict(net.named_buffers())
     shapes = {f"net.{name}": torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""The samples that the doctor reads: which are in memory, which on storage, and where they lie."""
+"""Chooses the samples of experiments: which are in memory, which are on storage, and where they are."""
 
 import os
 import time
@@ -47,13 +47,13 @@ _GLANCED = 32
 
 
 class Samples:
-    """A training set for experiments. Each takes samples that none before has touched, as long as there are some.
+    """A training set for experiments. Each experiment takes samples that none before has read, as long as there are
+    some.
 
-    seed: None draws other samples each time, so that no file server has them in its memory. With a seed all processes
-    draw the same, so that files which one has read are in memory for the next.
-
-    warm_rows: samples that `warm` has brought into memory, before that few of `glance`; encoded: the bytes of some.
-    Raises ConfigError for too few.
+    seed: None draws other samples each time, so that no file server has them in memory. With a seed all processes draw
+    the same samples, so files that one process has read are in memory for the next. warm_rows: samples that `warm` has
+    read into memory (before that, a few from `glance`). encoded: the bytes of some of them. Raises ConfigError if there
+    are too few samples.
     """
 
     def __init__(self, index: Any, how: LoaderOptions, *, seed: int | None = None) -> None:
@@ -76,13 +76,13 @@ class Samples:
         return isinstance(self.index, ShardIndex)
 
     def take(self, num: int) -> Rows:
-        """Samples that no experiment has touched, fewer where they run out; the least recently touched then."""
+        """Samples that no experiment has read; once all are used, those that were used longest ago."""
         rows = np.take(self.rows, np.arange(self._taken, self._taken + min(num, len(self.rows))), mode="wrap")
         self._taken += len(rows)
         return rows
 
     def extents(self, rows: Rows) -> list[Extent]:
-        """Where samples lie."""
+        """File, offset and size of each sample."""
         index = self.index
         if isinstance(index, FileIndex):
             return [Extent(index.path(i)) for i in rows.tolist()]
@@ -98,27 +98,28 @@ class Samples:
         return store_of(self.index, self.how, drop_pages=True)
 
     def read(self, rows: Rows) -> list[bytes]:
-        """What training would skip is empty."""
+        """Read samples. A sample that training would skip is empty."""
         return _read(self.store, rows)
 
     def read_and_drop(self, rows: Rows) -> list[bytes]:
-        """The same; the files leave the page cache again."""
+        """Read samples and evict their files from the page cache."""
         return _read(self._dropping_store, rows)
 
     def glance(self) -> None:
-        """Read some samples that no experiment takes afterwards, while there are others."""
+        """Read a few samples that later experiments do not use, as long as there are others."""
         if not len(self._glanced):
             self._glanced = self.take(_GLANCED)
             if not self.encoded:
                 self.bring(self._glanced, least=_GLANCED, seconds=0.0)
 
     def warm(self, seconds: float) -> None:
-        """Bring files into memory for so long, or as many as two batches take."""
+        """Read files into memory for this many seconds, at least the files of two batches."""
         least = min(2 * self.how.batch_size, len(self.index))
         self.bring(self.take(max(min(4096, len(self.index) // 4), least)), least=least, seconds=seconds)
 
     def bring(self, rows: Rows, *, least: int, seconds: float) -> None:
-        """Read these into memory for so long, `least` of them anyway. Raises DataError where none can be read."""
+        """Read these samples into memory for this many seconds, at least `least` of them. Raises DataError if none
+        can be read."""
         began = time.perf_counter()
         kept: list[int] = []
 
@@ -139,7 +140,7 @@ class Samples:
         self.encoded = encoded
 
     def _reason(self, row: Rows) -> str:
-        """Why this sample cannot be read."""
+        """The reason why this sample cannot be read."""
         try:
             self.store.read_many(row)
         except (OSError, BadSample) as error:
@@ -147,7 +148,8 @@ class Samples:
         return "they are empty"
 
     def evict(self, rows: Rows) -> Eviction:
-        """Drop the samples from the page cache. Of files of others, other samples tell whether that works."""
+        """Evict the samples from the page cache. For files of other users, a test with other samples tells whether
+        that works."""
         found = evicted(self.extents(rows))
         return self._probed_eviction if found.unknown else found
 
@@ -157,12 +159,12 @@ class Samples:
         return eviction_probed(self.extents(self._glanced))
 
     def residency(self) -> Residency:
-        """How much of the data is in the page cache, from some samples."""
+        """Share of the data in the page cache, estimated from some samples."""
         found = sampled_residency(lambda i: self.extents(np.array([i]))[0], len(self.index), num=_LOOKED_AT)
         return probed(self.extents(self.take(NUM_PROBED))) if found.share is None else found
 
     def cold(self) -> tuple[Rows, Eviction]:
-        """Samples that were not read since they left the page cache, and whether they did."""
+        """Samples that are not in the page cache, with the evidence for that."""
         rows = self.take(min(max(self.how.batch_size, len(self.index) // 4, _LEAST_COLD), _COLD))
         return rows, self.evict(rows)
 
@@ -173,7 +175,7 @@ class Samples:
         return listed(self.index, rows, num)
 
     def kept(self) -> Residency:
-        """How much of what `warm` has just brought into memory is there."""
+        """Share of the samples read by `warm` that is still in memory."""
         extents = self.extents(self.warm_rows[:_LOOKED_AT])
         found = sampled_residency(extents.__getitem__, len(extents), num=_LOOKED_AT)
         return probed(extents) if found.share is None else found
@@ -192,5 +194,5 @@ def _read(store: Store, rows: Rows) -> list[bytes]:
 
 
 def listed(index: Index, rows: Rows, num: int) -> Index:
-    """An index of these samples, again and again until there are `num` at least."""
+    """An index of these samples, repeated until it has at least `num`."""
     return subset(index, np.tile(rows, -(-num // len(rows))))

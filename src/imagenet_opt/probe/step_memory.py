@@ -1,4 +1,4 @@
-"""The GPU memory that a training step needs, computed before a run by tensors that have shapes but no data."""
+"""Computes the GPU memory of a training step before a run, with tensors that have shapes but no data."""
 
 import copy
 import weakref
@@ -27,20 +27,21 @@ documentation, "Automatic Mixed Precision", CUDA Ops that can autocast to float3
 
 @dataclass(frozen=True)
 class StepMemory:
-    """num_images: that are in the network at once. num_bytes: that these need. bytes_per_image: of each one more."""
+    """num_images: images in the network at once. num_bytes: their memory. bytes_per_image: memory of each further
+    image."""
 
     num_images: int
     num_bytes: int
     bytes_per_image: float
 
     def most_images(self, room_bytes: float) -> int:
-        """The largest number of images at once that needs no more than `room_bytes`; 0 for none."""
+        """The largest number of images at once that needs at most `room_bytes`; 0 for none."""
         return max(0, int(self.num_images + (room_bytes - self.num_bytes) / self.bytes_per_image))
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepSetting:
-    """weights: dtype of the parameters; None for that which they have. autocast: None for none."""
+    """weights: dtype of the parameters; None to leave it. autocast: dtype; None for none."""
 
     image_size: int
     weights: torch.dtype | None = None
@@ -58,15 +59,13 @@ def step_memory(
     batch_size: int,
     micro_batch_size: int | None = None,
 ) -> StepMemory:
-    """The most bytes of tensors that are alive at once in the second step of a run, when the optimizer has its state.
+    """Peak bytes of all tensors in the second step of a run, when the optimizer has its state.
 
-    optimizer: makes that of a network. The network's shapes are all that counts: it may be on the device `meta`.
-    A lower bound for an uncompiled run: what cuDNN takes as workspace, what lies idle between torch's blocks, the CUDA
-    context, batches on their way, averaged weights, the gradients' copies of several processes, and validation come on
-    top and are not known here. A compiled network keeps less for its backward, a CUDA graph takes more.
-
-    Nothing is computed, and neither network nor random state change. Raises what the network or the optimizer raises
-    where it needs values, as those with data-dependent control flow do.
+    optimizer: creates the optimizer for a network. Only the network's shapes matter, so it may be on the device `meta`.
+    The result is a lower bound for an uncompiled run. It lacks cuDNN's workspace, unused parts of torch's blocks, the
+    CUDA context, prefetched batches, averaged weights, DDP's copies of gradients, and validation. A compiled network
+    keeps less for its backward; a CUDA graph takes more. Nothing is computed, and the network and the random state do
+    not change. Errors of the network or the optimizer pass through, for example if they need values for control flow.
     """
     part = micro_batch_size or batch_size
     larger = max(2 * part, _LARGE)
@@ -79,7 +78,7 @@ def step_memory(
 def _peaks(
     net: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer], how: StepSetting, sizes: list[tuple[int, int]]
 ) -> list[int]:
-    """Bytes of a step of each (images, images at once)."""
+    """Peak bytes of a step for each (images, images at once)."""
     with FakeTensorMode(allow_fallback_kernels=False, allow_non_fake_inputs=True), _Alive() as alive:
         fake = _fake(net, how).train()
         optimizer = make_optimizer(fake)
@@ -93,7 +92,7 @@ def _peaks(
 def _peak(
     net: nn.Module, optimizer: Optimizer, how: StepSetting, alive: "_Alive", num_images: int, at_once: int
 ) -> int:
-    """The batch is on the device as a whole; with its second part all has been seen that happens."""
+    """Peak bytes of a step. The whole batch is on the device; after its second part nothing new happens."""
     dtype = how.autocast or next(net.parameters()).dtype
     layout = torch.channels_last if how.channels_last else torch.contiguous_format
     images = torch.empty(num_images, 3, how.image_size, how.image_size, dtype=dtype).to(memory_format=layout)
@@ -112,7 +111,7 @@ def _peak(
 
 
 def _fake(net: nn.Module, how: StepSetting) -> nn.Module:
-    """A copy of the network with tensors that have no data."""
+    """A copy of the network whose tensors have no data."""
 
     def fake(tensor: Tensor) -> Tensor:
         dtype = how.weights if how.weights is not None and tensor.is_floating_point() else tensor.dtype
@@ -130,7 +129,7 @@ def _fake(net: nn.Module, how: StepSetting) -> nn.Module:
 
 
 class _Alive(TorchDispatchMode):
-    """now: bytes of the tensors that live; peak: the most since it was set."""
+    """Counts living tensors. now: their bytes; peak: the maximum since it was set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +160,7 @@ class _Alive(TorchDispatchMode):
 
 @contextmanager
 def _as_on_gpu(dtype: torch.dtype | None) -> Iterator[None]:
-    """Autocast as a GPU has it, for tensors that are on the CPU."""
+    """Autocast as on a GPU, for tensors on the CPU."""
     with ExitStack() as stack:
         if dtype is not None:
             stack.enter_context(torch.autocast("cpu", dtype, cache_enabled=False))

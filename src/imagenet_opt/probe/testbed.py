@@ -1,4 +1,4 @@
-"""A training setup on which each stage of the pipeline is measured alone, and all together."""
+"""A training setup in which each stage of the pipeline is measured alone, and all stages together."""
 
 import sys
 from collections import Counter
@@ -49,12 +49,12 @@ _ALONE = ("acceleration", "mixing", "rehearsal")
 class Testbed:
     """Data, loader, network and trainer of a configuration, for measurements in one process and at one image size.
 
-    config: a copy of the configuration that was given, with one image size and the number of classes. compared: the
-    rates are compared with those of other configurations, so measurements that slow down some of them are left out, and
-    a lack of memory ends a fit. seed: of `Samples`. Where a real run differs from the measurements, a line on stderr
-    says so.
+    config: a copy of the given configuration with one image size and the number of classes. compared: whether the rates
+    are compared with those of other configurations; then measurements that slow down only some of them are left out,
+    and lack of memory ends a fit. seed: see `Samples`. If a real run would differ from the measurements, a line on
+    stderr says so.
 
-    Raises ImagenetOptError for what the user can fix.
+    Raises ImagenetOptError for mistakes that the user can fix.
     """
 
     __test__ = False  # or pytest takes the class for tests, by its name
@@ -82,12 +82,12 @@ class Testbed:
 
     @property
     def simulated(self) -> Any:
-        """The configuration of the simulated accelerator, if any."""
+        """Configuration of the simulated accelerator, if any."""
         return self.config.callbacks.get("rehearsal")
 
     @property
     def rated(self) -> float | None:
-        """Images per second of a healthy device of its kind with this network and size, where that is known."""
+        """Images per second of a healthy device of this kind with this network and image size, if known."""
         if (rehearsal := self.simulated) is not None:
             known = rehearsal.get("rated_images_per_second") or rehearsal.images_per_second
         elif self.device.type == "cuda" and self.config.model.name == "resnet50":
@@ -110,26 +110,26 @@ class Testbed:
         return train_loader(index, how, self.seat, store)
 
     def from_memory(self, num_workers: int | None = None) -> DevicePrefetcher:
-        """A loader that reads nothing."""
+        """A loader that decodes files from memory."""
         index = self.samples.in_memory
         return self.loader(index, num_workers=num_workers, store=MemoryStore(self.samples.encoded, len(index)))
 
     def decode(self, span: Span, num_workers: int | None = None) -> Ceiling:
-        """D: files from memory to batches on the device."""
+        """Stage D: from files in memory to batches on the device."""
         return drain(self.from_memory(num_workers), span)
 
     def load(self, index: Index, span: Span, *, cold: bool, batch_size: int | None = None) -> Ceiling:
-        """B and C: the loader alone. cold: no file stays in memory, so each of its readings is one of the storage.
-        batch_size: None for the configured one."""
+        """Stages B and C: the loader alone. cold: whether files are evicted after reading, so that each read goes to
+        storage. batch_size: None for the configured one."""
         loader = self.loader(index, store=self._store(index, cold=cold), batch_size=batch_size)
         return drain(loader, span, skipped_rounds=SKIPPED_ROUNDS_COLD if cold else SKIPPED_ROUNDS)
 
     def _store(self, index: Index, *, cold: bool) -> Store | None:
-        """None for the usual one."""
+        """The store that evicts files after reading; None for the usual one."""
         return store_of(index, self.how, drop_pages=True) if cold else None
 
     def compute(self, span: Span, *, beside: bool, from_files: bool = True) -> FitTiming:
-        """A and A': the device alone, or while the loader runs. from_files: else that one reads nothing."""
+        """Stages A and A': the device alone, or while the loader runs. from_files: whether that loader reads files."""
         other = self._beside(from_files=from_files) if beside else None
         source = self.from_memory(0)
         resident = ResidentLoader(take_one(source), finish=source.finish, beside=other)
@@ -146,12 +146,13 @@ class Testbed:
         return self.loader(self.samples.listed(self.samples.warm_rows)) if from_files else self.from_memory()
 
     def train(self, index: Index, span: Span, *, cold: bool) -> FitTiming:
-        """G: everything together. cold: see `load`. Raises ConfigError where no rate can be told."""
+        """Stage G: everything together. cold: see `load`. Raises ConfigError if no rate could be measured."""
         how = replace(self.how, samples_per_epoch=None)
         return self._fit(self.config, ImageData(index, self.data.val, how, self._store(index, cold=cold)), span)
 
     def full_run(self, seconds: float, *, cold: bool) -> tuple[FitTiming, float]:
-        """Everything together, once, and its images per second. cold: with files dropped from the page cache."""
+        """Run everything together once and return its timing and images per second. cold: whether files are evicted
+        from the page cache first."""
         samples = self.samples
         if not cold and not len(samples.warm_rows):
             samples.warm(seconds)
@@ -191,7 +192,7 @@ class Testbed:
         return timing
 
     def copy(self, span: Span) -> Ceiling | None:
-        """F: a batch as workers make it, pinned and sent to the GPU; None without one."""
+        """Stage F: copies of a batch from pinned memory to the GPU; None without a GPU."""
         if self.simulated is not None:
             seconds = self._sample.data.nbytes / (self.simulated.copy_gb_per_second * 1e9)
             return Ceiling((self.how.batch_size / seconds,), {"batch_mb": self._sample.data.nbytes / 1e6})
@@ -201,7 +202,7 @@ class Testbed:
 
     @cached_property
     def _sample(self) -> Batch | RaggedBatch:
-        """One batch as it comes from a worker."""
+        """One batch as a worker makes it."""
         seat = replace(self.seat, device=torch.device("cpu"))
         on_device = self.how.resize_on == "device" or (self.how.resize_on == "auto" and self.device.type == "cuda")
         how = replace(self.how, samples_per_epoch=None, num_workers=0, resize_on="device" if on_device else "worker")
@@ -210,16 +211,17 @@ class Testbed:
 
     @property
     def batch_bytes(self) -> float:
-        """Of shared memory."""
+        """Bytes of a batch in shared memory."""
         return float(slot_bytes(self._sample.data.nbytes))
 
     @property
     def num_workers(self) -> int:
-        """After the loader has fitted them to the machine."""
+        """Number of workers, after the loader has adapted it to the machine."""
         return int(self._fitted.num_workers)
 
     @property
     def prefetch_factor(self) -> int:
+        """Batches ahead per worker, after the loader has adapted them to the machine."""
         return int(self._fitted.prefetch_factor or 0)
 
     @cached_property
@@ -228,7 +230,7 @@ class Testbed:
         return self.from_memory().loader
 
     def dtypes(self) -> tuple[str, Counter[str]]:
-        """The trainer's precision, and what `precision_of_convolutions` sees of a step with it."""
+        """The trainer's precision, and the dtypes of convolutions in a step."""
         with run_folder(only(self.config, callbacks=())) as alone:
             trainer = build_trainer(alone)
         plugin = trainer.precision_plugin
@@ -246,7 +248,7 @@ class Testbed:
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
-        """Channels of the network's convolutions and linear layers, without the image's own."""
+        """Numbers of channels of convolutions and linear layers, without the image's own three."""
         with torch.device("meta"):
             net = self._network()
         layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
@@ -254,10 +256,8 @@ class Testbed:
 
 
 def at_one_size(config: DictConfig) -> None:
-    """Where images grow during the run, all are as large as the largest, which take longest.
-
-    Raises ConfigError for a schedule that cannot be.
-    """
+    """If images grow during the run, use the largest size, which is the slowest, for all. Raises ConfigError for an
+    invalid schedule."""
     if "resolution_schedule" not in config.callbacks:
         return
     make(config.callbacks.resolution_schedule, "callbacks.resolution_schedule")
@@ -269,12 +269,12 @@ def at_one_size(config: DictConfig) -> None:
 
 @cache
 def _say(words: str) -> None:
-    """Once, however many experiments there are."""
+    """Print each sentence once, however many experiments there are."""
     print(words, file=sys.stderr)
 
 
 def recorded_rate(gpu: str) -> float | None:
-    """What `imagenet-opt doctor --record-profile` has measured on a GPU of that name."""
+    """Images per second that `imagenet-opt doctor --record-profile` has measured on a GPU of that name."""
     for file in (config_folder() / "rehearse").glob("*.yaml"):
         profile = OmegaConf.load(file).callbacks.rehearsal
         if profile.name == gpu and not profile.estimate:

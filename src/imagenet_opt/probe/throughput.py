@@ -1,4 +1,4 @@
-"""Images per second, out of a loader, a copy or a fit."""
+"""Measures images per second of a loader, a copy or a fit."""
 
 import time
 from dataclasses import dataclass, field
@@ -17,14 +17,15 @@ from imagenet_opt.probe.fit_timer import FitTiming
 
 @dataclass(frozen=True)
 class Span:
-    """Seconds of one experiment. longest: the end of one that has not yet enough batches; 0 for `limit`."""
+    """Duration of one experiment in seconds. longest: when to stop if there are not enough batches yet; 0 for
+    `limit`."""
 
     seconds: float
     longest: float = 0.0
 
     @property
     def limit(self) -> float:
-        """The end of an experiment that has enough batches for a rate, but fewer than are wanted."""
+        """When to stop an experiment that has enough batches for a rate, but fewer than wanted."""
         return 4 * self.seconds
 
     @property
@@ -34,9 +35,9 @@ class Span:
 
 @dataclass
 class Made:
-    """Batches in the order in which they were delivered, after the first ones of each worker.
+    """Delivered batches, after the first ones of each worker.
 
-    made_at: seconds at which a batch and all before it were made; delivered_at: at which they were asked for and there.
+    made_at: when a batch and all before it were made, in seconds. delivered_at: when it was requested and available.
     """
 
     num_workers: int
@@ -55,16 +56,16 @@ class Made:
 
     @property
     def num_images(self) -> int:
-        """Made within `seconds`."""
+        """Number of images made within `seconds`."""
         return sum(self.sizes[1:])
 
     @property
     def has_rounds(self) -> bool:
-        """Whether each worker made enough batches for a rate: workers end theirs at about the same time."""
+        """Whether each worker made enough batches for a rate; workers finish theirs at about the same time."""
         return len(self.sizes) - 1 >= LEAST_ROUNDS * self.num_workers
 
     def is_over(self, span: Span, since: float, ahead: int) -> bool:
-        """since: when the loader began. ahead: images that may be on their way."""
+        """Whether to stop. since: start of the loader. ahead: images that may be in preparation."""
         least = max(3 * self.num_workers * self.sizes[-1], 3 * ahead)
         enough = self.seconds >= span.seconds and self.num_images >= least
         if enough and self.has_rounds and not has_few_pauses(self.delivered_at):
@@ -79,10 +80,10 @@ while the first was made."""
 
 
 def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED_ROUNDS) -> Ceiling:
-    """What a loader gives to one who does nothing else; the loader is closed then.
+    """Measure how fast a loader delivers batches if nothing else is done; then close it.
 
-    A batch counts when its worker has made it: what was made ahead comes at once, and tells nothing.
-    Raises ConfigError where too few batches were made for a rate.
+    A batch counts when its worker has made it, since prefetched batches come at once and say nothing about the rate.
+    Raises ConfigError if too few batches were made for a rate.
     """
     made = Made(max(1, loader.loader.num_workers))
     loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]
@@ -115,7 +116,8 @@ def _too_few(made: Made, skipped_rounds: int, facts: dict[str, float], seconds: 
 
 
 def _check(made: Made, facts: dict[str, float]) -> None:
-    """Raises ConfigError for more than the workers can have made. Without workers, one process does all."""
+    """Raise ConfigError for more images than the workers can have made. Without workers, one process does
+    everything."""
     physics.check(
         physics.Claim(
             num_images=made.num_images,
@@ -129,7 +131,7 @@ def _check(made: Made, facts: dict[str, float]) -> None:
 
 
 def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> Ceiling:
-    """Copies from pinned memory, one after the other."""
+    """Time copies from pinned memory, one after the other."""
     pinned, stamps = batch.pin_memory(), [0.0]
     torch.cuda.synchronize(device)
     began = time.perf_counter()
@@ -141,7 +143,7 @@ def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> 
 
 
 def fit_ceiling(timing: FitTiming, *, multiple: int = 1, in_bursts: bool = False) -> Ceiling:
-    """Raises ConfigError for more images than the loader's workers can have made meanwhile."""
+    """The rate of a fit. Raises ConfigError for more images than the loader's workers can have made."""
     facts = {"device_seconds": timing.device_seconds, "num_steps": float(len(timing.step_seconds))}
     facts["steady"] = float(timing.steady)
     physics.check(

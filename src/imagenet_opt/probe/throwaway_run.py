@@ -1,4 +1,4 @@
-"""The configuration of a run that is only watched, and leaves nothing behind."""
+"""Configurations of runs that are only measured and leave nothing behind."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ _WRITING_SECONDS = 60
 
 
 def only(config: DictConfig, *, callbacks: tuple[str, ...]) -> DictConfig:
-    """Without loggers, and with these callbacks only."""
+    """The configuration without loggers and with these callbacks only."""
     config = config.copy()
     with open_dict(config):
         config.logger = {}
@@ -27,19 +27,19 @@ def only(config: DictConfig, *, callbacks: tuple[str, ...]) -> DictConfig:
 
 @contextlib.contextmanager
 def removed_afterwards() -> Iterator[dict[str, str]]:
-    """Variables for a process whose run folders are removed here, as it cannot do that where it is killed."""
+    """Environment variables for a process whose run folders are removed here, since a killed process cannot do that."""
     with tempfile.TemporaryDirectory(prefix=".doctor_", dir=_runs(), ignore_cleanup_errors=True) as folder:
         yield {_WITHIN: str(Path(folder).absolute())}
 
 
 def _runs() -> str:
-    """On the disk where runs are written."""
+    """A folder on the disk where runs are written."""
     return os.environ.get(_WITHIN) or ("runs" if Path("runs").is_dir() else ".")
 
 
 @contextlib.contextmanager
 def run_folder(config: DictConfig, *, within: Path | None = None) -> Iterator[DictConfig]:
-    """The configuration of a run that leaves nothing behind, on the disk where runs are written, or `within`."""
+    """The configuration with a temporary run folder, on the disk where runs are written or in `within`."""
     runs = within or _runs()
     with tempfile.TemporaryDirectory(prefix=".doctor_", dir=runs, ignore_cleanup_errors=True) as folder:
         changed: Any = config.copy()
@@ -61,7 +61,7 @@ def run_folder(config: DictConfig, *, within: Path | None = None) -> Iterator[Di
 
 @contextlib.contextmanager
 def offline() -> Iterator[None]:
-    """W&B writes to the run folder only."""
+    """Let W&B write to the run folder only."""
     before = os.environ.get("WANDB_MODE")
     os.environ["WANDB_MODE"] = "disabled" if before == "disabled" else "offline"
     try:

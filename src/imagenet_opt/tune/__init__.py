@@ -1,1 +1,1 @@
-"""Which settings are the fastest here, found by measurement."""
+"""Finds the fastest settings of this machine by measurement."""

@@ -1,4 +1,4 @@
-"""How many images a step: the largest that fits, and whether more of them are faster."""
+"""Finds the batch size: the largest that fits, and whether larger batches are faster."""
 
 from dataclasses import dataclass, field
 
@@ -23,7 +23,7 @@ _LEAST_SECONDS = 60.0
 
 @dataclass
 class Batch:
-    """size: of a step. fitting: the largest that was seen to fit at once. rate: images per second, where measured."""
+    """size: images per step. fitting: the largest size known to fit at once. rate: images per second, if measured."""
 
     size: int
     fitting: int = 0
@@ -34,10 +34,8 @@ class Batch:
 
 
 def tune_batch(turns: Turns, kept: Changes, *, wanted: int, num_train: int, seconds: float, share: float) -> Batch:
-    """kept: what was found before. wanted: the configured batch. seconds: of a short turn. share: of the time.
-
-    Raises OutOfMemory where not one image fits, ConfigError where that cannot be tried.
-    """
+    """Find the batch size. kept: settings found before. wanted: the configured batch size. seconds: of a short turn.
+    share: of the time. Raises OutOfMemory if not one image fits, ConfigError if that cannot be tried."""
     config, stamps = turns.config(kept), [turns.deadline.passed]
 
     def before(what: str) -> None:
@@ -63,7 +61,7 @@ def tune_batch(turns: Turns, kept: Changes, *, wanted: int, num_train: int, seco
 
 
 def _fit(found: Batch, trials: MemoryTrials, wanted: int, most: int) -> None:
-    """The largest batch up to `most`; micro-batches where the wanted one does not fit at once."""
+    """The largest batch up to `most`; with micro-batches if the wanted batch does not fit at once."""
     try:
         if trials.fits(wanted):
             found.fitting = wanted
@@ -96,7 +94,7 @@ def _cut(found: Batch, trials: MemoryTrials, wanted: int) -> None:
 
 
 def _grow(found: Batch, turns: Turns, kept: Changes, seconds: float, share: float) -> None:
-    """A larger batch, where the verdict on one is "faster"."""
+    """A larger batch if its verdict is "faster"."""
     wanted = found.size
     sizes = sorted({min(2 * wanted, found.fitting), found.fitting})
     settings: dict[str, Changes] = {f"batch {num}": (*kept, f"data.batch_size={num}") for num in (wanted, *sizes)}

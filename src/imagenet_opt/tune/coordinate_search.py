@@ -1,4 +1,4 @@
-"""One setting after the other made better, until that is enough or brings nothing more."""
+"""Improves one setting after the other, until the rate is sufficient or nothing improves it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +16,8 @@ LEAST_GAIN = 1.03
 
 @dataclass
 class Climb(Generic[T]):
-    """turns: images per second of each turn, by setting, in the order tried. best: the setting to take. why: it ended.
-
-    verdicts: by setting, beside the best setting before; for settings that had TURNS turns.
-    """
+    """turns: images per second of each turn, by setting, in the order tried. best: the chosen setting. why: the
+    reason for the end. verdicts: by setting with TURNS turns, compared with the best setting before."""
 
     best: T
     turns: dict[T, list[float]] = field(default_factory=dict)
@@ -34,11 +32,12 @@ class Climb(Generic[T]):
 def climb(
     start: T, axes: Sequence[Callable[[T], Sequence[T]]], turn: Callable[[T], float], *, enough: float | None
 ) -> Climb[T]:
-    """Along each axis from the best so far, the likely best first; an axis ends at the first that brings nothing.
+    """Improve along each axis, starting with the likely best setting; an axis ends at the first setting that does not
+    help.
 
-    axes: what to try beside a setting. turn: images per second of a setting; may raise TurnFailed and OutOfTime.
-    enough: the rate at which it ends; None for no such rate. A setting is kept that is 3 % faster in its first turn,
-    and then has the verdict "faster" in TURNS turns beside the best so far.
+    axes: settings to try, given a setting. turn: images per second of a setting; may raise TurnFailed and OutOfTime.
+    enough: the rate at which the search ends, or None. A setting is kept if it is 3 % faster in its first turn and then
+    has the verdict "faster" in TURNS turns against the best so far.
     """
     climbed: Climb[T] = Climb(start)
     try:

@@ -1,4 +1,4 @@
-"""Precision, memory order and compilation: which is the fastest on a batch that stays on the device."""
+"""Finds the fastest precision, memory format and compilation on a batch that stays on the device."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,10 +29,8 @@ AS_IT_IS = "as configured"
 
 @dataclass
 class Compute:
-    """changes: what to keep. rate: images per second with them, None where that was measured uncompiled only.
-
-    cut: the micro-batches that all was measured with, where the batch did not fit at once.
-    """
+    """changes: overrides to keep. rate: images per second with them; None if only measured uncompiled. cut:
+    micro-batches of all measurements, if the batch did not fit at once."""
 
     changes: Changes = ()
     rate: float | None = None
@@ -41,10 +39,8 @@ class Compute:
 
 
 def tune_compute(turns: Turns, config: DictConfig, device: torch.device, *, seconds: float, share: float) -> Compute:
-    """Formats first, uncompiled, then the ways to compile the best of them. seconds: of a short turn.
-
-    Raises TurnFailed where the configuration itself does not run.
-    """
+    """Compare formats without compilation first, then ways to compile the best of them. seconds: of a short turn.
+    Raises TurnFailed if the configuration itself does not run."""
     found = Compute()
     fixed = _EAGER if "acceleration" in config.callbacks else ()
     formats = {name: (*fixed, *changes) for name, changes in dict(_formats(config, device)).items()}
@@ -68,7 +64,7 @@ def tune_compute(turns: Turns, config: DictConfig, device: torch.device, *, seco
 
 
 def _formats(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Changes]]:
-    """What differs on this device, by name; as configured comes first."""
+    """Formats to compare on this device, by name; the configured one comes first."""
     acceleration = config.callbacks.get("acceleration")
 
     def meaning(precision: str, channels_last: bool, tf32: bool) -> tuple[object, ...]:
@@ -90,7 +86,7 @@ def _formats(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Ch
 
 
 def _ways(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Changes]]:
-    """As configured comes first."""
+    """Ways to compile, by name; the configured one comes first."""
     now, on_gpu = config.callbacks.acceleration, device.type == "cuda"
     can_graph = on_gpu and not now.gradient_checkpointing and num_processes(config, device) == (1, 1)
     configured = (now.compile_mode if on_gpu else "default") if now.compile else None

@@ -1,4 +1,4 @@
-"""Turns of the device alone, each in a process of its own, within the time that there is."""
+"""Runs turns of the device alone, each in a process of its own, within the available time."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,10 +24,8 @@ _GRACE_SECONDS = 60.0
 
 
 class Turns:
-    """Of the configuration that `overrides` give. contests: with the changes of each setting, by title.
-
-    compile_seconds: by changes, of the turn that took the most.
-    """
+    """Turns of a configuration. contests: by title, with the changes of each setting. compile_seconds: by changes,
+    the longest compilation."""
 
     def __init__(
         self, overrides: Sequence[str], num_classes: int, deadline: Deadline, announce: Callable[[str], None]
@@ -41,7 +39,7 @@ class Turns:
         self._start_seconds: float | None = None
 
     def config(self, changes: Sequence[str]) -> DictConfig:
-        """With these changes; a failure to compile is an error then."""
+        """The configuration with these changes; a failed compilation is then an error."""
         config = composed((*self.overrides, *changes))
         with open_dict(config):
             config.model.num_classes = self.num_classes
@@ -50,7 +48,8 @@ class Turns:
         return config
 
     def contest(self, title: str, settings: Mapping[str, Changes], seconds: float, share: float) -> Contest:
-        """Between these; the first is the base. Raises TurnFailed where that fails, OutOfTime where it has no turn."""
+        """Compare settings; the first is the base. Raises TurnFailed if the base fails, OutOfTime if it gets no
+        turn."""
 
         def turn(name: str, seconds: float) -> float:
             return self.rate(settings[name], seconds, share=share, name=f"{title}: {name}")
@@ -62,7 +61,7 @@ class Turns:
         return contest
 
     def rate(self, changes: Changes, seconds: float, *, share: float, name: str) -> float:
-        """Images per second. share: of the time, that may be over then. Raises TurnFailed, OutOfTime."""
+        """Images per second. share: part of the time that may be used by then. Raises TurnFailed, OutOfTime."""
         config = self.config(changes)
         compiles = bool(config.callbacks.get("acceleration", {}).get("compile", False))
         limit = self.deadline.seconds + _GRACE_SECONDS
@@ -80,7 +79,7 @@ class Turns:
     def _measure(
         self, config: DictConfig, seconds: float, limit: float, compiles: bool
     ) -> tuple[list[float], float | None]:
-        """Images per second of each window, and the seconds that it took to compile, None where nothing was."""
+        """Images per second of each window, and the seconds for compilation, None without compilation."""
         began = time.monotonic()
         try:
             speed = device_steps("rate", config, limit_seconds=limit, seconds=seconds)

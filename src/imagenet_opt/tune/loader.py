@@ -1,4 +1,4 @@
-"""Workers, batches ahead and requests in flight: until the loader gives more than the device takes."""
+"""Finds workers, prefetched batches and requests in flight with which the loader outpaces the device."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ _KEYS = ("num_workers", "prefetch_factor", "reads_in_flight")
 
 @dataclass(frozen=True)
 class LoaderSetting:
-    """As data.* has it: numbers, or auto."""
+    """Values of data.* keys: numbers or auto."""
 
     num_workers: Any
     prefetch_factor: Any
@@ -33,16 +33,14 @@ class LoaderSetting:
         return f"{self.num_workers} workers, {self.prefetch_factor} ahead, {self.reads_in_flight} reads"
 
     def beside(self, other: "LoaderSetting") -> Changes:
-        """The overrides that make this out of the other."""
+        """The overrides that change the other setting into this one."""
         return tuple(f"data.{key}={getattr(self, key)}" for key in _KEYS if getattr(self, key) != getattr(other, key))
 
 
 @dataclass
 class Loader:
-    """target: images per second that are enough, None where that is not known.
-
-    num_processes: of a node, which share its CPUs; this is about one of them.
-    """
+    """target: sufficient images per second, or None if unknown. num_processes: processes of a node, which share its
+    CPUs; the settings are those of one process."""
 
     climb: Climb[LoaderSetting]
     changes: Changes
@@ -53,10 +51,8 @@ class Loader:
 def tune_loader(
     testbed: Testbed, deadline: Deadline, announce: Callable[[str], None], *, device_rate: float | None, seconds: float
 ) -> Loader:
-    """The loader alone, on files that are not in memory where there are such. device_rate: what the device takes.
-
-    Raises TurnFailed where what is configured cannot be measured.
-    """
+    """Measure the loader alone, on files outside memory if possible. device_rate: images per second that the device
+    needs. Raises TurnFailed if the configured setting cannot be measured."""
     how, seat = testbed.how, _seat(testbed)
     start = LoaderSetting(how.num_workers, how.prefetch_factor, how.reads_in_flight)
     begun = False
@@ -80,7 +76,7 @@ def tune_loader(
 
 
 def _seat(testbed: Testbed) -> Seat:
-    """Of one of the run's processes, with its share of the CPUs."""
+    """The place of one of the run's processes, with its share of the CPUs."""
     local, everywhere = num_processes(testbed.config, testbed.device)
     sharing = machine.sharing_cpus(local_processes=local, world_size=everywhere)
     return replace(testbed.seat, local_processes=local, sharing_cpus=sharing)
@@ -96,7 +92,7 @@ def _rate(testbed: Testbed, seat: Seat, setting: LoaderSetting, seconds: float) 
 
 
 def _workers(cpus: int, best: LoaderSetting) -> list[LoaderSetting]:
-    """One a CPU is the likely best; fewer where the storage or the CPUs' threads are the limit."""
+    """Numbers of workers to try: one per CPU is the likely best; fewer if the storage or threads are the limit."""
     now = cpus if best.num_workers == "auto" else min(best.num_workers, cpus)
     others = dict.fromkeys((cpus, cpus - cpus // 4, cpus // 2))
     return [replace(best, num_workers=num) for num in others if num > 0 and num != now]
@@ -108,5 +104,5 @@ def _prefetch(best: LoaderSetting) -> list[LoaderSetting]:
 
 
 def _reads(best: LoaderSetting) -> list[LoaderSetting]:
-    """What follows the latency is the likely best, then ever more."""
+    """Requests in flight to try: first the number that the latency suggests, then more."""
     return [replace(best, reads_in_flight=num) for num in ("auto", 64, 256) if num != best.reads_in_flight]

@@ -1,4 +1,4 @@
-"""What a tuning leaves: tables on the terminal, a JSON file, and the experiment to train with."""
+"""Writes the results of tuning: tables on the terminal, a JSON file, and the experiment to train with."""
 
 import sys
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ _WHY = {
 
 
 def sheets_of(found: Tuning) -> list[Sheet]:
-    """A table a part; every title says where the device was simulated."""
+    """A table for each part; titles say if the device was simulated."""
     sheets = []
     if found.turns is not None:
         sheets += [_contest_sheet(title, found.turns) for title in found.turns.contests]
@@ -63,7 +63,7 @@ def _contest_sheet(title: str, turns: Turns) -> Sheet:
 
 
 def _cells(name: str, rates: Sequence[float], base: Sequence[float]) -> tuple[Cell, ...]:
-    """From the least to the most of several turns; one turn has no such span."""
+    """Minimum and maximum of several turns; one turn has no range."""
     if not rates:
         return (name, None, None, None, None, 0.0)
     low, high = (min(rates), max(rates)) if len(rates) > 1 else (None, None)
@@ -127,7 +127,8 @@ def print_tuning(found: Tuning, sheets: Sequence[Sheet]) -> None:
 
 
 def conclusion(found: Tuning) -> list[str]:
-    """What to change, and what there was no time to see; "nothing is better" only where all was seen."""
+    """Sentences about what to change and what there was no time for; "nothing is better" only if everything was
+    tried."""
     said = [f"better here: {' '.join(found.overrides)}"] if found.overrides else []
     if lacking := _lacking(found):
         return [*said, lacking if said else f"{lacking}; until then what is configured stays"]
@@ -135,7 +136,7 @@ def conclusion(found: Tuning) -> list[str]:
 
 
 def _has_compared(found: Tuning) -> bool:
-    """Whether anything was measured beside what is configured."""
+    """Whether anything was compared with the configured setting."""
     contests = [contest for contest, _ in (found.turns.contests.values() if found.turns else ())]
     of_device = any(rates for one in contests for name, rates in one.turns.items() if name != one.base)
     of_loader = found.loader is not None and len(found.loader.climb.turns) > 1
@@ -143,7 +144,7 @@ def _has_compared(found: Tuning) -> bool:
 
 
 def _lacking(found: Tuning) -> str | None:
-    """Settings beside what is configured that there was no time for; None where there was for all."""
+    """Settings that there was no time for; None if there are none."""
     contests = [contest for contest, _ in (found.turns.contests.values() if found.turns else ())]
     verdicts = [contest.verdict(name) for contest in contests for name in contest.turns if name != contest.base]
     num_untried = verdicts.count(UNTRIED)
@@ -164,7 +165,7 @@ def _lacking(found: Tuning) -> str | None:
 def write_json(
     found: Tuning, sheets: Sequence[Sheet], facts: dict[str, Any], budget_seconds: float, file: Path
 ) -> None:
-    """facts: of the machine, as it was before. Raises ConfigError."""
+    """Write all results. facts: of the machine before the tuning. Raises ConfigError."""
     whole = {
         **facts,
         "simulated": found.simulated,
@@ -189,7 +190,7 @@ def _device() -> str:
 
 
 def write_experiment(found: Tuning, sheets: Sequence[Sheet], command: str, given: Sequence[str]) -> None:
-    """conf/experiment/tuned_<host>_tune.yaml with what was measured as its header, where anything is to change."""
+    """Write conf/experiment/tuned_<host>_tune.yaml with the measurements as its header, if anything should change."""
     if not found.overrides:
         known = "" if _lacking(found) else "nothing to change, "
         print(f"{known}no experiment is written", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Which of several settings is the fastest: all a short turn, then the better half a longer one."""
+"""Finds the fastest of several settings: all have a short turn, then the better half a longer one, and so on."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +16,8 @@ then names a winner once in twenty times or less, up to eight candidates (simula
 
 @dataclass
 class Contest:
-    """turns: images per second of each turn, by name; base: what all others are compared with.
-
-    failures: by name, why. finalist: the best beside the base; None where none was faster in each turn it had.
-    """
+    """turns: images per second of each turn, by name. base: the name that all others are compared with. failures: by
+    name, the reason. finalist: the best name besides the base; None if none was faster in each of its turns."""
 
     base: str
     turns: dict[str, list[float]]
@@ -33,7 +31,7 @@ class Contest:
 
     @property
     def num_turns(self) -> int:
-        """That the base and the last one need, by how many candidates gave a rate at all."""
+        """Number of turns for the base and the finalist, depending on how many candidates gave a rate."""
         num_candidates = sum(bool(rates) for name, rates in self.turns.items() if name != self.base)
         return TURNS if num_candidates == 1 else TURNS_OF_SEVERAL
 
@@ -41,7 +39,7 @@ class Contest:
         return median(self.turns[name])
 
     def verdict(self, name: str) -> str:
-        """On the setting beside the base."""
+        """Verdict on a setting compared with the base."""
         if name in self.failures:
             return self.failures[name]
         if not self.turns[name]:
@@ -59,12 +57,12 @@ class Contest:
 
 
 def hold_contest(names: Sequence[str], turn: Callable[[str, float], float], *, seconds: float) -> Contest:
-    """Turns until the best is known. names: the first one is the base. turn: images per second of a turn of so long.
+    """Run turns until the best is known.
 
-    A round gives each of those left a turn, twice as long as in the round before; the worse half of the others, and
-    who was not faster than the base, leave (such a turn could not be among those that are all faster). The base and
-    the last one then take turns until both have had `num_turns`. A turn may raise TurnFailed, which ends that name
-    only, and OutOfTime, which ends the contest; TurnFailed of the base goes on to the caller.
+    names: the first one is the base. turn: images per second of a turn of a given duration. In each round every
+    remaining name has a turn, twice as long as in the round before; then the slower half, and names that were not
+    faster than the base, leave. The base and the last name take turns until both have had `num_turns`. A turn may raise
+    TurnFailed, which ends that name only, and OutOfTime, which ends the contest. TurnFailed of the base passes through.
     """
     contest = Contest(names[0], {name: [] for name in names})
     left = list(names[1:])
@@ -87,7 +85,7 @@ def hold_contest(names: Sequence[str], turn: Callable[[str, float], float], *, s
 def _round(
     contest: Contest, left: Sequence[str], turn: Callable[[str, float], float], seconds: float, backwards: bool = False
 ) -> list[str]:
-    """Those of `left` that were faster than the base in this round, the fastest first."""
+    """Names of `left` that were faster than the base in this round, the fastest first."""
     order = [contest.base, *left]
     now: dict[str, float] = {}
     for name in reversed(order) if backwards else order:
@@ -104,7 +102,7 @@ def _round(
 
 
 def _best(contest: Contest) -> str | None:
-    """Of those that have had a turn and were faster than the base."""
+    """The best of the names that had a turn and were faster than the base."""
     if not contest.turns[contest.base]:
         return None
     tried = [name for name, turns in contest.turns.items() if turns and name != contest.base]

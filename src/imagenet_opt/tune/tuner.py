@@ -1,4 +1,4 @@
-"""All that is tuned, in order: the device alone, the batch, the loader."""
+"""Tunes everything in order: the device alone, the batch size, the loader."""
 
 import sys
 from dataclasses import dataclass, field, replace
@@ -31,10 +31,8 @@ _LONGEST_TURN, _SHORTEST_TURN = 5.0, 0.3
 
 @dataclass
 class Tuning:
-    """What was found. simulated: the accelerator's name, None for a real one. overrides: what to change.
-
-    budget_seconds: that there were; seconds: that it took.
-    """
+    """Results. simulated: name of the simulated accelerator, or None. overrides: settings to change. budget_seconds:
+    the given time; seconds: the time used."""
 
     config: DictConfig
     simulated: str | None
@@ -49,7 +47,7 @@ class Tuning:
 
 
 def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
-    """Measure within the budget, start-up left out. Raises ImagenetOptError."""
+    """Measure within the budget, not counting start-up. Raises ImagenetOptError."""
     quiet()
     config = composed(overrides)
     rehearsal = config.callbacks.get("rehearsal")
@@ -80,7 +78,7 @@ def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
 
 
 def _with_number(overrides: tuple[str, ...], config: DictConfig) -> tuple[tuple[str, ...], Testbed]:
-    """The overrides with a batch of which there is enough data, where it is to be found; and what they train on."""
+    """The overrides with a batch size that the data suffices for, if the size is to be found; and their Testbed."""
     if config.data.batch_size != AUTO:
         return overrides, Testbed(config)
     testbed = Testbed(composed((*overrides, "data.batch_size=1")))
@@ -90,7 +88,7 @@ def _with_number(overrides: tuple[str, ...], config: DictConfig) -> tuple[tuple[
 
 
 def _tune_device(found: Tuning, turns: Turns, testbed: Testbed, seconds: float) -> float | None:
-    """Images per second that the device takes in the end, None where that is not known."""
+    """Images per second that the tuned device needs; None if unknown."""
     try:
         compute = found.compute = _compute(found, turns, testbed, seconds)
     except TurnFailed as error:
@@ -111,7 +109,8 @@ def _tune_device(found: Tuning, turns: Turns, testbed: Testbed, seconds: float) 
 
 
 def _compute(found: Tuning, turns: Turns, testbed: Testbed, seconds: float) -> Compute:
-    """In micro-batches where the configured batch does not fit at once. Raises TurnFailed, ImagenetOptError."""
+    """Tune the device; with micro-batches if the configured batch does not fit at once. Raises TurnFailed,
+    ImagenetOptError."""
     tune = partial(tune_compute, turns, testbed.config, testbed.device, seconds=seconds, share=COMPUTE_SHARE)
     given = turns.overrides
     try:

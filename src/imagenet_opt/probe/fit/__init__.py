@@ -1,1 +1,1 @@
-"""What a fit timer is made of: one file for each thing that it measures."""
+"""Parts of the fit timer: one file for each thing that it measures."""

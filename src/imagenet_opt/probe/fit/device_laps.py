@@ -1,4 +1,4 @@
-"""When the steps of a fit end, and how long the device computes in them."""
+"""Times the steps of a fit, and how long the device computes in them."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from imagenet_opt.run.hook_timer import STEP, ActionClock
 
 
 class DeviceLaps:
-    """On a GPU by the GPU's clock, as the host launches steps ahead of it; else by the host's.
+    """Uses the GPU's clock on a GPU, because the host launches steps ahead of it; otherwise the host's clock.
 
     simulated: the callback of a simulated device, whose timeline counts the seconds, or None.
     """
@@ -21,7 +21,7 @@ class DeviceLaps:
         self._busy_seconds = 0.0
 
     def start_step(self, *, waits: bool) -> None:
-        """waits: for the GPU to end what was launched before."""
+        """waits: whether to wait until the GPU has finished earlier work."""
         if self._busy_clock is not None:
             if waits:
                 torch.cuda.synchronize()
@@ -32,13 +32,13 @@ class DeviceLaps:
             self._busy_clock.stop()
 
     def begin(self) -> None:
-        """The next lap begins now, and no earlier one counts."""
+        """Start the next lap now and forget earlier laps."""
         if self._step_clock is not None:
             self._step_clock = CudaClock()
             self._step_clock.lap()
 
     def note_lap(self, stamps: list[float], now: float) -> None:
-        """Append the end of this step; of a GPU's steps, the ends of those that it has finished by now."""
+        """Append the end of this step; on a GPU, the ends of the steps that it has finished by now."""
         if self._step_clock is None:
             stamps.append(now)
         else:
@@ -51,7 +51,8 @@ class DeviceLaps:
                 stamps.append(stamps[-1] + seconds)
 
     def busy_seconds(self) -> float:
-        """Seconds that the device has computed so far; waits for a GPU. Without a device, what the host computed."""
+        """Seconds that the device has computed so far; waits for a GPU. Without a device, seconds that the host
+        computed."""
         if self._simulated is not None:
             return float(self._simulated.timeline.busy_seconds)
         if self._busy_clock is not None:

@@ -1,4 +1,4 @@
-"""How long kernels run in a step, by the profiler: CUDA events also count the gaps between kernels."""
+"""Measures with the profiler how long kernels run in a step; CUDA events also count the gaps between kernels."""
 
 import torch
 
@@ -15,7 +15,7 @@ class KernelProfile:
         self._num_steps = 0
 
     def step(self) -> bool:
-        """Called at the end of each step; True once enough steps are profiled."""
+        """Call at the end of each step; returns True once enough steps are profiled."""
         if self._profiler is None:
             self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
             self._profiler.start()
@@ -24,7 +24,7 @@ class KernelProfile:
         return self._num_steps >= _NUM_STEPS
 
     def stop(self) -> float | None:
-        """Seconds of a step that kernels ran; None where no step was profiled or no kernel was seen."""
+        """Seconds per step in which kernels ran; None if no step was profiled or no kernel was observed."""
         if self._profiler is None:
             return None
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""What the main process does in a step, by Lightning's actions."""
+"""Splits the time of the main process in a step by Lightning's actions."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Phases:
 
 
 def phase_of(action: str, is_save: Callable[[str], bool]) -> str:
-    """is_save: of `hook_timer.saves`."""
+    """Name of the phase that an action belongs to. is_save: see `hook_timer.saves`."""
     callback = action.removeprefix(CALLBACK).partition("{")[0].partition(".")[0] if action.startswith(CALLBACK) else ""
     if action == FETCH:
         return "fetch"

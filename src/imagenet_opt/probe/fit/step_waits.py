@@ -1,4 +1,4 @@
-"""Where the host waits for the device in ordinary steps."""
+"""Counts where the host waits for the device in ordinary steps."""
 
 from collections import Counter
 from typing import Any
@@ -8,10 +8,10 @@ from imagenet_opt.run.hook_timer import FETCH, ActionClock
 
 
 class StepWaits:
-    """places: waits by "operation at file:line". num_ordinary: steps in which they were counted.
+    """places: number of waits by "operation at file:line". num_ordinary: number of counted steps.
 
-    simulated: the callback of a simulated device, which counts by itself, or None. sees_gpu: count those of a GPU, from
-    the end of one fetch to the begin of the next. is_ordinary: whether the step that has just ended read no metrics, as
+    simulated: the callback of a simulated device, which counts by itself, or None. sees_gpu: whether to count waits for
+    a GPU, from the end of one fetch to the start of the next. is_ordinary: whether the last step read no metrics, as
     logging steps do.
     """
 
@@ -28,7 +28,7 @@ class StepWaits:
             clock.stopped.append(self._fetch_ends)
 
     def note(self) -> None:
-        """Called when a step begins: adds the waits since the last step began, if that was ordinary."""
+        """Call at the start of a step: adds the waits of the last step if that was ordinary."""
         waits = self._waits if self._simulated is None else self._simulated.waits
         if waits is None:
             return

@@ -1,4 +1,5 @@
-"""Batches that a loader has made ahead: steps that are served from them tell nothing about the loader's rate."""
+"""Watches the batches that a loader has prefetched: steps served from this stock say nothing about the loader's
+rate."""
 
 from typing import Any
 
@@ -10,9 +11,9 @@ _MOST_TAKEN = 0.05
 
 
 class Stock:
-    """What the loader had made ahead when a measurement began, and what its workers made meanwhile.
+    """The prefetched batches when a measurement began, and the batches that workers made meanwhile.
 
-    multiple: batches that arrive together, one per worker. num_at_begin: batches that were ready then.
+    multiple: batches that arrive together, one per worker. num_at_begin: batches that were ready at the start.
     """
 
     def __init__(self, loader: Any, multiple: int) -> None:
@@ -22,27 +23,27 @@ class Stock:
         self._most_images = 0
 
     def note(self, batch: Any) -> None:
-        """A batch of the measurement."""
+        """Add a batch of the measurement."""
         self._most_images = max(self._most_images, len(batch))
         if (making := getattr(batch, "making", None)) is not None:
             self._making.append(making.decode_seconds / len(batch))
 
     def lasts(self, num_steps: int) -> bool:
-        """Whether next to nothing was taken from it; one batch may be half made."""
+        """Whether almost nothing was taken from the stock; one batch may be partly made."""
         return self._num_taken <= max(1, _MOST_TAKEN * num_steps)
 
     def is_shrinking(self, num_steps: int) -> bool:
-        """Whether the steps took more than a few batches from it."""
+        """Whether the steps took more than a few batches from the stock."""
         return self._num_taken > max(self.multiple, _MOST_TAKEN * num_steps)
 
     def is_enough(self, num_steps: int) -> bool:
-        """Whether the steps tell a rate. Of a loader that keeps up there is always a batch of each worker ready."""
+        """Whether the steps give a rate. A loader that keeps up always has a batch of each worker ready."""
         is_kept_up = min(self.num_at_begin, num_ready(self.loader)) >= self.multiple
         return is_kept_up or num_steps >= LEAST_ROUNDS * self.multiple or not hasattr(self.loader, "num_ready")
 
     def making(self) -> tuple[float, float, float] | None:
-        """Workers, seconds of one of them for an image, and images that may have been made before the measurement;
-        None where batches do not come from workers."""
+        """Number of workers, seconds of one worker per image, and images that may have been made before the
+        measurement; None if batches do not come from workers."""
         workers: Any = getattr(self.loader, "loader", None)
         if workers is None or not self._making:
             return None
@@ -56,13 +57,13 @@ class Stock:
 
 
 def num_ready(loader: Any) -> int:
-    """Batches that are made and not yet asked for; 0 of a loader that makes none ahead."""
+    """Number of finished batches that were not requested yet; 0 for a loader without prefetching."""
     return int(getattr(loader, "num_ready", 0))
 
 
 def images_ahead(batch: Batch, loader: Any) -> int:
-    """Images that may be on their way when one is delivered: in batches made ahead, and in files read ahead. Of slow
-    storage these come in bursts, which a measurement must outlast."""
+    """Images in preparation when a batch is delivered: in prefetched batches and in files read ahead. With slow
+    storage these arrive in bursts, so a measurement must last longer."""
     workers: Any = getattr(loader, "loader", None)
     if workers is None:
         return 0

@@ -1,4 +1,4 @@
-"""Kind `anatomy` of a study: one training step taken apart, beside what the device can do."""
+"""Study `anatomy`: splits one training step into kinds of operations, and compares them with the device's limits."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -31,7 +31,7 @@ _MOVING = ("normalisation", "element-wise")
 
 
 class Options(BaseModel):
-    """num_steps: profiled. num_operations: shown."""
+    """num_steps: number of profiled steps. num_operations: number of operations in the table."""
 
     model_config = ConfigDict(extra="forbid")
     num_steps: int = Field(ge=1, le=1000)
@@ -47,9 +47,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """step_seconds: unprofiled, uncompiled, the mean. kernel_seconds: of that; None without a GPU. bandwidth: GB/s.
+    """Measurements of one training step.
 
-    compiled: None where the configuration does not compile.
+    step_seconds: mean of unprofiled, uncompiled steps. kernel_seconds: time of kernels in it; None without a GPU.
+    bandwidth: GB/s. compiled: None if the configuration does not compile.
     """
 
     device: str
@@ -65,7 +66,7 @@ class Anatomy:
 
 
 def run(request: Request) -> list[Sheet]:
-    """Raises ImagenetOptError."""
+    """Measure and return the tables. Raises ImagenetOptError."""
     options = checked_options(Options, request)
     with announced(1) as announce:
         announce("one training step, taken apart")
@@ -78,7 +79,7 @@ def run(request: Request) -> list[Sheet]:
 
 
 def measured(job: Job) -> dict[str, Any]:
-    """An Anatomy as JSON has it; called in a process of its own. Raises TurnFailed."""
+    """Measure an Anatomy and return it as JSON values; called in a process of its own. Raises TurnFailed."""
     from imagenet_opt.training.quiet import quiet
 
     quiet()
@@ -106,7 +107,7 @@ def measured(job: Job) -> dict[str, Any]:
 
 
 def anatomy_of(found: dict[str, Any]) -> Anatomy:
-    """Out of JSON."""
+    """Build an Anatomy from JSON values."""
     return Anatomy(
         **found
         | {
@@ -119,19 +120,20 @@ def anatomy_of(found: dict[str, Any]) -> Anatomy:
 
 
 def seen(seconds: float) -> float:
-    """Of kernels on a GPU. Raises TurnFailed for none, as in containers that may not look."""
+    """Time of the kernels on a GPU. Raises TurnFailed if none could be observed, as in containers without
+    permission."""
     if not seconds:
         raise TurnFailed(f"the profiler saw no kernel; {PERMISSION}")
     return seconds
 
 
 def sheets_of(anatomy: Anatomy, num_operations: int) -> list[Sheet]:
-    """num_operations: shown."""
+    """Build the tables. num_operations: number of operations shown."""
     return [_groups(anatomy), _operations(anatomy, num_operations), _limits(anatomy)]
 
 
 def _groups(anatomy: Anatomy) -> Sheet:
-    """Times and FLOPs by kind of operation."""
+    """Table of times and FLOPs by kind of operation."""
     columns = (
         Column("operations"),
         Column("ms/step", "{:,.2f}"),
@@ -192,7 +194,7 @@ def _operations(anatomy: Anatomy, num_operations: int) -> Sheet:
 
 
 def _limits(anatomy: Anatomy) -> Sheet:
-    """What the step reaches, and what the device can do."""
+    """Table of what the step reaches and what the device can reach."""
     how = ", not compiled" if anatomy.compiled else ""
     rows = _rates(anatomy, anatomy.step_seconds, how)
     if anatomy.compiled and anatomy.compiled.seconds:
@@ -212,7 +214,7 @@ def _limits(anatomy: Anatomy) -> Sheet:
 
 
 def _rates(anatomy: Anatomy, seconds: float, how: str) -> list[tuple[Cell, ...]]:
-    """Of a step that takes so many seconds; however it is run, its FLOPs are those of the network."""
+    """Rates of a step with this duration; its FLOPs are those of the network, however the step is run."""
     achieved = anatomy.parts[0].flops / seconds / 1e12
     return [
         (f"training step{how}", 1000 * seconds, "ms"),

@@ -14,7 +14,7 @@ from imagenet_opt.study.kinds.op_counter import Work
 
 @dataclass(frozen=True)
 class Part:
-    """One group's part of a step. Rates are None where it has no time, or nothing to count."""
+    """Share of one group of operations in a step. Rates are None if the group has no time or nothing to count."""
 
     group: str
     seconds: float
@@ -29,14 +29,14 @@ class Part:
 
     @property
     def gb_per_second(self) -> float | None:
-        """None for copies too: those that other operations make within them have time here, and no counted bytes."""
+        """None for copies, since operations also copy internally: that takes time, but its bytes are not counted."""
         if self.group == "copies" or not self.seconds or not self.num_bytes:
             return None
         return self.num_bytes / self.seconds / 1e9
 
 
 def parts(operations: Sequence[Operation], work: Work) -> list[Part]:
-    """One of each group, in the order of GROUPS."""
+    """The share of each group, in the order of GROUPS."""
     seconds: dict[str, float] = dict.fromkeys(GROUPS, 0.0)
     for operation in operations:
         seconds[operation.group] += operation.seconds

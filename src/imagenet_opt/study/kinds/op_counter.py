@@ -1,4 +1,4 @@
-"""What a training step has to do: FLOPs and bytes, counted while it runs, on any device."""
+"""Counts the FLOPs and bytes of a training step while it runs, on any device."""
 
 import re
 from collections import Counter
@@ -16,16 +16,18 @@ from imagenet_opt.measure.telemetry.torch_profile import GROUPS, group_of
 
 @dataclass(frozen=True)
 class Work:
-    """Of a step. flops: of contractions counted by torch, of copies none, of the others one for each element read or
-    written, whichever are more. num_bytes: what must be moved at least, each operation reading its inputs and writing
-    its outputs once."""
+    """Work of a step.
+
+    flops: counted by torch for contractions; 0 for copies; for others the number of elements read or written, whichever
+    is larger. num_bytes: minimum traffic, if each operation reads its inputs and writes its outputs once.
+    """
 
     flops: Counter[str]
     num_bytes: Counter[str]
 
 
 def counted_work(forward_backward: Callable[[], object], update: Callable[[], object]) -> Work:
-    """FLOPs and bytes by group, each called once. update: the optimizer's step."""
+    """FLOPs and bytes by group. Calls each function once. update: the optimizer's step."""
     flops, traffic, of_update = FlopCounterMode(display=False), Traffic(), Traffic()
     with flops, traffic:
         forward_backward()
@@ -42,7 +44,8 @@ def counted_work(forward_backward: Callable[[], object], update: Callable[[], ob
 
 
 class Traffic(TorchDispatchMode):
-    """Bytes that operations read and write, and elements, by group. Views and memory that nobody fills do not count."""
+    """Counts the bytes and elements that operations read and write, by group. Views and unfilled memory do not
+    count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +69,7 @@ _WRITE_ONLY = re.compile(r"^(copy_|fill_|zero_|bernoulli_|.*_like)$")
 
 
 def _moved(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> tuple[list[Tensor], list[Tensor]]:
-    """Tensors read and tensors written, one that is changed in place among both."""
+    """Tensors that are read, and tensors that are written; a tensor changed in place is in both."""
     given = dict(zip([argument.name for argument in func._schema.arguments], args, strict=False)) | kwargs
     changed = [
         given[a.name] for a in func._schema.arguments if a.name in given and a.alias_info and a.alias_info.is_write
@@ -76,12 +79,12 @@ def _moved(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> tuple[list
 
 
 def _tensors(values: Any) -> list[Tensor]:
-    """Each once."""
+    """All tensors in a nested structure, each once."""
     return list({id(leaf): leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)}.values())
 
 
 def _size(tensor: Tensor) -> int:
-    """Bytes; of what is repeated by a stride of 0, those that there are."""
+    """Bytes of a tensor in memory; dimensions with stride 0 repeat the same bytes and count once."""
     return min(tensor.nbytes, tensor.untyped_storage().nbytes())
 
 

@@ -1,4 +1,4 @@
-"""The queue between loader and device: how long it hides a loader that is too slow, beside the law."""
+"""Study `queue`: how long prefetched batches hide a loader that is too slow, compared with the theory."""
 
 import math
 import statistics
@@ -46,10 +46,8 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Drained:
-    """One turn. num_ready: batches made before the first step. waits: seconds that the device waited before each.
-
-    load_seconds: of the loader for a batch, in the same turn.
-    """
+    """One turn. num_ready: batches ready before the first step. waits: seconds that the device waited before each
+    step. load_seconds: time of the loader per batch in the same turn."""
 
     num_ready: int
     waits: tuple[float, ...]
@@ -58,11 +56,7 @@ class Drained:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds for a batch, of the loader and of the device.
-
-    decode_seconds: part of the loader's. When the queue is full its worker reads one batch more and waits; this part
-    is left of it then.
-    """
+    """Seconds per batch of the loader and of the device. decode_seconds: the part of the loader's time for decoding."""
 
     load_seconds: float
     compute_seconds: float
@@ -70,7 +64,7 @@ class Times:
 
     @property
     def read_ahead(self) -> float:
-        """Of that batch, 0 to 1: so much of it is made."""
+        """Share of a batch, 0 to 1, that the worker has finished while the full queue made it wait."""
         return 1 - self.unfinished_seconds / self.load_seconds
 
     @property
@@ -79,7 +73,7 @@ class Times:
 
 
 def queue_sheet(found: Mapping[int, Sequence[Drained]], compute_seconds: float, decode_seconds: float) -> Sheet:
-    """found: turns of equally many steps, by depth of the queue."""
+    """Table of measured and predicted waits. found: turns with the same number of steps, by depth of the queue."""
     load = statistics.median(turn.load_seconds for turns in found.values() for turn in turns)
     times, compute = Times(load, compute_seconds, decode_seconds), compute_seconds
     num_steps = len(next(iter(found.values()))[0].waits)
@@ -153,7 +147,7 @@ def _words(times: Times, num_steps: int) -> tuple[str, ...]:
 
 
 def scattered_sheet() -> Sheet:
-    """What a queue is good for, by simulation alone."""
+    """Table of what a queue gains if load times vary, by simulation only."""
     load = np.random.default_rng(0).exponential(_SCATTERED_LOAD, _SCATTERED_STEPS).tolist()
     idle = [100 * idle_share(simulated_waits(load, 1.0, depth), 1.0) for depth in _DEPTHS]
     curve = Series("idle", _DEPTHS, tuple(idle))
@@ -178,8 +172,9 @@ _HELD = 4
 
 
 class Options(BaseModel):
-    """prefetch_factors: depths of the queue. num_steps: of each turn. load_over_compute: how much too slow the loader
-    is. load_seconds: the storage is slowed until a batch takes about so long; None for the storage as it is.
+    """prefetch_factors: depths of the queue. num_steps: of each turn. load_over_compute: by which factor the loader
+    is slower than the device. load_seconds: target time per batch, reached by slowing down the storage; None to
+    leave the storage as it is.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -190,7 +185,7 @@ class Options(BaseModel):
 
 
 def run(request: Request) -> list[Sheet]:
-    """Raises ImagenetOptError."""
+    """Measure and return the tables. Raises ImagenetOptError."""
     options = checked_options(Options, request)
     testbed = Testbed(composed(request.overrides))
     num_requests = len(testbed.samples.store.groups(testbed.samples.rows[: testbed.how.batch_size]))
@@ -213,16 +208,14 @@ def run(request: Request) -> list[Sheet]:
 
 
 def slowed(how: LoaderOptions, load_seconds: float | None, num_requests: int) -> LoaderOptions:
-    """One worker with one request in flight, of which a batch takes `num_requests`, each with added latency.
-
-    It then reads one batch ahead: see Reader.
-    """
+    """A loader with one worker and one request in flight; each of the `num_requests` of a batch has added latency.
+    The worker reads one batch ahead: see Reader."""
     one = replace(how, samples_per_epoch=None, num_workers=1, reads_in_flight=1)
     return one if load_seconds is None else replace(one, added_latency_ms=1000 * load_seconds / num_requests)
 
 
 def alone(testbed: Testbed, how: LoaderOptions) -> tuple[float, float]:
-    """Seconds for a batch, of a loader whose batches are taken at once; and of its worker to decode one."""
+    """Seconds per batch of a loader whose batches are taken at once, and of its worker for decoding one."""
     with _batches(testbed, replace(how, prefetch_factor=1), _STARTING + 1) as (loader, batches):
         for _ in range(_STARTING):
             next(batches)
@@ -230,10 +223,8 @@ def alone(testbed: Testbed, how: LoaderOptions) -> tuple[float, float]:
 
 
 def drain(testbed: Testbed, how: LoaderOptions, load_seconds: float, compute_seconds: float, num_steps: int) -> Drained:
-    """Fill the queue, let a simulated device take its batches, and then take some at once.
-
-    load_seconds: that the loader takes for a batch when it is alone.
-    """
+    """Fill the queue, let a simulated device take its batches, and then take some at once. load_seconds: time per
+    batch of the loader alone."""
     timeline = DeviceTimeline()
     with _batches(testbed, how, 1 + num_steps + int(how.prefetch_factor)) as (loader, batches):
         next(batches)  # starts the worker
@@ -250,7 +241,7 @@ def drain(testbed: Testbed, how: LoaderOptions, load_seconds: float, compute_sec
 
 @contextmanager
 def _batches(testbed: Testbed, how: LoaderOptions, num: int) -> Iterator[tuple[DevicePrefetcher, Iterator[object]]]:
-    """A loader, and its batches as they come from the worker: `num`, those held ready then, and those timed."""
+    """A loader and its batches: `num` measured batches, those that wait in the queue, and those timed afterwards."""
     num_batches = num + _HELD + _TIMED
     loader = train_loader(testbed.samples.listed(testbed.samples.rows, num_batches * how.batch_size), how, testbed.seat)
     loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]
@@ -263,7 +254,7 @@ def _batches(testbed: Testbed, how: LoaderOptions, num: int) -> Iterator[tuple[D
 
 
 def _seconds_each(batches: Iterator[object]) -> float:
-    """Of some that are taken at once."""
+    """Seconds per batch for batches that are taken at once."""
     began = time.perf_counter()
     for _ in range(_TIMED):
         next(batches)
@@ -271,7 +262,7 @@ def _seconds_each(batches: Iterator[object]) -> float:
 
 
 def _filled(loader: DevicePrefetcher, patience_seconds: float) -> int:
-    """Batches that are ready, once no more have come for so long."""
+    """Wait until no further batch arrives; return how many are ready."""
     num_ready, since = 0, time.monotonic()
     while time.monotonic() - since < patience_seconds:
         if loader.num_ready != num_ready:

@@ -1,8 +1,8 @@
-"""The queue between a loader and a device: how long it hides a loader that is too slow, and what remains then.
+"""Theory of the queue between a loader and a device.
 
-One worker makes a batch in `load_seconds`, unless `num_ready` of them wait already; a step takes one and computes for
-`compute_seconds`. All `num_ready` are there before the first step. 0 stands for no worker: the process that trains
-loads each batch itself, after the step before.
+One worker makes a batch in `load_seconds`, unless `num_ready` batches already wait. A step takes one batch and computes
+for `compute_seconds`. All `num_ready` batches exist before the first step. num_ready=0 means no worker: the training
+process loads each batch itself, after the step before.
 """
 
 import math
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 
 def hidden_steps(load_seconds: float, compute_seconds: float, num_ready: float) -> float:
-    """The law: steps up to this number, counted from 0, find their batch ready. inf for a loader that is fast enough.
+    """Steps up to this number, counted from 0, find their batch ready; inf if the loader is fast enough.
 
-    Step n wants its batch at n * compute_seconds, and it is made at (n - num_ready + 1) * load_seconds. A batch that is
-    made in part counts as that part of one.
+    Step n needs its batch at n * compute_seconds, and the batch is ready at (n - num_ready + 1) * load_seconds. A
+    partly made batch counts as that part of a batch.
     """
     if load_seconds <= compute_seconds:
         return math.inf
@@ -21,7 +21,7 @@ def hidden_steps(load_seconds: float, compute_seconds: float, num_ready: float) 
 
 
 def mean_step_seconds(load_seconds: float, compute_seconds: float, num_ready: float, num_steps: int) -> float:
-    """The law: of the first `num_steps`. With ever more steps it comes near the larger of the two times."""
+    """Mean duration of the first `num_steps` steps; approaches the larger of the two times."""
     if num_ready == 0:
         return load_seconds + compute_seconds
     return max(compute_seconds, ((num_steps - num_ready) * load_seconds + compute_seconds) / num_steps)
@@ -30,9 +30,10 @@ def mean_step_seconds(load_seconds: float, compute_seconds: float, num_ready: fl
 def simulated_waits(
     load_seconds: Sequence[float], compute_seconds: float, num_ready: int, *, unfinished_seconds: float = 0.0
 ) -> list[float]:
-    """Seconds that each step waits for its batch. A step's time is `compute_seconds` and its wait.
+    """Seconds that each step waits for its batch.
 
-    load_seconds: of each batch, those ready at first too. unfinished_seconds: the last of these needs so long still.
+    load_seconds: of each batch, including those ready at first. unfinished_seconds: remaining time of the last of
+    these.
     """
     taken: list[float] = []
     waits: list[float] = []
@@ -51,10 +52,10 @@ def simulated_waits(
 
 
 def first_wait(waits: Sequence[float], least: float) -> int | None:
-    """How many steps come before the first that waits longer than that; None where none does."""
+    """Number of steps before the first wait longer than that; None if there is none."""
     return next((step for step, seconds in enumerate(waits) if seconds > least), None)
 
 
 def idle_share(waits: Sequence[float], compute_seconds: float) -> float:
-    """Of the device's time, 0 to 1."""
+    """Idle share of the device's time, 0 to 1."""
     return sum(waits) / (sum(waits) + compute_seconds * len(waits))

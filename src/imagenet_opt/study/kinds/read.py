@@ -1,4 +1,4 @@
-"""Reading alone: workers x batch x requests in flight, files in memory and on storage, of a folder or of shards."""
+"""Study `read`: reading alone, by workers, batch size and requests in flight, from memory and from storage."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Setting:
-    """reads_in_flight: requests of each of `num_workers` processes at a time. batch_size: files."""
+    """reads_in_flight: simultaneous requests of each of `num_workers` processes. batch_size: in files."""
 
     state: State
     num_workers: int
@@ -55,7 +55,7 @@ class Setting:
 
     @property
     def num_at_a_time(self) -> int:
-        """Files of a batch for each worker."""
+        """Number of files of one batch per worker."""
         return self.num_workers * self.batch_size
 
 
@@ -93,7 +93,7 @@ def _megabytes(passes: Sequence[ReadPass]) -> Estimate:
 
 
 def _words(found: Mapping[Setting, Sequence[ReadPass]]) -> Iterator[str]:
-    """The best setting of each state beside the plainest, and what the numbers do not say."""
+    """Sentences that compare the best setting with the simplest one, and explain the numbers."""
     for state in (COLD, WARM):
         if own := {setting: passes for setting, passes in found.items() if setting.state == state}:
             yield _best(own, num_comparisons=len(found))
@@ -117,7 +117,7 @@ def _words(found: Mapping[Setting, Sequence[ReadPass]]) -> Iterator[str]:
 
 
 def _best(found: Mapping[Setting, Sequence[ReadPass]], *, num_comparisons: int) -> str:
-    """Any setting could have been the best, so all count as compared with the plainest."""
+    """The best setting and its ratio. Any setting could have been best, so all count as comparisons."""
     plain, best = next(iter(found)), max(found, key=lambda setting: _megabytes(found[setting]).median)
     words = f"Most MB/s: {best}"
     if best != plain:
@@ -128,7 +128,7 @@ def _best(found: Mapping[Setting, Sequence[ReadPass]], *, num_comparisons: int) 
 
 
 def _plot(found: Mapping[Setting, Sequence[ReadPass]]) -> Plot:
-    """A curve over the requests in flight for each state and number of workers, with the largest batch."""
+    """A curve over the requests in flight for each state and number of workers, at the largest batch size."""
     batch = max(setting.batch_size for setting in found)
     curves: dict[str, dict[float, Estimate]] = {}
     for setting, passes in found.items():
@@ -149,7 +149,7 @@ _SHORT = 0.8
 
 
 class Options(BaseModel):
-    """num_workers: processes that read; reads_in_flight: requests of each; batch_size: files that make a batch."""
+    """num_workers: numbers of processes. reads_in_flight: requests of each process. batch_size: in files."""
 
     model_config = ConfigDict(extra="forbid")
     num_workers: tuple[PositiveInt, ...] = Field(min_length=1)
@@ -164,10 +164,7 @@ class Options(BaseModel):
 
 
 class Files:
-    """The files that are read: some in memory, once `bring` has read them, the others on storage.
-
-    settings: of the study, which says whether any are needed in memory, and how many are read at a time.
-    """
+    """The files to read: some in memory after `bring`, the others on storage. settings: all settings of the study."""
 
     def __init__(self, samples: Samples, settings: Sequence[Setting]) -> None:
         self.samples = samples
@@ -175,19 +172,19 @@ class Files:
         self._warm, samples.rows = np.split(samples.rows, [min(most, len(samples.rows) // _WARM_SHARE)])
 
     def bring(self) -> None:
-        """Raises DataError where none can be read."""
+        """Read files into memory. Raises DataError if none can be read."""
         if num_warm := len(self._warm):
             with announced(1) as announce:
                 announce(f"reading {num_warm} files into memory")
                 self.samples.bring(self._warm, least=num_warm, seconds=0.0)
 
     def most(self, setting: Setting) -> int:
-        """Batches for each worker that no turn exceeds: files on storage are read once in a turn."""
+        """Largest number of batches per worker in a turn; each file on storage is read at most once per turn."""
         return 1_000_000 if setting.state == WARM else len(self.samples.rows) // setting.num_at_a_time
 
     def rows(self, setting: Setting, num: int) -> tuple[Rows, bool]:
-        """So many samples: in memory, or out of it and others than the last ones, as long as there are any; and whether
-        the kernel confirms that they are out of it."""
+        """Samples for a turn, in memory or on storage, preferably not those of the last turn; and whether the kernel
+        confirms that they are not in memory."""
         if setting.state == WARM:
             return np.resize(self._warm, num), False
         rows = self.samples.take(num)
@@ -195,7 +192,7 @@ class Files:
 
 
 def run(request: Request) -> list[Sheet]:
-    """Raises ImagenetOptError."""
+    """Measure and return the tables. Raises ImagenetOptError."""
     options = checked_options(Options, request)
     testbed = Testbed(composed(request.overrides))
     samples, settings = testbed.samples, options.settings
@@ -221,7 +218,7 @@ def _title(testbed: Testbed) -> str:
 
 
 def used_up(files: Files, found: Mapping[Setting, Sequence[ReadPass]], seconds: float) -> Iterator[str]:
-    """Says so where turns have read all files on storage long before their time was over."""
+    """A sentence if turns have read all files on storage long before their time was over."""
     cold = [
         (one.seconds, one.num_batches == files.most(setting) * setting.num_workers)
         for setting, passes in found.items()
@@ -237,14 +234,14 @@ def used_up(files: Files, found: Mapping[Setting, Sequence[ReadPass]], seconds: 
 
 
 def in_blocks(num: int, block_size: int) -> Rows:
-    """Samples in random order of blocks of neighbours, as data.shuffle=block has them."""
+    """Samples in a random order of blocks of neighbours, as with data.shuffle=block."""
     blocks = np.random.default_rng().permutation(num // block_size)
     return (block_size * blocks[:, None] + np.arange(block_size)).ravel()
 
 
 def turn(files: Files, setting: Setting, seconds: float) -> ReadPass:
-    """One batch for each worker tells how many are read on trial, and both tell how many fill `seconds`: these are then
-    read, from first to last. The last of the three counts."""
+    """Measure one setting. Two trials, of one batch per worker and of more, tell how many batches take `seconds`;
+    only the third measurement counts."""
     first, most = read(files, setting, 1), files.most(setting)
     if first.seconds >= seconds or most == 1:
         return first
@@ -256,7 +253,7 @@ def turn(files: Files, setting: Setting, seconds: float) -> ReadPass:
 
 
 def read(files: Files, setting: Setting, num_each: int) -> ReadPass:
-    """So many batches by each process, which take turns as a loader's workers do."""
+    """Read this many batches in each process; the processes take turns like a loader's workers."""
     rows, is_cold = files.rows(setting, num_each * setting.num_at_a_time)
     batches = rows.reshape(-1, setting.batch_size)
     found = read_shares(
@@ -269,7 +266,8 @@ def read(files: Files, setting: Setting, num_each: int) -> ReadPass:
 
 
 def _share(samples: Samples, reads_in_flight: int, batches: Rows) -> list[BatchRead]:
-    """In a process of its own: what a worker reads, further batches ahead as in training. Nothing is decoded."""
+    """Runs in a process of its own: reads the batches of one worker and requests further batches ahead; decodes
+    nothing."""
     reader = Reader(samples.store, reads_in_flight=reads_in_flight, timeout_seconds=samples.how.read_timeout)
     places = [((0, step), batch) for step, batch in enumerate(batches)]
 

@@ -1,4 +1,4 @@
-"""`imagenet-opt study study=scaling`: what more processes bring when each keeps its batch (weak scaling)."""
+"""Study `scaling`: speed with more processes, if each keeps its batch size (weak scaling)."""
 
 import math
 import time
@@ -38,7 +38,7 @@ _MOST_EPOCHS = 10_000
 
 @dataclass(frozen=True)
 class Job:
-    """seconds: of the timed stretch. on_gpu: each process has a GPU of its own; else they share the CPUs."""
+    """seconds: of the timed stretch. on_gpu: whether each process has its own GPU; otherwise they share the CPUs."""
 
     overrides: tuple[str, ...]
     num_processes: int
@@ -55,10 +55,10 @@ class StepRate:
 
 
 class Stretch(Callback):
-    """Lets a fit use up what was made ahead, times as many steps as `seconds` take, and ends the fit.
+    """Callback that uses up prefetched batches, times the steps of about `seconds`, and ends the fit.
 
-    FitTimer cannot do this: in each process FitTimer chooses the last step by the clock of that process, but steps of
-    DDP wait for each other. Here the first process chooses the last step of all processes.
+    FitTimer cannot do this: in each process it chooses the last step by the clock of that process, but DDP steps wait
+    for each other. Here the first process chooses the last step for all processes.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -91,8 +91,8 @@ class Stretch(Callback):
         self._first, self._began = self._step, self._now()
 
     def _claim(self, batch: Any, loader: Any, step_seconds: float) -> physics.Claim:
-        """Of this process: batches that the steps took from a stock were made before. What each worker and the copy to
-        the device have in hand is no such stock."""
+        """Resources behind the rate of this process. Batches that the steps took from a stock were made before; what
+        each worker and the copy to the device hold is no such stock."""
         num_steps, taken = self._last - self._first, self._ready - num_ready(loader)
         workers: Any = getattr(loader, "loader", None)
         num_workers = 0 if workers is None else workers.num_workers
@@ -110,7 +110,8 @@ class Stretch(Callback):
 
 
 def train(job: Job) -> dict[str, float]:
-    """A StepRate, in the first of the processes. Raises ImagenetOptError, and TurnFailed for too few images."""
+    """Measure a StepRate; it is returned by the first process. Raises ImagenetOptError, and TurnFailed for too few
+    images."""
     config = composed(job.overrides)
     at_one_size(config)
     seed_everything(config.seed, verbose=False)
@@ -144,7 +145,7 @@ def _trainer(config: DictConfig, job: Job) -> Trainer:
 
 
 def _without_end(data: ImageData, num_processes: int) -> ImageData:
-    """The training samples again and again."""
+    """Repeat the training samples endlessly."""
     index: Any = data.train
     index = listed(index, np.arange(len(index)), _LISTED * num_processes)
     return ImageData(index, data.val, replace(data.loading, samples_per_epoch=None))
@@ -163,7 +164,7 @@ COLUMNS = (
 
 
 class Scaling(BaseModel):
-    """What conf/study/scaling.yaml may hold."""
+    """Keys of conf/study/scaling.yaml."""
 
     model_config = ConfigDict(extra="forbid")
     processes: list[PositiveInt]
@@ -177,7 +178,7 @@ class Scaling(BaseModel):
 
 
 def run(request: Request) -> list[Sheet]:
-    """All numbers of processes in turns, each in processes of its own. Raises ImagenetOptError."""
+    """Measure all numbers of processes in turns and return the table. Raises ImagenetOptError."""
     import torch
 
     processes = checked_options(Scaling, request).processes
@@ -195,7 +196,7 @@ def run(request: Request) -> list[Sheet]:
 
 
 def _turn(job: Job, num_threads: int | None) -> StepRate:
-    """num_threads: that each process computes with; left to itself, one process alone would take all CPUs."""
+    """Measure one turn. num_threads: threads of each process; by default one process alone would use all CPUs."""
     own = {} if num_threads is None else {"OMP_NUM_THREADS": str(num_threads)}
     train = "imagenet_opt.study.kinds.scaling.train"
     with removed_afterwards() as runs:
@@ -204,7 +205,8 @@ def _turn(job: Job, num_threads: int | None) -> StepRate:
 
 
 def sheet(processes: list[int], rounds: Rounds[StepRate], absent: dict[int, str], *, num_cpus: int | None) -> Sheet:
-    """num_cpus: that the processes share, None where each has a GPU. absent: why a number was not measured."""
+    """Build the table. num_cpus: CPUs shared by the processes; None if each has a GPU. absent: reasons for missing
+    numbers."""
     paces = {n: rounds.results.get(str(n), []) for n in processes}
     why = absent | {int(name): f"failed: {reason}" for name, reason in rounds.failures.items()}
     each = {str(n): [pace.images_per_second / n for pace in found] for n, found in paces.items()}
@@ -237,7 +239,7 @@ def _crowding(num: int, num_cpus: int | None) -> str | None:
 
 
 def _plots(paces: dict[int, list[StepRate]], shares: dict[str, Ratio]) -> tuple[Plot, ...]:
-    """None where nothing can be compared."""
+    """Plots of the ratios; none if nothing can be compared."""
     if not shares:
         return ()
     compared = [1, *map(int, shares)]

@@ -1,4 +1,4 @@
-"""Sizes of layers around the multiples that tensor cores want: what does one channel more or less cost?"""
+"""Study `shapes`: the cost of layer sizes that are not multiples of 8 or 64, which tensor cores prefer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -32,18 +32,18 @@ MULTIPLES = (64, 8)
 
 
 def multiple_of(size: int) -> int:
-    """64, 8, or 1 for neither."""
+    """64, 8, or 1 if the size is a multiple of neither."""
     return next((multiple for multiple in MULTIPLES if size % multiple == 0), 1)
 
 
 def neighbour(size: int, sizes: Sequence[int]) -> int | None:
-    """The nearest of `sizes` that is a better multiple, the larger of two; None where there is none."""
+    """The nearest of `sizes` that is a better multiple; the larger of two equally near sizes; None if there is none."""
     better = [other for other in sizes if multiple_of(other) > multiple_of(size)]
     return min(better, key=lambda other: (abs(other - size), -other), default=None)
 
 
 def padded_share(size: int, multiple: int, power: int) -> float:
-    """Useful share of the work, 0 to 1, where sizes are filled up to a multiple; work grows with size ** power."""
+    """Useful share of the work, 0 to 1, if sizes are padded to a multiple. The work grows with size ** power."""
     return (size / (-(-size // multiple) * multiple)) ** power
 
 
@@ -57,7 +57,7 @@ _PASSES = 3
 
 
 class Options(BaseModel):
-    """channels: of the convolution, both in and out. batches, outputs: of the last layer."""
+    """channels: input and output channels of the convolution. batches, outputs: of the last layer."""
 
     model_config = ConfigDict(extra="forbid")
     channels: tuple[PositiveInt, ...] = Field(min_length=2)
@@ -67,10 +67,8 @@ class Options(BaseModel):
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of one size. power: of the size, with which the work grows. flops: of a forward and backward pass.
-
-    build: makes what computes one.
-    """
+    """One layer of one size. power: exponent with which the work grows with the size. flops: of a forward and
+    backward pass. build: creates a function that computes the pass."""
 
     varies: str
     size: int
@@ -81,7 +79,7 @@ class Layer:
 
 
 def run(request: Request) -> list[Sheet]:
-    """Raises ImagenetOptError."""
+    """Measure and return the tables. Raises ImagenetOptError."""
     options = checked_options(Options, request)
     subject = subject_of(request.overrides)
     subject.prepare()
@@ -98,13 +96,13 @@ def run(request: Request) -> list[Sheet]:
 
 
 def seconds_of(layer: Layer, subject: Subject, seconds: float) -> float:
-    """A forward and backward pass of the layer, which is in memory for so long alone. Raises TurnFailed."""
+    """Measure a forward and backward pass; the layer is in memory only meanwhile. Raises TurnFailed."""
     with what_torch_refuses():
         return seconds_per_call(layer.build(), seconds=seconds, settle=subject.settle)
 
 
 def convolution(subject: Subject, channels: int) -> Layer:
-    """3x3, in ResNet-50's third stage."""
+    """A 3x3 convolution as in ResNet-50's third stage."""
     side = max(1, subject.image_size // _STRIDE)
     shape = (subject.num_images, channels, side, side)
     net = partial(nn.Conv2d, channels, channels, 3, padding=1, bias=False)
@@ -120,7 +118,8 @@ def last_layer(subject: Subject, varies: str, size: int) -> Layer:
 
 
 def _forward_backward(subject: Subject, net: Callable[[], nn.Module], shape: tuple[int, ...]) -> Callable[[], object]:
-    """shape: of the inputs. On a GPU as a CUDA graph, since launching a single layer takes longer than computing it."""
+    """shape: of the inputs. On a GPU the pass is a CUDA graph, because launching one layer takes longer than
+    computing it."""
     layer, inputs = subject.placed(net()), subject.random(*shape).requires_grad_()
     with torch.no_grad(), subject.autocast():
         gradient = torch.randn_like(layer(inputs))
@@ -134,7 +133,7 @@ def _forward_backward(subject: Subject, net: Callable[[], nn.Module], shape: tup
 
 
 def _captured(call: Callable[[], None]) -> Callable[[], None]:
-    """Warmed up on a side stream first, as torch.cuda.graph asks."""
+    """Capture a CUDA graph, after a warm-up on a side stream as torch.cuda.graph requires."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -148,7 +147,7 @@ def _captured(call: Callable[[], None]) -> Callable[[], None]:
 
 
 def sheet_of(found: list[tuple[Layer, list[float]]], subject: Subject) -> Sheet:
-    """found: seconds of a pass, one a round, of each layer."""
+    """Build the table. found: seconds of a pass of each layer, one per round."""
     rows: list[tuple[Cell, ...]] = []
     curves: list[Series] = []
     sizes = {varies: [layer.size for layer, _ in found if layer.varies == varies] for varies in _VARIES}
@@ -173,12 +172,12 @@ def sheet_of(found: list[tuple[Layer, list[float]]], subject: Subject) -> Sheet:
 
 
 def _rates(layer: Layer, seconds: list[float]) -> list[float]:
-    """GFLOP/s, one a round."""
+    """GFLOP/s of each round."""
     return [layer.flops / 1e9 / one for one in seconds]
 
 
 def _columns(rows: list[tuple[Cell, ...]], shape: str) -> tuple[Column, ...]:
-    """shape: of GFLOP/s."""
+    """Columns of the table. shape: format of GFLOP/s."""
     return (
         Column("what varies"),
         Column("size"),
@@ -195,7 +194,7 @@ def _columns(rows: list[tuple[Cell, ...]], shape: str) -> tuple[Column, ...]:
 
 
 def _row(layer: Layer, rates: list[float], better: int | None, ratio: Ratio | None, shape: str) -> tuple[Cell, ...]:
-    """rates: one a round. better: the size that this one is compared with. shape: of rates."""
+    """A row of the table. rates: one per round. better: the size to compare with. shape: format of rates."""
     rate, multiple = median_interval(rates), multiple_of(layer.size)
     return (
         layer.varies,

@@ -1,4 +1,4 @@
-"""Several batches at a time on CUDA streams of their own: does it train quicker than one after the other?"""
+"""Study `streams`: speed of training several batches at the same time on CUDA streams of their own."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +23,7 @@ Loss = Callable[[], Tensor]
 
 
 def backward_in_turn(losses: Sequence[Loss]) -> None:
-    """Leave the gradients of the mean of all in `grad`, as accumulation does."""
+    """Compute the gradients of the mean loss of all batches, one after the other, as accumulation does."""
     for loss in losses:
         (loss() / len(losses)).backward()
 
@@ -31,10 +31,10 @@ def backward_in_turn(losses: Sequence[Loss]) -> None:
 def backward_on_streams(
     losses: Sequence[Loss], parameters: Sequence[nn.Parameter], streams: Sequence[torch.cuda.Stream]
 ) -> None:
-    """The same, each batch on a stream of its own.
+    """Compute the same gradients with each batch on its own stream.
 
-    Each has gradients of its own, as sums into the same memory from several streams at a time would be wrong. Buffers
-    are shared: batch norm's running statistics, which training does not read, are those of any order.
+    Each batch has its own gradients, since adding to the same memory from several streams at once would be wrong.
+    Buffers are shared; training does not read batch norm's running statistics, so their order does not matter.
     """
     main = torch.cuda.current_stream()
     found: list[tuple[Tensor, ...]] = []
@@ -52,7 +52,7 @@ def backward_on_streams(
 
 
 def in_turn_on_streams(steps: Sequence[Callable[[], object]], streams: Sequence[torch.cuda.Stream]) -> None:
-    """Each on a stream of its own that waits for the step before, as it begins with the weights that one leaves."""
+    """Train each batch on its own stream; each waits for the step before, because it starts with the new weights."""
     before = main = torch.cuda.current_stream()
     for step, stream in zip(steps, streams, strict=True):
         stream.wait_stream(before)
@@ -88,7 +88,7 @@ _PEAK = Column("peak GiB", "{:.2f}")
 
 
 class Options(BaseModel):
-    """num_batches: how many are taken together, one number for each part of the table."""
+    """num_batches: numbers of batches that are trained together, one for each part of the table."""
 
     model_config = ConfigDict(extra="forbid")
     num_batches: tuple[PositiveInt, ...] = Field(min_length=1)
@@ -96,14 +96,14 @@ class Options(BaseModel):
 
 @dataclass(frozen=True)
 class Trained:
-    """peak_gib: that torch reserved of the GPU's memory; None on a CPU."""
+    """peak_gib: peak GPU memory reserved by torch; None on a CPU."""
 
     images_per_second: float
     peak_gib: float | None
 
 
 def run(request: Request) -> list[Sheet]:
-    """Raises ImagenetOptError."""
+    """Measure and return the tables. Raises ImagenetOptError."""
     options = checked_options(Options, request)
     subject = subject_of(request.overrides)
     subject.prepare()
@@ -119,7 +119,7 @@ def _turns(subject: Subject, num_batches: int, seconds: float) -> list[tuple[str
 
 
 def train(subject: Subject, num_batches: int, way: str, seconds: float) -> Trained:
-    """Train so many batches again and again. Raises TurnFailed, as where they do not fit into the GPU's memory."""
+    """Train this many batches repeatedly. Raises TurnFailed, for example if they do not fit into the GPU's memory."""
     on_gpu = subject.device.type == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""What a device can do at most, measured: matrix products and copies in its own memory."""
+"""Measures the peak rates of a device: matrix products and copies in its own memory."""
 
 import time
 from collections.abc import Callable
@@ -18,16 +18,16 @@ _BLOCK_SECONDS = 0.02
 
 
 class MatmulPeak(NamedTuple):
-    """tflops_per_second: of the fastest product of two matrices of `size` rows and columns."""
+    """tflops_per_second: of the fastest product of two matrices with `size` rows and columns."""
 
     tflops_per_second: float
     size: int
 
 
 def matmul_peak(device: torch.device, dtype: torch.dtype, *, seconds: float) -> MatmulPeak:
-    """Best of several sizes, each for its part of `seconds`, with torch's switches for float32 as they are.
+    """The best of several sizes, each measured for its part of `seconds`, with torch's present switches for float32.
 
-    A product takes 2 size^3 FLOPs. On a GPU with a power limit random numbers are slower than zeros, so they are it.
+    A product takes 2 size^3 FLOPs. The matrices are random, since zeros are faster on a GPU with a power limit.
     """
     sizes = SIZES.get(device.type, SIZES["cpu"])
     return max(MatmulPeak(_tflops(device, dtype, size, seconds / len(sizes)), size) for size in sizes)
@@ -40,14 +40,14 @@ def _tflops(device: torch.device, dtype: torch.dtype, size: int, seconds: float)
 
 
 def memory_bandwidth(device: torch.device, *, seconds: float) -> float:
-    """GB/s of a large copy within the device's memory, what is read and what is written together."""
+    """GB/s of a large copy within the device's memory; reads and writes both count."""
     source = torch.ones(COPIED_MB.get(device.type, COPIED_MB["cpu"]) * 1_000_000, dtype=torch.uint8, device=device)
     target = torch.empty_like(source).fill_(0)  # so that the memory is there
     return 2 * source.nbytes / best_seconds(lambda: target.copy_(source), device, seconds=seconds) / 1e9
 
 
 def best_seconds(work: Callable[[], object], device: torch.device, *, seconds: float) -> float:
-    """Of one call, in the fastest of the blocks that `seconds` hold, at least one, after a warm-up."""
+    """Seconds of one call in the fastest block within `seconds`; at least one block, after a warm-up."""
     settle = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
     work()
     num_calls = max(1, round(_BLOCK_SECONDS / timed(work, num_calls=1, settle=settle)))
@@ -61,10 +61,10 @@ _LEAST_CALLS = 3
 
 
 def seconds_per_call(call: Callable[[], object], *, seconds: float, settle: Callable[[], None] = lambda: None) -> float:
-    """Mean over a stretch of about so many seconds, at least three calls.
+    """Mean over a stretch of about this many seconds, at least three calls.
 
-    The first call, which finds algorithms and gets memory, counts for nothing; the second one tells how many fit.
-    settle: waits for what a device still does.
+    The first call, which chooses algorithms and allocates memory, does not count; the second one tells how many calls
+    fit. settle: waits for pending work of the device.
     """
     call()
     num_calls = max(_LEAST_CALLS, round(seconds / max(timed(call, num_calls=1, settle=settle), 1e-9)))
@@ -72,7 +72,7 @@ def seconds_per_call(call: Callable[[], object], *, seconds: float, settle: Call
 
 
 def timed(call: Callable[[], object], *, num_calls: int, settle: Callable[[], None] = lambda: None) -> float:
-    """Seconds of one of so many calls; on a GPU they are launched one after the other and waited for together."""
+    """Seconds per call. On a GPU all calls are launched and then waited for together."""
     settle()
     began = time.perf_counter()
     for _ in range(num_calls):

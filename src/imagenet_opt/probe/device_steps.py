@@ -30,9 +30,9 @@ _ALONE = ("acceleration", "mixing")
 
 
 def rate(job: dict[str, Any]) -> dict[str, Any]:
-    """`windows`: images per second of the configuration job["config"] in stretches of about job["seconds"] together.
-
-    `compile_seconds`: None where nothing is compiled. job["folder"]: for the trainer's files. Raises OutOfMemory.
+    """Measure the configuration job["config"] for about job["seconds"]. Returns `windows`, the images per second of
+    each stretch, and `compile_seconds`, None without compilation. job["folder"]: for the trainer's files. Raises
+    OutOfMemory.
     """
     span = Span(job["seconds"])
     timer = FitTimer(seconds=span.seconds, limit_seconds=span.limit, multiple=1, sees_kernels=False, sees_waits=False)
@@ -41,9 +41,10 @@ def rate(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def fits(job: dict[str, Any]) -> dict[str, Any]:
-    """`peak_gib` of three steps; None where they do not leave the share job["spare"] of the free memory free.
+    """Train three steps and return `peak_gib`; None if they do not leave the share job["spare"] of the free memory
+    free.
 
-    The memory is limited to the rest, so that nobody else's is taken: of a GPU for torch, of a CPU for the process.
+    Memory is limited to the rest, so that no other program loses any: on a GPU for torch, on a CPU for the process.
     """
     peak: float | None = None
     on_gpu = torch.cuda.is_available() and job["on_gpu"]
@@ -68,7 +69,7 @@ def _train(job: dict[str, Any], *callbacks: Callback, num: int = NO_END) -> Trai
 
 
 def random_batch(config: DictConfig, trainer: Trainer) -> Batch:
-    """data.batch_size images of noise, data.image_size wide, as training has them on its device."""
+    """data.batch_size images of noise, data.image_size wide, in the form and on the device of training."""
     device, num, side = trainer.strategy.root_device, config.data.batch_size, config.data.image_size
     dtype = image_dtype(str(trainer.precision), device)
     return Batch(

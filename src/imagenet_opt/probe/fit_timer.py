@@ -1,4 +1,4 @@
-"""Training for a stretch of time, timed in the real trainer."""
+"""Times a stretch of training in the real trainer."""
 
 import time
 from collections import Counter
@@ -27,20 +27,18 @@ _LAST_BEGIN = 0.75
 
 @dataclass
 class FitTiming:
-    """stamps: seconds at the end of each step, and before the first; num_images: of each, 0 for the first stamp. On a
-    GPU by its own clock, as the host launches steps ahead of it.
+    """Timing of a fit.
 
-    phases: seconds of a step that the main process spent, by what it did. device_seconds: of a step, that the device
-    computed. waits: where the host waited for the device in ordinary steps, and how often. num_ordinary: those steps.
-    cpu_seconds: of a step, of this process. copy_seconds: of a batch of a loader beside, to the GPU; None without a
-    copy. gpu_state, conv_tf32 (whether float32 convolutions take TF32): while the device computed.
-    kernel_seconds: of a step, that kernels ran; None where they were not profiled, and where the profiler saw none.
-    launch_seconds: of this process's CPUs in each step of the warm-up, in which no launch waits for the GPU.
-    compile_seconds: see `compile_seconds`. steady: whether the batches made ahead were used up before the first stamp,
-    or are still there; else the loader may be slower than these steps.
-    is_told: whether these steps are enough for a rate: each worker made batches for some of them, or the batches made
-    ahead have lasted. num_workers, making_seconds: workers of the loader, and seconds of one of them for an image; None
-    where there is no such loader. images_before: images that may count though they were made before.
+    stamps: seconds at the start and at the end of each step, on a GPU by its own clock, since the host launches steps
+    ahead. num_images: of each step, 0 for the first stamp. phases: seconds per step of the main process, by activity.
+    device_seconds: computing time of the device per step. waits: places where the host waited for the device in
+    ordinary steps, with counts. num_ordinary: number of those steps. cpu_seconds: of this process per step.
+    copy_seconds: per batch, of the copy to the GPU by a loader beside; None without a copy. gpu_state, conv_tf32
+    (whether float32 convolutions use TF32): while the device computed. kernel_seconds: of kernels per step; None if
+    they were not profiled or not observed. launch_seconds: CPU time of this process in each warm-up step, in which no
+    launch waits for the GPU. compile_seconds: see `compile_seconds`. steady: whether the prefetched batches were used
+    up before the measurement. is_told: whether the steps give a rate. num_workers, making_seconds: workers of the
+    loader, and seconds of one worker per image. images_before: images that may have been made before the measurement.
     """
 
     stamps: list[float] = field(default_factory=list)
@@ -68,15 +66,17 @@ class FitTiming:
 
 
 class FitTimer(Callback):
-    """Lets a fit use up the batches made ahead, measures `seconds` of it and as many images again, and ends the fit.
+    """Callback that lets a fit use up prefetched batches, measures it for `seconds` and for as many images again, and
+    ends it.
 
-    multiple: batches that arrive together, one per worker. sees_kernels: profile a few extra steps on a GPU, because
-    CUDA events also count the gaps between kernels. sees_waits: count waits for a GPU; this costs each call of torch
-    1 us, so it slows down an uncompiled step more than a compiled one. limit_seconds: the end, if the steps until then
-    are enough for a rate (`FitTiming.is_told`); half of it is the end of the warm-up. longest_seconds: the end in any
+    multiple: batches that arrive together, one per worker. sees_kernels: whether to profile a few extra steps on a GPU,
+    because CUDA events also count the gaps between kernels. sees_waits: whether to count waits for a GPU. This costs
+    each call of torch 1 us, so it slows down uncompiled steps more than compiled ones. limit_seconds: the end if the
+    steps until then give a rate (`FitTiming.is_told`); the warm-up ends at half of it. longest_seconds: the end in any
     case.
 
-    Steps that are served from a shrinking stock are no rate of the run: the measurement then begins again.
+    Steps that are served from a shrinking stock of batches say nothing about the rate; the measurement then starts
+    again.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class FitTimer(Callback):
         return len(self.timing.num_images) - 1
 
     def _warm_up(self, trainer: Trainer, batch: Any, batch_idx: int, now: float) -> None:
-        """A step before the measurement, which begins once the batches made ahead are used up."""
+        """A step before the measurement, which begins once the prefetched batches are used up."""
         if not self.timing.launch_seconds:
             self._began = now  # compiling and the first step take what they take
         self.timing.launch_seconds.append(time.process_time() - self._launching_since)
@@ -164,7 +164,7 @@ class FitTimer(Callback):
             self._begin(trainer)
 
     def _look(self, device: torch.device) -> None:
-        """While the GPU computes what was launched."""
+        """Read the GPU's state while it computes."""
         if device.type == "cuda":
             self.timing.gpu_state, self.timing.conv_tf32 = read_gpu(device.index), convolutions_take_tf32()
 
@@ -182,7 +182,7 @@ class FitTimer(Callback):
         self._waits.is_ordinary = not is_logging_step(trainer)
 
     def _is_over(self, trainer: Trainer, ahead: int, now: float) -> bool:
-        """ahead: images that may be on their way."""
+        """Whether the measurement is complete. ahead: images that may be in preparation."""
         timing, passed = self.timing, now - self._began
         enough = now - timing.stamps[0] >= self.seconds and self._num_steps >= self.least_steps
         enough = enough and sum(timing.num_images) >= 2 * ahead and not has_few_pauses(timing.stamps)
@@ -204,7 +204,7 @@ class FitTimer(Callback):
         timing.compile_seconds = compile_seconds(trainer)
 
     def _profile(self, trainer: Trainer) -> None:
-        """Called after the last measured step and those that are profiled."""
+        """Called after the last measured step and after each profiled step."""
         if self._kernels is None or self._kernels.step():
             self._stop_profiling()
             trainer.should_stop = True
@@ -216,7 +216,7 @@ class FitTimer(Callback):
 
 
 def compile_seconds(trainer: Trainer) -> float | None:
-    """That compiling and the capture of a CUDA graph took so far, before the first step; None without either."""
+    """Seconds of compilation and of capturing a CUDA graph before the first step; None without either."""
     callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
     names = ("compile_seconds", "cuda_graph_seconds")
     found = [getattr(callback, name, None) for callback in callbacks for name in names]

@@ -1,4 +1,4 @@
-"""A function called in a process of its own, so that nothing of one measurement reaches another."""
+"""Calls a function in a process of its own, so that measurements cannot influence each other."""
 
 import json
 import os
@@ -26,24 +26,24 @@ _LOG = "log.txt"
 
 
 def limit(timed_seconds: float) -> float:
-    """Seconds after which a call has hung in which so many are timed."""
+    """Time limit in seconds for a call that measures for this many seconds; after it the call counts as hung."""
     return LIMIT_SECONDS + _ALLOWANCE * timed_seconds
 
 
 class Hung(TurnFailed):
-    """The call had not ended within its limit."""
+    """The call did not end within its time limit."""
 
 
 def call_apart(
     function: str, job: Any, *, limit_seconds: float = LIMIT_SECONDS, environment: Mapping[str, str] | None = None
 ) -> Any:
-    """What `function` ("package.module.name") gives for `job`, as JSON has it, and the end of all that it started.
+    """Call `function` ("package.module.name") with `job` in a new process, and return its result as JSON values.
 
-    environment: variables that the process has beside this one's; the working folder is the same. Processes that
-    `function` starts with its own command line, as Lightning does for DDP, call it too (LOCAL_RANK tells them apart);
-    the first one's answer counts, and the first error of any.
+    environment: further variables of the process. Its working folder is that of the caller. Processes that `function`
+    starts with its own command line, as Lightning does for DDP, call it too (LOCAL_RANK tells them apart). The result
+    of the first one counts, and the first error of any. All processes are ended before the return.
 
-    Raises ImagenetOptError as the process raised it, Hung after limit_seconds, and TurnFailed with the reason where it
+    Raises the ImagenetOptError of the process, Hung after limit_seconds, and TurnFailed with the reason if the process
     died otherwise.
     """
     with tempfile.TemporaryDirectory(prefix="imagenet_opt_apart_") as scratch:
@@ -75,7 +75,7 @@ def _run(arguments: list[str], folder: Path, limit_seconds: float, environment: 
 
 
 def _end(process: fork_server.Program) -> None:
-    """End a process and all that it started; given a moment to clean up where it still runs."""
+    """End a process and everything that it started, with a moment to clean up."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -20,7 +20,8 @@ JOB, ANSWER = "job.pickle", "answer.json"
 
 
 def main() -> None:
-    """Arguments: a folder with the file JOB, which gets the file ANSWER, and the function as "package.module.name"."""
+    """Command line: a folder that contains the file JOB and gets the file ANSWER, and the function as
+    "package.module.name"."""
     folder, function = Path(sys.argv[1]), sys.argv[2]
     job = pickle.loads((folder / JOB).read_bytes())
     end_like_an_error()
@@ -39,7 +40,7 @@ def main() -> None:
 
 
 def _write(given: dict[str, Any], folder: Path) -> None:
-    """Whole or not at all; what another process of this call has written stays."""
+    """Write the answer atomically, unless another process of this call has written one."""
     written = folder / f"{ANSWER}.{os.getpid()}"
     written.write_text(json.dumps(given))
     if not (folder / ANSWER).exists():
@@ -52,7 +53,10 @@ def _end_with(died: threading.ExceptHookArgs) -> None:
 
 
 def _end_with_caller(parent: int) -> None:
-    """Else nobody would end a process that hangs. parent: of a process that was not forked for the caller."""
+    """End this process and its group when the caller dies, since nobody else would end a hung process.
+
+    parent: process id of the parent, for a process that was not forked for the caller.
+    """
     if caller := multiprocessing.parent_process():
         caller.join()
     while not caller and os.getppid() == parent:

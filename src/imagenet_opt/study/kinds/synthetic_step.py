@@ -1,4 +1,4 @@
-"""The network, the batch and the types of numbers that a study of computation works with."""
+"""Network, batch and number types for studies of computation, on random images."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ _TYPES = {"64": torch.float64, "32": torch.float32, "bf16": torch.bfloat16, "16"
 
 @dataclass(frozen=True)
 class Subject:
-    """Plain values, so that other processes can be handed one.
+    """What is computed, in plain values that other processes can receive.
 
-    network: what `build_network` takes; optimizer: what `build_optimizer` takes. weights: type of the parameters;
-    products: of what convolutions and matrix products take, another one in mixed precision.
-    channels_last, tf32, cudnn_benchmark: as the callback `acceleration` has them; the last two on a GPU only.
-    compile: what a network's `compile` takes, for those that compile it; None where training does not.
+    network: arguments of `build_network`; optimizer: arguments of `build_optimizer`. weights: dtype of the parameters.
+    products: dtype of the inputs of convolutions and matrix products; differs in mixed precision. channels_last, tf32,
+    cudnn_benchmark: as in the callback `acceleration`; the last two on a GPU only. compile: arguments of torch.compile;
+    None if training does not compile.
     """
 
     network: dict[str, Any]
@@ -53,7 +53,7 @@ class Subject:
         return f"{self.precision}, on {kind}"
 
     def prepare(self) -> None:
-        """What holds for a whole process. CPUs have none of it."""
+        """Set switches that hold for the whole process; there are none on CPUs."""
         torch.manual_seed(0)
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
@@ -68,17 +68,18 @@ class Subject:
         return self.placed(build_network(**self.network)).train()
 
     def random(self, *shape: int) -> Tensor:
-        """Numbers in the place of images or features."""
+        """Random numbers in place of images or features."""
         order = torch.channels_last if self.channels_last and len(shape) == 4 else torch.contiguous_format
         return torch.randn(shape, device=self.device, dtype=self.weights).to(memory_format=order)
 
     def batch(self) -> tuple[Tensor, Tensor]:
-        """Images N x 3 x S x S and labels (N,), both drawn at random."""
+        """Random images N x 3 x S x S and labels (N,)."""
         labels = torch.randint(self.network["num_classes"], (self.num_images,), device=self.device)
         return self.random(self.num_images, 3, self.image_size, self.image_size), labels
 
     def autocast(self) -> torch.autocast:
-        """No cache of cast weights: a network uses each once in a pass, and neither traces nor CUDA graphs may."""
+        """Autocast without a cache of cast weights: a network uses each weight once per pass, and neither traces nor
+        CUDA graphs allow the cache."""
         mixed = self.weights != self.products
         return torch.autocast(
             self.device.type, dtype=self.products if mixed else None, enabled=mixed, cache_enabled=False
@@ -89,19 +90,19 @@ class Subject:
             return cross_entropy(net(images).float(), labels)
 
     def build_optimizer(self, net: nn.Module) -> Optimizer:
-        """As configured, with a learning rate of 0, so that however many steps compute with the same weights."""
+        """The configured optimizer with a learning rate of 0, so that all steps use the same weights."""
         options = self.optimizer | {"lr": 0.0}
         return build_optimizer(net, global_batch=self.num_images, device=self.device, **options)
 
     def settle(self) -> None:
-        """Wait until the device has done all."""
+        """Wait until the device has finished all work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
 
 def subject_of(overrides: tuple[str, ...]) -> Subject:
-    """As train.py would compute with these overrides. No data set is opened, so without a word on data it is the one
-    that is trained on in earnest, and not the demo's small images. Raises ImagenetOptError."""
+    """What train.py would compute with these overrides. No data set is opened; without data= the settings of
+    data=folder are used, not those of the demo. Raises ImagenetOptError."""
     chosen = any(word.startswith(("data=", "experiment=", "+experiment=")) for word in overrides)
     config = composed(overrides if chosen else ("data=folder", *overrides))
     device = device_of(config)
@@ -128,7 +129,7 @@ def subject_of(overrides: tuple[str, ...]) -> Subject:
 
 
 def _compile_options(acceleration: Any, device: torch.device) -> dict[str, Any]:
-    """As the callback compiles: on a CPU in the mode `default`."""
+    """Arguments of torch.compile as in the callback; on a CPU with the mode `default`."""
     mode = "default" if device.type == "cpu" else acceleration.get("compile_mode", "default")
     return {"mode": mode, "fullgraph": bool(acceleration.get("fullgraph", False)), "dynamic": False}
 
@@ -140,7 +141,7 @@ def _whole(key: str, value: Any) -> int:
 
 
 def types_of(precision: str) -> tuple[torch.dtype, torch.dtype]:
-    """Types of weights and of what is multiplied, by one of Lightning's names. Raises ConfigError."""
+    """Dtypes of the weights and of products, by Lightning's name of a precision. Raises ConfigError."""
     name, _, how = precision.partition("-")
     if name not in _TYPES or how not in ("", "true", "mixed"):
         raise ConfigError(f"trainer.precision={precision} cannot be studied; use mixed, bf16-mixed or 32-true")

@@ -1,4 +1,4 @@
-"""Scripted and traced networks beside compiled ones, and a scripted one compiled: is any of it quicker?"""
+"""Study `torchscript`: speed of scripted, traced, compiled, and scripted and compiled networks."""
 
 import tempfile
 import time
@@ -54,10 +54,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Found:
-    """seconds: of a forward and backward pass. ready_seconds: of what comes before: making it and its first passes.
-
-    again: in a process that found on disk what the first one of this form had compiled.
-    """
+    """seconds: of a forward and backward pass. ready_seconds: time to create the network and run its first passes.
+    again: the same in a process that finds on disk what the first process compiled."""
 
     seconds: float
     ready_seconds: float
@@ -79,7 +77,7 @@ WAYS: dict[str, Callable[[Any, Tensor], Any]] = {
 
 
 def run(request: Request) -> list[Sheet]:
-    """Raises ImagenetOptError."""
+    """Measure and return the tables. Raises ImagenetOptError."""
     checked_options(Options, request)
     subject = subject_of(request.overrides)
     with tempfile.TemporaryDirectory(prefix="imagenet_opt_compiled_") as cache:
@@ -89,7 +87,8 @@ def run(request: Request) -> list[Sheet]:
 
 
 def _apart(job: Job, cache: Path) -> Found:
-    """cache: where torch keeps what it has compiled; not there before the first of this form."""
+    """Measure in a process of its own. cache: folder for torch's compiled code; does not exist before the first
+    process of this form."""
     again = cache.exists()
     cache.mkdir(exist_ok=True)
     environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
@@ -98,7 +97,7 @@ def _apart(job: Job, cache: Path) -> Found:
 
 
 def measure(job: Job) -> dict[str, float]:
-    """In a process of its own. What torch refuses ends it, with torch's reason."""
+    """Runs in a process of its own. If torch refuses, the turn fails with torch's reason."""
     subject = job.subject
     subject.prepare()
     net, (images, labels) = subject.net(), subject.batch()
@@ -144,7 +143,7 @@ def sheet_of(rounds: Rounds[Found], subject: Subject) -> Sheet:
 
 
 def _answer(rows: list[tuple[Cell, ...]]) -> list[str]:
-    """In plain words."""
+    """Describe the result in a sentence."""
     quicker = [(float(row[3]), str(row[0])) for row in rows if row[5] == "faster" and isinstance(row[3], float)]
     if quicker:
         gain, way = max(quicker)

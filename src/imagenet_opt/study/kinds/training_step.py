@@ -1,4 +1,4 @@
-"""A training step that repeats: uncompiled, profiled, and compiled as the configuration compiles it."""
+"""A training step on one batch: uncompiled, profiled, and compiled as configured."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ _UNTIL_STEADY = 2
 
 @dataclass(frozen=True)
 class Compiled:
-    """The step compiled. mode: torch.compile's. seconds: None where it cannot be compiled; `failure` says why."""
+    """The compiled step. mode: of torch.compile. seconds: None if it cannot be compiled; `failure` has the reason."""
 
     mode: str
     seconds: float | None = None
@@ -21,7 +21,7 @@ class Compiled:
 
 
 class TrainingStep:
-    """Forward, backward and update on a batch that stays on the device; uncompiled until `compiled` has it."""
+    """Forward, backward and update on a batch that stays on the device; uncompiled until `compiled` is called."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject, self.net, self.batch = subject, subject.net(), subject.batch()

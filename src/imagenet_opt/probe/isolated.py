@@ -14,15 +14,14 @@ from typing import Any
 from imagenet_opt import errors, fork_server
 from imagenet_opt.errors import last_error_line
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.probe import isolated_process
-from imagenet_opt.probe.isolated_process import ANSWER, JOB
 
 LIMIT_SECONDS = 1800
 """A call that takes longer has hung."""
 _ALLOWANCE = 10
 """Times what is timed in it, which such a call may take on top."""
 _CLEAN_UP_SECONDS = 3
-_LOG = "log.txt"
+JOB, ANSWER, _LOG = "job.pickle", "answer.json", "log.txt"
+_PROCESS = "imagenet_opt.probe.isolated_process"
 
 
 def limit(timed_seconds: float) -> float:
@@ -49,7 +48,7 @@ def call_apart(
     with tempfile.TemporaryDirectory(prefix="imagenet_opt_apart_") as scratch:
         folder = Path(scratch)
         (folder / JOB).write_bytes(pickle.dumps(job))
-        code = _run(["-m", isolated_process.__name__, scratch, function], folder, limit_seconds, environment or {})
+        code = _run(["-m", _PROCESS, scratch, function], folder, limit_seconds, environment or {})
         if not (folder / ANSWER).exists():
             raise TurnFailed(_why(code, (folder / _LOG).read_text(errors="replace")))
         given = json.loads((folder / ANSWER).read_text())

@@ -10,6 +10,11 @@ Measured = Mapping[str, Mapping[str, Sequence[float]]]
 """By measure and name, one positive value per round."""
 
 
+def is_look(num_rounds: int) -> bool:
+    """Whether comparisons are looked at after that many rounds, so that decided ones may stop: 2, 4, 8, ..."""
+    return num_rounds > 1 and num_rounds.bit_count() == 1
+
+
 def looks(num_rounds: int) -> list[tuple[int, float]]:
     """The rounds after which intervals are computed, 2, 4, 8, ... and the last, each with its confidence.
 
@@ -17,7 +22,7 @@ def looks(num_rounds: int) -> list[tuple[int, float]]:
     looks together use no more than is allowed, whichever look is the one that decides.
     Source: alpha spending, Lan and DeMets, Biometrika 70 (1983).
     """
-    rounds = [2**i for i in range(1, num_rounds.bit_length()) if 2**i < num_rounds] + [num_rounds]
+    rounds = [num for num in range(2, num_rounds) if is_look(num)] + [num_rounds]
     return [(num, 1 - (1 - CONFIDENCE) / 2**place) for place, num in enumerate(rounds, 1)]
 
 

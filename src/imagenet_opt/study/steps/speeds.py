@@ -10,6 +10,7 @@ from statistics import median
 
 from imagenet_opt.errors import ConfigError, ImagenetOptError, printable
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
+from imagenet_opt.measure.stats.sequential import is_look
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION, LaunchGaps
 from imagenet_opt.probe.isolated import Hung, call_apart, limit
 from imagenet_opt.probe.throwaway_run import removed_afterwards
@@ -106,8 +107,9 @@ def _rounds(
         return
     deadline, num_rows = Deadline(request.budget_seconds), len(names)
     for number in count():
-        if number >= LEAST_ROUNDS:
+        if is_look(number):
             names = undecided_rows(speeds)
+        if number >= LEAST_ROUNDS:
             last_turns = [turns[-1].get("turn_seconds") or 0.0 for name, turns in speeds.turns.items() if name in names]
             if not names or sum(last_turns) > deadline.left():
                 return

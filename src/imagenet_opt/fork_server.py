@@ -28,6 +28,8 @@ IMPORTED = (
 READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "LD_", "MALLOC_", "TORCH_LOGS", "TORCH_COMPILE_DEBUG")
 """Beginnings of variables that libraries read while they are loaded: with other values a program needs an interpreter
 of its own."""
+_DEFAULTS = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""What all programs set themselves where the user does not: threads that spin while they wait starve others."""
 _OF_THE_GROUP = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that SLURM and terminals send to all processes. Programs may take long to end; the server outlives them."""
 
@@ -95,7 +97,7 @@ def start(arguments: list[str], *, env: Mapping[str, str], **others: Any) -> Pro
 
 
 def _at_import(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name.startswith(READ_AT_IMPORT)}
+    return {name: value for name, value in (_DEFAULTS | dict(env)).items() if name.startswith(READ_AT_IMPORT)}
 
 
 @contextmanager
@@ -108,7 +110,7 @@ def _started_server(env: Mapping[str, str]) -> Iterator[None]:
         before, _server = dict(os.environ), dict(env)
         signals = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_GROUP)
         try:
-            _set_environment(env)
+            _set_environment(_DEFAULTS | _server)
             forkserver.ensure_running()
         finally:
             _set_environment(before)

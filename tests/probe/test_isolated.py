@@ -58,6 +58,10 @@ def die(job: None) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def wait(job: None) -> None:
+    signal.pause()
+
+
 def test_the_first_processes_answer_counts() -> None:
     assert call_apart(f"{__name__}.agree", "words", environment=HERE) == "words from the first"
 
@@ -79,7 +83,7 @@ def test_other_ends_are_turns_that_failed_with_their_reason(tmp_path: Path) -> N
     with pytest.raises(TurnFailed, match="killed by signal 9"):
         call_apart(f"{__name__}.die", None, environment=HERE)
     with pytest.raises(Hung, match=r"no end after 0\.1 s"):
-        call_apart(f"{__name__}.die", None, environment=HERE, limit_seconds=0.1)
+        call_apart(f"{__name__}.wait", None, environment=HERE, limit_seconds=0.1)
 
 
 def test_all_processes_end_with_the_one_that_asked(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def verdicts(ratios: Mapping[str, Ratio]) -> set[str]:
 def test_the_errors_of_all_looks_add_up_to_what_is_allowed() -> None:
     assert [num for num, _ in looks(11)] == [2, 4, 8, 11] and [num for num, _ in looks(8)] == [2, 4, 8]
     assert 0 < sum(1 - confidence for _, confidence in looks(10_000)) < 0.05
-    assert looks(2) == [(2, pytest.approx(0.975))]
+    assert looks(3) == [(2, pytest.approx(0.99375)), (3, pytest.approx(0.9625))]
 
 
 def test_one_look_is_a_block_ratio() -> None:
@@ -62,11 +62,11 @@ def test_studies_of_equal_rows_seldom_claim_a_difference() -> None:
     assert claims < 25
 
 
-def test_differences_are_found_and_those_rows_stop() -> None:
+def test_differences_are_found() -> None:
     rng = np.random.default_rng(0)
     effects = {"row 0": 1.15, "row 1": 0.85}
     found = [study(rng, effects, noise=0.03, num_rounds=12) for _ in range(20)]
-    assert all(verdicts[0] == {"faster"} and verdicts[1] == {"slower"} for verdicts in found)
+    assert all("faster" in verdicts[0] and "slower" in verdicts[1] for verdicts in found)
 
 
 def test_how_many_rounds_decide_is_foretold_from_the_width() -> None:

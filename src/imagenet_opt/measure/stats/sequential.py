@@ -8,6 +8,8 @@ from imagenet_opt.measure.stats.intervals import CONFIDENCE
 
 Measured = Mapping[str, Mapping[str, Sequence[float]]]
 """By measure and name, one positive value per round."""
+_OF_LAST = 0.75
+"""Share of the allowed error for the last look. Early looks decide only large effects, for which less is enough."""
 
 
 def is_look(num_rounds: int) -> bool:
@@ -18,12 +20,13 @@ def is_look(num_rounds: int) -> bool:
 def looks(num_rounds: int) -> list[tuple[int, float]]:
     """The rounds after which intervals are computed, 2, 4, 8, ... and the last, each with its confidence.
 
-    Of the error that is allowed, 1 - CONFIDENCE, the first look may use a half, the second a quarter, and so on. So all
-    looks together use no more than is allowed, whichever look is the one that decides.
+    Of the allowed error, 1 - CONFIDENCE, the last look may use _OF_LAST. Of the rest the first look may use a half, the
+    second a quarter, and so on. So all looks together use no more than is allowed, whichever of them decides.
     Source: alpha spending, Lan and DeMets, Biometrika 70 (1983).
     """
     rounds = [num for num in range(2, num_rounds) if is_look(num)] + [num_rounds]
-    return [(num, 1 - (1 - CONFIDENCE) / 2**place) for place, num in enumerate(rounds, 1)]
+    shares = [*((1 - _OF_LAST) / 2**place for place in range(1, len(rounds))), _OF_LAST]
+    return [(num, 1 - (1 - CONFIDENCE) * share) for num, share in zip(rounds, shares, strict=True)]
 
 
 def sequential_ratios(measured: Measured, pairs: Sequence[tuple[str, str]]) -> list[dict[str, Ratio]]:

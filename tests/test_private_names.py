@@ -1,4 +1,4 @@
-"""Private names of torch and Lightning on which this project relies: each is listed here, and is there.
+"""Private names of torch, Lightning and Python on which this project relies: each is listed here, and is there.
 
 What the project's own code calls alike is not seen.
 """
@@ -17,6 +17,10 @@ FILES = sorted([*(REPOSITORY / "src").rglob("*.py"), *(REPOSITORY / "callbacks")
 _LOOPS = "lightning.pytorch.loops"
 _WORKERS = "torch.utils.data.dataloader._MultiProcessingDataLoaderIter"
 OWNERS = {
+    "_clear": ["atexit"],
+    "_exitfunc": ["weakref.finalize"],
+    "_registry": ["weakref.finalize"],
+    "_run_exitfuncs": ["atexit"],
     "_average_model": ["lightning.pytorch.callbacks.WeightAveraging"],
     "_batches_that_stepped": [f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop"],
     "_broadcast_sigterm_tensor": [f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop"],

@@ -299,7 +299,8 @@ def test_ours_that_dies_ends_the_run(index: FileIndex, monkeypatch: pytest.Monke
 
 def test_a_thread_that_dies_ends_the_turn() -> None:
     code = (
-        "import threading, time; from imagenet_opt.probe.isolated_process import _end_with; threading.excepthook = _end_with\n"
+        "import threading, time; from imagenet_opt.probe.isolated_process import _end_with\n"
+        "threading.excepthook = _end_with\n"
         "def fail(): raise ValueError('in a thread')\n"
         "threading.Thread(target=fail).start(); time.sleep(60)"
     )

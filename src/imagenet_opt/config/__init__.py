@@ -1,1 +1,1 @@
-"""Words of the command line become a checked configuration, and that becomes objects."""
+"""Turns the command line into a checked configuration, and that into objects."""

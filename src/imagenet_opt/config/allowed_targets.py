@@ -1,7 +1,8 @@
-"""What a configuration may build: a scan of every `_target_`, before anything is imported or instantiated for it.
+"""Decides what a configuration may build: checks every `_target_` before anything is imported or instantiated for it.
 
-A name inside an allowed package is not enough: `callbacks.mixing.os.system` is one, and `imagenet_opt.sweep.job`
-starts programs. So a target is a name of TARGETS, or a class of one of KINDS that is defined where the list says.
+That a name is inside an allowed package is not enough: `callbacks.mixing.os.system` is one, and
+`imagenet_opt.sweep.job` starts programs. So a target must be a name of TARGETS, or a class of one of KINDS that is
+defined where the list says.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,10 +36,10 @@ KINDS = {
 
 
 def check_targets(config: DictConfig, path: str = "", *, allowed: Sequence[str]) -> None:
-    """Raises ConfigError at the first `_target_` below `config`, whose key is `path`, that may not be built.
+    """Raise ConfigError at the first `_target_` below `config` that may not be built. path: key of `config`.
 
-    Targets must be written out: what an interpolation gives can change while the run is being built.
-    allowed: packages, modules or full names that the user trusts beside the project's own (allow_targets).
+    Targets must be written out, since the value of an interpolation can change while the run is being built. allowed:
+    packages, modules or full names that the user trusts in addition (allow_targets).
     """
     views = (OmegaConf.to_container(config, resolve=resolve) for resolve in (False, True))
     for place, key, value in chain.from_iterable(leaves(view, path) for view in views):
@@ -50,7 +51,7 @@ def check_targets(config: DictConfig, path: str = "", *, allowed: Sequence[str])
 
 
 def leaves(value: Any, path: str = "", key: str = "") -> Iterator[tuple[str, str, Any]]:
-    """(path, last key, value) of everything in nested containers that is no container itself."""
+    """(path, last key, value) of every value in nested containers that is not a container itself."""
     if isinstance(value, Mapping):
         for name, child in value.items():
             yield from leaves(child, f"{path}.{name}" if path else str(name), str(name))
@@ -67,14 +68,14 @@ def is_within(target: Any, names: Sequence[str]) -> bool:
 
 
 def refused(place: str, target: Any, reason: str) -> ConfigError:
-    """allow_targets as narrow as it can be: this name alone, of which the user may make a package."""
+    """The error for a target, with the narrowest allow_targets that would permit it."""
     return ConfigError(
         f"{place}={target}: {reason}; if you trust this code, say allow_targets=[{target}], here or in conf/train.yaml"
     )
 
 
 def find(target: str, place: str) -> Any:
-    """The class or function that `target` names. Raises ConfigError where there is none."""
+    """The class or function that `target` names. Raises ConfigError if there is none."""
     try:
         return get_object(target)
     except Exception as error:  # importing runs a module, which may raise anything

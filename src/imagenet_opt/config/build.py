@@ -1,4 +1,4 @@
-"""Makes trainer, model and data from a configuration."""
+"""Builds trainer, model and data from a configuration."""
 
 import logging
 import re
@@ -40,7 +40,7 @@ _EXTRAS = {"logger.tensorboard": "tensorboard"}
 
 
 def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: str) -> None:
-    """Raises ConfigError, with the option's key, where a value does not fit the type that `target` declares for it."""
+    """Raise ConfigError, with the option's key, if a value does not fit the type that `target` declares."""
     hints = get_annotations(target.__init__ if isinstance(target, type) else target)  # type: ignore[misc]
     for name in hints.keys() & options.keys():
         try:
@@ -50,7 +50,7 @@ def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: 
 
 
 def _expected(key: str, error: ValidationError) -> str:
-    """Every form that a value may have: a union fails once for each of its types."""
+    """All forms that a value may have; a union type fails once for each of its members."""
     found = [f"{detail['msg']}".removeprefix("Input should be ").partition(", unable")[0] for detail in error.errors()]
     words = [*_OWN_WORDS.get(key, ()), *(word.strip("'") for text in found for word in _LITERAL.findall(text))]
     known = [word for word in dict.fromkeys(words) if f"{word}-true" not in words]
@@ -121,7 +121,7 @@ def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
 
 
 def _without_defaults(callbacks: list[Callback]) -> dict[str, bool]:
-    """Options that keep Lightning from adding a checkpoint callback or a progress bar that the user left out."""
+    """Options that stop Lightning from adding a checkpoint callback or a progress bar that the user left out."""
     return {
         "enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in callbacks),
         "enable_progress_bar": any(isinstance(callback, ProgressBar) for callback in callbacks),
@@ -129,14 +129,14 @@ def _without_defaults(callbacks: list[Callback]) -> dict[str, bool]:
 
 
 def _tell_crowding(trainer: Trainer) -> None:
-    """Each process computes, and has loader workers beside it."""
+    """Warn if the processes and their loader workers outnumber the CPUs."""
     sharing = machine.sharing_cpus(local_processes=trainer.num_devices, world_size=trainer.world_size)
     if sharing > (cpus := machine.usable_cpus()):
         rank_zero_info(f"{sharing} processes (trainer.devices) share {cpus} usable CPUs and slow each other down")
 
 
 def make(node: DictConfig, name: str) -> Any:
-    """Instantiate `node`; a wrong or unknown key of it becomes a ConfigError that names the group."""
+    """Instantiate `node`. A wrong or unknown key becomes a ConfigError that names the group."""
     options: Any = OmegaConf.to_container(node, resolve=True)
     if "_target_" in options:
         check_types(find(options["_target_"], f"{name}._target_"), options, f"{name}.")
@@ -169,18 +169,18 @@ def num_classes_of(asked: int | None, data: ImageData) -> int:
 
 
 def wants_gpu(config: DictConfig) -> bool:
-    """Whether the run takes a GPU where there is one."""
+    """Whether the run uses a GPU if there is one."""
     return config.trainer.accelerator in ("auto", "gpu", "cuda")
 
 
 def device_of(config: DictConfig) -> torch.device:
-    """On which this process trains; of several GPUs the current one."""
+    """The device on which this process trains; of several GPUs the current one."""
     on_gpu = torch.cuda.is_available() and wants_gpu(config)
     return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
 def num_processes(config: DictConfig, device: torch.device) -> tuple[int, int]:
-    """Of the run that is tuned: on one node, and in all."""
+    """Number of processes of the configured run: on one node, and in all."""
     devices = config.trainer.devices
     if OmegaConf.is_list(devices):
         local = len(devices)
@@ -192,13 +192,13 @@ def num_processes(config: DictConfig, device: torch.device) -> tuple[int, int]:
 
 
 def largest_size(config: DictConfig) -> int:
-    """Pixels of the largest training images of the run."""
+    """Width in pixels of the largest training images of the run."""
     growing = config.callbacks.get("resolution_schedule")
     return int(config.data.image_size if growing is None else max(growing.start, growing.end))
 
 
 def check_config(config: DictConfig) -> None:
-    """What steps are made of, as config/build.py checks it. Raises ConfigError."""
+    """Check the parts that make up a training step. Raises ConfigError."""
     model, data = plain(config.model), plain(config.data)
     network = {name: model.pop(name) for name in RECIPE}
     network["num_classes"] = network["num_classes"] or 1  # null: as many as the data has

@@ -1,7 +1,7 @@
-"""Every configuration is checked as it is composed, before Hydra itself acts on it.
+"""Checks every configuration as it is composed, before Hydra acts on it.
 
-Before train.py sees a configuration, Hydra has written it into the run folder, built callbacks and logging out of it,
-and set environment variables by it. A recipe may be a stranger's: it can say all that, but is not trusted with it.
+Before train.py sees a configuration, Hydra has written it into the run folder, built callbacks and logging from it, and
+set environment variables by it. A recipe may come from a stranger, so it is not trusted with these.
 """
 
 from typing import Any
@@ -46,10 +46,8 @@ def composed(overrides: tuple[str, ...]) -> DictConfig:
 
 
 def check_all() -> None:
-    """From now on in this process Hydra composes through CheckedLoader, and interpolations give no secrets.
-
-    Nor do they make containers out of text, in which a target could hide.
-    """
+    """From now on let Hydra compose through CheckedLoader in this process. Interpolations then give no secrets, and
+    make no containers out of text, in which a target could hide."""
     hydra_internal.ConfigLoaderImpl = CheckedLoader  # type: ignore[attr-defined]  # Hydra has no public place for it
     _guard_resolvers()
 
@@ -61,7 +59,7 @@ def _guard_resolvers() -> None:
 
 
 class CheckedLoader(ConfigLoaderImpl):
-    """Hydra's composition, for runs, for each job of a sweep and for `compose`. Raises ConfigError."""
+    """Hydra's composition with checks, for runs, for each job of a sweep and for `compose`. Raises ConfigError."""
 
     def load_configuration(
         self, config_name: str | None, overrides: list[str], *args: Any, **options: Any
@@ -81,7 +79,7 @@ class CheckedLoader(ConfigLoaderImpl):
 
 
 def _trusted(names: Any, overrides: list[str]) -> list[str]:
-    """`allow_targets`, which only the user may set."""
+    """The value of `allow_targets`, which only the user may set."""
     if not isinstance(names, list) or not all(isinstance(name, str) and "${" not in name for name in names):
         raise ConfigError(f"allow_targets={names} is not a list of packages; expected allow_targets=[my_package]")
     typed = any(override.lstrip("+").startswith("allow_targets=") for override in overrides)
@@ -93,7 +91,7 @@ def _trusted(names: Any, overrides: list[str]) -> list[str]:
 
 
 def _check_commands(hydra: dict[str, Any], overrides: list[str]) -> None:
-    """What would change a job's environment or its command line."""
+    """Check settings that change a job's environment or its command line."""
     if hydra["job"]["env_set"] or hydra["job"]["env_copy"]:
         raise ConfigError(
             "hydra.job.env_set and env_copy are not used here, as they are written into the run folder; "
@@ -124,7 +122,7 @@ def _check_part(part: Any, path: str, allowed: list[str]) -> None:
 
 
 def _check_log_text(place: str, key: str, value: str) -> None:
-    """logging imports what follows ext://, and a style of braces reads attributes of objects."""
+    """Check formats of logging: it imports what follows ext://, and the brace style reads attributes of objects."""
     if key == "style" and value != "%":
         raise ConfigError(f"{place}={value} must be %")
     if "://" in value and value not in _STREAMS:

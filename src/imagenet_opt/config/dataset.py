@@ -1,4 +1,4 @@
-"""The data set that overrides on a command line name, as indexes."""
+"""Opens the data set that the overrides of a command line name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataSet:
-    """root holds a folder for each of `folders`, by the split's name: train and val."""
+    """root contains a folder for each of `folders`, by the split's name: train and val."""
 
     root: Path
     folders: dict[str, str]
@@ -25,21 +25,22 @@ class DataSet:
     loading: "LoaderOptions"
 
     def open(self, split: str) -> "FileIndex | ShardIndex":
-        """The split's index, from the cache where nothing changed. Raises DataError."""
+        """The split's index, from the cache if nothing changed. Raises DataError."""
         from imagenet_opt.data.loader import open_index
 
         return open_index(self.root, self.folders[split], self.cache)
 
 
 def compose_data(overrides: list[str]) -> DataSet:
-    """Raises ConfigError, also for data that is not data=folder, and what Hydra raises for overrides."""
+    """Compose the data group. Raises ConfigError, also for data other than data=folder, and Hydra's errors for
+    overrides."""
     from imagenet_opt.config.compose import composed
 
     return data_of(composed(tuple(overrides)))
 
 
 def check_folders(config: "DictConfig") -> None:
-    """Before anything is imported that takes seconds. Raises DatasetNotFound."""
+    """Check that the folders exist, before imports that take seconds. Raises DatasetNotFound."""
     from imagenet_opt.data.index.folder_index import split_folder
 
     if "root" not in config.data:
@@ -52,7 +53,7 @@ def check_folders(config: "DictConfig") -> None:
 
 
 def demo_of(config: "DictConfig") -> DataSet:
-    """Of data=demo, drawn where it is not there yet. Raises ConfigError."""
+    """The data set of data=demo, drawn if it does not exist yet. Raises ConfigError."""
     from imagenet_opt.data.datamodule import cache_folder, demo_data, demo_folder
 
     own = _options(config, demo_data)
@@ -62,7 +63,7 @@ def demo_of(config: "DictConfig") -> DataSet:
 
 
 def data_of(config: "DictConfig") -> DataSet:
-    """Raises ConfigError, also for data that is not data=folder."""
+    """The data set of data=folder. Raises ConfigError for other data."""
     if config.data.get("root") is None:
         raise ConfigError("data.root is missing; add data.root=FOLDER, which holds train/ and val/")
     from imagenet_opt.data.datamodule import cache_folder, folder_data

@@ -1,4 +1,4 @@
-"""What a command has found to be better here, kept as an experiment: conf/experiment/tuned_<host>_<kind>.yaml."""
+"""Writes the findings of a command as an experiment: conf/experiment/tuned_<host>_<kind>.yaml."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from imagenet_opt.errors import ConfigError, printable
 
 
 def check_writable_experiments() -> None:
-    """Before what may take an hour, and not after it. Raises ConfigError."""
+    """Check that experiments can be written, before measurements that may take an hour. Raises ConfigError."""
     from imagenet_opt.config.overrides import config_folder
 
     folder = config_folder() / "experiment"
@@ -21,10 +21,8 @@ def check_writable_experiments() -> None:
 
 
 def write_tuned(kind: str, overrides: Sequence[str], header: Sequence[str]) -> Path:
-    """The file of these overrides of train.py. kind: the command that found them. header: what was measured, by line.
-
-    Raises ConfigError where it cannot be written.
-    """
+    """Write these overrides of train.py as an experiment and return the file. kind: the command that found them.
+    header: lines about the measurements. Raises ConfigError if the file cannot be written."""
     from omegaconf import OmegaConf
 
     from imagenet_opt.config.overrides import config_folder
@@ -42,7 +40,7 @@ def write_tuned(kind: str, overrides: Sequence[str], header: Sequence[str]) -> P
 
 
 def unwritable(word: str) -> str | None:
-    """Why a written experiment cannot hold this override of train.py, if it cannot."""
+    """Why an experiment file cannot contain this override of train.py; None if it can."""
     from imagenet_opt.config.overrides import config_folder
 
     group = word.lstrip("+~").partition("=")[0].partition("@")[0]
@@ -52,10 +50,8 @@ def unwritable(word: str) -> str | None:
 
 
 def how_to_train(file: Path, overrides: Sequence[str]) -> str:
-    """The line that says where it is and how to train with it and `overrides`, what they imply included.
-
-    A key that the file sets is left out of them, as the command line beats an experiment.
-    """
+    """A line that says where the file is and how to train with it and `overrides`. Overrides of keys that the file
+    sets are left out, because the command line beats an experiment."""
     from omegaconf import OmegaConf
 
     from imagenet_opt.config.allowed_targets import leaves
@@ -77,5 +73,5 @@ def how_to_train(file: Path, overrides: Sequence[str]) -> str:
 
 
 def host() -> str:
-    """This machine's name, as a part of a file's."""
+    """This machine's name, as used in the file's name."""
     return re.sub(r"\W+", "_", platform.node()) or "host"

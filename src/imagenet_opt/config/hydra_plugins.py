@@ -1,4 +1,4 @@
-"""Launchers and sweepers of others (the extra `sweep`): what a recipe may say of them, and what their errors mean."""
+"""Launchers and sweepers of other packages (the extra `sweep`): what a recipe may set, and what their errors mean."""
 
 import importlib.util
 from contextlib import suppress
@@ -34,7 +34,7 @@ _TYPED = ("custom_search_space", "storage")
 
 
 def check_plugins(config: DictConfig, overrides: list[str]) -> None:
-    """Raises ConfigError where a package is missing, and for what only the user may say of a launcher or sweeper."""
+    """Raise ConfigError if a package is missing, or if a recipe sets what only the user may set."""
     for part in ("launcher", "sweeper"):
         target = (config.hydra[part] or {}).get("_target_")
         if target in TARGETS:
@@ -51,7 +51,7 @@ def _check_installed(target: str, part: str) -> None:
 
 
 def _check_launcher(config: DictConfig, raw: dict[str, Any], overrides: list[str]) -> None:
-    """Its words become lines of a shell script, so none may hold a line's end."""
+    """Check the launcher's texts: they become lines of a shell script, so none may contain a line break."""
     for place, _, value in leaves(raw, "hydra.launcher"):
         key = place.removeprefix("hydra.launcher.")
         free = value is None or key in (*_LAUNCHER, "_target_") or _OWN.get(key) == value
@@ -76,7 +76,7 @@ def _check_sweeper(raw: dict[str, Any], overrides: list[str]) -> None:
 
 
 def _typed(place: str, overrides: list[str]) -> bool:
-    """Whether the command line says this key, or the list that the place is an item of."""
+    """Whether the command line sets this key, or the list that contains it."""
     key = place.partition("[")[0]
     return any(override.lstrip("+").startswith(f"{key}=") for override in overrides)
 
@@ -90,7 +90,7 @@ def _refusal(place: str) -> ConfigError:
 
 
 def end_of_multirun(error: Exception) -> str | None:
-    """Why a launcher or sweeper of others gave up, if `error` is one of theirs."""
+    """Why a launcher or sweeper gave up, if `error` is one of theirs; else None."""
     if isinstance(error, ValueError) and str(error) == "No trials are completed yet.":
         return "no job of the search ended well"
     if not type(error).__module__.startswith("submitit."):

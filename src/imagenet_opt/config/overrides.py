@@ -1,4 +1,4 @@
-"""What the command line means before Hydra reads it, and what to say when Hydra cannot."""
+"""Completes the command line before Hydra reads it, and explains Hydra's errors."""
 
 import os
 from pathlib import Path
@@ -38,7 +38,7 @@ def complete(overrides: list[str]) -> list[str]:
 
 
 def _of_default_group(word: str) -> str:
-    """Hydra adds no group that conf/train.yaml lists, and sets none to null."""
+    """Adapt an override of a group in conf/train.yaml's defaults: Hydra cannot add such a group or set it to null."""
     name, _, option = word.removeprefix("+").partition("=")
     if name not in ("experiment", "rehearse"):
         return word

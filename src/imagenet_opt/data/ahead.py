@@ -1,4 +1,4 @@
-"""The next item while the present one is used."""
+"""Makes the next item of an iterable while the present one is used."""
 
 import threading
 from collections.abc import Iterator
@@ -42,12 +42,12 @@ class Ahead(Generic[T]):
                 return self._made.get(timeout=_SIGNAL_SECONDS)
 
     def stop(self) -> None:
-        """Let the thread end after the item that it is making. Does not wait for the thread."""
+        """Let the thread end after its present item. Does not wait for the thread."""
         self._stopped = True
         self._wanted.release()
 
     def close(self) -> None:
-        """Stop the thread and wait for its end. From then on `source` may be used elsewhere."""
+        """Stop the thread and wait for its end; then `source` may be used elsewhere."""
         self.stop()
         self._thread.join()
 

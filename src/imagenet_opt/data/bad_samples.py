@@ -1,4 +1,4 @@
-"""Counts what could not be opened: each is told once, too many end the run."""
+"""Counts samples that could not be opened: warns once for each, and ends the run if there are too many."""
 
 import logging
 
@@ -14,8 +14,8 @@ _ALWAYS_ALLOWED = 3
 class BadSamples:
     """Samples that one process skipped: index -> reason. Raises TooManyBadSamples past `max_fraction` of the data set.
 
-    Of `world_size` processes each counts what it meets itself: in its first epoch a share of the data set, in each
-    further one at most as much again, until it knows the whole. The same share of what is allowed is held against it.
+    Each of `world_size` processes counts only the samples that it meets. In each epoch it meets a further share of the
+    data set, until it knows all of it. The allowed number grows with the share that it knows.
     """
 
     def __init__(self, *, num_samples: int, max_fraction: float, world_size: int = 1) -> None:

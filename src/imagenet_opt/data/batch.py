@@ -16,11 +16,11 @@ _ALIGNMENT = 8
 
 
 class Making(NamedTuple):
-    """What it took a worker to make a batch. Times in seconds; `made_at` on the clock `time.monotonic`.
+    """Facts about how a worker made a batch. Times in seconds; `made_at` by the clock `time.monotonic`.
 
-    read_seconds: blocked until the bytes were there. reads_in_flight: requests that the reader allowed itself.
-    skipped: (index, reason) of samples that nothing could open, replaced by others. num_given_up: images that were
-    decoded whole because region decode gave up. codec_error: why the worker has no region decoder; "" where it has one.
+    read_seconds: time blocked on reads. reads_in_flight: simultaneous requests that the reader allowed itself. skipped:
+    (index, reason) of samples that could not be opened and were replaced. num_given_up: images decoded whole because
+    region decode gave up. codec_error: why the worker has no region decoder; "" if it has one.
     """
 
     read_seconds: float
@@ -35,8 +35,11 @@ class Making(NamedTuple):
 
 @dataclass
 class Samples:
-    """What every batch has: labels int64 (N,), or float (N, num_classes) once mixed; indices int64 (N,), places in the
-    index; valid bool (N,), False for padding. ticket: where it lies in shared memory."""
+    """Fields of every batch.
+
+    labels: int64 (N,), or float (N, num_classes) after mixing. indices: int64 (N,), positions in the index. valid: bool
+    (N,), False for padding. ticket: position in shared memory.
+    """
 
     labels: Tensor
     indices: Tensor
@@ -46,21 +49,24 @@ class Samples:
     ticket: Ticket | None
 
     def pin_memory(self) -> Self:
-        """The same batch in page-locked memory; the DataLoader calls this by name."""
+        """A copy in page-locked memory; the DataLoader calls this method by its name."""
         return self._each(Tensor.pin_memory)
 
     def share_memory(self) -> Self:
-        """The same batch in shared memory: tensors that are not there yet go into one block, because each block costs
-        the receiver a file descriptor. Raises RuntimeError where shared memory is full. Otherwise the queue out of a
-        worker would lose the batch, and the process that trains would wait without end."""
+        """A copy in shared memory. Tensors that are not there yet go into one block, because each block costs the
+        receiver a file descriptor.
+
+        Raises RuntimeError if shared memory is full. Without this check the worker's queue would lose the batch, and
+        the training process would wait forever.
+        """
         return replace(self, **_in_one_block({k: v for k, v in self._tensors().items() if not v.is_shared()}))
 
     def to(self, device: torch.device | str, *args: Any, non_blocking: bool = False, **kwargs: Any) -> Self:
-        """The same batch on `device`."""
+        """A copy on `device`."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
-        """Keep the memory until what `stream` has been given so far is done."""
+        """Keep the memory until `stream` has finished its present work."""
         for tensor in self._tensors().values():
             tensor.record_stream(stream)
 
@@ -77,7 +83,7 @@ class Samples:
 
 
 def _in_one_block(tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Copies of the tensors, as parts of one block of shared memory."""
+    """Copies of the tensors as parts of one block of shared memory."""
     sizes = [-(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for tensor in tensors.values()]
     parts = shared_bytes(sum(sizes)).split(sizes)
     copies = {}
@@ -88,7 +94,7 @@ def _in_one_block(tensors: dict[str, Tensor]) -> dict[str, Any]:
 
 @dataclass
 class Batch(Samples):
-    """Images of one size: uint8 (N, 3, size, size) from a worker; float and normalised once on the device."""
+    """Images of one size: uint8 (N, 3, size, size) from a worker; float and normalised after `finish` on the device."""
 
     images: Tensor
 
@@ -99,10 +105,10 @@ class Batch(Samples):
 
 @dataclass
 class RaggedBatch(Samples):
-    """Crops of any size, end to end in one buffer, to be resized on the device.
+    """Crops of different sizes, one after the other in one buffer, to be resized on the device.
 
-    pixels: uint8 (num_bytes,); crop i is pixels[offsets[i]:] as (heights[i], widths[i], 3).
-    heights, widths: int32 (N,); offsets: int64 (N,); flips: bool (N,), True for left and right exchanged.
+    pixels: uint8 (num_bytes,); crop i is pixels[offsets[i]:] as (heights[i], widths[i], 3). heights, widths: int32
+    (N,); offsets: int64 (N,); flips: bool (N,), True to mirror the crop horizontally.
     """
 
     pixels: Tensor
@@ -117,13 +123,14 @@ class RaggedBatch(Samples):
 
 
 def images_of(batch: Any) -> Tensor | None:
-    """Of any loader's batch: a list or tuple [images, ...], or an object with `images`; None for other batches."""
+    """The images of any loader's batch: of a list or tuple [images, ...], or of an object with `images`; None for
+    others."""
     images = batch[0] if isinstance(batch, list | tuple) and batch else getattr(batch, "images", None)
     return images if isinstance(images, Tensor) else None
 
 
 def need_images(batch: Any, remedy: str) -> Tensor:
-    """`images_of` a batch in which `set_images` can exchange them. Raises ConfigError, which ends with the remedy."""
+    """The images of a batch whose images `set_images` can replace. Raises ConfigError with the remedy."""
     if isinstance(batch, tuple) or (images := images_of(batch)) is None:
         raise ConfigError(
             f"no images in a batch that is a {type(batch).__name__}; expected a list [images, labels] or an object "

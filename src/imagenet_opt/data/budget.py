@@ -1,4 +1,4 @@
-"""How many workers and batches in flight this machine can hold."""
+"""Computes how many workers and prefetched batches this machine can hold."""
 
 from dataclasses import dataclass
 
@@ -25,14 +25,14 @@ SPARE_BATCHES = 3
 
 @dataclass(frozen=True)
 class _Room:
-    """Bytes: of a batch; of memory and of /dev/shm that one loader may take."""
+    """Bytes of a batch, and bytes of memory and of /dev/shm that one loader may use."""
 
     batch: int
     memory: int
     shared: int
 
     def short(self, workers: int, prefetch: int) -> str:
-        """What there is not enough of; empty where all fits."""
+        """What is insufficient; empty if everything fits."""
         batches = workers * (prefetch + SPARE_BATCHES) * self.batch
         size = f"{self.batch / _MIB:.0f} MiB a batch ({SPARE_BATCHES} a worker more than ahead)"
         if batches > self.shared:
@@ -43,7 +43,7 @@ class _Room:
         return ""
 
     def fit(self, workers: int, prefetch: int) -> tuple[int, int]:
-        """The most workers and batches ahead that fit; fewer batches come before fewer workers."""
+        """The most workers and batches that fit; batches are reduced before workers."""
         while prefetch > 1 and workers and self.short(workers, prefetch):
             prefetch -= 1
         while workers > 1 and self.short(workers, prefetch):
@@ -53,7 +53,7 @@ class _Room:
 
 @dataclass(frozen=True)
 class LoaderBudget:
-    """What one loader may use; `message` is one line when that is less than what was asked for, else None."""
+    """What one loader may use; `message` is one line if that is less than requested, else None."""
 
     num_workers: int
     prefetch_factor: int
@@ -71,15 +71,13 @@ def fit_loader(
     memory: int | None = None,
     shared_memory: int | None = None,
 ) -> LoaderBudget:
-    """Fit one of the two loaders of each of `processes` training processes on this machine to its CPUs and memory.
+    """Fit a loader to the CPUs and the memory of this machine, on which `processes` training processes have two loaders
+    each.
 
-    Batches lie in shared memory, which is part of the memory. Files read ahead and the image that is being decoded lie
-    in the memory alone.
-
-    num_workers: "auto" asks for one a usable CPU; prefetch_factor: "auto" for 4.
-    batch_bytes: shared memory of one batch, see slots.slot_bytes.
-    sharing_cpus: processes that share the usable CPUs; None for all.
-    cpus, memory, shared_memory (bytes): None means as found on this machine.
+    Batches are in shared memory, which is part of the memory. Files read ahead and the image that is being decoded are
+    in ordinary memory. num_workers: "auto" requests one per usable CPU. prefetch_factor: "auto" requests 4.
+    batch_bytes: shared memory of one batch, see slots.slot_bytes. sharing_cpus: processes that share the usable CPUs;
+    None for all. cpus, memory, shared_memory (bytes): None for the values of this machine.
     """
     cpus = machine.usable_cpus() if cpus is None else cpus
     memory = machine.available_memory() if memory is None else memory

@@ -1,4 +1,4 @@
-"""Lightning's view of the data: loaders for the rank that asks."""
+"""Lightning's view of the data: the loaders of each rank."""
 
 import logging
 import os
@@ -35,8 +35,8 @@ _GLOBAL_BATCH = "images of a global batch"
 class ImageData(LightningDataModule):
     """Training and validation loaders over two indexes with the same classes.
 
-    Each rank loads its own part: Trainer(use_distributed_sampler=False).
-    store: of the training samples' bytes; None for that of the index.
+    Each rank loads its own part, so use Trainer(use_distributed_sampler=False). store: for the bytes of training
+    samples; None for the index's own store.
     """
 
     def __init__(self, train: Split, val: Split, loading: LoaderOptions, store: Store | None = None) -> None:
@@ -65,19 +65,23 @@ class ImageData(LightningDataModule):
             self._loaders.pop().close()
 
     def on_exception(self, exception: BaseException) -> None:
-        """End the workers after a failed fit too: Lightning leaves `teardown` out then."""
+        """End the workers after a failed fit, in which Lightning does not call `teardown`."""
         self.teardown("fit")
 
     def state_dict(self) -> dict[str, Any]:
-        """Where training resumes, and the samples that this process has skipped (index -> reason, by split). Lightning
-        would ask the loader, but restores it only when no one asked for its length before, as every learning-rate
-        schedule does."""
+        """Position at which training resumes, and the samples that this process has skipped (index -> reason, by
+        split).
+
+        Lightning would ask the loader for its state, but restores it only if nobody asked for the loader's length
+        before, as every learning-rate schedule does.
+        """
         skipped = {split: dict(reasons) for split, reasons in self._skipped.items()}
         images = {"images": self._image_facts(), "skipped": skipped}
         return position(self._trainer())._asdict() | self._order_facts(self._trainer().world_size) | images
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Raises CheckpointMismatch, as `check_order` does; how samples become images may change, and is logged."""
+        """Restore the position. Raises CheckpointMismatch, see `check_order`; changes of the image processing are
+        logged."""
         self.check_order(state_dict, self._trainer().world_size)
         self._start = Position(state_dict["epoch"], state_dict["step"])
         if self._trainer().is_global_zero:  # whose they are
@@ -89,7 +93,7 @@ class ImageData(LightningDataModule):
                 log.info(f"data: from epoch {self._start.epoch}, step {self._start.step} on: {', '.join(told)}")
 
     def check_order(self, saved: Mapping[str, Any], world_size: int) -> None:
-        """saved: what `state_dict` gave. Raises CheckpointMismatch where the samples would come in another order."""
+        """Raise CheckpointMismatch if samples would come in another order. saved: result of `state_dict`."""
         facts = self._order_facts(world_size)
         if changed := [_change(name, saved.get(name), now) for name, now in facts.items() if saved.get(name) != now]:
             raise CheckpointMismatch(
@@ -99,18 +103,18 @@ class ImageData(LightningDataModule):
             )
 
     def identity(self) -> dict[str, int]:
-        """What must be the same in all processes of a run: the data, and how samples are ordered."""
+        """Facts that must be equal in all processes of a run: the data and the order of samples."""
         return self._order_facts(self._trainer().world_size) | {"validation images": len(self.val)}
 
     def _keep(self, loader: DevicePrefetcher, split: str) -> DevicePrefetcher:
-        """The loader, which from now on tells what it skips, and ends with the run."""
+        """Register a loader: its skipped samples are counted, and it ends with the run."""
         loader.bad.reasons = self._skipped[split]
         self._loaders.append(loader)
         return loader
 
     def _order_facts(self, world_size: int) -> dict[str, int]:
-        """What the order of samples depends on, beside the place in the run. The labels tell a folder tree, and one
-        that has changed, from shards, which are shuffled."""
+        """Facts that determine the order of samples, besides the position in the run. Labels distinguish a changed
+        folder tree, and a tree from shards, which are shuffled."""
         how = self.loading
         return {
             "seed": how.seed,
@@ -122,7 +126,7 @@ class ImageData(LightningDataModule):
         }
 
     def _image_facts(self) -> dict[str, str]:
-        """What the images of samples depend on, beside the seed and a callback that makes them grow."""
+        """Facts that determine the images of samples, besides the seed and a callback that changes the image size."""
         return {f"data.{name}": str(getattr(self.loading, name)) for name in _OF_IMAGES}
 
     @cached_property
@@ -130,7 +134,8 @@ class ImageData(LightningDataModule):
         return zlib.crc32(np.ascontiguousarray(self.train.labels).data)
 
     def _largest_size(self) -> int:
-        """Pixels of a side of the largest training images: of data.image_size, or of a callback that changes it."""
+        """Width in pixels of the largest training images: data.image_size, or the maximum of a callback that changes
+        it."""
         callbacks = self._trainer().callbacks
         return max((c.largest_size for c in callbacks if hasattr(c, "largest_size")), default=self.loading.image_size)
 
@@ -167,9 +172,10 @@ def folder_data(
     cache_dir: str | None = None,
     **loading: Any,
 ) -> ImageData:
-    """Data from `root`/`train_folder`/<class>/*.JPEG and `root`/`val_folder`/<class>/*.JPEG, or packed folders there.
+    """Data from `root`/`train_folder`/<class>/*.JPEG and `root`/`val_folder`/<class>/*.JPEG, or from packed folders
+    there.
 
-    loading: fields of LoaderOptions. cache_dir: where the index is kept; None for the user's cache folder.
+    loading: fields of LoaderOptions. cache_dir: folder for the index; None for the user's cache folder.
     """
     folder = Path(root) if root else None
     cache = cache_folder(cache_dir)
@@ -178,7 +184,7 @@ def folder_data(
 
 
 def demo_data(*, cache_dir: str | None = None, num_train: int = 2000, num_val: int = 400, **loading: Any) -> ImageData:
-    """Ten classes of drawn textures and shapes, made on first use in the cache folder.
+    """Ten classes of drawn textures and shapes, drawn on first use into the cache folder.
 
     loading: fields of LoaderOptions; DEMO_OPTIONS has the defaults.
     """
@@ -189,7 +195,7 @@ def demo_data(*, cache_dir: str | None = None, num_train: int = 2000, num_val: i
 
 
 def demo_folder(cache: Path, num_train: int, num_val: int) -> Path:
-    """Where the demo images are, drawn if they are missing."""
+    """Folder of the demo images; they are drawn if missing."""
     return ensure_demo(cache / f"demo-{num_train}-{num_val}", num_train=num_train, num_val=num_val)
 
 

@@ -1,4 +1,4 @@
-"""From a batch key to a batch: what a loader worker does."""
+"""Turns a batch key into a batch: the work of a loader worker."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -34,10 +34,10 @@ _REPLACEMENTS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class BatchDataset(Dataset["Batch | RaggedBatch"]):
-    """Maps a key to a whole batch, so that a loader item is a batch and the order lives in one place.
+    """Maps a key to a whole batch, so that the order of samples is decided in one place.
 
-    resize_here: give images of the key's size, uint8, instead of ragged crops for the device to resize.
-    skip_bad: replace samples that cannot be opened by others, drawn from (seed, pass, index); else raise BadSample.
+    resize_here: return images of the key's size, uint8, instead of ragged crops that the device resizes. skip_bad:
+    replace samples that cannot be opened by others, drawn from (seed, pass, index); otherwise raise BadSample.
     """
 
     reader: Reader
@@ -78,7 +78,8 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         return made if get_worker_info() is None else made.share_memory()
 
     def _following(self, key: BatchKey) -> Iterator[tuple[Place, Indices]]:
-        """What this worker will be asked for next: every num_workers-th batch, then the next epoch's."""
+        """Keys that this worker will probably receive next: every num_workers-th batch, then those of the next
+        epoch."""
         info = get_worker_info()
         first, stride = (info.id, info.num_workers) if info else (0, 1)
         epoch, step = key.epoch, key.step + stride
@@ -91,7 +92,8 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
             step += stride
 
     def _fill(self, sheet: "Images | Sheet", draw: Draw, samples: list[Sample]) -> tuple[Draw, list[tuple[int, str]]]:
-        """Decode all samples into the sheet, replacing bad ones. Returns what is really there, and what was skipped."""
+        """Decode all samples into the sheet and replace bad ones. Returns the indices in the batch, and the skipped
+        samples."""
         rows = np.arange(len(draw.indices))
         indices, passes = draw.indices.copy(), draw.passes.copy()
         skipped: list[tuple[int, str]] = []
@@ -113,7 +115,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
     def _decode(
         self, sheet: "Images | Sheet", rows: NDArray[np.int64], draw: Draw, samples: list[Sample]
     ) -> dict[int, BadSample]:
-        """Decode samples into rows of the sheet; those that fail, by row."""
+        """Decode samples into rows of the sheet; returns the errors by row."""
         bad: dict[int, BadSample] = {}
         opened: list[tuple[int, Opened]] = []
         for place, (row, index, sample) in enumerate(zip(rows.tolist(), draw.indices.tolist(), samples, strict=True)):
@@ -142,7 +144,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
 
 
 class Images:
-    """Rows of a batch as images of one size, resized here."""
+    """Rows of a batch as images of one size, resized in the worker."""
 
     def __init__(self, slots: Slots, num_images: int, size: int) -> None:
         self.size = size
@@ -151,7 +153,7 @@ class Images:
         self.images = buffer[:num_bytes].view(num_images, 3, size, size)
 
     def expect(self, num_pixels: int) -> None:
-        """Nothing: the room is there."""
+        """Does nothing; the memory exists already."""
 
     def put(self, row: int, pixels: Pixels, flip: bool) -> None:
         self.images[row] = resize(torch.from_numpy(pixels).permute(2, 0, 1), self.size, flip)
@@ -161,7 +163,7 @@ class Images:
 
 
 class Sheet:
-    """Rows of a batch as crops of any size, end to end."""
+    """Rows of a batch as crops of any size, one after the other."""
 
     def __init__(self, slots: Slots, num_images: int) -> None:
         self.slots = slots
@@ -173,7 +175,7 @@ class Sheet:
         self.num_bytes = 0
 
     def expect(self, num_pixels: int) -> None:
-        """Make room for so many pixels more."""
+        """Reserve memory for this many more pixels."""
         larger, ticket = self.slots.take(self.num_bytes + 3 * num_pixels)
         larger[: self.num_bytes] = self.pixels[: self.num_bytes]
         self.slots.give_back(self.ticket)
@@ -195,7 +197,7 @@ class Sheet:
 
 
 def train_crops(*, seed: int, scale: tuple[float, float]) -> CropPlan:
-    """Random crops and flips, each a function of (seed, pass, sample index)."""
+    """Random crops and flips; each is a function of (seed, pass, sample index)."""
 
     def plan(draw: Draw, heights: Sizes, widths: Sizes) -> tuple[Crops, NDArray[np.bool_]]:
         draws = np.empty((len(heights), RANDOM_CROP_DRAWS + 1))
@@ -209,7 +211,7 @@ def train_crops(*, seed: int, scale: tuple[float, float]) -> CropPlan:
 
 
 def eval_crops(*, crop_ratio: float) -> CropPlan:
-    """Centred crops, no flips."""
+    """Centred crops without flips."""
 
     def plan(draw: Draw, heights: Sizes, widths: Sizes) -> tuple[Crops, NDArray[np.bool_]]:
         return center_crops(heights, widths, crop_ratio=crop_ratio), np.zeros(len(heights), dtype=bool)

@@ -1,7 +1,7 @@
-"""A small data set that is drawn on first use, so that training runs where there is no data.
+"""Draws a small data set on first use, so that training runs without data.
 
-Ten classes of textures and shapes as real JPEGs of many sizes, folder per class. Colours, scale, angle, contrast,
-lighting and noise are drawn alike for all classes: only the form tells them apart.
+Ten classes of textures and shapes, as real JPEGs of many sizes, with a folder per class. Colours, scale, angle,
+contrast, lighting and noise have the same distribution in all classes, so only the form distinguishes them.
 """
 
 import errno
@@ -29,12 +29,13 @@ _IMAGES_PER_WORKER = 100
 
 
 def ensure_demo(folder: Path, *, seed: int = 0, num_train: int, num_val: int) -> Path:
-    """`folder` with train/<class>/*.jpg and val/<class>/*.jpg, drawn if it is missing or incomplete.
+    """Return `folder` with train/<class>/*.jpg and val/<class>/*.jpg; draw the images if they are missing or
+    incomplete.
 
-    Image i of a class is the same in every data set of that seed. Drawn beside and renamed when complete, so several
-    processes may ask at once. A folder is taken for ours by the marker file in it; any other must be missing or empty.
-
-    Raises ConfigError: too few images, a folder of someone else's, a place that cannot be written.
+    Image i of a class is the same in every data set with that seed. Images are drawn into a temporary folder that is
+    then renamed, so several processes may call this at once. A marker file identifies our folders; any other folder
+    must be missing or empty. Raises ConfigError for too few images, a folder with other content, or a place that cannot
+    be written.
     """
     marker = {"generator": _GENERATOR, "seed": seed, "num_train": num_train, "num_val": num_val}
     if min(num_train, num_val) < len(DEMO_CLASSES):
@@ -58,7 +59,7 @@ def ensure_demo(folder: Path, *, seed: int = 0, num_train: int, num_val: int) ->
 
 
 def _is_complete(folder: Path, marker: dict[str, int]) -> bool:
-    """Whether the marker says the same and as many images are there as it says."""
+    """Whether the marker has the same settings and the number of images that it states."""
     counts = [sum(1 for _ in (folder / split).glob("*/*.jpg")) for split in _SPLITS]
     return _read_marker(folder) == marker and counts == [marker["num_train"], marker["num_val"]]
 
@@ -80,7 +81,7 @@ def _check_ours(folder: Path) -> None:
 
 
 def _install(fresh: Path, folder: Path, marker: dict[str, int]) -> None:
-    """Put `fresh` in place of an incomplete `folder`; one that another process completed meanwhile stays."""
+    """Put `fresh` in place of an incomplete `folder`; keep one that another process has completed meanwhile."""
     while not _is_complete(folder, marker):
         _check_ours(folder)
         if _read_marker(folder):
@@ -108,8 +109,10 @@ def _draw_all(fresh: Path, folder: Path, seed: int, counts: tuple[int, int]) -> 
 def _draw_in_processes(
     fresh: Path, seed: int, counts: tuple[int, int], workers: int, advance: Callable[[int], None]
 ) -> None:
-    """Fresh interpreters that import no more than this file does: forking after torch has started threads may hang,
-    and multiprocessing's spawn would import all that train.py does. Each writes one byte an image to a shared pipe.
+    """Draw in fresh interpreters that import only what this file needs.
+
+    Forking after torch has started threads may hang, and multiprocessing's spawn would import everything that train.py
+    imports. Each process writes one byte per image to a shared pipe.
     """
     code = "import sys; from imagenet_opt.data.demo import _draw_for_pipe; _draw_for_pipe(*sys.argv[1:])"
     command = [sys.executable, "-c", code, str(fresh.absolute()), *map(str, (seed, *counts, workers))]
@@ -138,7 +141,7 @@ def _draw_for_pipe(folder: str, *numbers: str) -> None:
 def _draw_share(
     folder: Path, seed: int, counts: tuple[int, int], worker: int, workers: int, advance: Callable[[int], Any]
 ) -> None:
-    """Every `workers`-th image, starting at `worker`; classes take turns."""
+    """Draw every `workers`-th image, starting at `worker`; classes alternate."""
     places = [(split, i) for split, count in enumerate(counts) for i in range(count)]
     for split, i in places[worker::workers]:
         index, label = divmod(i, len(DEMO_CLASSES))
@@ -149,7 +152,7 @@ def _draw_share(
 
 @contextmanager
 def _progress(folder: Path, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar with rate and time left on a terminal, else a line at the start and one at the end."""
+    """A bar with rate and time left on a terminal, else one line at the start and one at the end."""
     # Here, so that the drawing processes, which show nothing, start without it.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -1,4 +1,4 @@
-"""The demo's images: ten forms, in colours, light and noise that tell nothing of the class."""
+"""Draws the demo's images: ten forms; colours, light and noise do not depend on the class."""
 
 import colorsys
 import math
@@ -15,7 +15,7 @@ Plane = NDArray[np.floating[Any]]
 
 
 def draw(seed: int, split: int, label: int, index: int) -> tuple[Image.Image, int]:
-    """One image and the JPEG quality to store it with; a pure function of its arguments."""
+    """One image and its JPEG quality; depends only on the arguments."""
     rng = np.random.default_rng((seed, split, label, index))
     short, aspect = rng.uniform(72, 161), math.exp(rng.uniform(-0.5, 0.5))
     height, width = int(short * max(1, aspect)), int(short * max(1, 1 / aspect))
@@ -28,7 +28,7 @@ def draw(seed: int, split: int, label: int, index: int) -> tuple[Image.Image, in
 
 
 def _coordinates(rng: Generator, height: int, width: int) -> tuple[Plane, Plane, float]:
-    """Turned, stretched, slightly warped coordinates in periods of the form, and the period in pixels."""
+    """Rotated, stretched and slightly warped coordinates in periods of the form, and the period in pixels."""
     period = min(height, width) * 0.14 * math.exp(rng.uniform(0, 0.9))
     angle, stretch = rng.uniform(0, 2 * math.pi), math.exp(rng.uniform(-0.25, 0.25))
     across = (np.arange(width, dtype=np.float32) - width * rng.uniform(0.35, 0.65)) / period
@@ -44,13 +44,13 @@ def _turn(x: Plane, y: Plane, angle: float) -> tuple[Plane, Plane]:
 
 
 def _clouds(rng: Generator, like: Plane, cells: int) -> Plane:
-    """Smooth noise of about unit variance, `cells` bumps a side, in the shape of `like`."""
+    """Smooth noise with a variance of about 1, with `cells` bumps per side, in the shape of `like`."""
     coarse = Image.fromarray(rng.standard_normal((cells, cells), dtype=np.float32))
     return np.asarray(coarse.resize(like.shape[::-1], Image.Resampling.BICUBIC))
 
 
 def _paint(rng: Generator, ink: Plane) -> NDArray[np.uint8]:
-    """Ink of one colour gradient on paper of another, with soft lights and grain: pixels_HWC."""
+    """Pixels (H, W, C): a form in one colour gradient on a background of another, with soft light and grain."""
     height, width = ink.shape
     across, down = np.linspace(-1, 1, width, dtype=np.float32), np.linspace(-1, 1, height, dtype=np.float32)[:, None]
     ramp = 0.5 + 0.35 * _turn(across, down, rng.uniform(0, 2 * math.pi))[0]
@@ -68,7 +68,7 @@ def _paint(rng: Generator, ink: Plane) -> NDArray[np.uint8]:
 
 
 def _colour(rng: Generator, saturation: tuple[float, float], value: tuple[float, float]) -> Plane:
-    """Any hue, RGB in [0, 255], shaped to spread over a plane: (3, 1, 1)."""
+    """A random RGB colour in [0, 255], as (3, 1, 1) to spread over a plane."""
     rgb = colorsys.hsv_to_rgb(rng.random(), rng.uniform(*saturation), rng.uniform(*value))
     return np.array(rgb, dtype=np.float32).reshape(3, 1, 1) * 255
 
@@ -77,7 +77,7 @@ def _colour(rng: Generator, saturation: tuple[float, float], value: tuple[float,
 
 
 def _from_centre(phase: Plane) -> Plane:
-    """Where between two whole numbers, as seen from halfway: [-0.5, 0.5)."""
+    """Distance from the nearest half-integer: [-0.5, 0.5)."""
     return phase - np.floor(phase) - 0.5
 
 
@@ -86,7 +86,7 @@ def _bands(rng: Generator, phase: Plane) -> Plane:
 
 
 def _turned_cells(rng: Generator, x: Plane, y: Plane, most: float) -> tuple[Plane, Plane]:
-    """Coordinates from the centre of the unit cell around each pixel, each cell turned by up to +-`most`."""
+    """Coordinates from the centre of the unit cell around each pixel; each cell is rotated by up to `most`."""
     angles = rng.uniform(-most, most, size=(16, 16)).astype(np.float32)
     cell = (np.floor(x).astype(np.int32) & 15, np.floor(y).astype(np.int32) & 15)
     x, y, cos, sin = _from_centre(x), _from_centre(y), np.cos(angles)[cell], np.sin(angles)[cell]

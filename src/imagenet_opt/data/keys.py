@@ -1,4 +1,4 @@
-"""Batch keys: what the sampler yields, what a worker gets, what a resume seeks."""
+"""Batch keys: the sampler yields them, workers receive them, and a resumed run seeks to one."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from torch.utils.data import Sampler
 
 
 class BatchKey(NamedTuple):
-    """Names one batch of the run. `step` counts batches within the epoch; `image_size` is in pixels."""
+    """Identifies one batch of the run. `step` counts batches within the epoch; `image_size` is in pixels."""
 
     epoch: int
     step: int
@@ -15,11 +15,11 @@ class BatchKey(NamedTuple):
 
 
 class BatchKeys(Sampler[BatchKey]):
-    """Yields the keys of one epoch, from any step on.
+    """Yields the keys of one epoch, from any step.
 
-    Lightning calls `set_epoch` at the start of each epoch; `seek` is what a resumed run calls before that.
-    size_of: epoch -> image_size; may be replaced before an epoch's first batch.
-    on_first_key: called before an epoch's first key, when no worker makes a batch of an earlier epoch any more.
+    Lightning calls `set_epoch` at the start of each epoch; a resumed run calls `seek` before that. size_of: epoch ->
+    image_size; may be replaced before an epoch's first batch. on_first_key: called before an epoch's first key, when no
+    worker makes batches of an earlier epoch any more.
     """
 
     def __init__(
@@ -32,16 +32,16 @@ class BatchKeys(Sampler[BatchKey]):
         self.first_step = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Start `epoch` at its first batch, unless `seek` has chosen a step of it."""
+        """Start `epoch` at its first batch, unless `seek` has chosen a step in it."""
         if epoch != self.epoch:
             self.epoch, self.first_step = epoch, 0
 
     def seek(self, epoch: int, step: int) -> None:
-        """Go on inside `epoch`, with `step` batches of it already done."""
+        """Continue in `epoch` after `step` batches."""
         self.epoch, self.first_step = epoch, step
 
     def __iter__(self) -> Iterator[BatchKey]:
-        """The keys of the epoch that is set when the first key is asked for. The next pass starts at step 0."""
+        """Yield the keys of the epoch that is set when the first key is requested. The next pass starts at step 0."""
         epoch, first, self.first_step = self.epoch, self.first_step, 0
         self.on_first_key()
         for step in range(first, self.num_batches):

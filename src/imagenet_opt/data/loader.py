@@ -1,4 +1,4 @@
-"""From an index to batches on the device: store, reader, decoder, workers, prefetcher."""
+"""Builds the loader: from an index to batches on the device, with store, reader, decoder, workers and prefetcher."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -37,7 +37,8 @@ _MEASURED = 48
 
 @dataclass(frozen=True, kw_only=True)
 class Seat:
-    """Where a process sits: its rank of world_size, and how many share its machine's memory, and its loader's CPUs."""
+    """Place of a process: its rank of world_size, and how many processes share its machine's memory and its loader's
+    CPUs."""
 
     device: torch.device
     dtype: torch.dtype = torch.float32
@@ -48,7 +49,7 @@ class Seat:
 
 
 def image_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """What images come as on the device. precision: Lightning's name."""
+    """Dtype of the images on the device. precision: Lightning's name."""
     half = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16} if device.type == "cuda" else {}
     return half.get(precision, torch.float32)
 
@@ -56,10 +57,10 @@ def image_dtype(precision: str, device: torch.device) -> torch.dtype:
 def train_loader(
     index: Split, how: LoaderOptions, seat: Seat, store: Store | None = None, *, largest_size: int | None = None
 ) -> DevicePrefetcher:
-    """Batches of shuffled random crops, without end of epochs: `sampler.set_epoch` chooses one.
+    """Batches of shuffled random crops, without end of epochs; `sampler.set_epoch` selects one.
 
-    store: of the samples' bytes; None for that of the index. largest_size: pixels of a side of the largest images that
-    `sampler.size_of` will ask for, to which workers and memory are fitted; None for `how.image_size`.
+    store: for the bytes of samples; None for the index's own store. largest_size: width in pixels of the largest images
+    that `sampler.size_of` will request, for which workers and memory are planned; None for `how.image_size`.
     """
     order = TrainOrder(
         num_samples=len(index),
@@ -77,7 +78,7 @@ def train_loader(
 
 
 def eval_loader(index: Split, how: LoaderOptions, seat: Seat) -> DevicePrefetcher:
-    """Batches of centred crops of every sample, in order, the last one padded."""
+    """Batches of centred crops of every sample, in order; the last batch is padded."""
     order = EvalOrder(num_samples=len(index), batch_size=how.batch_size, rank=seat.rank, world_size=seat.world_size)
     dataset = _dataset(index, how, seat, order, store_of(index, how))
     size = how.val_image_size or how.image_size
@@ -85,13 +86,14 @@ def eval_loader(index: Split, how: LoaderOptions, seat: Seat) -> DevicePrefetche
 
 
 def open_index(root: Path | None, split: str, cache_dir: Path) -> FileIndex | ShardIndex:
-    """The index of `root`/`split`: packed shards, or a folder per class. Raises DataError."""
+    """Open the index of `root`/`split`: packed shards, or a folder per class. Raises DataError."""
     folder = split_folder(root, split)
     return open_shards(folder) if is_packed(folder) else open_split(root, split, cache_dir)
 
 
 def store_of(index: Split, how: LoaderOptions, *, drop_pages: bool = False) -> Store:
-    """The store of an index, as slow as `how` asks. drop_pages: nothing that was read stays in the page cache."""
+    """The store of an index, slowed down as `how` asks. drop_pages: whether to evict what was read from the page
+    cache."""
     kind = ShardStore if isinstance(index, ShardIndex) else FolderStore
     store: Store = kind(index, drop_pages=drop_pages)  # type: ignore[arg-type]
     if not how.added_latency_ms and how.max_mb_per_second is None:
@@ -101,7 +103,7 @@ def store_of(index: Split, how: LoaderOptions, *, drop_pages: bool = False) -> S
 
 
 def mean_crop_bytes(dataset: BatchDataset) -> float:
-    """Mean bytes of a decoded crop, from the sizes of some images; those that cannot be opened do not count."""
+    """Mean bytes of a decoded crop, estimated from the sizes of some images; unreadable images do not count."""
     spread = np.linspace(0, len(dataset.labels) - 1, min(_MEASURED, len(dataset.labels))).astype(np.int64)
     sizes = []
     for sample in dataset.reader.read((-1, 0), spread).samples:
@@ -117,7 +119,7 @@ def mean_crop_bytes(dataset: BatchDataset) -> float:
 
 
 def batch_bytes(dataset: BatchDataset, batch_size: int, image_size: int) -> int:
-    """Shared memory that one batch takes."""
+    """Shared memory of one batch."""
     crop_bytes = 3.0 * image_size**2 if dataset.resize_here else mean_crop_bytes(dataset)
     return slot_bytes(int(batch_size * crop_bytes))
 

@@ -1,4 +1,4 @@
-"""How samples become batches."""
+"""Options of the loader."""
 
 import math
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ LEAST = {
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions:
-    """The keys of conf/loading.yaml under `data.`, with their defaults: the meaning of each is documented here only.
+    """The keys of conf/loading.yaml below `data.`, with their defaults; their meaning is documented only here.
 
     Raises ConfigError, with the key, for a value out of range.
     """

@@ -1,4 +1,4 @@
-"""Which samples make up which batch: a pure function of (seed, epoch, step, rank)."""
+"""Decides which samples make up which batch: a pure function of (seed, epoch, step, rank)."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,7 +16,7 @@ _LEAST_BLOCK = 8
 class Draw(NamedTuple):
     """One rank's samples of one batch: int64 (batch_size,) each, and how many of them are not padding.
 
-    `passes` counts how often the whole data set was seen before that draw; with whole epochs it is the epoch.
+    `passes`: how often the whole data set was seen before each draw; with whole epochs this is the epoch.
     """
 
     indices: NDArray[np.int64]
@@ -25,7 +25,8 @@ class Draw(NamedTuple):
 
 
 class Shuffle(NamedTuple):
-    """The order of one pass: block b holds the samples shift + block_size * blocks[b] onwards, round the end."""
+    """Order of one pass: block b contains the samples from shift + block_size * blocks[b] on, wrapping around at the
+    end."""
 
     one_pass: int
     blocks: NDArray[np.int32]
@@ -34,16 +35,13 @@ class Shuffle(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOrder:
-    """A new shuffle for each pass over the data; the last partial global batch of an epoch is dropped.
+    """A new shuffle for each pass over the data; the incomplete last global batch of an epoch is dropped.
 
-    With `samples_per_epoch` passes are laid end to end and cut into epochs of so many samples, rounded down to whole
-    batches, so that every sample is seen once before any sample twice. Rank r takes the r-th part of each global batch.
-
-    block_size: so many neighbours of the index always come together, in one batch, so that storage can give them in one
-    request; 1 shuffles single samples. Each pass draws again where blocks begin, and the few samples that fill no block
-    are others each time.
-
-    Raises BatchTooLarge when not even one global batch fits.
+    With `samples_per_epoch`, passes are concatenated and cut into epochs of this many samples, rounded down to whole
+    batches, so that every sample is seen once before any is seen twice. Rank r takes the r-th part of each global
+    batch. block_size: number of neighbours in the index that always come together in one batch, so that storage can
+    deliver them in one request; 1 shuffles single samples. Each pass draws new block boundaries, so other samples are
+    left over each time. Raises BatchTooLarge if not even one global batch fits.
     """
 
     num_samples: int
@@ -74,7 +72,7 @@ class TrainOrder:
 
     @property
     def pass_samples(self) -> int:
-        """Samples of a pass: all that fill whole blocks."""
+        """Number of samples in a pass: all that fill whole blocks."""
         return self.num_samples // self.block_size * self.block_size
 
     @property
@@ -87,7 +85,7 @@ class TrainOrder:
 
     @property
     def num_dropped(self) -> int:
-        """Samples of each pass that fill no whole global batch and are left out of it."""
+        """Number of samples of each pass that fill no whole global batch and are left out."""
         return 0 if self.samples_per_epoch else self.num_samples - self.num_batches * self.global_batch
 
     def draw(self, epoch: int, step: int) -> Draw:
@@ -106,7 +104,7 @@ class TrainOrder:
         return Draw(indices, passes, self.batch_size)
 
     def _shuffle(self, one_pass: int) -> Shuffle:
-        """The last two are kept: at the end of a pass the next one is already being read."""
+        """The shuffle of a pass. The last two are kept, because at the end of a pass the next one is already read."""
         for shuffle in self._shuffles:
             if shuffle.one_pass == one_pass:
                 return shuffle
@@ -118,7 +116,7 @@ class TrainOrder:
 
 
 def block_size_for(batch_size: int) -> int:
-    """The largest block of 8 to 16 samples of which a batch has a whole number. Raises ConfigError."""
+    """The largest block of 8 to 16 samples that divides the batch. Raises ConfigError."""
     for size in range(_MOST_BLOCK, _LEAST_BLOCK - 1, -1):
         if batch_size % size == 0:
             return size

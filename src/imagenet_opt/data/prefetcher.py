@@ -1,4 +1,4 @@
-"""Batches on the device, copied while the device still computes."""
+"""Copies batches to the device while the device computes."""
 
 import errno
 import logging
@@ -39,22 +39,23 @@ _CLOSE_SECONDS = 1.0
 
 
 def finish_batch(batch: Batch | RaggedBatch, dtype: torch.dtype) -> Batch:
-    """What a worker made, as normalised images of `dtype` on the device where it is."""
+    """A worker's batch as normalised images of `dtype`, on the device where it is."""
     if isinstance(batch, RaggedBatch):
         return resize_batch(batch, dtype)
     return replace(batch, images=normalize(batch.images).to(dtype))
 
 
 class DevicePrefetcher:
-    """Wraps a loader: the next batch is pinned and copied on a side stream while the present one is computed with.
+    """Wraps a loader: pins the next batch and copies it on a side stream while the device computes with the present
+    one.
 
-    `finish` then makes images of it, on the stream that computes. On a CPU nothing is copied.
-    copies: "ahead" does so; "pinned" copies on the stream that computes, when a batch is asked for; "pageable"
-    likewise, out of ordinary memory, and the host waits. The last two are there to be measured against.
+    `finish` then makes images of it on the compute stream. On a CPU nothing is copied. copies: "ahead" works as
+    described; "pinned" copies on the compute stream when a batch is requested; "pageable" does the same from ordinary
+    memory, and the host waits. The last two exist for comparison. The length is that of the whole epoch, also after a
+    resume within the epoch.
 
-    Its length is the whole epoch's, also when the epoch goes on in its middle.
-    Raises WorkerDied, with the likely cause, when a loader process is killed; OutOfMemory where the device has no room
-    for a batch.
+    Raises WorkerDied, with the likely cause, if a worker process is killed; OutOfMemory if the device has no room for a
+    batch.
     """
 
     def __init__(
@@ -99,8 +100,8 @@ class DevicePrefetcher:
             raise type(error)(message) from error
 
     def close(self) -> None:
-        """End the thread and the workers, also those that wait for storage. The garbage collector would wait five
-        seconds for each worker: its queue is gone first."""
+        """End the thread and the workers, even if they wait for storage. The garbage collector would wait five
+        seconds for each worker, because its queue is destroyed first."""
         iterator: Any = self.loader._iterator  # of persistent workers; torch has no public name for it
         if iterator is None:
             return
@@ -121,11 +122,11 @@ class DevicePrefetcher:
 
     @property
     def num_ready(self) -> int:
-        """Batches that are made and not yet asked for."""
+        """Number of finished batches that were not requested yet."""
         return self.slots.num_ready
 
     def totals(self) -> dict[str, float]:
-        """Sums over all `batches` delivered so far, and `copy_seconds` of so many `copies` that the device has made."""
+        """Sums over all `batches` delivered so far, and `copy_seconds` of the `copies` that the device has made."""
         copies = self._copy_clock.finished_seconds() if self._copy_clock is not None else []
         self._add(copies=len(copies), copy_seconds=sum(copies))
         return dict(self._totals)
@@ -241,21 +242,21 @@ class DevicePrefetcher:
 
 
 def _wake(iterator: Any) -> None:
-    """Make a thread that waits for a batch of `iterator` fail: torch knows no batch of that number. Workers that are
-    about to end would never answer, and the thread would wait for ever."""
+    """Make a thread that waits for a batch of `iterator` fail, by sending a batch number that torch does not know.
+    Ending workers would never answer, so the thread would wait forever."""
     queue = iterator._worker_result_queue
     queue.cancel_join_thread()  # the process must not wait for this item at its end
     queue.put((None, None))
 
 
 def _terminate(workers: Sequence[BaseProcess]) -> None:
-    """All at once: torch waits five seconds for each."""
+    """Terminate all workers at once; torch would wait five seconds for each."""
     for worker in workers:
         worker.terminate()
 
 
 def _worker_message(error: ImagenetOptError) -> str | None:
-    """What an error said in a worker, around which the DataLoader has put a traceback; None for any other error."""
+    """The message of an error in a worker, without the DataLoader's traceback; None for other errors."""
     name = f"{type(error).__module__}.{type(error).__qualname__}: "
     _, found, message = str(error).rpartition(name)
     return message.strip() if found else None
@@ -272,9 +273,10 @@ def _too_many_files() -> WorkerDied:
 
 
 def died(error: Exception) -> WorkerDied | None:
-    """What the DataLoader's error means when a worker was killed, or shared memory or open files ran out; else None.
+    """Meaning of the DataLoader's error if a worker was killed, or if shared memory or file descriptors ran out; else
+    None.
 
-    It is raised where the batch is asked for or, by a signal handler, wherever the process is at that moment.
+    The error is raised where the batch is requested, or by a signal handler wherever the process is at that moment.
     """
     text = str(error)
     if "Too many open files" in text or "received 0 items of ancdata" in text:

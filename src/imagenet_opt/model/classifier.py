@@ -88,7 +88,7 @@ class Classifier(LightningModule):
         return self.micro_batches.size
 
     def setup(self, stage: str) -> None:
-        """Dropout and stochastic depth differ between processes; the weights, drawn before, are the same."""
+        """Give each process its own dropout and stochastic depth; the weights were drawn before and are equal."""
         self._steps_ahead = StepsAhead(self.trainer.strategy.root_device)
         if stage == "fit" and self.trainer.world_size > 1:
             torch.manual_seed(self._seed + self.global_rank)
@@ -112,7 +112,8 @@ class Classifier(LightningModule):
         }
 
     def _check_optimizer(self, options: set[str], saved: set[str]) -> None:
-        """Raises CheckpointMismatch unless one set of options contains the other: an upgrade of torch may add some."""
+        """Raise CheckpointMismatch unless one set of options contains the other, as an upgrade of torch may add
+        options."""
         if not (saved <= options or options <= saved):
             raise CheckpointMismatch(
                 f"another optimizer than the run was begun with, which had {', '.join(sorted(saved - options))}; "
@@ -128,7 +129,7 @@ class Classifier(LightningModule):
         self.nonfinite.begin(agree, Path(self.trainer.default_root_dir) / name)
 
     def on_train_start(self) -> None:
-        """A checkpoint brings its own learning rate, weight decay and so on; what is asked for now wins."""
+        """Apply the configured learning rate, weight decay and so on, which a checkpoint has overwritten."""
         self._before = Snapshot(self.net.buffers())
         optimizer: Any = self.optimizers()
         scheduler: Any = self.lr_schedulers()
@@ -160,7 +161,7 @@ class Classifier(LightningModule):
             self.nonfinite.stop_if_bad()
 
     def _forward_backward(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """Leaves the whole batch's gradients. Losses (N,) and logits (N, C), detached."""
+        """Compute the gradients of the whole batch. Returns losses (N,) and logits (N, C), detached."""
         num_images = len(batch.images)
 
         def work(part: slice) -> tuple[Tensor, Tensor]:
@@ -176,10 +177,8 @@ class Classifier(LightningModule):
         return torch.cat(losses), torch.cat(logits)
 
     def _prepare_retry(self, batch: Any) -> None:
-        """Gradients, buffers and random state as before the step.
-
-        Callbacks with an `on_out_of_memory` can give memory back, and see the new `micro_batch_size`.
-        """
+        """Restore gradients, buffers and random state from before the step. Callbacks with `on_out_of_memory` can
+        free memory; they see the new `micro_batch_size`."""
         self.net.zero_grad(set_to_none=True)
         self._before.restore()
         torch.cuda.empty_cache()
@@ -194,7 +193,7 @@ class Classifier(LightningModule):
         self.log_dict({f"train/{name}": means[name] for name in ("loss", "acc1")})
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Clips gradients, as Lightning refuses to beside fused optimizers, whose scaled gradients it leaves alone."""
+        """Clip gradients. Lightning refuses to clip with fused optimizers, whose scaled gradients it does not touch."""
         if self.max_grad_norm is None:
             return
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
@@ -203,7 +202,7 @@ class Classifier(LightningModule):
         nn.utils.clip_grad_norm_(self.net.parameters(), self.max_grad_norm)
 
     def on_validation_epoch_start(self) -> None:
-        """Batch-norm statistics are each process's own until here; all validate with those that are saved."""
+        """Give all processes the batch-norm statistics that are saved; until here each process has its own."""
         if self.trainer.world_size > 1:
             distribute_bn(self.net, self.trainer.world_size)
         self.val_tally = Tally(self.device)
@@ -236,7 +235,7 @@ class Classifier(LightningModule):
         checkpoint |= self.micro_batches.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Called before configure_optimizers, and that before the optimizer's state is restored."""
+        """Called before configure_optimizers, which is called before the optimizer's state is restored."""
         self._restored_sums = checkpoint["train_sums"]
         self._saved_groups = checkpoint["optimizer_states"][0]["param_groups"]
         self.micro_batches.load_state_dict(checkpoint)
@@ -248,7 +247,7 @@ class Classifier(LightningModule):
         return cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
 
     def _sync_gradients(self, last: bool) -> AbstractContextManager[None]:
-        """Between processes gradients are averaged once a step, with the last micro-batch."""
+        """Average gradients between processes only once per step, with the last micro-batch."""
         strategy = self.trainer.strategy
         if last or not hasattr(strategy, "block_backward_sync"):
             return nullcontext()

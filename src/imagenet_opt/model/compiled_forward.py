@@ -1,4 +1,4 @@
-"""A network's forward as torch compiles it for training."""
+"""A network's forward pass, compiled by torch for training."""
 
 from typing import Any
 
@@ -13,16 +13,15 @@ WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no
 
 
 class CompiledForward:
-    """Compiles `net` in place for forwards that record gradients; all others, validation above all, run uncompiled.
+    """Compiles `net` in place for forward passes that record gradients; others, such as validation, run uncompiled.
 
-    It stands where `net.compile()` puts what it compiled, which no copy, no pickle and no state_dict of the network
-    has. A compiled validation would save a few seconds an epoch, and would be compiled at its first batch, where
+    It takes the place of `net.compile()`'s result, which copies, pickles and the state_dict of the network do not
+    contain. Compiling validation would save a few seconds per epoch, but would compile at its first batch, where
     nothing catches an error.
 
-    In modes with CUDA graphs gradients lie in the graphs' memory, which the next forward frees. Those that are still
-    there, of an earlier micro-batch, are moved away before it.
-
-    Source of the moving: https://github.com/pytorch/pytorch/issues/96693, accumulated gradients that are wrong.
+    In modes with CUDA graphs, gradients are in the graphs' memory, which the next forward frees. Gradients of an
+    earlier micro-batch are therefore moved before it. Source: https://github.com/pytorch/pytorch/issues/96693, wrong
+    accumulated gradients.
     """
 
     def __init__(self, net: nn.Module, *, mode: str, fullgraph: bool) -> None:
@@ -39,8 +38,8 @@ class CompiledForward:
         return self._compiled(*args, **options)
 
     def attempt(self, images: Tensor) -> None:
-        """A forward and backward, which compile for the shape of `images`; buffers, gradients and random state are as
-        before."""
+        """Run a forward and backward pass, which compiles for the shape of `images`; buffers, gradients and random
+        state do not change."""
         before = Snapshot(self._net.buffers())
         gradients = [None if tensor.grad is None else tensor.grad.clone() for tensor in self._net.parameters()]
         self._net.zero_grad()
@@ -56,7 +55,7 @@ class CompiledForward:
                 parameter.grad = gradient
 
     def release(self) -> None:
-        """The network runs uncompiled, and torch's CUDA graphs of it are given back."""
+        """Return to the uncompiled network, and release torch's CUDA graphs."""
         self._net._compiled_call_impl = None
         torch.compiler.reset()
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""A network's forward and backward as CUDA graphs, one for each shape of images."""
+"""A network's forward and backward passes as CUDA graphs, one per shape of images."""
 
 import gc
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -16,18 +16,16 @@ Capture = Callable[[nn.Module, tuple[Tensor]], nn.Module]
 
 
 class GraphedForward:
-    """Replays what `net` does in training for the shapes that were captured, and calls it as before for all others.
+    """Replays the training of `net` for the captured shapes, and calls the network for all others.
 
-    It takes the place that `net.compile()` takes, which no copy, no pickle and no state_dict of the network has. What
-    was compiled before is captured compiled.
+    It takes the place of `net.compile()`'s result, which copies, pickles and the state_dict of the network do not
+    contain. A compiled network is captured compiled.
 
-    A graph reads and writes the memory that it was captured with. So it is used only while parameters and buffers are
-    where they were, as trainable, and every layer in the mode it had; images and logits are copied, and gradients that
-    are there already are moved away before they are written over. What stays is one rule: each forward is followed by
-    its backward before the next forward.
-
-    Source of the moving: https://github.com/pytorch/pytorch/issues/181723, accumulated gradients that are wrong, as
-    the first to be added to are the graph's own memory.
+    A graph reads and writes the memory of its capture. So it is used only while parameters and buffers are where they
+    were and equally trainable, and every layer is in the same mode. Images and logits are copied, and existing
+    gradients are moved before they would be overwritten. One rule remains: each forward must be followed by its
+    backward before the next forward. Source: https://github.com/pytorch/pytorch/issues/181723, wrong accumulated
+    gradients, because the first summand is the graph's own memory.
     """
 
     def __init__(self, net: nn.Module, capture: Capture) -> None:
@@ -41,10 +39,8 @@ class GraphedForward:
         net._compiled_call_impl = self
 
     def capture(self, images: Tensor) -> None:
-        """Of images (N, 3, H, W), in the precision context of training; buffers and random state are as before.
-
-        Gradients are left alone.
-        """
+        """Capture for images (N, 3, H, W), in the precision context of training; buffers, random state and gradients
+        do not change."""
         before, called = Snapshot(self._net.buffers()), _Called(self._net, self._call)
         try:
             with without_autocast_cache(images.device):
@@ -55,7 +51,7 @@ class GraphedForward:
         self._graphs[_key(images)] = graph, self._state()
 
     def release(self) -> None:
-        """The network is called as it was before, and the graphs' memory is free."""
+        """Restore the network's own forward, and free the graphs' memory."""
         self._net._compiled_call_impl = self._before
         self._graphs.clear()
         gc.collect()  # torch's graphed callables refer to themselves
@@ -76,14 +72,14 @@ class GraphedForward:
         return graph if state == self._state() else None
 
     def _state(self) -> tuple[list[Any], ...]:
-        """What a graph cannot follow; asked for in every forward."""
+        """Everything that a graph cannot follow; compared in every forward."""
         places = [*map(Tensor.data_ptr, self._tensors)]
         trainable = [parameter.requires_grad for parameter in self._parameters]
         return places, trainable, [layer.training for layer in self._layers]
 
 
 class _Called(nn.Module):
-    """The network as torch captures it: with its parameters, but called past what stands before it."""
+    """The network as torch captures it: with its parameters, but without the forward that replaces it."""
 
     def __init__(self, net: nn.Module, call: Callable[..., Any]) -> None:
         super().__init__()
@@ -96,10 +92,10 @@ class _Called(nn.Module):
         return self.last
 
     def let_go(self) -> None:
-        """Of autograd's nodes that the last logits, which torch keeps, would keep alive after their backward.
+        """Release autograd's nodes that the last logits, which torch keeps, would keep alive after their backward.
 
-        Those of the parameters belong to the stream on which they were made, that of the warm-up or of the capture.
-        Each later backward would add its gradients there, wait for it, and warn that streams do not match.
+        Nodes of the parameters belong to the stream of the warm-up or capture. Each later backward would add its
+        gradients there, wait for that stream, and warn that streams do not match.
         """
         for tensor in tree_leaves(self.last):
             if isinstance(tensor, Tensor):
@@ -108,19 +104,19 @@ class _Called(nn.Module):
 
 
 def _whole(found: Any) -> Any:
-    """A view cannot be detached in place."""
+    """A tensor that is no view, since a view cannot be detached in place."""
     return found.clone() if isinstance(found, Tensor) and found._is_view() else found
 
 
 def move_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Out of the memory that they share with others."""
+    """Move gradients out of memory that they share with others."""
     for parameter in parameters:
         if parameter.grad is not None:
             parameter.grad = parameter.grad.clone()
 
 
 def capture_on_gpu() -> Capture:
-    """torch's own capture. All graphs share one pool of memory, as one step runs only one of them."""
+    """Capture with torch. All graphs share one memory pool, because a step runs only one of them."""
     pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 
     def capture(net: nn.Module, images: tuple[Tensor]) -> nn.Module:
@@ -134,11 +130,11 @@ def capture_on_gpu() -> Capture:
 
 @contextmanager
 def _graph_options(**own: Any) -> Iterator[None]:
-    """What make_graphed_callables captures is captured with these options, which it does not take itself.
+    """Options for the capture that make_graphed_callables does not accept itself.
 
-    stream: in a pool, memory that is free is free for captures on the same stream only, and torch 2.15 captures each
-    time on another one. capture_error_mode, which it takes from torch 2.14 on: thread_local lets the loader's thread,
-    which pins memory, go on meanwhile.
+    stream: within a pool, free memory is available only to captures on the same stream, and torch 2.15 would use
+    another stream each time. capture_error_mode, which it accepts from torch 2.14 on: thread_local lets the loader's
+    thread pin memory meanwhile.
     """
     plain = torch.cuda.graph
 
@@ -153,7 +149,7 @@ def _graph_options(**own: Any) -> Iterator[None]:
 
 
 def without_autocast_cache(device: torch.device) -> torch.autocast:
-    """Autocast as it is, but for its cache of weights, whose copies a graph would not renew."""
+    """Autocast without its cache of weights, whose copies a graph would not renew."""
     kind = device.type
     return torch.autocast(
         kind, dtype=torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind), cache_enabled=False

@@ -1,4 +1,4 @@
-"""How many images go through the network at once, when the device's memory does not hold the whole batch."""
+"""Micro-batches: how many images go through the network at once if the device cannot hold the whole batch."""
 
 import logging
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Part = TypeVar("Part")
 
 
 class MicroBatches:
-    """Cuts a batch into parts of at most `size` images, None for the whole; halves `size` when memory runs out."""
+    """Splits a batch into parts of at most `size` images (None: the whole batch); halves `size` if memory runs out."""
 
     def __init__(self, size: int | None) -> None:
         if size is not None and size < 1:
@@ -22,10 +22,9 @@ class MicroBatches:
         self.asked = self.size = size
 
     def run(self, work: Callable[[slice], Part], num_images: int, take_back: Callable[[], None] | None) -> list[Part]:
-        """What `work` gives for each part of the batch. take_back: undoes the parts that were done; None where others
-        wait for this process to do the same as they do.
-
-        Raises OutOfMemory, with the micro-batch to try, where nothing can be taken back, and at a single image.
+        """Results of `work` for each part. take_back: undoes the finished parts; None if other processes depend on
+        the same steps. Raises OutOfMemory, with the micro-batch to try, if nothing can be undone, or at a single
+        image.
         """
         while True:
             sizes = part_sizes(num_images, self.size)
@@ -50,16 +49,14 @@ class MicroBatches:
         return {"micro_batch_size": self.size or 0, "micro_batch_size_asked": self.asked or 0}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes on with the size that the run had come to, unless another is asked for now than then."""
+        """Continue with the size that the run had reached, unless another size is configured now."""
         if (self.asked or 0) == state["micro_batch_size_asked"]:
             self.size = state["micro_batch_size"] or None
 
 
 def part_sizes(num_images: int, size: int | None) -> list[int]:
-    """Images in each part of a batch: as few parts of at most `size` as possible, which differ by one image at most.
-
-    None for the whole batch in one part. Larger parts come first.
-    """
+    """Sizes of the fewest parts of at most `size` images, which differ by at most one image; larger parts come
+    first. None for one part."""
     num_parts = -(-num_images // (size or num_images))
     whole, rest = divmod(num_images, num_parts)
     return [whole + 1] * rest + [whole] * (num_parts - rest)

@@ -1,4 +1,4 @@
-"""A loss that is NaN or infinite ends the run, which says where."""
+"""Ends the run with a precise message if a loss is NaN or infinite."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -24,7 +24,7 @@ class NonFinite:
         self.begin(_alone, Path(FILE))
 
     def begin(self, agree: Callable[[bool], bool], file: Path) -> None:
-        """agree: whether something is true in all processes, given whether it is in this one. file: for the samples."""
+        """Start watching. agree: whether something is true in any process. file: for the samples of the last steps."""
         self._agree = agree
         self._file = file
 
@@ -34,11 +34,11 @@ class NonFinite:
 
     @property
     def overdue(self) -> bool:
-        """Whether so many steps were noted since the last call of `stop_if_bad` that the next call is due."""
+        """Whether enough steps were noted since the last `stop_if_bad` that it should be called."""
         return self._recent.overdue
 
     def stop_if_bad(self) -> None:
-        """Raises NonFiniteLoss when a loss since the last call was not finite. One host sync."""
+        """Raise NonFiniteLoss if a loss since the last call was not finite. One host sync."""
         bad = self._recent.first_bad()
         if self._agree(bad is None):
             return
@@ -47,7 +47,8 @@ class NonFinite:
         raise NonFiniteLoss(f"the loss is {self._recent.loss(bad)} at step {bad}; {_REMEDY}{self._write(bad)}")
 
     def stop_if_worthless(self, tensors: Iterable[Tensor], num_steps: int) -> None:
-        """As `stop_if_bad`, also when a weight is not finite, as happens a step before the loss shows it. Two."""
+        """Like `stop_if_bad`, also for weights that are not finite, which happens a step before the loss shows it.
+        Two host syncs."""
         self.stop_if_bad()
         if not self._agree(bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all())):
             raise NonFiniteLoss(f"weights are NaN or infinite after {num_steps} steps, though no loss was; {_REMEDY}")

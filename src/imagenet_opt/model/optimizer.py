@@ -1,4 +1,4 @@
-"""Optimizers by timm's names, with timm's choice of the parameters that decay, and `fused` where torch has it."""
+"""Creates optimizers by timm's names, with timm's rule for weight decay, and `fused` if torch supports it."""
 
 import difflib
 import inspect
@@ -55,7 +55,7 @@ def build_optimizer(
 
 
 def check_saved_groups(saved: list[dict[str, Any]], optimizer: Optimizer) -> None:
-    """saved: `param_groups` of an optimizer's state_dict. Raises CheckpointMismatch for groups of other sizes."""
+    """Raise CheckpointMismatch for groups of other sizes. saved: `param_groups` of an optimizer's state_dict."""
     sizes, expected = ([len(group["params"]) for group in groups] for groups in (saved, optimizer.param_groups))
     if sizes != expected:
         raise CheckpointMismatch(
@@ -66,7 +66,7 @@ def check_saved_groups(saved: list[dict[str, Any]], optimizer: Optimizer) -> Non
 
 
 def _options_of(name: str) -> set[str]:
-    """Names of the arguments of an optimizer. Raises ConfigError for one that is unknown or cannot be used here."""
+    """Argument names of an optimizer. Raises ConfigError for an optimizer that is unknown or cannot be used here."""
     names = [str(known) for known in list_optimizers()]
     if name not in names:
         near = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
@@ -81,9 +81,9 @@ def _options_of(name: str) -> set[str]:
 
 
 def _parameter_groups(network: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """timm's groups: biases, norms and what the network names in `no_weight_decay()` do not decay.
+    """timm's groups: biases, norms and parameters in `no_weight_decay()` do not decay.
 
-    The groups are the same for every value of `weight_decay`, so that a resumed run may change the value.
+    The groups do not depend on the value of `weight_decay`, so a resumed run may change it.
     """
     excluded: set[str] = getattr(network, "no_weight_decay", set)()
     groups = param_groups_weight_decay(network, weight_decay=1.0, no_weight_decay_list=excluded)

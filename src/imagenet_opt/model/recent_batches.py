@@ -1,4 +1,4 @@
-"""Losses and samples of the last steps, kept on the device until someone looks."""
+"""Keeps losses and samples of the last steps on the device until they are needed."""
 
 import json
 from collections import deque
@@ -20,10 +20,8 @@ class Step(NamedTuple):
 
 
 class RecentBatches:
-    """The steps since the last look, and enough before them that 32 can be told.
-
-    Adding costs no host sync. `overdue` when so many steps were added that it is time to look.
-    """
+    """The steps since the last check, and enough before them to report 32. Adding costs no host sync. `overdue` if
+    so many steps were added that a check is due."""
 
     def __init__(self) -> None:
         self._steps: deque[Step] = deque()
@@ -34,12 +32,12 @@ class RecentBatches:
         return self._num_unseen >= _MOST_UNSEEN
 
     def add(self, number: int, loss: Tensor, indices: Tensor) -> None:
-        """loss: (), of the step; indices: int64 (N,), of its samples; kept as a copy."""
+        """loss: () of the step; indices: int64 (N,) of its samples; both are copied."""
         self._steps.append(Step(number, loss.detach().clone(), indices.clone()))
         self._num_unseen += 1
 
     def first_bad(self) -> int | None:
-        """The first step since the last look whose loss is not finite. One host sync; none where nothing is new."""
+        """The first step since the last check whose loss is not finite. One host sync; none if nothing is new."""
         num_unseen, self._num_unseen = self._num_unseen, 0
         if num_unseen == 0:
             return None
@@ -54,7 +52,8 @@ class RecentBatches:
         return next(step.loss.item() for step in self._steps if step.number == number)
 
     def write(self, path: Path, last: int) -> None:
-        """Step `last` and at most 31 before it, as JSON: step, loss (text: JSON has no NaN), sample indices."""
+        """Write step `last` and up to 31 steps before it as JSON: step, loss (as text, since JSON has no NaN),
+        sample indices."""
         steps = [step for step in self._steps if step.number <= last][-_KEPT:]
         batches = [
             {"step": step.number, "loss": repr(step.loss.item()), "indices": step.indices.tolist()} for step in steps

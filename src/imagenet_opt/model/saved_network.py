@@ -1,4 +1,4 @@
-"""The network of a checkpoint, ready to be used."""
+"""Opens the network of a checkpoint."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,10 +13,8 @@ from imagenet_opt.run.checkpoint import files as checkpoints
 
 
 def open_network(ckpt: Path) -> tuple[nn.Module, dict[str, Any], Callable[[], nn.Module]]:
-    """The network of a checkpoint, to be used as it is; its network_config; and what builds one like it, untrained.
-
-    Raises CheckpointError.
-    """
+    """The network of a checkpoint, its network_config, and a function that builds an untrained one like it. Raises
+    CheckpointError."""
     saved = checkpoints.read(ckpt, "ckpt")
     config = _network_config(saved, ckpt)
     build = partial(build_network, **{key: config[key] for key in RECIPE})

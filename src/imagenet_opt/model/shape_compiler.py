@@ -56,7 +56,7 @@ class ShapeCompiler:
         self._recompile_limit: int | None = None
 
     def begin(self, net: nn.Module, device: torch.device, training: Training, say: Callable[[str], None]) -> None:
-        """A fit of `net`. say: called with each line for the user."""
+        """Start a fit of `net`. say: called with each line for the user."""
         self._net, self._training, self._say = net, training, say
         self.mode = _mode_on(device, self.compile_mode)
         if self.compile and self.mode != self.compile_mode:
@@ -65,24 +65,24 @@ class ShapeCompiler:
 
     @property
     def makes_own_graphs(self) -> bool:
-        """Whether torch.compile makes CUDA graphs, in whose memory gradients lie."""
+        """Whether torch.compile creates CUDA graphs, whose memory then contains the gradients."""
         return self.compile and self.mode in WITHOUT_GRAPHS
 
     def prepare(self, parts: Sequence[Tensor]) -> None:
-        """parts: images (N, 3, H, W), each as the next step gives them to the network."""
+        """Compile or capture for these parts: images (N, 3, H, W), as the next step passes them to the network."""
         self._compile_new(parts)
         while self.cuda_graph and (images := _first_new(parts, self._captured)) is not None:
             self._capture(images)
 
     def shrink(self, parts: Sequence[Tensor]) -> None:
-        """Memory ran out, and the step is done again with these smaller parts: nothing is captured before it."""
+        """Memory ran out, and the step is repeated with these smaller parts: no graph is captured before it."""
         self._release_graphs()
         if self.compile:
             self._leave_graph_mode()
         self._compile_new(parts)
 
     def end(self) -> None:
-        """Graphs are released, and torch has its own limit of recompilations again."""
+        """Release graphs and restore torch's limit of recompilations."""
         if self._recompile_limit is not None:
             torch._dynamo.config.recompile_limit = self._recompile_limit
             self._recompile_limit = None
@@ -120,7 +120,8 @@ class ShapeCompiler:
             self._say(f"acceleration: compilation failed, training continues without it: {failure}")
 
     def _leave_graph_mode(self) -> None:
-        """Continue in the same mode without CUDA graphs: torch's do not recover from an error in a recording."""
+        """Continue in the same mode without CUDA graphs, because torch's graphs do not recover from an error while
+        recording."""
         if self._compiled is None or self.mode not in WITHOUT_GRAPHS:
             return
         self._compiled.release()
@@ -130,7 +131,7 @@ class ShapeCompiler:
         self.mode = without
 
     def _allow_recompilations(self) -> None:
-        """As many as there are shapes, beside those that torch allows to other code."""
+        """Allow one recompilation per shape, in addition to torch's limit for other code."""
         if self._recompile_limit is None:
             self._recompile_limit = torch._dynamo.config.recompile_limit
         torch._dynamo.config.recompile_limit = self._recompile_limit + len(self._tried)
@@ -162,12 +163,12 @@ class ShapeCompiler:
 
 
 def _mode_on(device: torch.device, mode: str) -> str:
-    """A CPU has one way to compile."""
+    """The mode for this device; a CPU has only one."""
     return "default" if device.type == "cpu" else mode
 
 
 def _first_new(parts: Sequence[Tensor], known: set[torch.Size]) -> Tensor | None:
-    """The first part whose shape is not in `known`, which then has it."""
+    """The first part whose shape is not in `known`; adds the shape."""
     for images in parts:
         if images.shape not in known:
             known.add(images.shape)

@@ -1,4 +1,4 @@
-"""What a forward pass changes without being asked, kept so that a step can be taken back."""
+"""Saves what a forward pass changes as a side effect, so that a step can be undone."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -8,9 +8,9 @@ from torch import Tensor
 
 
 class Snapshot:
-    """`buffers` (batch-norm statistics, above all) and the random state as they were at the last `take`.
+    """`buffers` (mainly batch-norm statistics) and the random state at the last `take`.
 
-    Taking costs no host sync: the copies are made on the device, into memory that is used again, one kernel a dtype.
+    Taking costs no host sync: copies are made on the device into reused memory, with one kernel per dtype.
     """
 
     def __init__(self, buffers: Iterable[Tensor]) -> None:
@@ -31,12 +31,12 @@ class Snapshot:
 
 
 def random_state() -> dict[str, Tensor | None]:
-    """Of the CPU, and of this process's GPU where CUDA is in use; plain enough for a checkpoint."""
+    """Random state of the CPU, and of this process's GPU if CUDA is used; suitable for a checkpoint."""
     return {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None}
 
 
 def set_random_state(state: Mapping[str, Tensor | None], devices: Iterable[str] = ("cpu", "cuda")) -> None:
-    """devices: whose state is set; a GPU's where `state` has one and CUDA is in use."""
+    """Restore a random state. devices: to set; a GPU only if `state` has one and CUDA is used."""
     if "cpu" in devices and (cpu := state["cpu"]) is not None:
         torch.set_rng_state(cpu.cpu())
     if "cuda" in devices and (cuda := state["cuda"]) is not None and torch.cuda.is_initialized():

@@ -1,4 +1,4 @@
-"""How far the host may run ahead of the device."""
+"""Limits how far the host runs ahead of the device."""
 
 from collections import deque
 
@@ -8,10 +8,10 @@ _MOST = 2
 
 
 class StepsAhead:
-    """Lets the host queue a step once the device has begun the step two before; on a CPU it does nothing.
+    """Lets the host queue a step once the device has begun the step two before; does nothing on a CPU.
 
-    Every queued step holds its batch in the device's memory. A step that is one CUDA graph is few launches, and CUDA's
-    own queue would take about 15 such steps. A host that waits here sleeps, and leaves its CPU to the loader's workers.
+    Every queued step keeps its batch in the device's memory. A step as one CUDA graph has few launches, so CUDA's own
+    queue would hold about 15 such steps. A host that waits here sleeps, which leaves its CPU to the loader's workers.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -19,7 +19,7 @@ class StepsAhead:
         self._begun: deque[torch.cuda.Event] = deque()
 
     def begin(self) -> None:
-        """Call it before a step is queued."""
+        """Call before a step is queued."""
         if not self._on_gpu:
             return
         begun = torch.cuda.Event(blocking=True)

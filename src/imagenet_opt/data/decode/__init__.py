@@ -1,1 +1,1 @@
-"""Encoded images become pixels, of the crop alone where that can be."""
+"""Decodes images, if possible only the part inside the crop."""

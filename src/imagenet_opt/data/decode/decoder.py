@@ -1,7 +1,7 @@
-"""Encoded images to pixels, of the wanted crop only where the file allows it.
+"""Decodes crops of encoded images, and only the crop's region if the file allows it.
 
-nvImageCodec decodes a region of ordinary JPEGs without building the rest of the picture, bit for bit as a whole decode
-and a crop would. Other JPEGs go to torchvision, and what that refuses to Pillow, as all else: whole.
+nvImageCodec decodes a region of ordinary JPEGs without the rest of the picture, with the same bits as a whole decode
+and a crop. Other JPEGs are decoded whole by torchvision; what torchvision refuses, and all other formats, by Pillow.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from imagenet_opt.errors import BadSample
 class Opened:
     """An image whose size is known and whose pixels are not decoded yet.
 
-    height, width: after rotation. stream: regions of it can be decoded; None where only the whole image can.
+    height, width: after rotation. stream: for decoding regions; None if only the whole image can be decoded.
     orientation: 1 to 8, as in EXIF data; 1 is upright.
     """
 
@@ -44,13 +44,12 @@ class Opened:
 
 
 class Decoder:
-    """Decodes crops, one thread a process.
+    """Decodes crops; use one per thread.
 
-    exif_rotation: turn images as their EXIF data says; ImageNet's usual numbers are without.
-    max_crop_pixels: larger crops come smaller by a whole factor, averaged.
-    region_decode: False decodes whole pictures of what regions can be decoded of: the same bits, for more time.
-
-    num_given_up: images so far that were decoded whole because region decode gave up.
+    exif_rotation: whether to rotate images by their EXIF data; the usual results on ImageNet are without.
+    max_crop_pixels: larger crops are reduced by a whole factor, averaged. region_decode: False decodes whole pictures,
+    with the same bits, for comparison. num_given_up: images so far that were decoded whole because region decode gave
+    up.
     """
 
     def __init__(self, *, exif_rotation: bool, max_crop_pixels: int, region_decode: bool = True) -> None:
@@ -60,7 +59,7 @@ class Decoder:
         self.num_given_up = 0
 
     def open(self, encoded: bytes, name: str) -> Opened:
-        """Raises BadSample, with `name`, for what nothing opens."""
+        """Open an image. Raises BadSample, with `name`, if nothing can open it."""
         if not encoded:
             raise BadSample(f"{name} is empty (0 bytes); restore the file or remove it (data.root)")
         turned = self.exif_rotation and b"Exif\0" in encoded[:4096]
@@ -78,10 +77,7 @@ class Decoder:
         return Opened(encoded, name, height, width, orientation=orientation)
 
     def crop(self, image: Opened, box: Box) -> Pixels:
-        """Pixels of `box`, fewer where that is more than max_crop_pixels; valid until the next call.
-
-        Raises BadSample.
-        """
+        """Pixels of `box`, fewer if they exceed max_crop_pixels; valid until the next call. Raises BadSample."""
         top, left, height, width = box
         large = height * width > self.max_crop_pixels
         large_whole = image.stream is None and image.height * image.width > self.max_crop_pixels
@@ -99,7 +95,7 @@ class Decoder:
 
 
 def decode_whole(image: Opened) -> Pixels:
-    """All pixels, upright. Raises BadSample, also when the header gives another size."""
+    """All pixels, upright. Raises BadSample, also if the header states another size."""
     pixels = upright(_decoded(image.encoded, image.name), image.orientation)
     height, width, _ = pixels.shape
     if (height, width) != (image.height, image.width):
@@ -109,10 +105,9 @@ def decode_whole(image: Opened) -> Pixels:
 
 
 def _decoded(encoded: bytes, name: str) -> Pixels:
-    """All pixels: of JPEGs by torchvision, of what it refuses and of all else by Pillow.
-
-    torchvision crashes on damaged PNGs (pytorch/vision#3613 and later). 16 bits a channel become 8; of an animation the
-    first frame counts. Raises BadSample, with `name`.
+    """All pixels: JPEGs by torchvision; what it refuses and other formats by Pillow, since torchvision crashes on
+    damaged PNGs (pytorch/vision#3613 and later). 16 bits per channel become 8; of an animation the first frame
+    counts. Raises BadSample, with `name`.
     """
     from torchvision.io import ImageReadMode, decode_jpeg
 
@@ -131,7 +126,7 @@ def _decoded(encoded: bytes, name: str) -> Pixels:
 
 
 def _reduced(image: Opened, box: Box, max_pixels: int) -> Pixels:
-    """The crop smaller by a whole factor: JPEGs by decoding fewer frequencies, then the mean of squares of pixels."""
+    """The crop reduced by a whole factor: JPEGs by decoding fewer frequencies, then by averaging squares of pixels."""
     top, left, height, width = box
     factor = ceil(sqrt(height * width / max_pixels))
     try:
@@ -153,7 +148,7 @@ def _ceil_div(number: int, divisor: int) -> int:
 
 
 def _means(crop: Image.Image, max_pixels: int) -> Pixels:
-    """Means of the smallest squares of pixels that bring the crop down to max_pixels."""
+    """Means of the smallest squares of pixels that reduce the crop to max_pixels."""
     factor = 1
     while _ceil_div(crop.width, factor) * _ceil_div(crop.height, factor) > max(1, max_pixels):
         factor += 1

@@ -1,6 +1,6 @@
-"""What an image file is before it is decoded: one answer for packing and for training.
+"""Determines what an image file is before decoding, in the same way for packing and for training.
 
-A file is what its bytes say, whatever it is called: ImageNet has a PNG that is named .JPEG.
+The content decides, not the name: ImageNet has a PNG that is named .JPEG.
 """
 
 import io
@@ -39,15 +39,13 @@ def is_jpeg(encoded: bytes) -> bool:
 
 
 def is_whole_jpeg(encoded: bytes) -> bool:
-    """Whether it also ends as one: no decoder has to look for where it was cut."""
+    """Whether the bytes begin and end like a JPEG, so that no decoder has to search for a missing end."""
     return is_jpeg(encoded) and encoded.rfind(_END, -_TAIL) >= 0
 
 
 def open_image(encoded: bytes) -> Image.Image:
-    """By Pillow, not yet decoded. JPEGs may have more pixels than others, as they are decoded at a fitting scale.
-
-    Raises one of REFUSED.
-    """
+    """Open with Pillow without decoding. JPEGs may have more pixels than other formats, because they are decoded at
+    a suitable scale. Raises one of REFUSED."""
     limit = Image.MAX_IMAGE_PIXELS
     try:
         if is_jpeg(encoded):
@@ -82,7 +80,7 @@ def upright(pixels_HWC: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8
 
 
 def check_size(height: int, width: int) -> None:
-    """Raises ValueError."""
+    """Raise ValueError for too many pixels."""
     if height * width > _MOST_PIXELS:
         raise ValueError(f"it claims {width} x {height} pixels, as damaged files do")
 
@@ -93,7 +91,7 @@ def reason(error: Exception) -> str:
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
-    """In grey or RGB, without alpha. Pillow alone would cut 16 bits off at 255."""
+    """The image in grey or RGB, without alpha. Pillow alone would cut 16 bits off at 255."""
     if image.mode.startswith("I"):
         return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
     return image.convert("L" if image.mode in ("1", "L", "LA", "F") else "RGB")
@@ -101,7 +99,7 @@ def eight_bits(image: Image.Image) -> Image.Image:
 
 @contextmanager
 def no_bomb_warning() -> Iterator[None]:
-    """Pillow warns from half of its limit on."""
+    """Silence Pillow's warning, which it gives from half of its limit on."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         yield

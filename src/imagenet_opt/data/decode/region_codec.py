@@ -1,6 +1,6 @@
-"""nvImageCodec on the CPU: a region of an ordinary JPEG, without building the rest of the picture.
+"""Decodes a region of an ordinary JPEG with nvImageCodec on the CPU, without the rest of the picture.
 
-Bit for bit as a whole decode by torchvision and a crop would.
+The bits are the same as those of a whole decode by torchvision and a crop.
 """
 
 import os
@@ -22,7 +22,7 @@ Box = tuple[int, int, int, int]
 
 
 def load_codec() -> Any:
-    """nvImageCodec's module, None where it is not installed. Loaded before a fork, its memory is shared by workers."""
+    """nvImageCodec's module; None if it is not installed. If it is loaded before a fork, workers share its memory."""
     os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")
     with _no_stderr():  # it tells there of every GPU library that it does not find
         try:
@@ -33,10 +33,8 @@ def load_codec() -> Any:
 
 
 class RegionCodec:
-    """nvImageCodec on the CPU, without a thread of its own.
-
-    error: why this process has no decoder, which then gives up every image; "" where it has one.
-    """
+    """nvImageCodec on the CPU, without threads. error: why this process has no decoder, so that every image is
+    decoded whole; "" if it has one."""
 
     def __init__(self, nvimgcodec: Any) -> None:
         self.library = nvimgcodec
@@ -55,7 +53,7 @@ class RegionCodec:
         self.image: Any = None
 
     def parse(self, encoded: bytes) -> Any:
-        """The stream of a complete JPEG in grey or YCbCr; None for all else."""
+        """The stream of a complete JPEG in grey or YCbCr; None for all others."""
         if not is_whole_jpeg(encoded):
             return None
         colour = self.library.ColorSpec
@@ -67,7 +65,7 @@ class RegionCodec:
             return None
 
     def decode(self, stream: Any, box: Box) -> Pixels | None:
-        """The box's pixels, in memory that the next call uses again; None where the codec gives up."""
+        """The box's pixels, in memory that the next call reuses; None if the codec gives up."""
         if self.decoder is None:
             return None
         top, left, height, width = box
@@ -79,7 +77,7 @@ class RegionCodec:
 
 
 class NoCodec:
-    """Stands in where nvImageCodec is not installed: every image is decoded whole."""
+    """Used if nvImageCodec is not installed: every image is decoded whole."""
 
     error = ""
 
@@ -92,7 +90,7 @@ class NoCodec:
 
 @contextmanager
 def _no_stderr() -> Iterator[None]:
-    """What C libraries write to file descriptor 2 goes nowhere."""
+    """Discard what C libraries write to file descriptor 2."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
@@ -104,7 +102,7 @@ def _no_stderr() -> Iterator[None]:
 
 
 def region_codec() -> RegionCodec | NoCodec:
-    """One a process: what was made before a fork is not used after it."""
+    """The codec of this process; one created before a fork is not used after it."""
     return _codec_of(os.getpid())
 
 

@@ -1,7 +1,7 @@
-"""The list of a data set's files, in columns: no Python object per file, and memory-mapped once cached.
+"""Index of a data set's files, as flat arrays that are memory-mapped once cached.
 
-A list of 1.28 million (path, label) tuples costs each worker hundreds of MB as reference counts copy its pages;
-two flat arrays cost nothing, however many workers read them.
+A list of 1.28 million (path, label) tuples would cost each worker hundreds of MB, because reference counts copy its
+pages. Two flat arrays are shared by all workers.
 """
 
 import errno
@@ -42,7 +42,7 @@ _LOCK_SECONDS = 1800.0
 
 
 class Split(Protocol):
-    """What all indexes have: labels int32 (num_samples,), of `classes`."""
+    """Fields of all indexes: labels int32 (num_samples,), which number the `classes`."""
 
     @property
     def folder(self) -> Path: ...
@@ -56,10 +56,8 @@ class Split(Protocol):
 
 @dataclass(frozen=True)
 class FileIndex:
-    """Files of one split. labels: int32 (num_samples,); file i is names[name_offsets[i]:name_offsets[i + 1]].
-
-    names: uint8, all paths relative to the folder, end to end; name_offsets: int64 (num_samples + 1,).
-    """
+    """Files of one split. labels: int32 (num_samples,); file i is names[name_offsets[i]:name_offsets[i + 1]]. names:
+    uint8, all relative paths joined; name_offsets: int64 (num_samples + 1,)."""
 
     folder: Path
     classes: tuple[str, ...]
@@ -71,7 +69,7 @@ class FileIndex:
         return len(self.labels)
 
     def path(self, i: int) -> str:
-        """Full path of sample i. Raises DataError for one outside of the folder, which only a spoilt cache has."""
+        """Full path of sample i. Raises DataError for a path outside of the folder, as in a damaged cache."""
         name = os.fsdecode(self.names[self.name_offsets[i] : self.name_offsets[i + 1]].tobytes())
         if name[:1] == "/" or (".." in name and ".." in name.split("/")):
             raise DataError(f"the index of {self.folder} names {name!r}, outside of it; empty data.cache_dir/index")
@@ -104,12 +102,12 @@ def open_split(root: Path | None, split: str, cache_dir: Path) -> FileIndex:
 
 
 def scan_split(root: Path, split: str) -> FileIndex:
-    """As open_split, without a cache."""
+    """Like open_split, without a cache."""
     return _scan(split_folder(root, split))[0]
 
 
 def check_same_classes(train: Split, val: Split) -> None:
-    """Raises ClassMismatch unless both splits have the same class folders."""
+    """Raise ClassMismatch unless both splits have the same class folders."""
     if train.classes == val.classes:
         return
     only_train = sorted(set(train.classes) - set(val.classes))
@@ -127,7 +125,7 @@ def _some(names: list[str]) -> str:
 
 
 def split_folder(root: Path | None, split: str) -> Path:
-    """Where a split is. Raises DatasetNotFound."""
+    """Folder of a split. Raises DatasetNotFound."""
     if root is None:
         raise DatasetNotFound(f"data.root is not set; expected a folder that holds {split}/<class>/*.JPEG")
     place = root.expanduser()
@@ -141,7 +139,7 @@ def split_folder(root: Path | None, split: str) -> Path:
 
 
 def _scan(folder: Path) -> tuple[FileIndex, dict[str, int]]:
-    """The index, and the modification time in nanoseconds of each folder below `folder` from before it was listed."""
+    """The index, and the modification time in nanoseconds of each folder below `folder` before it was listed."""
     modified = {"": os.stat(folder).st_mtime_ns}
     classes = tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()))
     if not classes:
@@ -167,10 +165,8 @@ def _scan(folder: Path) -> tuple[FileIndex, dict[str, int]]:
 
 
 def _list(folder: Path, class_name: str) -> tuple[list[str], dict[str, int]]:
-    """Sorted image paths and the modification times of all folders in one class folder, by paths relative to `folder`.
-
-    Raises DataError.
-    """
+    """Sorted image paths and modification times of all folders in one class folder, as relative paths. Raises
+    DataError."""
     try:
         return retried(lambda: _images_below(folder, class_name), str(folder / class_name), _PATIENCE)
     except OSError as error:
@@ -189,7 +185,7 @@ def _images_below(folder: Path, class_name: str) -> tuple[list[str], dict[str, i
 
 
 def _is_settled(folder: Path, modified: dict[str, int], started_ns: int) -> bool:
-    """Whether any change after the scan gives a folder another modification time than the recorded one."""
+    """Whether any change after the scan would give a folder another modification time than the recorded one."""
     newest = max(modified, key=lambda name: modified[name])
     if modified[newest] > started_ns + _CLOCK_STEP_NS:
         log.warning(
@@ -204,7 +200,7 @@ def _raise(error: OSError) -> None:
 
 
 def _leads_up(folder: str) -> bool:
-    """Whether it is a link to a folder that holds it: there is no end below, and nothing new."""
+    """Whether a link leads to a folder that contains it, which would never end."""
     return os.path.islink(folder) and Path(folder).parent.resolve().is_relative_to(Path(folder).resolve())
 
 
@@ -215,7 +211,7 @@ def _modified_now(folder: Path, folders: Iterable[str]) -> list[int]:
 
 @contextmanager
 def _alone(file: Path, folder: Path) -> Iterator[None]:
-    """Lists `folder` in one process at a time; in all at once where `file` cannot be locked, or stays locked."""
+    """List `folder` in one process at a time; in all at once if `file` cannot be locked or stays locked."""
     lock = FileLock(file)
     with suppress(OSError, NotImplementedError):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -234,7 +230,7 @@ def _alone(file: Path, folder: Path) -> Iterator[None]:
 
 
 def _load(cached: Path, folder: Path) -> FileIndex | None:
-    """None unless the cache is whole and still right."""
+    """Load the cached index; None unless it is complete and still valid."""
     try:
         about = json.loads((cached / "about.json").read_text())
         if about["format"] != _FORMAT or _modified_now(folder, about["folders"]) != about["modified"]:
@@ -252,7 +248,7 @@ def _load(cached: Path, folder: Path) -> FileIndex | None:
 
 
 def _save(cached: Path, index: FileIndex, modified: dict[str, int]) -> None:
-    """Write beside, then rename. Only warns when the cache cannot be written, because the index is in memory."""
+    """Write the cache atomically. A failure is only a warning, because the index is in memory."""
     try:
         about = {
             "format": _FORMAT,

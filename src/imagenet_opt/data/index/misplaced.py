@@ -1,4 +1,4 @@
-"""Where the images of a split may be when they are not where data.root says."""
+"""Guesses where the images of a split are if they are not below data.root."""
 
 import os
 from itertools import islice
@@ -11,7 +11,7 @@ _LOOKED_AT = 50
 
 
 def remedy(root: Path, split: str) -> str:
-    """What to change, by what lies in `root`, which holds no folder `split`."""
+    """What to change, judged by the content of `root`, which has no folder `split`."""
     below = [folder for folder in _folders(root) if folder.name != split]
     for folder in below:
         if (folder / split).is_dir():

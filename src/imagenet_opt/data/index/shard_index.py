@@ -53,7 +53,7 @@ class AboutShard(BaseModel):
 
 
 class About(BaseModel):
-    """index.json. columns: zlib.crc32 of each column's file. bytes_in: of the packed images as they were."""
+    """Content of index.json. columns: zlib.crc32 of each column's file. bytes_in: bytes of the original images."""
 
     classes: tuple[str, ...]
     samples: int = Field(ge=1, lt=2**48)
@@ -94,7 +94,7 @@ class ShardIndex:
         return text if text.isprintable() else text.encode("unicode_escape").decode()
 
     def __reduce__(self) -> tuple[Callable[[Path], "ShardIndex"], tuple[Path]]:
-        """Another process maps the files anew; the arrays would be copied into it."""
+        """Let another process map the files itself, since arrays would be copied."""
         return open_shards, (self.folder,)
 
 
@@ -103,15 +103,13 @@ def shard_name(i: int) -> str:
 
 
 def is_packed(folder: Path) -> bool:
-    """Whether a split was packed into `folder`, completely or not."""
+    """Whether `folder` contains a packed split, complete or not."""
     return any((folder / name).is_file() for name in (INDEX, PLAN, shard_name(0)))
 
 
 def open_shards(folder: Path) -> ShardIndex:
-    """The index of a packed split. Reads no image.
-
-    Raises ShardMismatch for an unfinished pack, a damaged column, a shard that is absent or of another size.
-    """
+    """Open a packed split without reading images. Raises ShardMismatch for an unfinished pack, a damaged column, or
+    a missing or resized shard."""
     index = load_index(folder)
     sizes = [shard.bytes for shard in read_about(folder).shards]
     if wrong := wrong_shards(folder, dict(enumerate(sizes))):
@@ -122,7 +120,7 @@ def open_shards(folder: Path) -> ShardIndex:
 
 
 def load_index(folder: Path) -> ShardIndex:
-    """The index without a look at the shards. Raises ShardMismatch."""
+    """Load the index without checking the shards. Raises ShardMismatch."""
     about = read_about(folder)
     try:
         columns = _open_columns(folder, about)
@@ -132,7 +130,7 @@ def load_index(folder: Path) -> ShardIndex:
 
 
 def _open_columns(folder: Path, about: About) -> dict[str, NDArray[Any]]:
-    """Raises ValueError for numbers that point outside of a shard, or that no pack writes."""
+    """Load the columns. Raises ValueError for numbers that point outside of a shard or that no pack writes."""
     files = {name: folder / f"{name}.npy" for name in COLUMNS}
     lengths = dict.fromkeys(COLUMNS, about.samples) | {"names": None, "name_offsets": about.samples + 1}
     columns = {name: open_column(files[name], dtype, lengths[name]) for name, dtype in COLUMNS.items()}
@@ -150,7 +148,7 @@ def _open_columns(folder: Path, about: About) -> dict[str, NDArray[Any]]:
 
 
 def read_about(folder: Path) -> About:
-    """index.json, checked. Raises ShardMismatch."""
+    """Read and check index.json. Raises ShardMismatch."""
     try:
         content = (folder / INDEX).read_bytes()
         if (found := _Format.model_validate_json(content).format) != FORMAT:
@@ -167,7 +165,7 @@ def read_about(folder: Path) -> About:
 
 
 def wrong_shards(folder: Path, num_bytes: Mapping[int, int]) -> dict[int, str]:
-    """What is wrong with the size of which shard, of those that are to have so many bytes."""
+    """Messages about shards whose size is wrong."""
 
     def wrong(shard: int) -> str:
         path = folder / shard_name(shard)
@@ -189,9 +187,9 @@ def mismatch(folder: Path, what: str, more: str = "") -> ShardMismatch:
 
 
 class ShardStore:
-    """Bytes of packed samples; neighbours come with one request. Threads and forks may share it.
+    """Bytes of packed samples; neighbours are read with one request. Threads and forked processes may share it.
 
-    drop_pages: drop what was read from the page cache, so that the next read comes from the storage again.
+    drop_pages: whether to evict what was read from the page cache, so that the next read goes to the storage.
     """
 
     def __init__(self, index: ShardIndex, *, drop_pages: bool = False) -> None:
@@ -265,7 +263,7 @@ class ShardStore:
 
 @dataclass(frozen=True)
 class _OpenFile:
-    """Closed once no thread reads from it any more."""
+    """A file that is closed once no thread reads from it."""
 
     descriptor: int
 

@@ -1,4 +1,4 @@
-"""Some samples of an index, as an index."""
+"""Makes an index of some samples of another index."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from imagenet_opt.data.index.shard_index import ShardIndex
 
 
 def subset(index: FileIndex | ShardIndex, rows: NDArray[np.int64]) -> FileIndex | ShardIndex:
-    """An index of these rows, in memory; a row may come more than once."""
+    """An index of these rows, in memory; rows may repeat."""
     names, offsets = _names(index.names, index.name_offsets, rows)
     if isinstance(index, FileIndex):
         return FileIndex(index.folder, index.classes, index.labels[rows], names, offsets)

@@ -1,4 +1,4 @@
-"""How many requests to a storage are worth having in flight."""
+"""Decides how many simultaneous requests a storage deserves."""
 
 import math
 from collections import deque
@@ -21,11 +21,10 @@ _PATIENCE = 20
 
 
 class Depth:
-    """Requests in flight: as many as come due while one is answered (Little's law, and a half more).
+    """Number of requests in flight: as many as become due during one answer (Little's law), and a half more.
 
-    Where bandwidth is the limit, more requests only wait longer, and with the latency so counted their number would
-    run away. So more than `FIRST` are tried in steps, each twice as many, and given up again where the latency grows
-    as they do.
+    If bandwidth is the limit, more requests only wait longer, and with that latency their number would grow without
+    end. So beyond `FIRST` the number doubles in steps, and a step is undone if the latency grew in proportion.
     """
 
     def __init__(self) -> None:
@@ -36,14 +35,13 @@ class Depth:
         self._paces: deque[float] = deque(maxlen=_PACES)
 
     def slow(self) -> None:
-        """A storage that was quick is no more."""
+        """Note that a fast storage has become slow."""
         self.now = max(self.now, FIRST)
 
     def follow(self, *, latency: float, pace: float | None, most: float, answers: int) -> None:
-        """Called for each batch.
-
-        latency: median seconds of an answer. pace: seconds from one request's turn to the next, without waiting; None
-        where unknown. most: requests whose answers there is room for. answers: since the last call.
+        """Call for each batch. latency: median seconds of an answer. pace: seconds between the starts of two
+        requests, without waits; None if unknown. most: number of requests that there is room for. answers: since the
+        last call.
         """
         self._unsure -= answers
         if pace is not None:
@@ -62,7 +60,7 @@ class Depth:
         self.now = min(wanted, self._limit)
 
     def _step(self, latency: float) -> None:
-        """Up, or back where the last step up brought nothing."""
+        """Go up, or back if the last step up brought nothing."""
         if self._before is not None:
             requests, seconds = self._before
             if latency > seconds * (self._limit / requests) ** _SAME_GROWTH:

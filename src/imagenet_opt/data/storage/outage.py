@@ -1,4 +1,4 @@
-"""Whether one file is bad or the whole storage is out, and warnings that do not come by the hundred meanwhile."""
+"""Distinguishes a bad file from a storage outage, and limits repeated warnings."""
 
 import logging
 import time
@@ -12,7 +12,7 @@ _QUIET_SECONDS = 1.0
 
 
 def is_out(failed: int, total: int, read: Callable[[int], object]) -> bool:
-    """Whether three samples spread over the data set fail as well, with errors that storage has for a while.
+    """Whether three samples spread over the data set also fail with errors that may be temporary.
 
     failed: the sample that could not be read. read: reads another sample of `total`.
     """
@@ -29,7 +29,7 @@ def is_out(failed: int, total: int, read: Callable[[int], object]) -> bool:
 
 
 class SparseWarnings:
-    """Logs one warning a second at most, as in an outage hundreds of requests fail together."""
+    """Logs at most one warning per second, since in an outage hundreds of requests fail together."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log

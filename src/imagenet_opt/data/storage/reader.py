@@ -18,7 +18,7 @@ Place = tuple[int, int]
 
 
 class Fetched(NamedTuple):
-    """One batch's samples, in order, and what it took: seconds blocked, requests allowed in flight."""
+    """One batch's samples in order, the seconds blocked, and the number of requests allowed in flight."""
 
     samples: list[Sample]
     wait_seconds: float
@@ -26,12 +26,11 @@ class Fetched(NamedTuple):
 
 
 class Reader:
-    """Gives the bytes of batches; while one is decoded, the next ones are being read.
+    """Provides the bytes of batches; while one batch is decoded, the next ones are read.
 
-    reads_in_flight: requests at a time; "auto" follows the storage, see Depth.
-    max_bytes: bound on what is read ahead and not yet asked for.
-    timeout_seconds: after that a request is made once more, and then given up with ReadTimeout. Transient errors are
-    tried again for half of that; then the file is a BadSample, or the whole storage out: StorageFailed.
+    reads_in_flight: simultaneous requests; "auto" follows the storage, see Depth. max_bytes: limit of bytes read ahead.
+    timeout_seconds: after this time a request is repeated once, and then fails with ReadTimeout. Temporary errors are
+    retried for half of it; then the file is a BadSample, or, if the whole storage is out, StorageFailed is raised.
     """
 
     def __init__(
@@ -50,10 +49,8 @@ class Reader:
         self._left_at: float | None = None
 
     def read(self, place: Place, indices: Indices, following: Iterable[tuple[Place, Indices]] = ()) -> Fetched:
-        """The samples of the batch at `place`. following: the batches that will be asked for next, without end or not.
-
-        A sample that cannot be read is a BadSample in its place. Raises ReadTimeout, StorageFailed.
-        """
+        """The samples of the batch at `place`. following: batches that will be requested next, possibly endless. A
+        sample that cannot be read is a BadSample in its place. Raises ReadTimeout, StorageFailed."""
         began = time.perf_counter()
         if self._requests.forked():
             self._pending.clear()
@@ -71,15 +68,15 @@ class Reader:
 
     @property
     def reads_in_flight(self) -> int:
-        """Requests at a time, now."""
+        """Present limit of simultaneous requests."""
         return self._depth.now if isinstance(self._depth, Depth) else self._depth
 
     def read_now(self, indices: Indices) -> list[Sample]:
-        """Samples that nothing foresaw."""
+        """Read samples that were not read ahead."""
         return self._collect(self._submit(indices), indices)
 
     def _submit(self, indices: Indices) -> list[Task]:
-        """Requests for these samples: one task each, or several in a task where they are quick."""
+        """Submit requests for these samples: one task each, or several per task if they are fast."""
         groups = self.store.groups(indices)
         size = CONVOY if self.reads_in_flight == 1 else 1
         return [self._start(indices, groups[i : i + size]) for i in range(0, len(groups), size)]
@@ -89,10 +86,8 @@ class Reader:
         return self._requests.start(groups, wanted, self.reads_in_flight, stop_when_slow=isinstance(self._depth, Depth))
 
     def _ahead(self, following: Iterable[tuple[Place, Indices]]) -> dict[Place, list[Task]]:
-        """Requests for the next batches: twice as many as may be in flight, so that there is always one to make.
-
-        What was asked for before stays, also when fewer may be in flight now.
-        """
+        """Request the next batches: twice as many requests as may be in flight, so that one is always waiting.
+        Earlier requests stay, even if fewer may be in flight now."""
         ahead: dict[Place, list[Task]] = {}
         requests = num_bytes = 0.0
         for place, indices in following:
@@ -123,7 +118,8 @@ class Reader:
         return samples
 
     def _follow(self, answers: int, busy_seconds: float | None) -> None:
-        """After a batch of so many answers, before which the worker was busy for so long."""
+        """Adapt to the storage after a batch. answers: number of its answers; busy: seconds that the worker was busy
+        before."""
         if isinstance(self._depth, Depth):
             self._depth.follow(
                 latency=self._requests.latency(),

@@ -1,4 +1,4 @@
-"""Requests to a store, made in threads: measured, tried again, and named when they hang."""
+"""Makes requests to a store in threads: measures them, retries them, and names those that hang."""
 
 import logging
 import math
@@ -30,10 +30,10 @@ CONVOY = 16
 
 
 class Task:
-    """Requests that one thread makes one after the other. groups: places of their samples in the batch.
+    """Requests that one thread makes in sequence.
 
-    `found` grows with each answer. `index`, `since`: the first sample of the request that is under way, and from when
-    on `time.monotonic`; -inf before the first.
+    groups: positions of their samples in the batch. `found` grows with each answer. `index`, `since`: first sample and
+    start (`time.monotonic`) of the present request; -inf before the first.
     """
 
     def __init__(self, groups: list[Indices], wanted: list[Indices]) -> None:
@@ -43,7 +43,7 @@ class Task:
         self.future: Future[Run]
 
     def answer(self, seconds: float) -> Run:
-        """All that was found. Raises TimeoutError where one request alone has no answer for so long."""
+        """All results. Raises TimeoutError if one request has no answer for this long."""
         asked_at = time.monotonic()
         while not self.future.done():
             left = max(asked_at, self.since) + seconds - time.monotonic()
@@ -56,8 +56,8 @@ class Task:
 class Requests:
     """Makes requests in threads; measures latency and size.
 
-    Transient errors are tried again for half of `timeout_seconds`. Where other samples answer then, that one alone is
-    a BadSample; where they do not, the task ends with StorageFailed.
+    Temporary errors are retried for half of `timeout_seconds`. If other samples can be read then, that one is a
+    BadSample; otherwise the task ends with StorageFailed.
     """
 
     def __init__(self, store: Store, *, timeout_seconds: float) -> None:
@@ -71,11 +71,11 @@ class Requests:
         self._warn = SparseWarnings(log)
 
     def forked(self) -> bool:
-        """Whether what was asked for before is lost: threads do not survive a fork."""
+        """Whether earlier requests are lost, because threads do not survive a fork."""
         return self._process != os.getpid()
 
     def start(self, groups: list[Indices], wanted: list[Indices], depth: int, *, stop_when_slow: bool) -> Task:
-        """In a pool of `depth` threads, or up to a quarter more or less, so that it is not made anew all the time."""
+        """Submit to a pool of `depth` threads; a pool within a quarter of that size is reused."""
         if self.forked():
             self._threads, self._running, self._process = None, set(), os.getpid()
         if self._threads is None or not 0.75 < depth / self._threads.num < 1.25:
@@ -85,7 +85,7 @@ class Requests:
         return task
 
     def answer(self, task: Task) -> Run:
-        """What a task found; a request that hangs is made once more. Raises ReadTimeout, StorageFailed."""
+        """Result of a task; a request that hangs is repeated once. Raises ReadTimeout, StorageFailed."""
         try:
             return task.answer(self.timeout_seconds)
         except TimeoutError:
@@ -108,7 +108,7 @@ class Requests:
         return float(np.median(self._latencies)) if self._latencies else 0.0
 
     def _start_apart(self, task: Task, first: int) -> Task:
-        """Its requests from `first` on, in a thread of its own, as those of the pool may all hang; one of them does."""
+        """Make its requests from `first` on in a separate thread, since all threads of the pool may hang."""
         task.future.cancel()
         if self._threads is not None:
             self._threads.add()
@@ -117,12 +117,12 @@ class Requests:
         return again
 
     def _hanging(self, task: Task) -> Task:
-        """The task itself, or the one that keeps it from its turn."""
+        """The task itself, or the task that blocks it."""
         begun = math.isfinite(task.since)
         return task if begun else min(tuple(self._running), key=lambda other: other.since, default=task)
 
     def _run(self, task: Task, stop_when_slow: bool) -> Run:
-        """Fewer than wanted where one of several turns out slow: the rest is better made at once."""
+        """Run the requests; stop early if one of several is slow, since the others are better made at once."""
         self._running.add(task)
         try:
             for indices in task.wanted:
@@ -171,5 +171,5 @@ class Requests:
 
 
 def _rehearsed(store: Store) -> str:
-    """What to add where the storage may be slow because that was asked for."""
+    """Words to add to an error if the storage was slowed down on purpose."""
     return f" ({store.settings} make it slow)" if isinstance(store, SlowStore) else ""

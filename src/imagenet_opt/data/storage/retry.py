@@ -1,4 +1,4 @@
-"""Reading through a bad moment of the storage: transient errors are tried again."""
+"""Retries reads after temporary errors of the storage."""
 
 import errno
 import logging
@@ -23,10 +23,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
 
 def retried(read: Callable[[], T], name: str, patience: float, warn: Callable[[str], None] = log.warning) -> T:
-    """What `read` gives. A transient OSError is waited out, in growing pauses, for `patience` seconds from the first.
-
-    name: of what is read, for warnings. Raises the last OSError.
-    """
+    """Result of `read`. After a temporary OSError it is repeated, with growing pauses, for `patience` seconds. name:
+    for warnings. Raises the last OSError."""
     until, pause = math.inf, _FIRST_PAUSE
     while True:
         try:

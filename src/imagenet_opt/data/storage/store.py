@@ -1,4 +1,4 @@
-"""Where the bytes of samples come from."""
+"""Interface of stores, which provide the bytes of samples."""
 
 import os
 from typing import Protocol
@@ -13,25 +13,25 @@ Indices = NDArray[np.int64]
 
 
 class Store(Protocol):
-    """Gives the encoded bytes of samples by index. Retries, timeouts and concurrency are the reader's."""
+    """Provides the encoded bytes of samples by index. Retries, timeouts and concurrency belong to the reader."""
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
 
     def groups(self, indices: Indices) -> list[Indices]:
-        """Which samples one request reads together: places in `indices`."""
+        """Positions in `indices` of the samples that one request reads together."""
 
     def read_many(self, indices: Indices) -> list[bytes]:
         """Bytes of each sample, in the order of `indices`; may be called by many threads. Raises OSError."""
 
     def name(self, index: int) -> str:
-        """What to call a sample in messages: its path, escaped where a log line could not hold it."""
+        """Name of a sample for messages: its path, escaped for log lines."""
 
 
 class FolderStore:
-    """A folder tree of image files, one request each.
+    """A folder tree of image files; each file is one request.
 
-    drop_pages: drop each file from the page cache once it is read, so that the next read comes from the storage again.
+    drop_pages: whether to evict each file from the page cache after reading, so that the next read goes to the storage.
     """
 
     def __init__(self, index: Split, *, drop_pages: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Threads that may hang in a read for ever."""
+"""Threads for reads that may hang forever."""
 
 import threading
 import weakref
@@ -12,9 +12,10 @@ Calls = SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | No
 
 
 class Threads:
-    """`num` threads that make calls. They end with the last reference to this, once all calls are made.
+    """`num` threads that make calls.
 
-    The process does not wait for them at its end, as it does for a ThreadPoolExecutor's.
+    They end with the last reference to this object, after all calls. At the end of the process nobody waits for them,
+    unlike the threads of a ThreadPoolExecutor.
     """
 
     def __init__(self, num: int) -> None:
@@ -25,7 +26,7 @@ class Threads:
             self.add()
 
     def add(self) -> None:
-        """One thread more, in the place of one that hangs."""
+        """Add a thread, in place of one that hangs."""
         threading.Thread(target=_work, args=(self._calls,), daemon=True, name="reading").start()
 
     def submit(self, call: Callable[..., T], *arguments: Any) -> Future[T]:

@@ -1,4 +1,4 @@
-"""A store that answers like slow shared storage, to rehearse it on a quick disk."""
+"""A store that behaves like slow shared storage, for rehearsals on a fast disk."""
 
 import threading
 import time
@@ -8,10 +8,10 @@ from imagenet_opt.data.storage.store import Indices, Store
 
 
 class SlowStore:
-    """Any store, with latency, a bandwidth limit and faults added.
+    """Adds latency, a bandwidth limit and faults to any store.
 
     latency_seconds: added to each request. bytes_per_second: of all requests of a process together; None for no limit.
-    fault: called with a sample's index before it is read; what it raises is what the storage answers.
+    fault: called with a sample's index before a read; may raise the storage's error.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class SlowStore:
 
     @property
     def settings(self) -> str:
-        """The keys that asked for this."""
+        """The keys that slow down this store."""
         latency = f"data.added_latency_ms={1000 * self.latency_seconds:g}"
         rate = "null" if self.bytes_per_second is None else f"{self.bytes_per_second / 1e6:g}"
         return f"{latency} and data.max_mb_per_second={rate}"
 
     def _send(self, ready: float, seconds: float) -> float:
-        """When a transfer of so many seconds is over, on a line that takes one after the other."""
+        """End of a transfer of this duration, on a line that serves one transfer after the other."""
         with _LINE:
             self._line_free_at = max(self._line_free_at, ready) + seconds
             return self._line_free_at

@@ -1,4 +1,4 @@
-"""Pixels of 0 to 255 to what the network eats, for the whole batch on the device."""
+"""Normalises pixels from 0 to 255 for the network, for the whole batch on the device."""
 
 from functools import cache
 
@@ -12,7 +12,7 @@ STD = (0.229, 0.224, 0.225)
 
 
 def normalize(images_NCHW: Tensor) -> Tensor:
-    """float32 images with ImageNet's mean and deviation taken out, one multiply-add a pixel."""
+    """float32 images, normalised by ImageNet's mean and deviation with one multiply-add per pixel."""
     factor, offset = _constants(images_NCHW.device)
     return torch.addcmul(offset, images_NCHW, factor)
 

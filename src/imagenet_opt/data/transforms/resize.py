@@ -1,4 +1,4 @@
-"""Ragged crops to images of one size: antialiased resize, flip, normalise and cast, for a whole batch."""
+"""Resizes ragged crops to images of one size: antialiased resize, flip, normalise and cast, for a whole batch."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from imagenet_opt.data.transforms.normalize import normalize
 
 
 def resize_batch(batch: RaggedBatch, dtype: torch.dtype) -> Batch:
-    """The batch with its crops as images of its key's size, on the device where the crops are."""
+    """The batch with its crops as images of its key's size, on the device of the crops."""
     images = resize_ragged(
         batch.pixels, batch.heights, batch.widths, batch.offsets, batch.flips, size=batch.key.image_size, dtype=dtype
     )
@@ -34,7 +34,7 @@ def resize_ragged(
 def resize_torch(
     pixels: Tensor, heights: Tensor, widths: Tensor, offsets: Tensor, flips: Tensor, *, size: int, dtype: torch.dtype
 ) -> Tensor:
-    """The same in plain torch: the reference, and what runs on a CPU."""
+    """The same in plain torch: the reference for the kernel, and the version for CPUs."""
     images = torch.empty((len(heights), size, size, 3)).permute(0, 3, 1, 2)
     rows = zip(heights.tolist(), widths.tolist(), offsets.tolist(), flips.tolist(), strict=True)
     for image, (height, width, start, flip) in zip(images, rows, strict=True):
@@ -44,6 +44,6 @@ def resize_torch(
 
 
 def resize(crop_CHW: Tensor, size: int, flip: bool) -> Tensor:
-    """(3, size, size) of the crop's type: uint8 is rounded."""
+    """(3, size, size) in the crop's dtype; uint8 is rounded."""
     resized = interpolate(crop_CHW[None], size=(size, size), mode="bilinear", antialias=True)[0]
     return resized.flip(-1) if flip else resized

@@ -129,7 +129,7 @@ def _without_defaults(callbacks: list[Callback]) -> dict[str, bool]:
 
 
 def _tell_crowding(trainer: Trainer) -> None:
-    """Warn if the processes and their loader workers outnumber the CPUs."""
+    """Say so if more processes than CPUs share this machine, each of which also has loader workers."""
     sharing = machine.sharing_cpus(local_processes=trainer.num_devices, world_size=trainer.world_size)
     if sharing > (cpus := machine.usable_cpus()):
         rank_zero_info(f"{sharing} processes (trainer.devices) share {cpus} usable CPUs and slow each other down")

@@ -53,3 +53,20 @@ def test_a_measurement_is_announced_with_the_seconds_and_the_budget(
     with told.announced(14, budget_seconds=90) as announce:
         announce("decoding")
     assert capsys.readouterr().err == "measuring: decoding (12 s of 90 s)\n"
+
+
+def test_without_a_known_number_the_bar_is_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, screen = [0.0], Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(told.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr("rich.console.monotonic", lambda: now[0])
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "xterm")
+    with told.announced(None, budget_seconds=600) as announce:
+        announce("round 1: start")
+        now[0] += 300
+        announce("round 3, 4 of 10 rows are decided: compile")
+    last = next(line for line in reversed(screen.getvalue().splitlines()) if "of 600 s" in line)
+    last = last.replace("\x1b[0m", "")
+    assert "4 of 10 rows are decided" in last and "0:05:00" in last
+    assert [len(part) for part in re.findall(r"\x1b\[91m(━+)", last)] == [20], "half of the 40 columns"

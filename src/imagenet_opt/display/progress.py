@@ -45,20 +45,22 @@ def progress(what: str, unit: str) -> Iterator[Show]:
 
 @contextmanager
 def announced(total: int | None, *, budget_seconds: float | None = None) -> Iterator[Callable[[str], None]]:
-    """A bar on a terminal, with the elapsed time and the time left; elsewhere a line for each of `total` measurements.
-    It yields what is told the next one.
+    """Show a bar on a terminal, with the elapsed time and the time left; elsewhere a line for each measurement. Yields
+    a function to call with the description of the next measurement.
 
-    total: None where nobody knows yet how many there will be. budget_seconds: shown beside the seconds so far.
+    total: number of measurements; None if it is not known yet, then the bar shows how much of the budget is used.
+    budget_seconds: shown beside the elapsed time.
     """
     from rich import progress as rich
     from rich.console import Console
 
     began, terminal = time.perf_counter(), sys.stderr.isatty()
     budget = "" if budget_seconds is None else f"of {budget_seconds:.0f} s"
+    of_time = total is None and budget_seconds is not None
     with rich.Progress(
         rich.TextColumn("{task.description:52}", markup=False),
         rich.BarColumn(),
-        rich.MofNCompleteColumn(),
+        *(() if of_time else (rich.MofNCompleteColumn(),)),
         rich.TimeElapsedColumn(),
         rich.TextColumn(budget) if budget else rich.TimeRemainingColumn(),
         console=Console(stderr=True),
@@ -66,14 +68,17 @@ def announced(total: int | None, *, budget_seconds: float | None = None) -> Iter
         transient=True,
         speed_estimate_period=math.inf,  # one measurement may take minutes
     ) as bar:
-        task = bar.add_task("", total=total, completed=-1)
+        task = bar.add_task("", total=budget_seconds if of_time else total)
+        num_begun = 0
 
         def announce(what: str) -> None:
-            what = printable(what)
+            nonlocal num_begun
+            what, passed = printable(what), time.perf_counter() - began
             if not terminal:
-                passed = f" ({time.perf_counter() - began:.0f} s {budget})" if budget else ""
-                print(f"measuring: {what}{passed}", file=sys.stderr, flush=True)
-            bar.update(task, description=what, advance=1)
+                clock = f" ({passed:.0f} s {budget})" if budget else ""
+                print(f"measuring: {what}{clock}", file=sys.stderr, flush=True)
+            bar.update(task, description=what, completed=passed if of_time else num_begun)
+            num_begun += 1
 
         yield announce
 

@@ -1,4 +1,5 @@
-"""What makes the same network run faster: memory format, TF32, cuDNN's search, compile, CUDA graph, checkpointing."""
+"""Makes the same network train faster: memory format, TF32, cuDNN's search, compile, CUDA graph, gradient
+checkpointing."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -20,26 +21,28 @@ _REMEDY = "set callbacks.acceleration.channels_last and compile to false"
 
 
 class Acceleration(Callback):
-    """Switches, each on its own, for the network at `network` (an attribute of the module).
+    """Independent switches for the network at `network` (an attribute of the module).
 
-    channels_last: the network's and the images' memory order. tf32: matrix products and convolutions in TF32 where
-    float32 is used. cudnn_benchmark: let cuDNN time its algorithms for each shape. compile: torch.compile in place,
-    so that the keys of checkpoints stay clean, at the first training batch of each shape (of a micro-batch, where there
-    are any) and tried there by a forward and backward with buffers, gradients and random state restored; torch's limit
-    of recompilations grows with the number of shapes; validation is not compiled; on_failure: "eager" goes on
-    uncompiled and says why, "stop" raises.
-    cuda_graph: the forward and backward of each training shape (of a micro-batch, where there are any) are captured at
-    its first batch and replayed as one launch; loss and optimizer stay as they are, validation and other shapes too.
-    For one process with a GPU, and for modules that follow each forward by its backward; on_failure
-    holds for it as well. What hooks and Python code in the network do, they do at the capture only.
-    When memory runs out, captured graphs are released and captured again in the smaller size; with a compile_mode that
-    makes graphs the fit continues in the same mode without graphs. For this the module calls `on_out_of_memory`.
-    gradient_checkpointing: timm's, less memory for more time.
-    Precision, fused and deterministic are the Trainer's and the optimizer's.
+    channels_last: memory order of the network and the images. tf32: use TF32 for float32 matrix products and
+    convolutions. cudnn_benchmark: let cuDNN time its algorithms for each shape. gradient_checkpointing: timm's; needs
+    less memory and more time. Precision, fused and deterministic are options of the Trainer and the optimizer.
+
+    compile: torch.compile in place, so that the keys of checkpoints do not change. Each shape of training batches (or
+    micro-batches) is compiled at its first batch, and tried by a forward and backward, after which buffers, gradients
+    and random state are restored. torch's limit of recompilations is raised by the number of shapes. Validation is not
+    compiled. on_failure: "eager" continues uncompiled and logs the reason, "stop" raises.
+
+    cuda_graph: the forward and backward of each training shape are captured at its first batch and replayed as one
+    launch. Loss, optimizer, validation and other shapes run as usual. It needs one process with a GPU, and a module
+    that follows each forward by its backward. Hooks and Python code in the network run only at the capture. on_failure
+    applies here as well.
+
+    When memory runs out, the module calls `on_out_of_memory`: captured graphs are released and captured again in the
+    smaller size; with a compile_mode that makes graphs, the fit continues in the same mode without graphs.
 
     Logs nothing by step; `summary()` has `startup/compile_seconds` and `startup/cuda_graph_seconds`.
 
-    Raises ConfigError for options that do not go together.
+    Raises ConfigError for options that contradict each other.
     """
 
     def __init__(
@@ -107,7 +110,7 @@ class Acceleration(Callback):
             self.compiler.prepare(_parts(pl_module, batch))
 
     def on_out_of_memory(self, trainer: Trainer, pl_module: LightningModule, batch: Any) -> None:
-        """The step of `batch` is about to be done again, in smaller micro-batches."""
+        """Called before the step of `batch` is repeated in smaller micro-batches."""
         if self.compiler.compile or self.compiler.cuda_graph:
             self.compiler.shrink(_parts(pl_module, batch))
 
@@ -143,13 +146,13 @@ class Acceleration(Callback):
         return net
 
     def _lay_out(self, batch: Any) -> None:
-        """Images in the network's memory order, in place."""
+        """Put the images into the network's memory order, in place."""
         if self.channels_last or hasattr(batch, "images"):
             layout = torch.channels_last if self.channels_last else torch.contiguous_format
             set_images(batch, need_images(batch, _REMEDY).contiguous(memory_format=layout))
 
     def _on(self, device: torch.device) -> list[str]:
-        """The switches that are on and change something on `device`.
+        """The switches that are on and have an effect on `device`.
 
         TF32 needs a GPU of compute capability 8.0 or more: NVIDIA's CUDA C++ Programming Guide, "Compute Capabilities".
         """
@@ -166,7 +169,7 @@ class Acceleration(Callback):
 
 
 def _parts(pl_module: LightningModule, batch: Any) -> list[Tensor]:
-    """One micro-batch of each number of images that occurs in the batch."""
+    """For each size of micro-batch in the batch, the images of one such micro-batch."""
     images = need_images(batch, _REMEDY)
     sizes = part_sizes(len(images), getattr(pl_module, "micro_batch_size", None))
     return [images[:num] for num in dict.fromkeys(sizes)]
@@ -174,15 +177,17 @@ def _parts(pl_module: LightningModule, batch: Any) -> list[Tensor]:
 
 @contextmanager
 def _training(trainer: Trainer, *, compiling: bool) -> Iterator[None]:
-    """The precision that a training step has. compiling: between processes the network is compiled in parts, whose
-    gradients are sent while the backward goes on."""
+    """The precision context of a training step.
+
+    compiling: with several processes, the network is compiled in parts, so that gradients are sent during the backward.
+    """
     inside_ddp = getattr(trainer.model, "_inside_ddp_forward", nullcontext) if compiling else nullcontext
     with trainer.precision_plugin.forward_context(), inside_ddp():
         yield
 
 
 def _can_graph(trainer: Trainer) -> bool:
-    """Raises ConfigError where it cannot be fixed by going on without."""
+    """Whether a CUDA graph is possible here. Raises ConfigError with several processes."""
     if trainer.world_size > 1:
         raise ConfigError(
             f"callbacks.acceleration.cuda_graph=true is for one process, here are {trainer.world_size} "

@@ -1,4 +1,4 @@
-"""Why the device is idle, said while it trains."""
+"""Finds out during training why the device is idle."""
 
 import time
 from collections.abc import Mapping
@@ -16,23 +16,24 @@ Sums = dict[str, float]
 
 
 class Bottleneck(Callback):
-    """Divides the time since the last such row by what the device was doing or waiting for; `imagenet_opt.measure.
-    attribution` has the rules. The shares add up to 1.
+    """Divides the time since its last logged row into shares, by what the device did or waited for. The shares add up
+    to 1. The rules are in `imagenet_opt.measure.telemetry.idle_causes`.
 
     | key | share of the time, 0 to 1 |
     |---|---|
-    | `bottleneck/busy` | the device computes: by CUDA events, or as simulated; on a CPU the host's time in the step |
-    | `bottleneck/read`, `bottleneck/decode` | it waits for a batch, whose worker reads or decodes |
-    | `bottleneck/main_process` | it waits for callbacks, or for the thread that hands out batches |
+    | `bottleneck/busy` | the device computes: by CUDA events, or as simulated; on a CPU, the host's time in the step |
+    | `bottleneck/read`, `bottleneck/decode` | it waits for a batch that a worker is still reading or decoding |
+    | `bottleneck/main_process` | it waits for callbacks, or for the thread that delivers batches |
     | `bottleneck/logging`, `bottleneck/checkpoint`, `bottleneck/validation` | it waits for these |
     | `bottleneck/copy` | it waits for the copy of a batch |
     | `bottleneck/unexplained` | none of these; with a loader that has no `totals()`, any wait for a batch |
 
-    On a GPU `busy` counts a step from this callback's `on_train_batch_start` on, without the resize of the batch and
-    the mixing, which are queued before.
+    On a GPU, `busy` counts a step from this callback's `on_train_batch_start`. The resize of the batch and the mixing
+    are queued earlier and not counted.
 
-    Rows come at logging steps, 20 steps apart or more. The first step is start-up and left out. Once the largest cause
-    is another one in two rows on end, it is said in the terminal. Of several processes, rank 0 is looked at.
+    Rows are logged at logging steps, at least 20 steps apart. The first step is start-up and left out. When two
+    consecutive rows have the same new largest cause, the terminal shows it. With several processes, rank 0 is
+    measured.
     """
 
     def __init__(self) -> None:
@@ -75,7 +76,7 @@ class Bottleneck(Callback):
             self._validation_began, self._before_validation = time.perf_counter(), self._actions()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """What callbacks and loggers did meanwhile is validation's."""
+        """Count the time of callbacks and loggers during a validation as validation."""
         if self._clock is not None:
             self._validation_seconds += time.perf_counter() - self._validation_began
             within = _difference(self._before_validation, self._actions())
@@ -92,18 +93,19 @@ class Bottleneck(Callback):
             self._clock = None
 
     def summary(self) -> dict[str, float]:
-        """Shares of the whole run, under the logged keys; empty where it was too short to tell."""
+        """Shares of the whole run, under the logged keys; empty if the run was too short."""
         return _row(self._shares)
 
     def _tell(self, found: Attribution) -> None:
-        """Once, when it is the second of its kind on end and not what was said last. That all is well goes unsaid."""
+        """Print a cause once, when two consecutive rows agree and it differs from the cause printed before. Nothing
+        is printed if all is well."""
         if found.verdict == self._verdict_before != self._said:
             self._said = found.verdict
             rank_zero_info(f"bottleneck: {sentence(found.shares)}")
         self._verdict_before = found.verdict
 
     def _sums(self, trainer: Trainer) -> Sums:
-        """Seconds and counts since the beginning."""
+        """Seconds and counts since the start."""
         assert self._clock is not None
         actions = self._actions()
         for name, seconds in self._within_validation.items():
@@ -123,7 +125,7 @@ class Bottleneck(Callback):
         )
 
     def _device(self, trainer: Trainer) -> Sums:
-        """Seconds of the device at work, by a callback that simulates one, or by CUDA; else not known."""
+        """Seconds of device work: from a callback that simulates a device, or from CUDA; None if unknown."""
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if (busy_seconds := getattr(getattr(callback, "timeline", None), "busy_seconds", None)) is not None:
                 return {"device": busy_seconds}
@@ -133,7 +135,7 @@ class Bottleneck(Callback):
         return {"device": self._device_seconds}
 
     def _actions(self) -> dict[str, float]:
-        """Own seconds of all callbacks, loggers and saves so far."""
+        """Seconds so far of all callbacks, loggers and saves, without those of nested actions."""
         assert self._clock is not None
         sums = dict.fromkeys(("callbacks", "checkpoint", "logging"), 0.0)
         for action, seconds in self._clock.own_seconds.items():

@@ -36,24 +36,24 @@ class Checkpoint(LightningCheckpoint):
     """Keeps the newest `keep` checkpoints, `last.ckpt` (the newest) and `best.ckpt` (by `monitor`, larger is better).
 
     every_n_steps, every_minutes: a save is due after so many steps, or at the first logging step after so many minutes;
-    None for never. A save after each epoch and at the end of training comes besides.
+    None for never. The state is also saved after each epoch and at the end of training.
     Files go to `folder` (default: the Trainer's default_root_dir), written by a thread beside training. Training waits
-    only while the state is copied and, for the save at an epoch's end or of the best weights, until the save
-    before is on the disk; one that is due by steps or minutes is left out while another is being written.
-    A save that fails is a warning; the last one of a run raises CheckpointError as training ends.
+    only while the state is copied; for a save at the end of an epoch or of the best weights, it also waits until the
+    save before is on the disk. A save that is due by steps or minutes is skipped while another is being written.
+    A failed save is a warning; if the last save of a run fails, CheckpointError is raised when training ends.
 
-    A checkpoint inside an epoch is taken as the next batch begins, when all that belongs to the step before is logged;
-    one at the end of an epoch after validation. When a callback or the loader raises Preempted, the state is saved as
-    it is between two batches; a validation that was left is done first by the resumed run.
-    The random states of the CPU and of the GPU of each process are in it, and each process gets its own again; a
-    process that the saved run did not have keeps the state that it has. A loader should have a generator of its own,
-    since starting it else draws from that state, at another moment in a resumed run. `state_dict` is a collective
-    call: every process must make it, as Lightning does when it saves. For strategies whose state is whole in each
-    process, as one device's and DDP's are.
+    A save inside an epoch is made when the next batch begins, after the step before has logged everything; a save at
+    the end of an epoch is made after validation. When a callback or the loader raises Preempted, the state between two
+    batches is saved; a resumed run first repeats an interrupted validation.
+    A checkpoint has the random states of each process's CPU and GPU, and each process restores its own; a process that
+    the saved run did not have keeps its present state. A loader should have its own generator; otherwise starting the
+    loader draws from the saved state, at a different moment in a resumed run. `state_dict` is a collective call: every
+    process must make it, as Lightning does when it saves. Works with strategies in which each process has the whole
+    state, such as a single device and DDP.
 
     | key, at the logging step after a save | unit |
     |---|---|
-    | `checkpoint/stall_seconds` | seconds in which training stood still for it |
+    | `checkpoint/stall_seconds` | seconds for which the save stopped training |
     | `checkpoint/write_seconds` | seconds until it was verified on the disk |
     | `checkpoint/mb` | its size in MB |
     """
@@ -170,7 +170,7 @@ class Checkpoint(LightningCheckpoint):
         set_random_state(self._random, ["cpu"])  # already here: the loader draws when it is set up
 
     def _go_on(self, trainer: Trainer, random: dict[str, Any]) -> None:
-        """Make the loops and the random state what they were when the checkpoint was taken."""
+        """Restore the loops and the random state of the checkpoint."""
         inside = position(trainer).step > 0
         # At the start of an epoch the loader has drawn from the CPU's state since, as in an undisturbed run.
         set_random_state(random, ["cpu", "cuda"] if inside or self._validates_first else ["cuda"])
@@ -182,7 +182,7 @@ class Checkpoint(LightningCheckpoint):
             trainer.fit_loop.epoch_loop.restarting = False
 
     def _due(self, trainer: Trainer) -> bool:
-        """Rank 0 decides, as it is the one that writes; all ask at the same steps."""
+        """Whether a save is due. Rank 0 decides, since it writes; all processes call this at the same steps."""
         step, every = trainer.global_step, trainer.log_every_n_steps or 1  # type: ignore[attr-defined]
         by_steps = bool(self.every_n_steps) and step % (self.every_n_steps or 1) == 0
         by_minutes = bool(self.every_minutes) and step % every == 0
@@ -194,12 +194,13 @@ class Checkpoint(LightningCheckpoint):
         return trainer.strategy.reduce_boolean_decision(due and trainer.is_global_zero, all=False)
 
     def _score(self, trainer: Trainer) -> float:
-        """The monitored number of the weights as they are now; nan when it is of earlier ones."""
+        """The monitored number of the present weights; nan if it belongs to earlier weights."""
         current = trainer.global_step == self._validated_step
         return float(trainer.callback_metrics.get(self.monitor, math.nan)) if current else math.nan
 
     def _best_of(self, file: Path) -> float:
-        """What `file` says of itself: a run that went back must not replace it by a worse one."""
+        """The score that `file` contains, since a run that resumed from an earlier state must not replace it by a
+        worse one."""
         try:
             return float(files.load(file)["callbacks"][self.state_key]["best"])
         except (CheckpointError, KeyError):
@@ -229,19 +230,19 @@ class Checkpoint(LightningCheckpoint):
         self._row |= {"checkpoint/stall_seconds": time.perf_counter() - began}
 
     def _settle(self, timeout_seconds: float | None = None) -> None:
-        """Wait for the save that is being written."""
+        """Wait until the running save has ended."""
         if self._writer is not None:
             self._writer.wait(timeout_seconds)
             self._collect()
 
     def _is_durable(self, trainer: Trainer) -> bool:
-        """Whether the present step is on the disk. Of several processes all must ask; the first one knows."""
+        """Whether the present step is on the disk. A collective call; rank 0 knows the answer."""
         self._settle()
         self._durable_step = trainer.strategy.broadcast(self._durable_step)
         return self._durable_step >= trainer.global_step
 
     def _collect(self) -> None:
-        """Take note of the saves that have ended."""
+        """Take the results of the saves that have ended."""
         for written in self._writer.finished() if self._writer is not None else ():
             self._note(written)
 
@@ -260,7 +261,7 @@ class Checkpoint(LightningCheckpoint):
 
 
 def _of_all_ranks(random: dict[str, Any]) -> list[dict[str, Any]]:
-    """The states of all processes, by rank; each process has to ask."""
+    """The states of all processes, by rank. A collective call."""
     if not (dist.is_available() and dist.is_initialized()):
         return [random]
     states: list[dict[str, Any]] = [{}] * dist.get_world_size()

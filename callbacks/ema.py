@@ -18,7 +18,7 @@ class Ema(WeightAveraging):
 
     Lightning's `EMAWeightAveraging` creates the average before the strategy has moved the module, so it averages on the
     CPU and copies every weight to the host in each step. Here the average lies on the training device, and an update
-    launches one kernel a list of tensors without waiting for the device.
+    launches one kernel per list of tensors without waiting for the device.
 
     decay: 0 to 1, of one update. update_every_n_steps: steps between two updates.
     Raises ConfigError for values out of range.
@@ -39,7 +39,7 @@ class Ema(WeightAveraging):
         return step_idx is not None and step_idx % self.update_every_n_steps == 0
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Moves the average, into which a checkpoint has been loaded by now; its counter stays on the host."""
+        """Move the average to the device, after a checkpoint was loaded into it. Its counter stays on the host."""
         assert self._average_model is not None
         average = self._average_model.module.to(trainer.strategy.root_device)
         self._empty = int(self._average_model.n_averaged) == 0
@@ -63,6 +63,6 @@ class Ema(WeightAveraging):
 
 
 def _by_kind(module: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """Floating-point tensors of the module, and the others."""
+    """Floating-point tensors of the module, and the other tensors."""
     tensors = [tensor.detach() for tensor in (*module.parameters(), *module.buffers())]
     return [t for t in tensors if t.is_floating_point()], [t for t in tensors if not t.is_floating_point()]

@@ -1,4 +1,4 @@
-"""How busy the GPU is while it trains."""
+"""Logs how busy the GPU is during training."""
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info
@@ -14,11 +14,11 @@ class GpuUtilization(Utilization):
     | key | unit |
     |---|---|
     | `gpu/utilization_percent` | %, share of the time in which any kernel ran, however small |
-    | `gpu/memory_used_gib` | GiB in use on the device, by every process |
+    | `gpu/memory_used_gib` | GiB in use on the device, by all processes |
     | `gpu/power_watts` | W |
 
     Validation during the fit is included. A key that the GPU does not support is left out; without CUDA
-    nothing is logged. Where rows follow each other faster than readings, Lightning repeats the last value.
+    nothing is logged. If rows are logged more often than the GPU is read, Lightning repeats the last value.
     """
 
     def __init__(self, *, interval_seconds: float = 1.0) -> None:

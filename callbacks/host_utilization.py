@@ -1,4 +1,4 @@
-"""How busy the CPUs are and how full the memory is during training."""
+"""Logs how busy the CPUs are and how much memory is used during training."""
 
 from lightning.pytorch import Trainer
 
@@ -15,7 +15,7 @@ class HostUtilization(Utilization):
     | `host/cpu_percent` | %, 0 to 100 of the CPUs that the process may use |
     | `host/memory_used_gib` | GiB of RAM in use on the whole machine, shared memory included |
 
-    Validation during the fit is included. Where rows follow each other faster than readings, Lightning
+    Validation during the fit is included. If rows are logged more often than the host is read, Lightning
     repeats the last value. What counts as busy: `imagenet_opt.measure.telemetry.host.host_readings`.
     """
 

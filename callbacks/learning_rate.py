@@ -10,7 +10,7 @@ from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 class LearningRate(Callback):
     """Logs the learning rate that the step used, at every logging step, in the row of the other metrics.
 
-    Lightning's LearningRateMonitor writes a row of its own, and of two parameter groups the keys lr/pg1 and lr/pg2.
+    Lightning's LearningRateMonitor writes a separate row, with a key for each parameter group (lr/pg1, lr/pg2).
 
     | key | unit |
     |---|---|

@@ -14,14 +14,14 @@ from imagenet_opt.errors import ConfigError
 
 
 class Mixing(Callback):
-    """Mixes each training batch in place: images with their mirror in the batch, labels into soft targets.
+    """Mixes each training batch in place: each image with the image at the mirrored position, and labels into soft
+    targets.
 
-    The batch is a list `[images, labels]` or an object with these attributes; the loss must take soft targets,
-    as torch's cross-entropy does. What is drawn is a function of (seed, epoch, batch, rank).
+    The batch is a list `[images, labels]` or an object with these attributes. The loss must accept soft targets, as
+    torch's cross-entropy does. The random draws depend only on (seed, epoch, batch, rank).
 
-    mode: "on" or "off".
-    mixup_alpha, cutmix_alpha: of the Beta distribution; 0 leaves that one out; with both, each takes half the batches.
-    last_epochs_off: so many epochs at the end of the run see plain images.
+    mode: "on" or "off". mixup_alpha, cutmix_alpha: parameters of the Beta distribution; 0 turns that method off; if
+    both are on, each mixes half of the batches. last_epochs_off: number of epochs at the end of the run without mixing.
 
     Logs nothing by step; `summary()` has `mixing/on` (0 or 1).
     """

@@ -1,4 +1,4 @@
-"""Stops a run in order when its machine is wanted back."""
+"""Stops a run at a safe point when its machine is reclaimed."""
 
 import threading
 from collections.abc import Callable
@@ -16,15 +16,15 @@ from imagenet_opt.run.stop.spot import SpotNotice
 
 
 class Preemption(Callback):
-    """Raises `Preempted` between two batches, of training or validation, once a signal or a spot notice asked for it.
+    """Raises `Preempted` between two batches of training or validation, after a signal or a spot notice.
 
-    SIGTERM, SIGUSR1 and Ctrl-C ask. While the only process of a run waits for data, and before its first step, it
-    stops at once. Several processes stop at the same batch, whichever of them was asked; each must see as many
-    batches as the others. A second Ctrl-C ends the process where it is. Lightning's handlers of signals are off, its
-    SLURM requeue with them.
+    The signals are SIGTERM, SIGUSR1 and Ctrl-C. A run of one process stops at once while it waits for data, and before
+    its first step. Several processes stop at the same batch, whichever of them got the signal; each must have the same
+    number of batches. A second Ctrl-C ends the process immediately. Lightning's signal handlers are turned off,
+    including its SLURM requeue.
 
-    Saving is the checkpoint callback's: its `on_exception` is given the `Preempted`.
-    spot_notice_url: asked every `spot_notice_seconds`; None for never.
+    The checkpoint callback saves the state: its `on_exception` receives the `Preempted`. spot_notice_url: requested
+    every `spot_notice_seconds`; None for never.
 
     Logs nothing.
     """
@@ -62,7 +62,7 @@ class Preemption(Callback):
             self._peers.failing(exception)
 
     def _stand_in(self, trainer: Trainer) -> None:
-        """In places of Lightning's own, as it has no hooks there: for signals, and around `next(loader)`."""
+        """Replace Lightning's signal handling and wrap `next(loader)`, for which Lightning has no hooks."""
         signals: Any = trainer._signal_connector
         signals.register_signal_handlers = lambda: None
         signals.teardown = lambda: self._leave(trainer)
@@ -73,7 +73,7 @@ class Preemption(Callback):
             loop._on_after_fetch = partial(self._after_fetch, loop._on_after_fetch)
 
     def _leave(self, trainer: Trainer) -> None:
-        """Called when the fit is over, however it ended."""
+        """Undo the replacements when the fit ends in any way."""
         if self._notice is not None:
             self._notice.close()
         if self._peers is not None:
@@ -89,7 +89,7 @@ class Preemption(Callback):
         stop.restore()
 
     def _before_fetch(self, original: Callable[[], None]) -> None:
-        """The boundary between two batches."""
+        """Called at the boundary between two batches."""
         if self._alone:
             stop.at_once = True
         if agreed := self._agree(stop.why):
@@ -104,7 +104,7 @@ class Preemption(Callback):
 
 
 def _retire_observer() -> None:
-    """Lightning's own thread would kill this process without a word when one that it started has ended."""
+    """Stop Lightning's thread that kills this process without a message when a process that it started has ended."""
     for thread in threading.enumerate():
         if thread.name == "child-process-observer":
             thread._child_processes = []  # type: ignore[attr-defined]

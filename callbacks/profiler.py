@@ -1,4 +1,4 @@
-"""A few steps in detail: what the CPU and the GPU did in them."""
+"""Records a few steps in detail: the operations of the CPU and the GPU."""
 
 import csv
 import logging
@@ -21,18 +21,19 @@ _COLUMNS = ("operation", "kind", "calls_per_step", "ms_per_step", "percent")
 
 
 class Profiler(Callback):
-    """Records `num_steps` steps with torch.profiler, after `start_step` steps of this fit and one more in which the
-    profiler warms up; and writes, into the folder `profile` of `folder`, N being the first recorded step:
+    """Records `num_steps` steps with torch.profiler, after `start_step` steps of this fit and one step in which the
+    profiler warms up. Writes into the folder `profile` of `folder` (N: number of the first recorded step):
 
-    | file | what |
+    | file | content |
     |---|---|
     | `step_N.json.gz` | a Chrome trace, for https://ui.perfetto.dev or chrome://tracing |
-    | `step_N.csv` | the `num_operations` that take longest, with their kind (measure/telemetry/torch_profile.py) |
+    | `step_N.csv` | the `num_operations` longest operations, with their kind (measure/telemetry/torch_profile.py) |
 
-    `ms_per_step` is of kernels on a GPU, else of the CPU. A step is from the end of the one before, so waits for data
-    are in the trace. Recorded steps are slower than others: a trace says what takes long, not how long it takes.
-    Logs nothing. Of several processes rank 0 is recorded. A fit that ends earlier leaves what there is; a full disk
-    costs a warning, and training continues. No other profiler may record at the same time: torch has one.
+    `ms_per_step` is the time of kernels on a GPU, otherwise of the CPU. A step begins at the end of the step before,
+    so the trace includes waits for data. Recorded steps are slower than others: compare operations within a trace, but
+    do not use it to measure speed. Logs nothing. With several processes, rank 0 is recorded. If a fit ends earlier,
+    the steps so far are written. A full disk causes a warning, and training continues. torch allows only one profiler
+    at a time.
 
     Lightning's PyTorchProfiler (2.6, torch 2.15) records such a window too, but prints a warning at each step outside
     of the window, and a fit that ends before the window ends with an AssertionError.
@@ -100,7 +101,7 @@ class Profiler(Callback):
         )
 
     def _stop(self) -> None:
-        """Of a profile that has recorded something, torch calls `_write`."""
+        """Stop recording; if anything was recorded, torch calls `_write`."""
         profile, self._profile, self._is_due = self._profile, None, False
         if profile is not None:
             profile.stop()
@@ -131,7 +132,7 @@ class Profiler(Callback):
 
 @contextmanager
 def _whole(file: Path) -> Iterator[Path]:
-    """Where to write first, so that nobody finds half a file."""
+    """Write to a temporary name first, so that an incomplete file is never found."""
     part = file.with_name(f"new_{file.name}")
     try:
         yield part
@@ -142,7 +143,7 @@ def _whole(file: Path) -> Iterator[Path]:
 
 @contextmanager
 def _warning() -> Iterator[None]:
-    """A profile is not worth a training."""
+    """Log a warning instead of raising: a failed profile must not end a training."""
     try:
         yield
     except Exception as error:  # of the system, of the profiler

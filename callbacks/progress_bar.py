@@ -1,4 +1,4 @@
-"""What a person sees while the network trains: a bar on a terminal, lines in a file."""
+"""Shows the progress of training: a bar on a terminal, lines in a file."""
 
 import logging
 import math
@@ -40,8 +40,8 @@ class ProgressBar(RichProgressBar):
     the bar. Log records of these lines have `shown = True`, so that a handler that writes to the console can drop them.
 
     Loss, accuracies, learning rate, images per second and data wait are what the module and other callbacks log; a
-    value that nobody logs, or that is not finite, is left out. GiB: the most memory that this process has had, on a GPU
-    reserved by torch on the GPU, on a CPU resident in RAM. left: the time to the end of the fit, from
+    value that is not logged or not finite is left out. GiB: peak memory of this process; on a GPU, the memory that
+    torch reserved there; on a CPU, resident in RAM. left: the time to the end of the fit, from
     `throughput/it_per_second` and the seconds of the last validation.
 
     Logs no metric.
@@ -85,7 +85,7 @@ class ProgressBar(RichProgressBar):
             self._say(trainer, "val", shown | {"s": f"{self._validation_seconds:.1f}"}, above_bar=True)
 
     def _training(self, trainer: Trainer) -> dict[str, str]:
-        """Called at logging steps only, as reading a metric waits for the GPU."""
+        """Called only at logging steps, because reading a metric waits for the GPU."""
         shown = _known(trainer, _TRAINING) | {"GiB": f"{peak_gib(trainer.strategy.root_device):.1f}"}
         rate = float(trainer.callback_metrics.get(_RATE, 0.0))
         left = seconds_left(trainer, batches_per_second=rate, validation_seconds=self._validation_seconds)
@@ -101,18 +101,19 @@ class ProgressBar(RichProgressBar):
             self.progress.console.print(line, markup=False, highlight=False)
 
     def _get_train_description(self, current_epoch: int) -> str:
-        """Lightning's, which has no public name and counts from 0, is as wide as what validation says."""
+        """Replaces Lightning's description, which has no public name and counts from 0; as wide as that of
+        validation."""
         return f"Epoch {_epoch(self.trainer)}".ljust(len(self.validation_description))
 
 
 def _known(trainer: Trainer, shapes: dict[str, tuple[str, str]]) -> dict[str, str]:
-    """Name and value in words, of what is logged and finite."""
+    """Name and value as text, if the value is logged and finite."""
     found = trainer.callback_metrics
     values = {key: float(found[key]) for key in shapes if key in found}
     return {shapes[key][0]: shapes[key][1].format(value) for key, value in values.items() if math.isfinite(value)}
 
 
 def _epoch(trainer: Trainer) -> str:
-    """Counted from 1, and of how many where that is known."""
+    """Number of the epoch, counted from 1, and the number of epochs if known."""
     last = trainer.max_epochs if trainer.max_epochs is not None and trainer.max_epochs > 0 else None
     return f"{trainer.current_epoch + 1}{f'/{last}' if last else ''}"

@@ -1,4 +1,4 @@
-"""Trains without the accelerator: its computation is a timeline, everything else is real."""
+"""Trains without the accelerator: its computation is simulated on a timeline, everything else is real."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -31,24 +31,24 @@ _FETCHES = (FETCH, "[_EvaluationLoop].val_next")
 class Rehearsal(Callback):
     """Replaces the forward and backward of the network at `network` (an attribute of the module) by a simulated device.
 
-    Loader, callbacks, loggers and checkpoints run as they are; the network's weights stay, and learn nothing. A loader
-    that has `finish` (data/prefetcher.py) gives images that nobody has resized, others give theirs.
-    A step burns `launch_seconds` of the host's CPU and is queued on `timeline`; at each operation that would wait for
-    the device (measure/telemetry/host_syncs.py), the host does.
+    Loader, callbacks, loggers and checkpoints run as usual; the network's weights do not change. If the loader has
+    `finish` (data/prefetcher.py), its images are not resized, since no device does that.
+    A step uses `launch_seconds` of the host's CPU and is queued on `timeline`. The host waits at each operation that
+    would wait for a real device (measure/telemetry/host_syncs.py).
 
     name, images_per_second, ..., estimate: of the accelerator, see measure/rehearsal/accelerator.py.
-    rated_images_per_second: of a healthy one of its kind; None for images_per_second. steps_ahead: see DeviceTimeline.
-    seed: of the jitter.
+    rated_images_per_second: of a healthy device of this kind; None for images_per_second. steps_ahead: see
+    DeviceTimeline. seed: of the jitter.
 
     | key | unit |
     |---|---|
     | `rehearsal/accelerator_utilization` | share of the time in which the simulated device computed, 0 to 1 |
 
-    since the last logging step. `summary()` has it of the whole run, without the first step and validation, as MLPerf
-    Storage defines it; `rehearsal/busy_seconds` and `rehearsal/idle_seconds` of the device; and how many
-    `rehearsal/host_waits` there were.
+    measured since the last logging step. `summary()` has the share for the whole run without the first step and
+    validation, as MLPerf Storage defines it; `rehearsal/busy_seconds` and `rehearsal/idle_seconds` of the device; and
+    the number of `rehearsal/host_waits`.
 
-    Raises ConfigError, and CheckpointMismatch at a checkpoint of a run that was none of these.
+    Raises ConfigError; CheckpointMismatch when resuming from a checkpoint of a real run.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Rehearsal(Callback):
 
     @property
     def simulated(self) -> str:
-        """What the accelerator is called in all that is said."""
+        """Name of the accelerator in all messages."""
         return f"simulated {printable(self.accelerator.name)}"
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -140,7 +140,8 @@ class Rehearsal(Callback):
         self._take_over(trainer.train_dataloader)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Once, so that the optimizer has its state and checkpoints have their size; later steps find no gradients."""
+        """Run the optimizer once, so that it has its state and checkpoints have their real size; later steps have no
+        gradients."""
         if not self._has_stepped:
             self._has_stepped = True
             for parameter in getattr(pl_module, self.network).parameters():
@@ -191,7 +192,7 @@ class Rehearsal(Callback):
         return {f"rehearsal/{name}": value for name, value in numbers.items() if value is not None}
 
     def launch(self, images: Tensor, *, training: bool) -> None:
-        """Queue what the network does with images (N, 3, H, W), after the copy of the batch if that is yet to come."""
+        """Queue the computation on images (N, 3, H, W), after the copy of the batch unless that was queued already."""
         one, num_bytes = self.accelerator, self._unsent_bytes
         self._unsent_bytes = 0
         compute_seconds = one.step_seconds(len(images), (images.shape[-2] * images.shape[-1]) ** 0.5, training=training)
@@ -222,7 +223,7 @@ class Rehearsal(Callback):
             self._replace(loader, "finish", self._finish)
 
     def _finish(self, batch: Batch | RaggedBatch) -> Batch:
-        """The batch, with images that hold nothing."""
+        """The batch, with images that have no content."""
         tensors = [value for field in fields(batch) if isinstance(value := getattr(batch, field.name), Tensor)]
         self._unsent_bytes = sum(tensor.nbytes for tensor in tensors)
         return Batch(
@@ -236,7 +237,7 @@ class Rehearsal(Callback):
         )
 
     def _replace(self, owner: Any, name: str, new: Any) -> None:
-        """An attribute of the object alone, until `_give_back`."""
+        """Replace an attribute of this object until `_give_back`."""
         if name in vars(owner):
             self._restore.append(partial(setattr, owner, name, vars(owner)[name]))
         else:
@@ -250,17 +251,17 @@ class Rehearsal(Callback):
 
 
 def _is_too_short(trainer: Trainer) -> bool:
-    """By what a callback that measures the throughput says in its `summary()`."""
+    """Whether the run is too short, according to the `summary()` of the throughput callback."""
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     return any(is_too_short(callback.summary()) for callback in callbacks if hasattr(callback, "summary"))
 
 
 def _is_own(tensor: Tensor) -> bool:
-    """What lies in shared memory is the loader's."""
+    """Whether a tensor is not in shared memory, which belongs to the loader."""
     return not tensor.is_shared()
 
 
 @cache
 def _no_images(num_images: int, size: int) -> Tensor:
-    """Zeros (N, 3, size, size) whose memory is never touched, and so takes none."""
+    """Zeros (N, 3, size, size) whose memory is never accessed, so the system does not allocate it."""
     return torch.zeros(num_images, 3, size, size)

@@ -1,4 +1,4 @@
-"""Small images first, larger ones later."""
+"""Trains on small images first and on larger images later."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ class ResolutionSchedule(Callback):
     Before and after these epochs the size stays; it is always a multiple of `step`, so that few sizes are compiled.
     Validation keeps its own size. A loader whose sampler has `size_of` (data/keys.py) makes images of that size; a
     data module that fits memory to the largest images of the run reads `largest_size`. Images of any other loader are
-    resized on the device, in the batch, which is a list [images, ...] or has `images`; there this callback comes before
-    acceleration.
+    resized on the device, in the batch, which is a list [images, ...] or has `images`; list this callback before
+    acceleration then.
     Source: progressive resizing as in FFCV's ImageNet recipe (160 to 192, arXiv 2306.12517).
 
     | key | unit |
@@ -42,11 +42,11 @@ class ResolutionSchedule(Callback):
 
     @property
     def largest_size(self) -> int:
-        """Pixels of a side of the largest images of any epoch."""
+        """Largest image side of any epoch, in pixels."""
         return max(self.start, self.end)
 
     def size_of(self, epoch: int) -> int:
-        """Pixels of a side in `epoch`."""
+        """Image side in `epoch`, in pixels."""
         span = max(1, self.last_epoch - self.first_epoch)
         passed = min(span, max(0, epoch - self.first_epoch))
         num_steps = abs(self.end - self.start) // self.step * passed // span

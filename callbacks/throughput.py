@@ -1,4 +1,4 @@
-"""Steps and images per second, and the share of time spent waiting for data."""
+"""Measures steps and images per second, and the share of time spent waiting for data."""
 
 import time
 from dataclasses import dataclass, field
@@ -19,9 +19,9 @@ _WARMUP_STEPS = 10
 
 @dataclass
 class Window:
-    """What happened since `began`: steps, images of this process, seconds that are not training.
+    """Counts since `began`: steps, images of this process, and seconds that are not training.
 
-    num_ready: batches that were made before.
+    num_ready: number of batches that were ready at the start.
     """
 
     began: float = field(default_factory=lambda: time.perf_counter())
@@ -41,38 +41,38 @@ class Window:
 
 
 class Throughput(Callback):
-    """Times training between batches, so that waiting for data counts; validation, start-up and what other callbacks
-    do when images change their size (compile, that is) do not.
+    """Times training from batch to batch, including waits for data. Validation, start-up, and compilation for a new
+    image size are not counted.
 
-    An `it` is one batch, which is one optimizer step unless the loop accumulates.
+    An `it` is one batch, which is one optimizer step unless gradients are accumulated.
 
-    The host may be steps ahead of the GPU. So rates are taken when the GPU has done all that was queued: the host waits
-    for it at logging steps, once after the warm-up, before each validation and after each epoch.
+    The host may be several steps ahead of the GPU. So rates are computed when the GPU has finished all queued work: the
+    host waits for the GPU at logging steps, once after the warm-up, before each validation and after each epoch.
 
-    Rates of the whole run begin after ten steps, and after as many as there were batches ready at the end of the first:
-    while the network is compiled workers fill their queue, and storage of any slowness then looks quick.
+    Rates of the whole run start after ten steps, and after as many steps as batches were ready at the end of the first
+    step: workers fill their queue while the network is compiled, which would make slow storage look fast.
 
     | key | unit |
     |---|---|
     | `throughput/it_per_second` | batches per second since the last logging step |
     | `throughput/images_per_second` | images per second, of all processes |
     | `throughput/data_wait_fraction` | share of that time in which the host was blocked in `next(loader)`, 0 to 1 |
-    | `throughput/device_step_seconds` | seconds a step takes on the GPU, by CUDA events (GPU only) |
-    | `throughput/epoch_seconds` | seconds of the epoch, validation left out (after a resume: since then) |
+    | `throughput/device_step_seconds` | seconds of a step on the GPU, by CUDA events (GPU only) |
+    | `throughput/epoch_seconds` | seconds of the epoch without validation (after a resume: since the resume) |
 
-    `device_step_seconds` counts a step from this callback's `on_train_batch_start` on, without the resize of the batch
-    and the mixing, which are queued before.
+    `device_step_seconds` counts a step from this callback's `on_train_batch_start`. The resize of the batch and the
+    mixing are queued earlier and not counted.
 
-    What the loader says of itself, where it has `drain()`: of data/prefetcher.py, means of a batch of rank 0
+    From a loader with `drain()` (data/prefetcher.py), means per batch of rank 0:
 
     | key | unit |
     |---|---|
-    | `loader/read_seconds`, `loader/decode_seconds` | seconds of a worker: blocked in reading, and decoding |
+    | `loader/read_seconds`, `loader/decode_seconds` | seconds of a worker blocked in reads, and decoding |
     | `loader/copy_seconds` | seconds of the copy to the device |
     | `loader/mb_read` | MB of encoded images |
-    | `loader/reads_in_flight` | requests at a time that a worker allows itself |
-    | `loader/queue_depth`, `loader/queue_seconds` | batches ready when one was asked for, and how long it had waited |
-    | `loader/skipped` | bad samples so far |
+    | `loader/reads_in_flight` | limit of simultaneous requests of a worker |
+    | `loader/queue_depth`, `loader/queue_seconds` | batches ready at a request, and seconds since they were ready |
+    | `loader/skipped` | number of bad samples so far |
     """
 
     def __init__(self) -> None:
@@ -165,8 +165,8 @@ class Throughput(Callback):
             self._clock = None
 
     def summary(self) -> dict[str, float]:
-        """Rates of the whole run once it is warm, over how many batches, and how many of these were ready before; how
-        long the first batch and step took."""
+        """Rates of the whole run after the warm-up, the number of batches that they cover and that were ready
+        before, and the seconds of the first batch and step."""
         return getattr(self, "_rates", {}) | self._startup
 
     def _windows(self) -> tuple[Window, Window, Window]:
@@ -178,13 +178,13 @@ class Throughput(Callback):
 
 
 def _wait_for_device(trainer: Trainer) -> None:
-    """Until it has done what was queued."""
+    """Wait until the device has finished all queued work."""
     if (device := trainer.strategy.root_device).type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def _num_ready(trainer: Trainer) -> int:
-    """Batches that are made and not yet asked for; of a loader that does not say, all that it keeps ready."""
+    """Number of batches that are ready; if the loader does not report it, the most that it prefetches."""
     loader: Any = trainer.train_dataloader
     workers = getattr(loader, "num_workers", 0)
     return int(getattr(loader, "num_ready", workers and workers * loader.prefetch_factor))

@@ -26,18 +26,19 @@ STRETCH_SECONDS = 300.0
 
 
 class Timeline(Callback):
-    """Records in the folder `timeline` of `folder`, from a process of its own, ten times a second: CPUs, memory, disk,
-    network, the GPU, batches ready, step and phase; and when each fetch, step, validation, checkpoint, log and epoch
-    began and ended. `imagenet_opt.measure.telemetry.timeline.read_timeline` reads it, docs/timeline.md describes it.
+    """Records into the folder `timeline` of `folder`. A separate process samples ten times a second: CPUs, memory,
+    disk, network, GPU, ready batches, step and phase. The start and end of each fetch, step, validation, checkpoint,
+    log and epoch are recorded too. `imagenet_opt.measure.telemetry.timeline.read_timeline` reads it, docs/timeline.md
+    describes it.
 
     | key | unit |
     |---|---|
-    | `timeline/cpu_percent` | % of one CPU that the recorder has taken since the last logged row |
+    | `timeline/cpu_percent` | % of one CPU that the recorder has used since the last logged row |
 
-    Of several processes, rank 0 and its machine are recorded. Batches ready: of a loader that has `num_ready`, as of
-    the last step. A recorder that cannot start or go on, on a full disk for instance, costs one warning; training goes
-    on. So does a driver that does not answer, without which all but the GPU is recorded, and a recorder that takes more
-    than 3 % of a CPU over five minutes.
+    With several processes, rank 0 and its machine are recorded. Ready batches: from a loader with `num_ready`, as of
+    the last step. Training continues, after one warning, if the recorder cannot start or continue (for example on a
+    full disk), if the GPU's driver does not answer (then everything but the GPU is recorded), and if the recorder uses
+    more than 3 % of a CPU over five minutes.
     """
 
     def __init__(self, *, folder: str | Path) -> None:
@@ -114,17 +115,17 @@ class Timeline(Callback):
                 self._say(f"recording takes more than {MOST_CPU_PERCENT:g} % of a CPU", f"{percent:.1f} %; {remedy}")
 
     def _say(self, what: str, why: str) -> None:
-        """Once."""
+        """Log a warning once."""
         if what not in self._warned:
             self._warned.add(what)
             log.warning("timeline: %s (%s)", what, why)
 
     def _taken(self) -> tuple[float, float]:
-        """Seconds that the recorder has run, and CPU seconds that it took, as it last told."""
+        """Seconds that the recorder has run, and the CPU seconds that it has used, as last reported."""
         return self._gauges["recorder_seconds"], self._gauges["recorder_cpu_seconds"]
 
     def _cost(self) -> dict[str, float]:
-        """Empty where the recorder has told nothing new."""
+        """The logged key; empty if the recorder has reported nothing new."""
         (seconds, cpu_seconds), (before, cpu_before) = self._taken(), self._logged
         if seconds <= before:
             return {}
@@ -153,7 +154,7 @@ class Timeline(Callback):
         self._add(kind, began, ended)
 
     def _add(self, kind: str, began: float, ended: float) -> None:
-        """Times are of `time.perf_counter`."""
+        """Record an event. Times are those of `time.perf_counter`."""
         since = time.time() - time.perf_counter()
         self._gauges.add_event(KINDS.index(kind), since + began, since + ended)
 

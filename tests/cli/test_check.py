@@ -100,7 +100,7 @@ def test_bad_files_are_found_and_named(check: Check, root: Path) -> None:
     assert found["empty files, train"]["details"] == [f"{root}/train/class0/image001.JPEG"]
     assert re.fullmatch(rf"cannot decode {root}/val/class1/image002\.JPEG: .*", found["decoding, val"]["details"][0])
     told = {name: verdict["details"] for name, verdict in found.items() if name.endswith(", val")}
-    assert any(str(cut) in str(line) for name in ("decoding, val", "cut short, val") for line in told.get(name, []))
+    assert any(str(cut) in str(line) for name in ("decoding, val", "truncated, val") for line in told.get(name, []))
     assert re.match(r"1 L, 1 CMYK of 36|1 CMYK, 1 L of 36", str(found["colours, train"]["text"]))
     assert f"{root}/train/class0/image001.JPEG" in said
 
@@ -286,7 +286,7 @@ def test_a_network_of_fewer_classes_is_refused(ckpt: Path, tmp_path: Path) -> No
     ("argv", "message"),
     [
         (["--sample", "0"], "--sample 0 must be at least 1"),
-        (["--sample", "9", "--all"], "is not said together with --all"),
+        (["--sample", "9", "--all"], "cannot be combined with --all"),
         (["--json", "/no/such/folder/a.json"], "--json /no/such/folder/a.json cannot be written"),
         (["ckpt="], "ckpt has no value"),
         (["--sampel", "3"], "(imagenet-opt check --help)"),

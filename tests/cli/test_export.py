@@ -126,8 +126,8 @@ def test_blurpool_and_small_stem_are_built_again(tmp_path: Path) -> None:
         (["ckpt="], "ckpt has no value; expected ckpt=VALUE"),
         (["ckpt=a.ckpt", "format=torchscript"], "there is no format=torchscript; expected safetensors or onnx"),
         (["ckpt=a.ckpt", "out=model.onnx"], "out=model.onnx does not end in .safetensors"),
-        (["ckpt=a.ckpt", "image_size=big"], "image_size=big is no number of pixels"),
-        (["ckpt=a.ckpt", "image_size=0"], "image_size=0 is no number of pixels"),
+        (["ckpt=a.ckpt", "image_size=big"], "image_size=big is not a number of pixels"),
+        (["ckpt=a.ckpt", "image_size=0"], "image_size=0 is not a number of pixels"),
     ],
 )
 def test_what_is_wrong_with_the_arguments_is_said(argv: list[str], message: str) -> None:

@@ -78,7 +78,7 @@ def test_a_journal_of_other_files_counts_for_nothing(
     capsys.readouterr()
     main(words)
     said = capsys.readouterr().out
-    assert f"{root}/train has other files than at an earlier call; its journal begins again" in said
+    assert f"{root}/train now has other files than before; starting a new journal" in said
     assert "12 of 24 files were done" in said  # val is as it was
 
 

@@ -53,7 +53,7 @@ def test_a_mistake_inside_a_command_is_one_line_too() -> None:
         ("bench", [*(f" {name}" for name in PEERS), "--batches", "--repeats", "--against", "--json"]),
         ("check", ["1 with errors"]),
         ("doctor", ["--budget", "--json", "--apply", "--record-profile"]),
-        ("hydrate", ["Files do not stay for ever"]),
+        ("hydrate", ["Files may be released again"]),
         ("pack", [f"\n  {key}  " for key in (*KEYS, "--verify")]),
         ("tune", ["--budget", "--json", "data.batch_size=auto"]),
     ],

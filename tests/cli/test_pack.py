@@ -121,7 +121,7 @@ def test_verify_says_what_is_whole_and_what_is_not(tmp_path: Path, capsys: pytes
     done = finish(start(f"out={out}", "--verify"))
     assert done[:2] == (2, f"{out}/val/shard-00000.tar: b/000.JPEG: the bytes do not match the checksum\n")
     assert (
-        done[2].splitlines()[-1].startswith(f"ShardMismatch: {out} (out) is damaged in 1 places, told above; remove ")
+        done[2].splitlines()[-1].startswith(f"ShardMismatch: {out} (out) is damaged in 1 places, listed above; remove ")
     )
 
     (out / "val/shard-00000.tar").unlink()

@@ -60,7 +60,7 @@ def mine(tmp_path: Path) -> Path:
         (["ladder", "data=demo"], r"ladder: expected KEY=VALUE; did you mean study=ladder\?"),
         (["mine.yaml"], r"mine\.yaml: expected KEY=VALUE; did you mean study=mine\.yaml\?"),
         (["--repeats", "1"], "--repeats 1 must be from 2 to 1000"),
-        (["--repeats", "3", "--budget", "5m"], "--budget and --repeats both say how long to measure; give one"),
+        (["--repeats", "3", "--budget", "5m"], "--budget and --repeats both set how long to measure; use one of them"),
         (["--budget", "ages"], "--budget ages must be a time from"),
         (["--budget", "5m", "study=read"], "--budget counts for nothing .* which takes --repeats and --seconds"),
         (["--seconds", "0"], "--seconds 0.0 must be from 0.1 to 3600"),

@@ -143,7 +143,7 @@ def test_a_job_elsewhere_that_is_warned_queues_itself_again(app: Path) -> None:
     assert (app / "asked").read_text() == "requeue 7\n"
     assert [row["status"] for row in collect_rows(app / "runs/s")] == ["interrupted"]
     assert process.returncode == 2 and "TrainingError: Job" in err and "Traceback" not in err
-    assert "python app.py -m hydra/launcher=slurm_local kind=waits hydra.sweep.dir=runs/s` goes on" in err
+    assert "python app.py -m hydra/launcher=slurm_local kind=waits hydra.sweep.dir=runs/s` continues" in err
 
 
 def _runs(process: psutil.Process, module: str) -> bool:

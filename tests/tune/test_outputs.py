@@ -66,7 +66,7 @@ def test_what_there_was_no_time_for_is_the_conclusion(capsys: pytest.CaptureFixt
     turns.contests = {"formats": (formats, {}), "ways": (Contest("now", {"now": [], "c": [], "d": []}), {})}
     assert conclusion(found) == [
         "4 of 4 settings of the device were not tried, for lack of time: raise --budget (45s); "
-        "until then what is configured stays"
+        "until then the configured settings stay"
     ]
     print_tuning(found, [])
     assert capsys.readouterr().out.startswith("nothing was tuned: 45 s is too short; use --budget 10m\n")
@@ -90,7 +90,7 @@ def test_where_all_was_seen_nothing_is_better() -> None:
     contest = Contest("now", {"now": [100.0] * 3, "a": [90.0], "b": []}, failures={"b": "out of memory"})
     turns.contests["formats"] = (contest, {})
     found = Tuning(OmegaConf.create(), None, turns=turns, budget_seconds=600.0)
-    assert conclusion(found) == ["better here: nothing; what is configured stays"]
+    assert conclusion(found) == ["nothing is better here; the configured settings stay"]
     contest.turns |= {"now": [100.0, 120.0, 100.0, 100.0], "a": [140.0, 121.0, 101.0, 101.0]}
     contest.finalist = "a"
     assert "1 of 2 settings of the device was left undecided" in conclusion(found)[0]

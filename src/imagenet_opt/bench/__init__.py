@@ -1,1 +1,1 @@
-"""The input pipeline alone, beside other loaders."""
+"""Benchmark of the input pipeline without training, beside other loaders."""

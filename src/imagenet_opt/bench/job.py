@@ -1,4 +1,4 @@
-"""What one turn of a benchmark is to do: handed to the process that does it."""
+"""The settings of a benchmark's turn, which the process of the turn receives."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,11 @@ OWN = (WORKER, REGION)
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """side: a row's name. packed: where the copy of the files in a peer's own format is, or is to be written.
+    """Settings of a turn.
 
-    passes: so often all files are listed one after the other, so that no epoch ends within a turn.
-    num_workers, prefetch_factor: of all sides alike. device: where batches end.
+    side: name of the row. packed: path of the copy in a peer's own file format, which is written there if it is
+    missing. passes: how often the list of files is repeated, so that no epoch ends within a turn. num_workers,
+    prefetch_factor: the same for all rows. device: where batches are delivered.
     """
 
     side: str
@@ -39,7 +40,7 @@ class Job:
         return len(self.index)
 
     def samples(self) -> list[tuple[str, int]]:
-        """(path, label) of every file, all passes."""
+        """(path, label) of every file, for all passes."""
         once = [(self.index.path(i), label) for i, label in enumerate(self.index.labels.tolist())]
         return once * self.passes
 

@@ -1,4 +1,4 @@
-"""Our own rows of the benchmark, and nvImageCodec alone, which no loader that decodes with it can pass."""
+"""Our own rows of the benchmark, and the row of nvImageCodec alone, the limit of any loader that decodes with it."""
 
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import replace
@@ -22,7 +22,7 @@ Crop = tuple[bytes, Box]
 
 
 class Ours:
-    """The loader that training uses, without what the device does to a batch once it is there."""
+    """The loader that training uses, without the processing of batches on the device."""
 
     def __init__(self, job: Job) -> None:
         how = replace(
@@ -40,13 +40,15 @@ class Ours:
         return iter(self.prefetcher)
 
     def drain(self) -> dict[str, float]:
-        """The prefetcher's means, and its workers: fewer than asked for where memory is short."""
+        """Means of the prefetcher, and the number of workers, which is smaller than requested if memory is short."""
         return self.prefetcher.drain() | {"num_workers": float(self.prefetcher.loader.num_workers)}
 
 
 def ceiling(job: Job) -> Iterable[Sized]:
-    """Our region decode from memory: files, crops and codec as ours, a process per worker, nothing read and nothing
-    handed over but how many images were decoded. What the codec refuses is left out."""
+    """Measure our region decode from memory: a process per worker decodes the crops of files in memory.
+
+    Nothing is read, and only the number of decoded images is sent back. Files that the codec refuses are left out.
+    """
     context = torch.multiprocessing.get_context("fork")
     decoded = context.SimpleQueue()
     for worker in range(max(1, job.num_workers)):
@@ -75,7 +77,7 @@ def _decode_for_ever(job: Job, worker: int, decoded: Any) -> None:
 
 
 def _crops(job: Job, worker: int) -> Iterator[Crop]:
-    """What this worker of our loader would decode first, `_IN_MEMORY` files of it."""
+    """The first `_IN_MEMORY` files, with their crops, that this worker of our loader would decode."""
     index, how = job.long_index(), job.loading
     order = TrainOrder(num_samples=len(index), batch_size=how.batch_size, seed=how.seed)
     plan = train_crops(seed=how.seed, scale=how.crop_scale)

@@ -1,4 +1,4 @@
-"""Which rows a benchmark has, what each turn loads, and the rounds in which they take turns."""
+"""Plans a benchmark: its rows, the settings of each turn, and the rounds."""
 
 import hashlib
 import os
@@ -31,9 +31,11 @@ MOST_PACKED = 20_000
 
 @dataclass(frozen=True)
 class Plan:
-    """job: what all turns share. sides: rows in their order. absent: rows that there cannot be, and why.
+    """A benchmark before its measurements.
 
-    num_found: files of the whole data set, of which the job may have a part. cache: where packed copies go.
+    job: settings that all turns share. sides: names of the rows, in order. absent: rows that cannot be measured, each
+    with the reason. num_found: number of files of the whole data set; the job may use a part. cache: folder for packed
+    copies.
     """
 
     job: Job
@@ -52,7 +54,7 @@ def make_plan(
     has_gpu: bool,
     cache: Path,
 ) -> Plan:
-    """Raises ConfigError, BatchTooLarge."""
+    """Decide what to measure. Raises ConfigError, BatchTooLarge."""
     if against and isinstance(index, ShardIndex):
         raise ConfigError(f"--against needs a folder of image files, but {index.folder} (data.root) is packed")
     TrainOrder(num_samples=len(index), batch_size=how.batch_size, seed=how.seed)  # refuses too large a batch
@@ -86,9 +88,9 @@ def make_plan(
 
 
 def measure(plan: Plan, *, repeats: int) -> Rounds[Turn]:
-    """Write what peers read in formats of their own, then all rows in turns, each announced.
+    """Write the copies in the peers' file formats, then measure all rows in rounds and announce each turn.
 
-    A row that fails is left out from then on; one of ours raises DataError.
+    A row that fails is left out of later rounds; if one of our own fails, DataError is raised.
     """
     packing = [side for side in plan.sides if _packs(side)]
     with announced(len(packing) + repeats * len(plan.sides)) as announce:
@@ -109,12 +111,12 @@ def measure(plan: Plan, *, repeats: int) -> Rounds[Turn]:
 
 
 def _packs(side: str) -> bool:
-    """Whether it reads a format of its own."""
+    """Whether the loader reads a file format of its own."""
     return side in PEERS and PEERS[side].packs
 
 
 def _prepared(plan: Plan, side: str) -> Job:
-    """The side's job, its packed files written. Raises TurnFailed."""
+    """The job of a row, after its packed files were written. Raises TurnFailed."""
     job = replace(plan.job, side=side)
     if not _packs(side):
         return job
@@ -127,7 +129,7 @@ def _prepared(plan: Plan, side: str) -> Job:
 
 
 def _fingerprint(job: Job) -> str:
-    """Another one as soon as a file changes, or what writes them."""
+    """A hash that changes if a file, or the program that packs files, changes."""
     digest = hashlib.sha256(PEERS[job.side].version.encode())
     for path, label in replace(job, passes=1).samples():
         about = os.stat(path)
@@ -146,14 +148,14 @@ def _turn(job: Job) -> Callable[[], Turn]:
 
 
 def _own_rows(resize_on: str, *, has_gpu: bool, compares: bool) -> tuple[str, ...]:
-    """With `auto` both where no GPU decides it; beside other loaders too, which resize as well."""
+    """Our rows. With `auto`: both, if no GPU decides it or if other loaders are measured, because they resize too."""
     if resize_on == "auto":
         return (REGION,) if has_gpu and not compares else OWN
     return (WORKER,) if resize_on == "worker" else (REGION,)
 
 
 def _why_not(name: str, how: LoaderOptions) -> str | None:
-    """Why a row cannot be measured; None where it can."""
+    """The reason why a row cannot be measured; None if it can."""
     if name == CEILING:
         return None if find_spec("nvidia") and find_spec("nvidia.nvimgcodec") else "nvImageCodec is not installed"
     peer = PEERS[name]
@@ -172,6 +174,6 @@ def _part(index: FileIndex | ShardIndex, seed: int) -> FileIndex | ShardIndex:
 
 
 def _whole_rounds(num_batches: int, num_workers: int) -> int:
-    """At least so many, each worker alike: their batches come in bursts, and a part of one would count double."""
+    """Round `num` up so that every worker makes the same number of batches; their batches arrive in bursts."""
     workers = max(1, num_workers)
     return -(-num_batches // workers) * workers

@@ -1,4 +1,4 @@
-"""What a benchmark found, as numbers: for JSON, and for the tables of bench_table."""
+"""The result of a benchmark, for JSON and for the tables."""
 
 import datetime
 import shlex
@@ -39,20 +39,22 @@ class Report:
     data: dict[str, Any]
 
     def rates(self, side: str) -> list[float]:
-        """Images per second of each round; none where the side failed."""
+        """Images per second of each round; empty if the row failed."""
         return [] if side in self.rounds.failures else [t.images_per_second for t in self.rounds.results.get(side, [])]
 
     def failure(self, side: str) -> str | None:
         return self.plan.absent.get(side) or self.rounds.failures.get(side)
 
     def rows(self) -> list[str]:
-        """All sides, measured or not, in the order of the table."""
+        """All rows, measured or not, in the order of the table."""
         names = {*self.plan.sides, *self.plan.absent}
         return [name for name in (*OWN, CEILING, *PEERS) if name in names]
 
     def stages(self, side: str) -> dict[str, float]:
-        """Medians over the rounds of what the loader told of a batch. other_seconds: of a worker's time between two of
-        its batches, what it neither waited for bytes nor decoded."""
+        """Medians over the rounds of the loader's times per batch.
+
+        other_seconds: time of a worker between two batches in which it neither waited for bytes nor decoded.
+        """
         rounds = [turn.stages | self._other(turn) for turn in self.rounds.results[side]]
         return {name: median(stages[name] for stages in rounds) for name in rounds[0]}
 
@@ -64,7 +66,7 @@ class Report:
         return {"other_seconds": max(0.0, between - found["loader/read_seconds"] - found["loader/decode_seconds"])}
 
     def ratios(self) -> Iterator[tuple[str, str, Ratio]]:
-        """Our rows over the ceiling and every peer."""
+        """Ratios of our rows to the limit and to every peer."""
         values = {side: rates for side in self.rows() if (rates := self.rates(side))}
         pairs = [
             (side, other)
@@ -77,7 +79,7 @@ class Report:
 
 
 def data_facts(plan: Plan) -> dict[str, Any]:
-    """How many files, and their mean size in KB and pixels, from some of them; unreadable ones do not count."""
+    """Number of files, and their mean size in KB and pixels, estimated from a sample; unreadable files do not count."""
     job = plan.job
     spread = np.unique(np.linspace(0, job.num_files - 1, _LOOKED_AT).astype(np.int64))
     store, sizes = store_of(job.index, job.loading), []
@@ -102,7 +104,7 @@ def data_facts(plan: Plan) -> dict[str, Any]:
 
 
 def as_json(report: Report, command: list[str]) -> dict[str, Any]:
-    """Everything, images_per_second and interval of our first row on top; times in seconds of a batch."""
+    """Everything, with images_per_second and interval of our first row at the top; times are seconds per batch."""
     rows = [_row(report, side) for side in report.rows()]
     how = report.plan.job
     return {
@@ -134,7 +136,7 @@ def as_json(report: Report, command: list[str]) -> dict[str, Any]:
 
 
 def versions(report: Report) -> dict[str, str]:
-    """Ours, and of the peers that are rows."""
+    """Versions of this program and of the measured peers."""
     peers = {PEERS[name].package: PEERS[name].version for name in report.plan.sides if name in PEERS}
     return machine.versions() | peers
 
@@ -171,7 +173,7 @@ def _interval(centre: float, interval: Interval, name: str) -> dict[str, Any]:
 
 
 def describe(side: str, job: Job) -> str:
-    """What a row measures, in a line."""
+    """One line about what a row measures."""
     size = job.loading.image_size
     own = {
         WORKER: f"uint8 images of {size} x {size}, resized by the workers",
@@ -251,7 +253,7 @@ def _rates(report: Report) -> Sheet:
 
 
 def _stages(report: Report) -> Sheet:
-    """One column for each of our rows."""
+    """A table with a column for each of our rows."""
     stages = {side: report.stages(side) for side in OWN if report.rates(side)}
     rows: list[tuple[Cell, ...]] = []
     for name, (label, factor) in _STAGES.items():

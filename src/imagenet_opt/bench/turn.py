@@ -1,4 +1,4 @@
-"""One turn of the benchmark in a process of its own, so that nothing of one side reaches another."""
+"""Runs one turn of the benchmark in a process of its own, so that loaders cannot influence each other."""
 
 import os
 import tempfile
@@ -21,8 +21,11 @@ from imagenet_opt.probe.isolated import call_apart
 
 @dataclass(frozen=True)
 class Turn:
-    """first_batch_seconds: from making the loader to its first batch. stages: what the loader tells of the window.
-    num_made: images whose batches say that they were made within the window; None where batches say nothing."""
+    """Result of a turn.
+
+    first_batch_seconds: from creating the loader to its first batch. stages: the loader's own times in the measured
+    window. num_made: images whose batches were made within the window; None if the batches do not have this time.
+    """
 
     num_images: int
     seconds: float
@@ -43,10 +46,11 @@ def take_turn(
     check: Callable[[Any], None] = lambda batch: None,
     settle: Callable[[], None] = lambda: None,
 ) -> Turn:
-    """Make a loader, discard its first `num_warmup` batches, then time the next `num_batches`.
+    """Create a loader, discard its first `num_warmup` batches, and time the next `num_batches`.
 
-    A batch's length is its number of images. check: called with the first batch. settle: waits for what the device
-    still does. A loader with a method `drain` is asked for its stages. Raises ValueError where batches run out.
+    The length of a batch is its number of images. check: called with the first batch. settle: waits for unfinished work
+    of the device. If the loader has a method `drain`, it is called for the loader's own times. Raises ValueError if
+    there are too few batches.
     """
     began = time.perf_counter()
     loader = make_loader()
@@ -78,8 +82,8 @@ def take_turn(
 
 
 def run_turn(job: Job) -> Turn:
-    """Measure in a process of its own. Raises TurnFailed with the reason, also for a rate that no machine can have; for
-    our own rows an ImagenetOptError."""
+    """Measure in a process of its own. Raises TurnFailed with the reason, also for an impossible rate; for our own
+    rows an ImagenetOptError."""
     turn = Turn(**_apart(_turn, job, job))
     if reason := physics.impossible(claim(turn, job)):
         raise TurnFailed(f"not measured: {reason}; raise --batches")
@@ -87,7 +91,7 @@ def run_turn(job: Job) -> Turn:
 
 
 def claim(turn: Turn, job: Job) -> physics.Claim:
-    """What the turn says of itself. Each image is written once at least, at its full size."""
+    """The turn's claim, for the check of physical limits. Each image is written at least once, at its full size."""
     workers, batch = max(1.0, turn.stages.get("num_workers", job.num_workers)), job.loading.batch_size
     decode = turn.stages.get("loader/decode_seconds")
     ahead = (2 + job.prefetch_factor) * workers * batch
@@ -103,10 +107,8 @@ def claim(turn: Turn, job: Job) -> physics.Claim:
 
 
 def write_packed(job: Job) -> None:
-    """Write the files in the peer's own format to `job.packed`, whole or not at all, unless they are there.
-
-    Raises TurnFailed.
-    """
+    """Write the files in the peer's own format to `job.packed`, completely or not at all; nothing if they exist.
+    Raises TurnFailed."""
     if job.packed.is_dir():
         return
     try:
@@ -157,7 +159,8 @@ def _pack(asked: tuple[Job, Path]) -> None:
 
 
 def check_peer_batch(images: Any, job: Job) -> None:
-    """Raises TurnFailed for anything but the uint8 images that were asked for: that would be no comparison."""
+    """Check that a peer delivers uint8 images of the requested shape. Raises TurnFailed otherwise, since the
+    comparison would be unfair."""
     count, size = job.loading.batch_size, job.loading.image_size
     shape, kind = tuple(images.shape), str(images.dtype).removeprefix("torch.")
     if kind != "uint8" or shape not in ((count, 3, size, size), (count, size, size, 3)):

@@ -53,7 +53,7 @@ def judge_examined(name: str, num: int, suspects: Sequence[Examined]) -> Iterato
         yield Verdict(f"decoding, {name}", "ok", f"all {num:,} tested images can be decoded")
     if cut:
         text = f"{len(cut)} of {num:,} are truncated; decoders fill in the missing part. Copy these files again"
-        yield Verdict(f"cut short, {name}", "warning", text, cut)
+        yield Verdict(f"truncated, {name}", "warning", text, cut)
     modes = Counter(sample.mode for sample in suspects if sample.mode and sample.mode != "RGB")
     if modes:
         counts = ", ".join(f"{count} {mode}" for mode, count in modes.most_common())

@@ -1,1 +1,1 @@
-"""Commands: one file per subcommand."""
+"""Commands, one file each."""

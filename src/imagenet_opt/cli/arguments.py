@@ -1,4 +1,4 @@
-"""What the command lines of imagenet-opt's commands have in common."""
+"""Functions that the command lines of several commands share."""
 
 import argparse
 import difflib
@@ -15,7 +15,7 @@ _LEAST_SECONDS, _MOST_SECONDS = 10, 3600
 
 
 class Parser(argparse.ArgumentParser):
-    """Of `imagenet-opt <command>`: its mistakes are ConfigErrors that name the command's own help."""
+    """Parser of `imagenet-opt <command>`; its errors are ConfigErrors that name the command's help."""
 
     def __init__(self, command: str) -> None:
         super().__init__(f"imagenet-opt {command}", add_help=False, allow_abbrev=False)
@@ -25,14 +25,14 @@ class Parser(argparse.ArgumentParser):
 
 
 def check_writable(file: Path) -> None:
-    """Of --json, before the work and not after it. Raises ConfigError."""
+    """Check before the work that --json can be written. Raises ConfigError."""
     folder = file.absolute().parent
     if file.is_dir() or not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
         raise ConfigError(f"--json {file} cannot be written; choose a file in a folder that exists")
 
 
 def budget_seconds(text: str) -> float:
-    """Of --budget, such as 90s, 5m or 45. Raises ConfigError."""
+    """Parse --budget, such as 90s, 5m or 45. Raises ConfigError."""
     match = _BUDGET.fullmatch(text)
     seconds = float(match[1]) * (60 if match[2] == "m" else 1) if match else 0.0
     if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
@@ -41,9 +41,9 @@ def budget_seconds(text: str) -> float:
 
 
 def key_and_value(word: str, keys: Sequence[str], flags: Sequence[str] = ()) -> tuple[str, str]:
-    """A word KEY=VALUE, whose value is taken as it is, not as YAML. flags: words that a command also has.
+    """Split a word KEY=VALUE. The value is not parsed as YAML. flags: options that the command also has.
 
-    Raises ConfigError for a key that is not one of `keys`, and for one without a value.
+    Raises ConfigError for a key that is not one of `keys`, and for a missing value.
     """
     key, _, value = word.partition("=")
     if key not in keys:

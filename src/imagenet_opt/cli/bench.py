@@ -1,4 +1,4 @@
-"""`imagenet-opt bench`: the loader alone on this machine, beside other loaders and the decoder's own limit."""
+"""`imagenet-opt bench`: measures the loader alone, beside other loaders and the limit of the decoder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ LIMITS = {"batches": 100_000, "repeats": 1000}
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says. json: None for no file."""
+    """Options of the command line. json: None for no file."""
 
     overrides: tuple[str, ...] = ()
     batches: int = 20
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> None:
 
 
 def parse(argv: list[str]) -> Options:
-    """Raises ConfigError for what is unknown or does not fit."""
+    """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("bench")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--batches", type=int, default=Options.batches)

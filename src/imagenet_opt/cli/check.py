@@ -1,4 +1,4 @@
-"""`imagenet-opt check`: what is wrong with a data set, before a training run finds out."""
+"""`imagenet-opt check`: finds faults of a data set before training."""
 
 import json
 import sys
@@ -12,35 +12,37 @@ from imagenet_opt.errors import ConfigError, printable
 if TYPE_CHECKING:
     from imagenet_opt.check.result import Verdict
 
-HELP = """Look over a data set before hours of training do: classes, counts, bad files, duplicates, wrong labels.
+HELP = """Find the faults of a data set before hours of training: classes, counts, bad files, duplicates, wrong labels.
 
 imagenet-opt check data.root=/fsx/imagenet
 imagenet-opt check data.root=/fsx/imagenet ckpt=RUN_FOLDER           does a trained network agree with val's folders?
 imagenet-opt check data.root=/fsx/imagenet --all --json check.json
 
-  ckpt=PATH     a checkpoint that train.py wrote with these classes, or a run's folder, of which it takes last.ckpt
-  --sample N    samples of each split that are decoded, compared and shown to the network, of all classes alike
+  ckpt=PATH     a checkpoint of train.py with these classes, or a run's folder, whose last.ckpt is used
+  --sample N    number of samples of each split to decode, compare and classify, the same from every class
                 (default 2000)
-  --all         all of them
-  --json FILE   write everything that was found
+  --all         use all samples
+  --json FILE   write all results
 
 Any override of train.py may be added, such as data.val_folder=valid or data.num_workers=8.
 
-What is looked at:
-  classes      the same folders in train and val; which are empty
-  counts       images a class. 1000 classes, or names as n01440764, are judged as ImageNet: 1,281,167 and 50,000 images,
-               732 to 1300 and 50 a class; others by tiny classes and imbalance
-  files        empty ones, of all (not of shards, whose index knows); on Lustre those whose data is still in S3
-  decoding     bad files, files that are cut short, and which are not RGB
-  duplicates   validation images, byte for byte, that train has too, or val in another class
-  GPU memory   what a training step needs, computed for the configured network, images and batch; a warning where it
+Checks:
+  classes      whether train and val have the same folders; empty folders
+  counts       images per class. A data set with 1000 classes, or names like n01440764, must have ImageNet's counts:
+               1,281,167 and 50,000 images, 732 to 1300 and 50 per class; others are checked for tiny classes and
+               imbalance
+  files        empty files, among all files (shards: from the index); on Lustre, files whose data is still in S3
+  decoding     damaged files, truncated files, and images that are not RGB
+  duplicates   validation images whose bytes are also in train, or in val under another class
+  GPU memory   the memory of a training step, computed for the configured network, images and batch; a warning if it
                is more than 90 % of the memory of this machine's GPU
-  labels       with ckpt: accuracy on train and on val, both by centre crops. A network that knows train and is near
-               chance on val, but gives all images of a folder the same answer, has met folders with wrong names. Single
-               wrong folders show with five images a class and more: --sample 5000. The five worst classes are named
+  labels       with ckpt: accuracy on train and on val, both on centre crops. If a network is right on train and near
+               chance on val, but gives all images of a folder the same answer, the folders have wrong names. Finding
+               single wrong folders takes five images per class or more: --sample 5000. The five worst classes are
+               listed
 
-For all files their size is asked, which takes minutes where storage is slow. Status: 0 without errors, though there may
-be warnings; 1 with errors; 2 where it could not look at all."""
+The check asks for the size of every file, which takes minutes on slow storage. Exit status: 0 without errors, but
+perhaps with warnings; 1 with errors; 2 if the check was impossible."""
 
 _SHOWN = 5
 """Details of a warning or an error that are printed; a file gets all."""
@@ -49,7 +51,7 @@ _COLOURS = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "bold r
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says. sample: None for all."""
+    """Options of the command line. sample: None for all samples."""
 
     overrides: tuple[str, ...] = ()
     ckpt: Path | None = None
@@ -58,7 +60,7 @@ class Options:
 
 
 def main(argv: list[str]) -> None:
-    """Exits with status 1 where anything is an error."""
+    """Exit with status 1 if a verdict is an error."""
     if {"--help", "-h"} & set(argv):
         print(HELP)
         return
@@ -77,7 +79,7 @@ def main(argv: list[str]) -> None:
 
 
 def parse(argv: list[str]) -> Options:
-    """Raises ConfigError for what is unknown or does not fit."""
+    """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("check")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--sample", type=int)
@@ -85,7 +87,7 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--json", type=Path)
     found = parser.parse_intermixed_args(argv)
     if found.sample is not None and (found.all or found.sample < 1):
-        raise ConfigError(f"--sample {found.sample} must be at least 1, and is not said together with --all")
+        raise ConfigError(f"--sample {found.sample} must be at least 1, and cannot be combined with --all")
     if found.json is not None:
         check_writable(found.json)
     given = [word for word in found.overrides if word.startswith("ckpt=")]
@@ -101,7 +103,8 @@ def parse(argv: list[str]) -> Options:
 
 
 def show_worst(classes: dict[str, dict[str, float | None]]) -> None:
-    """Classes that the network knows least on val. classes: accuracy on train and val by name; None without images."""
+    """Print the classes with the lowest accuracy on val. classes: accuracy on train and val by name; None without
+    images."""
     known = [(shares["val"], shares["train"], name) for name, shares in classes.items() if shares["val"] is not None]
     print("worst classes of val, as the network sees them:")
     for val, train, name in sorted(known, key=lambda one: (one[0], -(one[1] or 0.0)))[:_SHOWN]:
@@ -110,7 +113,7 @@ def show_worst(classes: dict[str, dict[str, float | None]]) -> None:
 
 
 def show(verdicts: "list[Verdict]") -> None:
-    """As a table, and below it the files and classes that it speaks of."""
+    """Print the verdicts as a table, and below it the files and classes that they name."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""`imagenet-opt dashboard`: the charts that show whether the GPU is fed, as a W&B workspace."""
+"""`imagenet-opt dashboard`: creates a W&B workspace with charts that show whether the GPU waits for data."""
 
 import argparse
 
@@ -19,7 +19,7 @@ SECTIONS = {
 
 
 def axis(metric: str) -> str:
-    """What the chart is drawn against. Not W&B's own Step: that counts logged rows, not steps of training."""
+    """Metric of the x axis. W&B's own Step counts logged rows, not training steps."""
     from imagenet_opt.run.loggers.wandb_logger import (  # imports Lightning, which --help does not wait for
         BY_EPOCH,
         STEP,

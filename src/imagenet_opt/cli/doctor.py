@@ -1,4 +1,4 @@
-"""`imagenet-opt doctor`: finds by experiment why the GPU waits, and says what to do."""
+"""`imagenet-opt doctor`: finds by experiment why the GPU waits, and how to fix it."""
 
 import shlex
 import sys
@@ -17,26 +17,26 @@ if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are 
     from imagenet_opt.doctor.diagnosis import Diagnosis
     from imagenet_opt.measure.stats.rate import Ceiling
 
-HELP = """Why does the GPU wait? Each stage is measured alone, then all together; the answer is a sentence, with proof.
+HELP = """Why does the GPU wait? Measures each stage alone, then all together, and answers in a sentence, with proof.
 
 imagenet-opt doctor data.root=/fsx/imagenet                          any override of train.py may be added
 imagenet-opt doctor data.root=/fsx/imagenet +experiment=aggressive   as that experiment would train
 imagenet-opt doctor data.root=/fsx/imagenet rehearse=a10g            on a machine without that GPU: a simulated one
-imagenet-opt doctor data.root=/fsx/imagenet --apply                  tries the cure, and keeps it if it helps
+imagenet-opt doctor data.root=/fsx/imagenet --apply                  tries the remedy, and keeps it if it helps
 
-  --budget TIME  of all experiments together, such as 60s or 5m (default 90s); slow storage, large
-                 batches and a network on the CPU take longer, as each experiment sees a few batches
+  --budget TIME  for all experiments together, such as 60s or 5m (default 90s); slow storage, large
+                 batches and a network on the CPU take longer, because each experiment needs a few batches
   --json FILE    write everything that was measured; imagenet-opt report FILE makes a page of it
-  --apply        measure again with the overrides of the first rule that fired and has some, say what they brought
-                 beside what was predicted, and write them to conf/experiment/tuned_<host>_doctor.yaml
+  --apply        take the overrides of the first rule that fired and has some, measure with them, print the measured
+                 gain beside the predicted one, and write them to conf/experiment/tuned_<host>_doctor.yaml
   --record-profile  measure this GPU alone and write it to conf/rehearse/<name>.yaml, for rehearse=<name> elsewhere
 
-Measured, in images a second: the GPU with a batch that stays on it, alone and while the loader runs; the loader with
-files in memory and on storage; decoding from memory with one worker and all; reading with 1 to 256 requests in
-flight; the copy to the GPU; the real trainer, with your callbacks and loggers. What a run should give is the least of
-these; where it gives less, the reason is looked for in the training process. Checks of the machine need no experiment
-and come first. An experiment that fails is named, and the others continue. Status: 0; 1 where one failed on which the
-verdict would rest; 2 where nothing could be measured.
+It measures images per second of the GPU with a batch that stays on it, alone and while the loader runs; the loader
+with files in memory and on storage; decoding from memory with one worker and all; reading with 1 to 256 requests in
+flight; the copy to the GPU; the real trainer, with your callbacks and loggers. A run should be as fast as the slowest
+of these; if it is slower, the doctor looks for the reason in the training process. Checks of the machine come first
+and need no experiment. If an experiment fails, it is named, and the others continue. Exit status: 0; 1 if an
+experiment failed that the verdict needs; 2 if nothing could be measured.
 
 The data set is only read. No checkpoint, log or W&B run is left behind. Root is not needed: files are dropped from the
 page cache one by one, so other runs on the same files read them from storage again."""
@@ -48,7 +48,7 @@ _TURNS = 18
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says. json: None for no file."""
+    """Options of the command line. json: None for no file."""
 
     overrides: tuple[str, ...] = ()
     budget_seconds: float = 90.0
@@ -86,7 +86,7 @@ def main(argv: list[str]) -> None:
 
 
 def write(found: "Diagnosis", file: Path | None) -> None:
-    """As JSON, if a file is asked for. Raises ConfigError."""
+    """Write JSON if a file was requested. Raises ConfigError."""
     from imagenet_opt.doctor.diagnosis_file import write_diagnosis
 
     if file is None:
@@ -98,7 +98,7 @@ def write(found: "Diagnosis", file: Path | None) -> None:
 
 
 def tell_stopped(ceilings: "Mapping[str, Ceiling]") -> None:
-    """What was measured before a signal: there is no verdict without the rest, and no file."""
+    """Print what was measured before a signal; there is no verdict and no file."""
     from imagenet_opt.doctor.diagnosis import STAGES
 
     print("doctor was stopped: no verdict, no --json file; run the same command again to start over", file=sys.stderr)
@@ -107,7 +107,7 @@ def tell_stopped(ceilings: "Mapping[str, Ceiling]") -> None:
 
 
 def parse(argv: list[str]) -> Options:
-    """Raises ConfigError for what is unknown or does not fit."""
+    """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("doctor")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--budget", default=f"{Options.budget_seconds:g}s")
@@ -122,7 +122,7 @@ def parse(argv: list[str]) -> Options:
 
 
 def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagnosis":
-    """All experiments, with a progress bar; prints the verdict. Raises ImagenetOptError where there can be none."""
+    """Run all experiments with a progress bar and print the verdict. Raises ImagenetOptError if there is none."""
     import torch
     from lightning.pytorch import seed_everything
 

@@ -1,4 +1,4 @@
-"""`imagenet-opt export`: the network of a checkpoint as one file that other programs open, checked before it counts."""
+"""`imagenet-opt export`: writes the network of a checkpoint as one file for other programs, and checks the file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,19 +15,19 @@ imagenet-opt export ckpt=RUN_FOLDER                           RUN_FOLDER/last.sa
 imagenet-opt export ckpt=RUN_FOLDER/best.ckpt format=onnx     RUN_FOLDER/best.onnx, for ONNX Runtime, TensorRT, ...
 imagenet-opt export ckpt=RUN_FOLDER out=models/mine.safetensors
 
-  ckpt        a run's folder, of which it takes last.ckpt, or a checkpoint file
+  ckpt        a run's folder, whose last.ckpt is used, or a checkpoint file
   format      safetensors (default) or onnx, which needs pip install "imagenet-opt[export]"
   out         the file to write; default: beside the checkpoint, under its name
-  image_size  side of the images in pixels; default: as the run validated. An ONNX file takes this size only
+  image_size  side of the images in pixels; default: the run's validation size. An ONNX file accepts only this size
 
-The weights are the averaged ones where the run averaged them (EMA). Both formats say in their metadata how the network
-is built and the mean and std of RGB that it expects to be taken out of pixels in [0, 1]. An ONNX file maps `images`
+If the run averaged its weights (EMA), the averaged weights are written. The metadata of both formats contain the
+architecture, and the mean and std of RGB with which pixels in [0, 1] are normalised. An ONNX file maps `images`
 (float32, any number x 3 x image_size x image_size, normalised) to `logits`. The safetensors file opens in timm:
 
   timm.create_model("resnet50", num_classes=1000, checkpoint_path="last.safetensors")
 
-The file is opened again and given random images; it appears under its name only if the logits are the checkpoint's to
-within 0.001 of the largest one."""
+The file is opened again and tested with random images. It gets its final name only if its logits differ from the
+checkpoint's by at most 0.001 of the largest logit."""
 
 KEYS = ("ckpt", "format", "out", "image_size")
 
@@ -43,9 +43,9 @@ def main(argv: list[str]) -> None:
 
 
 def parse(argv: list[str]) -> "Arguments":
-    """`key=value` words as Arguments. Values are taken as they are: in YAML a folder 2026_10_04 would be a number.
+    """Parse `key=value` words. Values are not parsed as YAML, in which a folder 2026_10_04 would be a number.
 
-    Raises ConfigError for what is unknown, missing, or does not fit.
+    Raises ConfigError for unknown, missing and unsuitable keys.
     """
     given = dict(key_and_value(argument, KEYS) for argument in argv)
     if "ckpt" not in given:
@@ -61,5 +61,5 @@ def parse(argv: list[str]) -> "Arguments":
     if out.suffix != f".{format}":
         raise ConfigError(f"out={out} does not end in .{format}; rename it, or choose another format=")
     if size is not None and not (size.isdecimal() and int(size) > 0):
-        raise ConfigError(f"image_size={size} is no number of pixels; expected one such as image_size=224")
+        raise ConfigError(f"image_size={size} is not a number of pixels; expected one such as image_size=224")
     return Arguments(ckpt, format, out, None if size is None else int(size))

@@ -1,4 +1,4 @@
-"""`imagenet-opt hydrate`: touch every file of a lazy mount once, with hundreds of requests in flight."""
+"""`imagenet-opt hydrate`: reads every file of a lazy mount once, with hundreds of requests in flight."""
 
 import sys
 import time
@@ -13,32 +13,32 @@ from imagenet_opt.errors import ConfigError
 if TYPE_CHECKING:
     from imagenet_opt.hydrate.hydrate import Part, Tally
 
-HELP = """Touch every file of a lazy mount once, with hundreds of requests in flight.
+HELP = """Read every file of a lazy mount once, with hundreds of requests in flight.
 
-FSx for Lustre linked to S3, and mounts of S3 itself, show files that they do not hold yet: the first read of each one
-fetches it, in a tenth of a second to a second. A loader with 16 reads in flight spends its first epoch on that.
+FSx for Lustre linked to S3, and mounts of S3 itself, list files that they do not hold yet. The first read of such a
+file fetches it, which takes 0.1 to 1 s. A loader with 16 reads in flight spends its first epoch on this.
 
 imagenet-opt hydrate data.root=/fsx/imagenet                     then train
 imagenet-opt hydrate data.root=/fsx/imagenet --splits val --in-flight 512
 
-  --in-flight N      files asked for at a time, 1 to 900 (default 256)
+  --in-flight N      number of files to request at a time, 1 to 900 (default 256)
   --splits A,B       train, val or both (default train,val)
-  --verify           Lustre only: count afterwards the files whose data it does not hold, and forget that they were done
-  --again            also the files that earlier calls have done
+  --verify           Lustre only: afterwards, count the files whose data Lustre does not hold, and mark them as not done
+  --again            also read the files that earlier calls have read
 
-Any override of train.py may be added, such as data.train_folder, data.val_folder, data.cache_dir or data.read_timeout.
-Of packed data the shards are touched. On Lustre, where the program lfs exists, files are brought back by
-`lfs hsm_restore`, without sending them here; where that does not work (it often needs root), and anywhere else, each
-file is read to its end and discarded.
+Any override of train.py may be added, such as data.train_folder, data.val_folder, data.cache_dir or
+data.read_timeout. For packed data, the shards are read. On Lustre with the program lfs, `lfs hsm_restore` fetches the
+files without sending them to this machine. If that fails (it often needs root), and on other file systems, each file
+is read completely and discarded.
 
-First it measures a handful of files, one after another, and says how long all of them may take. Stopped by Ctrl-C, kill
--9 or storage that is away for long? Run the same command again; it resumes: a journal in data.cache_dir knows which
-files are done, until the data set has other files. Files that cannot be read are listed at the end, and tried again by
-the next call; the status is 1 then.
+The command first times a few files, one after another, and estimates the total time. Stopped by Ctrl-C, kill -9 or a
+long storage outage? Run the same command again; it resumes from a journal in data.cache_dir, as long as the data set
+has the same files. Files that cannot be read are listed at the end, and the next call tries them again; the exit
+status is then 1.
 
-Files do not stay for ever: a file system that fills up, or releases what was not read for long, drops them again by its
-own policy, and the first read is slow again. --verify tells on Lustre; elsewhere only --again helps. To have them for
-good, copy or pack them onto a local disk: imagenet-opt pack --help."""
+Files may be released again: a file system that fills up, or that releases files after some time without a read, drops
+their data, and the next read is slow again. On Lustre, --verify finds these files; on others, only --again helps. To
+keep the files, copy or pack them onto a local disk: imagenet-opt pack --help."""
 
 SPLITS = ("train", "val")
 MOST_IN_FLIGHT = 900
@@ -49,7 +49,7 @@ _LISTED = 100
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says."""
+    """Options of the command line."""
 
     overrides: tuple[str, ...] = ()
     in_flight: int = 256
@@ -59,7 +59,7 @@ class Options:
 
 
 def main(argv: list[str]) -> None:
-    """Exits with status 1 where files could not be read."""
+    """Exit with status 1 if files could not be read."""
     if {"--help", "-h"} & set(argv):
         print(HELP)
         return
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> None:
 
 
 def parse(argv: list[str]) -> Options:
-    """Raises ConfigError for what is unknown or does not fit."""
+    """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("hydrate")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--in-flight", type=int, default=Options.in_flight)
@@ -85,7 +85,7 @@ def parse(argv: list[str]) -> Options:
 
 
 def run(options: Options) -> "Tally":
-    """Touch all files that are left, and say how that went. Raises ImagenetOptError."""
+    """Read all remaining files and print the result. Raises ImagenetOptError."""
     from imagenet_opt.config.dataset import compose_data
     from imagenet_opt.data.index.files import files_of
     from imagenet_opt.hydrate.hydrate import Part, Tally
@@ -147,7 +147,7 @@ def _touch(parts: "list[Part]", tally: "Tally", in_flight: int, patience: float)
 def _tell_journal(parts: "list[Part]", total: int, left: int) -> None:
     for part in parts:
         if part.journal.outdated:
-            print(printable(f"{part.files.folder} has other files than at an earlier call; its journal begins again"))
+            print(printable(f"{part.files.folder} now has other files than before; starting a new journal"))
     if not left:
         print(f"nothing to do: earlier calls have touched all {total} files (--again touches them again)")
     elif left < total:
@@ -167,7 +167,7 @@ def _tell(tally: "Tally", seconds: float, in_flight: int) -> None:
 
 
 def _verify(parts: "list[Part]") -> None:
-    """Those that are released are to do again."""
+    """Mark the files whose data Lustre has released as not read, and print their number."""
     from imagenet_opt.data.index.files import status_of
 
     for part in parts:

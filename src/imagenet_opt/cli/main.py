@@ -1,4 +1,4 @@
-"""`imagenet-opt`: the commands beside training. Nothing heavy is imported before the command is known."""
+"""`imagenet-opt`: the commands beside training. Heavy modules are imported once the command is known."""
 
 import sys
 from importlib import import_module
@@ -9,7 +9,7 @@ from imagenet_opt.errors import ConfigError, did_you_mean
 
 COMMANDS = {
     "study": ("imagenet_opt.cli.study", "measure what each optimisation is worth here, and that nothing broke"),
-    "doctor": ("imagenet_opt.cli.doctor", "find by experiment why the GPU waits, and say what to do"),
+    "doctor": ("imagenet_opt.cli.doctor", "find by experiment why the GPU waits, and how to fix it"),
     "tune": ("imagenet_opt.cli.tune", "find by measurement which settings are the fastest here"),
     "check": ("imagenet_opt.cli.check", "look over a data set before training: counts, bad files, duplicates, labels"),
     "hydrate": ("imagenet_opt.cli.hydrate", "touch every file of a lazy mount once, so that training finds them there"),
@@ -23,7 +23,7 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Entry of the console script. Ends with status 2 after a mistake of the user."""
+    """Entry point of the console script. Exits with status 2 after a mistake of the user."""
     name, *argv = sys.argv[1:] or ["--help"]
     if name in ("--help", "-h", "help"):
         print(usage())
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def run(name: str, argv: list[str]) -> None:
-    """Raises ConfigError, with near names, for a command that does not exist."""
+    """Run a command. Raises ConfigError, with similar names, for an unknown command."""
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS, "imagenet-opt --help lists them")
         raise ConfigError(f"there is no command {name}; {hint}")

@@ -1,4 +1,4 @@
-"""Mistakes of a user end in one line with the key and the remedy."""
+"""Reports a user's mistakes in one line with the key and the remedy."""
 
 import sys
 import traceback
@@ -30,9 +30,9 @@ _HINTS = {
 
 
 def report_mistakes(command: Callable[[], Any]) -> Any:
-    """Run `command`; a mistake of the user ends it with one line on stderr and status 2, without a traceback.
+    """Run `command`. A mistake of the user ends the process with one line on stderr and status 2, without a traceback.
 
-    A run that was asked to stop ends likewise, with status 75.
+    A run that was asked to stop ends in the same way, with status 75.
     """
     try:
         return command()
@@ -71,7 +71,8 @@ def _while_hydra_makes_the_run_folder(error: OSError) -> bool:
 
 
 def check_flags(arguments: list[str]) -> None:
-    """Raises ConfigError for a flag of train.py that neither Hydra nor train.py has, such as --batch-size."""
+    """Check the flags of train.py. Raises ConfigError for one that neither Hydra nor train.py has, such as
+    --batch-size."""
     _, unknown = get_args_parser().parse_known_args(arguments)
     for word in unknown:
         flag = word.partition("=")[0]
@@ -98,7 +99,7 @@ def _explain(error: Exception) -> str:
 
 
 def _no_option(place: str, known: Sequence[str] | None) -> str:
-    """place: GROUP/OPTION. known: the options of the group; Hydra leaves them out for an option of a list."""
+    """place: GROUP/OPTION. known: the options of the group; Hydra does not list them for an option of a list."""
     group, _, option = place.rpartition("/")
     options = known or sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
     near = did_you_mean(option, options, "")

@@ -1,4 +1,4 @@
-"""`imagenet-opt pack`: a folder of images as tar shards with an index, and whether they are still what was packed."""
+"""`imagenet-opt pack`: packs a folder of images into tar shards with an index, and verifies packed data."""
 
 import sys
 import time
@@ -17,34 +17,35 @@ if TYPE_CHECKING:
 
 HELP = """Pack a data set into a few hundred tar files ("shards") with an index.
 
-Shared storage answers slowly, file by file. Shards are read in long stretches, are copied at the speed of a local disk,
-and can hold smaller images.
+Shared storage is slow for many small files. Shards are read in large blocks, can be copied at the speed of a local
+disk, and can contain smaller images.
 
-imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet                     all bytes of the images are kept
+imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet                     keeps all bytes of the images
 imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet-256 max_side=256    about a sixth of the size
-imagenet-opt pack out=/nvme/imagenet --verify                                    is it still what was packed?
+imagenet-opt pack out=/nvme/imagenet --verify                                    checks the packed data
 
-Then: python train.py data.root=/nvme/imagenet. WebDataset and any tar reader open the shards too. The images are only
-read; out takes about as much room as they do, unless max_side makes them smaller.
+Then: python train.py data.root=/nvme/imagenet. WebDataset and any tar reader open the shards too. data.root is
+only read. out needs about as much space as the images, unless max_side shrinks them.
 
-  data.root          folder that holds train/ and val/, each with a folder a class, or a tar file a class as ILSVRC has
+  data.root          folder with train/ and val/, each with a folder per class, or a tar file per class as in ILSVRC
   out                folder for train/ and val/ with shard-00000.tar, ..., their index and rejected.csv
-  max_side           longer images are made smaller, to so many pixels at the longer side; default: all bytes are kept
-  quality            of the JPEGs that were made smaller, 1 to 95; default 90
-  shard_mb           about so many MB a shard; default 256
-  workers            processes; default auto, one for each CPU that may be used
-  seed               of the order in which the training images are laid down; default 0
-  val_labels         for a val/ without class folders: Kaggle's LOC_val_solution.csv, which is found by itself in val/
-                     or up to four folders above, or lines of FILE CLASS
+  max_side           images with a longer side are shrunk to this number of pixels; default: keep all bytes
+  quality            of the shrunk JPEGs, 1 to 95; default 90
+  shard_mb           approximate MB per shard; default 256
+  workers            number of processes; default auto, one for each usable CPU
+  seed               of the order of the training images in the shards; default 0
+  val_labels         for a val/ without class folders: Kaggle's LOC_val_solution.csv, which is found automatically in
+                     val/ or up to four folders above, or a file with lines FILE CLASS
   data.train_folder  below data.root; default train
   data.val_folder    below data.root; default val
-  --verify           read the shards in out back and list all that is not as it was packed; needs nothing but out
+  --verify           read the shards in out and list every difference from the packed data; needs only out
 
-Every file is looked at: a JPEG that is kept must have a header and an end, anything else must decode to the end. What
-is no image, or cannot be read while others can, is left out and listed with the reason in rejected.csv.
+Every file is checked: a JPEG whose bytes are kept must have a header and an end; any other image must decode
+completely. Files that are not images, or cannot be read while others can, are left out and listed with the reason in
+rejected.csv.
 
-Stopped by Ctrl-C, kill -9, a full disk or storage that stays away for a minute and more? Run the same command again; it
-resumes, and the result is the same to the byte. A shard that was lost or cut short later is made again the same way."""
+Stopped by Ctrl-C, kill -9, a full disk or a storage outage of more than a minute? Run the same command again; it
+resumes, and the result is the same to the byte. The same command also rewrites a shard that was lost or truncated."""
 
 FLAGS = ("--verify",)
 KEYS = (
@@ -91,9 +92,9 @@ def main(argv: list[str]) -> None:
 
 
 def parse(argv: list[str]) -> Arguments:
-    """`key=value` words and flags as Arguments; values as they are, not as YAML.
+    """Parse `key=value` words and flags. Values are not parsed as YAML.
 
-    Raises ConfigError for what is unknown, missing, or does not fit.
+    Raises ConfigError for unknown, missing and unsuitable keys.
     """
     given = dict(key_and_value(word, KEYS, FLAGS) for word in argv if word not in FLAGS)
     verify = "--verify" in argv
@@ -136,7 +137,7 @@ def _megabytes(value: str) -> float:
 
 
 def _pack(arguments: Arguments) -> str:
-    """Pack, or go on with it. Returns what there is now, as one line. Raises what data.pack does."""
+    """Pack, or resume packing. Returns a line about the result. Raises the errors of `imagenet_opt.pack`."""
     from imagenet_opt.pack.pack import pack
 
     assert arguments.root is not None
@@ -163,9 +164,9 @@ def _pack(arguments: Arguments) -> str:
 
 
 def _verify(arguments: Arguments) -> str:
-    """Compare what was packed with its checksums. Returns what is whole, as one line.
+    """Compare the packed data with its checksums. Returns a line about the result.
 
-    Raises ConfigError without a pack; ShardMismatch when anything differs, after a line on each.
+    Raises ConfigError if nothing was packed; ShardMismatch if anything differs, after a line for each difference.
     """
     from imagenet_opt.data.index.shard_index import is_packed, load_index
     from imagenet_opt.pack.verify import verify
@@ -188,7 +189,7 @@ def _verify(arguments: Arguments) -> str:
         print(printable(line))
     if lines:
         raise ShardMismatch(
-            f"{arguments.out} (out) is damaged in {len(lines)} places, told above; remove those shards, or all of it "
+            f"{arguments.out} (out) is damaged in {len(lines)} places, listed above; remove those shards, or all of it "
             "where an .npy is damaged, and run the same pack command again: it writes what is missing"
         )
     return f"{arguments.out} is whole: all {total} images are as they were packed"

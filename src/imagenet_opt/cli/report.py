@@ -1,4 +1,4 @@
-"""`imagenet-opt report`: where the time of a run goes, in short on the terminal, as a whole in one HTML file."""
+"""`imagenet-opt report`: shows where the time of a run goes, on the terminal and in an HTML file."""
 
 import math
 from collections.abc import Mapping
@@ -10,32 +10,32 @@ from imagenet_opt.cli.arguments import Parser
 from imagenet_opt.display.printable import printable
 from imagenet_opt.errors import ConfigError
 
-HELP = """Say why the GPU waits: in short here, as a whole in one HTML file that opens anywhere, without a network.
+HELP = """Show where the time of a run goes: in short here, and in full in one HTML file, which opens without a network.
 
 imagenet-opt report runs/mine                              runs/mine/report.html
-imagenet-opt report runs/mine --baseline runs/before       and what is not the same as in another run
-imagenet-opt report doctor.json --out why.html             of what imagenet-opt doctor found
+imagenet-opt report runs/mine --baseline runs/before       and the differences from another run
+imagenet-opt report doctor.json --out why.html             the result of imagenet-opt doctor
 
   RUN                   a folder that train.py wrote, or a doctor.json, or a folder with one
-  --baseline RUN2       another one to compare with
-  --out FILE            default: report.html beside what is reported
-  --price-per-hour X    of the machine, in dollars: adds what an epoch costs
+  --baseline RUN2       another run to compare with
+  --out FILE            default: report.html beside the run's files
+  --price-per-hour X    price of the machine in dollars: adds the cost of an epoch
   --wandb               show the page in the run's Weights & Biases too; offline where there is no key
 
-Every part whose data is there is shown; for the others a line says what makes them:
+The report has every part for which there is data; for each other part, a line says how to create its data:
 
-  doctor.json    the verdict, what each stage can do, rules: imagenet-opt doctor ... --json RUN/doctor.json
-  timeline/      the machine every 100 ms: every run writes it, unless told '~callbacks.timeline'
+  doctor.json    the verdict, the limit of each stage, rules: imagenet-opt doctor ... --json RUN/doctor.json
+  timeline/      samples of the machine every 100 ms: every run writes them, except with '~callbacks.timeline'
   metrics.csv, summary.json, .hydra/config.yaml are in every run folder
 
-docs/report.md says how to read it."""
+docs/report.md explains the report."""
 
 FILE = "report.html"
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says. price_per_hour: None to leave costs out."""
+    """Options of the command line. price_per_hour: None to leave costs out."""
 
     run: Path
     out: Path
@@ -72,7 +72,7 @@ def main(argv: list[str]) -> None:
 
 
 def _project(config: Mapping[str, Any]) -> str:
-    """Of W&B, as the run was configured."""
+    """The run's W&B project."""
     try:
         return str(config["logger"]["wandb"]["project"])
     except (KeyError, TypeError):
@@ -80,7 +80,7 @@ def _project(config: Mapping[str, Any]) -> str:
 
 
 def parse(argv: list[str]) -> Options:
-    """Raises ConfigError for what is unknown or does not fit."""
+    """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("report")
     parser.add_argument("run", metavar="RUN", type=Path)
     parser.add_argument("--baseline", type=Path)

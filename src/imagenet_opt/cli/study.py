@@ -1,4 +1,4 @@
-"""`imagenet-opt study`: what each optimisation is worth on this machine, with proof that nothing broke."""
+"""`imagenet-opt study`: measures the gain of each optimisation on this machine, and whether the loss stays."""
 
 import math
 import shlex
@@ -15,22 +15,22 @@ if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are 
     from imagenet_opt.study.request import Request
 
 
-HELP = """What is each optimisation worth here? Measured in turns, side by side, with intervals.
+HELP = """Measure the gain of each optimisation on this machine, side by side, with intervals.
 
 imagenet-opt study data.root=/fsx/imagenet +experiment=aggressive    any override of train.py may be added
-imagenet-opt study study=leave_one_out data.root=/fsx/imagenet       all on, and what is lost without each
+imagenet-opt study study=leave_one_out data.root=/fsx/imagenet       all on, minus each of them
 imagenet-opt study study=read study.num_workers=[4,8]                study.KEY: any key of the study's file
 imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of your own, see docs/studying.md
 
   study=ladder         each optimisation on top of those before it (default)
-  study=leave_one_out  what is lost without each of them
-  study=checklist      each of them alone, with those that seldom help
+  study=leave_one_out  all on, minus each of them
+  study=checklist      each of them alone, including those that seldom help
   study=scaling        1, 2, 4 processes or GPUs
-  study=queue          the loader's queue: how long it hides a loader that is too slow, beside the law
+  study=queue          how long the loader's queue hides a loader that is too slow, compared with theory
   study=read           workers x batch x reads in flight, cold and warm
-  study=anatomy        time and FLOPs by kind of operation, against what this machine can do
-  study=shapes         batch sizes and channels, and the multiples that tensor cores want
-  study=streams        several batches at a time on streams of their own
+  study=anatomy        time and FLOPs by kind of operation, compared with the machine's peak
+  study=shapes         batch sizes and channels, and the multiples that tensor cores need
+  study=streams        several batches at a time, each on its own CUDA stream
   study=torchscript    scripted and traced networks beside compiled ones
 
   --budget TIME       of steps: time for measuring speeds, such as 90s or 20m (default 10m). All rows have two turns,
@@ -38,14 +38,15 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   --repeats R         rounds in which all take turns (default 5; of steps only where it is given, in place of a budget);
                       anatomy has none
   --seconds S         of each timed stretch (default 8, with a budget 3); not of queue: see study.num_steps
-  --parity STEPS      of steps: so long each is trained to see that the loss stays (default 200; 0 for no such check)
-  --price-per-hour P  of steps: of this machine, for images per dollar
-  --folder FOLDER     for study.md, study.html and study.json, and for what was measured (default runs/study_NAME)
-  --json FILE         write everything that was measured there too
-  --apply             of steps: write what was worth it and keeps the loss to conf/experiment/tuned_<host>_study.yaml
+  --parity STEPS      of steps: train each row for so many steps and compare the loss (default 200; 0: no check)
+  --price-per-hour P  of steps: price of this machine in dollars; adds images per dollar
+  --folder FOLDER     for study.md, study.html, study.json and the stored turns (default runs/study_NAME)
+  --json FILE         also write all measurements to this file
+  --apply             of steps: write the steps that were faster with the same loss to
+                      conf/experiment/tuned_<host>_study.yaml
 
-A turn of the ladder takes 5 to 20 s, more with compile. After the budget the losses are compared, which takes as long
-as it says. Stopped? Run the same command again; it resumes after the turns that were measured (anatomy begins again).
+A turn of the ladder takes 5 to 20 s, more with compile. After the budget, the losses are compared; the command says
+how long this takes. Stopped? Run the same command again; it resumes after the measured turns (anatomy starts again).
 A verdict is faster, slower, no difference (within 3 %) or undecided (raise --budget or --repeats), and allows for the
 number of comparisons and of looks at them. Without a GPU, rows that need a GPU are left out, with the reason; the
 others are measured on the CPU."""
@@ -57,7 +58,7 @@ LIMITS = {"repeats": (2, 1000), "seconds": (0.1, 3600), "parity": (0, 1_000_000)
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says. json: None for no file."""
+    """Options of the command line. json: None for no file."""
 
     request: "Request"
     json: Path | None
@@ -85,7 +86,7 @@ def main(argv: list[str]) -> None:
 
 
 def parse(argv: list[str]) -> Options:
-    """Raises ConfigError for what is unknown or does not fit."""
+    """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("study")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--repeats", type=int)
@@ -101,7 +102,7 @@ def parse(argv: list[str]) -> Options:
         if (value := getattr(arguments, name)) is not None and not least <= value <= most:
             raise ConfigError(f"--{name} {value} must be from {least} to {most}")
     if arguments.budget is not None and arguments.repeats is not None:
-        raise ConfigError("--budget and --repeats both say how long to measure; give one of them")
+        raise ConfigError("--budget and --repeats both set how long to measure; use one of them")
     if arguments.price_per_hour is not None and not 0 < arguments.price_per_hour < math.inf:
         raise ConfigError(f"--price-per-hour {arguments.price_per_hour} must be dollars above 0, such as 1.21")
     if arguments.apply and arguments.parity == 0:
@@ -140,7 +141,7 @@ def _request(arguments: Namespace, command: str) -> "Request":
 
 
 def _check_words(words: list[str], shipped: Path) -> None:
-    """Raises ConfigError for a study that is named without its key."""
+    """Raises ConfigError for a study that is given without `study=`."""
     from imagenet_opt.study.request import shipped_names
 
     for word in words:
@@ -149,7 +150,7 @@ def _check_words(words: list[str], shipped: Path) -> None:
 
 
 def _flags(arguments: Namespace, stem: str, kind: str) -> dict[str, Any]:
-    """All of FLAGS. Raises ConfigError for one that was given and that studies of this kind do not take."""
+    """Values of all FLAGS. Raises ConfigError for a flag that studies of this kind do not have."""
     from imagenet_opt.study.request import DEFAULT_ROUNDS, FLAGS, KINDS
 
     given = {name: value for name in FLAGS if (value := getattr(arguments, name)) is not None}

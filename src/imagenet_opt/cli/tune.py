@@ -1,4 +1,4 @@
-"""`imagenet-opt tune`: finds by measurement which settings are the fastest here."""
+"""`imagenet-opt tune`: finds the fastest settings of this machine by measurement."""
 
 import shlex
 from dataclasses import dataclass
@@ -8,29 +8,29 @@ from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
 from imagenet_opt.config.experiment_file import check_writable_experiments
 from imagenet_opt.probe.measuring import begin_measuring
 
-HELP = """Which settings are the fastest here? Measured within a time, and kept only where they are faster beyond noise.
+HELP = """Find the fastest settings of this machine within a time budget; keep only those that are faster beyond noise.
 
 imagenet-opt tune data.root=/fsx/imagenet                           any override of train.py may be added
 imagenet-opt tune data.root=/fsx/imagenet +experiment=aggressive    starts from that experiment
 imagenet-opt tune data.root=/fsx/imagenet rehearse=a10g             the loader only, for a simulated GPU
 
-  --budget TIME  of all measurements together, such as 90s or 20m (default 10m); what there is no time for is
-                 listed as not tried
-  --json FILE    write everything that was measured
+  --budget TIME  for all measurements together, such as 90s or 20m (default 10m); settings for which there is no
+                 time are listed as not tried
+  --json FILE    write all measurements
 
-In this order, each with what was found before:
+It tunes in this order, each part with the results of the parts before:
   the device alone, on random images that stay there: precision, channels_last, then ways to compile (on GPUs also
-    reduce-overhead, max-autotune and a CUDA graph, compiled or not). All have a short turn, the better half a
-    longer one; a change is kept when the 95 % interval of its gain, from four turns (five where several were
-    compared), lies above 1. What cannot be compiled in the time is left out.
+    reduce-overhead, max-autotune and a CUDA graph, compiled or not). All settings have a short turn, the better half
+    a longer one; a change is kept if the 95 % interval of its gain, from four turns (five if several were
+    compared), lies above 1. Settings that cannot be compiled within the budget are left out.
   batch size: the largest that fits at the largest resolution of the run, three steps in a process of its own,
-    with 10 % of the free memory left. Where the configured batch does not fit, model.micro_batch_size keeps
-    it; a larger one is taken only if it is faster. The learning rate follows: it is stated per 256 images.
-  the loader alone: num_workers, prefetch_factor, reads_in_flight, until it gives 1.2 times what the device takes,
-    or nothing brings 3 % more. Files are dropped from the page cache first, where that is allowed.
+    with 10 % of the free memory left. If the configured batch does not fit, model.micro_batch_size keeps it;
+    a larger batch is used only if it is faster. The learning rate scales with the batch: it is set per 256 images.
+  the loader alone: num_workers, prefetch_factor, reads_in_flight, until the loader is 1.2 times as fast as
+    the device, or no setting gains 3 % more. If permitted, files are dropped from the page cache first.
 
-The result goes to conf/experiment/tuned_<host>_tune.yaml, with what was measured in its header. The data set is only
-read. Several GPUs: it tunes one process, with its share of the CPUs; train.py multiplies.
+The result is written to conf/experiment/tuned_<host>_tune.yaml, with the measurements in its header. The data set is
+only read. With several GPUs, one process is tuned, with its share of the CPUs; the settings hold for each process.
 
 The batch size alone, each time a run begins: python train.py data.batch_size=auto"""
 
@@ -39,7 +39,7 @@ _BUDGET = "10m"
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says. json: None for no file."""
+    """Options of the command line. json: None for no file."""
 
     overrides: tuple[str, ...]
     budget_seconds: float
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> None:
 
 
 def parse(argv: list[str]) -> Options:
-    """Raises ConfigError for what is unknown or does not fit."""
+    """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("tune")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--budget", default=_BUDGET)

@@ -70,7 +70,7 @@ def is_within(target: Any, names: Sequence[str]) -> bool:
 def refused(place: str, target: Any, reason: str) -> ConfigError:
     """The error for a target, with the narrowest allow_targets that would permit it."""
     return ConfigError(
-        f"{place}={target}: {reason}; if you trust this code, say allow_targets=[{target}], here or in conf/train.yaml"
+        f"{place}={target}: {reason}; if you trust this code, set allow_targets=[{target}], here or in conf/train.yaml"
     )
 
 

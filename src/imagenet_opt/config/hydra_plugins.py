@@ -67,9 +67,7 @@ def _check_launcher(config: DictConfig, raw: dict[str, Any], overrides: list[str
 
 def _check_sweeper(raw: dict[str, Any], overrides: list[str]) -> None:
     if raw.get("search_space"):
-        raise ConfigError(
-            "hydra.sweeper.search_space is not used here; say it in hydra.sweeper.params, or as overrides"
-        )
+        raise ConfigError("hydra.sweeper.search_space is not used here; use hydra.sweeper.params or overrides")
     for place, _, value in leaves({key: raw.get(key) for key in _TYPED}, "hydra.sweeper"):
         if value is not None and not _typed(place, overrides):
             raise _refusal(place)
@@ -84,8 +82,8 @@ def _typed(place: str, overrides: list[str]) -> bool:
 def _refusal(place: str) -> ConfigError:
     key = place.partition("[")[0]
     return ConfigError(
-        f"a recipe sets {place}, which can run code or write anywhere, or it is not said by its whole name; "
-        f"say ++{key}=... on the command line"
+        f"a recipe may not set {place}, which can run code or write anywhere; to set it, use its full name on the "
+        f"command line: ++{key}=..."
     )
 
 

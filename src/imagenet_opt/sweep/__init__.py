@@ -1,1 +1,1 @@
-"""Many runs of one command line, and the table of what came out."""
+"""Runs the jobs of a sweep, and prints the table of their results."""

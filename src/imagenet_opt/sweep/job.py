@@ -1,4 +1,5 @@
-"""A multirun: every job a process of its own, every outcome a row of sweep.csv, sweep.html and the final table."""
+"""Runs each job of a multirun in a process of its own and records its result in sweep.csv, sweep.html and the final
+table."""
 
 import json
 import logging
@@ -35,9 +36,9 @@ from imagenet_opt.training.summary_file import SUMMARY
 
 
 class Handover:
-    """Takes SIGTERM and SIGUSR1 from the first job to the end of the process, between two jobs as well.
+    """Handles SIGTERM and SIGUSR1 from the first job to the end of the process, also between two jobs.
 
-    why: the first of them that came; 0 for none.
+    why: the first of these signals that was received; 0 for none.
     """
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class Handover:
 
     @contextmanager
     def to(self, job: Program) -> Iterator[None]:
-        """While `job` runs; it gets what came since it was begun, too."""
+        """Forward signals to `job` while it runs, including those received since the job was started."""
         self._job = job
         if self.why:
             job.send_signal(self.why)
@@ -97,31 +98,35 @@ class SweepTable(Callback):
 
 
 def _leave_to_queue(sweep_dir: Path) -> None:
-    """This process only waits for jobs that are processes of others, perhaps on other machines."""
+    """Restore the usual signal handling: a launcher runs the jobs, perhaps on other machines, and this process only
+    waits."""
     stop.restore()
     os.environ["SUBMITIT_PREEMPT_SIGNAL"] = "USR1"  # what jobs listen to; its own would end them unsaved
     log.info(
-        "submitit runs the jobs; they go on if this command ends before them, and "
-        f"`{command('hydra.sweep.dir', sweep_dir)}` gathers them later"
+        "submitit runs the jobs; they continue if this command ends first, and "
+        f"`{command('hydra.sweep.dir', sweep_dir)}` collects their results later"
     )
 
 
 def ended_early(error: Exception) -> str | None:
-    """For errors with which launchers and sweepers of others end a multirun: the reason, after the table."""
+    """Print the table after an error by which a launcher or sweeper of another package ended the multirun.
+
+    Returns the reason and the command to continue; None for any other error.
+    """
     reason = end_of_multirun(error)
     if reason is None or SweepTable.folder is None:
         return None
     print_table(_write_tables(SweepTable.folder), SweepTable.folder)
-    return f"{reason}; `{command('hydra.sweep.dir', SweepTable.folder)}` goes on"
+    return f"{reason}; `{command('hydra.sweep.dir', SweepTable.folder)}` continues"
 
 
 def run_job(script: Path) -> float | None:
-    """Run the current job of a multirun as `python script OVERRIDES` and record it; its failure is a row.
+    """Run the current job of a multirun as `python script OVERRIDES`, and record its result; a failure is a row too.
 
-    Returns images per second, for sweepers that search; None, which is no number to them, where the job failed or
-    measured none (of nan Optuna's sweeper makes an error that ends the search).
-    A job that has ended well in the same sweep folder is not run again. Raises SystemExit when the job was asked to
-    stop, KeyboardInterrupt after Ctrl-C; with the job and all before it recorded, and what is left said.
+    Returns images per second for sweepers that search; None if the job failed or measured none (Optuna's sweeper ends
+    the search at a nan). A job that already ended well in the same sweep folder is not run again. Raises SystemExit if
+    the job was asked to stop, and KeyboardInterrupt after Ctrl-C, after recording all jobs so far and saying which are
+    left.
     """
     handover.install()
     hydra = HydraConfig.get()
@@ -177,21 +182,21 @@ def _is_done(folder: Path, overrides: list[str]) -> bool:
 
 
 def _leave(said: str, first: int, sweep_dir: Path) -> NoReturn:
-    """End the sweep, asked to stop; Hydra would hold an ordinary exception back until all jobs are done."""
+    """End the sweep with SystemExit, because Hydra holds ordinary exceptions back until all jobs are done."""
     sys.exit(leave(Preempted(_left(said, first, sweep_dir)), handover.why))
 
 
 def _left(said: str, first: int, sweep_dir: Path) -> str:
-    """`said`, and that the jobs from number `first` on were not run, and how to go on."""
+    """`said`, with the number of jobs that were not run and the command to continue."""
     if "SUBMITIT_FOLDER" in os.environ:  # a job of a queue knows of no other
         return said
     later = [f"#{i} {' '.join(job)}" for i, job in enumerate(SweepTable.planned[first:], first)]
     not_run = f"; not run: {', '.join(later)}" if later else ""
-    return f"{said}{not_run}; `{command('hydra.sweep.dir', sweep_dir)}` goes on"
+    return f"{said}{not_run}; `{command('hydra.sweep.dir', sweep_dir)}` continues"
 
 
 def _command(script: Path, hydra: HydraConf) -> list[str]:
-    """The job's command line: as the user gave it, less what concerns the sweep as a whole."""
+    """Command line of the job: the user's, without the parts that concern the whole sweep."""
     given = [text for text in hydra.overrides.hydra if not text.lstrip("+~").startswith(_SWEEP_ONLY)]
     folder = hydra.runtime.output_dir.replace("'", r"\'")
     own = ["hydra.mode=RUN", f"hydra.run.dir='{folder}'"]
@@ -199,14 +204,14 @@ def _command(script: Path, hydra: HydraConf) -> list[str]:
 
 
 def _config_options(hydra: HydraConf) -> list[str]:
-    """Those of Hydra's flags that say which configuration to read; the same on every machine."""
+    """Hydra's flags that choose the configuration; they are the same on every machine."""
     flags = {"main": "--config-path", "command-line": "--config-dir"}
     found = [f"{flags[one.provider]}={one.path}" for one in hydra.runtime.config_sources if one.provider in flags]
     return [*found, f"--config-name={hydra.job.config_name}"]
 
 
 def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) -> dict[str, Any]:
-    """Run to the end, output to the terminal and `job_log`; how it went, in the fields of job.json."""
+    """Run the job to its end, with its output on the terminal and in `job_log`. Returns the fields of job.json."""
     began = time.perf_counter()
     job_log.unlink(missing_ok=True)
     stderr_tail = bytearray()
@@ -237,7 +242,7 @@ def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) ->
 
 @contextmanager
 def _pipe() -> Iterator[tuple[IO[bytes], int]]:
-    """The end to read from, and the other end, which is closed afterwards."""
+    """Yield the reading end and the writing end of a pipe, and close both afterwards."""
     here, there = os.pipe()
     try:
         yield open(here, "rb", buffering=0), there  # noqa: SIM115
@@ -256,7 +261,7 @@ def _tee(source: IO[bytes], terminal: TextIO, job_log: Path, tail: bytearray) ->
 
 
 def _stop(process: Program) -> None:
-    """Let the job, which Ctrl-C reached too, end by itself; kill it after three minutes or a second Ctrl-C."""
+    """Let the job, which also received Ctrl-C, end by itself; kill it after three minutes or a second Ctrl-C."""
     try:
         log.warning(f"stopping the job, up to {_STOP_SECONDS} s; Ctrl-C again kills it")
         process.wait(_STOP_SECONDS)
@@ -267,7 +272,7 @@ def _stop(process: Program) -> None:
 
 
 def _explain(code: int, stderr: str) -> str:
-    """The last error on stderr, after which W&B and Python's own clean-up may have spoken; or the signal."""
+    """The last error on stderr, above messages that W&B and Python print while they exit; or the signal."""
     if code < 0:
         reason = "out of memory?" if -code == signal.SIGKILL else signal.strsignal(-code)
         return f"killed by signal {-code} ({reason})"

@@ -1,4 +1,4 @@
-"""The page of a sweep: its table, and images per second over the parameter with most values."""
+"""The page of a sweep: its table, and images per second by the parameter with the most values."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -16,7 +16,8 @@ _LINES = [colour for colour in COLOURS.values() if colour != _FAILED]
 
 
 def write_page(rows: list[Row], sweep_dir: Path) -> None:
-    """Texts are escaped by jinja2 in the table, here in the plot, which reads them as HTML."""
+    """Write the page. jinja2 escapes texts in the table; texts of the plot are escaped here, because plotly reads
+    HTML."""
     names, winner = varying(rows), best(rows)
     metrics = sorted({key for row in rows for key in row["summary"]} - set(METRICS))
     text = render_page(
@@ -38,7 +39,7 @@ def write_page(rows: list[Row], sweep_dir: Path) -> None:
 
 
 def _plot(rows: list[Row], names: list[str]) -> go.Figure:
-    """Images per second over the parameter with most values; a line for each choice of the others."""
+    """Images per second by the parameter with the most values; a line for each combination of the others."""
     axis = max(names, key=lambda name: len({row["parameters"].get(name) for row in rows}), default="job")
     others = [name for name in names if name != axis]
     places = sorted({_place(row, axis) for row in rows}, key=_order)
@@ -77,7 +78,7 @@ def _place(row: Row, axis: str) -> str:
 
 
 def _order(value: str) -> tuple[bool, float, str]:
-    """Numbers by size, then words."""
+    """Sort key: numbers by size, then words."""
     try:
         return False, float(value), value
     except ValueError:

@@ -1,4 +1,4 @@
-"""The rows of a sweep: read from the job folders, written as CSV, shown on the terminal."""
+"""The rows of a sweep: read from the job folders, written as CSV, printed on the terminal."""
 
 import csv
 import io
@@ -41,7 +41,7 @@ METRICS = {
 
 
 class Row(TypedDict):
-    """One job. parameters: overrides as typed. status: ok, failed or interrupted. summary: the job's summary.json."""
+    """A job. parameters: overrides as typed. status: ok, failed or interrupted. summary: the job's summary.json."""
 
     job: int
     parameters: dict[str, str]
@@ -53,7 +53,7 @@ class Row(TypedDict):
 
 
 class _Job(BaseModel):
-    """job.json."""
+    """Fields of job.json."""
 
     job: int = Field(ge=0, lt=2**31)
     overrides: list[str]
@@ -64,7 +64,7 @@ class _Job(BaseModel):
 
 
 def collect_rows(sweep_dir: Path) -> list[Row]:
-    """All jobs that have ended, by job number; read from the folders alone. A damaged job.json is told and left out."""
+    """Read all finished jobs from their folders, by job number. A damaged job.json is reported and left out."""
     rows: list[Row] = []
     for file in sweep_dir.rglob(JOB):
         try:
@@ -89,30 +89,30 @@ def parameters(rows: list[Row]) -> list[str]:
 
 
 def varying(rows: list[Row]) -> list[str]:
-    """Names of the parameters that are not the same in all jobs."""
+    """Names of the parameters whose value is not the same in all jobs."""
     return [name for name in parameters(rows) if len({row["parameters"].get(name) for row in rows}) > 1]
 
 
 def speed(row: Row) -> float:
-    """Images per second; nan for a job that did not end well or measured none."""
+    """Images per second; nan for a job that failed or measured none."""
     value = row["summary"].get(IMAGES_PER_SECOND)
     return math.nan if row["status"] != "ok" or value is None else float(value)
 
 
 def needed_steps(row: Row) -> int:
-    """How many steps a speed takes that is not made by batches which lay ready before the first one."""
+    """Number of steps after which the prefetched batches no longer determine the speed."""
     used = row["summary"]
     return _LEAST_STEPS + 2 * int(used.get(WORKERS, 0) * used.get(PREFETCH, 0))
 
 
 def outcome(row: Row) -> str:
-    """The status, and a word where the speed is not to be trusted."""
+    """The status, with a warning if the speed is not reliable."""
     steps = row["summary"].get("steps", math.inf)
     return f"{row['status']}, {FEW_STEPS}" if row["status"] == "ok" and steps < needed_steps(row) else row["status"]
 
 
 def best(rows: list[Row]) -> Row | None:
-    """The job with the most images per second; one that took too few steps only where all did."""
+    """The job with the most images per second. Jobs with too few steps count only if all jobs have too few."""
     found = [row for row in rows if not math.isnan(speed(row))]
     return max([row for row in found if outcome(row) == "ok"] or found, key=speed, default=None)
 
@@ -123,7 +123,7 @@ def show(row: Row, metric: str) -> str:
 
 
 def write_csv(rows: list[Row], sweep_dir: Path) -> None:
-    """sweep.csv: job, parameters, numbers under their keys of summary.json, outcome."""
+    """Write sweep.csv: job, parameters, numbers under their keys of summary.json, outcome."""
     metrics = sorted({key for row in rows for key in row["summary"]})
     ending = ("status", "seconds", "exit_code", "error")
     text = io.StringIO(newline="")
@@ -134,7 +134,7 @@ def write_csv(rows: list[Row], sweep_dir: Path) -> None:
 
 
 def print_table(rows: list[Row], sweep_dir: Path) -> None:
-    """The sweep on the terminal, its fastest job in green; then what failed and where the files are."""
+    """Print the sweep with its fastest job in green, then the failures and where the files are."""
     console = terminal()
     table = Table(
         box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=printable(f"sweep {sweep_dir.name}"), title_justify="left"
@@ -158,6 +158,6 @@ def print_table(rows: list[Row], sweep_dir: Path) -> None:
 
 
 def _short(names: list[str]) -> list[str]:
-    """The last parts of dotted names, where these tell them apart."""
+    """The last parts of dotted names, if these are unique."""
     last = [name.rpartition(".")[2] for name in names]
     return last if len(set(last)) == len(names) else names

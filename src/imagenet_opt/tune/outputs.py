@@ -131,8 +131,8 @@ def conclusion(found: Tuning) -> list[str]:
     tried."""
     said = [f"better here: {' '.join(found.overrides)}"] if found.overrides else []
     if lacking := _lacking(found):
-        return [*said, lacking if said else f"{lacking}; until then what is configured stays"]
-    return said or ["better here: nothing; what is configured stays"]
+        return [*said, lacking if said else f"{lacking}; until then the configured settings stay"]
+    return said or ["nothing is better here; the configured settings stay"]
 
 
 def _has_compared(found: Tuning) -> bool:

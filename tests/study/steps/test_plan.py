@@ -130,7 +130,7 @@ def test_where_steps_do_not_build_on_each_other_a_failure_changes_no_other_row(o
 
 @pytest.mark.parametrize("word", ["allow_targets=[os]", "+hydra.run.dir=/tmp", "hydra/launcher=slurm"])
 def test_a_strangers_file_says_nothing_that_only_the_user_may(word: str) -> None:
-    with pytest.raises(ConfigError, match="say it on the command line"):
+    with pytest.raises(ConfigError, match="set it on the command line"):
         plan("alone", steps=[{"name": "a", "overrides": [word]}])
 
 

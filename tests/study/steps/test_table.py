@@ -92,11 +92,11 @@ def held_up(measured: Measured) -> list[str]:
 
 def test_what_holds_the_network_up_is_a_bottleneck_only_where_the_device_waits(measured: Measured) -> None:
     (note,) = held_up(measured)
-    assert "on a CPU the loader computes on the network's cores" in note and "worth nothing" not in note
+    assert "on a CPU the loader computes on the network's cores" in note and "gains nothing" not in note
     on_gpu = [one | {"kernel_seconds": 0.01, "step_seconds": 0.02} for one in measured.turns["fast"]]
     measured.turns["fast"] = on_gpu
     (note,) = held_up(measured)
-    assert "behind that bottleneck a faster network is worth nothing" in note and "doctor" in note
+    assert "behind that bottleneck, a faster network gains nothing" in note and "doctor" in note
     measured.turns["fast"] = [one | {"busy": 0.93} for one in on_gpu]
     assert not held_up(measured)
 

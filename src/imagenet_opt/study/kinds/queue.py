@@ -84,7 +84,7 @@ def queue_sheet(found: Mapping[int, Sequence[Drained]], compute_seconds: float, 
     curves = (
         series("measured", seconds),
         Series("by the law", tuple(seconds), tuple(law)),
-        Series("max(L, C), for ever after", tuple(seconds), (max(load, compute),) * len(law)),
+        Series("max(L, C), from then on", tuple(seconds), (max(load, compute),) * len(law)),
     )
     return Sheet(
         f"A loader of L = {load:.3f} s a batch and a simulated device of C = {compute:.3f} s, {num_steps} steps",

@@ -79,7 +79,7 @@ def _check_representable(file: StepsFile) -> None:
     """Check that an experiment file can contain all overrides of the study. Raises ConfigError."""
     for word in (*file.lasting, *(word for step in file.steps for word in step.overrides)):
         if reason := unwritable(word):
-            raise ConfigError(f"--apply: {word} {reason}; leave --apply out, or say keys in the study's file")
+            raise ConfigError(f"--apply: {word} {reason}; leave --apply out, or set keys in the study's file")
 
 
 def _tell_replaced(plan: Plan, request: Request) -> None:

@@ -223,7 +223,7 @@ def _check(file: StepsFile) -> None:
         raise ConfigError(f"steps: expected one or more, each with a name of its own, found {', '.join(names)}")
     for word in (*file.below, *(word for step in file.steps for word in step.overrides)):
         if word.lstrip("+~").startswith(("allow_targets", "hydra")):
-            raise ConfigError(f"a study's file may not set {word}; say it on the command line")
+            raise ConfigError(f"a study's file may not set {word}; set it on the command line")
     earlier: list[str] = []
     for step in file.steps:
         if step.instead_of is None:

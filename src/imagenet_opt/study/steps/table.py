@@ -146,7 +146,7 @@ def _held_up(results: Sequence[RowResult]) -> list[str]:
     if all(speed["kernel_seconds"] is None for speed in fastest.turns):
         return [f"{rates}: on a CPU the loader computes on the network's cores, so what one saves the other has."]
     return [
-        f"{rates}: behind that bottleneck a faster network is worth nothing. `imagenet-opt doctor` says what it is."
+        f"{rates}: behind that bottleneck, a faster network gains nothing. `imagenet-opt doctor` names the bottleneck."
     ]
 
 

@@ -4,7 +4,7 @@ from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment.cpus import more_cpus
 from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
 from imagenet_opt.doctor.gains import cpus_gain, gpu_gain, most_gain
-from imagenet_opt.doctor.remedies import data_place, look_at
+from imagenet_opt.doctor.remedies import data_place, list_processes
 from imagenet_opt.doctor.symptoms import (
     SLOWER,
     has_neighbours,
@@ -24,9 +24,9 @@ def busy_neighbour(evidence: Evidence) -> Finding:
     return Finding(
         "busy_neighbour",
         fired,
-        f"other processes take {others:.1f} of {usable} usable CPUs: {names or 'none is visible'}",
+        f"other processes take {others:.1f} of {usable} usable CPUs: {names or 'their processes are not visible'}",
         "stop or move these processes, or request CPUs that no other job uses",
-        commands=(look_at(names or ""),),
+        commands=(list_processes(names or ""),),
         gain=min(usable / max(0.1, usable - others), most_gain(evidence)) if fired else None,
     )
 

@@ -76,7 +76,7 @@ def few_cpus(evidence: Evidence) -> Finding:
 def slow_decode(evidence: Evidence) -> Finding:
     pixels, usable = evidence.facts.megapixels or 0.0, evidence.facts.usable_cpus
     fired = is_starved(evidence) and is_short_of_cpu(evidence) and not is_ample(evidence)
-    says = f"workers on all {usable} usable CPUs decode {evidence.decode_rate:.0f} img/s of {pixels:.1f} MP"
+    decoding = f"workers on all {usable} usable CPUs decode {evidence.decode_rate:.0f} img/s of {pixels:.1f} MP"
     reads = (
         f", and one process reads {evidence.storage_rate:.0f} img/s, its CPU busy"
         if is_reading_on_cpu(evidence)
@@ -88,7 +88,7 @@ def slow_decode(evidence: Evidence) -> Finding:
     return Finding(
         "slow_decode",
         fired,
-        says + reads,
+        decoding + reads,
         f"pack the images smaller (max_side), {resize}or take more CPUs",
         overrides=("data.resize_on=device",) if here else (),
         commands=(data_place(evidence).pack("max_side=500"),),

@@ -218,7 +218,7 @@ def test_a_setting_that_takes_longer_than_there_is_time_is_told(
     images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
 ) -> None:
     def hang(function: str, job: Any, *, limit_seconds: float) -> Any:
-        raise Hung(f"no end after {limit_seconds:g} s")
+        raise Hung(f"not finished after {limit_seconds:g} s")
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("imagenet_opt.probe.memory.call_apart", hang)

@@ -117,7 +117,7 @@ def test_the_budget_is_shared_out_in_proportion(root: Path, reads: list[float], 
 def test_every_experiment_is_announced_and_has_its_ceiling(root: Path, reads: list[float], checked: None) -> None:
     seen, said = examined(brief(root))
     assert len(said) == NUM_EXPERIMENTS
-    assert "looking at the machine" in said[0]
+    assert "checking the machine" in said[0]
     assert seen.ceilings.keys() == STAGES.keys() - {"copy", "copy_overlapped"}
     assert seen.environment and all(finding.environment for finding in seen.environment)
     assert seen.facts.accelerator_utilization == pytest.approx(0.9)
@@ -150,7 +150,7 @@ def test_where_no_kernel_is_seen_it_is_said(root: Path, checked: None) -> None:
     blind.facts = make_facts()
     blind._compute()
     assert blind.facts.no_kernels_reason is not None
-    assert blind.facts.no_kernels_reason.startswith("no kernel was seen; CUPTI needs permission")
+    assert blind.facts.no_kernels_reason.startswith("the profiler recorded no kernel; CUPTI needs permission")
 
 
 @pytest.mark.parametrize("stage", ["decode", "load", "compute", "train"])
@@ -201,7 +201,7 @@ def test_stages_are_left_out_whose_files_do_not_stay_in_memory(
     seen, said = examined(testbed)
     assert len(said) == NUM_EXPERIMENTS
     assert not {"loader_warm", "full_warm", "storage_cached"} & seen.ceilings.keys()
-    assert "files just read are not in this machine's memory (2% of them" in str(seen.facts.memory_evidence)
+    assert "recently read files are not in this machine's memory (2% of them" in str(seen.facts.memory_evidence)
     assert seen.facts.not_measured is None and is_judged(conclude(seen))
 
 
@@ -212,7 +212,7 @@ def test_where_nothing_tells_what_is_in_memory_late_answers_do(
     testbed = brief(root)
     monkeypatch.setattr(testbed.samples, "kept", lambda: Residency(None, "nobody tells"))
     seen, _ = examined(testbed)
-    assert "each takes 100 ms again" in str(seen.facts.memory_evidence) and "loader_warm" not in seen.ceilings
+    assert "a repeated read takes 100 ms" in str(seen.facts.memory_evidence) and "loader_warm" not in seen.ceilings
 
 
 @pytest.mark.parametrize(("rate", "batch"), [(1e6, 256), (100.0, 66), (0.1, 8)])

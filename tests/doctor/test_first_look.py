@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from imagenet_opt.config.compose import composed
-from imagenet_opt.doctor.first_look import look_around, look_at_run
+from imagenet_opt.doctor.first_look import check_machine, facts_of_run
 from imagenet_opt.probe.testbed import Testbed
 from tests.conftest import write_images
 
@@ -35,16 +35,16 @@ def testbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> T
 
 
 def test_the_storage_is_that_on_which_the_files_lie(testbed: Testbed) -> None:
-    findings = {finding.rule: finding for finding in look_around(testbed)}
+    findings = {finding.rule: finding for finding in check_machine(testbed)}
     assert findings["slow_mount"].fired and "object storage" in findings["slow_mount"].evidence
     assert findings["slow_mount"].commands == ("imagenet-opt pack 'data.root=~/set' out=/local/disk/packed",)
 
 
 def test_whether_it_is_slurms_job_is_known(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert look_at_run(testbed).in_slurm is False
+    assert facts_of_run(testbed).in_slurm is False
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert look_at_run(testbed).in_slurm is True
+    assert facts_of_run(testbed).in_slurm is True
 
 
 def test_a_network_in_16_bits_has_no_float32_convolutions(

@@ -8,7 +8,7 @@ import pytest
 
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.remedies import changing, data_place, look_at, saves, without_waiting
+from imagenet_opt.doctor.remedies import changing, data_place, list_processes, saves, without_waiting
 from imagenet_opt.doctor.verdict import judge
 from tests.doctor.diagnoses import change
 from tests.doctor.test_verdict import STORIES, seen
@@ -123,8 +123,8 @@ def test_a_slurm_job_asks_slurm_for_its_cpus(in_slurm: bool, command: str) -> No
 
 
 def test_processes_are_looked_at_by_their_ids() -> None:
-    assert look_at("java (pid 8), python (pid 71)").endswith("-p 8,71")
-    assert look_at("").startswith("top ")
+    assert list_processes("java (pid 8), python (pid 71)").endswith("-p 8,71")
+    assert list_processes("").startswith("top ")
 
 
 def test_each_waiting_line_has_something_to_write_instead() -> None:

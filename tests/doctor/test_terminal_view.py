@@ -30,12 +30,12 @@ def test_everything_fits(width: int) -> None:
 def test_what_matters_comes_first() -> None:
     text = printed(100)
     remedies = ("* files one by one", "* reads in flight", "* read-ahead")
-    order = ("The GPU waits for storage", "what each stage", *remedies, "not looked at: neighbours")
+    order = ("The GPU waits for storage", "what each stage", *remedies, "not checked: neighbours")
     places = [text.index(words) for words in order]
     assert places == sorted(places), "remedies by what they promise"
     assert "0.83 it/s, 212 images/s" in text
     assert "the run reaches 96% of it" in text
-    assert "4% of what the stages alone allow" in text
+    assert "4% of the rate that the stages alone allow" in text
     assert "3.65 times as fast" in text
 
 

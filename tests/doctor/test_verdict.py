@@ -194,8 +194,8 @@ def test_what_is_unexplained_is_a_number() -> None:
 def test_a_cause_does_not_hide_what_it_leaves_unexplained() -> None:
     slower = judge(seen(SLOW_STORAGE | {"full_cold": 42.0}, {"fetch": 0.7}, storage_bound="latency", lazy=False))
     assert slower.cause == "storage_latency"
-    assert gap(slower) == "30% of what the stages alone allow"
-    assert gap(judge(STORIES["slow_logging"])).endswith("this cause shows in the full run only")
+    assert gap(slower) == "30% of the rate that the stages alone allow"
+    assert gap(judge(STORIES["slow_logging"])).endswith("this cause appears only in the full run")
 
 
 def test_less_contention_ends_at_the_gpu_alone() -> None:
@@ -221,7 +221,7 @@ def test_a_sync_within_the_network_is_in_the_gpus_own_rate_too() -> None:
 def test_smaller_images_were_not_measured() -> None:
     found = judge(STORIES["slow_decode"])
     assert found.next_gain is None and found.next_stage is None
-    assert found.sentence == "CPU-bound: 139 img/s, and the simulated a10g alone takes 320."
+    assert found.sentence == "CPU-bound: 139 img/s, and the simulated a10g alone reaches 320."
 
 
 def test_more_reads_in_flight_bring_what_was_read_with_as_many() -> None:
@@ -422,11 +422,11 @@ def test_the_least_stage_is_one_of_the_state_of_the_run() -> None:
     """Reading from memory is no part of a run from storage, however slow that was measured."""
     says = least_stage(judge(seen({"storage_cached": 10.0, "loader_warm": 20.0})))
     assert says == (
-        "With files on storage the full run gives 316 images/s; the least of its stages, "
-        "GPU, while the loader runs gives 318 images/s."
+        "With files on storage the full run reaches 316 images/s; its slowest stage "
+        "'GPU, while the loader runs' reaches 318 images/s."
     )
     faster = least_stage(judge(seen({"loader_cold": 100.0})))
-    assert faster is not None and "more than a stage of it did alone: loader, files on storage gives 100" in faster
+    assert faster is not None and "but its stage 'loader, files on storage' reaches 100" in faster
     assert least_stage(judge(seen({"full_warm": 300.0}, cached_share=1.0))).startswith("With files in memory")
 
 

@@ -153,7 +153,7 @@ def test_steps_on_a_stock_are_no_rate_of_the_run(images_root: Path, tmp_path: Pa
     """The measurement begins again until the stock of 30 batches is used up but for one."""
     timer = FitTimer(seconds=0.0, limit_seconds=60, multiple=1, sees_kernels=False, sees_waits=False)
     timed_stock(30, timer, images_root, tmp_path)
-    assert timer.timing.is_told and timer.timing.steady
+    assert timer.timing.has_rate and timer.timing.steady
     assert timer._stock.num_at_begin <= 1
 
 
@@ -162,7 +162,7 @@ def test_too_few_batches_of_each_worker_are_no_rate(images_root: Path, tmp_path:
     """Of a hundred workers, which bring theirs at about the same time, in a run without a stock."""
     timer = FitTimer(seconds=0.0, limit_seconds=0.01, multiple=100, sees_kernels=False, sees_waits=False)
     timed_stock(0, timer, images_root, tmp_path)
-    assert timer.timing.phases and not timer.timing.is_told
+    assert timer.timing.phases and not timer.timing.has_rate
 
 
 class Pauses(Queue):

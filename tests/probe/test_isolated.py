@@ -82,7 +82,7 @@ def test_other_ends_are_turns_that_failed_with_their_reason(tmp_path: Path) -> N
         call_apart(f"{__name__}.fail", "of mine", environment=HERE)
     with pytest.raises(TurnFailed, match="killed by signal 9"):
         call_apart(f"{__name__}.die", None, environment=HERE)
-    with pytest.raises(Hung, match=r"no end after 0\.1 s"):
+    with pytest.raises(Hung, match=r"not finished after 0\.1 s"):
         call_apart(f"{__name__}.wait", None, environment=HERE, limit_seconds=0.1)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from imagenet_opt.errors import OutOfMemory
-from imagenet_opt.probe.memory import AskedOnly, even_parts, largest_that_fits, named_out_of_memory, whole
+from imagenet_opt.probe.memory import NeverHalved, even_parts, largest_that_fits, named_out_of_memory, whole
 
 SIZES = [1, 2, 4, *range(8, 5000, 8)]
 
@@ -96,9 +96,9 @@ def test_whatever_ran_out_of_memory_is_one_reason(error: Exception, micro: int |
 def test_who_knows_what_to_set_is_not_contradicted() -> None:
     config = OmegaConf.create({"data": {"batch_size": 512}, "model": {"micro_batch_size": None}})
     with pytest.raises(OutOfMemory, match=r"set model\.micro_batch_size=256"), named_out_of_memory(config):
-        AskedOnly(None).run(full, 512, take_back=lambda: None)
+        NeverHalved(None).run(full, 512, take_back=lambda: None)
     with pytest.raises(OutOfMemory, match="not even one image"), named_out_of_memory(config):
-        AskedOnly(1).run(full, 512, take_back=lambda: None)
+        NeverHalved(1).run(full, 512, take_back=lambda: None)
 
 
 def full(part: slice) -> None:

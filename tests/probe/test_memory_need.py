@@ -46,7 +46,7 @@ def test_a_run_says_before_it_begins_whether_a_step_fits(
     assert [found for found, _ in said] == ([level] if level else []), "nothing on a CPU"
     if level == "WARNING":
         assert said[0][1].endswith(
-            "Not even one image fits: lower data.image_size, take a smaller model.name, or set "
+            "Not even one image fits: lower data.image_size, choose a smaller model.name, or set "
             "callbacks.acceleration.gradient_checkpointing=true"
         )
 
@@ -60,7 +60,7 @@ def test_what_does_not_fit_is_told_with_what_does(tmp_path: Path) -> None:
     assert need is not None
     found = judge_need(config, 3, int(need.num_bytes / 0.9))
     assert found is not None and not found[0]
-    assert "The most that fits at once is about 48 images: lower data.batch_size, or set" in found[1]
+    assert "About 48 images fit at once: lower data.batch_size, or set" in found[1]
     assert "model.micro_batch_size=40" in found[1], "three parts of 34 images, in eights"
     config.model.micro_batch_size = 40
     found = judge_need(config, 3, int(need.num_bytes / 0.9))

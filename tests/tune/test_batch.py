@@ -46,7 +46,7 @@ def test_the_wanted_batch_is_kept(wanted: int, capacity: int, fitting: int, chan
 
 def test_one_image_is_tried_once() -> None:
     trials = Holding(OmegaConf.create({"data": {"image_size": 224}, "callbacks": {}}))
-    with pytest.raises(OutOfMemory, match="no batch from 1 images on fits"):
+    with pytest.raises(OutOfMemory, match="no batch of 1 or more images fits"):
         _fit(Batch(1), trials, 1, 1024)
     assert len(trials.tried) == 1
 
@@ -60,7 +60,7 @@ def test_where_the_time_ends_what_was_seen_to_fit_counts() -> None:
 
 def test_a_device_that_holds_nothing_is_said_so() -> None:
     config = OmegaConf.create({"data": {"image_size": 224}, "callbacks": {}})
-    with pytest.raises(OutOfMemory, match=r"no batch from 1 images on fits.*224 px.*data.image_size"):
+    with pytest.raises(OutOfMemory, match=r"no batch of 1 or more images fits.*224 px.*data.image_size"):
         _fit(Batch(64), Holding(config), 64, 1024)
 
 
@@ -82,7 +82,7 @@ class Ending(MemoryTrials):
     [
         TurnFailed("killed by signal 9"),
         TurnFailed("killed by signal 6: what():  std::bad_alloc"),
-        Hung("no end after 600 s"),
+        Hung("not finished after 600 s"),
     ],
 )
 def test_only_memory_makes_a_batch_too_large(error: Exception) -> None:
@@ -95,7 +95,7 @@ def test_only_memory_makes_a_batch_too_large(error: Exception) -> None:
 
 
 def test_a_trial_that_was_given_little_time_says_nothing_about_memory() -> None:
-    hung = Hung("no end after 60 s")
+    hung = Hung("not finished after 60 s")
     with pytest.raises(OutOfTime):
         Ending(OmegaConf.create(), limit=lambda: 60.0, error=hung).fits(8)
     with pytest.raises(ConfigError, match="no time was left to see whether 256 images fit; raise --budget"):

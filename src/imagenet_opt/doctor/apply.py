@@ -1,4 +1,4 @@
-"""Tries the remedy of a verdict: full runs with and without its overrides, in turns."""
+"""Tests the remedy of a verdict: alternates full runs with and without its overrides."""
 
 import statistics
 import sys
@@ -17,9 +17,9 @@ TURNS = 3
 
 @dataclass(frozen=True)
 class Trial:
-    """Images per second of the full run without and with the cure, in turns.
+    """Images per second of the full run without and with the cure, in alternating rounds.
 
-    rule: whose overrides these are. predicted: gain; None where nothing was.
+    rule: the rule that advises these overrides. predicted: predicted gain; None if there is no prediction.
     """
 
     rule: str
@@ -30,7 +30,7 @@ class Trial:
 
     @property
     def gain(self) -> Ratio:
-        """With the overrides over without them."""
+        """Rate with the overrides divided by the rate without them."""
         return pair_ratio(self.after, self.before)
 
     @property
@@ -38,7 +38,7 @@ class Trial:
         return verdict(self.gain) == "faster"
 
     def plain(self) -> dict[str, Any]:
-        """For a file."""
+        """As a dict for a JSON file."""
         return asdict(self) | {"gain": self.gain._asdict(), "helps": self.helps}
 
     def __str__(self) -> str:
@@ -49,10 +49,10 @@ class Trial:
 
 
 def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -> Trial | None:
-    """Try the overrides of a rule that fired, and where they help, write them as an experiment.
+    """Test the overrides of a rule that fired, and if they help, write them as an experiment.
 
-    seconds: of each of the runs. None where there is nothing to try, which is said.
-    Raises ImagenetOptError where a run fails, or the experiment cannot be written.
+    seconds: of each run. Returns None, and prints why, if there is nothing to test. Raises ImagenetOptError if a run
+    fails, or if the experiment cannot be written.
     """
     if (cure := cure_of(diagnosis)) is None:
         print(f"nothing to apply: {_why_nothing(diagnosis)}")
@@ -60,7 +60,7 @@ def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -
     trial = try_out(overrides, cure, seconds=seconds, cold=evidence_of(diagnosis).is_cold)
     print(f"{cure.rule}, {' '.join(cure.overrides)}: {trial}")
     if verdict(trial.gain) == UNDECIDED:
-        print("a larger --budget makes each run longer and the interval narrower", file=sys.stderr)
+        print("undecided: raise --budget, so that each run is longer and the interval narrower", file=sys.stderr)
     if trial.helps:
         file = write_experiment(diagnosis, trial)
         print(how_to_train(file, overrides), file=sys.stderr)
@@ -81,22 +81,22 @@ def _why_nothing(diagnosis: Diagnosis) -> str:
 
 
 def try_out(overrides: tuple[str, ...], cure: Finding, *, seconds: float, cold: bool) -> Trial:
-    """Full runs in turns; cold: each on files that are dropped from the page cache before."""
+    """Alternate full runs with and without the cure. cold: drop the files from the page cache before each run."""
     from imagenet_opt.config.compose import composed
     from imagenet_opt.probe.testbed import Testbed
 
     testbeds = [Testbed(composed(overrides)), Testbed(composed((*overrides, *cure.overrides)))]
     rates: tuple[list[float], list[float]] = ([], [])
-    # Files that the other has not brought into some server's memory.
+    # The second testbed reads the files in reverse order, so that no server has them in memory from the first.
     testbeds[1].samples.rows = testbeds[0].samples.rows[::-1]
     for number in range(TURNS):
-        for which in (0, 1) if number % 2 == 0 else (1, 0):
-            rates[which].append(testbeds[which].full_run(seconds, cold=cold)[1])
+        for arm in (0, 1) if number % 2 == 0 else (1, 0):
+            rates[arm].append(testbeds[arm].full_run(seconds, cold=cold)[1])
     return Trial(cure.rule, cure.overrides, tuple(rates[0]), tuple(rates[1]), cure.gain)
 
 
 def write_experiment(diagnosis: Diagnosis, trial: Trial) -> Path:
-    """conf/experiment/tuned_<host>_doctor.yaml with what was measured as its header."""
+    """Write conf/experiment/tuned_<host>_doctor.yaml, with the measured rates as its header."""
     simulated = f", simulated {diagnosis.measurements.simulated}" if diagnosis.measurements.simulated else ""
     header = (
         f"{diagnosis.measurements.date}, {host()}{simulated}: {trial.rule}; {trial}",

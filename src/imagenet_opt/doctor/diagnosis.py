@@ -1,4 +1,4 @@
-"""What the doctor measured and found: ceilings, facts, the findings of its rules, and a verdict."""
+"""Data classes of the doctor: measurements, findings of its rules, and a diagnosis."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,18 +21,18 @@ STAGES = {
     "full_warm": "full run, files in memory",
     "full_cold": "full run, files on storage",
 }
-"""Key of each experiment -> its name on screen."""
+"""Key of each experiment -> its displayed name."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one rule found.
+    """The result of one rule.
 
     fired: whether the rule applies; None if it could not be checked, for the reason in `evidence`. evidence: a sentence
-    with the numbers. remedy: what to do, in words. overrides: the remedy as overrides of the configuration, if any.
-    commands: shell commands for the user or an administrator. gain: predicted rate over the measured one; None if
-    it cannot be predicted. environment: whether the rule is a check of the machine and the configuration, which needs
-    no experiment.
+    with the numbers. remedy: advice in words. overrides: the remedy as overrides of the configuration, if any.
+    commands: shell commands for the user or an administrator. gain: predicted rate divided by the measured rate; None
+    if it cannot be predicted. environment: whether the rule checks the machine and the configuration, which needs no
+    experiment.
     """
 
     rule: str
@@ -55,13 +55,14 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurements:
-    """What was measured. Rates in images per second of one process, times in seconds.
+    """All measurements. Rates in images per second of one process, times in seconds.
 
-    simulated: the profile's name, None on real hardware. ceilings: keys of STAGES. phases: seconds of a step of the
-    full run that the main process spent in "fetch", "logging", "checkpoint", "step", "callback NAME", ...
-    step_seconds: of each step of the full run. curves: points (x, y) by name: "workers" (workers, images/s decoded from
-    memory), "reads_in_flight" (requests in flight, images/s read cold), "reads_in_flight_cached" (the same from
-    memory), "cached_share" (share of the data in the page cache, images/s read). config: all of it, without secrets.
+    simulated: name of the simulated device's profile; None on real hardware. ceilings: keys of STAGES. phases: seconds
+    of a step of the full run that the main process spent in "fetch", "logging", "checkpoint", "step", "callback NAME",
+    ... step_seconds: of each step of the full run. curves: points (x, y) by name: "workers" (workers, images/s decoded
+    from memory), "reads_in_flight" (requests in flight, images/s read cold), "reads_in_flight_cached" (the same from
+    memory), "cached_share" (share of the data in the page cache, images/s read). config: the whole configuration
+    without secrets.
     """
 
     simulated: str | None
@@ -80,13 +81,13 @@ class Measurements:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """What was measured, and what it means.
+    """The measurements and their verdict.
 
-    sentence: the verdict. cause: a key of CAUSES. expected, measured: images per second; the least ceiling of the state
-    in which the run was measured, and the full run, 0 without one. next_stage, next_gain: the ceiling that is next once
-    the cause is fixed, and how many times as fast the run then is, or would be with a faster GPU if it is healthy;
-    None where that cannot be predicted. waterfall: parts of one step, from the GPU alone to the full run; they add up
-    to the last one exactly. trial: what the overrides of `doctor --apply` brought, see doctor/apply.py; None without.
+    sentence: the verdict. cause: a key of CAUSES. expected, measured: images per second; the lowest ceiling for files
+    in the state of the full run, and the full run, 0 without one. next_stage: the lowest ceiling once the cause is
+    fixed. next_gain: rate after the fix divided by the measured rate; for a healthy run, the gain with a faster GPU.
+    Both are None if they cannot be predicted. waterfall: parts of one step, from the GPU alone to the full run; they
+    add up to the last one exactly. trial: result of `doctor --apply`, see doctor/apply.py; None without.
     """
 
     measurements: Measurements
@@ -107,5 +108,5 @@ class Diagnosis:
 
     @property
     def unexplained(self) -> float | None:
-        """Share of what is expected that the run does not give; None without a run."""
+        """Share of the expected rate that the run does not reach; None without a run."""
         return max(0.0, 1 - self.efficiency) if self.measured else None

@@ -1,4 +1,4 @@
-"""doctor.json: what the doctor found, for other programs and for the report."""
+"""doctor.json: the diagnosis for other programs and for the report."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,8 +19,8 @@ FORMAT = 3
 
 
 def write_diagnosis(diagnosis: Diagnosis, file: Path) -> None:
-    """As JSON; the sentence is its "verdict". Raises OSError."""
-    from imagenet_opt.doctor.confidence import confidence  # which is made from a Diagnosis
+    """Write a diagnosis as JSON; its sentence is stored as "verdict". Raises OSError."""
+    from imagenet_opt.doctor.confidence import confidence  # avoids a circular import
 
     plain = asdict(diagnosis)
     verdict = {"verdict": plain.pop("sentence"), "cause": diagnosis.cause, "meaning": CAUSES[diagnosis.cause].meaning}
@@ -35,7 +35,7 @@ def write_diagnosis(diagnosis: Diagnosis, file: Path) -> None:
 
 
 def read_diagnosis(file: Path) -> Diagnosis:
-    """Raises ConfigError for a file that is not there or not the doctor's."""
+    """Read a diagnosis. Raises ConfigError if the file is missing or is not a doctor.json."""
     try:
         plain = json.loads(file.read_text())
         if plain["format"] != FORMAT:
@@ -49,7 +49,8 @@ def read_diagnosis(file: Path) -> Diagnosis:
 
 
 def diagnosis_of(plain: Mapping[str, Any]) -> Diagnosis:
-    """From what `write_diagnosis` writes. Raises ValueError, KeyError, TypeError, AttributeError for anything else."""
+    """The diagnosis in a dict of `write_diagnosis`. Raises ValueError, KeyError, TypeError, AttributeError for other
+    content."""
     read: dict[str, Callable[[Any], Any]] = {
         "ceilings": lambda ceilings: {
             name: Ceiling(tuple(rates["windows"]), rates["facts"], rates["in_bursts"])
@@ -65,9 +66,9 @@ def diagnosis_of(plain: Mapping[str, Any]) -> Diagnosis:
         "curves": lambda curves: {name: tuple((x, y) for x, y in points) for name, points in curves.items()},
     }
 
-    def known(kind: type[Measurements] | type[Diagnosis]) -> dict[str, Any]:
+    def fields_of(kind: type[Measurements] | type[Diagnosis]) -> dict[str, Any]:
         names = kind.__dataclass_fields__.keys() & plain.keys()
         return {name: read.get(name, lambda value: value)(plain[name]) for name in names}
 
     sentence = plain["verdict"]
-    return Diagnosis(sentence=sentence, measurements=Measurements(**known(Measurements)), **known(Diagnosis))
+    return Diagnosis(sentence=sentence, measurements=Measurements(**fields_of(Measurements)), **fields_of(Diagnosis))

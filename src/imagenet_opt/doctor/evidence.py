@@ -11,14 +11,14 @@ from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.page_cache import MOSTLY
 
 BUSY_ENOUGH = 0.9
-"""Share of the time that the accelerator must compute: MLPerf Storage asks for this with ResNet-50."""
+"""Share of the time that the accelerator must compute: MLPerf Storage asks for this share with ResNet-50."""
 NEARLY_ALL = 0.9
 """Share of a storage's highest rate: the fewest requests in flight that reach this share are enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What the rules look at: the measurements, and the rates, times and shares that follow from them.
+    """The measurements, and the rates, times and shares that follow from them. Rules read these.
 
     Rates in images per second. environment: findings that needed no experiment.
     """
@@ -36,7 +36,7 @@ class Evidence:
 
     @property
     def is_cold(self) -> bool:
-        """Whether some of the data was not in the page cache; data whose place is not known counts as not cached."""
+        """Whether some of the data was not in the page cache; if this is unknown, the data counts as not cached."""
         return (self.facts.cached_share or 0.0) < MOSTLY
 
     @property
@@ -44,8 +44,8 @@ class Evidence:
         return "cold" if self.is_cold else "warm"
 
     def lacks(self, needs: Iterable[str]) -> tuple[str, ...]:
-        """The needed ceilings that were not measured. "loader", "storage" and "full" stand for those of the state by
-        which the run is judged."""
+        """The needed ceilings that were not measured. "loader", "storage" and "full" stand for the ceilings of the
+        state (cold or warm) by which the run is judged."""
         storage = "storage_cold" if self.is_cold else "storage_cached"
         stages = {"loader": f"loader_{self.state}", "full": f"full_{self.state}", "storage": storage}
         names = (stages.get(name, name) for name in needs)
@@ -65,7 +65,7 @@ class Evidence:
 
     @property
     def longest_gap_seconds(self) -> float:
-        """Seconds between two batches of the loader."""
+        """Longest time between two batches of the loader."""
         return self.ceilings[f"loader_{self.state}"].facts.get("longest_gap_seconds", 0.0)
 
     @property
@@ -78,7 +78,8 @@ class Evidence:
 
     @property
     def storage_rate_at_depth(self) -> float:
-        """Rate of the storage with as many requests in flight as the loader has, between the measured rates."""
+        """Rate of the storage with as many requests in flight as the loader has, interpolated between the measured
+        rates."""
         points = self._depths
         if not self.is_cold or not points:
             return self.storage_rate
@@ -87,12 +88,12 @@ class Evidence:
 
     @property
     def _depths(self) -> list[tuple[float, float]]:
-        """Requests in flight and the rate with so many, without those that got no answer in time."""
+        """(requests in flight, rate) of each measurement in which the storage answered in time."""
         return [(depth, rate) for depth, rate in self.measurements.curves.get("reads_in_flight", ()) if rate > 0]
 
     @property
     def best_depth(self) -> tuple[float, float]:
-        """The fewest requests in flight that reach nearly the storage's highest rate, and the rate with so many."""
+        """(requests in flight, rate): the fewest requests in flight that reach nearly the storage's highest rate."""
         most = max((rate for _, rate in self._depths), default=0.0)
         return next((point for point in sorted(self._depths) if point[1] >= NEARLY_ALL * most), (0.0, 0.0))
 
@@ -104,7 +105,7 @@ class Evidence:
 
     @property
     def copy_stage(self) -> str:
-        """Key of the copy that counts: beside the computing device if that was measured, else alone."""
+        """Key of the copy that counts: copying while the device computes if that was measured, else copying alone."""
         return "copy_overlapped" if "copy_overlapped" in self.ceilings else "copy"
 
     @property
@@ -114,12 +115,12 @@ class Evidence:
         return not isinstance(data, Mapping) or data.get("copies", "ahead") == "ahead"
 
     def rate_with_copy(self, rate: float) -> float:
-        """Rate of a device that takes `rate`, once its copies are counted."""
+        """Rate of a device with its copies included. rate: of the device without copies."""
         return min(rate, self.copy_rate) if self.is_overlapped else 1 / (1 / rate + 1 / self.copy_rate)
 
     @property
     def fed_rate(self) -> float:
-        """Rate that the device takes while the loader runs and batches are copied.
+        """Rate of the device while the loader runs and batches are copied.
 
         Without data.copies=ahead, copies run on the compute stream, so their time is added to the step's.
         """
@@ -154,19 +155,19 @@ class Evidence:
 
     @property
     def cpu_rate(self) -> float:
-        """Rate at which loader and training process together take all usable CPUs."""
+        """Rate at which the loader and the training process together use all usable CPUs."""
         workers = min(max(1, self.facts.num_workers), self.facts.usable_cpus)
         cpu_seconds = (self.facts.main_cpu_seconds or 0.0) / self.measurements.batch_size + workers / self.decode_rate
         return self.facts.usable_cpus / cpu_seconds
 
     @property
     def supply_rate(self) -> float:
-        """Rate at which batches can arrive while the training process works too."""
+        """Rate at which batches can arrive while the training process also uses a CPU."""
         return min(self.loader_rate, self.cpu_rate)
 
     @property
     def expected_rate(self) -> float:
-        if not self.facts.num_workers:  # one after the other
+        if not self.facts.num_workers:  # loading and computing alternate
             return 1 / (1 / self.gpu_rate + 1 / self.loader_rate)
         return min(self.fed_rate, self.supply_rate)
 
@@ -187,11 +188,11 @@ class Evidence:
 
     @property
     def busy_alone_share(self) -> float:
-        """Share of the time in which the device computes when its batch is resident."""
+        """Share of the time in which the device computes if its batch is resident."""
         return min(1.0, self.ceilings["gpu"].facts["device_seconds"] * self.gpu_rate / self.measurements.batch_size)
 
 
 def evidence_of(diagnosis: Diagnosis) -> Evidence:
-    """The evidence of a diagnosis, from which `judge` makes the same diagnosis again."""
+    """The evidence in a diagnosis; `judge` makes the same diagnosis from it."""
     environment = tuple(finding for finding in diagnosis.findings if finding.environment)
     return Evidence(measurements=diagnosis.measurements, environment=environment)

@@ -1,4 +1,4 @@
-"""All experiments of the doctor in order, and the evidence that they give."""
+"""Runs all experiments of the doctor in order, and collects their evidence."""
 
 import datetime
 import platform
@@ -15,7 +15,7 @@ from imagenet_opt.doctor.diagnosis import Finding, Measurements
 from imagenet_opt.doctor.environment.gpu import check_gpu
 from imagenet_opt.doctor.environment.neighbours import Neighbours, Occupancy, check_swapping
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.first_look import look_around, look_at_precision, look_at_run, mb_per_image, megapixels
+from imagenet_opt.doctor.first_look import check_machine, check_types, facts_of_run, mb_per_image, megapixels
 from imagenet_opt.doctor.reading import Announce, Reading
 from imagenet_opt.errors import ConfigError, printable
 from imagenet_opt.measure.stats import physics
@@ -32,11 +32,12 @@ NUM_EXPERIMENTS = 14
 _CHECKED = ("loader_warm", "loader_cold", "decode_one", "decode_all", "full_warm", "full_cold")
 """Stages for which files are decoded, or read from storage."""
 _LEAST_BATCH = 8
-"""Images of a batch from slow storage, at least."""
+"""Least number of images in a batch from slow storage."""
 
 
 class Examination(Reading):
-    """All experiments. environment: findings of the checks. runs: the full run by the state of its files.
+    """All experiments. environment: findings of the checks. runs: the full run by the state of its files, "warm" or
+    "cold".
 
     kernel_seconds, gpu_state, conv_tf32: as in `FitTiming`.
     """
@@ -50,11 +51,11 @@ class Examination(Reading):
         self.conv_tf32 = False
 
     def evidence(self, *, command: str) -> Evidence:
-        """Measures everything: stages that read from memory first, then stages that empty the page cache.
+        """Run all experiments: first stages that read from memory, then stages that empty the page cache.
 
-        Raises ImagenetOptError where nothing can be read or the network cannot be built.
+        Raises ImagenetOptError if nothing can be read or the network cannot be built.
         """
-        self._look_around()
+        self._check_machine()
         self.read()
         neighbours = Neighbours()
         neighbours.start()
@@ -72,14 +73,14 @@ class Examination(Reading):
         return self._evidence(occupancy, command)
 
     def _stays_in_memory(self, what: str) -> bool:
-        """Whether files just read are still in memory; else the experiment is left out."""
+        """Whether recently read files are still in memory; if not, the experiment is skipped."""
         if self.facts.kept_in_memory is False:
             self.announce(f"{what}: left out")
             return False
         return True
 
     def _note_ceiling(self, name: str, ceiling: Ceiling) -> None:
-        """Raises ConfigError for a rate that the CPUs or the storage cannot give."""
+        """Keep a ceiling. Raises ConfigError for a rate that the CPUs or the storage cannot deliver."""
         if name in _CHECKED:
             physics.check(self._claim(name, ceiling))
         self.ceilings[name] = ceiling
@@ -96,12 +97,12 @@ class Examination(Reading):
             mb_per_second=limit,
         )
 
-    def _look_around(self) -> None:
-        """All checks that need no experiment; those that fired are printed at once."""
-        self.announce("looking at the machine and the files")
-        self.facts = look_at_run(self.testbed)
+    def _check_machine(self) -> None:
+        """Run all checks that need no experiment, and print those that fired at once."""
+        self.announce("checking the machine and the files")
+        self.facts = facts_of_run(self.testbed)
         self.samples.glance()
-        self.environment += look_around(self.testbed)
+        self.environment += check_machine(self.testbed)
         for finding in self.environment:
             if finding.fired:
                 print(printable(f"{finding.rule}: {finding.evidence}"), file=sys.stderr, flush=True)
@@ -126,7 +127,7 @@ class Examination(Reading):
             alone = testbed.compute(self._span(2), beside=False)
             self.kernel_seconds = alone.kernel_seconds
             if testbed.device.type == "cuda" and alone.kernel_seconds is None:
-                self.facts.no_kernels_reason = f"no kernel was seen; {PERMISSION}"
+                self.facts.no_kernels_reason = f"the profiler recorded no kernel; {PERMISSION}"
             self._use_kernel_seconds(alone)
             self.ceilings["gpu"] = fit_ceiling(alone)
             self.facts.main_cpu_seconds = alone.cpu_seconds
@@ -135,7 +136,7 @@ class Examination(Reading):
             from_files = self.facts.kept_in_memory is not False
             beside = testbed.compute(self._span(3), beside=True, from_files=from_files)
             self.ceilings["gpu_beside_loader"] = fit_ceiling(beside, in_bursts=True)
-            self.gpu_state = beside.gpu_state or self.gpu_state  # by now it is warm
+            self.gpu_state = beside.gpu_state or self.gpu_state  # the GPU is warm by now
             if beside.copy_seconds:
                 self.ceilings["copy_overlapped"] = Ceiling((testbed.how.batch_size / beside.copy_seconds,))
         with self._experiment("the copy to the GPU"):
@@ -166,9 +167,9 @@ class Examination(Reading):
         self._note_ceiling("loader_cold", loader)
 
     def _batch_in(self, span: Span) -> int:
-        """Images of a batch: as configured, or fewer where the storage is so slow that too few such batches were made.
+        """Images per batch: as configured, or fewer if the storage is too slow to deliver enough such batches in time.
 
-        How many images a slow storage gives does not depend on how many of them make a batch.
+        The storage's rate in images per second does not depend on the batch size.
         """
         configured, reads = int(self.testbed.how.batch_size), self.ceilings.get("storage_cold")
         if reads is None:
@@ -178,16 +179,16 @@ class Examination(Reading):
         return max(min(_LEAST_BATCH, configured), min(configured, fitting))
 
     def _check_time_for_run(self) -> None:
-        """Raises ConfigError where the loader is so slow that the full run would not make enough batches in time."""
+        """Raise ConfigError if the loader is too slow for the full run to get enough batches in time."""
         loader = self.ceilings.get("loader_cold")
         if loader is None:
             return
         num_batches = (1 + LEAST_ROUNDS) * max(1, self.testbed.num_workers)
         needed = num_batches * self.testbed.how.batch_size / loader.images_per_second
         if needed > self._span(1).last:
-            says = f"{num_batches} batches of {self.testbed.how.batch_size} images take {needed:.0f} s"
+            reason = f"{num_batches} batches of {self.testbed.how.batch_size} images take {needed:.0f} s"
             raise ConfigError(
-                f"not measured: storage too slow for the budget ({says}); raise --budget to {needed:.0f}s"
+                f"not measured: storage too slow for the budget ({reason}); raise --budget to {needed:.0f}s"
             )
 
     def _warm(self) -> Index:
@@ -202,7 +203,7 @@ class Examination(Reading):
         return rows
 
     def _use_kernel_seconds(self, timing: FitTiming) -> None:
-        """On a GPU, whose events count the gaps between kernels as well."""
+        """Use the kernels' own time on a GPU, since its events also count the gaps between kernels."""
         if self.kernel_seconds is not None:
             timing.device_seconds = self.kernel_seconds
 
@@ -212,7 +213,7 @@ class Examination(Reading):
             self.facts.waits_places = ", ".join(place for place, _ in timing.waits.most_common(3))
 
     def _note_depth(self, loader: Ceiling) -> None:
-        """What bounds the storage with as many requests as the loader had in flight."""
+        """Note the storage's limit with as many requests in flight as the loader had."""
         in_flight = loader.facts["reads_in_flight"] * max(1.0, loader.facts["num_workers"])
         self.facts.requests_in_flight = in_flight
         if self.storage_limit is not None:
@@ -221,7 +222,7 @@ class Examination(Reading):
     def _note(self, occupancy: Occupancy) -> None:
         self.facts.others_cpus = occupancy.others_cpu_percent / 100 * self.facts.usable_cpus
         if occupancy.top:
-            self.facts.others_names = ", ".join(f"{who.name} (pid {who.pid})" for who in occupancy.top)
+            self.facts.others_names = ", ".join(f"{process.name} (pid {process.pid})" for process in occupancy.top)
         if {"storage_cached", "storage_cold"} <= self.ceilings.keys():
             cached, cold = (self.ceilings[f"storage_{state}"].images_per_second for state in ("cached", "cold"))
             shares = np.linspace(0, 1, 11).tolist()
@@ -263,7 +264,7 @@ class Examination(Reading):
         """Add the checks that need a running experiment, and the experiments that failed."""
         self.environment += [*check_gpu(self.gpu_state), check_swapping(occupancy)]
         with self._experiment("the types of convolutions"):
-            self.environment.append(look_at_precision(self.testbed, conv_tf32=self.conv_tf32))
+            self.environment.append(check_types(self.testbed, conv_tf32=self.conv_tf32))
         by_reason: dict[str, list[str]] = {}
         for what, reason in self.failed.items():
             self.environment.append(Finding(what, None, f"it could not be measured: {reason}"))

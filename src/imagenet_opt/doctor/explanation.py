@@ -1,4 +1,4 @@
-"""The lines below a verdict's sentence: cause, evidence, cure and command."""
+"""The lines below a verdict: cause, evidence, cure and command."""
 
 from imagenet_opt.doctor.causes.cause import CAUSES
 from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis
@@ -14,7 +14,7 @@ def explanation(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if not is_judged(diagnosis):
         return []
     lines = [("cause", meaning(diagnosis))]
-    fired = next((one for one in diagnosis.findings if one.fired and one.rule == diagnosis.cause), None)
+    fired = next((finding for finding in diagnosis.findings if finding.fired and finding.rule == diagnosis.cause), None)
     if fired is None:
         return lines
     lines += [("evidence", fired.evidence), ("cure", fired.remedy)]
@@ -27,25 +27,25 @@ def gap(diagnosis: Diagnosis) -> str | None:
     """The share of the expected rate that the run does not reach, as a sentence; None without a run."""
     if diagnosis.unexplained is None:
         return None
-    says = f"{diagnosis.unexplained:.0%} of what the stages alone allow"
+    sentence = f"{diagnosis.unexplained:.0%} of the rate that the stages alone allow"
     cause = CAUSES.get(diagnosis.cause)
     if diagnosis.unexplained > MUCH_UNEXPLAINED and cause is not None and cause.shows_beside_stages:
-        says += "; this cause shows in the full run only"
-    return says
+        sentence += "; this cause appears only in the full run"
+    return sentence
 
 
 def least_stage(diagnosis: Diagnosis) -> str | None:
-    """The full run beside the slowest of its stages, with files in the same state; None if one was not measured."""
+    """A sentence that compares the full run with its slowest stage, files in the same state; None if not measured."""
     evidence = evidence_of(diagnosis)
     least = min(_parts(evidence), key=lambda name: evidence.ceilings[name].images_per_second, default=None)
     if least is None or not is_judged(diagnosis):
         return None
     rate, where = evidence.ceilings[least].images_per_second, "on storage" if evidence.is_cold else "in memory"
-    says = f"With files {where} the full run gives {diagnosis.measured:,.0f} images/s"
-    beside = f"{STAGES[least]} gives {rate:,.0f} images/s"
+    sentence = f"With files {where} the full run reaches {diagnosis.measured:,.0f} images/s"
+    stage = f"'{STAGES[least]}' reaches {rate:,.0f} images/s"
     if diagnosis.measured > AGREES * rate:
-        return f"{says}, more than a stage of it did alone: {beside}. Something changed between the two measurements."
-    return f"{says}; the least of its stages, {beside}."
+        return f"{sentence}, but its stage {stage} alone. Something changed between the two measurements."
+    return f"{sentence}; its slowest stage {stage}."
 
 
 def _parts(evidence: Evidence) -> list[str]:

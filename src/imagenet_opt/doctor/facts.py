@@ -1,23 +1,23 @@
-"""Numbers, answers and sentences about a run and its machine that are no rate of a stage."""
+"""Facts about a run and its machine that are not rates of a stage."""
 
 from dataclasses import dataclass, fields
 
 
 @dataclass(kw_only=True)
 class Facts:
-    """Everything that the rules read beside the ceilings. None: not known, or not looked at."""
+    """All inputs of the rules except the ceilings. None: unknown, or not checked."""
 
     usable_cpus: int
-    """CPUs that this process may use: affinity, cgroup quota and SLURM."""
+    """CPUs that this process may use, after affinity, cgroup quota and SLURM."""
     machine_cpus: int
     """CPUs of the machine."""
     num_workers: int
     """Loader workers, after the loader has fitted them to the machine."""
     prefetch_factor: int
-    """Batches that each worker makes ahead, after the loader has fitted them to the machine."""
+    """Batches that each worker prepares ahead, after the loader has fitted them to the machine."""
     has_gpu: bool = False
     packed: bool = False
-    """The data lies in shards."""
+    """The data is stored in shards."""
     in_slurm: bool = False
     """The process belongs to a SLURM job."""
     num_samples: int | None = None
@@ -34,19 +34,19 @@ class Facts:
     profile: str | None = None
     """Rate and source of the simulated device's profile."""
     profile_estimate: bool | None = None
-    """Nobody has measured the simulated device's profile."""
+    """The simulated device's profile is an estimate, not a measurement."""
     rated_images_per_second: float | None = None
     """Rate of a healthy device of this kind with this network."""
     cached_share: float | None = None
     """Share of the data in the page cache before the first experiment, 0 to 1."""
     cached_share_method: str | None = None
-    """How `cached_share` was found, or why it is not known."""
+    """How `cached_share` was measured, or why it is unknown."""
     mb_per_image: float | None = None
     """Mean size of a file."""
     megapixels: float | None = None
     """Mean size of a decoded image."""
     images_per_request: float | None = None
-    """Images that one request to the storage brings, on average."""
+    """Mean number of images that one request to the storage returns."""
     first_touch_seconds: float | None = None
     """Median time of a request to files that nobody has read."""
     second_touch_seconds: float | None = None
@@ -55,42 +55,42 @@ class Facts:
     first_requests_in_flight: int | None = None
     """Requests in flight of all workers when an epoch begins."""
     lazy: bool | None = None
-    """Files come from behind the mount at their first touch."""
+    """The mount fetches files from a remote store at their first touch."""
     cold_verified: bool | None = None
     """All files that were to be read from storage had left the page cache."""
     cold_evidence: str | None = None
-    """How many files left the page cache, for the first experiment where some did not."""
+    """How many files left the page cache, in the first experiment in which some stayed."""
     cold_passes: float | None = None
     """How many times the loader's experiment read each file from storage."""
     storage_latency_seconds: float | None = None
-    """Median time of a request while no other is in flight."""
+    """Median time of a request with no other in flight."""
     storage_bound: str | None = None
     """What bounds the storage at `requests_in_flight`: "latency", "bandwidth" or "cpu"."""
     storage_evidence: str | None = None
     requests_in_flight: float | None = None
     """Mean number of requests that all workers together had in flight on storage."""
     kept_in_memory: bool | None = None
-    """Files just read stay in the page cache."""
+    """Recently read files stay in the page cache."""
     memory_evidence: str | None = None
     """Why the stages with files in memory are left out."""
     main_cpu_seconds: float | None = None
-    """CPU time that the training process takes for a step."""
+    """CPU time of the training process per step."""
     no_kernels_reason: str | None = None
-    """Why the profiler saw no kernel of the GPU."""
+    """Why the profiler recorded no kernel of the GPU."""
     waits_per_step: float | None = None
     """How often the host waits for the GPU in an ordinary step."""
     waits_places: str | None = None
-    """The most frequent of these waits, as "item at mine.py:7, cpu at mine.py:9"."""
+    """The most frequent waits of the host for the GPU, as "item at mine.py:7, cpu at mine.py:9"."""
     others_cpus: float | None = None
-    """CPUs that processes of others take."""
+    """CPUs that processes outside this run use."""
     others_names: str | None = None
-    """The busiest of these processes, as "java (pid 8), python (pid 71)"."""
+    """The busiest processes outside this run, as "java (pid 8), python (pid 71)"."""
     accelerator_utilization: float | None = None
     """Share of the full run in which the accelerator computes, 0 to 1."""
     not_measured: str | None = None
     """Experiments that failed, and why."""
 
     def known(self) -> dict[str, float | str]:
-        """Those that are known, by name."""
+        """All facts that are not None, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What the doctor says about a machine and a configuration before any experiment."""
+"""Checks a machine and a configuration before any experiment."""
 
 import contextlib
 import os
@@ -17,12 +17,12 @@ from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.doctor.remedies import DataPlace
 from imagenet_opt.probe.testbed import Testbed
 
-_LOOKED_AT = 200
-"""Files that stand for the data set when places and sizes are looked at."""
+_NUM_CHECKED = 200
+"""Files whose places and sizes are checked; they stand for the data set."""
 
 
-def look_at_run(testbed: Testbed) -> Facts:
-    """Facts that need no experiment: the machine's CPUs, which files are in memory, the configuration."""
+def facts_of_run(testbed: Testbed) -> Facts:
+    """Facts that need no experiment: the machine's CPUs, the configuration, and which files are in memory."""
     how, trainer, limits = testbed.how, testbed.config.trainer, machine.cpu_limits()
     cached = testbed.samples.residency()  # before anything reads a sample
     on_cpu = testbed.device.type == "cpu"
@@ -51,8 +51,8 @@ def look_at_run(testbed: Testbed) -> Facts:
     return facts
 
 
-def look_around(testbed: Testbed) -> list[Finding]:
-    """All checks that need no experiment. Some samples must have been read (`Samples.glance`)."""
+def check_machine(testbed: Testbed) -> list[Finding]:
+    """Run all checks that need no experiment. Some samples must have been read (`Samples.glance`)."""
     config, how, samples = testbed.config, testbed.how, testbed.samples
     configured = {"num_workers": testbed.num_workers, "prefetch_factor": testbed.prefetch_factor}
     configured |= {name: getattr(how, name) for name in configured if getattr(how, name) != "auto"}
@@ -60,7 +60,7 @@ def look_around(testbed: Testbed) -> list[Finding]:
         Setup(
             data=DataPlace.configured(config.data, packed=samples.is_packed),
             folder=str(samples.index.folder),
-            files=tuple(extent.path for extent in samples.extents(samples.rows[:_LOOKED_AT])),
+            files=tuple(extent.path for extent in samples.extents(samples.rows[:_NUM_CHECKED])),
             data_bytes=int(mb_per_image(samples.encoded) * 1e6 * len(samples.index)),
             **configured,
             fitted_workers=testbed.num_workers,
@@ -77,23 +77,24 @@ def look_around(testbed: Testbed) -> list[Finding]:
 
 
 def mb_per_image(encoded: list[bytes]) -> float:
+    """Mean size of encoded images, in MB."""
     return float(np.mean([len(image) for image in encoded])) / 1e6
 
 
 def megapixels(encoded: list[bytes]) -> float:
-    """Mean size of some images, without those that cannot be opened."""
+    """Mean size of encoded images, in megapixels; skips images that cannot be opened."""
     sizes = []
-    for image in encoded[:_LOOKED_AT]:
+    for image in encoded[:_NUM_CHECKED]:
         with contextlib.suppress(*REFUSED):
             width, height = open_image(image).size
             sizes.append(width * height / 1e6)
     return float(np.mean(sizes or [0.0]))
 
 
-def look_at_precision(testbed: Testbed, *, conv_tf32: bool) -> Finding:
-    """Which types convolutions run in, in one step of a few images. conv_tf32: while the network trained."""
+def check_types(testbed: Testbed, *, conv_tf32: bool) -> Finding:
+    """Check the types of convolutions in one step of a few images. conv_tf32: whether TF32 was on while training."""
     capability = torch.cuda.get_device_capability(testbed.device) if testbed.device.type == "cuda" else None
-    words, dtypes = str(testbed.config.trainer.precision), Counter[str]()
+    precision, dtypes = str(testbed.config.trainer.precision), Counter[str]()
     if capability is not None:
-        words, dtypes = testbed.dtypes()
-    return check_precision(dtypes, precision=words, capability=capability, conv_tf32=conv_tf32)
+        precision, dtypes = testbed.dtypes()
+    return check_precision(dtypes, precision=precision, capability=capability, conv_tf32=conv_tf32)

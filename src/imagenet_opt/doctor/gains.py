@@ -1,4 +1,4 @@
-"""How many times as fast a run becomes once a cause is fixed; the next limit caps each gain."""
+"""Predicts how many times as fast a run becomes once a cause is fixed; the next limit caps each gain."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,7 @@ from imagenet_opt.doctor.symptoms import SLOWER, is_short_of_cpu, is_slow_readin
 
 
 def loader_gain(evidence: Evidence, rate: float) -> float:
-    """Gain if the loader reaches `rate`, as far as CPUs and the other stages allow."""
+    """Gain if the loader reaches `rate`, limited by the CPUs and the other stages."""
     return max(1.0, min(rate, evidence.cpu_rate, evidence.fed_rate) / evidence.measured_rate)
 
 
@@ -19,17 +19,17 @@ def first_epoch_gain(evidence: Evidence) -> float:
 
 
 def gpu_gain(evidence: Evidence, rate: float) -> float:
-    """Gain if the GPU reaches `rate`, as far as the loader and the copy allow."""
+    """Gain if the GPU reaches `rate`, limited by the loader and the copy."""
     return max(1.0, min(evidence.rate_with_copy(rate), evidence.supply_rate) / evidence.measured_rate)
 
 
 def stall_gain(evidence: Evidence) -> float:
-    """Gain if the run reaches what its stages allow."""
+    """Gain if the run reaches the rate that its stages allow."""
     return max(1.0, min(evidence.fed_rate, evidence.supply_rate) / evidence.measured_rate)
 
 
 def most_gain(evidence: Evidence) -> float:
-    """Gain with more CPUs than needed: up to the GPU alone."""
+    """Gain with unlimited CPUs: the run then reaches the rate of the GPU alone."""
     return max(1.0, evidence.rate_with_copy(evidence.gpu_rate) / evidence.measured_rate)
 
 
@@ -39,7 +39,7 @@ def cpus_gain(evidence: Evidence, usable: float) -> float:
 
 
 def gains_of_environment(evidence: Evidence) -> tuple[Finding, ...]:
-    """Findings of the environment with the gain of their remedies, where the experiments can predict it."""
+    """Findings of the environment, with the gains of their remedies if the experiments can predict them."""
     return tuple(
         replace(finding, gain=_OF_ENVIRONMENT[finding.rule](evidence))
         if finding.fired and finding.rule in _OF_ENVIRONMENT
@@ -49,12 +49,12 @@ def gains_of_environment(evidence: Evidence) -> tuple[Finding, ...]:
 
 
 def _of_storage(evidence: Evidence) -> float | None:
-    """Gain by another storage: none if reading is not the limit, else not known."""
+    """Gain from another storage: 1 if reading is not the limit, else unknown."""
     return None if is_slow_reading(evidence) else 1.0
 
 
 def _of_local_data(evidence: Evidence) -> float:
-    """Gain by data on a local disk: the loader is then as fast as from memory."""
+    """Gain from data on a local disk: the loader is then as fast as from memory."""
     return loader_gain(evidence, evidence.decode_rate) if is_slow_reading(evidence) else 1.0
 
 
@@ -63,7 +63,7 @@ def _of_cpus(evidence: Evidence) -> float:
 
 
 def _of_gpu(evidence: Evidence) -> float | None:
-    """Gain by a GPU as fast as others of its kind, if their rate is known."""
+    """Gain from a GPU as fast as others of its kind; None if that rate is unknown."""
     rated = evidence.facts.rated_images_per_second
     return gpu_gain(evidence, max(evidence.gpu_rate, rated)) if rated else None
 

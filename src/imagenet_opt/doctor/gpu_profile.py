@@ -18,7 +18,7 @@ _WARM_SECONDS = 2.0
 def record_profile(config: "DictConfig", *, seconds: float) -> None:
     """Measure ResNet-50's step, its launches and copies here, and write conf/rehearse/<GPU>.yaml.
 
-    Raises ConfigError without a GPU, and for another network or size than the ones that profiles are of.
+    Raises ConfigError without a GPU, and for another network or image size than ResNet-50 at 224.
     """
     from imagenet_opt.config.overrides import config_folder
     from imagenet_opt.machine import versions
@@ -28,16 +28,18 @@ def record_profile(config: "DictConfig", *, seconds: float) -> None:
 
     testbed = Testbed(config)
     if testbed.device.type != "cuda":
-        raise ConfigError("--record-profile measures a GPU, and there is none here")
+        raise ConfigError("--record-profile measures a GPU, but there is none here")
     if (config.model.name, testbed.config.data.image_size) != ("resnet50", 224):
-        raise ConfigError("--record-profile is of model.name=resnet50 at data.image_size=224; leave these as they are")
+        raise ConfigError(
+            "--record-profile measures only model.name=resnet50 at data.image_size=224; do not change these keys"
+        )
     testbed.samples.warm(_WARM_SECONDS)
     timing = testbed.compute(Span(seconds / 2), beside=False)
     launch_seconds = min(timing.launch_seconds)
     rate = fit_ceiling(timing)
     steps = torch.tensor(timing.step_seconds)
     name = torch.cuda.get_device_name()
-    found = versions()
+    installed = versions()
     profile = Accelerator(
         name=name,
         images_per_second=round(rate.images_per_second, 1),
@@ -46,19 +48,19 @@ def record_profile(config: "DictConfig", *, seconds: float) -> None:
         pageable_gb_per_second=round(copy_rate(testbed.device, pinned=False), 2),
         jitter=round(float(steps.std() / steps.mean()), 4),
         source=f"imagenet-opt doctor --record-profile, {config.trainer.precision}, batch {config.data.batch_size}, "
-        f"torch {found['torch']}",
+        f"torch {installed['torch']}",
         estimate=False,
     )
     file = config_folder() / "rehearse" / f"{re.sub(r'[^a-z0-9]+', '_', name.lower()).strip('_')}.yaml"
-    write_profile(file, profile, machine=f"{name}, torch {found['torch']}")
+    write_profile(file, profile, machine=f"{name}, torch {installed['torch']}")
     print(f"{name}: {rate.images_per_second:.0f} images/s; written to {file}, for rehearse={file.stem}")
 
 
 def copy_rate(device: torch.device, *, pinned: bool) -> float:
     """GB/s from pinned memory to the device, or from the device to ordinary memory."""
     host = torch.empty(_COPIED_MB * 1_000_000, dtype=torch.uint8, pin_memory=pinned)
-    there = torch.empty_like(host, device=device)
-    ends = (there, host) if pinned else (host, there)
+    on_device = torch.empty_like(host, device=device)
+    ends = (on_device, host) if pinned else (host, on_device)
     rates = []
     for _ in range(10):
         torch.cuda.synchronize(device)

@@ -24,22 +24,22 @@ Announce = Callable[[str], None]
 """Called with the name of the next experiment."""
 
 _DEPTHS_CACHED = (1, 4, 16)
-"""With more threads a Python process reads no faster from memory, and overruns its time."""
+"""A Python process with more threads reads no faster from memory, and exceeds its time."""
 UNITS = 30
-"""Units of time that the budget is divided into; experiments take 1 to 3.5 of them."""
+"""The budget is divided into so many units of time; an experiment takes 1 to 3.5 units."""
 _TOUCHING = 3.0
-"""Seconds of first touches, at least: files behind a lazy mount take a third of a second each."""
+"""Least seconds for first touches: files behind a lazy mount take a third of a second each."""
 
 _PATIENCE = 10.0
-"""Seconds that a storage may stall before it is said not to answer."""
-_WARMING = "bringing files into memory"
+"""Seconds that a storage may stall before it counts as not answering."""
+_WARMING = "reading files into memory"
 
 
 class Reading:
     """The experiments that only read, and the results of all experiments by name.
 
-    budget_seconds: for all experiments, start-up left out; slow storage takes more.
-    failed: experiments that failed, and why; the others continue.
+    budget_seconds: for all experiments without start-up; slow storage takes longer. failed: reason by failed
+    experiment; the others continue.
     """
 
     def __init__(self, testbed: Testbed, *, budget_seconds: float, announce: Announce) -> None:
@@ -53,12 +53,12 @@ class Reading:
         self.storage_limit: StorageLimit | None = None
 
     def _span(self, units: float) -> Span:
-        """A slow experiment may take the whole budget."""
+        """Time limits of an experiment; a slow one may take the whole budget."""
         return Span(units * self.unit, longest=UNITS * self.unit)
 
     @contextlib.contextmanager
     def _experiment(self, what: str) -> Iterator[None]:
-        """Announce an experiment; if it fails, keep the reason and go on."""
+        """Announce an experiment; if it fails, keep the reason and continue."""
         self.announce(what)
         try:
             yield
@@ -67,8 +67,9 @@ class Reading:
             print(f"{what} could not be measured: {self.failed[what]}", file=sys.stderr, flush=True)
 
     def read(self) -> None:
+        """Run the experiments; they fill `ceilings`, `curves` and `facts`."""
         seconds = self.unit
-        with self._experiment("first touch of files, and second"):
+        with self._experiment("first and second touch of files"):
             few = list(self._groups(self.samples.take(40)))
             self.facts.images_per_request = sum(map(len, few)) / len(few)
             touch = touch_twice(self.samples.read, self.samples.evict, few, seconds=max(_TOUCHING, 2 * seconds))
@@ -77,7 +78,7 @@ class Reading:
             rows = self.samples.take(min(max(64, len(self.samples.index) // 4), 20_000))
             self._note_eviction(self.samples.evict(rows))
             groups = list(self._groups(rows))
-            again = [] if self.facts.lazy else itertools.cycle(groups)  # a second touch would be another storage
+            again = [] if self.facts.lazy else itertools.cycle(groups)  # a second touch would measure a cache instead
             curve = read_at_depths(
                 self.samples.read_and_drop,
                 itertools.chain(groups, again),
@@ -98,22 +99,22 @@ class Reading:
         cached = itertools.cycle(self._groups(self.samples.warm_rows))
         curve = read_at_depths(self.samples.read, cached, _DEPTHS_CACHED, seconds=seconds / len(_DEPTHS_CACHED))
         if self.facts.kept_in_memory is None and curve[0].latency_median >= NOT_MEMORY_SECONDS:
-            self._note_kept(Residency(0.0, f"each takes {1000 * curve[0].latency_median:.0f} ms again"))
+            self._note_kept(Residency(0.0, f"a repeated read takes {1000 * curve[0].latency_median:.0f} ms"))
             return
         self.ceilings["storage_cached"] = _best(curve).ceiling
         self.curves["reads_in_flight_cached"] = _points(curve)
 
     def _note_kept(self, kept: Residency) -> None:
-        """Whether files just read stay in memory; on a mount without a cache they do not."""
+        """Note whether recently read files stay in memory; a mount without a cache keeps none."""
         self.facts.kept_in_memory = None if kept.share is None else kept.share >= MOSTLY
         if kept.share is not None and kept.share < MOSTLY:
             self.facts.memory_evidence = (
-                f"files just read are not in this machine's memory ({kept.share:.0%} of them; {kept.method}), "
+                f"recently read files are not in this machine's memory ({kept.share:.0%} of them are; {kept.method}), "
                 "so the stages with files in memory are left out"
             )
 
     def _groups(self, rows: Rows) -> Iterator[Rows]:
-        """What one request brings, batch by batch."""
+        """The rows that each request reads, batch by batch."""
         size = self.testbed.how.batch_size
         for start in range(0, len(rows), size):
             batch = rows[start : start + size]
@@ -128,7 +129,7 @@ class Reading:
         self.facts.lazy = touch.lazy
 
     def _first_depth(self) -> int:
-        """Requests of each worker with which an epoch begins."""
+        """Requests in flight per worker when an epoch begins."""
         configured = self.testbed.how.reads_in_flight
         return FIRST if configured == "auto" else int(configured)
 

@@ -1,4 +1,4 @@
-"""Remedies as the user types them: overrides that change something, commands with the run's own folders."""
+"""Remedies that the user can type: overrides that change a value, commands with the run's own folders."""
 
 import os
 import re
@@ -11,12 +11,13 @@ from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.errors import printable
 
 LOCAL = "/local/disk/packed"
-"""Stands for the folder on a local disk that the user has to choose."""
+"""Placeholder for a folder on a local disk that the user must choose."""
 
 
 @dataclass(frozen=True)
 class DataPlace:
-    """root: data.root as configured; None where it is not known. packed: shards, which cannot be packed again."""
+    """Where the data is. root: data.root as configured; None if unknown. packed: the data is in shards, which cannot
+    be packed again."""
 
     root: str | None = None
     train_folder: str = "train"
@@ -25,16 +26,16 @@ class DataPlace:
 
     @classmethod
     def configured(cls, data: Mapping[str, Any] | None, *, packed: bool) -> "DataPlace":
-        """data: that group of the configuration; a root that is still to be interpolated is not known."""
+        """From the configuration's group `data`. A root with an unresolved interpolation counts as unknown."""
         data = data or {}
         root = data.get("root")
-        known = isinstance(root, str) and "${" not in root
+        is_known = isinstance(root, str) and "${" not in root
         folders = {split: data.get(f"{split}_folder") or split for split in ("train", "val")}
-        return cls(root if known else None, folders["train"], folders["val"], packed)
+        return cls(root if is_known else None, folders["train"], folders["val"], packed)
 
     @property
     def words(self) -> str:
-        """data.root=... and, where they are not the usual ones, the folders below, as words of a command."""
+        """data.root=... and the folders below it, unless they have their default names, as words of a command."""
         words = [f"data.root={self.root or 'YOUR_FOLDER'}"]
         if self.root:
             folders = {"train": self.train_folder, "val": self.val_folder}
@@ -45,8 +46,8 @@ class DataPlace:
         return f"imagenet-opt hydrate {self.words}"
 
     def pack(self, *options: str) -> str:
-        """To shards on a local disk. Shards themselves are only copied there; the images they were made of can be
-        packed again.
+        """The command that packs the data to a local disk. Shards are only copied; with options, the command packs the
+        original images again.
 
         options: such as max_side=500, which make images smaller.
         """
@@ -77,29 +78,29 @@ _INSTEAD = {
 
 
 def changing(evidence: Evidence, *overrides: str) -> tuple[str, ...]:
-    """The overrides that change a value in force."""
-    return tuple(one for one in overrides if not _is_in_force(evidence, *one.split("=", 1)))
+    """The overrides that change a value in effect."""
+    return tuple(text for text in overrides if not _is_in_force(evidence, *text.split("=", 1)))
 
 
 def saves(evidence: Evidence) -> tuple[str, ...]:
-    """Overrides that write our own checkpoints every 15 minutes, unless they are written less often already."""
+    """Overrides that write checkpoints every 15 minutes; empty if they are written less often already."""
     minutes = configured(evidence, "checkpoint.every_minutes")
     seldom = isinstance(minutes, int | float) and minutes >= 15
     return changing(evidence, "checkpoint.every_n_steps=null", *(() if seldom else ("checkpoint.every_minutes=15",)))
 
 
 def configured(evidence: Evidence, key: str) -> Any:
-    """The value of a dotted key; None also where the configuration is not known."""
+    """The value of a dotted key; None also if the configuration is unknown."""
     return _node(evidence.measurements.config, key)[1]
 
 
 def callbacks_like(evidence: Evidence, words: str) -> dict[str, str]:
-    """Key -> class of each configured callback whose class has these words in its name."""
+    """Key -> class of each configured callback whose class name contains `words`."""
     callbacks = configured(evidence, "callbacks")
     classes = {
-        f"callbacks.{name}": str(one["_target_"]).rpartition(".")[2]
-        for name, one in (callbacks.items() if isinstance(callbacks, Mapping) else ())
-        if isinstance(one, Mapping) and "_target_" in one
+        f"callbacks.{name}": str(node["_target_"]).rpartition(".")[2]
+        for name, node in (callbacks.items() if isinstance(callbacks, Mapping) else ())
+        if isinstance(node, Mapping) and "_target_" in node
     }
     return {key: name for key, name in classes.items() if words in name}
 
@@ -108,14 +109,14 @@ def data_place(evidence: Evidence) -> DataPlace:
     return DataPlace.configured(configured(evidence, "data"), packed=evidence.facts.packed)
 
 
-def look_at(others: str) -> str:
-    """The command that shows processes. others: as "python (pid 7), java (pid 8)"."""
-    pids = re.findall(r"\(pid (\d+)", others)
+def list_processes(names: str) -> str:
+    """The command that shows processes. names: as "python (pid 7), java (pid 8)"."""
+    pids = re.findall(r"\(pid (\d+)", names)
     return f"ps -o pid,user,pcpu,etime,args -p {','.join(pids)}" if pids else "top -b -n 1 -o %CPU | head -n 17"
 
 
 def without_waiting(waits: str) -> tuple[str, ...]:
-    """At each line that waits, what to write instead. waits: as "item at mine.py:7, cpu at mine.py:9"."""
+    """For each line that waits, code that does not. waits: as "item at mine.py:7, cpu at mine.py:9"."""
     places = (wait.partition(" at ") for wait in waits.split(", ") if " at " in wait)
     return tuple(
         f"{place}: {_INSTEAD.get(operation, f'keep the result of {operation} on the GPU')}"
@@ -125,15 +126,15 @@ def without_waiting(waits: str) -> tuple[str, ...]:
 
 def _is_in_force(evidence: Evidence, key: str, value: str) -> bool:
     """Whether the key has this value, as configured or as "auto" was resolved."""
-    there, setting = _node(evidence.measurements.config, key)
+    exists, setting = _node(evidence.measurements.config, key)
     name = key.rpartition(".")[2]
-    known = evidence.facts.known()
-    values = ([setting] if there else []) + ([known[name]] if name in known else [])
-    return value in [_text(one) for one in values]
+    facts = evidence.facts.known()
+    values = ([setting] if exists else []) + ([facts[name]] if name in facts else [])
+    return value in [_text(setting) for setting in values]
 
 
 def _node(config: Mapping[str, Any], key: str) -> tuple[bool, Any]:
-    """Whether the key is there, and its value."""
+    """Whether the key exists, and its value."""
     node: Any = config
     for part in key.split("."):
         if not isinstance(node, Mapping) or part not in node:
@@ -143,7 +144,7 @@ def _node(config: Mapping[str, Any], key: str) -> tuple[bool, Any]:
 
 
 def _text(value: Any) -> str:
-    """As an override says it."""
+    """A value as text of an override."""
     if value is None:
         return "null"
     if isinstance(value, bool):

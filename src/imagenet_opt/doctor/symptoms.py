@@ -1,25 +1,25 @@
-"""Which stage holds up a run: conditions that several rules share."""
+"""Which stage limits a run: conditions that several rules share."""
 
 from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
 
 SLOWER = 0.8
 """A stage with less than this share of another stage's rate is slower; a smaller difference is noise."""
 NEAR = 1.5
-"""A storage below this many times the loader's rate holds the loader up; both rates come in bursts."""
+"""A storage below this many times the loader's rate limits the loader; both rates vary in bursts."""
 AMPLE = 1.1
-"""A loader above this many times the GPU's rate is ample."""
+"""A loader above this many times the GPU's rate is fast enough."""
 MAIN_SHARE = 0.4
 """Share of the GPU's idle time that one phase of the main process must fill to be the cause."""
 OTHERS_SHARE = 0.2
-"""Share of the usable CPUs from which other processes are more than a system's usual work."""
+"""Share of the usable CPUs above which other processes use more than a system's usual background work."""
 STALL_SECONDS = 1.0
-"""A pause between two batches that no latency of a single request explains."""
+"""A pause between two batches that is too long for the latency of a single request."""
 ORDINARY_WAITS = 0.5
-"""Waits for the GPU per step from which waiting belongs to every step."""
+"""From this number of waits for the GPU per step, ordinary steps wait."""
 
 
 def is_starved(evidence: Evidence) -> bool:
-    """Whether missing batches explain the idle GPU: training waits for them, or it is as slow as the loader alone."""
+    """Whether missing batches explain the idle GPU: training waits for them, or is as slow as the loader alone."""
     follows = (
         evidence.supply_rate < SLOWER * evidence.gpu_beside_loader_rate
         and evidence.measured_rate > SLOWER * evidence.supply_rate
@@ -28,17 +28,17 @@ def is_starved(evidence: Evidence) -> bool:
 
 
 def is_ample(evidence: Evidence) -> bool:
-    """Whether the loader is fast enough on average; never without workers, as training then waits for each."""
+    """Whether the loader is fast enough on average; never without workers, since training then waits for each batch."""
     return bool(evidence.facts.num_workers) and evidence.supply_rate >= AMPLE * evidence.gpu_beside_loader_rate
 
 
 def is_slow_reading(evidence: Evidence) -> bool:
-    """Whether reading holds up the loader: decoding is faster, the storage hardly."""
+    """Whether reading limits the loader: decoding is faster, the storage hardly."""
     return _is_held_by_reads(evidence) and not _is_cpu_of_reads(evidence)
 
 
 def is_reading_on_cpu(evidence: Evidence) -> bool:
-    """Whether reading holds up the loader because a CPU, not the storage, is the limit of reading."""
+    """Whether reading limits the loader because it needs more CPU time, not faster storage."""
     return _is_held_by_reads(evidence) and _is_cpu_of_reads(evidence)
 
 
@@ -51,6 +51,7 @@ def is_short_of_cpu(evidence: Evidence) -> bool:
 
 
 def is_crowded(evidence: Evidence) -> bool:
+    """Whether the running loader slows down the GPU's steps."""
     return (
         evidence.gpu_beside_loader_rate < SLOWER * evidence.gpu_rate
         and evidence.busy_share < BUSY_ENOUGH
@@ -59,20 +60,20 @@ def is_crowded(evidence: Evidence) -> bool:
 
 
 def has_neighbours(evidence: Evidence) -> bool:
-    """Whether processes of others take many of the CPUs."""
+    """Whether processes outside this run use many of the CPUs."""
     return (evidence.facts.others_cpus or 0.0) >= OTHERS_SHARE * evidence.facts.usable_cpus
 
 
 def is_lazy(evidence: Evidence) -> bool | None:
-    """Whether files come from behind the mount at their first touch; None if too few were touched to know."""
+    """Whether the mount fetches files from a remote store at their first touch; None if too few files were touched."""
     if evidence.facts.lazy is not None:
         return evidence.facts.lazy
     return True if released(evidence) else None
 
 
 def is_lazy_at_first(evidence: Evidence) -> bool:
-    """Whether only the first epoch is slow: it fetches files from behind the mount, and the run was measured on files
-    that were fetched before."""
+    """Whether only the first epoch is slow: it fetches files from a remote store, while the measured run read files
+    that had been fetched before."""
     first = evidence.first_epoch_rate
     return bool(
         evidence.is_cold and is_lazy(evidence) and first is not None and first < SLOWER * evidence.measured_rate

@@ -1,4 +1,4 @@
-"""A diagnosis on the terminal: the sentence, the ceilings, what to do."""
+"""Prints a diagnosis on the terminal: the verdict, the ceilings, the remedies."""
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -16,18 +16,18 @@ from imagenet_opt.doctor.verdict import is_judged, meaning, rate_in_trouble
 from imagenet_opt.measure.stats.rate import Ceiling
 
 _BAR = 24
-"""Characters of the longest bar, where there is room for it beside the other columns."""
+"""Characters of the longest bar, if the other columns leave enough room."""
 _BESIDE = 34
-"""What the other columns take beside the name of the stage."""
+"""Characters of the other columns except the name of the stage."""
 _REACH = 2.0
-"""Bars end at so many times what the GPU takes."""
+"""A full bar is this many times the rate of the GPU."""
 _NOT_PREDICTABLE = "gain not predictable"
 _STYLES = {"gpu": "green", "loader": "blue", "decode": "yellow", "storage": "magenta", "copy": "cyan", "full": "white"}
-_SURE = {"high": "green", "medium": "yellow", "low": "red"}
+_CONFIDENCE_STYLES = {"high": "green", "medium": "yellow", "low": "red"}
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
-    """In the order in which one asks: what is it, how is that known, what is to be done.
+    """Print the verdict, then its evidence, then the remedies.
 
     console: with `markup=False, highlight=False`, and a width of 80 at least.
     """
@@ -38,13 +38,13 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     fired = [finding for finding in diagnosis.findings if finding.fired]
     fired.sort(key=lambda finding: (finding.rule != diagnosis.cause, -(finding.gain or 0)))
     for finding in fired:
-        if finding.rule != diagnosis.cause:  # which the verdict explains
+        if finding.rule != diagnosis.cause:  # the verdict explains the cause
             console.print(_finding(finding))
     quiet = sum(finding.fired is False for finding in diagnosis.findings)
-    blind = [finding.rule for finding in diagnosis.findings if finding.fired is None]
+    unchecked = [finding.rule for finding in diagnosis.findings if finding.fired is None]
     console.print(Text(f"{len(fired)} rules fired, {quiet} did not", style="dim"))
-    if blind:
-        console.print(Text(printable(f"not looked at: {', '.join(blind)}"), style="dim"))
+    if unchecked:
+        console.print(Text(printable(f"not checked: {', '.join(unchecked)}"), style="dim"))
 
 
 def _verdict(diagnosis: Diagnosis) -> Panel:
@@ -54,8 +54,8 @@ def _verdict(diagnosis: Diagnosis) -> Panel:
     if diagnosis.measurements.simulated:
         estimate = " (estimate)" if diagnosis.measurements.facts.profile_estimate else ""
         title = printable(f"simulated: {diagnosis.measurements.simulated}{estimate}")
-    sure = ("confidence", Text("; ".join([level, *doubts]), style=_SURE[level]))
-    facts = facts_table([*explanation(diagnosis), *_facts(diagnosis), sure], style="dim")
+    row = ("confidence", Text("; ".join([level, *doubts]), style=_CONFIDENCE_STYLES[level]))
+    facts = facts_table([*explanation(diagnosis), *_facts(diagnosis), row], style="dim")
     sentence = Text(printable(diagnosis.sentence), style="bold")
     return Panel(Group(sentence, Text(), facts), title=Text(title), title_align="left", border_style=style)
 
@@ -115,7 +115,7 @@ def _ceilings(diagnosis: Diagnosis, console: Console) -> Table:
 
 
 def _bar(share: float, width: int, ascii_only: bool) -> str:
-    """In eighths of a character; an arrow where it goes on."""
+    """A bar in eighths of a character, with an arrow at the end if the share is above 1."""
     full, arrow, parts = ("#", ">", " " * 8) if ascii_only else ("█", "→", " ▏▎▍▌▋▊▉")
     if share > 1:
         return full * (width - 1) + arrow

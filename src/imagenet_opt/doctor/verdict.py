@@ -1,4 +1,4 @@
-"""From evidence to a verdict: which rule fires, what comes next, and one sentence that says it."""
+"""Judges evidence: which rule fires, what the next limit is, and one sentence as the verdict."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -14,16 +14,16 @@ from imagenet_opt.doctor.gains import gains_of_environment, most_gain
 from imagenet_opt.doctor.symptoms import is_lazy_at_first
 
 NEEDS = ("gpu", "gpu_beside_loader", "loader", "decode_all", "full")
-"""Ceilings that each verdict rests on, as `Evidence.lacks` knows them."""
+"""Ceilings that every verdict needs, named in `Evidence.lacks`."""
 _READS = (*NEEDS, "storage")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """finding: what the rule finds while it asks no other rule; the function's name is the rule's.
+    """finding: function that checks the rule without regard to other rules; its name is the rule's.
 
-    needs: ceilings without which the rule cannot be looked at, as `Evidence.lacks` knows them. unless: earlier rules;
-    this one does not fire if one of them has fired.
+    needs: ceilings without which the rule cannot be checked, named as in `Evidence.lacks`. unless: earlier rules; if
+    one of them fired, this rule does not.
     """
 
     finding: Callable[[Evidence], Finding]
@@ -35,7 +35,8 @@ class Rule:
         return self.finding.__name__
 
     def look(self, evidence: Evidence, fired: Collection[str] = ()) -> Finding:
-        """fired: names of the earlier rules that have. `Finding.fired` is None where a needed ceiling is missing."""
+        """Check the rule. fired: names of earlier rules that fired. `Finding.fired` is None if a needed ceiling is
+        missing."""
         if missing := evidence.lacks(self.needs):
             return Finding(self.name, None, f"not measured: {', '.join(STAGES[name] for name in missing)}")
         finding = self.finding(evidence)
@@ -49,7 +50,7 @@ RULES = (
     Rule(checkpoint_stall, NEEDS),
     Rule(slow_logging, NEEDS),
     Rule(host_sync, NEEDS, unless=("checkpoint_stall", "slow_logging")),
-    Rule(slow_callback, NEEDS, unless=("host_sync",)),  # the callback waits for the GPU then
+    Rule(slow_callback, NEEDS, unless=("host_sync",)),  # else the callback waits for the GPU
     Rule(lazy_mount, _READS),
     Rule(storage_bandwidth, _READS),
     Rule(storage_latency, _READS),
@@ -62,11 +63,11 @@ RULES = (
     Rule(launch_bound, _READS, unless=("few_cpus",)),
     Rule(contention, _READS, unless=("busy_neighbour", "few_workers", "few_cpus", "slow_decode")),
 )
-"""In order: the first rule that fires names the cause."""
+"""The first rule that fires names the cause."""
 
 
 def findings_of(evidence: Evidence) -> tuple[Finding, ...]:
-    """What each rule finds, in the order of `RULES`."""
+    """The finding of each rule, in the order of `RULES`."""
     findings: list[Finding] = []
     for rule in RULES:
         findings.append(rule.look(evidence, {finding.rule for finding in findings if finding.fired}))
@@ -74,13 +75,13 @@ def findings_of(evidence: Evidence) -> tuple[Finding, ...]:
 
 
 MUCH_UNEXPLAINED = 0.1
-"""Missing share of the expected rate from which the explanation names it."""
+"""The explanation mentions a missing share of the expected rate above this."""
 
 
 def judge(evidence: Evidence) -> Diagnosis:
-    """The first rule that fires is the cause; without one the run is healthy, or its gap unexplained.
+    """The diagnosis: the first rule that fires is the cause; without one the run is healthy, or its gap unexplained.
 
-    Raises KeyError where something of `NEEDS` is missing.
+    Raises KeyError if a ceiling of `NEEDS` is missing.
     """
     findings = findings_of(evidence)
     fired = next((finding for finding in findings if finding.fired), None)
@@ -101,7 +102,8 @@ def judge(evidence: Evidence) -> Diagnosis:
 
 
 def _gain_without_cause(evidence: Evidence, cause: str) -> float:
-    """Of a healthy run: with a faster GPU; of an unexplained run: if it reached what the stages allow."""
+    """For a healthy run: the gain with a faster GPU. For an unexplained run: the gain if it reached the rate of its
+    stages."""
     return max(
         1.0,
         (min(evidence.supply_rate, evidence.copy_rate) if cause == "healthy" else evidence.expected_rate)
@@ -127,7 +129,7 @@ def _waterfall(evidence: Evidence) -> tuple[Step, ...]:
 
 
 def _next_stage(evidence: Evidence, gain: float, cause: str) -> str:
-    """The limit at `gain` times the present rate: the lowest ceiling that is not below that rate.
+    """The limit at `gain` times the present rate: the lowest ceiling above that rate.
 
     If decoding and training together take all CPUs, the limit is decoding, which takes most of them.
     """
@@ -155,7 +157,7 @@ def rate_in_trouble(evidence: Evidence) -> float:
 
 
 def _comparison(evidence: Evidence, cause: str, gain: float | None) -> str:
-    """The rate of the run, and the rate that it is compared with."""
+    """The rate of the run, and the rate to which it is compared."""
     device = (
         f"the simulated {evidence.measurements.simulated}"
         if evidence.measurements.simulated
@@ -171,14 +173,14 @@ def _comparison(evidence: Evidence, cause: str, gain: float | None) -> str:
         first, later = rate_in_trouble(evidence), evidence.measured_rate
         return f"about {first:.0f} img/s in the first epoch, {later:.0f} in later ones"
     if gain is None:
-        return f"{evidence.measured_rate:.0f} img/s, and {device} alone takes {evidence.gpu_rate:.0f}"
+        return f"{evidence.measured_rate:.0f} img/s, and {device} alone reaches {evidence.gpu_rate:.0f}"
     return f"{evidence.measured_rate:.0f} of a possible {gain * evidence.measured_rate:.0f} img/s"
 
 
 def conclude(evidence: Evidence) -> Diagnosis:
-    """The verdict; if a ceiling of `NEEDS` is missing, a diagnosis without one that keeps all measurements.
+    """The verdict; if a ceiling of `NEEDS` is missing, a diagnosis without a verdict that keeps all measurements.
 
-    Raises KeyError where something is missing though nothing failed.
+    Raises KeyError if a ceiling is missing though no experiment failed.
     """
     missing = evidence.lacks(NEEDS)
     if not missing:

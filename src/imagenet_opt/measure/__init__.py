@@ -1,1 +1,1 @@
-"""Clocks, samplers, experiments, statistics; knows no Trainer."""
+"""Clocks, samplers, experiments, statistics; independent of Lightning, Hydra, data and model."""

@@ -1,1 +1,1 @@
-"""A training setup taken apart and timed: what doctor, study, tune and batch_size=auto share."""
+"""Measures the parts of a training setup; doctor, study, tune and batch_size=auto share it."""

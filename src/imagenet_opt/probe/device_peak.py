@@ -8,24 +8,25 @@ from typing import NamedTuple
 import torch
 
 SIZES = {"cuda": (2048, 4096, 8192), "cpu": (512, 1024, 2048)}
-"""Of square matrices. Which is fastest differs from device to device."""
+"""Rows of square matrices. The fastest size differs from device to device."""
 
 COPIED_MB = {"cuda": 1024, "cpu": 256}
-"""Many times what the caches of the device hold."""
+"""Many times the size of the device's caches."""
 
 _BLOCK_SECONDS = 0.02
-"""Of calls timed together, so that neither the clock nor a launch counts."""
+"""Duration of calls that are timed together, so that clock and launch overhead are negligible."""
 
 
 class MatmulPeak(NamedTuple):
-    """tflops_per_second: of the fastest product of two matrices with `size` rows and columns."""
+    """tflops_per_second: rate of the fastest product of two matrices with `size` rows and columns."""
 
     tflops_per_second: float
     size: int
 
 
 def matmul_peak(device: torch.device, dtype: torch.dtype, *, seconds: float) -> MatmulPeak:
-    """The best of several sizes, each measured for its part of `seconds`, with torch's present switches for float32.
+    """The highest rate of several matrix sizes, each measured for its part of `seconds`, with torch's current settings
+    for float32.
 
     A product takes 2 size^3 FLOPs. The matrices are random, since zeros are faster on a GPU with a power limit.
     """
@@ -42,7 +43,7 @@ def _tflops(device: torch.device, dtype: torch.dtype, size: int, seconds: float)
 def memory_bandwidth(device: torch.device, *, seconds: float) -> float:
     """GB/s of a large copy within the device's memory; reads and writes both count."""
     source = torch.ones(COPIED_MB.get(device.type, COPIED_MB["cpu"]) * 1_000_000, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source).fill_(0)  # so that the memory is there
+    target = torch.empty_like(source).fill_(0)  # so that the memory is allocated
     return 2 * source.nbytes / best_seconds(lambda: target.copy_(source), device, seconds=seconds) / 1e9
 
 
@@ -61,10 +62,10 @@ _LEAST_CALLS = 3
 
 
 def seconds_per_call(call: Callable[[], object], *, seconds: float, settle: Callable[[], None] = lambda: None) -> float:
-    """Mean over a stretch of about this many seconds, at least three calls.
+    """Mean over about this many seconds, at least three calls.
 
-    The first call, which chooses algorithms and allocates memory, does not count; the second one tells how many calls
-    fit. settle: waits for pending work of the device.
+    The first call chooses algorithms and allocates memory, so it does not count; the second one determines how many
+    calls fit. settle: waits for pending work of the device.
     """
     call()
     num_calls = max(_LEAST_CALLS, round(seconds / max(timed(call, num_calls=1, settle=settle), 1e-9)))
@@ -72,7 +73,7 @@ def seconds_per_call(call: Callable[[], object], *, seconds: float, settle: Call
 
 
 def timed(call: Callable[[], object], *, num_calls: int, settle: Callable[[], None] = lambda: None) -> float:
-    """Seconds per call. On a GPU all calls are launched and then waited for together."""
+    """Seconds per call. On a GPU all calls are launched before the wait for them."""
     settle()
     began = time.perf_counter()
     for _ in range(num_calls):

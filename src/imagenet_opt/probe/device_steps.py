@@ -24,14 +24,14 @@ from imagenet_opt.probe.throughput import Span, fit_ceiling
 from imagenet_opt.probe.throwaway_run import only, run_folder
 
 STEPS = 3
-"""That show whether a batch fits: the optimizer's state is there from the second on, and the third reuses memory."""
+"""Steps that show whether a batch fits: the optimizer's state exists from the second on; the third reuses memory."""
 _ALONE = ("acceleration", "mixing")
-"""Callbacks that belong to the device's own work."""
+"""Callbacks that are part of the device's work."""
 
 
 def rate(job: dict[str, Any]) -> dict[str, Any]:
     """Measure the configuration job["config"] for about job["seconds"]. Returns `windows`, the images per second of
-    each stretch, and `compile_seconds`, None without compilation. job["folder"]: for the trainer's files. Raises
+    each window, and `compile_seconds`, None without compilation. job["folder"]: for the trainer's files. Raises
     OutOfMemory.
     """
     span = Span(job["seconds"])
@@ -41,10 +41,10 @@ def rate(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def fits(job: dict[str, Any]) -> dict[str, Any]:
-    """Train three steps and return `peak_gib`; None if they do not leave the share job["spare"] of the free memory
-    free.
+    """Train three steps and return `peak_gib`; None if they need more than the free memory minus the share
+    job["spare"].
 
-    Memory is limited to the rest, so that no other program loses any: on a GPU for torch, on a CPU for the process.
+    Memory is limited to that amount, so that no other program loses any: on a GPU for torch, on a CPU for the process.
     """
     peak: float | None = None
     on_gpu = torch.cuda.is_available() and job["on_gpu"]
@@ -55,8 +55,8 @@ def fits(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _train(job: dict[str, Any], *callbacks: Callback, num: int = NO_END) -> Trainer:
-    asked: Any = OmegaConf.create(job["config"])
-    alone = only(asked, callbacks=_ALONE)
+    given: Any = OmegaConf.create(job["config"])
+    alone = only(given, callbacks=_ALONE)
     with run_folder(alone, within=Path(job["folder"])) as config, named_out_of_memory(config):
         with open_dict(config):
             config.trainer.devices = job["devices"] or 1
@@ -69,7 +69,7 @@ def _train(job: dict[str, Any], *callbacks: Callback, num: int = NO_END) -> Trai
 
 
 def random_batch(config: DictConfig, trainer: Trainer) -> Batch:
-    """data.batch_size images of noise, data.image_size wide, in the form and on the device of training."""
+    """A batch of data.batch_size random images, data.image_size wide, in the form and on the device of training."""
     device, num, side = trainer.strategy.root_device, config.data.batch_size, config.data.image_size
     dtype = image_dtype(str(trainer.precision), device)
     return Batch(

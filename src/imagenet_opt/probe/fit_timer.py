@@ -1,4 +1,4 @@
-"""Times a stretch of training in the real trainer."""
+"""Times steps of the real trainer."""
 
 import time
 from collections import Counter
@@ -22,7 +22,7 @@ from imagenet_opt.run.logging_step import is_logging_step
 
 _LEAST_STEPS = 8
 _LAST_BEGIN = 0.75
-"""Share of the time after which no measurement begins again."""
+"""Share of the time limit after which a measurement does not restart."""
 
 
 @dataclass
@@ -32,13 +32,14 @@ class FitTiming:
     stamps: seconds at the start and at the end of each step, on a GPU by its own clock, since the host launches steps
     ahead. num_images: of each step, 0 for the first stamp. phases: seconds per step of the main process, by activity.
     device_seconds: computing time of the device per step. waits: places where the host waited for the device in
-    ordinary steps, with counts. num_ordinary: number of those steps. cpu_seconds: of this process per step.
-    copy_seconds: per batch, of the copy to the GPU by a loader beside; None without a copy. gpu_state, conv_tf32
-    (whether float32 convolutions use TF32): while the device computed. kernel_seconds: of kernels per step; None if
-    they were not profiled or not observed. launch_seconds: CPU time of this process in each warm-up step, in which no
-    launch waits for the GPU. compile_seconds: see `compile_seconds`. steady: whether the prefetched batches were used
-    up before the measurement. is_told: whether the steps give a rate. num_workers, making_seconds: workers of the
-    loader, and seconds of one worker per image. images_before: images that may have been made before the measurement.
+    ordinary steps, with counts. num_ordinary: number of those steps. cpu_seconds: CPU time of this process per step.
+    copy_seconds: per batch, time of the copy to the GPU by a loader that runs at the same time; None without a copy.
+    gpu_state, conv_tf32 (whether float32 convolutions use TF32): while the device computed. kernel_seconds: time of
+    kernels per step; None if they were not profiled or not recorded. launch_seconds: CPU time of this process in each
+    warm-up step, in which no launch waits for the GPU. compile_seconds: see `compile_seconds`. steady: whether the
+    prefetched batches were used up before the measurement. has_rate: whether there were enough steps for a rate.
+    num_workers, making_seconds: workers of the loader, and seconds of one worker per image. images_before: images that
+    may have been made before the measurement.
     """
 
     stamps: list[float] = field(default_factory=list)
@@ -55,7 +56,7 @@ class FitTiming:
     launch_seconds: list[float] = field(default_factory=list)
     compile_seconds: float | None = None
     steady: bool = False
-    is_told: bool = True
+    has_rate: bool = True
     num_workers: float | None = None
     making_seconds: float | None = None
     images_before: float = 0.0
@@ -66,17 +67,18 @@ class FitTiming:
 
 
 class FitTimer(Callback):
-    """Callback that lets a fit use up prefetched batches, measures it for `seconds` and for as many images again, and
-    ends it.
+    """Callback that lets a fit use up prefetched batches, then measures the fit and ends it.
+
+    It measures for `seconds`, and for at least twice as many images as may be in preparation.
 
     multiple: batches that arrive together, one per worker. sees_kernels: whether to profile a few extra steps on a GPU,
     because CUDA events also count the gaps between kernels. sees_waits: whether to count waits for a GPU. This costs
-    each call of torch 1 us, so it slows down uncompiled steps more than compiled ones. limit_seconds: the end if the
-    steps until then give a rate (`FitTiming.is_told`); the warm-up ends at half of it. longest_seconds: the end in any
-    case.
+    each call of torch 1 us, so it slows down uncompiled steps more than compiled ones. limit_seconds: the measurement
+    ends here if there are enough steps for a rate (`FitTiming.has_rate`); the warm-up ends at half of it.
+    longest_seconds: the measurement ends here in any case.
 
-    Steps that are served from a shrinking stock of batches say nothing about the rate; the measurement then starts
-    again.
+    Steps on prefetched batches do not show the loader's rate. If they shrink the stock of batches, the measurement
+    restarts.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class FitTimer(Callback):
         self.timing = FitTiming()
         self._began = 0.0
         self._num_warm = 0
-        self._has_begun_again = self._is_used_up = False
+        self._has_restarted = self._is_used_up = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
@@ -116,7 +118,7 @@ class FitTimer(Callback):
         self._began = time.perf_counter()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._stop_profiling()  # of a fit that had no more steps
+        self._stop_profiling()  # the fit may have had no more steps
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._waits.note()
@@ -132,19 +134,19 @@ class FitTimer(Callback):
         if self.timing.phases:
             self._profile(trainer)
             return
-        may_begin_again = not self._is_used_up  # later the stock shrinks in pauses of the storage, which count
+        may_restart = not self._is_used_up  # later the stock shrinks in pauses of the storage, which must count
         self._is_used_up |= bool(self.timing.launch_seconds) and num_ready(trainer.train_dataloader) == 0
         if not self.timing.stamps:
             self._warm_up(trainer, batch, batch_idx, now)
             return
         self._note_step(trainer, batch, now)
         passed = now - self._began
-        may_begin_again &= passed < _LAST_BEGIN * self.limit_seconds and not trainer.is_last_batch
-        if may_begin_again and self._stock.is_shrinking(max(self.least_steps, self._num_steps)):
-            self._has_begun_again = True
+        may_restart &= passed < _LAST_BEGIN * self.limit_seconds and not trainer.is_last_batch
+        if may_restart and self._stock.is_shrinking(max(self.least_steps, self._num_steps)):
+            self._has_restarted = True
             self._begin(trainer)
         elif self._is_over(trainer, images_ahead(batch, trainer.train_dataloader), now):
-            self._end(trainer)  # what ends an epoch is no step
+            self._end(trainer)  # the end of an epoch is not part of a step
             self._profile(trainer)
 
     @property
@@ -154,16 +156,16 @@ class FitTimer(Callback):
     def _warm_up(self, trainer: Trainer, batch: Any, batch_idx: int, now: float) -> None:
         """A step before the measurement, which begins once the prefetched batches are used up."""
         if not self.timing.launch_seconds:
-            self._began = now  # compiling and the first step take what they take
+            self._began = now  # compiling and the first step do not count against the limit
         self.timing.launch_seconds.append(time.process_time() - self._launching_since)
         self._num_warm += len(batch)
         self.timing.steady = self._num_warm > 2 * len(batch) + images_ahead(batch, trainer.train_dataloader)
         must_begin = batch_idx >= trainer.num_training_batches // 3 or now - self._began > self.limit_seconds / 2
         if self.timing.steady or must_begin:
-            self._look(trainer.strategy.root_device)
+            self._note_gpu(trainer.strategy.root_device)
             self._begin(trainer)
 
-    def _look(self, device: torch.device) -> None:
+    def _note_gpu(self, device: torch.device) -> None:
         """Read the GPU's state while it computes."""
         if device.type == "cuda":
             self.timing.gpu_state, self.timing.conv_tf32 = read_gpu(device.index), convolutions_take_tf32()
@@ -187,20 +189,20 @@ class FitTimer(Callback):
         enough = now - timing.stamps[0] >= self.seconds and self._num_steps >= self.least_steps
         enough = enough and sum(timing.num_images) >= 2 * ahead and not has_few_pauses(timing.stamps)
         enough = enough or passed >= self.limit_seconds
-        is_told = enough and self._stock.is_enough(self._num_steps)
-        return is_told or passed >= self.longest_seconds or trainer.is_last_batch
+        has_rate = enough and self._stock.is_enough(self._num_steps)
+        return has_rate or passed >= self.longest_seconds or trainer.is_last_batch
 
     def _end(self, trainer: Trainer) -> None:
         timing, num_steps = self.timing, self._num_steps
         is_small = self._stock.num_at_begin <= self.multiple
-        timing.steady |= self._stock.lasts(num_steps) and (not self._has_begun_again or is_small)
-        timing.is_told = self._stock.is_enough(num_steps)
+        timing.steady |= self._stock.lasts(num_steps) and (not self._has_restarted or is_small)
+        timing.has_rate = self._stock.is_enough(num_steps)
         if (making := self._stock.making()) is not None:
             timing.num_workers, timing.making_seconds, timing.images_before = making
         timing.phases = {name: seconds / num_steps for name, seconds in self._phases.seconds(trainer).items()}
         timing.cpu_seconds = (time.process_time() - self._cpu) / num_steps
         timing.device_seconds = (self._laps.busy_seconds() - self._busy) / num_steps
-        self._laps.note_finished(timing.stamps)  # `busy_seconds` has waited for the GPU, which was behind
+        self._laps.note_finished(timing.stamps)  # `busy_seconds` has waited for the GPU
         timing.compile_seconds = compile_seconds(trainer)
 
     def _profile(self, trainer: Trainer) -> None:
@@ -219,6 +221,6 @@ def compile_seconds(trainer: Trainer) -> float | None:
     """Seconds of compilation and of capturing a CUDA graph before the first step; None without either."""
     callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
     names = ("compile_seconds", "cuda_graph_seconds")
-    found = [getattr(callback, name, None) for callback in callbacks for name in names]
-    taken = [seconds for seconds in found if seconds is not None]
-    return sum(taken) if taken else None
+    values = [getattr(callback, name, None) for callback in callbacks for name in names]
+    durations = [seconds for seconds in values if seconds is not None]
+    return sum(durations) if durations else None

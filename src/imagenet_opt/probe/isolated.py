@@ -16,16 +16,16 @@ from imagenet_opt.errors import last_error_line
 from imagenet_opt.measure.stats.rounds import TurnFailed
 
 LIMIT_SECONDS = 1800
-"""A call that takes longer has hung."""
+"""A call that takes longer counts as hung."""
 _ALLOWANCE = 10
-"""Times what is timed in it, which such a call may take on top."""
+"""A call may take this many times its measuring time on top of LIMIT_SECONDS."""
 _CLEAN_UP_SECONDS = 3
 JOB, ANSWER, _LOG = "job.pickle", "answer.json", "log.txt"
 _PROCESS = "imagenet_opt.probe.isolated_process"
 
 
 def limit(timed_seconds: float) -> float:
-    """Time limit in seconds for a call that measures for this many seconds; after it the call counts as hung."""
+    """Time limit in seconds for a call that measures for this many seconds."""
     return LIMIT_SECONDS + _ALLOWANCE * timed_seconds
 
 
@@ -38,9 +38,10 @@ def call_apart(
 ) -> Any:
     """Call `function` ("package.module.name") with `job` in a new process, and return its result as JSON values.
 
-    environment: further variables of the process. Its working folder is that of the caller. Processes that `function`
-    starts with its own command line, as Lightning does for DDP, call it too (LOCAL_RANK tells them apart). The result
-    of the first one counts, and the first error of any. All processes are ended before the return.
+    environment: additional variables of the process. Its working folder is that of the caller. Processes that
+    `function` starts with its own command line, as Lightning does for DDP, call it too (LOCAL_RANK distinguishes them).
+    The call returns the result of the first one, or raises the first error of any. All processes are ended before the
+    return.
 
     Raises the ImagenetOptError of the process, Hung after limit_seconds, and TurnFailed with the reason if the process
     died otherwise.
@@ -51,30 +52,30 @@ def call_apart(
         code = _run(["-m", _PROCESS, scratch, function], folder, limit_seconds, environment or {})
         if not (folder / ANSWER).exists():
             raise TurnFailed(_why(code, (folder / _LOG).read_text(errors="replace")))
-        given = json.loads((folder / ANSWER).read_text())
-    if "error" in given:
-        raise getattr(errors, given["error"], TurnFailed)(given["message"])
-    return given["answer"]
+        result = json.loads((folder / ANSWER).read_text())
+    if "error" in result:
+        raise getattr(errors, result["error"], TurnFailed)(result["message"])
+    return result["answer"]
 
 
 def _run(arguments: list[str], folder: Path, limit_seconds: float, environment: Mapping[str, str]) -> int:
     own = {"OMP_WAIT_POLICY": "PASSIVE", "PYNVIMGCODEC_VERBOSITY": "0", "PYTHONSAFEPATH": "1"}
     if "SLURM_JOB_ID" in os.environ:
-        own["SLURM_JOB_NAME"] = "interactive"  # or Lightning waits for processes of srun
+        own["SLURM_JOB_NAME"] = "interactive"  # else Lightning waits for processes of srun
     env = {**os.environ, **own, **environment}
-    with (folder / _LOG).open("wb") as log, open(os.devnull, "rb") as nothing:
-        output, no_input = log.fileno(), nothing.fileno()
+    with (folder / _LOG).open("wb") as log, open(os.devnull, "rb") as null:
+        output, no_input = log.fileno(), null.fileno()
         process = fork_server.start(arguments, env=env, stdin=no_input, stdout=output, stderr=output, new_session=True)
         try:
             return process.wait(limit_seconds)
         except subprocess.TimeoutExpired as error:
-            raise Hung(f"no end after {limit_seconds:g} s") from error
+            raise Hung(f"not finished after {limit_seconds:g} s") from error
         finally:
             _end(process)
 
 
 def _end(process: fork_server.Program) -> None:
-    """End a process and everything that it started, with a moment to clean up."""
+    """End a process and all processes that it started, with a moment to clean up."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)

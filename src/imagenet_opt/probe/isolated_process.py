@@ -19,29 +19,29 @@ from imagenet_opt.probe.measuring import end_like_an_error
 
 
 def main() -> None:
-    """Command line: a folder that contains the file JOB and gets the file ANSWER, and the function as
-    "package.module.name"."""
+    """Read the file JOB in the folder argv[1], call the function argv[2] ("package.module.name"), and write the file
+    ANSWER."""
     folder, function = Path(sys.argv[1]), sys.argv[2]
     job = pickle.loads((folder / JOB).read_bytes())
     end_like_an_error()
-    threading.excepthook = _end_with  # what has lost a thread may wait for it for ever
+    threading.excepthook = _end_with  # a process that has lost a thread may wait for it for ever
     threading.Thread(target=_end_with_caller, args=(os.getppid(),), daemon=True).start()
-    given: dict[str, Any]
+    result: dict[str, Any]
     try:
-        given = {"answer": resolve_name(function)(job)}
+        result = {"answer": resolve_name(function)(job)}
     except (ImagenetOptError, TurnFailed) as error:
-        given = {"error": type(error).__name__, "message": str(error)}
-    if os.environ.get("LOCAL_RANK", "0") == "0" or "error" in given:
-        _write(given, folder)
+        result = {"error": type(error).__name__, "message": str(error)}
+    if os.environ.get("LOCAL_RANK", "0") == "0" or "error" in result:
+        _write(result, folder)
     sys.stdout.flush()
-    # Lightning ends the others when one fails; taking loaders down is no part of a measurement, and some hang in it
-    os._exit("error" in given)
+    # Lightning ends the other processes when one fails. Shutting loaders down may hang and is not measured, so skip it
+    os._exit("error" in result)
 
 
-def _write(given: dict[str, Any], folder: Path) -> None:
+def _write(result: dict[str, Any], folder: Path) -> None:
     """Write the answer atomically, unless another process of this call has written one."""
     written = folder / f"{ANSWER}.{os.getpid()}"
-    written.write_text(json.dumps(given))
+    written.write_text(json.dumps(result))
     if not (folder / ANSWER).exists():
         written.rename(folder / ANSWER)
 
@@ -52,7 +52,7 @@ def _end_with(died: threading.ExceptHookArgs) -> None:
 
 
 def _end_with_caller(parent: int) -> None:
-    """End this process and its group when the caller dies, since nobody else would end a hung process.
+    """End this process and its group when the caller dies, since nothing else would end a hung process.
 
     parent: process id of the parent, for a process that was not forked for the caller.
     """

@@ -1,4 +1,4 @@
-"""Settings of a process that measures, made before heavy imports."""
+"""Settings for a process that measures; apply them before heavy imports."""
 
 import os
 import signal

@@ -1,5 +1,5 @@
-"""Finds which batch sizes fit into memory; each trial is a process of its own, so running out of memory ends only
-it."""
+"""Finds which batch sizes fit into memory. Each trial runs in its own process, so lack of memory ends only that
+process."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,19 +19,20 @@ from imagenet_opt.out_of_memory import ran_out
 from imagenet_opt.probe.isolated import Hung, call_apart
 
 SPARE = 0.1
-"""Of the memory that is left free, for crops on their way, validation, and what else the device is asked for."""
+"""Share of the memory that is left free, for crops in flight, validation, and other uses of the device."""
 MOST = 1024
-"""Images of a process: our choice. Eight processes then have the largest batch, 8192, with which ResNet-50 is known to
-keep its accuracy when the learning rate is scaled (arXiv 1706.02677)."""
+"""Most images of a process: our choice. Eight processes then have the largest batch, 8192, with which ResNet-50
+keeps its accuracy when the learning rate is scaled (arXiv 1706.02677)."""
 LIMIT_SECONDS = 600.0
-"""Of a trial; what takes longer has so little room that it does not get on."""
+"""Time limit of a trial; a slower trial has so little memory that it makes no progress."""
 _NO_ROOM = ("bad_alloc", "Thread creation failed", "could not create a primitive")
-"""What C++, OpenMP (for the stack of a thread) and oneDNN say where the memory runs out."""
+"""Error texts of C++, OpenMP (for the stack of a thread) and oneDNN for lack of memory."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """micro: images at once, None for the whole batch. peak_gib: None if the trial did not fit; `why` may say more."""
+    """micro: images at once; None for the whole batch. peak_gib: None if the trial did not fit; `why` may contain
+    the reason."""
 
     batch: int
     micro: int | None
@@ -69,15 +70,15 @@ class MemoryTrials:
         return trial.peak_gib is not None
 
     def largest(self, *, start: int, most: int, known: int = 0, stride: int | None = None) -> int:
-        """The largest batch that fits at once; 0 for none. known: a size that is known to fit. stride: the first
-        step away from a good guess `start`."""
+        """The largest batch that fits at once; 0 for none. known: a size that certainly fits. stride: the first step
+        away from a good guess `start`."""
         return largest_that_fits(lambda num: num <= known or self.fits(num), start=start, most=most, stride=stride)
 
     def nothing_fits(self) -> OutOfMemory:
         why = next((trial.why for trial in reversed(self.tried) if trial.why), "out of memory")
         return OutOfMemory(
-            f"no batch from {min(trial.batch for trial in self.tried)} images on fits into the memory at "
-            f"{largest_size(self.config)} px ({why}); lower data.batch_size or data.image_size, take a smaller "
+            f"no batch of {min(trial.batch for trial in self.tried)} or more images fits into the memory at "
+            f"{largest_size(self.config)} px ({why}); lower data.batch_size or data.image_size, choose a smaller "
             "model.name, or end other programs on the device"
         )
 
@@ -109,7 +110,7 @@ def lacks_memory(error: TurnFailed) -> bool:
 
 
 def explained(error: TurnFailed) -> str:
-    """Add the remedy if the GPU accepts one process only, which is this one."""
+    """Add the remedy if the GPU accepts only one process, which is then this one."""
     remedy = "; if the GPU is in exclusive mode, nvidia-smi -c 0 lets several processes use it"
     return f"{error}{remedy if 'busy or unavailable' in str(error) else ''}"
 
@@ -140,7 +141,7 @@ def most_images(num_train: int) -> int:
 
 
 MULTIPLE = 8
-"""Tensor cores take whole tiles of so many 16-bit values (NVIDIA, Matrix Multiplication Background, User's Guide)."""
+"""Tensor cores use whole tiles of this many 16-bit values (NVIDIA, Matrix Multiplication Background, User's Guide)."""
 
 
 def largest_that_fits(fits: Callable[[int], bool], *, start: int, most: int, stride: int | None = None) -> int:
@@ -174,7 +175,7 @@ def _next(fitting: int, failing: int, most: int, stride: int) -> int:
 
 
 def whole(size: int) -> int:
-    """The nearest size at or below, among those that are tried."""
+    """The nearest size at or below that the search may try: a multiple of 8, or 4, 2, 1."""
     return size // MULTIPLE * MULTIPLE if size >= MULTIPLE else 1 << (size.bit_length() - 1)
 
 
@@ -186,15 +187,15 @@ def even_parts(num_images: int, most: int) -> int:
 
 
 class NoHalving(Callback):
-    """Callback that forbids halving micro-batches, since rates are compared for the requested size. Put
+    """Callback that forbids halving micro-batches, so that rates are those of the requested size. Put
     `named_out_of_memory` around the fit."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        asked: Any = pl_module.micro_batch_size
-        pl_module.micro_batches = AskedOnly(asked)  # type: ignore[assignment]
+        size: Any = pl_module.micro_batch_size
+        pl_module.micro_batches = NeverHalved(size)  # type: ignore[assignment]
 
 
-class AskedOnly(MicroBatches):
+class NeverHalved(MicroBatches):
     """Micro-batches that are never halved."""
 
     def run(self, work: Callable[[slice], Part], num_images: int, take_back: Callable[[], None] | None) -> list[Part]:
@@ -204,7 +205,7 @@ class AskedOnly(MicroBatches):
 @contextmanager
 def named_out_of_memory(config: DictConfig) -> Iterator[None]:
     """Convert errors of torch or Python about lack of memory into an OutOfMemory that names the configuration keys.
-    An OutOfMemory that exists already is kept, as it knows better."""
+    An OutOfMemory passes through unchanged, since it is more precise."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

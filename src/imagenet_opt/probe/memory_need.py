@@ -21,17 +21,17 @@ log = logging.getLogger(__name__)
 
 
 @rank_zero_only
-def tell_need(config: DictConfig) -> None:
+def log_need(config: DictConfig) -> None:
     """Log one line about the memory need of this configuration, as a warning if a step does not fit; nothing without
     a GPU."""
-    if (card := gpu_bytes(config)) is not None and (found := judge_need(config, config.model.num_classes, card)):
-        fits, text = found
+    if (card := gpu_bytes(config)) is not None and (verdict := judge_need(config, config.model.num_classes, card)):
+        fits, text = verdict
         log.log(logging.INFO if fits else logging.WARNING, text)
 
 
 def judge_need(config: DictConfig, num_classes: int, card_bytes: int | None) -> tuple[bool, str] | None:
     """Whether a step of the configuration fits, with a sentence; None if that is unknown. card_bytes: memory of the
-    GPU; None to state the need alone, which then counts as fitting."""
+    GPU; None to compute the need only, which then counts as fitting."""
     batch, micro = config.data.batch_size, config.model.micro_batch_size
     need = need_of(config, num_classes, batch, micro)
     if need is None:
@@ -43,7 +43,7 @@ def judge_need(config: DictConfig, num_classes: int, card_bytes: int | None) -> 
         return True, f"{text} of GPU memory for its tensors"
     if need.num_bytes <= usable(card_bytes):
         return True, f"{text} for its tensors, of the GPU's {card_gib:.3g} GiB"
-    compiled = " (a compiled one less)" if _acceleration(config).get("compile") else ""
+    compiled = " (less if compiled)" if _acceleration(config).get("compile") else ""
     text += f" for its tensors{compiled}; the GPU has {card_gib:.3g} GiB, of which {100 * SPARE:.0f} % should be spare"
     return False, f"{text}. {_remedy(batch, need.most_images(usable(card_bytes)))}"
 
@@ -56,8 +56,8 @@ def need_of(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return _need(config, num_classes, batch_size, part_sizes(batch_size, micro_batch_size)[0])
-    except Exception as error:  # of any network and optimizer
-        log.debug(f"the memory of a step is not known before it runs: {type(error).__name__}: {error}")
+    except Exception as error:  # any network or optimizer may raise
+        log.debug(f"the memory of a step is unknown before it runs: {type(error).__name__}: {error}")
         return None
 
 
@@ -77,7 +77,7 @@ def _need(config: DictConfig, num_classes: int, batch_size: int, at_once: int) -
     with torch.device("meta"):
         net = build_network(**network)
     options: Any = OmegaConf.to_container(config.optimizer, resolve=True)
-    options |= {"fused": False, "global_batch": batch_size, "device": torch.device("cpu")}  # with the same state
+    options |= {"fused": False, "global_batch": batch_size, "device": torch.device("cpu")}  # the state is the same
     acceleration = _acceleration(config)
     weights, autocast = _dtypes(str(config.trainer.precision))
     how = StepSetting(
@@ -109,11 +109,11 @@ def _dtypes(precision: str) -> tuple[torch.dtype | None, torch.dtype | None]:
 def _remedy(batch_size: int, most: int) -> str:
     if most < 1:
         return (
-            "Not even one image fits: lower data.image_size, take a smaller model.name, or set "
+            "Not even one image fits: lower data.image_size, choose a smaller model.name, or set "
             "callbacks.acceleration.gradient_checkpointing=true"
         )
     most = whole(most)
     return (
-        f"The most that fits at once is about {most} images: lower data.batch_size, or set "
+        f"About {most} images fit at once: lower data.batch_size, or set "
         f"model.micro_batch_size={even_parts(batch_size, most)}, which changes neither batch nor schedule"
     )

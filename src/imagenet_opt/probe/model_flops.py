@@ -8,8 +8,8 @@ from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
 TRAINING_FORWARDS = 3
-"""Forward passes that have as many FLOPs as a training step: the backward pass has about twice those of the forward
-pass (PaLM, arXiv 2204.02311, appendix B)."""
+"""A training step has as many FLOPs as this number of forward passes: the backward pass has about twice as many as the
+forward pass (PaLM, arXiv 2204.02311, appendix B)."""
 
 _PEAKS: dict[str, dict[str, float]] = {
     r"NVIDIA A100\b.*": {"bf16": 312, "fp16": 312, "tf32": 156, "fp32": 19.5},
@@ -20,10 +20,10 @@ _PEAKS: dict[str, dict[str, float]] = {
     r"Tesla T4": {"fp16": 65, "fp32": 8.1},
     r"Tesla V100-SXM2\b.*": {"fp16": 125, "fp32": 15.7},
 }
-"""Name as torch tells it -> TFLOP/s without sparsity, of NVIDIA's datasheets (A100, H100, H200, L4, T4, V100).
+"""Name as torch reports it -> TFLOP/s without sparsity, from NVIDIA's datasheets (A100, H100, H200, L4, T4, V100).
 
 The datasheets of H100, H200 and L4 give tensor-core rates with sparsity, which are twice these. A10G is absent: NVIDIA
-has published no datasheet for it, and the A10's 125 TFLOP/s, which others use, is not the A10G's.
+has published no datasheet for it, and the A10's 125 TFLOP/s do not apply to it.
 """
 
 

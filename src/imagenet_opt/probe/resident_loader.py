@@ -1,4 +1,4 @@
-"""A loader that repeats one batch, so that a measurement is of the device alone."""
+"""A loader that repeats one batch, to measure the device alone."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -18,8 +18,8 @@ _CLOSE_SECONDS = 10.0
 class ResidentLoader:
     """`num` copies of a batch that stays on the device.
 
-    finish: what a DevicePrefetcher does to a batch on the device. beside: a loader that works meanwhile; each step
-    takes a batch of this loader and discards the batch.
+    finish: the work that a DevicePrefetcher does on the device for each batch. beside: a loader that runs at the same
+    time; each step takes one of its batches and discards it.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ResidentLoader:
 
 
 def take_one(loader: DevicePrefetcher) -> Batch | RaggedBatch:
-    """A batch as it comes to the device, in memory of its own."""
+    """The first batch of a loader as it arrives on the device, in its own memory."""
     finish, loader.finish = loader.finish, lambda batch: batch  # type: ignore[assignment,return-value]
     batches = iter(loader)
     batch = next(batches)

@@ -1,4 +1,4 @@
-"""Chooses the samples of experiments: which are in memory, which are on storage, and where they are."""
+"""Chooses the samples of experiments, and notes which are in memory and which are on storage."""
 
 import os
 import time
@@ -31,29 +31,29 @@ Rows = NDArray[np.int64]
 Index = FileIndex | ShardIndex
 
 _IN_MEMORY = 512
-"""Files that are decoded from memory: more than a CPU's caches hold."""
-_LOOKED_AT = 200
+"""Files that are decoded from memory: more than fit into a CPU's caches."""
+_NUM_CHECKED = 200
 _LEAST_IMAGES = 64
 _COLD = 30_000
-"""Files of one experiment on storage, at most."""
+"""Most files of one experiment on storage."""
 _LEAST_COLD = 1024
-"""Of a small data set: where a file is asked for twice at the same time, the storage is read once."""
+"""Least files of one experiment on storage; with fewer, two simultaneous requests for a file read the storage once."""
 _LISTED = 100_000
-"""Samples of an index, at least, so that no epoch ends within an experiment."""
+"""Least samples of an index, so that no epoch ends within an experiment."""
 _WARMING = 64
-"""Requests in flight to bring files into memory."""
+"""Requests in flight while files are read into memory."""
 _GLANCED = 32
-"""Files that tell what those of the data set are like."""
+"""Files that represent the data set."""
 
 
 class Samples:
-    """A training set for experiments. Each experiment takes samples that none before has read, as long as there are
-    some.
+    """A training set for experiments. Each experiment takes samples that no earlier experiment has read, while there
+    are any.
 
-    seed: None draws other samples each time, so that no file server has them in memory. With a seed all processes draw
-    the same samples, so files that one process has read are in memory for the next. warm_rows: samples that `warm` has
-    read into memory (before that, a few from `glance`). encoded: the bytes of some of them. Raises ConfigError if there
-    are too few samples.
+    seed: None draws different samples each time, so that no file server has them in memory. With a seed all processes
+    draw the same samples, so files that one process has read are in memory for the next. warm_rows: samples that `warm`
+    has read into memory (before that, a few from `glance`). encoded: the bytes of some of them. Raises ConfigError if
+    there are too few samples.
     """
 
     def __init__(self, index: Any, how: LoaderOptions, *, seed: int | None = None) -> None:
@@ -76,7 +76,7 @@ class Samples:
         return isinstance(self.index, ShardIndex)
 
     def take(self, num: int) -> Rows:
-        """Samples that no experiment has read; once all are used, those that were used longest ago."""
+        """Samples that no experiment has read; once all are used, the least recently used ones."""
         rows = np.take(self.rows, np.arange(self._taken, self._taken + min(num, len(self.rows))), mode="wrap")
         self._taken += len(rows)
         return rows
@@ -98,7 +98,7 @@ class Samples:
         return store_of(self.index, self.how, drop_pages=True)
 
     def read(self, rows: Rows) -> list[bytes]:
-        """Read samples. A sample that training would skip is empty."""
+        """The bytes of samples; empty for a sample that training would skip."""
         return _read(self.store, rows)
 
     def read_and_drop(self, rows: Rows) -> list[bytes]:
@@ -106,7 +106,7 @@ class Samples:
         return _read(self._dropping_store, rows)
 
     def glance(self) -> None:
-        """Read a few samples that later experiments do not use, as long as there are others."""
+        """Read a few samples, which later experiments do not use while there are others."""
         if not len(self._glanced):
             self._glanced = self.take(_GLANCED)
             if not self.encoded:
@@ -132,11 +132,13 @@ class Samples:
             return encoded if len(kept) <= _IN_MEMORY else b""
 
         with ThreadPoolExecutor(_WARMING) as threads:
-            found = list(threads.map(read, rows.tolist()))
-        if not (encoded := [one for one in found if one]):
+            contents = list(threads.map(read, rows.tolist()))
+        if not (encoded := [content for content in contents if content]):
             reason = self._reason(rows[:1])
             raise DataError(f"none of {len(rows)} files under {self.index.folder} can be read (data.root): {reason}")
-        self.warm_rows = np.array([row for row, one in zip(rows.tolist(), found, strict=True) if one is not None])
+        self.warm_rows = np.array(
+            [row for row, content in zip(rows.tolist(), contents, strict=True) if content is not None]
+        )
         self.encoded = encoded
 
     def _reason(self, row: Rows) -> str:
@@ -145,13 +147,13 @@ class Samples:
             self.store.read_many(row)
         except (OSError, BadSample) as error:
             return printable(str(error))
-        return "they are empty"
+        return "the files are empty"
 
     def evict(self, rows: Rows) -> Eviction:
-        """Evict the samples from the page cache. For files of other users, a test with other samples tells whether
+        """Evict the samples from the page cache. For files of other users, a test with other samples checks whether
         that works."""
-        found = evicted(self.extents(rows))
-        return self._probed_eviction if found.unknown else found
+        eviction = evicted(self.extents(rows))
+        return self._probed_eviction if eviction.unknown else eviction
 
     @cached_property
     def _probed_eviction(self) -> Eviction:
@@ -160,8 +162,8 @@ class Samples:
 
     def residency(self) -> Residency:
         """Share of the data in the page cache, estimated from some samples."""
-        found = sampled_residency(lambda i: self.extents(np.array([i]))[0], len(self.index), num=_LOOKED_AT)
-        return probed(self.extents(self.take(NUM_PROBED))) if found.share is None else found
+        residency = sampled_residency(lambda i: self.extents(np.array([i]))[0], len(self.index), num=_NUM_CHECKED)
+        return probed(self.extents(self.take(NUM_PROBED))) if residency.share is None else residency
 
     def cold(self) -> tuple[Rows, Eviction]:
         """Samples that are not in the page cache, with the evidence for that."""
@@ -176,9 +178,9 @@ class Samples:
 
     def kept(self) -> Residency:
         """Share of the samples read by `warm` that is still in memory."""
-        extents = self.extents(self.warm_rows[:_LOOKED_AT])
-        found = sampled_residency(extents.__getitem__, len(extents), num=_LOOKED_AT)
-        return probed(extents) if found.share is None else found
+        extents = self.extents(self.warm_rows[:_NUM_CHECKED])
+        residency = sampled_residency(extents.__getitem__, len(extents), num=_NUM_CHECKED)
+        return probed(extents) if residency.share is None else residency
 
     @property
     def in_memory(self) -> Index:

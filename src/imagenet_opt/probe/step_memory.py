@@ -1,4 +1,4 @@
-"""Computes the GPU memory of a training step before a run, with tensors that have shapes but no data."""
+"""Computes the GPU memory of a training step before a run, using tensors with shapes but no data."""
 
 import copy
 import weakref
@@ -17,9 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 _BLOCK = 512
-"""torch's allocator rounds each tensor up to so many bytes (kMinBlockSize in c10/cuda/CUDACachingAllocator.cpp)."""
+"""torch's allocator rounds tensors up to a multiple of this many bytes (kMinBlockSize in
+c10/cuda/CUDACachingAllocator.cpp)."""
 _LARGE = 256
-"""Images of the second step that is computed, at the least: there activations decide, whatever the optimizer needs."""
+"""Least images of the second computed step, so that activations need more memory than the optimizer."""
 _FLOAT32_ON_GPUS = ("layer_norm", "group_norm", "softmax", "log_softmax", "norm")
 """Operations that autocast computes in float32 on a GPU but not on a CPU, and whose results networks keep (torch's
 documentation, "Automatic Mixed Precision", CUDA Ops that can autocast to float32)."""
@@ -27,7 +28,7 @@ documentation, "Automatic Mixed Precision", CUDA Ops that can autocast to float3
 
 @dataclass(frozen=True)
 class StepMemory:
-    """num_images: images in the network at once. num_bytes: their memory. bytes_per_image: memory of each further
+    """num_images: images in the network at once. num_bytes: their memory. bytes_per_image: memory of each additional
     image."""
 
     num_images: int
@@ -41,7 +42,7 @@ class StepMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class StepSetting:
-    """weights: dtype of the parameters; None to leave it. autocast: dtype; None for none."""
+    """weights: dtype of the parameters; None to keep it. autocast: dtype of autocast; None for none."""
 
     image_size: int
     weights: torch.dtype | None = None
@@ -92,7 +93,7 @@ def _peaks(
 def _peak(
     net: nn.Module, optimizer: Optimizer, how: StepSetting, alive: "_Alive", num_images: int, at_once: int
 ) -> int:
-    """Peak bytes of a step. The whole batch is on the device; after its second part nothing new happens."""
+    """Peak bytes of a step. The whole batch is on the device; parts after the second need no more memory."""
     dtype = how.autocast or next(net.parameters()).dtype
     layout = torch.channels_last if how.channels_last else torch.contiguous_format
     images = torch.empty(num_images, 3, how.image_size, how.image_size, dtype=dtype).to(memory_format=layout)
@@ -119,9 +120,9 @@ def _fake(net: nn.Module, how: StepSetting) -> nn.Module:
         layout = torch.channels_last if channels_last else torch.contiguous_format
         return torch.empty(tensor.shape, dtype=dtype, device="cpu", memory_format=layout)
 
-    known: dict[int, Any] = {id(p): nn.Parameter(fake(p), p.requires_grad) for p in net.parameters()}
-    known |= {id(buffer): fake(buffer) for buffer in net.buffers()}
-    copied = copy.deepcopy(net, known)
+    memo: dict[int, Any] = {id(p): nn.Parameter(fake(p), p.requires_grad) for p in net.parameters()}
+    memo |= {id(buffer): fake(buffer) for buffer in net.buffers()}
+    copied = copy.deepcopy(net, memo)
     if how.gradient_checkpointing:
         enable: Any = copied.set_grad_checkpointing
         enable(True)
@@ -134,27 +135,27 @@ class _Alive(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.now = self.peak = 0
-        self._known: set[int] = set()
+        self._storages: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(made):
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor):
                 self._note(tensor.untyped_storage())
-        return made
+        return result
 
     def _note(self, storage: torch.UntypedStorage) -> None:
         key = id(storage)
-        if key in self._known:
+        if key in self._storages:
             return
-        self._known.add(key)
+        self._storages.add(key)
         num_bytes = -(-storage.nbytes() // _BLOCK) * _BLOCK
         self.now += num_bytes
         self.peak = max(self.peak, self.now)
         weakref.finalize(storage, self._gone, key, num_bytes)
 
     def _gone(self, key: int, num_bytes: int) -> None:
-        self._known.discard(key)
+        self._storages.discard(key)
         self.now -= num_bytes
 
 

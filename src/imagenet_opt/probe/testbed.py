@@ -1,4 +1,4 @@
-"""A training setup in which each stage of the pipeline is measured alone, and all stages together."""
+"""A training setup to measure each stage of the pipeline alone, and all stages together."""
 
 import sys
 from collections import Counter
@@ -41,9 +41,9 @@ from imagenet_opt.probe.throwaway_run import offline, only, run_folder
 from imagenet_opt.run.loggers.wandb_logger import finish
 
 _MOST_SECONDS = 60.0
-"""A full run waits so long for two batches of each worker: what was asked for may be less than a few slow steps."""
+"""Longest wait of a full run for enough batches of each worker; a few slow steps may exceed the requested time."""
 _ALONE = ("acceleration", "mixing", "rehearsal")
-"""Callbacks that belong to the GPU's own work."""
+"""Callbacks that are part of the GPU's work."""
 
 
 class Testbed:
@@ -51,20 +51,22 @@ class Testbed:
 
     config: a copy of the given configuration with one image size and the number of classes. compared: whether the rates
     are compared with those of other configurations; then measurements that slow down only some of them are left out,
-    and lack of memory ends a fit. seed: see `Samples`. If a real run would differ from the measurements, a line on
-    stderr says so.
+    and lack of memory ends a fit. seed: see `Samples`. A line on stderr reports any difference between a real run and
+    the measurements.
 
     Raises ImagenetOptError for mistakes that the user can fix.
     """
 
-    __test__ = False  # or pytest takes the class for tests, by its name
+    __test__ = False  # else pytest collects the class because of its name
 
     def __init__(self, config: DictConfig, *, compared: bool = False, seed: int | None = None) -> None:
         self.config = config = config.copy()
         self.compared = compared
         at_one_size(config)
         if (num := num_processes(config, self.device)[1]) != 1:
-            _say(f"{num} processes (trainer.devices): measured with one; imagenet-opt study study=scaling has several")
+            _print_once(
+                f"{num} processes (trainer.devices): measured with one; imagenet-opt study study=scaling has several"
+            )
         self.data: ImageData = make(config.data, "data")
         with open_dict(config):
             config.model.num_classes = num_classes_of(config.model.num_classes, self.data)
@@ -89,12 +91,12 @@ class Testbed:
     def rated(self) -> float | None:
         """Images per second of a healthy device of this kind with this network and image size, if known."""
         if (rehearsal := self.simulated) is not None:
-            known = rehearsal.get("rated_images_per_second") or rehearsal.images_per_second
+            rate = rehearsal.get("rated_images_per_second") or rehearsal.images_per_second
         elif self.device.type == "cuda" and self.config.model.name == "resnet50":
-            known = recorded_rate(torch.cuda.get_device_name(self.device))
+            rate = recorded_rate(torch.cuda.get_device_name(self.device))
         else:
-            known = None
-        return None if known is None else float(known) * (224 / self.how.image_size) ** 2
+            rate = None
+        return None if rate is None else float(rate) * (224 / self.how.image_size) ** 2
 
     def loader(
         self,
@@ -115,7 +117,7 @@ class Testbed:
         return self.loader(index, num_workers=num_workers, store=MemoryStore(self.samples.encoded, len(index)))
 
     def decode(self, span: Span, num_workers: int | None = None) -> Ceiling:
-        """Stage D: from files in memory to batches on the device."""
+        """Stage D: decode files from memory into batches on the device."""
         return drain(self.from_memory(num_workers), span)
 
     def load(self, index: Index, span: Span, *, cold: bool, batch_size: int | None = None) -> Ceiling:
@@ -129,7 +131,8 @@ class Testbed:
         return store_of(index, self.how, drop_pages=True) if cold else None
 
     def compute(self, span: Span, *, beside: bool, from_files: bool = True) -> FitTiming:
-        """Stages A and A': the device alone, or while the loader runs. from_files: whether that loader reads files."""
+        """Stages A and A': the device alone, or while the loader runs (beside). from_files: whether that loader
+        reads files."""
         other = self._beside(from_files=from_files) if beside else None
         source = self.from_memory(0)
         resident = ResidentLoader(take_one(source), finish=source.finish, beside=other)
@@ -146,12 +149,12 @@ class Testbed:
         return self.loader(self.samples.listed(self.samples.warm_rows)) if from_files else self.from_memory()
 
     def train(self, index: Index, span: Span, *, cold: bool) -> FitTiming:
-        """Stage G: everything together. cold: see `load`. Raises ConfigError if no rate could be measured."""
+        """Stage G: all stages together. cold: see `load`. Raises ConfigError if no rate could be measured."""
         how = replace(self.how, samples_per_epoch=None)
         return self._fit(self.config, ImageData(index, self.data.val, how, self._store(index, cold=cold)), span)
 
     def full_run(self, seconds: float, *, cold: bool) -> tuple[FitTiming, float]:
-        """Run everything together once and return its timing and images per second. cold: whether files are evicted
+        """Run all stages together once and return the timing and images per second. cold: whether to evict files
         from the page cache first."""
         samples = self.samples
         if not cold and not len(samples.warm_rows):
@@ -185,7 +188,7 @@ class Testbed:
                 f"{len(self.samples.index)} images are too few to measure in batches of {self.how.batch_size}; "
                 "lower data.batch_size, or examine a larger data.root"
             )
-        if not timing.is_told:
+        if not timing.has_rate:
             num, seconds = len(timing.step_seconds), timing.stamps[-1] - timing.stamps[0]
             needed, size = LEAST_ROUNDS * max(1, self.num_workers), self.how.batch_size
             raise ConfigError(too_slow("storage", num_batches=num, batch_size=size, seconds=seconds, needed=needed))
@@ -202,7 +205,7 @@ class Testbed:
 
     @cached_property
     def _sample(self) -> Batch | RaggedBatch:
-        """One batch as a worker makes it."""
+        """One batch in the form that a worker sends."""
         seat = replace(self.seat, device=torch.device("cpu"))
         on_device = self.how.resize_on == "device" or (self.how.resize_on == "auto" and self.device.type == "cuda")
         how = replace(self.how, samples_per_epoch=None, num_workers=0, resize_on="device" if on_device else "worker")
@@ -216,12 +219,12 @@ class Testbed:
 
     @property
     def num_workers(self) -> int:
-        """Number of workers, after the loader has adapted it to the machine."""
+        """Number of workers after the loader has adapted it to the machine."""
         return int(self._fitted.num_workers)
 
     @property
     def prefetch_factor(self) -> int:
-        """Batches ahead per worker, after the loader has adapted them to the machine."""
+        """Batches ahead per worker, after the loader has adapted this to the machine."""
         return int(self._fitted.prefetch_factor or 0)
 
     @cached_property
@@ -248,7 +251,7 @@ class Testbed:
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
-        """Numbers of channels of convolutions and linear layers, without the image's own three."""
+        """Numbers of channels of convolutions and linear layers, except the image's three."""
         with torch.device("meta"):
             net = self._network()
         layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
@@ -256,25 +259,26 @@ class Testbed:
 
 
 def at_one_size(config: DictConfig) -> None:
-    """If images grow during the run, use the largest size, which is the slowest, for all. Raises ConfigError for an
-    invalid schedule."""
+    """Replace a schedule of growing images by its largest, slowest size. Raises ConfigError for an invalid schedule."""
     if "resolution_schedule" not in config.callbacks:
         return
     make(config.callbacks.resolution_schedule, "callbacks.resolution_schedule")
     with open_dict(config):
         config.data.image_size = largest_size(config)
         del config.callbacks.resolution_schedule
-    _say(f"images grow to {config.data.image_size} pixels (callbacks.resolution_schedule): measured at that size")
+    _print_once(
+        f"images grow to {config.data.image_size} pixels (callbacks.resolution_schedule): measured at that size"
+    )
 
 
 @cache
-def _say(words: str) -> None:
-    """Print each sentence once, however many experiments there are."""
-    print(words, file=sys.stderr)
+def _print_once(sentence: str) -> None:
+    """Print a sentence to stderr, once per process."""
+    print(sentence, file=sys.stderr)
 
 
 def recorded_rate(gpu: str) -> float | None:
-    """Images per second that `imagenet-opt doctor --record-profile` has measured on a GPU of that name."""
+    """Images per second that `imagenet-opt doctor --record-profile` has measured on a GPU with this name."""
     for file in (config_folder() / "rehearse").glob("*.yaml"):
         profile = OmegaConf.load(file).callbacks.rehearsal
         if profile.name == gpu and not profile.estimate:

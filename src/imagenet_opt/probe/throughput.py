@@ -25,7 +25,7 @@ class Span:
 
     @property
     def limit(self) -> float:
-        """When to stop an experiment that has enough batches for a rate, but fewer than wanted."""
+        """When to stop an experiment that has enough batches for a rate, but fewer than planned."""
         return 4 * self.seconds
 
     @property
@@ -35,9 +35,10 @@ class Span:
 
 @dataclass
 class Made:
-    """Delivered batches, after the first ones of each worker.
+    """Delivered batches, without the first ones of each worker.
 
-    made_at: when a batch and all before it were made, in seconds. delivered_at: when it was requested and available.
+    made_at: when a batch and all before it were made, in seconds. delivered_at: when it had been requested and was
+    available.
     """
 
     num_workers: int
@@ -75,15 +76,15 @@ class Made:
 
 
 SKIPPED_ROUNDS, SKIPPED_ROUNDS_COLD = 1, 3
-"""Batches of each worker that are left out: the first, which is slower. From storage also those whose files were read
-while the first was made."""
+"""Batches of each worker that do not count: the first, which is slower, and from storage also those whose files were
+read while the first was made."""
 
 
 def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED_ROUNDS) -> Ceiling:
-    """Measure how fast a loader delivers batches if nothing else is done; then close it.
+    """Measure how fast a loader delivers batches with no other work; then close it.
 
-    A batch counts when its worker has made it, since prefetched batches come at once and say nothing about the rate.
-    Raises ConfigError if too few batches were made for a rate.
+    A batch counts when its worker has made it, since prefetched batches arrive at once and do not show the rate. Raises
+    ConfigError if too few batches were made for a rate.
     """
     made = Made(max(1, loader.loader.num_workers))
     loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]
@@ -109,15 +110,15 @@ def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED
 
 def _too_few(made: Made, skipped_rounds: int, facts: dict[str, float], seconds: float) -> ConfigError:
     reads = facts.get("read_seconds", 0.0) >= facts.get("decode_seconds", 0.0)
-    what = "storage" if reads else "decoding"
+    stage = "storage" if reads else "decoding"
     needed = (skipped_rounds + LEAST_ROUNDS) * made.num_workers + 1
     num, size = skipped_rounds * made.num_workers + len(made.sizes), made.sizes[0] if made.sizes else 0
-    return ConfigError(too_slow(what, num_batches=num, batch_size=size, seconds=seconds, needed=needed))
+    return ConfigError(too_slow(stage, num_batches=num, batch_size=size, seconds=seconds, needed=needed))
 
 
 def _check(made: Made, facts: dict[str, float]) -> None:
-    """Raise ConfigError for more images than the workers can have made. Without workers, one process does
-    everything."""
+    """Raise ConfigError for more images than the workers can have made. Without workers, one process does all the
+    work."""
     physics.check(
         physics.Claim(
             num_images=made.num_images,
@@ -131,7 +132,7 @@ def _check(made: Made, facts: dict[str, float]) -> None:
 
 
 def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> Ceiling:
-    """Time copies from pinned memory, one after the other."""
+    """Time copies of a batch from pinned memory, one after the other."""
     pinned, stamps = batch.pin_memory(), [0.0]
     torch.cuda.synchronize(device)
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Configurations of runs that are only measured and leave nothing behind."""
+"""Configurations of temporary runs that are only measured."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from imagenet_opt.run.checkpoint.writer import wait_for_writers
 
 _WITHIN = "IMAGENET_OPT_RUNS_WITHIN"
 _WRITING_SECONDS = 60
-"""For the end of a checkpoint that is being written when a run is stopped."""
+"""Longest wait for a checkpoint that is still being written when a run is stopped."""
 
 
 def only(config: DictConfig, *, callbacks: tuple[str, ...]) -> DictConfig:
@@ -61,7 +61,7 @@ def run_folder(config: DictConfig, *, within: Path | None = None) -> Iterator[Di
 
 @contextlib.contextmanager
 def offline() -> Iterator[None]:
-    """Let W&B write to the run folder only."""
+    """Let W&B write only to the run folder."""
     before = os.environ.get("WANDB_MODE")
     os.environ["WANDB_MODE"] = "disabled" if before == "disabled" else "offline"
     try:

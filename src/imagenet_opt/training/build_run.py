@@ -14,7 +14,7 @@ from imagenet_opt.config.build import build_model, build_trainer, check_types, m
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError
 from imagenet_opt.model.classifier import Classifier
-from imagenet_opt.probe.memory_need import tell_need
+from imagenet_opt.probe.memory_need import log_need
 from imagenet_opt.probe.throwaway_run import only
 from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.rank_check import RankCheck
@@ -47,7 +47,7 @@ def build_run(config: DictConfig) -> Run:
     trainer = build_trainer(config, RankCheck(checkpoint))
     model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
     if has_number:  # otherwise trials have shown that the batch fits
-        tell_need(config)
+        log_need(config)
     done_steps = 0
     if checkpoint is not None:
         saved = checkpoints.read(checkpoint)

@@ -27,7 +27,7 @@ def test_two_limits_that_bind_alike_are_both_named_and_a_wider_one_with_its_numb
 
 def test_a_slurm_job_without_cpus_per_task_is_told_so() -> None:
     found = check_cpus({"affinity": 1}, installed=64, slurm={"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "32"})
-    assert "which this job did not" in found.remedy and "32 CPUs of the node" in found.remedy
+    assert "without it, as in this job" in found.remedy and "32 CPUs of the node" in found.remedy
 
 
 def test_all_cpus_are_no_finding() -> None:

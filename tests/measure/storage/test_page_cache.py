@@ -139,7 +139,7 @@ print(found.verified, found.left.share, found.evidence)
 """
     ran = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True)
     says = ran.stdout.strip()
-    assert says == "False None unverified: the kernel gives this only for files that the user owns or may write" or (
+    assert says == "False None unverified: the kernel reports this only for files that the user owns or may write" or (
         method == "cachestat" and says.startswith("True 0.0 verified")
     )
 
@@ -188,7 +188,7 @@ def test_without_the_flag_nothing_is_claimed(file: str, monkeypatch: pytest.Monk
     found = eviction_probed([Extent(file)])
     assert not found.verified and found.unknown
     assert found.evidence.startswith(
-        "unverified: the kernel gives this only for files that the user owns or may write (preadv2"
+        "unverified: the kernel reports this only for files that the user owns or may write (preadv2"
     )
 
 

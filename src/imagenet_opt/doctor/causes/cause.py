@@ -1,13 +1,13 @@
-"""The table of causes: how a verdict begins, and what it means."""
+"""The table of causes: the first words of their verdicts, and their meanings."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Cause:
-    """head: the first words of the verdict's sentence. meaning: the same in a few words, below the sentence.
+    """head: the first words of the verdict's sentence. meaning: the cause in a few words, below the sentence.
 
-    shows_beside_stages: no stage alone shows this cause; the full run gives less than its stages allow.
+    shows_beside_stages: whether the cause appears only in the full run, which is then slower than its stages allow.
     """
 
     head: str
@@ -20,7 +20,7 @@ CAUSES = {
     "slow_gpu": Cause("Slow GPU", "the GPU is slower than its kind"),
     "storage_latency": Cause("Storage-bound", "storage answers late"),
     "storage_bandwidth": Cause("Storage-bound", "storage gives too few MB/s"),
-    "lazy_mount": Cause("Storage-bound", "files come from behind the mount at first touch"),
+    "lazy_mount": Cause("Storage-bound", "the mount fetches each file from a remote store at first touch"),
     "few_workers": Cause("Loader-bound", "fewer loader workers than CPUs"),
     "few_cpus": Cause("CPU-bound", "the job may use only some of the CPUs"),
     "slow_decode": Cause("CPU-bound", "decoding takes the CPUs"),
@@ -33,6 +33,6 @@ CAUSES = {
     "checkpoint_stall": Cause("Main process", "checkpoints hold up the step", shows_beside_stages=True),
     "slow_callback": Cause("Main process", "a callback holds up the step", shows_beside_stages=True),
     "slow_copy": Cause("Copy-bound", "the copy to the GPU is the limit"),
-    "unexplained": Cause("Unexplained", "no single experiment explains it"),
+    "unexplained": Cause("Unexplained", "no single experiment explains the gap"),
 }
-"""Key of each verdict -> how it is told."""
+"""Key of each verdict -> its text."""

@@ -4,7 +4,7 @@ from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment.cpus import more_cpus
 from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
 from imagenet_opt.doctor.gains import cpus_gain, gpu_gain, most_gain
-from imagenet_opt.doctor.remedies import data_place, look_at
+from imagenet_opt.doctor.remedies import data_place, list_processes
 from imagenet_opt.doctor.symptoms import (
     SLOWER,
     has_neighbours,
@@ -24,9 +24,9 @@ def busy_neighbour(evidence: Evidence) -> Finding:
     return Finding(
         "busy_neighbour",
         fired,
-        f"other processes take {others:.1f} of {usable} usable CPUs: {names or 'none is visible'}",
+        f"other processes take {others:.1f} of {usable} usable CPUs: {names or 'their processes are not visible'}",
         "stop or move these processes, or request CPUs that no other job uses",
-        commands=(look_at(names or ""),),
+        commands=(list_processes(names or ""),),
         gain=min(usable / max(0.1, usable - others), most_gain(evidence)) if fired else None,
     )
 
@@ -76,7 +76,7 @@ def few_cpus(evidence: Evidence) -> Finding:
 def slow_decode(evidence: Evidence) -> Finding:
     pixels, usable = evidence.facts.megapixels or 0.0, evidence.facts.usable_cpus
     fired = is_starved(evidence) and is_short_of_cpu(evidence) and not is_ample(evidence)
-    says = f"workers on all {usable} usable CPUs decode {evidence.decode_rate:.0f} img/s of {pixels:.1f} MP"
+    decoding = f"workers on all {usable} usable CPUs decode {evidence.decode_rate:.0f} img/s of {pixels:.1f} MP"
     reads = (
         f", and one process reads {evidence.storage_rate:.0f} img/s, its CPU busy"
         if is_reading_on_cpu(evidence)
@@ -88,7 +88,7 @@ def slow_decode(evidence: Evidence) -> Finding:
     return Finding(
         "slow_decode",
         fired,
-        says + reads,
+        decoding + reads,
         f"pack the images smaller (max_side), {resize}or take more CPUs",
         overrides=("data.resize_on=device",) if here else (),
         commands=(data_place(evidence).pack("max_side=500"),),

@@ -1,4 +1,4 @@
-"""Causes between host and GPU, and in the GPU itself."""
+"""Causes in the GPU, and between host and GPU."""
 
 import math
 
@@ -16,13 +16,13 @@ _RECORD = "imagenet-opt doctor --record-profile stores the rate of a healthy GPU
 def slow_gpu(evidence: Evidence) -> Finding:
     rated = evidence.facts.rated_images_per_second
     if not rated:
-        return Finding("slow_gpu", None, "how fast a GPU of this kind should be is not known here", _RECORD)
+        return Finding("slow_gpu", None, "the rate of a healthy GPU of this kind is unknown", _RECORD)
     fired = evidence.gpu_rate < SLOWER * rated and evidence.busy_alone_share >= BUSY_ENOUGH
     return Finding(
         "slow_gpu",
         fired,
-        f"alone it trains {evidence.gpu_rate:.0f} of the {rated:.0f} img/s that its kind does",
-        "look for throttled clocks, other processes on the GPU, float32 instead of mixed precision",
+        f"alone it trains {evidence.gpu_rate:.0f} img/s; a healthy GPU of this kind trains {rated:.0f}",
+        "check for throttled clocks, other processes on the GPU, and float32 instead of mixed precision",
         overrides=("trainer.precision=mixed",) if evidence.facts.precision in ("32", "32-true") else (),
         commands=("nvidia-smi -q -d PERFORMANCE,CLOCK",),
         gain=gpu_gain(evidence, rated) if fired else None,
@@ -32,7 +32,7 @@ def slow_gpu(evidence: Evidence) -> Finding:
 def launch_bound(evidence: Evidence) -> Finding:
     if evidence.facts.no_kernels_reason:
         return Finding("launch_bound", None, evidence.facts.no_kernels_reason)
-    # What slows down the host itself, or for a moment only, is not its launches: the full run would show them too.
+    # Slow launches would slow down the full run too; an idle GPU in one of the two experiments only has another cause.
     is_idle = (
         max(evidence.busy_alone_share, evidence.busy_share) < BUSY_ENOUGH
         and (evidence.facts.waits_per_step or 0.0) < ORDINARY_WAITS
@@ -52,7 +52,7 @@ def launch_bound(evidence: Evidence) -> Finding:
 
 
 def _has_graphs(evidence: Evidence) -> bool:
-    """Whether CUDA graphs are on already, by themselves or by torch.compile; both at once are refused."""
+    """Whether CUDA graphs are on already, on their own or through torch.compile; both at once are an error."""
     compiled, mode, own = (configured(evidence, f"callbacks.acceleration.{key}") for key in _SWITCHES)
     return bool(own) or (bool(compiled) and mode in ("reduce-overhead", "max-autotune"))
 
@@ -69,10 +69,10 @@ def slow_copy(evidence: Evidence) -> Finding:
     return Finding(
         "slow_copy",
         fired,
-        "there is no copy"
+        "nothing is copied to a GPU"
         if evidence.copy_rate == math.inf
-        else f"the copy to the GPU manages {evidence.copy_rate:.0f} img/s{how}",
-        "look at the PCIe link; send uint8 crops, not float images"
+        else f"the copy to the GPU reaches {evidence.copy_rate:.0f} img/s{how}",
+        "check the PCIe link; send uint8 crops, not float images"
         if evidence.is_overlapped
         else "copy ahead of the step",
         overrides=smaller if evidence.is_overlapped else ("data.copies=ahead",),

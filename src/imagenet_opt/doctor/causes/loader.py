@@ -20,9 +20,9 @@ from imagenet_opt.doctor.symptoms import (
 )
 
 _NEARER = {False: "pack the data into shards on a local disk", True: "copy the shards to a local disk"}
-"""By whether the data is packed already."""
+"""Advice by whether the data is packed already."""
 _LEAST_GAIN = 1.05
-"""Least gain that more batches ahead must promise; a run as fast as its stages gains nothing by them."""
+"""Least predicted gain for the advice of more batches ahead; a run as fast as its stages gains nothing."""
 
 
 def lazy_mount(evidence: Evidence) -> Finding:
@@ -30,7 +30,7 @@ def lazy_mount(evidence: Evidence) -> Finding:
     lazy, data = is_lazy(evidence), data_place(evidence)
     if lazy is None:
         return Finding(
-            "lazy_mount", None, f"could not be looked at: {evidence.facts.first_touch_evidence or 'not tried'}"
+            "lazy_mount", None, f"could not be checked: {evidence.facts.first_touch_evidence or 'not tried'}"
         )
     at_first, slow = is_lazy_at_first(evidence), is_slow_reading(evidence)
     touches = f"files take {1000 * first:.0f} ms at their first touch, {1000 * second:.0f} ms at their second"
@@ -62,7 +62,7 @@ def storage_bandwidth(evidence: Evidence) -> Finding:
 
 
 def storage_latency(evidence: Evidence) -> Finding:
-    late, deep = evidence.facts.storage_latency_seconds or 0.0, evidence.facts.requests_in_flight or 0.0
+    latency, in_flight = evidence.facts.storage_latency_seconds or 0.0, evidence.facts.requests_in_flight or 0.0
     fired = is_slow_reading(evidence) and not is_lazy(evidence) and evidence.facts.storage_bound != "bandwidth"
     overrides, data = _deeper(evidence), data_place(evidence)
     pauses = (
@@ -70,14 +70,14 @@ def storage_latency(evidence: Evidence) -> Finding:
         if evidence.longest_gap_seconds >= STALL_SECONDS
         else ""
     )
-    near = _NEARER[data.packed]
+    nearer = _NEARER[data.packed]
     most = min(evidence.decode_rate, evidence.best_depth[1]) if overrides else evidence.decode_rate
     return Finding(
         "storage_latency",
         fired,
-        f"files arrive {1000 * late:.0f} ms after the request, with {deep:.0f} in flight: "
+        f"files arrive {1000 * latency:.0f} ms after the request, with {in_flight:.0f} in flight: "
         f"{evidence.loader_rate:.0f} img/s{pauses}",
-        f"keep more requests in flight, or {near}" if overrides else near,
+        f"keep more requests in flight, or {nearer}" if overrides else nearer,
         overrides=overrides,
         commands=(data.pack(),),
         gain=loader_gain(evidence, most) if fired else None,
@@ -95,17 +95,18 @@ def small_prefetch(evidence: Evidence) -> Finding:
         fired,
         f"the loader gives {evidence.loader_rate:.0f} img/s on average, with pauses of up to {1000 * gap:.0f} ms; "
         f"{ahead} batches per worker are ready ahead",
-        "more batches ahead",
+        "prepare more batches ahead",
         overrides=(f"data.prefetch_factor={max(4 * ahead, math.ceil(1.5 * gap / evidence.step_seconds / workers))}",),
         gain=stall_gain(evidence) if fired else None,
     )
 
 
 def _deeper(evidence: Evidence) -> tuple[str, ...]:
-    """More requests in flight, if they were measured to be faster: a number if "auto" is configured, else "auto"."""
+    """Overrides for more requests in flight, if those were measured to be faster: a number if "auto" is configured,
+    else "auto"."""
     depth, rate = evidence.best_depth
     if SLOWER * rate <= evidence.storage_rate_at_depth:
         return ()
-    follows = evidence.facts.reads_in_flight == "auto"
+    is_auto = evidence.facts.reads_in_flight == "auto"
     number = math.ceil(depth / max(1, evidence.facts.num_workers))
-    return (f"data.reads_in_flight={number if follows else 'auto'}",)
+    return (f"data.reads_in_flight={number if is_auto else 'auto'}",)

@@ -1,4 +1,4 @@
-"""Causes in the training process: work and waits beside computing."""
+"""Causes in the training process: work and waits besides computing."""
 
 import shlex
 from dataclasses import replace
@@ -53,7 +53,7 @@ def slow_callback(evidence: Evidence) -> Finding:
     }
     slowest = max(callbacks, key=lambda name: callbacks[name], default="callback")
     name = slowest.removeprefix("callback ")
-    finding = _stall(evidence, "slow_callback", slowest, f"call {name} less often, or leave it out")
+    finding = _stall(evidence, "slow_callback", slowest, f"call {name} less often, or remove it")
     keys = [key for key, called in callbacks_like(evidence, name).items() if called == name]
     without = " ".join(["python train.py", data_place(evidence).words, *(shlex.quote(f"~{key}") for key in keys)])
     return replace(finding, commands=(without if keys else f"grep -rn 'class {name}' --include=*.py .",))
@@ -63,12 +63,15 @@ def _stall(evidence: Evidence, rule: str, phase: str, remedy: str, overrides: tu
     seconds = evidence.measurements.phases.get(phase, 0.0)
     fired = holds_up(evidence, phase)
     step, idle = 1000 * evidence.step_seconds, 1000 * evidence.idle_seconds
-    says = f"{phase} takes {1000 * seconds:.1f} ms of a step of {step:.0f} ms, in which the GPU idles for {idle:.0f}"
-    return Finding(rule, fired, says, remedy, overrides, gain=stall_gain(evidence) if fired else None)
+    sentence = (
+        f"{phase} takes {1000 * seconds:.1f} ms of a step of {step:.0f} ms, in which the GPU is idle for {idle:.0f} ms"
+    )
+    return Finding(rule, fired, sentence, remedy, overrides, gain=stall_gain(evidence) if fired else None)
 
 
 def _without_sync(evidence: Evidence) -> float:
-    """A network that waits by itself also waits alone; then only the device's own seconds tell its rate."""
+    """Gain without waits. A network that waits by itself also waits when alone; then only the device's own seconds
+    show its rate."""
     return (
         stall_gain(evidence) if evidence.busy_alone_share >= BUSY_ENOUGH else gpu_gain(evidence, evidence.compute_rate)
     )

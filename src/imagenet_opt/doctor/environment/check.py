@@ -1,4 +1,4 @@
-"""All checks of the environment, in the order in which a batch travels."""
+"""All checks of the environment, in the order in which a batch passes through the machine."""
 
 import os
 
@@ -14,10 +14,10 @@ from imagenet_opt.measure.storage.lustre import read_hsm_states, read_limits
 
 
 def check_environment(setup: Setup) -> list[Finding]:
-    """Every rule that needs no experiment, fired or not; none raises for what this machine lacks.
+    """Run every rule that needs no experiment. None raises for a feature that this machine lacks.
 
-    Checks that need a running experiment are apart: `gpu.check_gpu`, as an idle GPU lowers its clocks and its link,
-    `precision.check_precision` and `neighbours.check_swapping`.
+    Checks that need a running experiment are separate: `gpu.check_gpu`, since an idle GPU lowers its clocks and its
+    link, `precision.check_precision` and `neighbours.check_swapping`.
     """
     mount = machine.find_mount(setup.folder)
     kind = "" if mount is None else mount.kind

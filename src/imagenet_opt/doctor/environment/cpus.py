@@ -1,4 +1,4 @@
-"""CPUs that the machine has and this job may not use."""
+"""CPUs of the machine that this job may not use."""
 
 from collections.abc import Mapping
 
@@ -6,26 +6,29 @@ from imagenet_opt.doctor.diagnosis import Finding
 
 
 def check_cpus(limits: Mapping[str, int], *, installed: int, slurm: Mapping[str, str]) -> Finding:
-    """limits: of `machine.cpu_limits`. slurm: environment variables of a SLURM job, if it is one."""
+    """Fires if the job may use fewer CPUs than are installed.
+
+    limits: of `machine.cpu_limits`. slurm: environment variables; they name a SLURM job, if there is one.
+    """
     usable = min(limits.values())
     binding = [name for name, cpus in limits.items() if cpus == usable]
     if usable >= installed:
-        return Finding("cpu_limits", False, f"all {installed} CPUs may be used")
-    others = "".join(f", {name} allows {cpus}" for name, cpus in limits.items() if usable < cpus < installed)
+        return Finding("cpu_limits", False, f"this job may use all {installed} CPUs")
+    looser = "".join(f", {name} allows {cpus}" for name, cpus in limits.items() if usable < cpus < installed)
     in_slurm = "SLURM_JOB_ID" in slurm
     return Finding(
         "cpu_limits",
         True,
-        f"this job may use {usable} of {installed} CPUs, because of {' and '.join(binding)}{others}",
+        f"this job may use {usable} of {installed} CPUs, because of {' and '.join(binding)}{looser}",
         remedy="; ".join(dict.fromkeys(_remedy(name, slurm) for name in binding)),
         commands=tuple(dict.fromkeys(more_cpus(name, installed, in_slurm=in_slurm) for name in binding)),
     )
 
 
 def more_cpus(limit: str, num: int, *, in_slurm: bool) -> str:
-    """What to type for so many CPUs. limit: the one that binds, as `machine.cpu_limits` names it.
+    """The command for `num` CPUs. limit: the limit to raise, as `machine.cpu_limits` names it.
 
-    Sources: sbatch(1), --cpus-per-task; docker run, --cpus; taskset(1), whose CPUs count from 0.
+    Sources: sbatch(1), --cpus-per-task; docker run, --cpus; taskset(1), which numbers CPUs from 0.
     """
     if limit == "cgroup quota":
         return f"docker run --cpus={num} ..."
@@ -35,17 +38,18 @@ def more_cpus(limit: str, num: int, *, in_slurm: bool) -> str:
 
 
 def _is_slurms(limit: str, in_slurm: bool) -> bool:
-    """SLURM binds a job to its CPUs by their affinity, too."""
+    """Whether SLURM sets this limit; it can also bind a job to its CPUs by affinity."""
     return limit == "SLURM_CPUS_PER_TASK" or (limit == "affinity" and in_slurm)
 
 
 def _remedy(limit: str, slurm: Mapping[str, str]) -> str:
-    """In words. Sources: sbatch(1), without --cpus-per-task a task gets one CPU; docker run, --cpus, --cpuset-cpus."""
+    """The remedy in words. Sources: sbatch(1), without --cpus-per-task a task gets one CPU; docker run, --cpus,
+    --cpuset-cpus."""
     if limit == "cgroup quota":
         return "give the container more CPUs (docker run --cpus, limits.cpu in Kubernetes, CPUQuota= of systemd)"
     if _is_slurms(limit, "SLURM_JOB_ID" in slurm):
         node = slurm.get("SLURM_CPUS_ON_NODE", "")
         room = f"; SLURM gave this job {node} CPUs of the node" if node.isdigit() else ""
-        missing = "" if "SLURM_CPUS_PER_TASK" in slurm else ", which this job did not: then a task has one CPU"
-        return f"ask SLURM for --cpus-per-task{missing}{room}"
-    return "start it without taskset or numactl, or with more CPUs; a container with a wider --cpuset-cpus"
+        missing = "" if "SLURM_CPUS_PER_TASK" in slurm else "; without it, as in this job, a task gets one CPU"
+        return f"request more CPUs from SLURM with --cpus-per-task{missing}{room}"
+    return "start the run without taskset or numactl, or with more CPUs; start a container with a wider --cpuset-cpus"

@@ -1,4 +1,4 @@
-"""What holds a GPU back from outside: heat, power, its link, other processes."""
+"""External limits of a GPU: heat, power, its link, other processes."""
 
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.errors import printable
@@ -6,26 +6,26 @@ from imagenet_opt.measure.telemetry.gpu import GpuState
 
 _IDLE = 0x1
 _REASONS = {
-    0x08: ("hardware slowdown (heat, power brake or a fast power draw)", "see to its cooling and its power supply"),
-    0x20: ("software slowdown for heat", "see to its cooling: air flow, fans, neighbouring boards"),
-    0x40: ("hardware slowdown for heat", "see to its cooling: air flow, fans, neighbouring boards"),
-    0x80: ("power brake of the machine", "see to the machine's power supply"),
+    0x08: ("hardware slowdown (heat, power brake or a fast power draw)", "check its cooling and its power supply"),
+    0x20: ("software slowdown for heat", "check its cooling: air flow, fans, neighbouring boards"),
+    0x40: ("hardware slowdown for heat", "check its cooling: air flow, fans, neighbouring boards"),
+    0x80: ("power brake of the machine", "check the machine's power supply"),
     0x04: ("power limit", "raise the power limit, if the board allows more"),
     0x02: ("clocks set by an administrator", "reset the application clocks"),
 }
-"""Bit -> what lowers the clocks, and what to do. Source: nvmlClocksEventReasons in NVIDIA's NVML API reference."""
+"""Bit -> reason for lowered clocks, and the remedy. Source: nvmlClocksEventReasons in NVIDIA's NVML API reference."""
 _POWER = 0x04
-"""A board at its power limit is a board that works; it matters where that is slower than others of its kind."""
+"""The power limit is ordinary for a busy GPU; it matters only if the GPU is slower than others of its kind."""
 _COMMANDS = {0x04: "sudo nvidia-smi -i {index} -pl WATTS", 0x02: "sudo nvidia-smi -i {index} -rac"}
 _LOOK = "nvidia-smi -i {index} -q -d TEMPERATURE,POWER,PERFORMANCE"
 LINK = "pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max"
 
 
 def check_gpu(state: GpuState | None) -> list[Finding]:
-    """All rules of the GPU. None: there is no GPU, or NVML says nothing of it."""
+    """Check all rules of the GPU. state: None without a GPU or without NVML."""
     rules = (gpu_clocks, gpu_others, gpu_link)
     if state is None:
-        reason = "no CUDA GPU here, or no NVML to ask about it"
+        reason = "there is no CUDA GPU here, or NVML is missing"
         return [Finding(rule.__name__, None, reason) for rule in rules]
     return [rule(state) for rule in rules]
 
@@ -33,7 +33,7 @@ def check_gpu(state: GpuState | None) -> list[Finding]:
 def gpu_clocks(state: GpuState) -> Finding:
     rule = "gpu_clocks"
     if state.clock_reasons is None:
-        return Finding(rule, None, f"{state.name} does not say what lowers its clocks")
+        return Finding(rule, None, f"{state.name} does not report why its clocks are lowered")
     bits = [bit for bit in _REASONS if bit & state.clock_reasons]
     if not bits:
         idle = ", while it is idle" if state.clock_reasons & _IDLE else ""
@@ -61,8 +61,8 @@ def gpu_others(state: GpuState) -> Finding:
     return Finding(
         rule,
         True,
-        f"others compute on {state.name}: {names}",
-        remedy="end them, or take another GPU by CUDA_VISIBLE_DEVICES",
+        f"other processes compute on {state.name}: {names}",
+        remedy="end these processes, or select another GPU with CUDA_VISIBLE_DEVICES",
         commands=(f"ps -o pid,user,etime,args -p {pids}", "nvidia-smi --query-gpu=index,utilization.gpu --format=csv"),
     )
 
@@ -70,7 +70,7 @@ def gpu_others(state: GpuState) -> Finding:
 def gpu_link(state: GpuState) -> Finding:
     rule = "gpu_link"
     if state.link is None or state.most_link is None:
-        return Finding(rule, None, f"{state.name} does not tell its PCIe link")
+        return Finding(rule, None, f"{state.name} does not report its PCIe link")
     (generation, lanes), (most_generation, most_lanes) = state.link, state.most_link
     evidence = f"PCIe {generation} x{lanes}, at most {most_generation} x{most_lanes}"
     idle = bool((state.clock_reasons or 0) & _IDLE)
@@ -81,6 +81,6 @@ def gpu_link(state: GpuState) -> Finding:
         rule,
         True,
         evidence,
-        remedy="another slot or riser, the slot's lanes and generation in the BIOS; a virtual machine may show less",
+        remedy="try another slot or riser, or check its BIOS settings; a virtual machine may report less",
         commands=(f"nvidia-smi -i {state.index} --query-gpu={LINK} --format=csv",),
     )

@@ -1,19 +1,20 @@
-"""What batches in flight and the data set need, against /dev/shm, RAM and the page cache."""
+"""Checks whether /dev/shm, RAM and the page cache have room for batches in flight and the data set."""
 
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment.setup import Setup
 from imagenet_opt.machine import GIB
 
 _SPARE_BATCHES = 3
-"""Of a worker beside those ahead: being made, on the way, in use."""
+"""Batches of a worker in addition to those ahead: being made, being sent, in use."""
 _LOADERS = 2
-"""Of a process: validation's workers have theirs while training's keep their own."""
+"""Loaders of a process: validation has workers of its own while those of training keep their batches."""
 _SHARE = 0.5
-"""Of the room that batches may take."""
+"""Share of the free memory that batches may use."""
 
 
 def check_shared_memory(setup: Setup, *, free: int) -> Finding:
-    """Batches lie in /dev/shm. free: bytes of it. Docker's own size is 64 MiB (docker run, --shm-size)."""
+    """Check that batches fit in /dev/shm. free: its free bytes. Docker's default size is 64 MiB (docker run,
+    --shm-size)."""
     return _check_room(
         setup,
         "small_shared_memory",
@@ -26,13 +27,13 @@ def check_shared_memory(setup: Setup, *, free: int) -> Finding:
 
 
 def check_memory(setup: Setup, *, available: int) -> Finding:
-    """/dev/shm is part of the memory. available: bytes that may be allocated."""
+    """Check that batches fit in memory, of which /dev/shm is a part. available: bytes that may be allocated."""
     return _check_room(
         setup,
         "small_memory",
         f"of memory, {available / GIB:.1f} GiB available",
         available,
-        "ask for more memory (sbatch --mem, docker run --memory), or use fewer workers or batches ahead",
+        "request more memory (sbatch --mem, docker run --memory), or use fewer workers or batches ahead",
         ("sbatch --mem={gib}G ...",),
     )
 
@@ -43,8 +44,8 @@ def _check_room(
     batches = setup.num_workers * (setup.prefetch_factor + _SPARE_BATCHES) * _LOADERS
     need = batches * setup.batch_bytes
     evidence = (
-        f"{setup.num_workers} workers x {setup.prefetch_factor} batches ahead take up to {need / GIB:.2f} GiB "
-        f"({batches} batches of {setup.batch_bytes / 2**20:.1f} MiB), and may take {_SHARE * free / GIB:.2f} GiB "
+        f"{setup.num_workers} workers x {setup.prefetch_factor} batches ahead need up to {need / GIB:.2f} GiB "
+        f"({batches} batches of {setup.batch_bytes / 2**20:.1f} MiB), and may use {_SHARE * free / GIB:.2f} GiB "
         f"{of_what}"
     )
     if need <= _SHARE * free:
@@ -61,22 +62,22 @@ def _check_room(
 
 
 def check_page_cache(setup: Setup, *, available: int) -> Finding:
-    """The share of the data that memory can keep from one epoch to the next.
+    """Check how much of the data memory can keep from one epoch to the next.
 
-    A shuffled epoch hits less often than that share: a page is often thrown out before its turn comes again (with room
-    for 35 % of the data, 15 % were found there; Mohan et al., VLDB 2021).
+    The hit rate of a shuffled epoch is below that share: a page is often evicted before it is read again (with room for
+    35 % of the data, 15 % were hits; Mohan et al., VLDB 2021).
     """
     batches = setup.fitted_workers * (setup.fitted_prefetch + _SPARE_BATCHES)
     room = max(0.0, available - batches * setup.batch_bytes)
     share = min(1.0, room / max(1, setup.data_bytes))
-    sizes = f"{setup.data_bytes / GIB:.1f} GiB of training data, {room / GIB:.1f} GiB of memory to keep it in"
+    sizes = f"{setup.data_bytes / GIB:.1f} GiB of training data, {room / GIB:.1f} GiB of memory to cache it"
     if share == 1:
         return Finding("page_cache", False, f"{sizes}: all of it stays in memory after one epoch")
     return Finding(
         "page_cache",
         True,
-        f"{sizes}: {share:.0%} fits, so every epoch reads the rest, and more, from storage again",
-        remedy="pack smaller images (about a sixth of ImageNet's size), onto a local disk where there is one; or take "
+        f"{sizes}: {share:.0%} fits, so every epoch reads the rest, and more, from storage",
+        remedy="pack smaller images (about a sixth of ImageNet's size), onto a local disk if there is one; or use "
         "a machine with more memory",
         commands=(setup.data.pack("max_side=256"),),
     )

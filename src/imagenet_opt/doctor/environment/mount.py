@@ -1,4 +1,4 @@
-"""What kind of storage the data is on, and how it is mounted."""
+"""Checks on which kind of storage the data is, and how it is mounted."""
 
 import re
 import shlex
@@ -17,35 +17,32 @@ _KINDS = (
     ("tmpfs|ramfs", "memory"),
     ("ext[234]|xfs|btrfs|zfs|f2fs|bcachefs", _LOCAL),
 )
-"""Pattern in a mount's kind -> what it is; the first that fits. In that of FUSE its device is looked at too, since
-Mountpoint for Amazon S3 is a "fuse" of the device "mountpoint-s3"."""
+"""Pattern in a mount's type -> kind of storage; the first match counts. For FUSE the device is matched too, since
+Mountpoint for Amazon S3 has type "fuse" and device "mountpoint-s3"."""
 _MEANINGS = {
-    _OBJECTS: "each file is a request or two to object storage, tens of milliseconds each",
-    _NETWORK: "each open and read asks a server, so many must be in flight at a time",
-    _PROGRAM: "a program, not the kernel, answers each request (FUSE), perhaps from far away",
+    _OBJECTS: "each file takes one or two requests to object storage, of tens of milliseconds each",
+    _NETWORK: "each open and read asks a server, so many requests must be in flight at a time",
+    _PROGRAM: "a program, not the kernel, answers each request (FUSE), perhaps over the network",
     "layers of a container": "the data is in the container's own file system, which is deleted with the container",
-    "memory": "the data is in memory and takes room from everything else",
+    "memory": "the data is in memory, and leaves less of it for everything else",
     _LOCAL: "a disk of this machine",
-    _UNKNOWN: "of an unknown kind",
+    _UNKNOWN: "a file system of an unknown kind",
 }
-_HIRED = "Amazon Elastic Block Store"
-"""How an EBS volume calls itself; it looks like a local NVMe disk. gp3 gives 125 MB/s and 3000 requests a second unless
+_EBS = "Amazon Elastic Block Store"
+"""Model name of an EBS volume, which appears as a local NVMe disk. gp3 gives 125 MB/s and 3000 requests a second unless
 more is paid for (Amazon EBS User Guide, General Purpose SSD volumes)."""
 _FULL_RSIZE = 1 << 20
-"""The largest that Linux takes and asks for by itself, nfs(5)."""
+"""The largest size that Linux supports, and its default, nfs(5)."""
 
 
 def check_mount(mount: Mount | None, data: DataPlace, *, model: str = "") -> Finding:
-    """Fires where another place for the data is the remedy.
-
-    model: of the disk, as it calls itself.
-    """
+    """Fires if another place for the data is the remedy. model: model name that the disk reports."""
     if mount is None:
         return Finding("slow_mount", None, "no mount holds the data's folder")
     kind = _kind(mount)
     where = printable(f"the data is on {mount.mountpoint} ({mount.kind}, {mount.device})")
     evidence = f"{where}: {_MEANINGS[kind]}"
-    if model == _HIRED:
+    if model == _EBS:
         evidence = f"{where}: an EBS volume, over the network; gp3 gives 125 MB/s unless more is paid for"
     elif model:
         evidence += f", {printable(model)}"
@@ -57,7 +54,7 @@ def check_mount(mount: Mount | None, data: DataPlace, *, model: str = "") -> Fin
         evidence,
         remedy="copy the shards onto a local disk"
         if data.packed
-        else "pack the data onto a local disk, or copy it there; shards are read in long stretches",
+        else "pack the data onto a local disk, or copy it there; shards need few, large requests",
         commands=(data.pack(),),
     )
 
@@ -68,28 +65,28 @@ def _kind(mount: Mount) -> str:
 
 
 def check_options(mount: Mount | None) -> Finding:
-    """Options of the mount that make reading slower. Source: nfs(5), mount(8)."""
+    """Check for mount options that make reading slower. Source: nfs(5), mount(8)."""
     if mount is None:
         return Finding("mount_options", None, "no mount holds the data's folder")
     faults = _nfs_faults(mount.options) if mount.kind.startswith("nfs") else _other_faults(mount)
     if not faults:
         options = ",".join(option for option in mount.options if "=" not in option)
-        return Finding("mount_options", False, f"nothing slow in {options} and the rest")
+        return Finding("mount_options", False, f"no slow option among {options} and the others")
     better, point = ",".join(option for _, option in faults), shlex.quote(printable(mount.mountpoint))
-    # An NFS mount takes but a few options by remounting, nfs(5).
-    anew = f"sudo umount {point} && sudo mount -t {mount.kind} -o {better} SERVER:/PATH {point}"
+    # Remounting changes only a few options of an NFS mount, nfs(5).
+    mount_again = f"sudo umount {point} && sudo mount -t {mount.kind} -o {better} SERVER:/PATH {point}"
     return Finding(
         "mount_options",
         True,
         printable(f"{mount.mountpoint} ({mount.kind}) is mounted with {', '.join(fault for fault, _ in faults)}"),
         remedy="mount it with better options"
-        + ("; nconnect where the server takes it, which not all do" if "nconnect" in better else ""),
-        commands=(anew if mount.kind.startswith("nfs") else f"sudo mount -o remount,{better} {point}",),
+        + ("; nconnect if the server supports it, which not all do" if "nconnect" in better else ""),
+        commands=(mount_again if mount.kind.startswith("nfs") else f"sudo mount -o remount,{better} {point}",),
     )
 
 
 def _nfs_faults(options: tuple[str, ...]) -> list[tuple[str, str]]:
-    """What is wrong, and the option that fixes it. atime says nothing: an NFS server keeps the times, nfs(5)."""
+    """(fault, option that fixes it). atime does not matter: an NFS server keeps the times, nfs(5)."""
     values = dict(option.split("=", 1) for option in options if "=" in option)
     rsize = int(values.get("rsize", _FULL_RSIZE))
     faults = [(f"rsize={rsize}, requests of less than 1 MiB", f"rsize={_FULL_RSIZE}")] if rsize < _FULL_RSIZE else []

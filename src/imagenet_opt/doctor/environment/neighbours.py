@@ -1,4 +1,4 @@
-"""What else ran on our CPUs, and whether memory was swapped, between two moments."""
+"""CPU use of other processes, and swapping, between two moments."""
 
 import os
 from dataclasses import dataclass
@@ -27,8 +27,10 @@ class Occupant:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """From start to stop. Percent of the usable CPUs, but `waiting_percent`: of the time, some task, of ours or not,
-    waited for a CPU (None where the kernel keeps no /proc/pressure). swapped_mb: to and from disk, of the machine."""
+    """Use of the machine between start and stop. Percentages are of the usable CPUs, except waiting_percent: share
+    of the time in which some task on the machine waited for a CPU (None if the kernel has no /proc/pressure).
+    swapped_mb: to and from disk, of the machine.
+    """
 
     seconds: float
     others_cpu_percent: float
@@ -39,23 +41,24 @@ class Occupancy:
 
 
 class Neighbours:
-    """Started before an experiment and stopped after it; costs nothing in between.
+    """Measures the CPU use of other processes; start it before an experiment and stop it after.
 
-    Ours are this process and its descendants, dead ones included. All else that ran on the CPUs of our affinity is
-    others', seen by name or not: also the kernel's threads, and a host's other containers. Where a quota or SLURM
-    grants fewer CPUs than the affinity, others may rightly run there, and only the processes that can be seen count.
+    Our processes are this one and its descendants, including ended ones. All other work on the CPUs of our affinity
+    counts as others', even if its process is invisible: the kernel's threads, and other containers on the host. If a
+    quota or SLURM grants fewer CPUs than the affinity, other jobs may rightly use the rest, and only visible processes
+    count.
     """
 
     def start(self) -> None:
         self._before = _Reading()
 
     def stop(self) -> Occupancy:
-        """Raises AttributeError where it was never started."""
+        """The use since start. Raises AttributeError if never started."""
         before, now = self._before, _Reading()
         seconds = max(1e-9, now.moment - before.moment)
         num_cpus = usable_cpus()
         share = 100 / seconds / num_cpus
-        used = {who: cpu - before.processes.get(who, 0.0) for who, cpu in now.processes.items() if who not in now.ours}
+        used = {key: cpu - before.processes.get(key, 0.0) for key, cpu in now.processes.items() if key not in now.ours}
         busy = now.affinity - before.affinity - (now.own - before.own)
         if num_cpus < len(os.sched_getaffinity(0)):
             busy = sum(used.values())
@@ -67,12 +70,12 @@ class Neighbours:
             steal_percent=min(100.0, (now.steal - before.steal) * share),
             waiting_percent=None if waited is None else min(100.0, 100 * waited / seconds),
             swapped_mb=(now.swapped - before.swapped) / 1e6,
-            top=tuple(Occupant(now.names[who], who[0], cpu * share) for who, cpu in top if cpu > 0),
+            top=tuple(Occupant(now.names[key], key[0], cpu * share) for key, cpu in top if cpu > 0),
         )
 
 
 class _Reading:
-    """Counters of now: CPU seconds, of processes by pid and the time of their start; swapped: bytes."""
+    """Current counters: CPU seconds, of processes by pid and start time; swapped: bytes."""
 
     def __init__(self) -> None:
         self.moment = monotonic()
@@ -86,23 +89,24 @@ class _Reading:
         self.swapped = swap.sin + swap.sout
         self.processes: dict[tuple[int, float], float] = {}
         self.names: dict[tuple[int, float], str] = {}
-        """Of processes that a user could end: not of pid 1 and of the kernel's threads, which have no command line."""
+        """Names of processes that a user could end, so not pid 1 and kernel threads, which have no command line."""
         self.ours = set()
         this = psutil.Process()
         ours = {this.pid, *(child.pid for child in this.children(recursive=True))}
         for process in psutil.process_iter(["name", "create_time", "cpu_times", "cmdline"]):
             if (times := process.info["cpu_times"]) is None:
                 continue
-            who = process.pid, process.info["create_time"]
-            self.processes[who] = times.user + times.system
+            key = process.pid, process.info["create_time"]
+            self.processes[key] = times.user + times.system
             if process.pid != 1 and process.info["cmdline"]:
-                self.names[who] = process.info["name"]
+                self.names[key] = process.info["name"]
             if process.pid in ours:
-                self.ours.add(who)
+                self.ours.add(key)
 
 
 def _waited_seconds() -> float | None:
-    """Source: "some" in the kernel's documentation, accounting/psi; its total is in microseconds."""
+    """Seconds in which some task waited for a CPU. Source: "some" in the kernel's documentation, accounting/psi; its
+    total is in microseconds."""
     try:
         line = _PRESSURE.read_text().splitlines()[0]
         return int(line.rpartition("total=")[2]) / 1e6
@@ -111,7 +115,7 @@ def _waited_seconds() -> float | None:
 
 
 def check_swapping(occupancy: Occupancy) -> Finding:
-    """Fires above 1 MB/s."""
+    """Fires if more than 1 MB/s is swapped."""
     rate = occupancy.swapped_mb / occupancy.seconds
     evidence = f"{occupancy.swapped_mb:.1f} MB were swapped in {occupancy.seconds:.1f} s"
     if rate <= _MUCH_MB_PER_SECOND:
@@ -119,7 +123,7 @@ def check_swapping(occupancy: Occupancy) -> Finding:
     return Finding(
         "swapping",
         True,
-        f"{evidence}: memory is too small for all that runs",
-        remedy="fewer workers or fewer batches ahead, or end what else takes memory",
+        f"{evidence}: memory is too small for the running programs",
+        remedy="use fewer workers or fewer batches ahead, or end other programs that use memory",
         overrides=("data.prefetch_factor=1",),
     )

@@ -1,11 +1,11 @@
-"""In which precision a step really computes, whatever was configured."""
+"""Checks the precision in which a step really computes."""
 
 from collections.abc import Mapping
 
 from imagenet_opt.doctor.diagnosis import Finding
 
 _TF32_CAPABILITY = (8, 0)
-"""TF32 came with Ampere."""
+"""Ampere, the first GPUs with TF32."""
 
 
 def check_precision(
@@ -22,7 +22,7 @@ def check_precision(
         return Finding(rule, None, "no CUDA GPU here")
     total = sum(count for name, count in dtypes.items() if name.startswith("convolution "))
     if not total:
-        return Finding(rule, None, "no convolution was seen in the step; a compiled one hides them")
+        return Finding(rule, None, "no convolution was recorded in the step; a compiled step hides them")
     slow = dtypes.get("convolution float32", 0)
     counts = ", ".join(f"{count} {name}" for name, count in sorted(dtypes.items()))
     evidence = f"in one step, trainer.precision={precision}: {counts}"
@@ -36,7 +36,9 @@ def check_precision(
         True,
         f"{evidence}; {slow} of {total} convolutions without tensor cores"
         + (
-            ", for cudnn.allow_tf32 is off (set_float32_matmul_precision does not reach convolutions)" if ampere else ""
+            ", because cudnn.allow_tf32 is off (set_float32_matmul_precision does not reach convolutions)"
+            if ampere
+            else ""
         ),
         remedy="compute in 16 bits" + (", or in TF32" if ampere else ""),
         overrides=("trainer.precision=mixed", *(("callbacks.acceleration.tf32=true",) if ampere else ())),

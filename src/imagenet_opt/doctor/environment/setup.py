@@ -1,4 +1,4 @@
-"""The run that the checks look at, as plain values: they need neither its data nor its network."""
+"""The run that the environment checks examine, as plain values without its data or network."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ from imagenet_opt.doctor.remedies import DataPlace
 class Setup:
     """A run on this machine.
 
-    data: as configured. folder: where the training files really lie, without links. files: some of these, in no order
-    of their folders. data_bytes: of the whole training set. num_workers, prefetch_factor: asked for (what auto comes
-    to); fitted_workers, fitted_prefetch: what the loader's budget made of them. batch_bytes: of a batch as a worker
-    hands it over, on the mean. precision: trainer.precision, which may be "mixed". widths: channels in and out of the
-    network's convolutions and linear layers, the image's own left out. cuda_index: torch's; None on a CPU.
+    data: as configured. folder: real path of the training files. files: some of these. data_bytes: size of the whole
+    training set. num_workers, prefetch_factor: as configured, with auto resolved. fitted_workers, fitted_prefetch:
+    after the loader's memory budget. batch_bytes: mean size of a batch that a worker sends. precision:
+    trainer.precision, which may be "mixed". widths: channels in and out of the network's convolutions and linear
+    layers, except the image's own. cuda_index: torch's; None on a CPU.
     """
 
     data: DataPlace

@@ -1,4 +1,4 @@
-"""Speeds of an accelerator, as a rehearsal without it needs them, and their files in conf/rehearse."""
+"""Speeds of an accelerator for rehearsals on machines without it, and their files in conf/rehearse."""
 
 import datetime
 import json

@@ -1,4 +1,4 @@
-"""Computes when the steps that are given to a simulated accelerator would start and end."""
+"""Computes when steps that are submitted to a simulated accelerator would start and end."""
 
 import time
 from collections import deque

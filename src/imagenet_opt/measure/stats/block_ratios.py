@@ -1,4 +1,4 @@
-"""Ratios of values that were measured in rounds, with intervals that are all right at once."""
+"""Ratios of values that were measured in rounds, with simultaneous confidence intervals."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -78,11 +78,11 @@ def measured_ratios(
     """The block ratios by the first name of each pair; pairs with a name that lacks rounds are left out."""
     num_rounds = max(map(len, values.values()), default=0)
     whole = {name: some for name, some in values.items() if num_rounds and len(some) == num_rounds}
-    known = [(ours, theirs) for ours, theirs in pairs if ours in whole and theirs in whole]
-    if not known:
+    complete = [(ours, theirs) for ours, theirs in pairs if ours in whole and theirs in whole]
+    if not complete:
         return {}
-    ratios = block_ratios(whole, known, num_comparisons=num_comparisons)
-    return {ours: ratio for (ours, _), ratio in zip(known, ratios, strict=True)}
+    ratios = block_ratios(whole, complete, num_comparisons=num_comparisons)
+    return {ours: ratio for (ours, _), ratio in zip(complete, ratios, strict=True)}
 
 
 def student_quantile(probability: float, freedom: int) -> float:

@@ -1,4 +1,4 @@
-"""Comparisons that stop as soon as they are decided, with intervals that stay valid all the same."""
+"""Comparisons that stop as soon as they are decided, with intervals that stay valid despite the early stop."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ _OF_LAST = 0.75
 
 
 def is_look(num_rounds: int) -> bool:
-    """Whether comparisons are looked at after that many rounds, so that decided ones may stop: 2, 4, 8, ..."""
+    """Whether comparisons are evaluated after this many rounds, so that decided ones may stop: 2, 4, 8, ..."""
     return num_rounds > 1 and num_rounds.bit_count() == 1
 
 
@@ -56,7 +56,7 @@ def _decided(ratios: Mapping[str, Ratio]) -> bool:
 
 
 def rounds_to_decide(ratio: Ratio, num_rounds: int) -> float:
-    """How many rounds, in all, are likely to decide an undecided ratio of `num_rounds` rounds.
+    """Total number of rounds that will probably decide a ratio that is undecided after `num_rounds` rounds.
 
     The interval's width shrinks with the root of the rounds, until it excludes 1 or lies within MARGIN.
     """

@@ -31,7 +31,7 @@ _ATTEMPTS = 3
 """Attempts to evict, since the kernel does not evict a page that another thread or CPU is using."""
 _THREADS = 32
 """Threads, as opening a file on network storage takes one or more round trips."""
-_NOT_OURS = "the kernel gives this only for files that the user owns or may write"
+_NOT_OURS = "the kernel reports this only for files that the user owns or may write"
 _PROBE = "preadv2 with RWF_NOWAIT"
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -144,7 +144,7 @@ def sampled_residency(extent: Callable[[int], Extent], num_samples: int, *, num:
     chosen = np.random.default_rng(0).choice(num_samples, min(num, num_samples), replace=False).tolist()
     with ThreadPoolExecutor(_THREADS) as threads:
         residencies = threads.map(lambda i: _residency_or_none(extent(i)), chosen)
-        return _mean([known for known in residencies if known is not None])
+        return _mean([each for each in residencies if each is not None])
 
 
 def probed(extents: Iterable[Extent]) -> Residency:
@@ -155,7 +155,7 @@ def probed(extents: Iterable[Extent]) -> Residency:
     NFS.
     """
     with ThreadPoolExecutor(_THREADS) as threads:
-        return _mean([known for known in threads.map(_probe, list(extents)[:NUM_PROBED]) if known is not None])
+        return _mean([each for each in threads.map(_probe, list(extents)[:NUM_PROBED]) if each is not None])
 
 
 def eviction_probed(extents: Iterable[Extent]) -> Eviction:
@@ -168,7 +168,7 @@ def eviction_probed(extents: Iterable[Extent]) -> Eviction:
         readable = [extent for extent, read in zip(some, threads.map(_read, some), strict=True) if read]
     before = probed(readable)
     if before.share is None or before.share < 1 - COLD_SHARE:
-        reason = before.method if before.share is None else f"{before.method} does not see files that were just read"
+        reason = before.method if before.share is None else f"{before.method} does not detect recently read files"
         return Eviction(Residency(None, reason), len(some))
     for _ in range(_ATTEMPTS):
         evicted(readable)
@@ -229,11 +229,11 @@ def _emptied(extent: Extent) -> Residency | None:
 
 def _mean(residencies: Sequence[Residency]) -> Residency:
     """The mean; unknown as soon as one residency is unknown."""
-    unknown = next((known for known in residencies if known.share is None), None)
+    unknown = next((residency for residency in residencies if residency.share is None), None)
     if unknown is not None or not residencies:
         return unknown or Residency(None, "no files")
-    methods = sorted({known.method for known in residencies})
-    return Residency(float(np.mean([known.share for known in residencies])), " and ".join(methods))
+    methods = sorted({residency.method for residency in residencies})
+    return Residency(float(np.mean([residency.share for residency in residencies])), " and ".join(methods))
 
 
 def _may_ask(path: str, owner: int) -> bool:

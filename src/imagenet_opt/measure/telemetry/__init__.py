@@ -1,1 +1,1 @@
-"""What a run records while it trains."""
+"""Records a run while it trains."""

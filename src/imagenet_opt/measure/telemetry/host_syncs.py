@@ -139,14 +139,14 @@ def _where(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any
 def _repeats(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> int:
     """A tensor of repeats is read, unless the call gives the output size."""
     counts = options["repeats"] if "repeats" in options else args[:2][-1]
-    known = isinstance(counts, int) or options.get("output_size") is not None
-    return 0 if known else _reads_count(on_device, (counts,), {})
+    is_given = isinstance(counts, int) or options.get("output_size") is not None
+    return 0 if is_given else _reads_count(on_device, (counts,), {})
 
 
 def _to(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> int:
-    tensor, *wanted = args
-    blocks = not options.get("non_blocking") and True not in [value for value in wanted if isinstance(value, bool)]
-    leaves = (_leaves(on_device, tensor, value) for value in (*wanted, *options.values()))
+    tensor, *values = args
+    blocks = not options.get("non_blocking") and True not in [value for value in values if isinstance(value, bool)]
+    leaves = (_leaves(on_device, tensor, value) for value in (*values, *options.values()))
     return _num_bytes(tensor) if blocks and any(leaves) else 0
 
 

@@ -124,7 +124,7 @@ def _divide(seconds: float, causes: Mapping[str, float]) -> dict[str, float]:
     """Divide `seconds` in proportion to the seconds of the causes, and at most these seconds."""
     total = sum(causes.values())
     scale = min(1.0, seconds / total) if total else 0.0
-    return {cause: wanted * scale for cause, wanted in causes.items()}
+    return {cause: own_seconds * scale for cause, own_seconds in causes.items()}
 
 
 def _verdict(window: Window, busy: float, idle: Mapping[str, float]) -> str:

@@ -1,1 +1,1 @@
-"""Parts of the fit timer: one file for each thing that it measures."""
+"""Parts of the fit timer, one file per quantity."""

@@ -51,7 +51,7 @@ class DeviceLaps:
                 stamps.append(stamps[-1] + seconds)
 
     def busy_seconds(self) -> float:
-        """Seconds that the device has computed so far; waits for a GPU. Without a device, seconds that the host
+        """Seconds that the device has computed so far; waits for a GPU. Without a device: seconds that the host
         computed."""
         if self._simulated is not None:
             return float(self._simulated.timeline.busy_seconds)

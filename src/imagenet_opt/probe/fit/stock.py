@@ -1,5 +1,4 @@
-"""Watches the batches that a loader has prefetched: steps served from this stock say nothing about the loader's
-rate."""
+"""Watches the batches that a loader has prefetched, since steps on prefetched batches do not show the loader's rate."""
 
 from typing import Any
 
@@ -7,11 +6,11 @@ from imagenet_opt.data.batch import Batch
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS
 
 _MOST_TAKEN = 0.05
-"""Of the timed batches, that may have been made before: the rate is so much too high at most. Our choice."""
+"""Share of the timed batches that may have been prefetched; the rate is too high by at most this share. Our choice."""
 
 
 class Stock:
-    """The prefetched batches when a measurement began, and the batches that workers made meanwhile.
+    """The prefetched batches at the start of a measurement, and the batches that workers made during it.
 
     multiple: batches that arrive together, one per worker. num_at_begin: batches that were ready at the start.
     """

@@ -151,6 +151,17 @@ def test_a_disturbed_turn_is_measured_again_and_the_quieter_one_counts(
     ) in details.notes
 
 
+def test_on_a_machine_that_is_always_busy_no_turn_is_measured_again_but_the_first(
+    tmp_path: Path, turns: Processes
+) -> None:
+    exact = turns.speed
+    turns.speed = lambda words: exact(words) | {"others_percent": 50.0}  # type: ignore[method-assign]
+    speeds = measured(steps_study(tmp_path, STEPS[:1], repeats=2), ResultCache(tmp_path), announced)
+    assert len(turns.jobs) == 4 + 1
+    notes = sheets(steps_study(tmp_path, STEPS[:1], repeats=2), compare(speeds, Losses()))[2].notes
+    assert "Other programs used 50 % of the CPUs or more in most turns, so the intervals are wide." in notes
+
+
 def test_beside_other_steps_all_is_measured_anew(tmp_path: Path, turns: Processes) -> None:
     for steps, num_turns in ((STEPS[:1], 4), (STEPS, 6), (STEPS, 0)):
         before = len(turns.jobs)

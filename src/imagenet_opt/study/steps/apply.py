@@ -14,7 +14,7 @@ from imagenet_opt.study.result_cache import ResultCache
 from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths, worths_of
 from imagenet_opt.study.steps.losses import Parity
 from imagenet_opt.study.steps.plan import Row, Study, key_of
-from imagenet_opt.study.steps.speeds import Speed, speed_of
+from imagenet_opt.study.steps.speeds import Speed, least_others, speed_of
 from imagenet_opt.study.steps.worker import TogetherJob
 
 START, NOW, TOGETHER = "the start", "how you train now", "all that is worth keeping"
@@ -126,7 +126,8 @@ def measure_together(study: Study, words: list[str], cache: ResultCache, report:
         beside = tuple(other.overrides for other in rows.values() if other is not row)
         job = TogetherJob(row.overrides, request.seconds, study.cold, beside)
         try:
-            turns[row.name].append(speed_of(job, row, len(turns[row.name]), request, cache))
+            number, least = len(turns[row.name]), least_others(turns.values())
+            turns[row.name].append(speed_of(job, row, number, request, cache, least))
         except TurnFailed as error:
             raise ConfigError(f"{row.name}: {error}") from error
 

@@ -3,7 +3,7 @@
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from statistics import median
@@ -20,7 +20,7 @@ from imagenet_opt.study.steps.plan import Row, Study
 from imagenet_opt.study.steps.worker import SpeedJob
 
 MOST_OTHERS_PERCENT = 10.0
-"""Of the CPUs: where other programs use more, a turn is measured again."""
+"""Of the CPUs: if other programs use this much more than in a quarter of the turns, a turn is measured again."""
 LEAST_ROUNDS = 2
 """One round gives no interval."""
 _COMPILING_SECONDS = 1800.0
@@ -67,7 +67,7 @@ def measure_speeds(
         row = speeds.rows[place]
         number = len(speeds.turns.get(row.name, ()))
         try:
-            speed = speed_of(job_of(row, study), row, number, request, cache)
+            speed = speed_of(job_of(row, study), row, number, request, cache, least_others(speeds.turns.values()))
         except TurnFailed as error:
             if row.step is None:
                 raise _FirstRowFailed(str(error)) from error
@@ -149,11 +149,11 @@ def job_of(row: Row, study: Study) -> SpeedJob:
     return SpeedJob(row.overrides, study.request.seconds, study.cold, beside)
 
 
-def speed_of(job: SpeedJob, row: Row, number: int, request: Request, cache: ResultCache) -> Speed:
+def speed_of(job: SpeedJob, row: Row, number: int, request: Request, cache: ResultCache, least_percent: float) -> Speed:
     """Measure turn `number` of the row. If the turn was disturbed, measure once more and keep the less disturbed one.
 
-    The result also has turn_seconds, with the start of the process, and was_disturbed, 1 if a turn was thrown away.
-    Raises TurnFailed.
+    least_percent: see least_others. The result also has turn_seconds, with the start of the process, and
+    num_disturbed: 1 if the first try was disturbed, 2 if both were. Raises TurnFailed.
     """
 
     def once() -> Speed:
@@ -163,21 +163,32 @@ def speed_of(job: SpeedJob, row: Row, number: int, request: Request, cache: Resu
 
     def measure() -> Speed:
         speed = once()
-        if not (reason := disturbance(speed)):
-            return speed | {"was_disturbed": 0.0}
+        if not (reason := disturbance(speed, least_percent)):
+            return speed | {"num_disturbed": 0.0}
         _say(f"{row.name}: measured again, as {reason}")
-        return min(speed, once(), key=_disturbed_percent) | {"was_disturbed": 1.0}
+        again = once()
+        num_disturbed = 2.0 if disturbance(again, least_percent) else 1.0
+        return min(speed, again, key=_disturbed_percent) | {"num_disturbed": num_disturbed}
 
     speed: Speed = cache.take(job, number, measure, config=row.config)
     return speed
 
 
-def disturbance(speed: Speed) -> str | None:
-    """What slowed a turn down from outside; None if nothing did."""
+def least_others(turns_by_row: Iterable[Sequence[Speed]]) -> float:
+    """Percent of the CPUs that other programs use at most in a quarter of the turns; 0 without turns.
+
+    On a machine that is busy all the time, a second try is no quieter than the first.
+    """
+    percents = sorted(speed.get("others_percent") or 0.0 for turns in turns_by_row for speed in turns)
+    return percents[len(percents) // 4] if percents else 0.0
+
+
+def disturbance(speed: Speed, least_percent: float) -> str | None:
+    """What slowed a turn down from outside; None if nothing did. least_percent: see least_others."""
     if speed.get("clocks_lowered"):
         return "something lowered the GPU's clocks (heat, power)"
     others = speed.get("others_percent") or 0.0
-    return f"others used {others:.0f} % of the CPUs" if others > MOST_OTHERS_PERCENT else None
+    return f"others used {others:.0f} % of the CPUs" if others > least_percent + MOST_OTHERS_PERCENT else None
 
 
 def _disturbed_percent(speed: Speed) -> float:

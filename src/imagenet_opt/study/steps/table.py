@@ -11,7 +11,7 @@ from imagenet_opt.study.request import Request
 from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths
 from imagenet_opt.study.steps.losses import Parity
 from imagenet_opt.study.steps.plan import Plan, Study
-from imagenet_opt.study.steps.speeds import disturbance, gaps
+from imagenet_opt.study.steps.speeds import MOST_OTHERS_PERCENT, gaps, least_others
 
 _ADDED = "Each row trains with what the row that it is compared with has, and with its own."
 _LEFT_OUT = "The first row trains with all of them, each other one without its own."
@@ -118,15 +118,17 @@ def notes(study: Study, results: Sequence[RowResult], together: Worths, ended: s
 
 
 def _disturbed(results: Sequence[RowResult]) -> list[str]:
-    turns = [speed for result in results for speed in result.turns]
-    num = sum(bool(speed.get("was_disturbed")) for speed in turns)
-    if not num:
-        return []
-    again = sum(disturbance(speed) is not None for speed in turns)
-    still = f"; {again} of them were disturbed again" if again else ""
-    return [
-        f"Other programs or lowered clocks disturbed {num} of {len(turns)} turns, which were measured again{still}."
-    ]
+    lines = []
+    least = least_others([result.turns for result in results])
+    if least > MOST_OTHERS_PERCENT:
+        lines.append(f"Other programs used {least:.0f} % of the CPUs or more in most turns, so the intervals are wide.")
+    numbers = [speed.get("num_disturbed") or 0.0 for result in results for speed in result.turns]
+    again = sum(number > 1 for number in numbers)
+    if num := sum(number > 0 for number in numbers):
+        still = f"; {again} of them were disturbed again" if again else ""
+        words = f"disturbed {num} of {len(numbers)} turns, which were measured again{still}."
+        lines.append(f"Other programs or lowered clocks {words}")
+    return lines
 
 
 def _queue_left(results: Sequence[RowResult]) -> list[str]:

@@ -67,9 +67,9 @@ class Bottleneck(Callback):
             self._first = self._last = self._sums(trainer)
         elif is_logging_step(trainer) and self._num_steps - self._last["steps"] >= MIN_STEPS:
             before, self._last = self._last, self._sums(trainer)
-            found = attribute(_window(_difference(before, self._last), _num_workers(trainer)))
-            log_host_numbers(pl_module, _row(found.shares))
-            self._tell(found)
+            attribution = attribute(_window(_difference(before, self._last), _num_workers(trainer)))
+            log_host_numbers(pl_module, _row(attribution.shares))
+            self._tell(attribution)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._clock is not None:
@@ -96,13 +96,13 @@ class Bottleneck(Callback):
         """Shares of the whole run, under the logged keys; empty if the run was too short."""
         return _row(self._shares)
 
-    def _tell(self, found: Attribution) -> None:
+    def _tell(self, attribution: Attribution) -> None:
         """Print a cause once, when two consecutive rows agree and it differs from the cause printed before. Nothing
         is printed if all is well."""
-        if found.verdict == self._verdict_before != self._said:
-            self._said = found.verdict
-            rank_zero_info(f"bottleneck: {sentence(found.shares)}")
-        self._verdict_before = found.verdict
+        if attribution.verdict == self._verdict_before != self._said:
+            self._said = attribution.verdict
+            rank_zero_info(f"bottleneck: {sentence(attribution.shares)}")
+        self._verdict_before = attribution.verdict
 
     def _sums(self, trainer: Trainer) -> Sums:
         """Seconds and counts since the start."""

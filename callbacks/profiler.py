@@ -125,9 +125,9 @@ class Profiler(Callback):
         with file.open("w", newline="") as lines:
             rows = csv.writer(lines)
             rows.writerow(_COLUMNS)
-            for one in operations[: self.num_operations]:
-                numbers = one.num_calls, 1000 * one.seconds, 100 * one.seconds / whole
-                rows.writerow([one.name, one.group, *(f"{number:.4g}" for number in numbers)])
+            for operation in operations[: self.num_operations]:
+                numbers = operation.num_calls, 1000 * operation.seconds, 100 * operation.seconds / whole
+                rows.writerow([operation.name, operation.group, *(f"{number:.4g}" for number in numbers)])
 
 
 @contextmanager

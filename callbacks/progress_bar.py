@@ -108,8 +108,8 @@ class ProgressBar(RichProgressBar):
 
 def _known(trainer: Trainer, shapes: dict[str, tuple[str, str]]) -> dict[str, str]:
     """Name and value as text, if the value is logged and finite."""
-    found = trainer.callback_metrics
-    values = {key: float(found[key]) for key in shapes if key in found}
+    logged = trainer.callback_metrics
+    values = {key: float(logged[key]) for key in shapes if key in logged}
     return {shapes[key][0]: shapes[key][1].format(value) for key, value in values.items() if math.isfinite(value)}
 
 

@@ -130,10 +130,11 @@ class Rehearsal(Callback):
         self._begin()
         net: nn.Module = getattr(pl_module, self.network)
         self._replace(net, "forward", StandIn(net, self.launch))
-        one = self.accelerator
+        accelerator = self.accelerator
         rank_zero_info(
-            f"{one}: {one.images_per_second:g} images/s, {one.launch_seconds * 1000:g} ms of a CPU to launch a step, "
-            f"copies at {one.copy_gb_per_second:g} GB/s; source: {printable(one.source)}"
+            f"{accelerator}: {accelerator.images_per_second:g} images/s, {accelerator.launch_seconds * 1000:g} ms of a "
+            f"CPU to launch a step, copies at {accelerator.copy_gb_per_second:g} GB/s; source: "
+            f"{printable(accelerator.source)}"
         )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -173,8 +174,8 @@ class Rehearsal(Callback):
         utilization = self.timeline.utilization
         if utilization is not None:
             verdict = "too short to tell" if _is_too_short(trainer) else "pass" if utilization >= PASS else "fail"
-            asked = f"(MLPerf Storage asks for {PASS:.0%})".replace("%", " %")
-            rank_zero_info(f"{self.simulated}: accelerator utilisation {100 * utilization:.1f} % {asked}: {verdict}")
+            required = f"(MLPerf Storage asks for {PASS:.0%})".replace("%", " %")
+            rank_zero_info(f"{self.simulated}: accelerator utilisation {100 * utilization:.1f} % {required}: {verdict}")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._give_back()

@@ -154,9 +154,9 @@ class RunFolderError(ImagenetOptError):
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """The hint for an unknown name: the most similar known name, or several that are equally near."""
-    near = difflib.get_close_matches(name, list(known), n=5, cutoff=0.5)
-    scores = [difflib.SequenceMatcher(None, name, other).ratio() for other in near]
-    best = [other for other, score in zip(near, scores, strict=True) if score == max(scores)]
+    similar = difflib.get_close_matches(name, list(known), n=5, cutoff=0.5)
+    scores = [difflib.SequenceMatcher(None, name, other).ratio() for other in similar]
+    best = [other for other, score in zip(similar, scores, strict=True) if score == max(scores)]
     return f"did you mean {' or '.join(best)}?" if best else otherwise
 
 

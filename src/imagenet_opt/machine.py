@@ -148,8 +148,8 @@ def _named(mount: Mount | None) -> str:
 def find_mount(path: str) -> Mount | None:
     """The mount that holds `path`, which is taken as it stands: no link is followed, no storage is asked."""
     mounts = [m for m in psutil.disk_partitions(all=True) if f"{path}/".startswith(m.mountpoint.rstrip("/") + "/")]
-    found = max(reversed(mounts), key=lambda mount: len(mount.mountpoint), default=None)  # a later one hides others
-    return found and Mount(found.mountpoint, found.fstype, found.device, tuple(found.opts.split(",")))
+    mount = max(reversed(mounts), key=lambda mount: len(mount.mountpoint), default=None)  # a later one hides others
+    return mount and Mount(mount.mountpoint, mount.fstype, mount.device, tuple(mount.opts.split(",")))
 
 
 def disk_model(device: str) -> str:
@@ -189,37 +189,37 @@ def hardware(data_root: str, *, on_gpu: bool) -> dict[str, str]:
     """RAM, and where the data lie; with a GPU its driver and CUDA. What cannot be found out is left out."""
     mount = find_mount(data_root)
     model = disk_model(mount.device) if mount else ""
-    found = {
+    facts = {
         "memory": f"{psutil.virtual_memory().total / GIB:.0f} GiB",
         "storage": ", ".join(filter(None, [_named(mount), model])),
     }
-    return found | (_nvidia() if on_gpu else {})
+    return facts | (_nvidia() if on_gpu else {})
 
 
 def _nvidia() -> dict[str, str]:
     import pynvml
     import torch
 
-    found = {"CUDA": str(torch.version.cuda)}
+    facts = {"CUDA": str(torch.version.cuda)}
     with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
-        found["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
+        facts["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
         pynvml.nvmlShutdown()
-    return found
+    return facts
 
 
 def versions() -> dict[str, str]:
     """Versions of Python, of this program and of the packages that decide speed, by name."""
     names = ("imagenet-opt", "torch", "torchvision", "lightning", "timm", "nvidia-nvimgcodec-cu13", "numpy")
-    found = {"python": platform.python_version()}
+    facts = {"python": platform.python_version()}
     for name in names:
         try:
-            found[name] = version(name)
+            facts[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "absent"
+            facts[name] = "absent"
     if commit := _commit():
-        found["imagenet-opt"] += f" ({commit})"
-    return found
+        facts["imagenet-opt"] += f" ({commit})"
+    return facts
 
 
 def _commit() -> str | None:

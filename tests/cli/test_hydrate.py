@@ -51,7 +51,7 @@ def test_every_file_is_read_once(root: Path, words: list[str], capsys: pytest.Ca
     main([*words, "--in-flight", "5"])
     first, last = capsys.readouterr().out.splitlines()
     assert re.fullmatch(
-        r"first touch takes \d+\.\d ms \(median of 8 files, one at a time\); 16 files with 5 in flight: \S+ s if .*",
+        r"a first read takes \d+\.\d ms \(median of 8 files, one at a time\); 16 files with 5 in flight: \S+ s if .*",
         first,
     )
     assert re.fullmatch(

@@ -59,11 +59,11 @@ class Report:
         return {name: median(stages[name] for stages in rounds) for name in rounds[0]}
 
     def _other(self, turn: Turn) -> dict[str, float]:
-        found = turn.stages
-        if not {"loader/read_seconds", "loader/decode_seconds", "num_workers"} <= found.keys():
+        stages = turn.stages
+        if not {"loader/read_seconds", "loader/decode_seconds", "num_workers"} <= stages.keys():
             return {}
-        between = max(1.0, found["num_workers"]) * self.plan.job.loading.batch_size / turn.images_per_second
-        return {"other_seconds": max(0.0, between - found["loader/read_seconds"] - found["loader/decode_seconds"])}
+        between = max(1.0, stages["num_workers"]) * self.plan.job.loading.batch_size / turn.images_per_second
+        return {"other_seconds": max(0.0, between - stages["loader/read_seconds"] - stages["loader/decode_seconds"])}
 
     def ratios(self) -> Iterator[tuple[str, str, Ratio]]:
         """Ratios of our rows to the limit and to every peer."""
@@ -217,13 +217,16 @@ def print_report(report: Report) -> None:
 
 
 def _facts(report: Report) -> Table:
-    found, data, job = report.machine, report.data, report.plan.job
-    busy = f"; {found['busy_percent_before']:.0f} % busy before the run" if found["busy_percent_before"] >= 10 else ""
-    gpu = found["gpu"] or "no GPU"
+    machine, data, job = report.machine, report.data, report.plan.job
+    busy = (
+        f"; {machine['busy_percent_before']:.0f} % busy before the run" if machine["busy_percent_before"] >= 10 else ""
+    )
+    gpu = machine["gpu"] or "no GPU"
     part = "" if data["files"] == data["files_used"] else f" (a random part of {data['files']})"
     facts = {
         "date": datetime.datetime.now().strftime("%Y-%m-%d %H:%M"),
-        "machine": f"{found['cpu']}, {found['usable_cpus']} usable CPUs, {found['memory_gib']:g} GiB, {gpu}{busy}",
+        "machine": f"{machine['cpu']}, {machine['usable_cpus']} usable CPUs, {machine['memory_gib']:g} GiB, {gpu}"
+        f"{busy}",
         "versions": ", ".join(f"{name} {version}" for name, version in versions(report).items()),
         "data": f"{data['files_used']} files{part}, mean {data['mean_kb']:.0f} KB, {data['mean_width']} x "
         f"{data['mean_height']} pixels, on {data['storage']}, {data['folder']}",

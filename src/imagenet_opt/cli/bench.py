@@ -73,13 +73,15 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--repeats", type=int, default=Options.repeats)
     parser.add_argument("--against", default="")
     parser.add_argument("--json", type=Path)
-    found = parser.parse_intermixed_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     for name, most in LIMITS.items():
-        if not 1 <= getattr(found, name) <= most:
-            raise ConfigError(f"--{name} {getattr(found, name)} must be from 1 to {most}")
-    if found.json is not None:
-        check_writable(found.json)
-    return Options(tuple(found.overrides), found.batches, found.repeats, _peers(found.against), found.json)
+        if not 1 <= getattr(arguments, name) <= most:
+            raise ConfigError(f"--{name} {getattr(arguments, name)} must be from 1 to {most}")
+    if arguments.json is not None:
+        check_writable(arguments.json)
+    return Options(
+        tuple(arguments.overrides), arguments.batches, arguments.repeats, _peers(arguments.against), arguments.json
+    )
 
 
 def _peers(words: str) -> tuple[str, ...]:

@@ -72,8 +72,12 @@ def main(argv: list[str]) -> None:
     if labels is not None:
         show_worst(labels["classes"])
     if options.json is not None:
-        found = {"command": ["imagenet-opt", "check", *argv], "verdicts": list(map(asdict, verdicts)), "labels": labels}
-        options.json.write_text(json.dumps(found, indent=1))
+        report = {
+            "command": ["imagenet-opt", "check", *argv],
+            "verdicts": list(map(asdict, verdicts)),
+            "labels": labels,
+        }
+        options.json.write_text(json.dumps(report, indent=1))
     if any(verdict.level == "error" for verdict in verdicts):
         sys.exit(1)
 
@@ -85,20 +89,20 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--sample", type=int)
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--json", type=Path)
-    found = parser.parse_intermixed_args(argv)
-    if found.sample is not None and (found.all or found.sample < 1):
-        raise ConfigError(f"--sample {found.sample} must be at least 1, and cannot be combined with --all")
-    if found.json is not None:
-        check_writable(found.json)
-    given = [word for word in found.overrides if word.startswith("ckpt=")]
+    arguments = parser.parse_intermixed_args(argv)
+    if arguments.sample is not None and (arguments.all or arguments.sample < 1):
+        raise ConfigError(f"--sample {arguments.sample} must be at least 1, and cannot be combined with --all")
+    if arguments.json is not None:
+        check_writable(arguments.json)
+    given = [word for word in arguments.overrides if word.startswith("ckpt=")]
     ckpt = Path(given[-1].removeprefix("ckpt=")).expanduser() if given else None
     if ckpt == Path():
         raise ConfigError("ckpt has no value; expected ckpt=RUN_FOLDER or ckpt=FILE")
     return Options(
-        overrides=tuple(word for word in found.overrides if word not in given),
+        overrides=tuple(word for word in arguments.overrides if word not in given),
         ckpt=ckpt / "last.ckpt" if ckpt is not None and ckpt.is_dir() else ckpt,
-        sample=None if found.all else found.sample or Options.sample,
-        json=found.json,
+        sample=None if arguments.all else arguments.sample or Options.sample,
+        json=arguments.json,
     )
 
 

@@ -73,26 +73,26 @@ def main(argv: list[str]) -> None:
 
         record_profile(config, seconds=options.budget_seconds)
         return
-    found = examine(config, options.budget_seconds, command)
-    write(found, options.json)
+    diagnosis = examine(config, options.budget_seconds, command)
+    write(diagnosis, options.json)
     if options.apply:
         from imagenet_opt.doctor.apply import apply
 
-        trial = apply(found, options.overrides, seconds=options.budget_seconds / _TURNS)
+        trial = apply(diagnosis, options.overrides, seconds=options.budget_seconds / _TURNS)
         if trial is not None:
-            write(replace(found, trial=trial.plain()), options.json)
-    if not is_judged(found):
+            write(replace(diagnosis, trial=trial.plain()), options.json)
+    if not is_judged(diagnosis):
         sys.exit(1)
 
 
-def write(found: "Diagnosis", file: Path | None) -> None:
+def write(diagnosis: "Diagnosis", file: Path | None) -> None:
     """Write JSON if a file was requested. Raises ConfigError."""
     from imagenet_opt.doctor.diagnosis_file import write_diagnosis
 
     if file is None:
         return
     try:
-        write_diagnosis(found, file)
+        write_diagnosis(diagnosis, file)
     except OSError as error:
         raise ConfigError(f"--json {file} cannot be written: {error.strerror}; choose another file") from error
 
@@ -114,11 +114,11 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--apply", action="store_true")
     parser.add_argument("--record-profile", action="store_true")
-    found = parser.parse_intermixed_args(argv)
-    if found.json is not None:
-        check_writable(found.json)
-    seconds = budget_seconds(found.budget)
-    return Options(tuple(found.overrides), seconds, found.json, found.apply, found.record_profile)
+    arguments = parser.parse_intermixed_args(argv)
+    if arguments.json is not None:
+        check_writable(arguments.json)
+    seconds = budget_seconds(arguments.budget)
+    return Options(tuple(arguments.overrides), seconds, arguments.json, arguments.apply, arguments.record_profile)
 
 
 def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagnosis":
@@ -141,9 +141,9 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
     with announced(NUM_EXPERIMENTS, budget_seconds=budget_seconds) as announce:
         examination = Examination(Testbed(config), budget_seconds=budget_seconds, announce=announce)
         try:
-            found = conclude(examination.evidence(command=command))
+            diagnosis = conclude(examination.evidence(command=command))
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
             tell_stopped(examination.ceilings)
             raise
-    print_diagnosis(found, terminal())
-    return found
+    print_diagnosis(diagnosis, terminal())
+    return diagnosis

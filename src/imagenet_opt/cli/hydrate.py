@@ -75,13 +75,13 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--splits", default=",".join(SPLITS))
     parser.add_argument("--verify", action="store_true")
     parser.add_argument("--again", action="store_true")
-    found = parser.parse_intermixed_args(argv)
-    if not 1 <= found.in_flight <= MOST_IN_FLIGHT:
-        raise ConfigError(f"--in-flight {found.in_flight} must be from 1 to {MOST_IN_FLIGHT}")
-    splits = tuple(dict.fromkeys(found.splits.split(",")))
+    arguments = parser.parse_intermixed_args(argv)
+    if not 1 <= arguments.in_flight <= MOST_IN_FLIGHT:
+        raise ConfigError(f"--in-flight {arguments.in_flight} must be from 1 to {MOST_IN_FLIGHT}")
+    splits = tuple(dict.fromkeys(arguments.splits.split(",")))
     if not set(splits) <= set(SPLITS):
-        raise ConfigError(f"--splits {found.splits} must be train, val or train,val")
-    return Options(tuple(found.overrides), found.in_flight, splits, found.verify, found.again)
+        raise ConfigError(f"--splits {arguments.splits} must be train, val or train,val")
+    return Options(tuple(arguments.overrides), arguments.in_flight, splits, arguments.verify, arguments.again)
 
 
 def run(options: Options) -> "Tally":
@@ -94,8 +94,8 @@ def run(options: Options) -> "Tally":
     from imagenet_opt.measure.storage.lustre import is_lustre
 
     data = compose_data(list(options.overrides))
-    found = [files_of(data.open(split)) for split in options.splits]
-    files = list({one.folder: one for one in found}.values())  # both may be the same folder
+    splits = [files_of(data.open(split)) for split in options.splits]
+    files = list({split.folder: split for split in splits}.values())  # both may be the same folder
     for one in files:
         if options.verify and not is_lustre(one.folder):
             raise ConfigError(f"--verify needs Lustre; {mount_of(str(one.folder))} does not tell which files it holds")
@@ -125,11 +125,12 @@ def _touch(parts: "list[Part]", tally: "Tally", in_flight: int, patience: float)
     if not left:
         return
     began = time.perf_counter()
-    found = probe(parts, tally, patience=patience)
+    estimate = probe(parts, tally, patience=patience)
     rest = left - tally.num_tried
     print(
-        f"first touch takes {1e3 * found.latency_seconds:.1f} ms (median of {found.num_files} files, one at a time); "
-        f"{rest} files with {in_flight} in flight: {duration(found.predict_seconds(rest, in_flight))} "
+        f"a first read takes {1e3 * estimate.latency_seconds:.1f} ms (median of {estimate.num_files} files, one at a "
+        "time); "
+        f"{rest} files with {in_flight} in flight: {duration(estimate.predict_seconds(rest, in_flight))} "
         "if the storage keeps pace",
         flush=True,
     )

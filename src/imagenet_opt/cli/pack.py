@@ -102,15 +102,15 @@ def parse(argv: list[str]) -> Arguments:
         if key not in given:
             raise ConfigError(f"{key} is missing; add {key}=FOLDER (imagenet-opt pack --help)")
     root, labels, workers = given.get("data.root"), given.get("val_labels"), given.get("workers", "auto")
-    asked: dict[str, Any] = {key: _whole(given, key, *ends) for key, ends in _ENDS.items() if key in given}
+    numbers: dict[str, Any] = {key: _whole(given, key, *ends) for key, ends in _ENDS.items() if key in given}
     if "shard_mb" in given:
-        asked["shard_mb"] = _megabytes(given["shard_mb"])
+        numbers["shard_mb"] = _megabytes(given["shard_mb"])
     from imagenet_opt.pack.plan import PackOptions  # numpy, for which no --help and no mistake waits
 
     return Arguments(
         root=None if root is None else Path(root).expanduser(),
         out=Path(given["out"]).expanduser(),
-        options=PackOptions(**asked),
+        options=PackOptions(**numbers),
         workers=usable_cpus() if workers == "auto" else _whole(given, "workers", 1, 1024, ", or auto"),
         val_labels=None if labels is None else Path(labels).expanduser(),
         train_folder=given.get("data.train_folder", "train"),

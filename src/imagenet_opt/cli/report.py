@@ -87,14 +87,14 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--price-per-hour", type=float)
     parser.add_argument("--wandb", action="store_true")
-    found = parser.parse_args(argv)
-    for flag, place in (("", found.run), ("--baseline ", found.baseline)):
+    arguments = parser.parse_args(argv)
+    for flag, place in (("", arguments.run), ("--baseline ", arguments.baseline)):
         if place is not None and not place.exists():
             raise ConfigError(f"{flag}{place}: there is no such folder or file; expected a run folder or a doctor.json")
-    price = found.price_per_hour
+    price = arguments.price_per_hour
     if price is not None and not (price >= 0 and math.isfinite(price)):
         raise ConfigError(f"--price-per-hour {price} is no price; expected dollars, such as 1.21")
-    if found.wandb and not found.run.is_dir():
-        raise ConfigError(f"--wandb needs a run folder, whose wandb_id.txt names the run; {found.run} is a file")
-    folder = found.run if found.run.is_dir() else found.run.parent
-    return Options(found.run, found.out or folder / FILE, found.baseline, price, found.wandb)
+    if arguments.wandb and not arguments.run.is_dir():
+        raise ConfigError(f"--wandb needs a run folder, whose wandb_id.txt names the run; {arguments.run} is a file")
+    folder = arguments.run if arguments.run.is_dir() else arguments.run.parent
+    return Options(arguments.run, arguments.out or folder / FILE, arguments.baseline, price, arguments.wandb)

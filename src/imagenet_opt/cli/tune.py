@@ -59,12 +59,12 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.tune.tuner import tune
 
     facts = about(command)
-    found = tune(options.overrides, options.budget_seconds)
-    sheets = sheets_of(found)
-    print_tuning(found, sheets)
-    write_experiment(found, sheets, command, options.overrides)
+    tuning = tune(options.overrides, options.budget_seconds)
+    sheets = sheets_of(tuning)
+    print_tuning(tuning, sheets)
+    write_experiment(tuning, sheets, command, options.overrides)
     if options.json is not None:
-        write_json(found, sheets, facts, options.budget_seconds, options.json)
+        write_json(tuning, sheets, facts, options.budget_seconds, options.json)
 
 
 def parse(argv: list[str]) -> Options:
@@ -73,7 +73,7 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--budget", default=_BUDGET)
     parser.add_argument("--json", type=Path)
-    found = parser.parse_intermixed_args(argv)
-    if found.json is not None:
-        check_writable(found.json)
-    return Options(tuple(found.overrides), budget_seconds(found.budget), found.json)
+    arguments = parser.parse_intermixed_args(argv)
+    if arguments.json is not None:
+        check_writable(arguments.json)
+    return Options(tuple(arguments.overrides), budget_seconds(arguments.budget), arguments.json)

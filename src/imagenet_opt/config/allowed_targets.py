@@ -89,6 +89,6 @@ def _check(target: Any, place: str) -> None:
     package = next((name for name in KINDS if is_within(target, [name])), None)
     if package is None:
         raise refused(place, target, "a configuration may not build this, only what the project lists")
-    found, base = find(target, place), get_object(KINDS[package])
-    if not (isinstance(found, type) and issubclass(found, base) and is_within(found.__module__, [package])):
+    actual, base = find(target, place), get_object(KINDS[package])
+    if not (isinstance(actual, type) and issubclass(actual, base) and is_within(actual.__module__, [package])):
         raise refused(place, target, f"from {package}, only a {base.__name__} that is defined there may be built")

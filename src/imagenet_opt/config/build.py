@@ -51,10 +51,12 @@ def check_types(target: Callable[..., Any], options: Mapping[str, Any], prefix: 
 
 def _expected(key: str, error: ValidationError) -> str:
     """All forms that a value may have; a union type fails once for each of its members."""
-    found = [f"{detail['msg']}".removeprefix("Input should be ").partition(", unable")[0] for detail in error.errors()]
-    words = [*_OWN_WORDS.get(key, ()), *(word.strip("'") for text in found for word in _LITERAL.findall(text))]
+    messages = [
+        f"{detail['msg']}".removeprefix("Input should be ").partition(", unable")[0] for detail in error.errors()
+    ]
+    words = [*_OWN_WORDS.get(key, ()), *(word.strip("'") for text in messages for word in _LITERAL.findall(text))]
     known = [word for word in dict.fromkeys(words) if f"{word}-true" not in words]
-    forms = [text for text in found if not _LITERAL.search(text)]
+    forms = [text for text in messages if not _LITERAL.search(text)]
     given = str(error.errors()[0]["input"])
     hint = did_you_mean(_SYNONYMS.get(given, given), known, "")
     return "; ".join(filter(None, [" or ".join(dict.fromkeys([*map(repr, known), *forms])), hint]))

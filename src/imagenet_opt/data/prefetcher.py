@@ -258,8 +258,8 @@ def _terminate(workers: Sequence[BaseProcess]) -> None:
 def _worker_message(error: ImagenetOptError) -> str | None:
     """The message of an error in a worker, without the DataLoader's traceback; None for other errors."""
     name = f"{type(error).__module__}.{type(error).__qualname__}: "
-    _, found, message = str(error).rpartition(name)
-    return message.strip() if found else None
+    _, separator, message = str(error).rpartition(name)
+    return message.strip() if separator else None
 
 
 def _too_many_files() -> WorkerDied:

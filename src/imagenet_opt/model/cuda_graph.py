@@ -103,9 +103,9 @@ class _Called(nn.Module):
         self.last = None
 
 
-def _whole(found: Any) -> Any:
+def _whole(value: Any) -> Any:
     """A tensor that is no view, since a view cannot be detached in place."""
-    return found.clone() if isinstance(found, Tensor) and found._is_view() else found
+    return value.clone() if isinstance(value, Tensor) and value._is_view() else value
 
 
 def move_gradients(parameters: Iterable[nn.Parameter]) -> None:

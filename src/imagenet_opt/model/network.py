@@ -26,8 +26,8 @@ def build_network(name: str, *, num_classes: int, blurpool: bool = False, small_
     Raises UnknownModel with near names; ModelError for an option that the network does not have.
     """
     if not timm.is_model(name):
-        near = difflib.get_close_matches(name, timm.list_models(), n=5, cutoff=0.5)
-        hint = f"near: {', '.join(near)}" if near else "see timm.list_models()"
+        similar = difflib.get_close_matches(name, timm.list_models(), n=5, cutoff=0.5)
+        hint = f"near: {', '.join(similar)}" if similar else "see timm.list_models()"
         raise UnknownModel(f"timm has no model {name!r} (model.name); {hint}")
     options: dict[str, Any] = {"aa_layer": BlurPool2d} if blurpool else {}
     try:

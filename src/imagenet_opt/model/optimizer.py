@@ -67,10 +67,10 @@ def check_saved_groups(saved: list[dict[str, Any]], optimizer: Optimizer) -> Non
 
 def _options_of(name: str) -> set[str]:
     """Argument names of an optimizer. Raises ConfigError for an optimizer that is unknown or cannot be used here."""
-    names = [str(known) for known in list_optimizers()]
+    names = [str(optimizer) for optimizer in list_optimizers()]
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
-        hint = f"near: {', '.join(near)}" if near else "see timm.optim.list_optimizers()"
+        similar = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
+        hint = f"near: {', '.join(similar)}" if similar else "see timm.optim.list_optimizers()"
         raise ConfigError(f"timm has no optimizer {name!r} (optimizer.name); {hint}")
     if get_optimizer_info(name).second_order:
         raise ConfigError(f"optimizer.name={name} needs second derivatives, which training does not compute")

@@ -169,8 +169,8 @@ def _record(sweep_dir: Path, num: int) -> float | None:
             _leave(f"the sweep ends inside job #{num}", num + 1, sweep_dir)
         log.warning(_left(f"the sweep ends inside job #{num}", num + 1, sweep_dir))
         raise KeyboardInterrupt
-    found = speed(row)
-    return None if math.isnan(found) else found
+    images_per_second = speed(row)
+    return None if math.isnan(images_per_second) else images_per_second
 
 
 def _is_done(folder: Path, overrides: list[str]) -> bool:
@@ -181,18 +181,18 @@ def _is_done(folder: Path, overrides: list[str]) -> bool:
     return False
 
 
-def _leave(said: str, first: int, sweep_dir: Path) -> NoReturn:
+def _leave(reason: str, first: int, sweep_dir: Path) -> NoReturn:
     """End the sweep with SystemExit, because Hydra holds ordinary exceptions back until all jobs are done."""
-    sys.exit(leave(Preempted(_left(said, first, sweep_dir)), handover.why))
+    sys.exit(leave(Preempted(_left(reason, first, sweep_dir)), handover.why))
 
 
-def _left(said: str, first: int, sweep_dir: Path) -> str:
+def _left(reason: str, first: int, sweep_dir: Path) -> str:
     """`said`, with the number of jobs that were not run and the command to continue."""
     if "SUBMITIT_FOLDER" in os.environ:  # a job of a queue knows of no other
-        return said
+        return reason
     later = [f"#{i} {' '.join(job)}" for i, job in enumerate(SweepTable.planned[first:], first)]
     not_run = f"; not run: {', '.join(later)}" if later else ""
-    return f"{said}{not_run}; `{command('hydra.sweep.dir', sweep_dir)}` continues"
+    return f"{reason}{not_run}; `{command('hydra.sweep.dir', sweep_dir)}` continues"
 
 
 def _command(script: Path, hydra: HydraConf) -> list[str]:
@@ -206,8 +206,10 @@ def _command(script: Path, hydra: HydraConf) -> list[str]:
 def _config_options(hydra: HydraConf) -> list[str]:
     """Hydra's flags that choose the configuration; they are the same on every machine."""
     flags = {"main": "--config-path", "command-line": "--config-dir"}
-    found = [f"{flags[one.provider]}={one.path}" for one in hydra.runtime.config_sources if one.provider in flags]
-    return [*found, f"--config-name={hydra.job.config_name}"]
+    options = [
+        f"{flags[source.provider]}={source.path}" for source in hydra.runtime.config_sources if source.provider in flags
+    ]
+    return [*options, f"--config-name={hydra.job.config_name}"]
 
 
 def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) -> dict[str, Any]:

@@ -113,8 +113,8 @@ def outcome(row: Row) -> str:
 
 def best(rows: list[Row]) -> Row | None:
     """The job with the most images per second. Jobs with too few steps count only if all jobs have too few."""
-    found = [row for row in rows if not math.isnan(speed(row))]
-    return max([row for row in found if outcome(row) == "ok"] or found, key=speed, default=None)
+    timed = [row for row in rows if not math.isnan(speed(row))]
+    return max([row for row in timed if outcome(row) == "ok"] or timed, key=speed, default=None)
 
 
 def show(row: Row, metric: str) -> str:

@@ -48,62 +48,62 @@ def tune_batch(turns: Turns, kept: Changes, *, wanted: int, num_train: int, seco
         return min(LIMIT_SECONDS, max(_LEAST_SECONDS, turns.deadline.left(share)))
 
     trials = MemoryTrials(config, before, limit)
-    found = Batch(wanted, tried=trials.tried)
-    _fit(found, trials, wanted, max(wanted, most_images(num_train)))
-    if found.fitting > wanted:
-        _grow(found, turns, kept, seconds, share)
+    batch = Batch(wanted, tried=trials.tried)
+    _fit(batch, trials, wanted, max(wanted, most_images(num_train)))
+    if batch.fitting > wanted:
+        _grow(batch, turns, kept, seconds, share)
     side, lr, spare = largest_size(config), config.optimizer.lr, f"{100 * SPARE:.0f} %"
-    found.notes += [
-        f"{found.fitting} images were seen to fit at {side} px with {spare} of the free memory to spare, not compiled",
-        f"lr {lr * found.size / REFERENCE_BATCH:.3g} at batch {found.size} of one process: {lr:g} per 256 images",
+    batch.notes += [
+        f"{batch.fitting} images were seen to fit at {side} px with {spare} of the free memory to spare, not compiled",
+        f"lr {lr * batch.size / REFERENCE_BATCH:.3g} at batch {batch.size} of one process: {lr:g} per 256 images",
     ]
-    return found
+    return batch
 
 
-def _fit(found: Batch, trials: MemoryTrials, wanted: int, most: int) -> None:
+def _fit(batch: Batch, trials: MemoryTrials, wanted: int, most: int) -> None:
     """The largest batch up to `most`; with micro-batches if the wanted batch does not fit at once."""
     try:
         if trials.fits(wanted):
-            found.fitting = wanted
-            found.fitting = max(wanted, trials.largest(start=2 * wanted, most=most, known=wanted))
+            batch.fitting = wanted
+            batch.fitting = max(wanted, trials.largest(start=2 * wanted, most=most, known=wanted))
         elif wanted > 1:
-            found.fitting = trials.largest(start=wanted // 2, most=wanted - 1)
+            batch.fitting = trials.largest(start=wanted // 2, most=wanted - 1)
     except OutOfTime as error:
         if not trials.tried:
             raise ConfigError(f"no time was left to see whether {wanted} images fit; raise --budget") from error
-        found.fitting = max((trial.batch for trial in trials.tried if trial.peak_gib is not None), default=0)
-        found.notes.append("not tried: budget: other batch sizes")
-    if not found.fitting:
+        batch.fitting = max((trial.batch for trial in trials.tried if trial.peak_gib is not None), default=0)
+        batch.notes.append("not tried: budget: other batch sizes")
+    if not batch.fitting:
         raise trials.nothing_fits()
-    if found.fitting < wanted:
-        _cut(found, trials, wanted)
+    if batch.fitting < wanted:
+        _cut(batch, trials, wanted)
 
 
-def _cut(found: Batch, trials: MemoryTrials, wanted: int) -> None:
+def _cut(batch: Batch, trials: MemoryTrials, wanted: int) -> None:
     """Micro-batches for the same step."""
-    micro = even_parts(wanted, found.fitting)
+    micro = even_parts(wanted, batch.fitting)
     try:
         micro = largest_that_fits(lambda size: trials.fits(wanted, size), start=micro, most=micro)
     except OutOfTime:
-        found.notes.append("not tried: budget: whether these micro-batches fit")
+        batch.notes.append("not tried: budget: whether these micro-batches fit")
     if micro:
-        found.changes = (f"model.micro_batch_size={micro}",)
-        found.notes.append(f"batch {wanted} does not fit at once: {micro} images at a time, for the same step")
+        batch.changes = (f"model.micro_batch_size={micro}",)
+        batch.notes.append(f"batch {wanted} does not fit at once: {micro} images at a time, for the same step")
     else:
-        found.notes.append(f"batch {wanted} does not fit, in no micro-batches either: lower data.batch_size")
+        batch.notes.append(f"batch {wanted} does not fit, in no micro-batches either: lower data.batch_size")
 
 
-def _grow(found: Batch, turns: Turns, kept: Changes, seconds: float, share: float) -> None:
+def _grow(batch: Batch, turns: Turns, kept: Changes, seconds: float, share: float) -> None:
     """A larger batch if its verdict is "faster"."""
-    wanted = found.size
-    sizes = sorted({min(2 * wanted, found.fitting), found.fitting})
+    wanted = batch.size
+    sizes = sorted({min(2 * wanted, batch.fitting), batch.fitting})
     settings: dict[str, Changes] = {f"batch {num}": (*kept, f"data.batch_size={num}") for num in (wanted, *sizes)}
     try:
         contest = turns.contest("larger batches", settings, seconds, share)
     except (TurnFailed, OutOfTime) as error:
-        found.notes.append(f"larger batches are not compared: {str(error) or 'not tried: budget'}")
+        batch.notes.append(f"larger batches are not compared: {str(error) or 'not tried: budget'}")
         return
-    found.rate = contest.rate(contest.winner)
+    batch.rate = contest.rate(contest.winner)
     if contest.winner != contest.base:
-        found.size = int(contest.winner.removeprefix("batch "))
-        found.changes = (f"data.batch_size={found.size}",)
+        batch.size = int(contest.winner.removeprefix("batch "))
+        batch.changes = (f"data.batch_size={batch.size}",)

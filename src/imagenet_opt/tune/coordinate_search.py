@@ -62,16 +62,16 @@ def climb(
 
 def _try(climbed: Climb[T], setting: T, turn: Callable[[T], float]) -> bool:
     """Whether `setting` is now the best."""
-    before, one = climbed.best, setting
+    before, measured = climbed.best, setting
     try:
         _turn(climbed, setting, turn)
         if climbed.rate(setting) < LEAST_GAIN * climbed.rate(before):
             return False
         while min(len(climbed.turns[setting]), len(climbed.turns[before])) < TURNS:
-            for one in (before, setting) if len(climbed.turns[setting]) % 2 == 0 else (setting, before):
-                _turn(climbed, one, turn)
+            for measured in (before, setting) if len(climbed.turns[setting]) % 2 == 0 else (setting, before):
+                _turn(climbed, measured, turn)
     except TurnFailed as error:
-        climbed.failures[one] = str(error)
+        climbed.failures[measured] = str(error)
         return False
     ratio = pair_ratio(climbed.turns[setting][-TURNS:], climbed.turns[before][-TURNS:])
     climbed.verdicts[setting] = verdict(ratio)

@@ -41,26 +41,26 @@ class Compute:
 def tune_compute(turns: Turns, config: DictConfig, device: torch.device, *, seconds: float, share: float) -> Compute:
     """Compare formats without compilation first, then ways to compile the best of them. seconds: of a short turn.
     Raises TurnFailed if the configuration itself does not run."""
-    found = Compute()
+    compute = Compute()
     fixed = _EAGER if "acceleration" in config.callbacks else ()
     formats = {name: (*fixed, *changes) for name, changes in dict(_formats(config, device)).items()}
     contest = turns.contest("precision and memory order, not compiled", formats, seconds, _FORMATS_SHARE * share)
-    found.changes = formats[contest.winner][len(fixed) :]
-    found.rate = contest.rate(contest.winner)
+    compute.changes = formats[contest.winner][len(fixed) :]
+    compute.rate = contest.rate(contest.winner)
     if not fixed:
-        found.notes.append("callbacks.acceleration is not there: memory order and compilation are not tried")
-        return found
-    ways = {name: (*found.changes, *changes) for name, changes in _ways(config, device)}
+        compute.notes.append("callbacks.acceleration is not there: memory order and compilation are not tried")
+        return compute
+    ways = {name: (*compute.changes, *changes) for name, changes in _ways(config, device)}
     try:
         contest = turns.contest("compilation", ways, seconds, share)
     except (TurnFailed, OutOfTime) as error:
         reason = str(error) or "budget"
-        found.notes.append(f"compilation is not tuned, as it is configured: {reason}; {COMPILE_KEY} stays as it is")
+        compute.notes.append(f"compilation is not tuned, as it is configured: {reason}; {COMPILE_KEY} stays as it is")
         if config.callbacks.acceleration.compile:
-            found.rate = None
-        return found
-    found.changes, found.rate = ways[contest.winner], contest.rate(contest.winner)
-    return found
+            compute.rate = None
+        return compute
+    compute.changes, compute.rate = ways[contest.winner], contest.rate(contest.winner)
+    return compute
 
 
 def _formats(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Changes]]:
@@ -71,18 +71,18 @@ def _formats(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Ch
         words = precision_of(precision, device)
         return words, channels_last, tf32 and device.type == "cuda" and words == "32-true"
 
-    known = acceleration or {"channels_last": False, "tf32": False}
-    seen = {meaning(config.trainer.precision, known["channels_last"], known["tf32"])}
+    configured = acceleration or {"channels_last": False, "tf32": False}
+    meanings = {meaning(config.trainer.precision, configured["channels_last"], configured["tf32"])}
     yield AS_IT_IS, ()
     for precision, channels_last in product(("mixed", "32-true"), (True, False) if acceleration else (False,)):
-        if (what := meaning(precision, channels_last, True)) in seen:
+        if (way := meaning(precision, channels_last, True)) in meanings:
             continue
-        seen.add(what)
+        meanings.add(way)
         changes = [f"trainer.precision={precision}"]
         if acceleration:
             changes += [f"{_ACCELERATION}.channels_last={str(channels_last).lower()}", f"{_ACCELERATION}.tf32=true"]
         order = "channels last" if channels_last else "channels first"
-        yield f"{precision}{' with tf32' if what[2] else ''}, {order}", tuple(changes)
+        yield f"{precision}{' with tf32' if way[2] else ''}, {order}", tuple(changes)
 
 
 def _ways(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Changes]]:

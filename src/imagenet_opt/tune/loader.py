@@ -71,8 +71,8 @@ def tune_loader(
 
     target = None if device_rate is None else ENOUGH * device_rate
     cpus = max(1, machine.usable_cpus() // seat.sharing_cpus)
-    found = climb(start, (partial(_workers, cpus), _prefetch, _reads), turn, enough=target)
-    return Loader(found, found.best.beside(start), target, seat.local_processes)
+    climbed = climb(start, (partial(_workers, cpus), _prefetch, _reads), turn, enough=target)
+    return Loader(climbed, climbed.best.beside(start), target, seat.local_processes)
 
 
 def _seat(testbed: Testbed) -> Seat:

@@ -40,15 +40,17 @@ _WHY = {
 }
 
 
-def sheets_of(found: Tuning) -> list[Sheet]:
+def sheets_of(tuning: Tuning) -> list[Sheet]:
     """A table for each part; titles say if the device was simulated."""
     sheets = []
-    if found.turns is not None:
-        sheets += [_contest_sheet(title, found.turns) for title in found.turns.contests]
-    if found.batch is not None:
-        sheets.append(_memory_sheet(found.batch))
-    if found.loader is not None:
-        sheets.append(_loader_sheet(found.loader, "" if found.simulated is None else f", simulated {found.simulated}"))
+    if tuning.turns is not None:
+        sheets += [_contest_sheet(title, tuning.turns) for title in tuning.turns.contests]
+    if tuning.batch is not None:
+        sheets.append(_memory_sheet(tuning.batch))
+    if tuning.loader is not None:
+        sheets.append(
+            _loader_sheet(tuning.loader, "" if tuning.simulated is None else f", simulated {tuning.simulated}")
+        )
     return sheets
 
 
@@ -81,71 +83,71 @@ def _memory_sheet(batch: Batch) -> Sheet:
 
 
 def _loader_sheet(loader: Loader, simulated: str) -> Sheet:
-    found, base = loader.climb, next(iter(loader.climb.turns.values()))
+    climb, base = loader.climb, next(iter(loader.climb.turns.values()))
     rows = []
-    for setting, rates in found.turns.items():
-        rows.append((*_cells(str(setting), rates, base), _beside_the_start(found, setting)))
-    untimed = [(one, why) for one, why in found.failures.items() if one not in found.turns]
-    rows += [(*_cells(str(one), (), base), why) for one, why in untimed]
+    for setting, rates in climb.turns.items():
+        rows.append((*_cells(str(setting), rates, base), _beside_the_start(climb, setting)))
+    untimed = [(setting, why) for setting, why in climb.failures.items() if setting not in climb.turns]
+    rows += [(*_cells(str(setting), (), base), why) for setting, why in untimed]
     if loader.target is None:
         facts = ["what the device takes is not known: it was not measured with all that is kept"]
     else:
         facts = [f"the device takes {loader.target / ENOUGH:,.0f} images/s{simulated}"]
     if (num := loader.num_processes) > 1:
         facts.append(f"{num} processes share the CPUs and the storage: one was measured, with 1/{num} of the CPUs")
-    return Sheet(f"loader alone{simulated}", (*_RATES, Column("verdict")), tuple(rows), (*facts, _WHY[found.why]))
+    return Sheet(f"loader alone{simulated}", (*_RATES, Column("verdict")), tuple(rows), (*facts, _WHY[climb.why]))
 
 
-def _beside_the_start(found: Climb[LoaderSetting], setting: LoaderSetting) -> str:
-    start = next(iter(found.turns))
-    if (why := found.failures.get(setting)) is not None:
-        return f"kept, though once: {why}" if setting == found.best else why
-    if setting == found.best:
+def _beside_the_start(climb: Climb[LoaderSetting], setting: LoaderSetting) -> str:
+    start = next(iter(climb.turns))
+    if (why := climb.failures.get(setting)) is not None:
+        return f"kept, though once: {why}" if setting == climb.best else why
+    if setting == climb.best:
         return "kept"
     if setting == start:
         return "as it was"
-    if (compared := found.verdicts.get(setting)) is not None:
+    if (compared := climb.verdicts.get(setting)) is not None:
         return "faster, surpassed" if compared == "faster" else compared
-    lucky = found.rate(setting) >= LEAST_GAIN * found.rate(found.best)
-    undecided = f"{UNDECIDED}: budget" if found.why == "budget" else UNDECIDED
+    lucky = climb.rate(setting) >= LEAST_GAIN * climb.rate(climb.best)
+    undecided = f"{UNDECIDED}: budget" if climb.why == "budget" else UNDECIDED
     return undecided if lucky else f"not {_GAIN} faster"
 
 
-def _notes(found: Tuning) -> list[str]:
-    return [*(found.compute.notes if found.compute is not None else ()), *found.notes]
+def _notes(tuning: Tuning) -> list[str]:
+    return [*(tuning.compute.notes if tuning.compute is not None else ()), *tuning.notes]
 
 
-def print_tuning(found: Tuning, sheets: Sequence[Sheet]) -> None:
-    if not _has_compared(found) and _lacking(found) is not None:
-        minutes = max(10, min(60, round(found.budget_seconds / 30)))
-        print(f"nothing was tuned: {found.budget_seconds:g} s is too short; use --budget {minutes}m")
+def print_tuning(tuning: Tuning, sheets: Sequence[Sheet]) -> None:
+    if not _has_compared(tuning) and _lacking(tuning) is not None:
+        minutes = max(10, min(60, round(tuning.budget_seconds / 30)))
+        print(f"nothing was tuned: {tuning.budget_seconds:g} s is too short; use --budget {minutes}m")
     console = print_sheets(sheets)
-    for note in _notes(found):
+    for note in _notes(tuning):
         console.print(printable(note))
-    for line in conclusion(found):
+    for line in conclusion(tuning):
         console.print(printable(line))
 
 
-def conclusion(found: Tuning) -> list[str]:
+def conclusion(tuning: Tuning) -> list[str]:
     """Sentences about what to change and what there was no time for; "nothing is better" only if everything was
     tried."""
-    said = [f"better here: {' '.join(found.overrides)}"] if found.overrides else []
-    if lacking := _lacking(found):
-        return [*said, lacking if said else f"{lacking}; until then the configured settings stay"]
-    return said or ["nothing is better here; the configured settings stay"]
+    lines = [f"better here: {' '.join(tuning.overrides)}"] if tuning.overrides else []
+    if lacking := _lacking(tuning):
+        return [*lines, lacking if lines else f"{lacking}; until then the configured settings stay"]
+    return lines or ["nothing is better here; the configured settings stay"]
 
 
-def _has_compared(found: Tuning) -> bool:
+def _has_compared(tuning: Tuning) -> bool:
     """Whether anything was compared with the configured setting."""
-    contests = [contest for contest, _ in (found.turns.contests.values() if found.turns else ())]
-    of_device = any(rates for one in contests for name, rates in one.turns.items() if name != one.base)
-    of_loader = found.loader is not None and len(found.loader.climb.turns) > 1
-    return bool(found.overrides) or of_device or of_loader
+    contests = [contest for contest, _ in (tuning.turns.contests.values() if tuning.turns else ())]
+    of_device = any(rates for contest in contests for name, rates in contest.turns.items() if name != contest.base)
+    of_loader = tuning.loader is not None and len(tuning.loader.climb.turns) > 1
+    return bool(tuning.overrides) or of_device or of_loader
 
 
-def _lacking(found: Tuning) -> str | None:
+def _lacking(tuning: Tuning) -> str | None:
     """Settings that there was no time for; None if there are none."""
-    contests = [contest for contest, _ in (found.turns.contests.values() if found.turns else ())]
+    contests = [contest for contest, _ in (tuning.turns.contests.values() if tuning.turns else ())]
     verdicts = [contest.verdict(name) for contest in contests for name in contest.turns if name != contest.base]
     num_untried = verdicts.count(UNTRIED)
     num_open = sum(verdict.startswith(UNDECIDED) or verdict.endswith("budget") for verdict in verdicts) - num_untried
@@ -153,27 +155,27 @@ def _lacking(found: Tuning) -> str | None:
     for num, what in ((num_untried, "not tried"), (num_open, "left undecided")):
         if num:
             parts.append(f"{num} of {len(verdicts)} settings of the device {'was' if num == 1 else 'were'} {what}")
-    if found.batch is not None and any(note.startswith(UNTRIED) for note in found.batch.notes):
+    if tuning.batch is not None and any(note.startswith(UNTRIED) for note in tuning.batch.notes):
         parts.append("not all batch sizes were tried")
-    if found.loader is not None and found.loader.climb.why == "budget":
+    if tuning.loader is not None and tuning.loader.climb.why == "budget":
         parts.append("not all settings of the loader were tried")
-    elif found.loader is not None and UNDECIDED in found.loader.climb.verdicts.values():
+    elif tuning.loader is not None and UNDECIDED in tuning.loader.climb.verdicts.values():
         parts.append("settings of the loader were left undecided")
-    return f"{', '.join(parts)}, for lack of time: raise --budget ({found.budget_seconds:g}s)" if parts else None
+    return f"{', '.join(parts)}, for lack of time: raise --budget ({tuning.budget_seconds:g}s)" if parts else None
 
 
 def write_json(
-    found: Tuning, sheets: Sequence[Sheet], facts: dict[str, Any], budget_seconds: float, file: Path
+    tuning: Tuning, sheets: Sequence[Sheet], facts: dict[str, Any], budget_seconds: float, file: Path
 ) -> None:
     """Write all results. facts: of the machine before the tuning. Raises ConfigError."""
     whole = {
         **facts,
-        "simulated": found.simulated,
+        "simulated": tuning.simulated,
         "budget_seconds": budget_seconds,
-        "seconds": round(found.seconds, 1),
-        "overrides": list(found.overrides),
-        "notes": _notes(found),
-        "conclusion": conclusion(found),
+        "seconds": round(tuning.seconds, 1),
+        "overrides": list(tuning.overrides),
+        "notes": _notes(tuning),
+        "conclusion": conclusion(tuning),
         "sheets": [asdict(sheet) for sheet in sheets],
     }
     try:
@@ -189,13 +191,13 @@ def _device() -> str:
     return f"{torch.cuda.get_device_name()}, {cpu}" if torch.cuda.is_available() else cpu
 
 
-def write_experiment(found: Tuning, sheets: Sequence[Sheet], command: str, given: Sequence[str]) -> None:
+def write_experiment(tuning: Tuning, sheets: Sequence[Sheet], command: str, given: Sequence[str]) -> None:
     """Write conf/experiment/tuned_<host>_tune.yaml with the measurements as its header, if anything should change."""
-    if not found.overrides:
-        known = "" if _lacking(found) else "nothing to change, "
+    if not tuning.overrides:
+        known = "" if _lacking(tuning) else "nothing to change, "
         print(f"{known}no experiment is written", file=sys.stderr)
         return
-    device = f"simulated {found.simulated}" if found.simulated else _device()
+    device = f"simulated {tuning.simulated}" if tuning.simulated else _device()
     lines = [f"{now()}, {host()}, {device}, torch {machine.versions()['torch']}", command]
     for sheet in sheets:
         heads = [column.heading for column in sheet.columns]
@@ -203,5 +205,5 @@ def write_experiment(found: Tuning, sheets: Sequence[Sheet], command: str, given
             cells = [f"{head} {text}" for head, text in zip(heads, row, strict=True) if text != "-"]
             lines.append(f"{sheet.title}: {', '.join(cells)}")
         lines += sheet.notes
-    file = write_tuned("tune", found.overrides, [*lines, *_notes(found), *filter(None, [_lacking(found)])])
+    file = write_tuned("tune", tuning.overrides, [*lines, *_notes(tuning), *filter(None, [_lacking(tuning)])])
     print(how_to_train(file, given), file=sys.stderr)

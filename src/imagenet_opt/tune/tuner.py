@@ -52,7 +52,7 @@ def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
     config = composed(overrides)
     rehearsal = config.callbacks.get("rehearsal")
     simulated = None if rehearsal is None else str(rehearsal.name)
-    found = Tuning(config, simulated, budget_seconds=budget_seconds)
+    tuning = Tuning(config, simulated, budget_seconds=budget_seconds)
     if rehearsal is None and not torch.cuda.is_available():
         print("no GPU here: the network runs on the CPU; rehearse=a10g simulates one instead", file=sys.stderr)
     seed_everything(config.seed, verbose=False)
@@ -61,20 +61,22 @@ def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
     seconds = min(_LONGEST_TURN, max(_SHORTEST_TURN, budget_seconds / _TURNS))
     with announced(None) as announce:
         if rehearsal is None:
-            turns = found.turns = Turns(base, testbed.config.model.num_classes, deadline, announce)
-            rate = _tune_device(found, turns, testbed, seconds)
+            turns = tuning.turns = Turns(base, testbed.config.model.num_classes, deadline, announce)
+            rate = _tune_device(tuning, turns, testbed, seconds)
         else:
-            found.notes.append(f"simulated {found.simulated}: precision, compilation and batch need the device itself")
+            tuning.notes.append(
+                f"simulated {tuning.simulated}: precision, compilation and batch need the device itself"
+            )
             rate = testbed.rated
-        if found.overrides:
-            testbed = Testbed(composed((*base, *found.overrides)))
+        if tuning.overrides:
+            testbed = Testbed(composed((*base, *tuning.overrides)))
         try:
-            found.loader = tune_loader(testbed, deadline, announce, device_rate=rate, seconds=seconds)
-            found.overrides += found.loader.changes
+            tuning.loader = tune_loader(testbed, deadline, announce, device_rate=rate, seconds=seconds)
+            tuning.overrides += tuning.loader.changes
         except TurnFailed as error:
-            found.notes.append(f"the loader is not tuned: {error}")
-    found.seconds = deadline.passed
-    return found
+            tuning.notes.append(f"the loader is not tuned: {error}")
+    tuning.seconds = deadline.passed
+    return tuning
 
 
 def _with_number(overrides: tuple[str, ...], config: DictConfig) -> tuple[tuple[str, ...], Testbed]:
@@ -87,28 +89,28 @@ def _with_number(overrides: tuple[str, ...], config: DictConfig) -> tuple[tuple[
     return overrides, Testbed(composed(overrides))
 
 
-def _tune_device(found: Tuning, turns: Turns, testbed: Testbed, seconds: float) -> float | None:
+def _tune_device(tuning: Tuning, turns: Turns, testbed: Testbed, seconds: float) -> float | None:
     """Images per second that the tuned device needs; None if unknown."""
     try:
-        compute = found.compute = _compute(found, turns, testbed, seconds)
+        compute = tuning.compute = _compute(tuning, turns, testbed, seconds)
     except TurnFailed as error:
         why = explained(error)
         raise ConfigError(f"the configuration itself does not train: {why}; try python train.py with it") from error
-    found.overrides = compute.changes
+    tuning.overrides = compute.changes
     try:
-        batch = found.batch = _batch(turns, compute.changes, testbed, seconds, BATCH_SHARE)
+        batch = tuning.batch = _batch(turns, compute.changes, testbed, seconds, BATCH_SHARE)
     except ImagenetOptError as error:
-        found.notes.append(f"the batch is not tuned: {error}")
+        tuning.notes.append(f"the batch is not tuned: {error}")
         return compute.rate
-    found.overrides += batch.changes
-    if found.config.data.batch_size == AUTO and batch.size == testbed.how.batch_size:
-        found.overrides += (f"data.batch_size={batch.size}",)
+    tuning.overrides += batch.changes
+    if tuning.config.data.batch_size == AUTO and batch.size == testbed.how.batch_size:
+        tuning.overrides += (f"data.batch_size={batch.size}",)
     if compute.cut and not batch.changes:  # it fits with what was found, and was timed in micro-batches
         return batch.rate
     return batch.rate or compute.rate
 
 
-def _compute(found: Tuning, turns: Turns, testbed: Testbed, seconds: float) -> Compute:
+def _compute(tuning: Tuning, turns: Turns, testbed: Testbed, seconds: float) -> Compute:
     """Tune the device; with micro-batches if the configured batch does not fit at once. Raises TurnFailed,
     ImagenetOptError."""
     tune = partial(tune_compute, turns, testbed.config, testbed.device, seconds=seconds, share=COMPUTE_SHARE)
@@ -118,7 +120,7 @@ def _compute(found: Tuning, turns: Turns, testbed: Testbed, seconds: float) -> C
     except TurnFailed as error:
         if not lacks_memory(error) or not (cut := _batch(turns, (), testbed, seconds, COMPUTE_SHARE).changes):
             raise
-    found.notes.append(f"the batch does not fit at once: the device alone is measured with {' '.join(cut)}")
+    tuning.notes.append(f"the batch does not fit at once: the device alone is measured with {' '.join(cut)}")
     turns.overrides = (*given, *cut)
     try:
         return replace(tune(), cut=cut)

@@ -114,8 +114,8 @@ def _decoded(encoded: bytes, name: str) -> Pixels:
     try:
         if is_jpeg(encoded):
             data = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
-            found = decode_jpeg(data, ImageReadMode.RGB)
-            return np.ascontiguousarray(found.permute(1, 2, 0).numpy())
+            pixels = decode_jpeg(data, ImageReadMode.RGB)
+            return np.ascontiguousarray(pixels.permute(1, 2, 0).numpy())
     except (RuntimeError, ValueError):
         pass
     try:

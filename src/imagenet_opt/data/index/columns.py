@@ -20,14 +20,14 @@ def open_column(path: Path, dtype: DTypeLike, length: int | None = None) -> NDAr
         with open(path, "rb") as file:
             if npy.read_magic(file) != (1, 0):
                 raise ValueError("it is of another version of the format")
-            shape, _, found = npy.read_array_header_1_0(file)
+            shape, _, actual = npy.read_array_header_1_0(file)
             start, size = file.tell(), os.fstat(file.fileno()).st_size
     except (OSError, ValueError, tokenize.TokenError) as error:
         raise ValueError(f"{path} cannot be opened: {getattr(error, 'strerror', None) or error}") from error
     expected = np.dtype(dtype)
     wanted = ((size - start) // expected.itemsize,) if length is None else (length,)
-    if found != expected or shape != wanted:
-        raise ValueError(f"{path} is {found} {shape}, not {wanted[0]} numbers of {expected}")
+    if actual != expected or shape != wanted:
+        raise ValueError(f"{path} is {actual} {shape}, not {wanted[0]} numbers of {expected}")
     if size != start + wanted[0] * expected.itemsize:
         raise ValueError(f"{path} has {size} bytes, not those of {wanted[0]} numbers")
     return np.memmap(path, expected, "r", start, wanted)

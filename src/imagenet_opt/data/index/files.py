@@ -60,8 +60,8 @@ def status_of(files: SplitFiles, on_progress: Callable[[int, int], None] = lambd
     threads = ThreadPoolExecutor(_STAT_THREADS)
     try:
         chunks = [range(i, min(i + _CHUNK, files.num)) for i in range(0, files.num, _CHUNK)]
-        for chunk, found in zip(chunks, threads.map(lambda chunk: _ask(files, chunk), chunks), strict=True):
-            status[:, chunk.start : chunk.stop] = found
+        for chunk, sizes in zip(chunks, threads.map(lambda chunk: _ask(files, chunk), chunks), strict=True):
+            status[:, chunk.start : chunk.stop] = sizes
             on_progress(done := done + len(chunk), files.num)
     finally:
         threads.shutdown(cancel_futures=True)

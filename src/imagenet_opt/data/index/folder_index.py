@@ -147,19 +147,19 @@ def _scan(folder: Path) -> tuple[FileIndex, dict[str, int]]:
             f"no class folders in {folder} (data.root, data.train_folder, data.val_folder); expected <class>/*.JPEG"
         )
     with ThreadPoolExecutor(_SCAN_THREADS) as threads:
-        found = list(threads.map(lambda name: _list(folder, name), classes))
-    for name, (images, _) in zip(classes, found, strict=True):
+        listed = list(threads.map(lambda name: _list(folder, name), classes))
+    for name, (images, _) in zip(classes, listed, strict=True):
         if not images:
             raise EmptyClass(f"no images in {folder / name}; remove the folder or put its images back (data.root)")
-    encoded = [os.fsencode(image) for images, _ in found for image in images]
+    encoded = [os.fsencode(image) for images, _ in listed for image in images]
     index = FileIndex(
         folder,
         classes,
-        np.repeat(np.arange(len(classes), dtype=np.int32), [len(images) for images, _ in found]),
+        np.repeat(np.arange(len(classes), dtype=np.int32), [len(images) for images, _ in listed]),
         np.frombuffer(b"".join(encoded), dtype=np.uint8),
         np.cumsum([0, *map(len, encoded)], dtype=np.int64),
     )
-    for _, below in found:
+    for _, below in listed:
         modified |= below
     return index, modified
 

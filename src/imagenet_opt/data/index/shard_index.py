@@ -151,8 +151,8 @@ def read_about(folder: Path) -> About:
     """Read and check index.json. Raises ShardMismatch."""
     try:
         content = (folder / INDEX).read_bytes()
-        if (found := _Format.model_validate_json(content).format) != FORMAT:
-            raise mismatch(folder, f"{folder / INDEX} is of format {found}, not {FORMAT}")
+        if (version := _Format.model_validate_json(content).format) != FORMAT:
+            raise mismatch(folder, f"{folder / INDEX} is of format {version}, not {FORMAT}")
         return About.model_validate_json(content)
     except FileNotFoundError as error:
         raise mismatch(folder, f"{folder} is no finished pack: it has no {INDEX}") from error
@@ -170,13 +170,14 @@ def wrong_shards(folder: Path, num_bytes: Mapping[int, int]) -> dict[int, str]:
     def wrong(shard: int) -> str:
         path = folder / shard_name(shard)
         try:
-            found = os.stat(path).st_size
+            size = os.stat(path).st_size
         except OSError as error:
             return f"{path}: {error.strerror}"
-        return "" if found == num_bytes[shard] else f"{path} has {found} bytes, not the {num_bytes[shard]} of its index"
+        return "" if size == num_bytes[shard] else f"{path} has {size} bytes, not the {num_bytes[shard]} of its index"
 
     with ThreadPoolExecutor(_STAT_THREADS) as threads:
-        return {shard: what for shard, what in zip(num_bytes, threads.map(wrong, num_bytes), strict=True) if what}
+        messages = zip(num_bytes, threads.map(wrong, num_bytes), strict=True)
+        return {shard: message for shard, message in messages if message}
 
 
 def mismatch(folder: Path, what: str, more: str = "") -> ShardMismatch:
@@ -224,7 +225,7 @@ class ShardStore:
 
         Raises OSError; BadSample for a shard that ends too soon.
         """
-        found = [b""] * len(indices)
+        samples = [b""] * len(indices)
         for group in self.groups(indices):
             members = indices[group]
             starts = self.index.offsets[members]
@@ -232,8 +233,8 @@ class ShardStore:
             shard, first = int(self.index.shard_ids[members[0]]), int(starts[0])
             encoded = self._read(shard, first, int(ends.max()) - first)
             for place, start, end in zip(group.tolist(), starts - first, ends - first, strict=True):
-                found[place] = encoded[start:end]
-        return found
+                samples[place] = encoded[start:end]
+        return samples
 
     def name(self, index: int) -> str:
         return printable(self.index.path(index))

@@ -104,11 +104,11 @@ class Reader:
         waiting = deque(tasks)
         while waiting:
             task = waiting.popleft()
-            found = [] if task.future.cancelled() else self._requests.answer(task)
-            for group, some in zip(task.groups, found, strict=False):
-                for place, sample in zip(group.tolist(), some, strict=True):
+            answers = [] if task.future.cancelled() else self._requests.answer(task)
+            for group, samples_of_group in zip(task.groups, answers, strict=False):
+                for place, sample in zip(group.tolist(), samples_of_group, strict=True):
                     samples[place] = sample
-            if rest := task.groups[len(found) :]:  # the storage has become slow: these at once, and so the others
+            if rest := task.groups[len(answers) :]:  # the storage has become slow: these at once, and so the others
                 if isinstance(self._depth, Depth):
                     self._depth.slow()
                 waiting.extend(self._start(indices, [group]) for group in rest)

@@ -89,13 +89,13 @@ class Requests:
         try:
             return task.answer(self.timeout_seconds)
         except TimeoutError:
-            found = list(task.found)
+            answers = list(task.found)
             name = self.store.name(self._hanging(task).index)
             silence = f"no answer for {self.timeout_seconds:g} s from {machine.mount_of(name)}, reading {name}"
             log.warning(f"{silence}; asking again{_rehearsed(self.store)}")
-        again = self._start_apart(task, len(found))
+        again = self._start_apart(task, len(answers))
         try:
-            return found + again.answer(self.timeout_seconds)
+            return answers + again.answer(self.timeout_seconds)
         except TimeoutError:
             name = self.store.name(again.index)
             raise ReadTimeout(

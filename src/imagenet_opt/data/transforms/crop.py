@@ -40,9 +40,9 @@ def random_crops(
     tops = (u[rows, first, 2] * (heights - crop_heights + 1)).astype(np.int64)
     lefts = (u[rows, first, 3] * (widths - crop_widths + 1)).astype(np.int64)
     centred = _centred(heights, widths, *_nearest_ratio(heights, widths))
-    found = fits.any(axis=1)
+    has_fit = fits.any(axis=1)
     pairs = zip((tops, lefts, crop_heights, crop_widths), centred, strict=True)
-    return Crops(*(np.where(found, tried, fallback) for tried, fallback in pairs))
+    return Crops(*(np.where(has_fit, tried, fallback) for tried, fallback in pairs))
 
 
 def center_crops(heights: NDArray[np.int64], widths: NDArray[np.int64], *, crop_ratio: float) -> Crops:

@@ -49,8 +49,8 @@ def is_too_short(summary: Mapping[str, float]) -> bool:
 def has_few_pauses(stamps: Sequence[float]) -> bool:
     """Whether some batches came late, but too few to estimate their share of the time."""
     gaps = sorted(end - begin for begin, end in pairwise(stamps))
-    late = sum(gap > LATE * gaps[len(gaps) // 2] for gap in gaps)
-    return 0 < late < MANY_PAUSES
+    num_late = sum(gap > LATE * gaps[len(gaps) // 2] for gap in gaps)
+    return 0 < num_late < MANY_PAUSES
 
 
 def too_slow(stage: str, *, num_batches: int, batch_size: int, seconds: float, needed: int) -> str:

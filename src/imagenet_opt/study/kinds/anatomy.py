@@ -72,10 +72,10 @@ def run(request: Request) -> list[Sheet]:
         announce("one training step, taken apart")
         job = Job(request.overrides, request.seconds, options.num_steps)
         try:
-            found = call_apart(f"{__name__}.measured", job, limit_seconds=limit(job.seconds))
+            values = call_apart(f"{__name__}.measured", job, limit_seconds=limit(job.seconds))
         except TurnFailed as error:
             raise ConfigError(f"study={request.name}: no step could be measured ({error})") from error
-    return sheets_of(anatomy_of(found), options.num_operations)
+    return sheets_of(anatomy_of(values), options.num_operations)
 
 
 def measured(job: Job) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def measured(job: Job) -> dict[str, Any]:
     profile = profiled(step, job.num_steps)
     in_kernels = seen(kernel_seconds(profile, num_steps=job.num_steps)) if on_gpu else None
     operations = timed_operations(profile, num_steps=job.num_steps, on_gpu=on_gpu)
-    found = Anatomy(
+    anatomy = Anatomy(
         device=torch.cuda.get_device_name(device) if on_gpu else "the CPU",
         dtype=str(subject.products).removeprefix("torch."),
         num_images=subject.num_images,
@@ -103,18 +103,18 @@ def measured(job: Job) -> dict[str, Any]:
         operations=tuple(operations),
         compiled=compiled(step, seconds=job.seconds),
     )
-    return asdict(found)
+    return asdict(anatomy)
 
 
-def anatomy_of(found: dict[str, Any]) -> Anatomy:
+def anatomy_of(values: dict[str, Any]) -> Anatomy:
     """Build an Anatomy from JSON values."""
     return Anatomy(
-        **found
+        **values
         | {
-            "peak": MatmulPeak(*found["peak"]),
-            "parts": tuple(Part(**part) for part in found["parts"]),
-            "operations": tuple(Operation(**operation) for operation in found["operations"]),
-            "compiled": found["compiled"] and Compiled(**found["compiled"]),
+            "peak": MatmulPeak(*values["peak"]),
+            "parts": tuple(Part(**part) for part in values["parts"]),
+            "operations": tuple(Operation(**operation) for operation in values["operations"]),
+            "compiled": values["compiled"] and Compiled(**values["compiled"]),
         }
     )
 
@@ -206,11 +206,11 @@ def _limits(anatomy: Anatomy) -> Sheet:
     if anatomy.kernel_seconds is not None:
         gaps = LaunchGaps(anatomy.step_seconds, anatomy.kernel_seconds)
         rows += [(f"time in which no kernel runs{how}", 100 * gaps.gap_share, "%")]
-        said = gaps.sentence()[:1].upper() + gaps.sentence()[1:] + "."
+        note = gaps.sentence()[:1].upper() + gaps.sentence()[1:] + "."
     else:
-        said = "No GPU here, so there are no gaps between kernels to look for."
+        note = "No GPU here, so there are no gaps between kernels to look for."
     columns = (Column(f"on {anatomy.device}"), Column("measured", "{:,.4g}"), Column("unit"))
-    return Sheet("The step beside what the device can do", columns, tuple(rows), (*_limit_notes(anatomy), said))
+    return Sheet("The step beside what the device can do", columns, tuple(rows), (*_limit_notes(anatomy), note))
 
 
 def _rates(anatomy: Anatomy, seconds: float, how: str) -> list[tuple[Cell, ...]]:
@@ -225,12 +225,12 @@ def _rates(anatomy: Anatomy, seconds: float, how: str) -> list[tuple[Cell, ...]]
 
 
 def _compiled_notes(anatomy: Anatomy) -> tuple[str, ...]:
-    if (found := anatomy.compiled) is None:
+    if (compiled := anatomy.compiled) is None:
         return ()
-    if found.failure:
-        return (f"The step could not be compiled (callbacks.acceleration.compile=true): {found.failure}.",)
+    if compiled.failure:
+        return (f"The step could not be compiled (callbacks.acceleration.compile=true): {compiled.failure}.",)
     return (
-        f"Compiled is in the mode {found.mode}, timed after the other, and without what "
+        f"Compiled is in the mode {compiled.mode}, timed after the other, and without what "
         "callbacks.acceleration.cuda_graph adds. Kinds, operations and gaps between kernels are those of the step that "
         "is not compiled.",
     )

@@ -72,14 +72,19 @@ class Times:
         return min(self.decode_seconds, self.load_seconds)
 
 
-def queue_sheet(found: Mapping[int, Sequence[Drained]], compute_seconds: float, decode_seconds: float) -> Sheet:
+def queue_sheet(
+    turns_by_depth: Mapping[int, Sequence[Drained]], compute_seconds: float, decode_seconds: float
+) -> Sheet:
     """Table of measured and predicted waits. found: turns with the same number of steps, by depth of the queue."""
-    load = statistics.median(turn.load_seconds for turns in found.values() for turn in turns)
+    load = statistics.median(turn.load_seconds for turns in turns_by_depth.values() for turn in turns)
     times, compute = Times(load, compute_seconds, decode_seconds), compute_seconds
-    num_steps = len(next(iter(found.values()))[0].waits)
-    seconds = {float(depth): median_interval([_mean(turn, times) for turn in turns]) for depth, turns in found.items()}
+    num_steps = len(next(iter(turns_by_depth.values()))[0].waits)
+    seconds = {
+        float(depth): median_interval([_mean(turn, times) for turn in turns]) for depth, turns in turns_by_depth.items()
+    }
     law = [
-        mean_step_seconds(load, compute, _num_ready(turns) + times.read_ahead, num_steps) for turns in found.values()
+        mean_step_seconds(load, compute, _num_ready(turns) + times.read_ahead, num_steps)
+        for turns in turns_by_depth.values()
     ]
     curves = (
         series("measured", seconds),
@@ -89,7 +94,7 @@ def queue_sheet(found: Mapping[int, Sequence[Drained]], compute_seconds: float, 
     return Sheet(
         f"A loader of L = {load:.3f} s a batch and a simulated device of C = {compute:.3f} s, {num_steps} steps",
         _COLUMNS,
-        tuple(_row(depth, turns, times) for depth, turns in found.items()),
+        tuple(_row(depth, turns, times) for depth, turns in turns_by_depth.items()),
         _words(times, num_steps),
         (Plot(f"The first {num_steps} steps", "data.prefetch_factor", "seconds a step", "lines", curves),),
     )
@@ -202,16 +207,16 @@ def run(request: Request) -> list[Sheet]:
         for depth in options.prefetch_factors
     }
     rounds = rounds_of(turns, request, Drained, label="data.prefetch_factor={}")
-    found = {int(depth): drained for depth, drained in rounds.results.items() if depth not in rounds.failures}
-    sheet = queue_sheet(found, compute_seconds, decode_seconds)
+    turns_by_depth = {int(depth): drained for depth, drained in rounds.results.items() if depth not in rounds.failures}
+    sheet = queue_sheet(turns_by_depth, compute_seconds, decode_seconds)
     return [replace(sheet, notes=(*rounds.reasons, *sheet.notes)), scattered_sheet()]
 
 
 def slowed(how: LoaderOptions, load_seconds: float | None, num_requests: int) -> LoaderOptions:
     """A loader with one worker and one request in flight; each of the `num_requests` of a batch has added latency.
     The worker reads one batch ahead: see Reader."""
-    one = replace(how, samples_per_epoch=None, num_workers=1, reads_in_flight=1)
-    return one if load_seconds is None else replace(one, added_latency_ms=1000 * load_seconds / num_requests)
+    options = replace(how, samples_per_epoch=None, num_workers=1, reads_in_flight=1)
+    return options if load_seconds is None else replace(options, added_latency_ms=1000 * load_seconds / num_requests)
 
 
 def alone(testbed: Testbed, how: LoaderOptions) -> tuple[float, float]:

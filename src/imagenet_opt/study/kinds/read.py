@@ -59,21 +59,21 @@ class Setting:
         return self.num_workers * self.batch_size
 
 
-def read_sheet(found: Mapping[Setting, Sequence[ReadPass]], title: str) -> Sheet:
-    passes = [one for some in found.values() for one in some]
-    mean = f", {sum(one.num_bytes for one in passes) / sum(one.num_files for one in passes) / 1e3:.0f} kB each"
+def read_sheet(passes_of: Mapping[Setting, Sequence[ReadPass]], title: str) -> Sheet:
+    passes = [p for some in passes_of.values() for p in some]
+    mean_bytes = sum(p.num_bytes for p in passes) / sum(p.num_files for p in passes)
     return Sheet(
-        f"Reading alone: {title}{mean}",
+        f"Reading alone: {title}, {mean_bytes / 1e3:.0f} kB each",
         _COLUMNS,
-        tuple(_row(setting, some) for setting, some in found.items()),
-        tuple(_words(found)),
-        (_plot(found),),
+        tuple(_row(setting, some) for setting, some in passes_of.items()),
+        tuple(_words(passes_of)),
+        (_plot(passes_of),),
     )
 
 
 def _row(setting: Setting, passes: Sequence[ReadPass]) -> tuple[Cell, ...]:
     rate = _megabytes(passes)
-    taken = median_interval([one.seconds_per_batch for one in passes])
+    duration = median_interval([p.seconds_per_batch for p in passes])
     return (
         setting.state,
         str(setting.num_workers),
@@ -81,30 +81,30 @@ def _row(setting: Setting, passes: Sequence[ReadPass]) -> tuple[Cell, ...]:
         float(setting.batch_size),
         rate.median,
         interval(rate, "{:,.1f}"),
-        median_interval([one.files_per_second for one in passes]).median,
-        taken.median,
-        interval(taken, "{:.4f}"),
-        None if setting.state == WARM else _VERIFIED if all(one.is_cold for one in passes) else _UNVERIFIED,
+        median_interval([p.files_per_second for p in passes]).median,
+        duration.median,
+        interval(duration, "{:.4f}"),
+        None if setting.state == WARM else _VERIFIED if all(p.is_cold for p in passes) else _UNVERIFIED,
     )
 
 
 def _megabytes(passes: Sequence[ReadPass]) -> Estimate:
-    return median_interval([one.megabytes_per_second for one in passes])
+    return median_interval([p.megabytes_per_second for p in passes])
 
 
-def _words(found: Mapping[Setting, Sequence[ReadPass]]) -> Iterator[str]:
+def _words(passes_of: Mapping[Setting, Sequence[ReadPass]]) -> Iterator[str]:
     """Sentences that compare the best setting with the simplest one, and explain the numbers."""
     for state in (COLD, WARM):
-        if own := {setting: passes for setting, passes in found.items() if setting.state == state}:
-            yield _best(own, num_comparisons=len(found))
-    every = [one for passes in found.values() for one in passes]
-    if num_unread := sum(one.num_unread for one in every):
-        num = num_unread + sum(one.num_files for one in every)
+        if own := {setting: passes for setting, passes in passes_of.items() if setting.state == state}:
+            yield _best(own, num_comparisons=len(passes_of))
+    every = [p for passes in passes_of.values() for p in passes]
+    if num_unread := sum(p.num_unread for p in every):
+        num = num_unread + sum(p.num_files for p in every)
         yield (
             f"{num_unread:,} of {num:,} files could not be read. That took time and brought nothing, "
             "so MB/s are less than the storage gives; imagenet-opt check names such files."
         )
-    if not all(one.is_cold for setting, passes in found.items() if setting.state == COLD for one in passes):
+    if not all(p.is_cold for setting, passes in passes_of.items() if setting.state == COLD for p in passes):
         yield (
             "Unverified: the kernel does not confirm that the files had left its memory, as others read them, or they "
             "are not yours."
@@ -116,22 +116,22 @@ def _words(found: Mapping[Setting, Sequence[ReadPass]]) -> Iterator[str]:
     )
 
 
-def _best(found: Mapping[Setting, Sequence[ReadPass]], *, num_comparisons: int) -> str:
+def _best(passes_of: Mapping[Setting, Sequence[ReadPass]], *, num_comparisons: int) -> str:
     """The best setting and its ratio. Any setting could have been best, so all count as comparisons."""
-    plain, best = next(iter(found)), max(found, key=lambda setting: _megabytes(found[setting]).median)
+    plain, best = next(iter(passes_of)), max(passes_of, key=lambda setting: _megabytes(passes_of[setting]).median)
     words = f"Most MB/s: {best}"
     if best != plain:
-        rates = {str(setting): [one.megabytes_per_second for one in passes] for setting, passes in found.items()}
+        rates = {str(setting): [p.megabytes_per_second for p in passes] for setting, passes in passes_of.items()}
         ratio = measured_ratios(rates, [(str(best), str(plain))], num_comparisons=num_comparisons)[str(best)]
         words += f", {ratio.ratio:.2f} times as much as {plain} (geometric means over the rounds): {verdict(ratio)}"
-    return f"{words}. As the best of {len(found)} it owes some of that to chance."
+    return f"{words}. As the best of {len(passes_of)} it owes some of that to chance."
 
 
-def _plot(found: Mapping[Setting, Sequence[ReadPass]]) -> Plot:
+def _plot(passes_of: Mapping[Setting, Sequence[ReadPass]]) -> Plot:
     """A curve over the requests in flight for each state and number of workers, at the largest batch size."""
-    batch = max(setting.batch_size for setting in found)
+    batch = max(setting.batch_size for setting in passes_of)
     curves: dict[str, dict[float, Estimate]] = {}
-    for setting, passes in found.items():
+    for setting, passes in passes_of.items():
         if setting.batch_size == batch:
             points = curves.setdefault(f"{setting.state}, workers {setting.num_workers}", {})
             points[setting.reads_in_flight] = _megabytes(passes)
@@ -206,9 +206,9 @@ def run(request: Request) -> list[Sheet]:
     files.bring()
     turns = {str(setting): partial(turn, files, setting, request.seconds) for setting in settings}
     rounds = rounds_of(turns, request, ReadPass)
-    found = {setting: rounds.results[str(setting)] for setting in settings if str(setting) not in rounds.failures}
-    sheet = read_sheet(found, _title(testbed))
-    return [replace(sheet, notes=(*rounds.reasons, *used_up(files, found, request.seconds), *sheet.notes))]
+    passes_of = {setting: rounds.results[str(setting)] for setting in settings if str(setting) not in rounds.failures}
+    sheet = read_sheet(passes_of, _title(testbed))
+    return [replace(sheet, notes=(*rounds.reasons, *used_up(files, passes_of, request.seconds), *sheet.notes))]
 
 
 def _title(testbed: Testbed) -> str:
@@ -217,15 +217,15 @@ def _title(testbed: Testbed) -> str:
     return f"{kind} {len(index):,} images, data.shuffle={testbed.how.shuffle}"
 
 
-def used_up(files: Files, found: Mapping[Setting, Sequence[ReadPass]], seconds: float) -> Iterator[str]:
+def used_up(files: Files, passes_of: Mapping[Setting, Sequence[ReadPass]], seconds: float) -> Iterator[str]:
     """A sentence if turns have read all files on storage long before their time was over."""
     cold = [
-        (one.seconds, one.num_batches == files.most(setting) * setting.num_workers)
-        for setting, passes in found.items()
-        for one in passes
+        (p.seconds, p.num_batches == files.most(setting) * setting.num_workers)
+        for setting, passes in passes_of.items()
+        for p in passes
         if setting.state == COLD
     ]
-    if short := [taken for taken, all_read in cold if all_read and taken < _SHORT * seconds]:
+    if short := [duration for duration, all_read in cold if all_read and duration < _SHORT * seconds]:
         yield (
             f"{len(files.samples.rows):,} files on storage were used up before the time in {len(short)} of {len(cold)} "
             f"cold turns, the shortest after {min(short):.2g} s of {seconds:g} s: none is timed twice in a turn. "
@@ -256,13 +256,13 @@ def read(files: Files, setting: Setting, num_each: int) -> ReadPass:
     """Read this many batches in each process; the processes take turns like a loader's workers."""
     rows, is_cold = files.rows(setting, num_each * setting.num_at_a_time)
     batches = rows.reshape(-1, setting.batch_size)
-    found = read_shares(
+    read_pass = read_shares(
         [
             partial(_share, files.samples, setting.reads_in_flight, batches[worker :: setting.num_workers])
             for worker in range(setting.num_workers)
         ]
     )
-    return replace(checked(found), is_cold=is_cold)
+    return replace(checked(read_pass), is_cold=is_cold)
 
 
 def _share(samples: Samples, reads_in_flight: int, batches: Rows) -> list[BatchRead]:

@@ -171,10 +171,10 @@ class Scaling(BaseModel):
 
     @field_validator("processes")
     @classmethod
-    def _one_to_compare_with(cls, found: list[int]) -> list[int]:
-        if 1 not in found or len(found) != len(set(found)):
-            raise ValueError(f"{found} must hold 1, with which the others are compared, and each number once")
-        return sorted(found)
+    def _one_to_compare_with(cls, numbers: list[int]) -> list[int]:
+        if 1 not in numbers or len(numbers) != len(set(numbers)):
+            raise ValueError(f"{numbers} must hold 1, with which the others are compared, and each number once")
+        return sorted(numbers)
 
 
 def run(request: Request) -> list[Sheet]:
@@ -200,8 +200,8 @@ def _turn(job: Job, num_threads: int | None) -> StepRate:
     own = {} if num_threads is None else {"OMP_NUM_THREADS": str(num_threads)}
     train = "imagenet_opt.study.kinds.scaling.train"
     with removed_afterwards() as runs:
-        found: Any = call_apart(train, job, limit_seconds=limit(job.seconds), environment={**own, **runs})
-    return StepRate(**found)
+        values: Any = call_apart(train, job, limit_seconds=limit(job.seconds), environment={**own, **runs})
+    return StepRate(**values)
 
 
 def sheet(processes: list[int], rounds: Rounds[StepRate], absent: dict[int, str], *, num_cpus: int | None) -> Sheet:
@@ -209,7 +209,7 @@ def sheet(processes: list[int], rounds: Rounds[StepRate], absent: dict[int, str]
     numbers."""
     paces = {n: rounds.results.get(str(n), []) for n in processes}
     why = absent | {int(name): f"failed: {reason}" for name, reason in rounds.failures.items()}
-    each = {str(n): [pace.images_per_second / n for pace in found] for n, found in paces.items()}
+    each = {str(n): [pace.images_per_second / n for pace in rates_of] for n, rates_of in paces.items()}
     shares = measured_ratios(each, [(str(n), "1") for n in processes if n > 1])
     rows = [_row(n, paces[n], shares.get(str(n)), why.get(n) or _crowding(n, num_cpus)) for n in processes]
     notes = [

@@ -90,8 +90,8 @@ def run(request: Request) -> list[Sheet]:
     }
     turns = {name: partial(seconds_of, layer, subject, request.seconds) for name, layer in layers.items()}
     rounds = rounds_of(turns, request, float, subject=asdict(subject))
-    found = [(layer, rounds.results[name]) for name, layer in layers.items() if name not in rounds.failures]
-    sheet = sheet_of(found, subject)
+    seconds_by_layer = [(layer, rounds.results[name]) for name, layer in layers.items() if name not in rounds.failures]
+    sheet = sheet_of(seconds_by_layer, subject)
     return [replace(sheet, notes=(*rounds.reasons, *sheet.notes))]
 
 
@@ -146,16 +146,16 @@ def _captured(call: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-def sheet_of(found: list[tuple[Layer, list[float]]], subject: Subject) -> Sheet:
+def sheet_of(seconds_by_layer: list[tuple[Layer, list[float]]], subject: Subject) -> Sheet:
     """Build the table. found: seconds of a pass of each layer, one per round."""
     rows: list[tuple[Cell, ...]] = []
     curves: list[Series] = []
-    sizes = {varies: [layer.size for layer, _ in found if layer.varies == varies] for varies in _VARIES}
-    better = {layer: neighbour(layer.size, sizes[layer.varies]) for layer, _ in found}
-    shape = shape_of(median(_rates(layer, seconds)) for layer, seconds in found)
+    sizes = {varies: [layer.size for layer, _ in seconds_by_layer if layer.varies == varies] for varies in _VARIES}
+    better = {layer: neighbour(layer.size, sizes[layer.varies]) for layer, _ in seconds_by_layer}
+    shape = shape_of(median(_rates(layer, seconds)) for layer, seconds in seconds_by_layer)
     num_comparisons = sum(other is not None for other in better.values())
     for varies in _VARIES:
-        own = {layer: _rates(layer, seconds) for layer, seconds in found if layer.varies == varies}
+        own = {layer: _rates(layer, seconds) for layer, seconds in seconds_by_layer if layer.varies == varies}
         values = {str(layer.size): rates for layer, rates in own.items()}
         pairs = [(str(layer.size), str(better[layer])) for layer in own if better[layer] is not None]
         ratios = measured_ratios(values, pairs, num_comparisons=num_comparisons)
@@ -167,13 +167,13 @@ def sheet_of(found: list[tuple[Layer, list[float]]], subject: Subject) -> Sheet:
         _columns(rows, shape),
         tuple(rows),
         _words(rows, subject),
-        tuple(Plot(one.name, "size", "GFLOP/s", "lines", (one,)) for one in curves),
+        tuple(Plot(curve.name, "size", "GFLOP/s", "lines", (curve,)) for curve in curves),
     )
 
 
 def _rates(layer: Layer, seconds: list[float]) -> list[float]:
     """GFLOP/s of each round."""
-    return [layer.flops / 1e9 / one for one in seconds]
+    return [layer.flops / 1e9 / value for value in seconds]
 
 
 def _columns(rows: list[tuple[Cell, ...]], shape: str) -> tuple[Column, ...]:

@@ -37,15 +37,15 @@ def backward_on_streams(
     Buffers are shared; training does not read batch norm's running statistics, so their order does not matter.
     """
     main = torch.cuda.current_stream()
-    found: list[tuple[Tensor, ...]] = []
+    gradients_of: list[tuple[Tensor, ...]] = []
     for loss, stream in zip(losses, streams, strict=True):
         stream.wait_stream(main)  # for the weights, and for memory that was used there
         with torch.cuda.stream(stream):
-            found.append(torch.autograd.grad(loss() / len(losses), parameters))
+            gradients_of.append(torch.autograd.grad(loss() / len(losses), parameters))
     for stream in streams:
         main.wait_stream(stream)
-    total = list(found[0])
-    for gradients in found[1:]:
+    total = list(gradients_of[0])
+    for gradients in gradients_of[1:]:
         torch._foreach_add_(total, list(gradients))
     for parameter, gradient in zip(parameters, total, strict=True):
         parameter.grad = gradient
@@ -166,8 +166,8 @@ def sheet_of(rounds: Rounds[Trained], subject: Subject, counts: tuple[int, ...])
     curves: list[Series] = []
     for num in counts:
         ways = {name.removeprefix(f"{num} "): name for name in rounds.results if name.startswith(f"{num} ")}
-        rates = {way: [one.images_per_second for one in rounds.results[name]] for way, name in ways.items()}
-        peaks = {way: [one.peak_gib for one in rounds.results[name]] for way, name in ways.items()}
+        rates = {way: [trained.images_per_second for trained in rounds.results[name]] for way, name in ways.items()}
+        peaks = {way: [trained.peak_gib for trained in rounds.results[name]] for way, name in ways.items()}
         pairs = [(way, _AGAINST[way]) for way in rates if way in _AGAINST]
         ratios = measured_ratios(rates, pairs, num_comparisons=len(counts) * len(pairs))
         whole = {way: rate for way, rate in rates.items() if ways[way] not in rounds.failures}
@@ -196,20 +196,20 @@ def _row(
 
 
 def _words(subject: Subject) -> tuple[str, ...]:
-    what = (
+    note = (
         "Rows with one step train with a larger batch: it wants a learning rate of its own, and an epoch has fewer "
         "steps."
     )
     if subject.device.type == "cuda":
         return (
-            what,
+            note,
             RATIOS,
             "A step begins with the weights that the step before has made: on streams of their own, too, a step waits "
             "for the one before, and the row says what these streams bring. Batches that share a step wait for none; "
             "each then has activations and gradients of its own, and one thread of Python launches them all.",
         )
     return (
-        what,
+        note,
         RATIOS,
         "No rows with streams, as CUDA streams need a GPU, and this ran on the CPU. Memory is not measured here: a "
         "process has no peak of its own for each row.",

@@ -92,8 +92,8 @@ def _apart(job: Job, cache: Path) -> Found:
     again = cache.exists()
     cache.mkdir(exist_ok=True)
     environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
-    found = call_apart(f"{__name__}.measure", job, limit_seconds=limit(job.seconds), environment=environment)
-    return Found(**found, again=again)
+    values = call_apart(f"{__name__}.measure", job, limit_seconds=limit(job.seconds), environment=environment)
+    return Found(**values, again=again)
 
 
 def measure(job: Job) -> dict[str, float]:
@@ -119,20 +119,22 @@ def measure(job: Job) -> dict[str, float]:
 
 
 def sheet_of(rounds: Rounds[Found], subject: Subject) -> Sheet:
-    seconds = {way: [one.seconds for one in found] for way, found in rounds.results.items()}
-    rates = {way: [1 / one for one in taken] for way, taken in seconds.items()}
+    seconds = {way: [result.seconds for result in results] for way, results in rounds.results.items()}
+    rates = {way: [1 / value for value in values] for way, values in seconds.items()}
     ratios = measured_ratios(rates, [(way, EAGER) for way in rates if way != EAGER])
     rows: list[tuple[Cell, ...]] = []
     notes: list[str] = []
-    for way, found in rounds.results.items():
+    for way, results in rounds.results.items():
         if way in rounds.failures:
             rows.append((way, *[None] * (len(_COLUMNS) - 1)))
             notes.append(f"{way} failed with torch {torch.__version__}: {rounds.failures[way].rstrip('.')}.")
             continue
-        taken, answer = median_interval(ms(seconds[way])), ratio_cells(ratios.get(way))
-        first, later = ([one.ready_seconds for one in found if one.again is again] for again in (False, True))
+        duration, answer = median_interval(ms(seconds[way])), ratio_cells(ratios.get(way))
+        first, later = (
+            [result.ready_seconds for result in results if result.again is again] for again in (False, True)
+        )
         ready = (median(first), median(later) if later else None)
-        rows.append((way, taken.median, interval(taken, "{:,.1f}"), *answer, *ready, found[0].first_loss))
+        rows.append((way, duration.median, interval(duration, "{:,.1f}"), *answer, *ready, results[0].first_loss))
     return Sheet(
         f"TorchScript beside torch.compile: {subject}",
         _COLUMNS,
@@ -168,4 +170,4 @@ def _plot(seconds: dict[str, list[float]], rounds: Rounds[Found]) -> Plot:
 
 
 def ms(seconds: list[float]) -> list[float]:
-    return [1000 * one for one in seconds]
+    return [1000 * value for value in seconds]

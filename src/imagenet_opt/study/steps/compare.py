@@ -119,7 +119,7 @@ def undecided_rows(speeds: Speeds) -> set[str]:
     open_pairs = [
         pair
         for pair, worth in zip(both, worths, strict=True)
-        if not worth or UNDECIDED in {one.verdict for one in worth.values()}
+        if not worth or UNDECIDED in {comparison.verdict for comparison in worth.values()}
     ]
     return {name for pair in open_pairs for name in pair}
 
@@ -152,11 +152,11 @@ def worths_of(
 def _worth(turns: Mapping[str, Sequence[Speed]], pair: tuple[str, str], measure: str, ratio: Ratio) -> Worth:
     ours, theirs = (turns[name] for name in pair)
     before, after = (median(rates(some, measure)) for some in (theirs, ours))
-    if (told := verdict(ratio)) != UNDECIDED or not ratio.coverage:
-        return Worth(before, after, ratio, told)
+    if (decision := verdict(ratio)) != UNDECIDED or not ratio.coverage:
+        return Worth(before, after, ratio, decision)
     num = min(len(ours), len(theirs))
     seconds = sum(median(speed.get("turn_seconds") or 0.0 for speed in some) for some in (ours, theirs))
-    return Worth(before, after, ratio, told, max(1.0, rounds_to_decide(ratio, num) - num) * seconds)
+    return Worth(before, after, ratio, decision, max(1.0, rounds_to_decide(ratio, num) - num) * seconds)
 
 
 def rates(turns: Sequence[Speed], measure: str) -> list[float]:

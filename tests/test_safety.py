@@ -1,38 +1,36 @@
 """What a stranger's recipe or file name cannot do. See docs/resuming.md, "What is trusted, and what is not"."""
 
 import ast
-import logging
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_opt.cli.mistakes import report_mistakes
 from imagenet_opt.config.allowed_targets import check_targets, leaves
 from imagenet_opt.config.build import make
 from imagenet_opt.config.overrides import config_folder
-from imagenet_opt.display.printable import make_printable, printable
-from imagenet_opt.errors import ConfigError, ImagenetOptError
-from imagenet_opt.sweep.page import write_page
-from imagenet_opt.sweep.table import Row, print_table
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.training.build_run import build_run
-from imagenet_opt.training.summary import Setup, print_summary
 from tests.conftest import composed
 
 REPOSITORY = Path(__file__).parents[1]
+
+
 SOURCES = sorted(
     [*(REPOSITORY / "src").rglob("*.py"), *(REPOSITORY / "callbacks").glob("*.py"), REPOSITORY / "train.py"]
 )
 
 
 SLURM = "defaults: [override /hydra/launcher: slurm]\nhydra: {launcher"
+
+
 OPTUNA = "defaults: [override /hydra/sweeper: search]\nhydra: {sweeper"
+
 
 pytestmark = pytest.mark.usefixtures("checked")
 
@@ -219,88 +217,6 @@ def test_the_command_refuses_before_anything_is_written_or_run(tmp_path: Path) -
     assert not (tmp_path / "run").exists() and not (tmp_path / "sprung").exists()
 
 
-# --- what is printed and drawn ---------------------------------------------------------------------------------------
-
-HOSTILE = (
-    "</td><script>alert(1)</script><img src=x onerror=alert(2)> \" ' & [red]bold[/red] \x1b]0;owned\x07\x1b[31m {{7*7}}"
-)
-
-
-class Tags(HTMLParser):
-    """The elements and attributes of a page, as a browser would make them."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, str]] = []
-        self.texts: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [(tag, name) for name, _ in attrs] or [(tag, "")]
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-
-def rows(text: str) -> list[Row]:
-    def row(i: int, status: str) -> Row:
-        return {
-            "job": i,
-            "parameters": {f"name{text}": f"{i}{text}"},
-            "status": status,
-            "error": text if status == "failed" else None,
-            "seconds": 1.0,
-            "exit_code": 0,
-            "summary": {"throughput/images_per_second": 3.0 + i, f"metric{text}": text},
-        }
-
-    return [row(0, "ok"), row(1, "ok"), row(2, "failed")]
-
-
-def test_names_of_others_make_no_elements_in_the_page_of_a_sweep(tmp_path: Path) -> None:
-    pages = []
-    for text in (HOSTILE, "harmless"):
-        folder = tmp_path / text.replace("/", "")
-        folder.mkdir()
-        write_page(rows(text), folder)
-        pages.append(Tags((folder / "sweep.html").read_text()))
-    hostile, harmless = pages
-    assert hostile.found == harmless.found
-    assert any(HOSTILE.partition(" \x1b")[0] in text for text in "".join(hostile.texts).splitlines())
-    assert "49" not in [text.strip() for text in hostile.texts]
-
-
-def test_names_of_others_do_not_reach_the_terminal_as_commands(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    print_table(rows(HOSTILE), tmp_path / "sweep\x1b[2J")
-    shown = capsys.readouterr().out
-    assert "\x1b]" not in shown and "\x07" not in shown and "\x1b[2J" not in shown and "\x1b[31m" not in shown
-    assert "[red]" in shown.replace("\n", "") and r"sweep\x1b[2J" in shown
-
-    print_summary({}, Path("[red]run[/red]\x1b[2J"), Setup())
-    assert r"[red]run[/red]\x1b[2J" in capsys.readouterr().out.replace("\n", "")
-
-    def mistake() -> None:
-        raise ImagenetOptError(f"cannot decode /data/{HOSTILE}\u202egpj.exe")
-
-    with pytest.raises(SystemExit):
-        report_mistakes(mistake)
-    told = capsys.readouterr().err
-    assert r"\x1b]0;owned\x07" in told and "\x1b" not in told and "\u202e" not in told
-
-
-def test_log_lines_are_printable_and_stay_readable() -> None:
-    record = logging.LogRecord("x", logging.WARNING, "x.py", 1, "skipped: %s", ("/d/\x1b[2Jéß日本.JPEG\r",), None)
-    assert make_printable(record) and record.getMessage() == r"skipped: /d/\x1b[2Jéß日本.JPEG\r"
-    misfit = logging.LogRecord("x", logging.INFO, "x.py", 1, "%d files", ("no number",), None)
-    assert make_printable(misfit) and misfit.msg == "%d files"
-    assert printable("100 % of it\n\tis well") == "100 % of it\n\tis well"
-
-
-# --- what the sources may not do -------------------------------------------------------------------------------------
-
-
 def calls(file: Path) -> Iterator[tuple[str, ast.Call]]:
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Call):
@@ -314,6 +230,8 @@ def option(call: ast.Call, name: str) -> Any:
 
 OWN_PIPES = ("imagenet_opt/probe/isolated.py", "imagenet_opt/probe/isolated_process.py")
 """Pickles what a process sends to the one that it started, and back."""
+
+
 UNPICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "_pickle"}
 
 

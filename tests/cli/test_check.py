@@ -1,62 +1,20 @@
 """Data sets with one thing wrong each, and what the command says of it."""
 
-import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from torch.nn.functional import cross_entropy
 
 from imagenet_opt.check.corrupt import examine
 from imagenet_opt.cli import pack
 from imagenet_opt.cli.check import main, parse
 from imagenet_opt.data.index.folder_index import scan_split
-from imagenet_opt.data.loader import Seat, train_loader
-from imagenet_opt.errors import CheckpointMismatch, CheckpointNotFound, ConfigError
+from imagenet_opt.errors import CheckpointNotFound, ConfigError
 from imagenet_opt.machine import GIB
-from imagenet_opt.model.network import build_network
-from tests.conftest import loading, write_images
-
-Check = Callable[..., tuple[int, dict[str, dict[str, object]], str]]
-SIZE = 32
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return write_images(tmp_path / "data", num_classes=3, per_class=12)
-
-
-@pytest.fixture
-def check(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Check:
-    """Runs the command; gives its status, its verdicts by name, and what it printed."""
-
-    def run(*words: str) -> tuple[int, dict[str, dict[str, object]], str]:
-        file = tmp_path / "check.json"
-        given = [
-            f"data.root={root}",
-            "model.name=test_resnet",
-            "data.image_size=32",
-            *words,
-        ]  # a later data.root counts
-        status = 0
-        try:
-            main([*given, f"data.cache_dir={tmp_path}/cache", "data.num_workers=0", f"--json={file}"])
-        except SystemExit as end:
-            status = int(str(end.code))
-        found = json.loads(file.read_text())
-        return status, {verdict["check"]: verdict for verdict in found["verdicts"]}, capsys.readouterr().out
-
-    return run
-
-
-def copies(source: Path, *targets: Path) -> None:
-    for target in targets:
-        shutil.copy(source, target)
+from tests.cli.checks import Check, copies
 
 
 def test_a_sound_data_set_has_no_errors(check: Check) -> None:
@@ -197,89 +155,6 @@ def test_processes_find_what_one_finds(root: Path) -> None:
     ]
     assert found[0] == found[1] and [one.row for one in found[0]] == [14, 21] * 4
     assert seen == [(64, 144), (128, 144), (144, 144)] * 2
-
-
-# Labels, by a network that was trained on brightness
-
-
-@pytest.fixture(scope="module")
-def ckpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("trained")
-    root = write_images(folder / "data", num_classes=3, per_class=12, seed=9)
-    torch.manual_seed(0)
-    network = build_network("test_resnet", num_classes=3)
-    optimizer = torch.optim.AdamW(network.parameters(), 2e-3)
-    loader = train_loader(scan_split(root, "train"), loading(batch_size=12), Seat(device=torch.device("cpu")))
-    for epoch in range(12):
-        loader.sampler.set_epoch(epoch)
-        for batch in loader:
-            optimizer.zero_grad()
-            cross_entropy(network(batch.images), batch.labels).backward()
-            optimizer.step()
-    loader.close()
-    recipe = {"name": "test_resnet", "num_classes": 3, "blurpool": False, "small_stem": False, "image_size": SIZE}
-    torch.save({"network": network.state_dict(), "network_config": recipe, "global_step": 1}, folder / "last.ckpt")
-    return folder / "last.ckpt"
-
-
-def test_a_network_that_agrees_with_both_splits_finds_nothing(check: Check, ckpt: Path) -> None:
-    status, found, _ = check(f"ckpt={ckpt.parent}")
-    assert status == 0 and found["labels"]["level"] == "ok"
-    assert re.fullmatch(
-        r"the network is right on (9\d|100)\.\d % of train and (9\d|100)\.\d % of val", str(found["labels"]["text"])
-    )
-
-
-def test_folders_of_val_that_hold_other_classes_are_named(check: Check, ckpt: Path, root: Path) -> None:
-    for old, new in (("class0", "moved"), ("class1", "class0"), ("class2", "class1"), ("moved", "class2")):
-        (root / "val" / old).rename(root / "val" / new)
-    status, found, _ = check(f"ckpt={ckpt}")
-    assert status == 1 and found["labels"]["level"] == "error"
-    assert "the folders hold other classes than their names say" in str(found["labels"]["text"])
-    assert sorted(found["labels"]["details"]) == [
-        f"{root}/val/class0 seems to hold class1",
-        f"{root}/val/class1 seems to hold class2",
-        f"{root}/val/class2 seems to hold class0",
-    ]
-
-
-def test_a_single_wrong_folder_is_a_warning(check: Check, ckpt: Path, root: Path) -> None:
-    shutil.rmtree(root / "val/class2")
-    shutil.copytree(root / "train/class0", root / "val/class2")
-    _, found, _ = check(f"ckpt={ckpt}")
-    assert found["labels"]["level"] == "warning"
-    assert found["labels"]["details"] == [f"{root}/val/class2 seems to hold class0"]
-
-
-def test_the_worst_classes_are_named(check: Check, ckpt: Path, root: Path) -> None:
-    shutil.rmtree(root / "val/class2")
-    shutil.copytree(root / "train/class0", root / "val/class2")
-    lines = check(f"ckpt={ckpt}")[2].splitlines()
-    first = lines.index("worst classes of val, as the network sees them:") + 1
-    assert re.fullmatch(r"  class2: right on 0 % of val, (9\d|100) % of train", lines[first])
-    assert len(lines) == first + 3
-
-
-def test_a_network_that_knows_nothing_says_nothing(check: Check, ckpt: Path, tmp_path: Path) -> None:
-    saved = torch.load(ckpt)
-    saved["network"]["fc.weight"].zero_()
-    saved["network"]["fc.bias"].copy_(torch.tensor([0.0, 0.0, 1.0]))
-    torch.save(saved, tmp_path / "idle.ckpt")
-    for folder in ("class0", "class1"):  # so that one answer is right for few
-        for i in range(8):
-            copies(tmp_path / f"data/train/{folder}/image000.JPEG", tmp_path / f"data/train/{folder}/more{i}.JPEG")
-    _, found, _ = check(f"ckpt={tmp_path}/idle.ckpt")
-    assert found["labels"]["level"] == "info"
-    assert "has learned too little to judge labels" in str(found["labels"]["text"])
-
-
-def test_a_network_of_fewer_classes_is_refused(ckpt: Path, tmp_path: Path) -> None:
-    more = write_images(tmp_path / "more", num_classes=4, per_class=1)
-    with pytest.raises(CheckpointMismatch, match=r"has 3 classes, the data has 4; choose another ckpt="):
-        main([f"data.root={more}", f"data.cache_dir={tmp_path}/cache", f"ckpt={ckpt}"])
-
-
-# The command line
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from imagenet_opt.errors import ConfigError, WorkerDied
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.probe.testbed import Testbed
 from tests.doctor.diagnoses import change
-from tests.doctor.test_verdict import STORIES
+from tests.doctor.stories import STORIES
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("60s", 60), ("5m", 300), ("1.5m", 90), ("45", 45)])

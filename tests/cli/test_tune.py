@@ -28,7 +28,7 @@ from imagenet_opt.probe.memory import MemoryTrials, most_images
 from imagenet_opt.training.build_run import build_run
 from imagenet_opt.tune.device_turns import Turns
 from imagenet_opt.tune.loader import LoaderSetting, tune_loader
-from tests.config.test_build import composed, tiny
+from tests.config.configs import composed, tiny
 from tests.conftest import loading, write_images
 
 CPU = torch.device("cpu")

@@ -16,11 +16,13 @@ from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 
 from imagenet_opt.data.batch import Batch
+from imagenet_opt.data.datamodule import ImageData, folder_data
 from imagenet_opt.data.loader import Seat, open_index, train_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.transforms.normalize import MEAN, STD
 from tests.conftest import loading as loading_at_large
+from tests.conftest import loading_options
 
 CPU = torch.device("cpu")
 SAMPLE = Path(__file__).parents[3] / "shared/data/imagenet-sample.tar"
@@ -127,3 +129,15 @@ def torchvision_crop(
         patch.setattr(torch.Tensor, "uniform_", uniform)
         patch.setattr(torch, "randint", randint)
         return RandomResizedCrop.get_params(torch.empty(1).expand(3, height, width), list(scale), [3 / 4, 4 / 3])
+
+
+@pytest.fixture
+def data(images_root: Path, tmp_path: Path) -> Callable[..., ImageData]:
+    """39 images in 3 classes, 6 batches an epoch."""
+
+    def make(root: Path = images_root, **options: Any) -> ImageData:
+        folders = {"train_folder": "train", "val_folder": "val", "cache_dir": str(tmp_path / "cache")}
+        small = {"image_size": 16, "crop_scale": [0.35, 1.0]}
+        return folder_data(root=str(root), **folders, **loading_options(**small | options))
+
+    return make

@@ -1,13 +1,9 @@
 """A Trainer's view of the data: what a resumed run sees, what it refuses, and what it still knows."""
 
 import logging
-import multiprocessing
-import os
 import re
 import shutil
-import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,50 +11,22 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from PIL import Image
-from torch import nn
 
-from callbacks.checkpoint import Checkpoint
-from callbacks.preemption import Preemption
 from callbacks.resolution_schedule import ResolutionSchedule
 from imagenet_opt.data.batch import Batch
-from imagenet_opt.data.datamodule import ImageData, folder_data
-from imagenet_opt.data.dataset import BatchDataset
-from imagenet_opt.data.keys import BatchKey
-from imagenet_opt.data.prefetcher import died
+from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.transforms.normalize import STD
-from imagenet_opt.errors import CheckpointMismatch, Preempted, TooManyBadSamples, WorkerDied
+from imagenet_opt.errors import CheckpointMismatch, TooManyBadSamples
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.run.checkpoint.position import position, rewrite_position
-from tests.conftest import loading_options
-from tests.data.conftest import MakeLoader, batches, end_of
+from tests.data.conftest import MakeLoader, batches
+from tests.data.fits import Recorder, fit
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:You're resuming from a checkpoint that ended before the epoch ended",
     "ignore:The number of training batches",
 )
-Keys = list[tuple[int, int, int]]
-
-
-class Recorder(LightningModule):
-    """Trains nothing to speak of; keeps the key of each batch with the size of its images."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Conv2d(3, 1, 1)
-        self.trained: Keys = []
-        self.validated: set[int] = set()
-
-    def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
-        self.trained.append((batch.key.epoch, batch.key.step, batch.images.shape[-1]))
-        assert batch.images.shape[-1] == batch.key.image_size
-        return self.net(batch.images).mean()
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self.validated.add(batch.images.shape[-1])
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 class SaveAt(Callback):
@@ -73,33 +41,6 @@ class SaveAt(Callback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         rewrite_position(checkpoint, position(trainer))
-
-
-@pytest.fixture
-def data(images_root: Path, tmp_path: Path) -> Callable[..., ImageData]:
-    """39 images in 3 classes, 6 batches an epoch."""
-
-    def make(root: Path = images_root, **options: Any) -> ImageData:
-        folders = {"train_folder": "train", "val_folder": "val", "cache_dir": str(tmp_path / "cache")}
-        small = {"image_size": 16, "crop_scale": [0.35, 1.0]}
-        return folder_data(root=str(root), **folders, **loading_options(**small | options))
-
-    return make
-
-
-def fit(data: ImageData, *callbacks: Callback, resume: Path | None = None, module: Any = None, **options) -> Recorder:
-    module = module or Recorder()
-    trainer = Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        callbacks=list(callbacks),
-        **{"max_epochs": 3, "enable_checkpointing": False} | options,
-    )
-    trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
-    return module
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -247,111 +188,6 @@ def test_shards_are_another_order_than_the_files_that_they_were_made_of(
     fit(data(), SaveAt(2, saved), max_steps=3)
     with pytest.raises(CheckpointMismatch, match="checksum of their labels in order was"):
         fit(data(tmp_path / "packed"), resume=saved)
-
-
-class Killer(Recorder):
-    """Kills a worker of one loader while the run is in one of its stages."""
-
-    def __init__(self, stage: str, loader: str) -> None:
-        super().__init__()
-        self.stage, self.loader = stage, loader
-
-    def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
-        if self.stage == "training" and batch.key[:2] == (1, 1):
-            self.kill()
-        return super().training_step(batch, batch_idx)
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        if self.stage == "validation" and self.trainer.global_step and batch_idx == 1:
-            self.kill()
-
-    def kill(self) -> None:
-        loader = self.trainer.train_dataloader if self.loader == "train" else self.trainer.val_dataloaders
-        os.kill(loader.loader._iterator._workers[0].pid, signal.SIGKILL)
-
-
-@pytest.fixture
-def sigchld(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch installs its SIGCHLD handler again: it does so once, and Lightning takes it away at the end of each fit."""
-    monkeypatch.setattr("torch.utils.data._utils.signal_handling._SIGCHLD_handler_set", False)
-
-
-@pytest.mark.parametrize(
-    ("stage", "loader"), [("training", "train"), ("training", "val"), ("validation", "val"), ("validation", "train")]
-)
-def test_a_killed_worker_is_told_in_training_and_in_validation(
-    data: Callable[..., ImageData], stage: str, loader: str, sigchld: None
-) -> None:
-    error = end_of(lambda: fit(data(num_workers=1), module=Killer(stage, loader), max_epochs=100_000))
-    error = error if isinstance(error, WorkerDied) else died(error)
-    assert re.match(r"a loader process was killed.*; lower data\.num_workers", str(error))
-
-
-@pytest.mark.parametrize("loader", ["train", "val"])
-def test_no_worker_is_left_when_one_was_killed(data: Callable[..., ImageData], loader: str, sigchld: None) -> None:
-    def left() -> None:
-        try:
-            fit(data(num_workers=1), module=Killer("training", loader), max_epochs=100_000)
-        except (RuntimeError, WorkerDied) as reason:  # with all frames that led to it
-            raise LookupError([child.pid for child in multiprocessing.active_children()]) from reason
-
-    assert end_of(left).args == ([],)
-
-
-@pytest.fixture
-def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, Any]]:
-    """From the second batch of an epoch on, storage answers only once the event is set. A byte comes out of the pipe
-    for each worker that waits."""
-    make, (here, there) = BatchDataset.__getitem__, os.pipe()
-    answer = multiprocessing.get_context("fork").Event()
-
-    def late(dataset: BatchDataset, key: BatchKey) -> Any:
-        if key.step > 0:
-            os.write(there, b".")
-            answer.wait()
-        return make(dataset, key)
-
-    monkeypatch.setattr(BatchDataset, "__getitem__", late)
-    give_up = threading.Timer(60, answer.set)
-    give_up.start()
-    yield here, answer
-    give_up.cancel()
-    os.close(here)
-    os.close(there)
-
-
-class Leaving(Recorder):
-    """Its fit ends after one step, while a worker waits for storage."""
-
-    def __init__(self, pipe: int, how: str) -> None:
-        super().__init__()
-        self.pipe, self.how = pipe, how
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        os.read(self.pipe, 1)
-        if self.how == "stop":
-            signal.raise_signal(signal.SIGUSR1)
-        elif self.how == "error":
-            raise ArithmeticError("a mistake")
-
-
-@pytest.mark.parametrize(("how", "error"), [("stop", Preempted), ("error", ArithmeticError), ("max_steps", None)])
-def test_storage_that_hangs_does_not_delay_the_end_of_a_fit(
-    data: Callable[..., ImageData], hanging: tuple[int, Any], tmp_path: Path, how: str, error: type[Exception] | None
-) -> None:
-    pipe, answer = hanging
-    saving = Checkpoint(folder=str(tmp_path))
-    options = {"max_steps": 1 if how == "max_steps" else -1, "limit_val_batches": 0, "enable_checkpointing": True}
-    caught = None
-    try:
-        fit(data(num_workers=1), Preemption(), saving, module=Leaving(pipe, how), **options)
-    except (Preempted, ArithmeticError) as reason:
-        caught = reason  # with all frames that led to it, so that nothing ends by being forgotten
-    assert type(caught) is (error or type(None))
-    assert not answer.is_set()
-    assert not multiprocessing.active_children()
-    assert not [thread for thread in threading.enumerate() if thread.name == "batches ahead"]
-    assert (tmp_path / "last.ckpt").exists() == (how != "error")
 
 
 def test_a_second_fit_of_resumed_data_starts_at_the_beginning(data: Callable[..., ImageData], tmp_path: Path) -> None:

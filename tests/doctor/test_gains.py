@@ -8,7 +8,7 @@ from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.verdict import judge
 from tests.doctor.diagnoses import change
-from tests.doctor.test_verdict import STORIES
+from tests.doctor.stories import STORIES
 
 
 def gain(run: Evidence, rule: str) -> float | None:

@@ -11,7 +11,7 @@ from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.remedies import changing, data_place, list_processes, saves, without_waiting
 from imagenet_opt.doctor.verdict import judge
 from tests.doctor.diagnoses import change
-from tests.doctor.test_verdict import STORIES, seen
+from tests.doctor.stories import STORIES, seen
 
 
 def configured(**config: Any) -> Evidence:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.probe.memory import MemoryTrials
-from tests.config.test_build import tiny
+from tests.config.configs import tiny
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from imagenet_opt.probe.fit_timer import FitTimer, compile_seconds
 from imagenet_opt.probe.resident_loader import ResidentLoader
 from imagenet_opt.probe.throughput import fit_ceiling
 from imagenet_opt.probe.throwaway_run import only, run_folder
-from tests.config.test_build import tiny
+from tests.config.configs import tiny
 
 
 class Queue(ResidentLoader):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from imagenet_opt.probe import memory_need
 from imagenet_opt.probe.memory_need import judge_need, need_of
 from imagenet_opt.training.build_run import build_run
-from tests.config.test_build import composed, tiny
+from tests.config.configs import composed, tiny
 
 
 class DataDependent(nn.Module):

@@ -9,7 +9,7 @@ import pytest
 from imagenet_opt.errors import RanksDiffer
 from imagenet_opt.run.checkpoint.files import step_file
 from imagenet_opt.training.build_run import build_run
-from tests.config.test_build import tiny
+from tests.config.configs import tiny
 from tests.processes import on_ranks
 
 pytestmark = [

@@ -14,7 +14,7 @@ from imagenet_opt.probe.memory_need import need_of
 from imagenet_opt.training import auto_batch
 from imagenet_opt.training.auto_batch import resolve_batch_size
 from imagenet_opt.training.build_run import build_run
-from tests.config.test_build import tiny
+from tests.config.configs import tiny
 from tests.conftest import loading
 
 

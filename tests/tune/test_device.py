@@ -10,7 +10,7 @@ import yaml
 
 from callbacks.acceleration import Acceleration
 from imagenet_opt.tune.device import AS_IT_IS, _formats, _ways
-from tests.config.test_build import composed
+from tests.config.configs import composed
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

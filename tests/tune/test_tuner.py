@@ -14,7 +14,7 @@ from imagenet_opt.probe.device_steps import rate
 from imagenet_opt.probe.memory import job_of
 from imagenet_opt.tune.device_turns import Turns
 from imagenet_opt.tune.tuner import Tuning, _tune_device, _with_number
-from tests.config.test_build import composed, tiny
+from tests.config.configs import composed, tiny
 from tests.conftest import hold_images, loading, write_images
 
 

@@ -1,44 +1,19 @@
 """Crops of encoded images: the same bits as a whole decode, and a way out for whatever is odd."""
 
 import io
-import struct
-import subprocess
-import sys
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image, ImageOps
-from torchvision.io import ImageReadMode, decode_image
 
-from imagenet_opt.data.decode.decoder import Decoder
-from imagenet_opt.errors import BadSample
 from tests.data.conftest import encoded, picture
+from tests.data.decode.crops import BOX, crop, decoding, part, whole
 
-BOX = (7, 5, 20, 31)
 TURNED = Image.Exif()
+
+
 TURNED[0x0112] = 6  # a quarter
-
-
-def decoding(*, exif_rotation: bool = False, max_crop_pixels: int = 2**22, region_decode: bool = True) -> Decoder:
-    return Decoder(exif_rotation=exif_rotation, max_crop_pixels=max_crop_pixels, region_decode=region_decode)
-
-
-def crop(data: bytes, box: tuple[int, int, int, int] = BOX, **options) -> np.ndarray:
-    decoder = decoding(**options)
-    return decoder.crop(decoder.open(data, "some.JPEG"), box).copy()
-
-
-def whole(data: bytes, **options) -> np.ndarray:
-    found = decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB, **options)
-    return found.permute(1, 2, 0).numpy()
-
-
-def part(pixels: np.ndarray, box: tuple[int, int, int, int] = BOX) -> np.ndarray:
-    top, left, height, width = box
-    return pixels[top : top + height, left : left + width]
 
 
 def some_boxes(num: int, size: tuple[int, int]) -> list[tuple[int, int, int, int]]:
@@ -185,30 +160,6 @@ def test_damaged_exif_data_rotate_nothing() -> None:
     assert np.array_equal(decoder.crop(image, BOX), part(whole(bytes(data))))
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"", "is empty"),
-        (b"<html>404</html>", "no image that any decoder knows"),
-        (encoded(picture(48, 64))[:-300], "some.JPEG"),
-        (encoded(picture(48, 64))[:100], "some.JPEG"),
-        (encoded(picture(48, 64), "PNG")[:500], "some.JPEG"),
-        (encoded(picture(48, 64), "GIF")[:30], "some.JPEG"),
-    ],
-)
-def test_what_nothing_opens_is_told_by_name(data: bytes, words: str) -> None:
-    with pytest.raises(BadSample, match=words) as caught:
-        crop(data, (0, 0, 1, 1))
-    assert "some.JPEG" in str(caught.value)
-    assert "data.root" in str(caught.value)
-
-
-def test_padding_behind_the_end_does_no_harm() -> None:
-    data = encoded(picture(48, 64))
-    for more in (b"\0" * 100, b"\0" * 5000, b"junk" * 1000):
-        assert np.array_equal(crop(data + more), part(whole(data)))
-
-
 def test_one_pixel_is_an_image() -> None:
     found = crop(encoded(Image.new("RGB", (1, 1), (250, 128, 3)), quality=100, subsampling=0), (0, 0, 1, 1))
     assert np.abs(found.astype(int) - (250, 128, 3)).max() <= 3
@@ -252,78 +203,3 @@ def test_pillows_warning_of_half_a_bomb_is_not_passed_on(monkeypatch: pytest.Mon
     found = crop(encoded(picture(100, 60), "PNG"), (0, 0, 100, 60), max_crop_pixels=1500)
     assert found.shape == (50, 30, 3)
     assert Image.MAX_IMAGE_PIXELS == 4000
-
-
-def peak_growth(data: bytes, box: tuple[int, int, int, int], *, region_decode: bool = True) -> tuple[int, float]:
-    """Bytes of a crop, and MB that its decoding took at most, in a process of its own."""
-    command = (
-        "import sys, torch; from imagenet_opt.data.decode.decoder import Decoder;"
-        "from imagenet_opt.data.decode.region_codec import load_codec; load_codec();"
-        "from imagenet_opt.measure.telemetry.peak_memory import peak_gib; cpu = torch.device('cpu');"
-        "data = sys.stdin.buffer.read();"
-        f"decoder = Decoder(exif_rotation=False, max_crop_pixels=2**22, region_decode={region_decode});"
-        "before = peak_gib(cpu);"
-        f"image = decoder.open(data, 'large'); pixels = decoder.crop(image, {box});"
-        "print(pixels.size, peak_gib(cpu) - before)"
-    )
-    done = subprocess.run([sys.executable, "-c", command], input=data, capture_output=True, timeout=120, check=True)
-    num_bytes, grown_gib = done.stdout.split()
-    return int(num_bytes), float(grown_gib) * 2**30 / 1e6
-
-
-@pytest.mark.slow
-def test_twenty_thousand_pixels_take_little_memory() -> None:
-    num_bytes, grown_mb = peak_growth(
-        encoded(Image.new("RGB", (20000, 20000), (10, 200, 30)), quality=50), (0, 0, 20000, 20000)
-    )
-    assert num_bytes <= 3 * 2**22
-    assert grown_mb < 300  # of 1200
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("region_decode", [True, False])
-def test_a_small_crop_of_a_large_image_takes_the_memory_of_the_crop(region_decode: bool) -> None:
-    """Without region decode that of the picture."""
-    data = encoded(Image.new("RGB", (8000, 8000)), quality=50)
-    num_bytes, grown_mb = peak_growth(data, (7000, 7000, 300, 300), region_decode=region_decode)
-    assert num_bytes == 3 * 300 * 300
-    assert grown_mb < 50 if region_decode else grown_mb > 150  # of 192
-
-
-def test_a_decompression_bomb_is_refused() -> None:
-    data = encoded(Image.new("RGB", (8, 8)), "PNG")
-    header = b"IHDR" + struct.pack(">II", 60_000, 60_000) + data[24:29]
-    with pytest.raises(BadSample, match=r"some\.JPEG"):
-        crop(data[:12] + header + struct.pack(">I", zlib.crc32(header)) + data[33:])
-
-
-@pytest.mark.parametrize("options", [{}, {"progressive": True}])
-def test_a_jpeg_that_claims_billions_of_pixels_is_refused(options: dict) -> None:
-    data = bytearray(encoded(picture(48, 64), **options))
-    frame = data.index(b"\xff\xc2" if options else b"\xff\xc0")
-    data[frame + 5 : frame + 9] = struct.pack(">HH", 65_500, 65_400)
-    with pytest.raises(BadSample, match=r"some\.JPEG: it claims 65400 x 65500 pixels.*data\.root"):
-        crop(bytes(data))
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP"])
-def test_damage_is_told_or_decoded_and_never_worse(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """capfd: libraries complain to file descriptor 2."""
-    rng = np.random.default_rng(0)
-    sound, decoder = encoded(picture(48, 64), kind), decoding(max_crop_pixels=40 * 60)
-    opened = 0
-    for _ in range(150):
-        data = bytearray(sound)
-        for place in rng.integers(0, rng.choice([60, len(data)]), 3):
-            data[place] = rng.integers(256)
-        try:
-            image = decoder.open(bytes(data[: rng.integers(len(data) // 2, 2 * len(data))]), "some.JPEG")
-            box = image.height // 3, image.width // 3, 1 + image.height // 2, 1 + image.width // 2
-            pixels = decoder.crop(image, box)
-        except BadSample as error:
-            assert "some.JPEG" in str(error)
-            continue
-        opened += 1
-        assert pixels.dtype == np.uint8
-        assert pixels.shape == (*box[2:], 3) or pixels.shape[0] * pixels.shape[1] <= 40 * 60 < box[2] * box[3]
-    assert 0 < opened < 150

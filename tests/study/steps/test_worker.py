@@ -7,7 +7,7 @@ import pytest
 from imagenet_opt.errors import ConfigError, OutOfMemory
 from imagenet_opt.probe.testbed import Testbed, at_one_size
 from imagenet_opt.study.steps.worker import LossJob, SpeedJob, losses, speed
-from tests.config.test_build import composed
+from tests.config.configs import composed
 from tests.conftest import hold_images
 from tests.study.studies import TINY
 

@@ -21,6 +21,8 @@ from imagenet_opt.study.steps.worker import SpeedJob
 
 MOST_OTHERS_PERCENT = 10.0
 """Of the CPUs: if other programs use this much more than in a quarter of the turns, a turn is measured again."""
+MOST_TRIES = 5
+"""Of a turn; after so many disturbed tries, the least disturbed one counts."""
 LEAST_ROUNDS = 2
 """One round gives no interval."""
 _COMPILING_SECONDS = 1800.0
@@ -150,10 +152,10 @@ def job_of(row: Row, study: Study) -> SpeedJob:
 
 
 def speed_of(job: SpeedJob, row: Row, number: int, request: Request, cache: ResultCache, least_percent: float) -> Speed:
-    """Measure turn `number` of the row. If the turn was disturbed, measure once more and keep the less disturbed one.
+    """Measure turn `number` of the row. A disturbed turn is measured again, and the least disturbed try counts.
 
-    least_percent: see least_others. The result also has turn_seconds, with the start of the process, and
-    num_disturbed: 1 if the first try was disturbed, 2 if both were. Raises TurnFailed.
+    least_percent: see least_others. The result also has turn_seconds, with the start of the process; num_discarded, the
+    number of other tries; is_disturbed, 1 if all were disturbed. Raises TurnFailed.
     """
 
     def once() -> Speed:
@@ -162,13 +164,12 @@ def speed_of(job: SpeedJob, row: Row, number: int, request: Request, cache: Resu
         return speed | {"turn_seconds": time.perf_counter() - began}
 
     def measure() -> Speed:
-        speed = once()
-        if not (reason := disturbance(speed, least_percent)):
-            return speed | {"num_disturbed": 0.0}
-        _say(f"{row.name}: measured again, as {reason}")
-        again = once()
-        num_disturbed = 2.0 if disturbance(again, least_percent) else 1.0
-        return min(speed, again, key=_disturbed_percent) | {"num_disturbed": num_disturbed}
+        tries = [once()]
+        while (reason := disturbance(tries[-1], least_percent)) and len(tries) < MOST_TRIES:
+            _say(f"{row.name}: measured again, as {reason}")
+            tries.append(once())
+        quietest = min(tries, key=_disturbed_percent)
+        return quietest | {"num_discarded": len(tries) - 1.0, "is_disturbed": float(reason is not None)}
 
     speed: Speed = cache.take(job, number, measure, config=row.config)
     return speed

@@ -122,12 +122,11 @@ def _disturbed(results: Sequence[RowResult]) -> list[str]:
     least = least_others([result.turns for result in results])
     if least > MOST_OTHERS_PERCENT:
         lines.append(f"Other programs used {least:.0f} % of the CPUs or more in most turns, so the intervals are wide.")
-    numbers = [speed.get("num_disturbed") or 0.0 for result in results for speed in result.turns]
-    again = sum(number > 1 for number in numbers)
-    if num := sum(number > 0 for number in numbers):
-        still = f"; {again} of them were disturbed again" if again else ""
-        words = f"disturbed {num} of {len(numbers)} turns, which were measured again{still}."
-        lines.append(f"Other programs or lowered clocks {words}")
+    turns = [speed for result in results for speed in result.turns]
+    if num := sum(int(speed.get("num_discarded") or 0) for speed in turns):
+        still = sum(bool(speed.get("is_disturbed")) for speed in turns)
+        kept = f"; {still} of {len(turns)} turns stayed disturbed" if still else ""
+        lines.append(f"{num} tries were discarded because of other programs or lowered clocks{kept}.")
     return lines
 
 

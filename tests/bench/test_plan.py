@@ -1,0 +1,193 @@
+"""What the rows of a benchmark load, and how a turn of one fails."""
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from imagenet_opt.bench import plan as bench_plan
+from imagenet_opt.bench.job import CEILING, REGION, WORKER, Job
+from imagenet_opt.bench.own_loaders import Ours, _crops
+from imagenet_opt.bench.peers import PEERS
+from imagenet_opt.bench.plan import measure
+from imagenet_opt.bench.turn import Turn, check_peer_batch, run_turn, write_packed
+from imagenet_opt.data.batch import RaggedBatch
+from imagenet_opt.data.decode.region_codec import region_codec
+from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.data.index.shard_index import ShardStore, open_shards
+from imagenet_opt.errors import ConfigError, DataError
+from imagenet_opt.measure.stats.rounds import TurnFailed
+from imagenet_opt.pack.pack import pack
+from imagenet_opt.pack.plan import PackOptions
+from tests.bench.plans import HOW, plan_of
+
+
+@pytest.mark.parametrize(
+    ("resize_on", "has_gpu", "against", "sides", "device"),
+    [
+        ("auto", False, (), [WORKER, REGION, CEILING], "cpu"),
+        ("auto", True, (), [REGION, CEILING], "cuda"),
+        ("auto", True, ("timm",), [WORKER, REGION, CEILING, "timm"], "cpu"),
+        ("worker", False, (), [WORKER], "cpu"),
+        ("device", False, ("torchvision",), [REGION, CEILING, "torchvision"], "cpu"),
+    ],
+)
+def test_the_rows_follow_where_images_are_resized(
+    resize_on: str, has_gpu: bool, against: tuple[str, ...], sides: list[str], device: str, index: FileIndex
+) -> None:
+    plan = plan_of(index, replace(HOW, resize_on=resize_on), has_gpu=has_gpu, against=against)
+    assert (list(plan.sides), plan.absent, plan.job.device) == (sides, {}, device)
+
+
+def test_no_epoch_ends_within_a_turn_and_every_worker_has_as_many_batches(
+    index: FileIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
+    job = plan_of(index, replace(HOW, num_workers=3, prefetch_factor=4), num_batches=10).job
+    assert (job.num_workers, job.num_warmup, job.num_batches) == (3, 12, 12)
+    assert len(job.long_index()) == len(job.samples()) == 39 * job.passes
+    assert len(job.samples()) // HOW.batch_size >= 12 + 12 + 3 * 4
+
+
+def test_rows_that_cannot_be_say_why(index: FileIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = PEERS["dali"]._replace(needs="no_such_package.at_all")
+    monkeypatch.setitem(PEERS, "dali", gone)
+    monkeypatch.setitem(PEERS, "webdataset", PEERS["webdataset"]._replace(needs="json"))
+    found = plan_of(index, against=("torchvision", "dali", "webdataset"))
+    assert found.absent == {"dali": 'not installed: pip install "imagenet-opt[bench]"'}
+    slow = plan_of(index, replace(HOW, added_latency_ms=5.0), against=("torchvision", "webdataset"))
+    assert slow.absent == {"webdataset": "not with data.added_latency_ms"}
+    narrow = plan_of(index, replace(HOW, max_mb_per_second=5.0), against=("torchvision",))
+    assert narrow.absent == {"torchvision": "not with data.max_mb_per_second"}
+
+
+def test_of_a_large_set_what_is_packed_is_a_part_that_all_rows_read(
+    index: FileIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_plan, "MOST_PACKED", 12)
+    monkeypatch.setitem(PEERS, "ffcv", PEERS["ffcv"]._replace(needs="json"))
+    plan = plan_of(index, against=("ffcv",))
+    assert (plan.num_found, plan.job.num_files) == (39, 12)
+    everything = {(index.path(i), int(label)) for i, label in enumerate(index.labels)}
+    assert len(set(plan.job.samples())) == 12 and set(plan.job.samples()) < everything
+    assert plan_of(index, against=("torchvision",)).job.num_files == 39
+
+
+def test_a_packed_set_is_measured_too_but_not_beside_others(images_root: Path, tmp_path: Path) -> None:
+    pack(images_root, tmp_path / "out", PackOptions(shard_mb=0.03))
+    index = open_shards(tmp_path / "out" / "train")
+    job = plan_of(index).job
+    long, store = job.long_index(), ShardStore(index)
+    assert len(long) == 39 * job.passes > 39
+    assert [long.path(i) for i in (3, 42, 81)] == [index.path(3)] * 3
+    assert ShardStore(long).read_many(np.array([45, 38, 39])) == store.read_many(np.array([6, 38, 0]))
+    with pytest.raises(ConfigError, match=r"--against needs a folder of image files, but .* \(data.root\) is packed"):
+        plan_of(index, against=("timm",))
+
+
+def test_ours_is_the_training_loader_as_it_hands_over(job: Job) -> None:
+    batch = next(iter(Ours(job)))
+    assert (batch.images.dtype, tuple(batch.images.shape)) == (torch.uint8, (6, 3, 32, 32))
+    ragged = Ours(replace(job, side=REGION))
+    first = next(iter(ragged))
+    assert isinstance(first, RaggedBatch) and len(first) == 6
+    wholly = replace(job, loading=replace(HOW, region_decode=False))
+    decoders = [Ours(one).prefetcher.loader.dataset.decoder for one in (wholly, replace(wholly, side=REGION))]
+    assert [decoder.region_decode for decoder in decoders] == [False, True], "what its name says"
+    assert ragged.drain()["loader/mb_read"] > 0 and ragged.drain() == {"num_workers": 0.0}
+
+
+def test_the_ceiling_decodes_the_crops_that_ours_does(job: Job) -> None:
+    pytest.importorskip("nvidia.nvimgcodec")
+    batches = [batch for _, batch in zip(range(3), Ours(replace(job, side=REGION)), strict=False)]
+    sizes = [(h, w) for batch in batches for h, w in zip(batch.heights.tolist(), batch.widths.tolist(), strict=True)]
+    crops, codec = list(_crops(job, 0)), region_codec()
+    assert [(height, width) for _, (_, _, height, width) in crops[: len(sizes)]] == sizes
+    assert len(crops) == 78
+    (encoded, box), (height, width) = crops[0], sizes[0]
+    first = batches[0].pixels[: 3 * height * width].view(height, width, 3).numpy()
+    np.testing.assert_array_equal(codec.decode(codec.parse(encoded), box), first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, peer in PEERS.items() if not peer.latency])
+def test_every_peer_that_is_installed_gives_the_images_that_are_asked_for(name: str, job: Job, tmp_path: Path) -> None:
+    """The others are asked below, in this process."""
+    if not PEERS[name].installed:
+        pytest.skip(f"{name} is not installed: {PEERS[name].install}")
+    job = replace(job, side=name, num_workers=1, num_warmup=1, num_batches=2, packed=tmp_path / "packed")
+    if PEERS[name].packs:
+        write_packed(job)
+        written = {path: path.stat().st_mtime_ns for path in job.packed.iterdir()}
+        write_packed(job)
+        assert written == {path: path.stat().st_mtime_ns for path in job.packed.iterdir()} != {}
+    found = run_turn(job)
+    assert (found.num_images, found.stages) == (12, {})
+    assert found.seconds > 0 and found.first_batch_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("images", "found"),
+    [
+        (torch.zeros(6, 3, 32, 32), "float32 (6, 3, 32, 32)"),
+        (torch.zeros(6, 3, 48, 32, dtype=torch.uint8), "uint8 (6, 3, 48, 32)"),
+        (np.zeros((5, 32, 32, 3), np.uint8), "uint8 (5, 32, 32, 3)"),
+    ],
+)
+def test_a_peer_that_does_other_work_is_no_comparison(images: Any, found: str, job: Job) -> None:
+    with pytest.raises(TurnFailed, match=re.escape(f"gave {found}, not uint8 images of 32 x 32 in batches of 6")):
+        check_peer_batch(images, job)
+    check_peer_batch(torch.zeros(6, 3, 32, 32, dtype=torch.uint8), job)
+    check_peer_batch(np.zeros((6, 32, 32, 3), np.uint8), job)
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored in.*FileIO")  # timm leaves its files to the collector
+def test_added_latency_is_slept_at_every_open(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    slow = replace(job, loading=replace(HOW, added_latency_ms=250.0))
+    for name in (name for name, peer in PEERS.items() if peer.latency):
+        images = next(iter(PEERS[name].function()(slow)))
+        check_peer_batch(images, job)
+        assert slept == [0.25] * 6
+        slept.clear()
+
+
+@pytest.mark.slow
+def test_a_turn_that_dies_is_a_row_with_its_reason_and_leaves_nothing(job: Job, tmp_path: Path) -> None:
+    broken = replace(job, side="torchvision", packed=tmp_path / "packed")
+    with pytest.raises(TurnFailed, match=r"^AttributeError: .* has no attribute 'pack'"):
+        write_packed(broken)
+    assert list(tmp_path.glob("*packed*")) == list(tmp_path.glob("new_*")) == []
+
+
+def test_mistakes_of_the_user_in_our_own_turn_arrive_as_they_were_raised(job: Job, tmp_path: Path) -> None:
+    gone = replace(job.index, folder=tmp_path)  # no file is there any more
+    with pytest.raises(DataError, match=r"cannot read .*image\d+\.JPEG: No such file"):
+        run_turn(replace(job, index=gone, loading=replace(HOW, on_bad_sample="raise")))
+
+
+def test_ours_that_dies_ends_the_run(index: FileIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(job: Job) -> Turn:
+        raise TurnFailed("killed by signal 9")
+
+    monkeypatch.setattr(bench_plan, "run_turn", die)
+    with pytest.raises(DataError, match=r"the loader ended \(worker resize\): killed by signal 9"):
+        measure(plan_of(index, replace(HOW, resize_on="worker")), repeats=1)
+
+
+def test_a_thread_that_dies_ends_the_turn() -> None:
+    code = (
+        "import threading, time; from imagenet_opt.probe.isolated_process import _end_with\n"
+        "threading.excepthook = _end_with\n"
+        "def fail(): raise ValueError('in a thread')\n"
+        "threading.Thread(target=fail).start(); time.sleep(60)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 1 and done.stderr.endswith("ValueError: in a thread\n")

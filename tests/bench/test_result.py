@@ -1,0 +1,109 @@
+"""The tables and the JSON file of a benchmark."""
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER, Job
+from imagenet_opt.bench.peers import PEERS
+from imagenet_opt.bench.result import Report, as_json, data_facts, method, print_report
+from imagenet_opt.bench.turn import Turn, run_turn
+from imagenet_opt.data.index.folder_index import FileIndex
+from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
+from tests.bench.plans import plan_of
+
+RATES = {
+    WORKER: [100.0, 50.0, 200.0, 110.0, 90.0, 100.0],
+    REGION: [180.0, 90.0, 360.0, 180.0, 180.0, 180.0],
+    CEILING: [200.0, 100.0, 400.0, 200.0, 200.0, 200.0],
+    "torchvision": [50.0, 25.0, 100.0, 55.0, 45.0, 50.0],
+    "timm": [100.0, 51.0, 190.0, 111.0, 90.0, 99.0],
+    "spdl": [70.0],
+}
+
+
+@pytest.fixture
+def report(index: FileIndex) -> Report:
+    """Six rounds, in which the machine was slow once and fast once; one peer that failed in its second."""
+    stages = {"loader/read_seconds": 0.01, "loader/decode_seconds": 0.04, "num_workers": 1.0, "loader/mb_read": 2.5}
+    turns = {
+        name: [Turn(600, 600 / rate, 0.5, stages if name in OWN else {}) for rate in rates]
+        for name, rates in RATES.items()
+    }
+    plan = replace(
+        plan_of(index, against=("torchvision", "timm")),
+        sides=tuple(RATES),
+        absent={name: f"not installed: {PEERS[name].install}" for name in ("dali", "ffcv")},
+    )
+    rounds = Rounds(turns, {"spdl": "RuntimeError: out of threads"})
+    facts = {"cpu": "a CPU", "usable_cpus": 2, "memory_gib": 8.0, "gpu": None, "busy_percent_before": 35.0}
+    return Report(plan, rounds, facts, data_facts(plan))
+
+
+def test_ratios_are_of_geometric_means_and_intervals_say_what_they_allow(report: Report) -> None:
+    found = {(ratio["of"], ratio["to"]): ratio for ratio in as_json(report, ["imagenet-opt", "bench"])["ratios"]}
+    assert len(found) == 5
+    for (of, to), ratio in found.items():
+        each = np.array(RATES[of]) / np.array(RATES[to])
+        assert ratio["ratio"] == pytest.approx(np.exp(np.log(each).mean()))
+        low, high = ratio["interval"]
+        assert low * high == pytest.approx(ratio["ratio"] ** 2), "the same factor to both sides"
+        assert ratio["coverage"] == 0.95
+    assert len({round(ratio["interval"][1] / ratio["ratio"], 6) for ratio in found.values()}) == 1, "one noise for all"
+    assert found[WORKER, "torchvision"]["verdict"] == "faster"
+    assert found[WORKER, "timm"]["verdict"] == "undecided"
+    assert found[REGION, CEILING]["ratio"] == pytest.approx(0.9)
+
+
+def test_json_has_every_row_also_those_that_were_not_measured(report: Report) -> None:
+    rows = {row["name"]: row for row in as_json(report, ["imagenet-opt", "bench"])["rows"]}
+    assert list(rows) == [WORKER, REGION, CEILING, "torchvision", "timm", "dali", "ffcv", "spdl"]
+    assert rows["spdl"]["failure"] == "RuntimeError: out of threads"
+    assert rows["ffcv"]["failure"].startswith("not installed: apt install")
+    assert rows["ffcv"]["images_per_second"] is rows["spdl"]["images_per_second"] is None
+    assert rows[WORKER]["rounds"] == pytest.approx(RATES[WORKER]) and rows[WORKER]["images_per_second"] == 100
+    assert rows[WORKER]["stages"]["other_seconds"] == pytest.approx(6 / 100 - 0.01 - 0.04)
+    json.dumps(list(rows.values()), allow_nan=False)
+
+
+def test_no_stage_takes_less_than_no_time(report: Report) -> None:
+    overlapping = {"loader/read_seconds": 0.05, "loader/decode_seconds": 0.04, "num_workers": 1.0}
+    report.rounds.results[WORKER] = [Turn(600, 6.0, 0.5, overlapping)]
+    assert report.stages(WORKER)["other_seconds"] == 0.0
+    assert "medians with 95 % intervals from order statistics" in method(report)
+
+
+def test_the_tables_name_what_was_measured_and_what_was_not(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
+    print_report(report)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    text = " ".join(lines)
+    for words in (
+        "worker resize 100 50 to 200 (97 %) 0.5 s uint8 images of 32 x 32, resized by the workers",
+        "worker resize / timm 1.01 0.95 to 1.07 (95 %) undecided",
+        "worker resize / torchvision 2.00 1.88 to 2.13 (95 %) faster",
+        "region decode / nvImageCodec alone 0.90 0.85 to 0.96 (95 %) slower",
+        "waits for bytes, ms 10 10",
+        "encoded bytes, MB 2.5 2.5",
+        "undecided ratios: more --repeats narrow the intervals",
+    ):
+        assert words in lines
+    assert 'dali - not installed: pip install "imagenet-opt[bench]"' in text
+    assert "spdl - RuntimeError: out of threads" in text and "ffcv - not installed: apt install" in text
+    assert "a CPU, 2 usable CPUs, 8 GiB, no GPU; 35 % busy before the run" in text
+    assert "39 files, mean" in text and f"python {sys.version.split()[0]}" in text
+
+
+def test_batches_that_were_made_before_are_no_rate(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 batches of 6 images of which 90 had been waiting; and of more than two CPUs can write."""
+    made_before = {"num_images": 600, "seconds": 1.0, "first_batch_seconds": 0.1, "stages": {}, "num_made": 60}
+    impossible = {"num_images": 10**8, "seconds": 1.0, "first_batch_seconds": 0.1, "stages": {}, "num_made": None}
+    for told, reason in ((made_before, "only 60 of them were prepared"), (impossible, "CPUs cannot decode more than")):
+        monkeypatch.setattr("imagenet_opt.bench.turn.call_apart", lambda function, asked, told=told: told)
+        with pytest.raises(TurnFailed, match=f"^not measured: .*{reason}"):
+            run_turn(job)
+    fine = made_before | {"num_made": 580}
+    monkeypatch.setattr("imagenet_opt.bench.turn.call_apart", lambda function, asked: fine)
+    assert run_turn(job).images_per_second == 600

@@ -1,0 +1,300 @@
+"""Compiled networks train as they would have without compiling, and a failed compilation does not stop them."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.strategies import DDPStrategy
+from torch import nn
+
+from imagenet_opt.model.cuda_graph import GraphedForward
+from imagenet_opt.model.micro_batch import part_sizes
+from imagenet_opt.model.shape_compiler import ShapeCompiler
+from tests.callbacks.conftest import Network, Plain, switched
+from tests.callbacks.switches import fitted, weights
+from tests.model import conftest as classifier
+from tests.processes import on_ranks
+
+pytestmark = [pytest.mark.filterwarnings("ignore:.*does not have many"), pytest.mark.usefixtures("compile_cache")]
+
+
+class Branching(nn.Module):
+    """Asks for a value in the middle, which fullgraph does not allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.3), nn.Flatten())
+        self.head = nn.Linear(144, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = self.layers(images)
+        if features.sum().item() > 1e9:
+            features = features * 2
+        return self.head(features)
+
+
+class Validating(Plain):
+    def validation_step(self, batch: list[torch.Tensor], batch_idx: int) -> None:
+        self.net(batch[0])
+
+
+def test_a_failed_compile_does_not_stop_the_sanity_check_either(project) -> None:
+    module = Validating()
+    module.net = Branching()
+    project.fit(switched(compile=True, fullgraph=True), module=module, num_sanity_val_steps=2)
+    assert project.trainer.global_step == 20
+
+
+def test_a_failed_compile_goes_on_eagerly_as_if_it_had_not_been_tried(project, caplog) -> None:
+    with caplog.at_level("INFO"):
+        tried = fitted(project, switched(compile=True, fullgraph=True), net=Branching())
+    assert "compilation failed, training continues without it" in caplog.text
+    plain = fitted(project, net=Branching())
+    for name, tensor in weights(plain).items():
+        assert torch.equal(tensor, weights(tried)[name]), name
+
+
+def test_a_failed_compile_can_stop_the_run(project) -> None:
+    with pytest.raises(torch._dynamo.exc.TorchDynamoException):
+        fitted(project, switched(compile=True, fullgraph=True, on_failure="stop"), net=Branching())
+
+
+@pytest.fixture
+def num_graphs(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """Graphs that were made, by the number of images; torch's own compiler behind dynamo is left out."""
+    counts: Counter[int] = Counter()
+
+    def count(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        counts[next(len(value) for value in inputs if value.ndim == 4 and not value.requires_grad)] += 1
+        return graph.forward
+
+    compile_network = nn.Module.compile
+
+    def without_inductor(net: nn.Module, *, mode: str, **options: Any) -> None:
+        compile_network(net, backend=count, **options)
+
+    monkeypatch.setattr(nn.Module, "compile", without_inductor)
+    return counts
+
+
+class Parts(Plain):
+    """Trains in micro-batches, as Classifier does."""
+
+    micro_batch_size: int | None = None
+
+    def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
+        sizes = part_sizes(len(batch[0]), self.micro_batch_size)
+        parts = zip(batch[0].split(sizes), batch[1].split(sizes), strict=True)
+        return sum(nn.functional.cross_entropy(self.net(images), labels, reduction="sum") for images, labels in parts)
+
+
+class Watch(Callback):
+    """Graphs that were made inside steps, where nothing protects the run."""
+
+    def __init__(self, num_graphs: Counter[int]) -> None:
+        self.num_graphs, self.inside = num_graphs, 0
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.before = self.num_graphs.total()
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.inside += self.num_graphs.total() - self.before
+
+
+def test_every_size_of_a_micro_batch_is_compiled_before_the_step(project, num_graphs: Counter[int]) -> None:
+    module, watch = Parts(), Watch(num_graphs)
+    module.micro_batch_size = 3
+    project.fit(switched(compile=True), watch, module=module, batch_size=5, max_steps=2)
+    assert num_graphs == {3: 1, 2: 1}
+    assert watch.inside == 0
+
+
+def test_validation_is_not_compiled(project, num_graphs: Counter[int]) -> None:
+    project.fit(switched(compile=True), module=Validating(), num_sanity_val_steps=1)
+    assert num_graphs == {4: 1}
+
+
+def test_gradients_that_wait_for_the_next_batch_are_kept_while_it_compiles(project, num_graphs: Counter[int]) -> None:
+    def fitted(*callbacks: Callback) -> Plain:
+        batches = [(torch.ones(num, 3, 8, 8) * num, torch.arange(num) % 3) for num in (2, 3)]
+        return project.fit(*callbacks, data=batches, batch_size=None, log_every_n_steps=1, accumulate_grad_batches=2)
+
+    compiled, plain = fitted(switched(compile=True)), fitted()
+    assert num_graphs.keys() == {2, 3}
+    for name, tensor in weights(plain).items():
+        torch.testing.assert_close(weights(compiled)[name], tensor, msg=name)
+
+
+def test_ddp_sends_the_gradients_of_a_compiled_network_while_the_backward_goes_on(project) -> None:
+    """Torch makes a graph for each bucket of gradients that is sent."""
+
+    def num_graphs(*callbacks: Callback) -> int:
+        made: list[torch.fx.GraphModule] = []
+        compile_network = nn.Module.compile
+
+        def count(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+            made.append(graph)
+            return graph.forward
+
+        module = Plain()
+        module.net = Network(nn.Flatten(), nn.Linear(192, 600), *(nn.Linear(600, 600) for _ in range(3)))
+        if not callbacks:
+            compile_network(module.net, backend=count)
+        nn.Module.compile = lambda net, **_: compile_network(net, backend=count)
+        project.fit(*callbacks, module=module, strategy=DDPStrategy(bucket_cap_mb=1), devices=1, max_steps=2)
+        return len(made)
+
+    (attempted,) = on_ranks(lambda rank: num_graphs(switched(compile=True)), 1)
+    (in_step,) = on_ranks(lambda rank: num_graphs(), 1)
+    assert attempted == in_step > 1
+
+
+@pytest.fixture
+def modes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What networks are compiled with, in modes that are for GPUs; they run as they are."""
+    asked: list[str] = []
+
+    def compile_network(net: nn.Module, *, mode: str, **_: Any) -> None:
+        asked.append(mode)
+        net._compiled_call_impl = net._call_impl
+
+    monkeypatch.setattr(nn.Module, "compile", compile_network)
+    monkeypatch.setattr("imagenet_opt.model.shape_compiler._mode_on", lambda device, mode: mode)
+    return asked
+
+
+class StaticGradients(torch.autograd.Function):
+    """A product whose gradient has the same memory each time, as in a CUDA graph."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, weight: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(inputs, memory)
+        return inputs @ weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        inputs, memory = ctx.saved_tensors
+        return None, memory.copy_(inputs.T @ gradient).detach(), None
+
+
+class Static(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(48, 3))
+        self.memory = torch.zeros(48, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return StaticGradients.apply(images.flatten(1), self.weight, self.memory)
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_gradients_in_the_memory_of_compiled_graphs_add_up(modes: list[str], mode: str) -> None:
+    compiling = switched(compile=True, compile_mode=mode, on_failure="stop")
+    _, parts = classifier.fit(Static(), classifier.batches(2), None, compiling, micro_batch_size=2)
+    _, whole = classifier.fit(Static(), classifier.batches(2))
+    assert modes == [mode]
+    torch.testing.assert_close(parts.net.weight, whole.net.weight)
+
+
+class RunsOut(nn.Sequential):
+    """Memory runs out in the forwards of these numbers, counted from 1."""
+
+    def __init__(self, *at: int) -> None:
+        torch.manual_seed(0)
+        super().__init__(nn.Flatten(), nn.Linear(48, 3))
+        self.at = at
+        self.sizes: list[int] = []
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.sizes.append(len(images))
+        if len(self.sizes) in self.at:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return super().forward(images)
+
+
+def fitted_in_parts(net: nn.Module, *callbacks: Callback) -> classifier.Classifier:
+    """Two batches of six images, and one of two in validation."""
+    batch = classifier.batches(1)[0]
+    few = classifier.Images(batch.images[:2], batch.labels[:2], batch.valid[:2], batch.indices[:2])
+    return classifier.fit(net, classifier.batches(2), [few], *callbacks, max_epochs=1)[1]
+
+
+def test_memory_that_runs_out_while_compiling_leaves_smaller_micro_batches_compiled(modes: list[str], caplog) -> None:
+    net, compiling = RunsOut(1, 2), switched(compile=True)
+    with caplog.at_level("INFO"):
+        module = fitted_in_parts(net, compiling)
+    assert module.micro_batch_size == 3 and compiling.compiler.compile and modes == ["default"]
+    assert net.sizes == [6, 6, 3, 3, 3, 3, 3, 2], "attempt, step, attempt, two parts, two parts, validation"
+    said = [message for message in caplog.messages if "compiled for images" in message]
+    assert len(said) == 2 and "out of memory" in said[0] and "(3, 3, 4, 4)" in said[1]
+
+
+@pytest.mark.parametrize(
+    ("mode", "without"), [("reduce-overhead", "default"), ("max-autotune", "max-autotune-no-cudagraphs")]
+)
+@pytest.mark.parametrize(
+    ("runs_out", "sizes"),
+    [(1, [6, 6, 6, 6, 2]), (3, [6, 6, 6, 3, 3, 3, 2])],
+    ids=["in the attempt", "in the second step"],
+)
+def test_memory_that_runs_out_ends_a_mode_with_graphs(
+    modes: list[str], mode: str, without: str, runs_out: int, sizes: list[int], caplog
+) -> None:
+    net, compiling = RunsOut(runs_out), switched(compile=True, compile_mode=mode)
+    with caplog.at_level("INFO"):
+        fitted_in_parts(net, compiling)
+    assert modes == [mode, without] and compiling.compiler.compile
+    assert net.sizes == sizes
+    assert caplog.text.count(f"compile mode {without} from here on instead of {mode}") == 1
+
+
+def test_graphs_are_given_back_before_a_step_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[Any] = []
+    net = RunsOut(2)
+    net.sizes = events
+
+    class Graphed(GraphedForward):
+        def release(self) -> None:
+            events.append("released")
+            super().release()
+
+    def capture(net: nn.Module, sample: tuple[torch.Tensor]) -> nn.Module:
+        return net
+
+    monkeypatch.setattr("imagenet_opt.model.shape_compiler.GraphedForward", Graphed)
+    monkeypatch.setattr("imagenet_opt.model.shape_compiler.capture_on_gpu", lambda: capture)
+    monkeypatch.setattr("callbacks.acceleration._can_graph", lambda trainer: True)
+    fitted_in_parts(net, switched(cuda_graph=True))
+    assert events[:5] == [6, 6, "released", 3, 3]
+
+
+def test_more_shapes_than_torch_recompiles_for_are_all_compiled(project, num_graphs: Counter[int], caplog) -> None:
+    limit, watch = 4, Watch(num_graphs)  # torch's own is 8, and one of timm's optimizers raises that to a million
+    sizes = range(2, 2 + limit + 2)
+    batches = [(torch.randn(num, 3, 8, 8), torch.arange(num) % 3) for num in sizes]
+    with caplog.at_level("INFO"), torch._dynamo.config.patch(recompile_limit=limit):
+        project.fit(switched(compile=True), watch, data=batches, batch_size=None, max_epochs=1, log_every_n_steps=1)
+        assert torch._dynamo.config.recompile_limit == limit
+    assert num_graphs == dict.fromkeys(sizes, 1)
+    assert watch.inside == 0
+    assert caplog.text.count("compiled for images of") == len(sizes)
+
+
+def test_what_torch_does_not_compile_is_not_called_compiled(
+    project, num_graphs: Counter[int], caplog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ShapeCompiler, "_allow_recompilations", lambda *_: None)
+    batches = [(torch.randn(num, 3, 8, 8), torch.arange(num) % 3) for num in (2, 3, 4, 5)]
+    with caplog.at_level("INFO"), torch._dynamo.config.patch(recompile_limit=2):
+        project.fit(switched(compile=True), data=batches, batch_size=None, max_epochs=1, log_every_n_steps=1)
+    assert caplog.text.count("compiled for images of") == 2
+    assert "compilation failed, training continues without it: FailOnRecompileLimitHit" in caplog.text
+
+
+def test_the_compile_mode_that_was_asked_for_is_kept(project, num_graphs: Counter[int]) -> None:
+    acceleration = switched(compile=True, compile_mode="max-autotune")
+    project.fit(acceleration, max_steps=1)
+    assert acceleration.compiler.compile_mode == "max-autotune"

@@ -1,0 +1,96 @@
+"""Folders of val/ are compared with what a trained network predicts."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from imagenet_opt.cli.check import main
+from imagenet_opt.data.index.folder_index import scan_split
+from imagenet_opt.data.loader import Seat, train_loader
+from imagenet_opt.errors import CheckpointMismatch
+from imagenet_opt.model.network import build_network
+from tests.cli.checks import Check, copies
+from tests.conftest import loading, write_images
+
+SIZE = 32
+
+
+@pytest.fixture(scope="module")
+def ckpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    root = write_images(folder / "data", num_classes=3, per_class=12, seed=9)
+    torch.manual_seed(0)
+    network = build_network("test_resnet", num_classes=3)
+    optimizer = torch.optim.AdamW(network.parameters(), 2e-3)
+    loader = train_loader(scan_split(root, "train"), loading(batch_size=12), Seat(device=torch.device("cpu")))
+    for epoch in range(12):
+        loader.sampler.set_epoch(epoch)
+        for batch in loader:
+            optimizer.zero_grad()
+            cross_entropy(network(batch.images), batch.labels).backward()
+            optimizer.step()
+    loader.close()
+    recipe = {"name": "test_resnet", "num_classes": 3, "blurpool": False, "small_stem": False, "image_size": SIZE}
+    torch.save({"network": network.state_dict(), "network_config": recipe, "global_step": 1}, folder / "last.ckpt")
+    return folder / "last.ckpt"
+
+
+def test_a_network_that_agrees_with_both_splits_finds_nothing(check: Check, ckpt: Path) -> None:
+    status, found, _ = check(f"ckpt={ckpt.parent}")
+    assert status == 0 and found["labels"]["level"] == "ok"
+    assert re.fullmatch(
+        r"the network is right on (9\d|100)\.\d % of train and (9\d|100)\.\d % of val", str(found["labels"]["text"])
+    )
+
+
+def test_folders_of_val_that_hold_other_classes_are_named(check: Check, ckpt: Path, root: Path) -> None:
+    for old, new in (("class0", "moved"), ("class1", "class0"), ("class2", "class1"), ("moved", "class2")):
+        (root / "val" / old).rename(root / "val" / new)
+    status, found, _ = check(f"ckpt={ckpt}")
+    assert status == 1 and found["labels"]["level"] == "error"
+    assert "the folders hold other classes than their names say" in str(found["labels"]["text"])
+    assert sorted(found["labels"]["details"]) == [
+        f"{root}/val/class0 seems to hold class1",
+        f"{root}/val/class1 seems to hold class2",
+        f"{root}/val/class2 seems to hold class0",
+    ]
+
+
+def test_a_single_wrong_folder_is_a_warning(check: Check, ckpt: Path, root: Path) -> None:
+    shutil.rmtree(root / "val/class2")
+    shutil.copytree(root / "train/class0", root / "val/class2")
+    _, found, _ = check(f"ckpt={ckpt}")
+    assert found["labels"]["level"] == "warning"
+    assert found["labels"]["details"] == [f"{root}/val/class2 seems to hold class0"]
+
+
+def test_the_worst_classes_are_named(check: Check, ckpt: Path, root: Path) -> None:
+    shutil.rmtree(root / "val/class2")
+    shutil.copytree(root / "train/class0", root / "val/class2")
+    lines = check(f"ckpt={ckpt}")[2].splitlines()
+    first = lines.index("worst classes of val, as the network sees them:") + 1
+    assert re.fullmatch(r"  class2: right on 0 % of val, (9\d|100) % of train", lines[first])
+    assert len(lines) == first + 3
+
+
+def test_a_network_that_knows_nothing_says_nothing(check: Check, ckpt: Path, tmp_path: Path) -> None:
+    saved = torch.load(ckpt)
+    saved["network"]["fc.weight"].zero_()
+    saved["network"]["fc.bias"].copy_(torch.tensor([0.0, 0.0, 1.0]))
+    torch.save(saved, tmp_path / "idle.ckpt")
+    for folder in ("class0", "class1"):  # so that one answer is right for few
+        for i in range(8):
+            copies(tmp_path / f"data/train/{folder}/image000.JPEG", tmp_path / f"data/train/{folder}/more{i}.JPEG")
+    _, found, _ = check(f"ckpt={tmp_path}/idle.ckpt")
+    assert found["labels"]["level"] == "info"
+    assert "has learned too little to judge labels" in str(found["labels"]["text"])
+
+
+def test_a_network_of_fewer_classes_is_refused(ckpt: Path, tmp_path: Path) -> None:
+    more = write_images(tmp_path / "more", num_classes=4, per_class=1)
+    with pytest.raises(CheckpointMismatch, match=r"has 3 classes, the data has 4; choose another ckpt="):
+        main([f"data.root={more}", f"data.cache_dir={tmp_path}/cache", f"ckpt={ckpt}"])

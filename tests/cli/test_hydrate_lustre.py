@@ -1,0 +1,121 @@
+"""Files that Lustre has released are brought back by its own command."""
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import psutil
+import pytest
+
+from imagenet_opt.cli.hydrate import main
+from imagenet_opt.data.index.files import files_of, status_of
+from imagenet_opt.data.index.folder_index import scan_split
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.hydrate import lustre
+from imagenet_opt.hydrate.hydrate import Tally, hydrate
+from tests.cli.hydrations import part_of
+
+LFS = """#!{python}
+import os, sys
+folder, (action, *files) = {folder!r}, sys.argv[1:]
+print(action, len(files), file=open(folder + "/asked", "a"))
+for file in files:
+    marks = folder + "/" + os.path.basename(file)
+    if action == "hsm_state":
+        if not os.path.exists(marks):  # there all the time
+            print(f"{{file}}: (0x00000009) exists archived, archive_id:1")
+        elif os.path.getsize(marks) == 1:  # restored, after one more look
+            print(f"{{file}}: (0x0000000d) released exists archived, archive_id:1")
+            open(marks, "a").write("r")
+        elif os.path.getsize(marks) == 2:
+            print(f"{{file}}: (0x00000009) exists archived, archive_id:1")
+        else:
+            print(f"{{file}}: (0x0000000d) released exists archived, archive_id:1")
+    elif {refuses}:
+        sys.exit(f"Cannot send HSM request (use of {{file}}): Operation not permitted")
+    else:
+        open(marks, "w").write("r")
+"""
+
+
+@pytest.fixture
+def bin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A PATH with room for an `lfs`, on a mount that says lustre."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    mount = SimpleNamespace(mountpoint=str(tmp_path), fstype="lustre", device="fsx", opts="")
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: [mount])
+    yield folder
+
+
+def write_lfs(folder: Path, *, refuses: bool = False) -> None:
+    file = folder / "lfs"
+    file.write_text(LFS.format(python=sys.executable, folder=str(folder), refuses=refuses))
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+
+
+def test_lustre_is_asked_to_bring_released_files_back(tmp_path: Path, bin_folder: Path) -> None:
+    write_lfs(bin_folder)
+    part = part_of(tmp_path, 7, size=100)
+    for i in (1, 4, 5):
+        (bin_folder / f"{i:04d}.JPEG").write_text("...")  # released
+    done: list[int] = []
+    lustre.restore(part.files, range(7), in_flight=4, on_done=done.append, wait_seconds=0)
+    assert sorted(done) == list(range(7))
+    asked = (bin_folder / "asked").read_text().splitlines()
+    assert asked[:3] == ["hsm_state 4", "hsm_restore 1", "hsm_state 1"]
+    assert sum(int(line.split()[1]) for line in asked if line.startswith("hsm_restore")) == 3
+
+
+def test_what_lfs_may_not_do_is_read(tmp_path: Path, bin_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_lfs(bin_folder, refuses=True)
+    part, tally = part_of(tmp_path, 6, size=100), Tally()
+    (bin_folder / "0003.JPEG").write_text("...")
+    hydrate([part], tally, in_flight=3, patience=1)
+    assert (tally.num_files, tally.num_bytes, len(part.journal.left)) == (6, 600, 0)
+    assert "Cannot send HSM request" in caplog.text and "reading the remaining files instead" in caplog.text
+
+
+def test_files_that_do_not_come_back_are_given_up(tmp_path: Path, bin_folder: Path) -> None:
+    file = bin_folder / "lfs"
+    file.write_text(
+        '#!/bin/sh\n[ $1 = hsm_restore ] || echo "$2: (0x0000000d) released exists archived, archive_id:1"\n'
+    )
+    file.chmod(0o755)
+    part = part_of(tmp_path, 1)
+    with pytest.raises(lustre.LfsFailed, match="Lustre restored no file for 0 s"):
+        lustre.restore(part.files, [0], in_flight=4, on_done=lambda i: None, wait_seconds=0, patience=0)
+
+
+def test_verify_counts_what_lustre_released_and_forgets_it(
+    tiny_root: Path, words: list[str], bin_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(words)
+    released = tiny_root / "train/class0/image001.JPEG"
+    released.write_bytes(b"")
+    os.truncate(released, 100_000)  # no blocks, as a released file
+    capsys.readouterr()
+    main([*words, "--verify"])
+    said = capsys.readouterr().out
+    assert f"{tiny_root}/train: Lustre does not hold the data of 1 of 12 files; the same command again brings" in said
+    assert f"{tiny_root}/val: Lustre does not hold the data of 0 of 12 files\n" in said
+    main(words)
+    assert "hydrated 1 files, 0.10 MB" in capsys.readouterr().out
+
+
+def test_only_lustre_can_be_verified(words: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"--verify needs Lustre; .* does not tell which files it holds"):
+        main([*words, "--verify"])
+
+
+def test_sizes_are_those_of_the_files(tiny_root: Path) -> None:
+    index = scan_split(tiny_root, "train")
+    wanted = [os.path.getsize(index.path(i)) for i in range(len(index))]
+    (tiny_root / "train/class1/image005.JPEG").unlink()
+    found = status_of(files_of(index)).sizes
+    np.testing.assert_array_equal(found, [*wanted[:-1], -1])

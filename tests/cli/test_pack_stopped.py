@@ -1,0 +1,164 @@
+"""A pack that was stopped from outside resumes."""
+
+import errno
+import os
+import re
+import resource
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from imagenet_opt.cli.pack import main
+from imagenet_opt.errors import PackStopped
+from tests.cli.packs import finish, images, jpeg, start, words
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    children = psutil.Process(process.pid).children(recursive=True)
+    return [child for child in children if any("spawn_main" in word for word in child.cmdline())]
+
+
+@pytest.fixture(params=["train/a/004.JPEG", "val/b/001.JPEG"])
+def piped(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """That image of a data set of 32."""
+    pipe = images(tmp_path / "data", per_class=8) / request.param
+    pipe.unlink()
+    os.mkfifo(pipe)
+    return Path(pipe)
+
+
+def reach(pipe: Path, process: subprocess.Popen[str]) -> int:
+    """Wait until the command reads from the pipe; returns the end to write into."""
+    while process.poll() is None:
+        try:
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            assert error.errno == errno.ENXIO, error
+            time.sleep(0.01)
+    raise AssertionError(finish(process))
+
+
+def feed(pipe: Path, process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Let the command end."""
+    descriptor = reach(pipe, process)
+    os.write(descriptor, jpeg(1000))
+    os.close(descriptor)
+    return finish(process)
+
+
+@pytest.fixture
+def whole(piped: Path, tmp_path: Path) -> dict[str, bytes]:
+    """What an undisturbed pack makes."""
+    code, said, _ = feed(piped, start(*words(piped, tmp_path / "undisturbed")))
+    assert code == 0 and "32 images, 0 rejected" in said
+    return contents(tmp_path / "undisturbed")
+
+
+def shards(files: dict[str, bytes]) -> set[str]:
+    return {name for name in files if name.endswith(".tar")}
+
+
+@pytest.mark.slow
+def test_after_kill_9_it_goes_on_to_the_same_bytes(piped: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = start(*words(piped, out))
+    descriptor = reach(piped, process)
+    workers = workers_of(process)
+    process.kill()
+    finish(process)
+    assert len(workers) == 1
+    assert psutil.wait_procs(workers, timeout=20)[1] == []  # none goes on in secret
+    os.close(descriptor)
+
+    half = contents(out)
+    finished = shards(half)
+    assert finished and finished < shards(whole)
+    assert all(half[name] == whole[name] for name in finished)
+    assert any(name.endswith(".new") for name in half) and "val/index.json" not in half
+    untouched = out / min(finished)
+    before = untouched.stat().st_mtime_ns
+    os.unlink(out / f"{max(finished).replace('shard', 'parts/shard')}.json")  # as if killed a moment earlier
+
+    code, said, _ = feed(piped, start(*words(piped, out)))
+    assert code == 0 and said.startswith(f"packed {out}: 32 images, 0 rejected, ")
+    assert contents(out) == whole
+    assert len(finished) == 1 or untouched.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("piped", ["val/b/001.JPEG"], indirect=True)
+def test_ctrl_c_ends_cleanly_and_it_goes_on(piped: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = start(*words(piped, out))
+    descriptor = reach(piped, process)
+    os.killpg(process.pid, signal.SIGINT)
+    code, said, err = finish(process)
+    os.close(descriptor)
+    assert (code, said) == (130, "") and "Traceback" not in err
+    assert err.splitlines()[-1] == "stopped; what is packed is kept; run the same command again to resume"
+    assert not list(out.rglob(".*.new")) and not list(out.glob("val/index.json"))
+    assert feed(piped, start(*words(piped, out)))[0] == 0
+    assert contents(out) == whole
+
+
+@pytest.mark.parametrize("piped", ["train/a/004.JPEG"], indirect=True)
+def test_a_killed_process_is_one_line_and_it_goes_on(piped: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = start(*words(piped, out))
+    descriptor = reach(piped, process)
+    workers_of(process)[0].kill()
+    code, said, err = finish(process)
+    os.close(descriptor)
+    assert (code, said) == (2, "") and "Traceback" not in err
+    assert (
+        "PackStopped: a process of the pack was killed, perhaps because memory ran out; run the same command again"
+        in err
+    )
+    assert feed(piped, start(*words(piped, out)))[0] == 0
+    assert contents(out) == whole
+
+
+@pytest.mark.parametrize("piped", ["train/a/004.JPEG"], indirect=True)
+def test_a_source_that_goes_away_stops_it(piped: Path, tmp_path: Path) -> None:
+    process = start(*words(piped, tmp_path / "out"))
+    descriptor = reach(piped, process)
+    (tmp_path / "data").rename(tmp_path / "unmounted")
+    os.write(descriptor, jpeg(1000))
+    os.close(descriptor)
+    code, said, err = finish(process)
+    assert (code, said) == (2, "")
+    assert re.search(
+        rf"PackStopped: {tmp_path}/data/\w+ has disappeared \(No such file or directory\); restore the storage", err
+    )
+
+
+def test_a_full_disk_is_one_line_and_it_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk: the same calls fail, with another word for it."""
+    root = images(tmp_path / "data", per_class=4)
+    (root / "val/a/002.JPEG").write_bytes(jpeg(99, side=400))
+    arguments = [f"data.root={root}", "shard_mb=0.02", "workers=1"]
+    main([*arguments, f"out={tmp_path}/undisturbed"])
+    whole, out = contents(tmp_path / "undisturbed"), tmp_path / "out"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, limits[1]))
+    try:
+        with pytest.raises(PackStopped) as caught:
+            main([*arguments, f"out={out}"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    words = (
+        rf"cannot write {out}/val/shard-0000\d\.tar: File too large; .* run the same command again: it resumes where .*"
+    )
+    assert re.fullmatch(words, str(caught.value))
+    half = contents(out)
+    assert len(shards(half)) > 2 and not any(name.endswith(".new") for name in half)
+    assert all(half[name] == whole[name] for name in shards(half))
+    main([*arguments, f"out={out}"])
+    assert contents(out) == whole

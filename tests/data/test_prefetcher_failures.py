@@ -1,0 +1,254 @@
+"""What ends a run in the prefetcher: each in one line with the remedy."""
+
+import errno
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from imagenet_opt.data.bad_samples import BadSamples
+from imagenet_opt.data.batch import Batch
+from imagenet_opt.data.keys import BatchKey, BatchKeys
+from imagenet_opt.data.loader import Seat, open_index, train_loader
+from imagenet_opt.data.prefetcher import DevicePrefetcher, died, finish_batch
+from imagenet_opt.data.shared_buffers import Slots
+from imagenet_opt.data.worker_signals import shield
+from imagenet_opt.errors import BadSample, OutOfMemory, ReadTimeout, StorageFailed, WorkerDied
+from tests.conftest import write_images
+from tests.data.conftest import CPU, MakeLoader, batches, end_of, loading
+
+
+@pytest.mark.parametrize("where", ["finish", "copy"])
+def test_a_device_without_room_for_a_batch_is_told_in_one_line(
+    images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    made = loader(images_root, num_workers=1)
+    if where == "finish":
+        made.finish = full
+    else:
+        made._copy_clock = SimpleNamespace(start=lambda: None)
+        monkeypatch.setattr(Batch, "to", full)
+    with pytest.raises(OutOfMemory, match=r"on its way to the device \(CUDA.*GiB\.\); lower data\.batch_size"):
+        batches(made)
+
+
+class Failing(Dataset):
+    """Has no items."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    def __getitem__(self, key: BatchKey) -> None:
+        raise self.error("/data/x.JPEG: what happened\nand a second line")
+
+
+def wrapped(dataset: Dataset, **options: Any) -> DevicePrefetcher:
+    keys = BatchKeys(num_batches=3, size_of=lambda epoch: 32)
+    return DevicePrefetcher(
+        DataLoader(dataset, batch_size=None, sampler=keys, **options),
+        keys,
+        device=CPU,
+        finish=partial(finish_batch, dtype=torch.float32),
+        bad=BadSamples(num_samples=3, max_fraction=0),
+        slots=Slots(num_workers=1, depth=2),
+    )
+
+
+def failing(error: type[Exception]) -> DevicePrefetcher:
+    return wrapped(Failing(error), num_workers=1)
+
+
+class Hanging(Dataset):
+    """As storage that never answers; a byte to `reached` tells that a worker waits for it."""
+
+    def __init__(self, reached: int) -> None:
+        self.reached = reached
+
+    def __getitem__(self, index: int) -> None:
+        os.write(self.reached, b".")
+        threading.Event().wait()
+
+
+def test_workers_that_wait_for_storage_are_ended_at_once_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 100)  # what torch would wait for each
+    here, there = os.pipe()
+    made = wrapped(Hanging(there), num_workers=2, persistent_workers=True, worker_init_fn=shield)
+    iter(made.loader)
+    assert len(os.read(here, 1) + os.read(here, 1)) == 2
+    workers = made.loader._iterator._workers
+    began = time.monotonic()
+    made.close()
+    assert time.monotonic() - began < 90
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    os.close(here)
+    os.close(there)
+
+
+def test_an_error_of_ours_comes_out_of_a_worker_as_it_was() -> None:
+    """The DataLoader wraps a traceback around it, of which users have no use."""
+    error = end_of(lambda: list(failing(BadSample)))
+    assert isinstance(error, BadSample)
+    assert str(error) == "/data/x.JPEG: what happened\nand a second line"
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError, ConnectionResetError])
+def test_any_other_error_is_no_death(kind: type[Exception]) -> None:
+    error = end_of(lambda: list(failing(kind)))
+    assert type(error) is kind
+    assert "Traceback" in str(error) and "what happened" in str(error)
+
+
+def test_a_bad_sample_in_a_worker_ends_the_run_in_one_line(images_root: Path, loader: MakeLoader, tmp_path) -> None:
+    root = Path(shutil.copytree(images_root, tmp_path / "data"))
+    (root / "train/class1/image004.JPEG").write_bytes(b"")
+    error = end_of(lambda: batches(loader(root, num_workers=1, on_bad_sample="raise", batch_size=39)))
+    assert isinstance(error, BadSample)
+    assert re.fullmatch(rf"{root}/train/class1/image004\.JPEG is empty .*data\.root\)", str(error))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_storage_that_never_answers_ends_the_run(
+    images_root: Path, loader: MakeLoader, tmp_path: Path, workers: int
+) -> None:
+    """Who opens a named pipe waits for someone who writes."""
+    root = Path(shutil.copytree(images_root, tmp_path / "data"))
+    made = loader(root, num_workers=workers, batch_size=39, read_timeout=0.2)
+    file = root / "train/class1/image004.JPEG"
+    file.unlink()
+    os.mkfifo(file)
+    error = end_of(lambda: batches(made))
+    assert isinstance(error, ReadTimeout)
+    assert re.fullmatch(rf"no answer .* reading {file} on / .*data\.read_timeout=SECONDS", str(error))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_storage_that_fails_ends_the_run_in_one_line(images_root: Path, loader: MakeLoader, workers: int) -> None:
+    made = loader(images_root, num_workers=workers, added_latency_ms=1, read_timeout=1, max_bad_fraction=1)
+
+    def fault(index: int) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    made.loader.dataset.reader.store.fault = fault
+    error = end_of(lambda: batches(made))
+    assert isinstance(error, StorageFailed)
+    assert re.fullmatch(
+        r".* fails: Stale file handle for 0\.5 s, reading .*JPEG and other files; .*data\.read_timeout=1 s: .*",
+        str(error),
+    )
+
+
+def train_until_killed(made: DevicePrefetcher) -> None:
+    """The worker is killed in the second epoch, while a batch of it is in use."""
+    for epoch in range(1_000_000):
+        made.sampler.set_epoch(epoch)
+        for batch in made:
+            if batch.key[:2] == (1, 0):
+                os.kill(made.loader._iterator._workers[0].pid, signal.SIGKILL)
+
+
+KILLED = (
+    r"a loader process was killed.*; lower data\.num_workers, data\.prefetch_factor or data\.batch_size; free now: "
+)
+
+
+def test_the_death_of_a_worker_is_known_wherever_its_signal_arrives(images_root: Path, loader: MakeLoader) -> None:
+    """torch's handler raises in the middle of what the main thread does, be it training or waiting."""
+    for _ in range(2):
+        error = end_of(lambda: train_until_killed(loader(images_root, num_workers=1)))
+        assert re.match(KILLED, str(error if isinstance(error, WorkerDied) else died(error)))
+
+
+@pytest.mark.slow
+def test_the_death_of_a_worker_is_told_without_its_signal_too(images_root: Path, loader: MakeLoader) -> None:
+    def work() -> None:
+        made = loader(images_root, num_workers=1)
+        batches(made)  # now torch's handler is there
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        train_until_killed(made)
+
+    error = end_of(work)
+    assert isinstance(error, WorkerDied)
+    assert re.match(KILLED, str(error))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: out of memory",
+        "out of resource: shared memory, Required: 131072, Hardware limit: 101376",  # Triton's, of the GPU
+        "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback: mat1 and mat2 shapes",
+    ],
+)
+def test_other_errors_are_left_alone(text: str) -> None:
+    assert died(RuntimeError(text)) is None
+
+
+def test_a_dev_shm_without_room_for_a_queue_is_told_as_full() -> None:
+    error = died(OSError(errno.ENOSPC, "No space left on device"))
+    assert "found /dev/shm full" in str(error)
+
+
+def test_too_many_open_files_are_told_with_the_remedy(images_root: Path, loader: MakeLoader) -> None:
+    """Each batch that is kept holds a file; torch's own text advises another sharing strategy."""
+
+    def work() -> None:
+        found = iter(loader(images_root, num_workers=1, batch_size=1))
+        kept = [next(found)]
+        fill_gaps = [
+            os.dup(0) for _ in range(200)
+        ]  # the limit is of numbers, and files that were closed left some free
+        limit = max(fill_gaps) + 6
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        kept.extend(found)
+
+    error = end_of(work)
+    assert isinstance(error, WorkerDied)
+    assert re.fullmatch(r"too many open files: .*lower data\.num_workers or data\.prefetch_factor, .*", str(error))
+
+
+def fill_shared_memory(root: str, cache: str) -> None:
+    """Run in a process of its own with a small /dev/shm, which something else fills up meanwhile."""
+    made = train_loader(open_index(Path(root), "train", Path(cache)), loading(num_workers=1), Seat(device=CPU))
+    found = iter(made)
+    next(found)
+    with open("/dev/shm/other", "wb", buffering=0) as other:
+        try:
+            while True:
+                other.write(bytes(2**16))
+        except OSError:
+            pass
+        try:
+            for epoch in range(1_000_000):
+                made.sampler.set_epoch(epoch)
+                list(made)
+        except WorkerDied as error:
+            print(error)
+
+
+@pytest.mark.slow
+def test_a_full_shared_memory_is_told_and_nothing_hangs(tmp_path: Path) -> None:
+    root = write_images(tmp_path / "data", num_classes=2, per_class=30)
+    call = f"fill_shared_memory({str(root)!r}, {str(tmp_path)!r})"
+    code = f"from tests.data.test_prefetcher import fill_shared_memory; {call}"
+    own_mount = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=24m tmpfs /dev/shm && exec "$@"', "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*own_mount, "true"], capture_output=True).returncode:
+        pytest.skip("mounting a small /dev/shm is not allowed here")
+    done = subprocess.run([*own_mount, sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert "found /dev/shm full; lower data.num_workers" in done.stdout, done.stderr
+    assert "or enlarge /dev/shm" in done.stdout

@@ -1,0 +1,170 @@
+"""Images and reads that fail while packing: what is left out and listed, and what stops the pack."""
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from imagenet_opt.data.decode.decoder import Decoder
+from imagenet_opt.data.index.shard_index import open_shards
+from imagenet_opt.errors import (
+    BadSample,
+    DataError,
+    PackStopped,
+)
+from imagenet_opt.pack.image import prepare
+from imagenet_opt.pack.layouts import open_train
+from imagenet_opt.pack.pack import pack
+from imagenet_opt.pack.shard_writer import ShardPart, write_shard
+from imagenet_opt.pack.source import Source
+from tests.pack.packs import SMALL, jpeg, names_of, png, rejected, samples, small_tree, tree
+
+
+def test_bad_files_are_left_out_and_listed_with_the_reason(tmp_path: Path) -> None:
+    root = small_tree(tmp_path / "data")
+    good = {f"a/{i}.JPEG" for i in range(4)} | {f"b/{i}.JPEG" for i in range(4)}
+    whole, picture = jpeg(64, 64), png(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8))
+    bad = {
+        "a/empty.JPEG": (b"", "the file is empty"),
+        "a/text.JPEG": (b"<html>404 not found</html>", "not an image: the file begins with b'<html>404 no'"),
+        "a/cut.JPEG": (whole[: len(whole) // 2], "cannot be decoded: "),
+        "b/cut.png": (picture[:-100], "cannot be decoded: "),
+        "b/header.JPEG": (whole[:30], ""),
+    }
+    tree(root / "val", {name: content for name, (content, _) in bad.items()})
+    (root / "val/b/gone.JPEG").symlink_to(tmp_path / "nowhere")
+    (root / "val/b/loop.JPEG").symlink_to(root / "val/b/loop.JPEG")
+    tree(root / "val", {"b/longer.JPEG": whole + b"\0\0 and a note", "b/really a png.JPEG": picture})
+    good |= {"b/longer.JPEG", "b/really a png.JPEG"}
+
+    packed = pack(root, tmp_path / "out", SMALL)
+    assert (packed.images, packed.rejected) == (8 + len(good), len(bad) + 2)
+    assert set(names_of(open_shards(tmp_path / "out/val"))) == good
+    header, *rows = rejected(tmp_path / "out/val")
+    assert header == ["file", "reason"]
+    reasons = {os.path.relpath(path, root / "val"): reason for path, reason in rows}
+    assert len(rows) == len(reasons) == len(bad) + 2
+    for name, (_, reason) in bad.items():
+        assert reasons[name].startswith(reason)
+    assert reasons["b/gone.JPEG"] == "No such file or directory"
+    assert reasons["b/loop.JPEG"] == "Too many levels of symbolic links"
+    assert rejected(tmp_path / "out/train") == [["file", "reason"]]
+    assert [sample["png"] for sample in samples(tmp_path / "out/val") if "png" in sample] == [picture]
+
+
+def test_a_split_without_any_image_is_an_error(tmp_path: Path) -> None:
+    root = small_tree(tmp_path / "data")
+    for image in root.glob("val/*/*"):
+        image.write_bytes(b"no image")
+    with pytest.raises(
+        DataError, match=r"no image in .*data/val \(data\.root\) can be packed; .*rejected\.csv says why"
+    ):
+        pack(root, tmp_path / "out", SMALL)
+    assert len(rejected(tmp_path / "out/val")) == 9
+
+
+WHOLE = jpeg(64, 48)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "fits"),
+    [
+        (WHOLE, True),
+        (jpeg(64, 48, progressive=True), True),
+        (jpeg(64, 48, mode="L"), True),
+        (jpeg(64, 48, mode="CMYK"), True),
+        (WHOLE + b"\0" * 1000, True),
+        (WHOLE + b"\0" * 5000, True),
+        (WHOLE[:-2], False),
+        (WHOLE[: len(WHOLE) // 2], False),
+        (WHOLE[:200] + b"\xff\xd9", False),
+        (b"\xff\xd8\xff\xd9", False),
+        (png(np.zeros((48, 64), np.uint16)), True),
+        (png(np.zeros((48, 64, 4), np.uint8)), True),
+        (png(np.zeros((48, 64, 3), np.uint8))[:-20], False),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", False),
+        (b"<svg/>", False),
+        (b"", False),
+    ],
+)
+def test_what_is_packed_is_what_training_opens(encoded: bytes, fits: bool) -> None:
+    def packs() -> None:
+        assert prepare(encoded, max_side=None, quality=90)[0] == encoded
+
+    def opens() -> None:
+        decoder = Decoder(exif_rotation=False, max_crop_pixels=2**22)
+        image = decoder.open(encoded, "some.JPEG")
+        assert decoder.crop(image, (0, 0, image.height, image.width)).shape == (48, 64, 3)
+
+    for check in (packs, opens):
+        if fits:
+            check()
+        else:
+            with pytest.raises(BadSample):
+                check()
+
+
+class Faulty(Source):
+    """Answers EIO to some reads. fails: whether one does, by file and number of the try."""
+
+    fails: ClassVar[Callable[[int, int], bool]]
+    tries: ClassVar[Counter[int]]
+
+    def read_once(self, i: int) -> bytes:
+        self.tries[i] += 1
+        if type(self).fails(i, self.tries[i]):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read_once(i)
+
+
+@pytest.fixture
+def shard_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ShardPart]:
+    """Writes a shard of eight files of storage that fails so; it is patient for a short while."""
+    monkeypatch.setattr("imagenet_opt.pack.source.PATIENCE", 0.3)
+    source = open_train(small_tree(tmp_path / "data"), "train")
+    options: dict[str, Any] = {"first": 0, "max_side": None, "quality": 90, "advance": lambda: None}
+
+    def write(fails: Callable[[int, int], bool]) -> ShardPart:
+        Faulty.fails, Faulty.tries = staticmethod(fails), Counter()
+        return write_shard(tmp_path / "a.tar", Faulty(source.files, nested=True), **options)
+
+    return write
+
+
+def test_a_read_that_fails_once_is_made_again(shard_from: Callable[..., ShardPart], tmp_path: Path) -> None:
+    undisturbed = shard_from(lambda i, number: False)
+    content = (tmp_path / "a.tar").read_bytes()
+    assert shard_from(lambda i, number: number == 1) == undisturbed
+    assert (tmp_path / "a.tar").read_bytes() == content and undisturbed.rejected == []
+
+
+def test_one_file_that_stays_unreadable_is_listed(shard_from: Callable[..., ShardPart], tmp_path: Path) -> None:
+    part = shard_from(lambda i, number: i == 3)
+    assert part.rejected == [(str(tmp_path / "data/train/a/3.JPEG"), "Input/output error")]
+    assert len(part.names) == 7
+
+
+def test_files_without_permission_are_listed_however_many(
+    shard_from: Callable[..., ShardPart], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str, *_: Any, **__: Any) -> Any:  # as the system does for all but root
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr("imagenet_opt.pack.source.open", refuse, raising=False)
+    part = shard_from(lambda i, number: False)
+    assert part.names == [] and len(part.rejected) == 8
+    assert part.rejected[3] == (str(tmp_path / "data/train/a/3.JPEG"), "Permission denied")
+
+
+def test_storage_that_stays_away_stops_the_pack_and_rejects_nothing(
+    shard_from: Callable[..., ShardPart], tmp_path: Path
+) -> None:
+    words = r"^.*/train/\w/\d\.JPEG and other files cannot be read \(Input/output error\); restore the storage .*$"
+    with pytest.raises(PackStopped, match=words):
+        shard_from(lambda i, number: True)
+    assert not list(tmp_path.glob("*.tar*"))

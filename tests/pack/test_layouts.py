@@ -1,0 +1,185 @@
+"""ILSVRC's own archives and lists of labels as sources, and what is wrong with them."""
+
+import io
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagenet_opt.data.index.shard_index import open_shards
+from imagenet_opt.errors import (
+    ClassMismatch,
+    ConfigError,
+    DataError,
+    EmptyClass,
+)
+from imagenet_opt.pack.pack import pack
+from tests.pack.packs import SMALL, jpeg, names_of, read, rejected, small_tree, tree
+
+
+def archive(path: Path, files: dict[str, bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+
+
+def ilsvrc(root: Path) -> dict[str, bytes]:
+    """A tar file a class, a flat val/. Returns the images by class/name."""
+    images = {
+        f"{name}/{name}_{i}.JPEG": jpeg(seed=10 * c + i) for c, name in enumerate(("n01", "n02")) for i in range(3)
+    }
+    for name in ("n01", "n02"):
+        archive(root / f"train/{name}.tar", {n.split("/")[1]: e for n, e in images.items() if n.startswith(name)})
+    tree(root, {f"val/ILSVRC2012_val_0000000{i}.JPEG": jpeg(seed=50 + i) for i in range(1, 4)})
+    return images
+
+
+KAGGLE = (
+    "ImageId,PredictionString\nILSVRC2012_val_00000002,n02 1 2 3 4 n02 5 6 7 8\n"
+    "ILSVRC2012_val_00000001,n02 9 9 9 9\nILSVRC2012_val_00000003,n01 1 1 1 1\n"
+)
+
+
+PLAIN = (
+    "ILSVRC2012_val_00000001.JPEG n02\nval/ILSVRC2012_val_00000002.JPEG   n02\n\nILSVRC2012_val_00000003.JPEG\tn01\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("data/LOC_val_solution.csv", KAGGLE),
+        ("LOC_val_solution.csv", KAGGLE),
+        ("data/val/LOC_val_solution.csv", KAGGLE),
+        ("elsewhere/labels.txt", "\ufeff" + PLAIN),  # as some editors begin a text
+    ],
+)
+def test_ilsvrcs_own_layout_is_packed(place: str, text: str, tmp_path: Path) -> None:
+    images = ilsvrc(tmp_path / "data")
+    listed = tree(tmp_path, {place: text.encode()}) / place
+    labels = listed if "elsewhere" in place else None
+    pack(tmp_path / "data", tmp_path / "packs/out", SMALL, val_labels=labels)
+    train, val = (open_shards(tmp_path / "packs/out" / split) for split in ("train", "val"))
+    assert train.classes == val.classes == ("n01", "n02")
+    assert dict(zip(names_of(train), read(train), strict=True)) == images
+    assert names_of(val) == [
+        "n02/ILSVRC2012_val_00000001.JPEG",
+        "n02/ILSVRC2012_val_00000002.JPEG",
+        "n01/ILSVRC2012_val_00000003.JPEG",
+    ]
+    assert val.labels.tolist() == [1, 1, 0]
+    assert read(val) == [jpeg(seed=50 + i) for i in range(1, 4)]
+
+
+def test_a_bad_member_of_an_archive_is_listed_with_the_archive(tmp_path: Path) -> None:
+    ilsvrc(tmp_path / "data")
+    tree(tmp_path / "data", {"LOC_val_solution.csv": KAGGLE.encode()})
+    archive(tmp_path / "data/train/n02.tar", {"good.JPEG": jpeg(), "bad.JPEG": b"", "notes.txt": b"x"})
+    assert pack(tmp_path / "data", tmp_path / "out", SMALL).rejected == 1
+    assert rejected(tmp_path / "out/train")[1:] == [[f"{tmp_path}/data/train/n02.tar: bad.JPEG", "the file is empty"]]
+
+
+@pytest.mark.parametrize("keep", [0.3, 0.85])
+def test_an_archive_that_is_cut_short_is_named(keep: float, tmp_path: Path) -> None:
+    ilsvrc(tmp_path / "data")
+    tree(tmp_path / "data", {"LOC_val_solution.csv": KAGGLE.encode()})
+    path = tmp_path / "data/train/n02.tar"
+    archive(path, {f"{i}.JPEG": jpeg(200, 200, seed=i) for i in range(4)})
+    with tarfile.open(path) as tar:
+        end = tar.getmembers()[-1].offset
+    os.truncate(path, end if keep > 0.5 else int(keep * path.stat().st_size))
+    with pytest.raises(DataError, match=r"n02\.tar is truncated or not a tar file .*download it again \(data\.root\)"):
+        pack(tmp_path / "data", tmp_path / "out", SMALL)
+
+
+def member(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE, **more: Any) -> bytes:
+    """A tar file of one header and no content."""
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.type = size, kind
+    for key, value in more.items():
+        setattr(entry, key, value)
+    return entry.tobuf(tarfile.GNU_FORMAT) + bytes(2048)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (member("../x.JPEG"), "'../x.JPEG' lies outside of the archive"),
+        (member("a/../../x.JPEG"), "'../x.JPEG' lies outside of the archive"),
+        (member("/etc/x.JPEG"), "'/etc/x.JPEG' lies outside of the archive"),
+        (member("x.JPEG", 2**62), "claims 4611686018427387904 bytes"),
+        (member("x.JPEG", 4096), "claims 4096 bytes"),
+        (member("x.JPEG", -512), "claims -512 bytes"),
+        (member("x.JPEG", kind=tarfile.SYMTYPE, linkname="/etc/passwd"), "'x.JPEG' is a link or a sparse file"),
+        (
+            member("x\x1b[2J\n.JPEG", kind=tarfile.LNKTYPE, linkname="y"),
+            r"'x\x1b[2J\n.JPEG' is a link or a sparse file",
+        ),
+        (b"not a tar file at all" * 100, "not a tar file"),
+    ],
+)
+def test_an_archive_that_leads_elsewhere_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+    ilsvrc(tmp_path / "data")
+    (tmp_path / "data/train/n02.tar").write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        pack(tmp_path / "data", tmp_path / "out", SMALL)
+    said = str(caught.value)
+    assert words in said and "n02.tar is truncated or not a tar file" in said and said.isprintable()
+
+
+def test_an_archive_without_images_is_named(tmp_path: Path) -> None:
+    ilsvrc(tmp_path / "data")
+    archive(tmp_path / "data/train/n02.tar", {"notes.txt": b"x"})
+    with pytest.raises(EmptyClass, match=r"no images in .*n02\.tar"):
+        pack(tmp_path / "data", tmp_path / "out", SMALL)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "words"),
+    [
+        (None, ConfigError, "no LOC_val_solution.csv is there or above; give a list of the classes with val_labels="),
+        (KAGGLE.replace("n02 9", "n09 9"), ClassMismatch, "names 1 classes that the training images do not have"),
+        (PLAIN.replace("\tn01", ""), ConfigError, "line 4: expected FILE CLASS, found 'ILSVRC2012_val_00000003.JPEG'"),
+        (PLAIN.partition("\n")[2], ConfigError, "no class for 1 of 3 images in "),
+        (
+            PLAIN + "val/ILSVRC2012_val_00000001.JPEG n01",
+            ConfigError,
+            "line 5: 'val/ILSVRC2012_val_00000001.JPEG'",
+        ),
+        (PLAIN.replace("n01", "n\x1b[2J"), ClassMismatch, r"such as 'n\x1b[2J'"),
+        (PLAIN + "\0\x1b", ConfigError, r"line 5: expected FILE CLASS, found '\x00\x1b'"),
+        ("ImageId,x\n" + "y" * 200_000, ConfigError, "line 2: expected FILE CLASS, found 'yyy"),
+        ("\0" * 5000, ConfigError, "line 1: expected FILE CLASS, found "),
+    ],
+)
+def test_a_list_of_labels_that_does_not_fit_is_told(
+    text: str | None, error: type[Exception], words: str, tmp_path: Path
+) -> None:
+    ilsvrc(tmp_path / "data")
+    labels = None
+    if text is not None:
+        labels = tree(tmp_path, {"labels.txt": text.encode()}) / "labels.txt"
+    with pytest.raises(error) as caught:
+        pack(tmp_path / "data", tmp_path / "out", SMALL, val_labels=labels)
+    assert words in str(caught.value) and "val_labels" in str(caught.value)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 1000
+
+
+def test_labels_that_are_absent_or_of_no_use_are_told(tmp_path: Path) -> None:
+    ilsvrc(tmp_path / "data")
+    with pytest.raises(ConfigError, match=r"cannot read .*nowhere \(val_labels\): No such file"):
+        pack(tmp_path / "data", tmp_path / "out", SMALL, val_labels=tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match=r"val_labels=.* has subfolders or archives: leave val_labels out"):
+        pack(small_tree(tmp_path / "tree"), tmp_path / "out", SMALL, val_labels=tmp_path / "nowhere")
+
+
+def test_train_and_val_need_the_same_classes(tmp_path: Path) -> None:
+    root = small_tree(tmp_path / "data")
+    tree(root, {"train/c/1.JPEG": jpeg()})
+    with pytest.raises(ClassMismatch, match="only in the first: c"):
+        pack(root, tmp_path / "out", SMALL)

@@ -1,0 +1,155 @@
+"""The same pack command again: what it keeps, repairs and refuses."""
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.data.index.shard_index import open_shards
+from imagenet_opt.errors import (
+    ConfigError,
+    ShardMismatch,
+)
+from imagenet_opt.pack.folder_claim import CLAIM
+from imagenet_opt.pack.pack import Packed, pack
+from imagenet_opt.pack.plan import PackOptions
+from tests.pack.packs import SMALL, contents, small_tree, tree
+
+
+def test_packing_again_does_nothing(images_root: Path, tmp_path: Path) -> None:
+    first = pack(images_root, tmp_path / "out", SMALL)
+    assert first.images_seen == first.images == 78
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != CLAIM]
+    before = {path: path.stat().st_mtime_ns for path in files}
+    again = pack(images_root, tmp_path / "out", SMALL)
+    assert again == Packed(**{**vars(first), "images_seen": 0})
+    assert {path: path.stat().st_mtime_ns for path in files} == before
+
+
+def test_other_options_are_refused_with_both(tmp_path: Path) -> None:
+    root = small_tree(tmp_path / "data")
+    pack(root, tmp_path / "out", SMALL)
+    before = contents(tmp_path / "out")
+    with pytest.raises(ConfigError) as caught:
+        pack(root, tmp_path / "out", PackOptions(shard_mb=0.02, max_side=16))
+    message = str(caught.value)
+    assert f"holds a pack of 8 images in {root}/train with shard_mb=0.02, seed=0, " in message
+    assert f"8 images in {root}/train with max_side=16, quality=90, shard_mb=0.02, seed=0" in message
+    assert "out=FOLDER" in message and f"remove {tmp_path}/out" in message
+    assert contents(tmp_path / "out") == before
+    assert pack(root, tmp_path / "out", PackOptions(shard_mb=0.02, quality=20)).images_seen == 0  # nothing to encode
+
+
+@pytest.mark.parametrize("change", ["a file more", "another name", "another class", "another size"])
+def test_other_images_are_refused(change: str, tmp_path: Path) -> None:
+    root = small_tree(tmp_path / "data")
+    pack(root, tmp_path / "out", SMALL)
+    image = root / "train/a/0.JPEG"
+    match change:
+        case "a file more":
+            shutil.copy(image, root / "train/a/9.JPEG")
+        case "another name":
+            image.rename(root / "train/a/9.JPEG")
+        case "another class":
+            image.rename(root / "train/b/9.JPEG")
+        case "another size":
+            image.write_bytes(image.read_bytes() + b"\0")
+    with pytest.raises(ConfigError, match="the images have other names, labels or sizes"):
+        pack(root, tmp_path / "out", SMALL)
+
+
+def test_a_moved_source_is_the_same_source(tmp_path: Path) -> None:
+    root = small_tree(tmp_path / "data")
+    pack(root, tmp_path / "out", SMALL)
+    assert pack(root.rename(tmp_path / "moved"), tmp_path / "out", SMALL).images_seen == 0
+
+
+@pytest.mark.parametrize("out", ["data", "data/out", "data/train/out", "data/..", "link/out"])
+def test_out_and_source_must_lie_apart(out: str, tmp_path: Path) -> None:
+    root = small_tree(tmp_path / "data")
+    (tmp_path / "link").symlink_to(root)
+    with pytest.raises(ConfigError, match=r"out=.* \(data\.root\) overlap"):
+        pack(root, tmp_path / out, SMALL)
+    assert {path.name for path in root.iterdir()} == {"train", "val"}
+
+
+def test_something_else_in_out_is_left_alone(tmp_path: Path) -> None:
+    root = small_tree(tmp_path / "data")
+    tree(tmp_path / "out", {"val/thesis.txt": b"x"})
+    with pytest.raises(ConfigError, match=r"out/val is not empty and has no plan\.json of a pack"):
+        pack(root, tmp_path / "out", SMALL)
+    assert contents(tmp_path / "out") == {"val/thesis.txt": b"x", "claim": b""}
+
+
+@pytest.mark.parametrize("plan", ["", "[]", "{}", '{"images": 8, "num_shards": 1000000000000}', "[" * 100_000])
+def test_a_damaged_plan_is_told(plan: str, tmp_path: Path) -> None:
+    tree(tmp_path / "out", {"train/plan.json": plan.encode()})
+    with pytest.raises(ConfigError, match=r"out/train is not empty and has no plan\.json of a pack"):
+        pack(small_tree(tmp_path / "data"), tmp_path / "out", SMALL)
+
+
+def test_a_pack_is_no_source(images_root: Path, tmp_path: Path) -> None:
+    pack(images_root, tmp_path / "out", SMALL)
+    with pytest.raises(ConfigError, match=r"is packed already; set data\.root to the folder with the original images"):
+        pack(tmp_path / "out", tmp_path / "again", SMALL)
+
+
+def test_an_out_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    root = small_tree(tmp_path / "data")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"cannot write into .*file/out \(Not a directory\); .*out=FOLDER"):
+        pack(root, tmp_path / "file/out", SMALL)
+
+
+@pytest.mark.parametrize(
+    "damage", ["lost", "cut", "lost column", "lost index", "half of an index", "damaged part", "leftovers"]
+)
+def test_packing_again_makes_good_what_was_lost(damage: str, out: Path, whole: Path, images_root: Path) -> None:
+    folder, images_seen = out / "train", 39
+    match damage:
+        case "lost":
+            (folder / "shard-00001.tar").unlink()
+            images_seen = int((open_shards(whole / "train").shard_ids == 1).sum())
+        case "cut":
+            os.truncate(folder / "shard-00001.tar", 5000)
+            images_seen = int((open_shards(whole / "train").shard_ids == 1).sum())
+        case "lost column":
+            (folder / "names.npy").unlink()
+        case "lost index":
+            (folder / "index.json").unlink()
+        case "half of an index":
+            (folder / "index.json").write_text("{")
+        case "damaged part":
+            (folder / "index.json").unlink()
+            tree(folder, {"parts/shard-00000.tar.json": b"[1", "parts/shard-00001.tar.json": b'{"num_bytes": "x"}'})
+        case "leftovers":  # of a kill after index.json was written
+            tree(folder, {"parts/shard-00000.tar.json": b"{}", ".shard-00000.tar.host.123.new": b"x"})
+            images_seen = 0
+    assert pack(images_root, out, SMALL).images_seen == images_seen
+    assert contents(out) == contents(whole)
+    assert not (folder / "parts").exists()
+
+
+def test_a_shard_that_cannot_be_made_again_as_it_was_is_told(tmp_path: Path) -> None:
+    root, out = small_tree(tmp_path / "data"), tmp_path / "out"
+    pack(root, out, SMALL)
+    image = root / "val/a/0.JPEG"
+    image.write_bytes(image.read_bytes()[:-10] + b"\0" * 8 + b"\xff\xd9")  # of the same size
+    (out / "val/shard-00000.tar").unlink()
+    with pytest.raises(
+        ShardMismatch, match=r"shard-00000\.tar cannot be restored with the same content: .*remove .*pack again"
+    ):
+        pack(root, out, SMALL)
+    assert not (out / "val/shard-00000.tar").exists()
+
+
+def test_two_packs_do_not_write_into_one_folder(images_root: Path, out: Path) -> None:
+    before = contents(out)
+    with open(out / "claim") as claim:
+        fcntl.flock(claim, fcntl.LOCK_EX)  # as a pack that runs
+        with pytest.raises(ConfigError, match=r"another imagenet-opt pack writes into .*out"):
+            pack(images_root, out, PackOptions(max_side=16))
+    assert contents(out) == before
+    assert pack(images_root, out, SMALL).images_seen == 0

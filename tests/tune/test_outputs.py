@@ -13,14 +13,13 @@ from imagenet_opt.tune.coordinate_search import Climb
 from imagenet_opt.tune.device_turns import Turns
 from imagenet_opt.tune.loader import Loader, LoaderSetting
 from imagenet_opt.tune.outputs import (
-    _contest_sheet,
+    _device_sheet,
     _loader_sheet,
     conclusion,
     print_tuning,
     write_experiment,
     write_json,
 )
-from imagenet_opt.tune.successive_halving import Contest
 from imagenet_opt.tune.tuner import Tuning
 
 
@@ -38,7 +37,7 @@ def test_each_setting_of_the_loader_is_compared_with_the_start() -> None:
     found = Climb(faster, turns, {LoaderSetting(9, 4, 16): "no memory"}, verdicts, "budget")
     sheet = _loader_sheet(Loader(found, (), None, 1), "")
     assert [row[-1] for row in sheet.rows] == [
-        *("as it was", "not 3 % faster", "faster, surpassed", "kept", "undecided: budget", "no memory")
+        *("as it was", "not 3 % faster", "faster, surpassed", "faster", "undecided: budget", "no memory")
     ]
     assert sheet.texts()[0][1:6] == ["100.0", "98.0", "104.0", "1.00", "3"], "from the least to the most of its turns"
     assert sheet.texts()[1][1:6] == ["90.0", "-", "-", "0.90", "1"], "one turn has no span"
@@ -49,10 +48,10 @@ def test_each_setting_of_the_loader_is_compared_with_the_start() -> None:
 
 def test_a_setting_of_the_device_reaches_from_its_least_to_its_most_turn() -> None:
     turns = Turns((), 10, Deadline(60), lambda what: None)
-    contest = Contest("now", {"now": [100.0, 110.0, 90.0], "compiled": [150.0]}, finalist="compiled")
-    turns.contests["ways"] = (contest, {"now": (), "compiled": ("compile=true",)})
+    climbed = Climb("now", {"now": [100.0, 110.0, 90.0], "compiled": [150.0]}, why="budget")
+    turns.climbs["ways"] = (climbed, {"now": (), "compiled": ("compile=true",)})
     turns.compile_seconds["compile=true",] = 31.0
-    assert _contest_sheet("ways", turns).texts() == [
+    assert _device_sheet("ways", turns).texts() == [
         ["now", "100.0", "90.0", "110.0", "1.00", "3", "-", "as it was"],
         ["compiled", "150.0", "-", "-", "1.50", "1", "31", "undecided: budget"],
     ]
@@ -62,8 +61,12 @@ def test_what_there_was_no_time_for_is_the_conclusion(capsys: pytest.CaptureFixt
     """That nothing is better is said only where everything was seen."""
     turns = Turns((), 10, Deadline(60), lambda what: None)
     found = Tuning(OmegaConf.create(), None, turns=turns, budget_seconds=45.0)
-    formats = Contest("now", {"now": [100.0], "a": [], "b": []})
-    turns.contests = {"formats": (formats, {}), "ways": (Contest("now", {"now": [], "c": [], "d": []}), {})}
+    formats = Climb("now", {"now": [100.0]}, why="budget")
+    named = {name: () for name in ("now", "a", "b")}
+    turns.climbs = {
+        "formats": (formats, named),
+        "ways": (Climb("now", why="budget"), dict.fromkeys(("now", "c", "d"), ())),
+    }
     assert conclusion(found) == [
         "4 of 4 settings of the device were not tried, for lack of time: raise --budget (45s); "
         "until then the configured settings stay"
@@ -73,7 +76,6 @@ def test_what_there_was_no_time_for_is_the_conclusion(capsys: pytest.CaptureFixt
     write_experiment(found, [], "imagenet-opt tune", ())
     assert capsys.readouterr().err == "no experiment is written\n"
     formats.turns |= {"a": [120.0], "b": [90.0]}
-    formats.finalist = "a"
     print_tuning(found, [])
     assert "nothing was tuned" not in capsys.readouterr().out
     found.overrides, found.batch = ("x=1",), Batch(8, notes=["not tried: budget: other batch sizes"])
@@ -87,10 +89,10 @@ def test_what_there_was_no_time_for_is_the_conclusion(capsys: pytest.CaptureFixt
 
 def test_where_all_was_seen_nothing_is_better() -> None:
     turns = Turns((), 10, Deadline(60), lambda what: None)
-    contest = Contest("now", {"now": [100.0] * 3, "a": [90.0], "b": []}, failures={"b": "out of memory"})
-    turns.contests["formats"] = (contest, {})
+    climbed = Climb("now", {"now": [100.0] * 3, "a": [90.0]}, {"b": "out of memory"}, why="nothing more")
+    turns.climbs["formats"] = (climbed, dict.fromkeys(("now", "a", "b"), ()))
     found = Tuning(OmegaConf.create(), None, turns=turns, budget_seconds=600.0)
     assert conclusion(found) == ["nothing is better here; the configured settings stay"]
-    contest.turns |= {"now": [100.0, 120.0, 100.0, 100.0], "a": [140.0, 121.0, 101.0, 101.0]}
-    contest.finalist = "a"
+    climbed.turns |= {"now": [100.0, 120.0, 100.0, 100.0], "a": [140.0, 121.0, 101.0, 101.0]}
+    climbed.verdicts["a"] = "undecided"
     assert "1 of 2 settings of the device was left undecided" in conclusion(found)[0]

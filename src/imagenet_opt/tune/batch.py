@@ -99,11 +99,11 @@ def _grow(batch: Batch, turns: Turns, kept: Changes, seconds: float, share: floa
     sizes = sorted({min(2 * wanted, batch.fitting), batch.fitting})
     settings: dict[str, Changes] = {f"batch {num}": (*kept, f"data.batch_size={num}") for num in (wanted, *sizes)}
     try:
-        contest = turns.contest("larger batches", settings, seconds, share)
+        climbed = turns.fastest("larger batches", settings, seconds, share)
     except (TurnFailed, OutOfTime) as error:
         batch.notes.append(f"larger batches are not compared: {str(error) or 'not tried: budget'}")
         return
-    batch.rate = contest.rate(contest.winner)
-    if contest.winner != contest.base:
-        batch.size = int(contest.winner.removeprefix("batch "))
+    batch.rate = climbed.rate(climbed.best)
+    batch.size = int(climbed.best.removeprefix("batch "))
+    if batch.size != wanted:
         batch.changes = (f"data.batch_size={batch.size}",)

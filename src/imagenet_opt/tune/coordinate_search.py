@@ -5,11 +5,16 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Generic, TypeVar
 
-from imagenet_opt.measure.stats.block_ratios import pair_ratio, verdict
+from imagenet_opt.measure.stats.block_ratios import UNDECIDED, pair_ratio, verdict
 from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
-from imagenet_opt.tune.successive_halving import TURNS
 
 T = TypeVar("T")
+TURNS = 4
+"""Of a candidate and of the best setting so far, before one of them is chosen; the candidate's first turn, which was a
+lucky one, does not count. Among equal settings, a search names a faster one once in twenty times or less, up to eight
+candidates (simulated)."""
+UNTRIED = "not tried: budget"
+"""The outcome of a setting that had no turn."""
 LEAST_GAIN = 1.03
 """A candidate that brings less in its first turn is not worth the turns that would prove it."""
 
@@ -28,6 +33,22 @@ class Climb(Generic[T]):
     def rate(self, setting: T) -> float:
         return median(self.turns[setting])
 
+    def outcome(self, setting: T) -> str:
+        """What became of a setting, in words for a table."""
+        if (why := self.failures.get(setting)) is not None:
+            return f"kept, though once: {why}" if setting == self.best else why
+        if setting not in self.turns:
+            return UNTRIED
+        if setting == next(iter(self.turns)):
+            return "as it was"
+        if setting == self.best:
+            return "faster"
+        if (compared := self.verdicts.get(setting)) is not None:
+            return "faster, surpassed" if compared == "faster" else compared
+        is_open = self.rate(setting) >= LEAST_GAIN * self.rate(self.best)
+        undecided = f"{UNDECIDED}: budget" if self.why == "budget" else UNDECIDED
+        return undecided if is_open else f"not {100 * (LEAST_GAIN - 1):.0f} % faster"
+
 
 def climb(
     start: T, axes: Sequence[Callable[[T], Sequence[T]]], turn: Callable[[T], float], *, enough: float | None
@@ -37,7 +58,7 @@ def climb(
 
     axes: settings to try, given a setting. turn: images per second of a setting; may raise TurnFailed and OutOfTime.
     enough: the rate at which the search ends, or None. A setting is kept if it is 3 % faster in its first turn and then
-    has the verdict "faster" in TURNS turns against the best so far.
+    has the verdict "faster" in TURNS further turns against the best so far.
     """
     climbed: Climb[T] = Climb(start)
     try:
@@ -67,8 +88,8 @@ def _try(climbed: Climb[T], setting: T, turn: Callable[[T], float]) -> bool:
         _turn(climbed, setting, turn)
         if climbed.rate(setting) < LEAST_GAIN * climbed.rate(before):
             return False
-        while min(len(climbed.turns[setting]), len(climbed.turns[before])) < TURNS:
-            for measured in (before, setting) if len(climbed.turns[setting]) % 2 == 0 else (setting, before):
+        for number in range(TURNS):
+            for measured in (before, setting) if number % 2 == 0 else (setting, before):
                 _turn(climbed, measured, turn)
     except TurnFailed as error:
         climbed.failures[measured] = str(error)

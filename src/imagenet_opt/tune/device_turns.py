@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median
 
 from omegaconf import DictConfig, open_dict
@@ -11,7 +12,7 @@ from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
 from imagenet_opt.probe.isolated import Hung
 from imagenet_opt.probe.memory import device_steps
-from imagenet_opt.tune.successive_halving import Contest, hold_contest
+from imagenet_opt.tune.coordinate_search import Climb, climb
 
 Changes = tuple[str, ...]
 """Overrides beside those of the command line."""
@@ -24,8 +25,8 @@ _GRACE_SECONDS = 60.0
 
 
 class Turns:
-    """Turns of a configuration. contests: by title, with the changes of each setting. compile_seconds: by changes,
-    the longest compilation."""
+    """Turns of a configuration. climbs: by title, with the changes of each setting; the first is the configured one.
+    compile_seconds: by changes, the longest compilation."""
 
     def __init__(
         self, overrides: Sequence[str], num_classes: int, deadline: Deadline, announce: Callable[[str], None]
@@ -35,7 +36,7 @@ class Turns:
         self.deadline = deadline
         self.announce = announce
         self.compile_seconds: dict[Changes, float] = {}
-        self.contests: dict[str, tuple[Contest, Mapping[str, Changes]]] = {}
+        self.climbs: dict[str, tuple[Climb[str], Mapping[str, Changes]]] = {}
         self._start_seconds: float | None = None
 
     def config(self, changes: Sequence[str]) -> DictConfig:
@@ -47,18 +48,19 @@ class Turns:
                 config.callbacks.acceleration.on_failure = "stop"
         return config
 
-    def contest(self, title: str, settings: Mapping[str, Changes], seconds: float, share: float) -> Contest:
-        """Compare settings; the first is the base. Raises TurnFailed if the base fails, OutOfTime if it gets no
-        turn."""
+    def fastest(self, title: str, settings: Mapping[str, Changes], seconds: float, share: float) -> Climb[str]:
+        """Compare each setting with the best before; the first is the configured one. Raises TurnFailed if that one
+        fails, OutOfTime if it gets no turn."""
 
-        def turn(name: str, seconds: float) -> float:
+        def turn(name: str) -> float:
             return self.rate(settings[name], seconds, share=share, name=f"{title}: {name}")
 
-        contest = hold_contest(list(settings), turn, seconds=seconds)
-        self.contests[title] = (contest, settings)
-        if not contest.turns[contest.base]:
+        start, *others = settings
+        climbed = climb(start, [partial(_only, name) for name in others], turn, enough=None)
+        self.climbs[title] = (climbed, settings)
+        if not climbed.turns:
             raise OutOfTime
-        return contest
+        return climbed
 
     def rate(self, changes: Changes, seconds: float, *, share: float, name: str) -> float:
         """Images per second. share: part of the time that may be used by then. Raises TurnFailed, OutOfTime."""
@@ -91,3 +93,8 @@ class Turns:
         finally:
             self._elapsed = time.monotonic() - began
         return speed["windows"], speed["compile_seconds"]
+
+
+def _only(name: str, best: str) -> list[str]:
+    """An axis of one setting, which does not depend on the best so far."""
+    return [name]

@@ -18,10 +18,9 @@ from imagenet_opt.display.terminal_table import now, print_sheets, strict_json
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED
 from imagenet_opt.tune.batch import Batch
-from imagenet_opt.tune.coordinate_search import LEAST_GAIN, Climb
+from imagenet_opt.tune.coordinate_search import LEAST_GAIN, UNTRIED
 from imagenet_opt.tune.device_turns import Turns
-from imagenet_opt.tune.loader import ENOUGH, Loader, LoaderSetting
-from imagenet_opt.tune.successive_halving import UNTRIED
+from imagenet_opt.tune.loader import ENOUGH, Loader
 from imagenet_opt.tune.tuner import Tuning
 
 _GAIN = f"{100 * (LEAST_GAIN - 1):.0f} %"
@@ -44,7 +43,7 @@ def sheets_of(tuning: Tuning) -> list[Sheet]:
     """A table for each part; titles say if the device was simulated."""
     sheets = []
     if tuning.turns is not None:
-        sheets += [_contest_sheet(title, tuning.turns) for title in tuning.turns.contests]
+        sheets += [_device_sheet(title, tuning.turns) for title in tuning.turns.climbs]
     if tuning.batch is not None:
         sheets.append(_memory_sheet(tuning.batch))
     if tuning.loader is not None:
@@ -54,12 +53,13 @@ def sheets_of(tuning: Tuning) -> list[Sheet]:
     return sheets
 
 
-def _contest_sheet(title: str, turns: Turns) -> Sheet:
-    contest, settings = turns.contests[title]
-    rows = []
-    for name, rates in contest.turns.items():
-        cells = _cells(name, rates, contest.turns[contest.base])
-        rows.append((*cells, turns.compile_seconds.get(settings[name]), contest.verdict(name)))
+def _device_sheet(title: str, turns: Turns) -> Sheet:
+    climb, settings = turns.climbs[title]
+    base = next(iter(climb.turns.values()), [])
+    rows = [
+        (*_cells(name, climb.turns.get(name, ()), base), turns.compile_seconds.get(changes), climb.outcome(name))
+        for name, changes in settings.items()
+    ]
     columns = (*_RATES, Column("compile s", "{:.0f}"), Column("verdict"))
     return Sheet(f"device alone: {title}", columns, tuple(rows))
 
@@ -84,11 +84,8 @@ def _memory_sheet(batch: Batch) -> Sheet:
 
 def _loader_sheet(loader: Loader, simulated: str) -> Sheet:
     climb, base = loader.climb, next(iter(loader.climb.turns.values()))
-    rows = []
-    for setting, rates in climb.turns.items():
-        rows.append((*_cells(str(setting), rates, base), _beside_the_start(climb, setting)))
-    untimed = [(setting, why) for setting, why in climb.failures.items() if setting not in climb.turns]
-    rows += [(*_cells(str(setting), (), base), why) for setting, why in untimed]
+    settings = dict.fromkeys([*climb.turns, *climb.failures])
+    rows = [(*_cells(str(setting), climb.turns.get(setting, ()), base), climb.outcome(setting)) for setting in settings]
     if loader.target is None:
         facts = ["what the device takes is not known: it was not measured with all that is kept"]
     else:
@@ -96,21 +93,6 @@ def _loader_sheet(loader: Loader, simulated: str) -> Sheet:
     if (num := loader.num_processes) > 1:
         facts.append(f"{num} processes share the CPUs and the storage: one was measured, with 1/{num} of the CPUs")
     return Sheet(f"loader alone{simulated}", (*_RATES, Column("verdict")), tuple(rows), (*facts, _WHY[climb.why]))
-
-
-def _beside_the_start(climb: Climb[LoaderSetting], setting: LoaderSetting) -> str:
-    start = next(iter(climb.turns))
-    if (why := climb.failures.get(setting)) is not None:
-        return f"kept, though once: {why}" if setting == climb.best else why
-    if setting == climb.best:
-        return "kept"
-    if setting == start:
-        return "as it was"
-    if (compared := climb.verdicts.get(setting)) is not None:
-        return "faster, surpassed" if compared == "faster" else compared
-    lucky = climb.rate(setting) >= LEAST_GAIN * climb.rate(climb.best)
-    undecided = f"{UNDECIDED}: budget" if climb.why == "budget" else UNDECIDED
-    return undecided if lucky else f"not {_GAIN} faster"
 
 
 def _notes(tuning: Tuning) -> list[str]:
@@ -139,16 +121,16 @@ def conclusion(tuning: Tuning) -> list[str]:
 
 def _has_compared(tuning: Tuning) -> bool:
     """Whether anything was compared with the configured setting."""
-    contests = [contest for contest, _ in (tuning.turns.contests.values() if tuning.turns else ())]
-    of_device = any(rates for contest in contests for name, rates in contest.turns.items() if name != contest.base)
+    climbs = tuning.turns.climbs.values() if tuning.turns else ()
+    of_device = any(len(climb.turns) > 1 for climb, _ in climbs)
     of_loader = tuning.loader is not None and len(tuning.loader.climb.turns) > 1
     return bool(tuning.overrides) or of_device or of_loader
 
 
 def _lacking(tuning: Tuning) -> str | None:
     """Settings that there was no time for; None if there are none."""
-    contests = [contest for contest, _ in (tuning.turns.contests.values() if tuning.turns else ())]
-    verdicts = [contest.verdict(name) for contest in contests for name in contest.turns if name != contest.base]
+    climbs = tuning.turns.climbs.values() if tuning.turns else ()
+    verdicts = [climb.outcome(name) for climb, settings in climbs for name in list(settings)[1:]]
     num_untried = verdicts.count(UNTRIED)
     num_open = sum(verdict.startswith(UNDECIDED) or verdict.endswith("budget") for verdict in verdicts) - num_untried
     parts = []

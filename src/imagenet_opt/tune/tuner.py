@@ -24,9 +24,9 @@ from imagenet_opt.tune.loader import Loader, tune_loader
 
 COMPUTE_SHARE, BATCH_SHARE = 0.6, 0.85
 """Of the budget that may be over after each part; the loader has the rest, and what the others have left."""
-_TURNS = 120
-"""Short turns that a budget would hold, if nothing had to start."""
-_LONGEST_TURN, _SHORTEST_TURN = 5.0, 0.3
+_TURNS = 80
+"""Number of turns that would fill the budget without starting processes."""
+_LONGEST_TURN, _SHORTEST_TURN = 8.0, 0.3
 
 
 @dataclass

@@ -36,6 +36,7 @@ def measured(study: Study, cache: ResultCache, report: Callable[[str], None]) ->
 def turns(monkeypatch: pytest.MonkeyPatch, checked: None) -> Processes:
     found = Processes(times={FUSED: 1.5})
     monkeypatch.setattr(measuring, "call_apart", found)
+    monkeypatch.setattr(measuring, "CALM_SECONDS", 0.0)
     return found
 
 

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
 import psutil
 
@@ -14,6 +14,7 @@ from imagenet_opt.measure.telemetry.host import busy_seconds_of_descendants
 _PRESSURE = Path("/proc/pressure/cpu")
 _MUCH_MB_PER_SECOND = 1.0
 _NUM_NAMED = 3
+_CALM_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,17 @@ class Neighbours:
             swapped_mb=(now.swapped - before.swapped) / 1e6,
             top=tuple(Occupant(now.names[key], key[0], cpu * share) for key, cpu in top if cpu > 0),
         )
+
+
+def wait_for_others(most_percent: float, *, limit_seconds: float) -> None:
+    """Wait until other programs use at most this share of the CPUs for a second, or until the limit."""
+    neighbours, end = Neighbours(), monotonic() + limit_seconds
+    while monotonic() < end:
+        neighbours.start()
+        sleep(_CALM_SECONDS)
+        occupancy = neighbours.stop()
+        if occupancy.others_cpu_percent + occupancy.steal_percent <= most_percent:
+            return
 
 
 class _Reading:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from statistics import median
 
+from imagenet_opt.doctor.environment.neighbours import wait_for_others
 from imagenet_opt.errors import ConfigError, ImagenetOptError, printable
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
 from imagenet_opt.measure.stats.sequential import is_look
@@ -23,6 +24,8 @@ MOST_OTHERS_PERCENT = 10.0
 """Of the CPUs: if other programs use this much more than in a quarter of the turns, a turn is measured again."""
 MOST_TRIES = 5
 """Of a turn; after so many disturbed tries, the least disturbed one counts."""
+CALM_SECONDS = 30.0
+"""To wait at most for other programs before a turn is measured again."""
 LEAST_ROUNDS = 2
 """One round gives no interval."""
 _COMPILING_SECONDS = 1800.0
@@ -167,6 +170,7 @@ def speed_of(job: SpeedJob, row: Row, number: int, request: Request, cache: Resu
         tries = [once()]
         while (reason := disturbance(tries[-1], least_percent)) and len(tries) < MOST_TRIES:
             _say(f"{row.name}: measured again, as {reason}")
+            wait_for_others(least_percent + MOST_OTHERS_PERCENT, limit_seconds=CALM_SECONDS)
             tries.append(once())
         quietest = min(tries, key=_disturbed_percent)
         return quietest | {"num_discarded": len(tries) - 1.0, "is_disturbed": float(reason is not None)}

@@ -44,8 +44,8 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
     CPU, in which the process was inside a step. memory_gib: peak memory reserved on the GPU, or of this process.
     compile_seconds: includes the capture of a CUDA graph. step_seconds, kernel_seconds: per step of the network alone.
     steady: 0 if the full run was timed on prefetched batches only. others_percent: of the usable CPUs, used by other
-    programs or taken by the host of a virtual machine. clocks_lowered: 1 if heat, power or an administrator lowered the
-    GPU's clocks.
+    programs or taken by the host of a virtual machine, in the more disturbed of the two measurements. clocks_lowered:
+    1 if heat, power or an administrator lowered the GPU's clocks.
 
     Raises ImagenetOptError; OutOfMemory instead of halving micro-batches.
     """
@@ -65,12 +65,15 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
     seed_everything(config.seed, verbose=False)
     testbed = Testbed(config, compared=True, seed=None if job.cold else _SEED)
     testbed.samples.warm(job.seconds)
-    neighbours = Neighbours()
-    neighbours.start()
+    neighbours, stretches = Neighbours(), []
     with named_out_of_memory(testbed.config):
+        neighbours.start()
         alone = testbed.compute(Span(job.seconds), beside=False)
+        stretches.append(neighbours.stop())
+        neighbours.start()
         full, whole = testbed.full_run(job.seconds, cold=job.cold)
-    occupancy, state = neighbours.stop(), alone.gpu_state
+        stretches.append(neighbours.stop())
+    state = alone.gpu_state
     compute = fit_ceiling(alone).images_per_second
     return {
         "compute": compute,
@@ -82,7 +85,7 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
         "kernel_seconds": (alone.kernel_seconds or 0.0) if testbed.device.type == "cuda" else None,
         "batch_size": float(testbed.how.batch_size),
         "steady": float(full.steady),
-        "others_percent": occupancy.others_cpu_percent + occupancy.steal_percent,
+        "others_percent": max(stretch.others_cpu_percent + stretch.steal_percent for stretch in stretches),
         "clocks_lowered": float(state is not None and bool(gpu_clocks(state).fired)),
     }
 

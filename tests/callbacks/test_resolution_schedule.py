@@ -22,10 +22,10 @@ def pooled() -> Plain:
 
 
 def test_sizes_grow_in_steps_and_stay() -> None:
-    schedule = ResolutionSchedule(start=128, end=224, first_epoch=2, last_epoch=8)
-    assert [schedule.size_of(epoch) for epoch in range(11)] == [128, 128, 128, 128, 160, 160, 192, 192, 224, 224, 224]
-    shrinking = ResolutionSchedule(start=64, end=32, first_epoch=0, last_epoch=2, step=16)
-    assert [shrinking.size_of(epoch) for epoch in range(4)] == [64, 48, 32, 32]
+    schedule = ResolutionSchedule(start=128, end=224, grow_from=0.2, grow_until=0.8)
+    assert [schedule.size_of(epoch, 10) for epoch in range(10)] == [128] * 4 + [160] * 2 + [192] * 2 + [224] * 2
+    shrinking = ResolutionSchedule(start=64, end=32, grow_from=0.0, grow_until=0.5, step=16)
+    assert [shrinking.size_of(epoch, 4) for epoch in range(4)] == [64, 48, 32, 32]
 
 
 @pytest.mark.parametrize("collate_fn", [None, Named.of])
@@ -38,7 +38,7 @@ def test_images_of_a_foreign_loader_are_resized_and_the_size_logged(project, col
 
     module = Recording()
     module.net = pooled().net
-    schedule = ResolutionSchedule(start=4, end=12, first_epoch=0, last_epoch=2, step=4)
+    schedule = ResolutionSchedule(start=4, end=12, grow_from=0.0, grow_until=0.667, step=4)
     project.fit(schedule, module=module, max_epochs=3, collate_fn=collate_fn)
     assert [pixels.shape[-1] for pixels, _ in module.seen] == [4] * 10 + [8] * 10 + [12] * 10
     first = torch.stack([images()[i][0] for i in range(4)])
@@ -49,8 +49,8 @@ def test_images_of_a_foreign_loader_are_resized_and_the_size_logged(project, col
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"start": 100, "end": 224, "first_epoch": 0, "last_epoch": 1}, "multiples of step=32"),
-        ({"start": 128, "end": 224, "first_epoch": 3, "last_epoch": 1}, "first_epoch=3"),
+        ({"start": 100, "end": 224, "grow_from": 0, "grow_until": 1}, "multiples of step=32"),
+        ({"start": 128, "end": 224, "grow_from": 0.3, "grow_until": 0.1}, "grow_from=0.3"),
     ],
 )
 def test_what_makes_no_schedule_is_refused(options: dict[str, int], words: str) -> None:

@@ -49,7 +49,7 @@ def test_images_grow_by_epoch_and_after_a_restart_as_they_would_have(
     data: Callable[..., ImageData], tmp_path: Path, workers: int, step: int
 ) -> None:
     def schedule() -> ResolutionSchedule:
-        return ResolutionSchedule(start=8, end=24, first_epoch=0, last_epoch=2, step=8)
+        return ResolutionSchedule(start=8, end=24, grow_from=0, grow_until=0.667, step=8)
 
     saved = tmp_path / "one.ckpt"
     whole = fit(data(num_workers=workers), schedule(), SaveAt(step, saved))
@@ -73,9 +73,9 @@ def test_workers_and_memory_are_fitted_to_the_largest_images_of_the_run(
         loader = made.train_dataloader().loader
         return loader.num_workers, loader.prefetch_factor
 
-    assert fitted() == fitted(ResolutionSchedule(start=16, end=32, first_epoch=0, last_epoch=2, step=8)) == (2, 2)
-    grown = fitted(ResolutionSchedule(start=16, end=512, first_epoch=0, last_epoch=2, step=8))
-    assert grown == fitted(ResolutionSchedule(start=512, end=16, first_epoch=0, last_epoch=2, step=8))
+    assert fitted() == fitted(ResolutionSchedule(start=16, end=32, grow_from=0, grow_until=0.667, step=8)) == (2, 2)
+    grown = fitted(ResolutionSchedule(start=16, end=512, grow_from=0, grow_until=0.667, step=8))
+    assert grown == fitted(ResolutionSchedule(start=512, end=16, grow_from=0, grow_until=0.667, step=8))
     assert grown == fitted(image_size=512) < (2, 2)
 
 

@@ -1,5 +1,7 @@
 """Optimizers: scaled rate, undecayed norms, fused where it exists."""
 
+from typing import Any
+
 import pytest
 import timm
 import torch
@@ -7,6 +9,7 @@ from timm.optim import create_optimizer_v2, list_optimizers
 from torch import nn
 
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
+from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer, check_saved_groups
 
 CPU = torch.device("cpu")
@@ -133,3 +136,40 @@ def test_each_lowers_a_loss(name: str) -> None:
         loss.backward()
         optimizer.step()
     assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.parametrize(
+    ("model", "rule", "num_vectors"),
+    [("resnet18", "name_bn", 7), ("resnet50", "name_bn", 9), ("resnet50", "ndim", 0), ("resnet50", "norm", 1)],
+)
+def test_which_vectors_decay_depends_on_the_rule(model: str, rule: Any, num_vectors: int) -> None:
+    """By name the norms of ResNet's shortcuts and the head's bias decay; by layer only the head's bias does."""
+    net = build_network(model, num_classes=10)
+    groups = build_optimizer(
+        net, "sgd", lr=1, weight_decay=1e-4, global_batch=1, device=CPU, no_decay=rule
+    ).param_groups
+    assert sum(p.ndim == 1 for p in groups[0]["params"]) == num_vectors
+    assert sum(len(group["params"]) for group in groups) == len(list(net.parameters()))
+
+
+def test_all_can_decay() -> None:
+    groups = build_optimizer(
+        network(), "sgd", lr=1, weight_decay=1e-4, global_batch=1, device=CPU, no_decay="none"
+    ).param_groups
+    assert [group["weight_decay"] for group in groups] == [1e-4]
+
+
+def test_lars_is_its_formula() -> None:
+    """lr * trust * |w| / (|g| + wd |w|) times the decayed gradient (arXiv 1708.03888); vectors take plain steps."""
+    net = nn.Linear(3, 2)
+    before = [p.detach().clone() for p in net.parameters()]
+    optimizer = build_optimizer(
+        net, "lars", lr=3.0, weight_decay=5e-5, global_batch=256, device=CPU, momentum=0.9, trust_coeff=0.001
+    )
+    net(torch.ones(1, 3)).square().sum().backward()
+    weight, bias = before
+    gradients = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+    optimizer.step()
+    trust = 0.001 * weight.norm() / (gradients[0].norm() + 5e-5 * weight.norm())
+    torch.testing.assert_close(net.weight.detach(), weight - 3 * trust * (gradients[0] + 5e-5 * weight))
+    torch.testing.assert_close(net.bias.detach(), bias - 3 * gradients[1])

@@ -24,6 +24,7 @@ from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import ConfigError, ImagenetOptError, did_you_mean
 from imagenet_opt.model.classifier import Classifier
+from imagenet_opt.model.loss import start_bias
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer
 from imagenet_opt.run.loggers.truncate import Rewind
@@ -70,8 +71,11 @@ def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
     check_types(build_network, network, "model.")
     check_types(Classifier, options, "model.")
     check_types(build_optimizer, optimizer, "optimizer.")
+    net = build_network(**network)
+    if options.get("loss") == "bce_sum":
+        start_bias(net.get_classifier(), network["num_classes"])  # type: ignore[operator]
     model = Classifier(
-        build_network(**network),
+        net,
         optimizer=partial(build_optimizer, global_batch=global_batch, **optimizer),
         schedule=make(config.schedule, "schedule"),
         network_config=network | {"image_size": config.data.val_image_size or config.data.image_size},

@@ -7,7 +7,10 @@ from imagenet_opt.errors import ConfigError
 _NONFINITE = (
     "a run stops at a loss that is not finite; against such losses lower optimizer.lr, or set model.max_grad_norm=1"
 )
+_SHARES = "use callbacks.resolution_schedule.grow_from and grow_until, shares of the run from 0 to 1"
 REMOVED = {
+    "callbacks.resolution_schedule.first_epoch": _SHARES,
+    "callbacks.resolution_schedule.last_epoch": _SHARES,
     "model.on_nonfinite": _NONFINITE,
     "model.max_skipped_steps": _NONFINITE,
 }

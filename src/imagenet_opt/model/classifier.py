@@ -4,18 +4,18 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities import rank_zero_info
 from timm.utils.distributed import distribute_bn
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
+from imagenet_opt.model.loss import check_loss, losses_of
 from imagenet_opt.model.micro_batch import MicroBatches
 from imagenet_opt.model.nonfinite import NonFinite
 from imagenet_opt.model.optimizer import check_saved_groups
@@ -42,7 +42,8 @@ class Classifier(LightningModule):
     it is halved and the step done again; between processes, where all must do the same, the run ends instead.
     max_grad_norm: gradients are scaled down to this norm; None for never.
     A loss that is NaN or infinite ends the run at the next logging step or before the next checkpoint.
-    label_smoothing: 0 to below 1, of the training loss.
+    loss, label_smoothing, target_threshold: of training, see model/loss.py; validation uses plain cross-entropy.
+    val_flip: validation adds the logits of the mirrored image (test-time augmentation).
     set_to_none: after a step gradients are freed; otherwise they are filled with zeros, as PyTorch did before 2.0.
     network_config: plain values from which the network can be built again; kept in the checkpoint.
 
@@ -58,22 +59,25 @@ class Classifier(LightningModule):
         *,
         optimizer: Callable[..., Optimizer],
         schedule: Schedule,
+        loss: Literal["cross_entropy", "bce_mean", "bce_sum"] = "cross_entropy",
         label_smoothing: float = 0.1,
+        target_threshold: float | None = None,
+        val_flip: bool = False,
         micro_batch_size: int | None = None,
         max_grad_norm: float | None = None,
         set_to_none: bool = True,
         network_config: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if not 0 <= label_smoothing < 1:
-            raise ConfigError(f"model.label_smoothing={label_smoothing} must be at least 0 and below 1")
+        check_loss(loss, label_smoothing, target_threshold)
         if max_grad_norm is not None and max_grad_norm <= 0:
             raise ConfigError(f"model.max_grad_norm={max_grad_norm} must be above 0, or null for no clipping")
         self.automatic_optimization = False
         self.net = net
         self.optimizer = optimizer
         self.schedule = schedule
-        self.label_smoothing = label_smoothing
+        self.losses = partial(losses_of, loss=loss, smoothing=label_smoothing, target_threshold=target_threshold)
+        self.val_flip = val_flip
         self.micro_batches = MicroBatches(micro_batch_size)
         self.max_grad_norm = max_grad_norm
         self.set_to_none = set_to_none
@@ -167,7 +171,7 @@ class Classifier(LightningModule):
         def work(part: slice) -> tuple[Tensor, Tensor]:
             with self._sync_gradients(part.stop >= num_images):
                 logits = self.net(batch.images[part]).float()
-                losses = self._losses(logits, batch.labels[part], self.label_smoothing)
+                losses = self.losses(logits, batch.labels[part])
                 self.manual_backward(losses.sum() / num_images)
             return losses.detach(), logits.detach().clone()  # a CUDA graph writes over it with the next part
 
@@ -211,7 +215,10 @@ class Classifier(LightningModule):
         self._steps_ahead.begin()
         with explained("in validation", "lower data.batch_size"):
             logits = self.net(batch.images).float()
-        self.val_tally.add(self._losses(logits, batch.labels, 0.0), logits, batch.labels, batch.valid)
+            if self.val_flip:
+                logits = (logits + self.net(batch.images.flip(-1)).float()) / 2
+        losses = losses_of(logits, batch.labels, loss="cross_entropy", smoothing=0.0)
+        self.val_tally.add(losses, logits, batch.labels, batch.valid)
 
     def on_train_epoch_end(self) -> None:
         self.nonfinite.stop_if_bad()
@@ -242,9 +249,6 @@ class Classifier(LightningModule):
 
     def _sum_of_processes(self, sums: Tensor) -> Tensor:
         return self.trainer.strategy.reduce(sums, reduce_op="sum")
-
-    def _losses(self, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-        return cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
 
     def _sync_gradients(self, last: bool) -> AbstractContextManager[None]:
         """Average gradients between processes only once per step, with the last micro-batch."""

@@ -2,7 +2,8 @@
 
 import difflib
 import inspect
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from timm.optim import (
@@ -10,7 +11,6 @@ from timm.optim import (
     get_optimizer_class,
     get_optimizer_info,
     list_optimizers,
-    param_groups_weight_decay,
 )
 from torch.optim import Optimizer
 
@@ -29,13 +29,14 @@ def build_optimizer(
     global_batch: int,
     device: torch.device,
     fused: bool | None = None,
+    no_decay: Literal["ndim", "name_bn", "norm", "none"] = "ndim",
     **options: Any,
 ) -> Optimizer:
     """Optimizer over the network's two parameter groups: decayed first, then not decayed.
 
     name: one of timm.optim.list_optimizers(); options that are not given have timm's defaults.
     lr: per 256 images; multiplied by global_batch / 256. fused: None means on a GPU, where the optimizer has it.
-    options: the optimizer's own, such as momentum or betas.
+    no_decay: parameters without weight decay, see NO_DECAY. options: the optimizer's own, such as momentum or betas.
 
     Raises ConfigError for an unknown name or option, and for fused=True where there is no fused form.
     """
@@ -48,7 +49,7 @@ def build_optimizer(
     if "fused" in known:
         options["fused"] = device.type == "cuda" if fused is None else fused
     try:
-        groups = _parameter_groups(network, weight_decay)
+        groups = _parameter_groups(network, weight_decay, no_decay)
         return create_optimizer_v2(groups, name, lr=lr * global_batch / REFERENCE_BATCH, **options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"optimizer.*: {error}") from error
@@ -80,13 +81,41 @@ def _options_of(name: str) -> set[str]:
         raise ConfigError(f"optimizer.name={name} cannot be used on this machine: {error}; choose another") from error
 
 
-def _parameter_groups(network: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """timm's groups: biases, norms and parameters in `no_weight_decay()` do not decay.
+def _parameter_groups(network: torch.nn.Module, weight_decay: float, no_decay: str) -> list[dict[str, Any]]:
+    """The decayed parameters, then the others; a group without parameters is left out.
 
     The groups do not depend on the value of `weight_decay`, so a resumed run may change it.
     """
-    excluded: set[str] = getattr(network, "no_weight_decay", set)()
-    groups = param_groups_weight_decay(network, weight_decay=1.0, no_weight_decay_list=excluded)
-    return [
-        {"params": group["params"], "weight_decay": weight_decay * group["weight_decay"]} for group in reversed(groups)
+    names = NO_DECAY[no_decay](network)
+    parameters = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for name, p in parameters if name not in names], "weight_decay": weight_decay},
+        {"params": [p for name, p in parameters if name in names], "weight_decay": 0.0},
     ]
+    return [group for group in groups if group["params"]]
+
+
+def _vectors(network: torch.nn.Module) -> set[str]:
+    excluded: set[str] = getattr(network, "no_weight_decay", set)()
+    return {name for name, p in network.named_parameters() if p.ndim <= 1 or name.endswith(".bias")} | excluded
+
+
+def _named_bn(network: torch.nn.Module) -> set[str]:
+    return {name for name, _ in network.named_parameters() if "bn" in name}
+
+
+def _of_norms(network: torch.nn.Module) -> set[str]:
+    norms = (torch.nn.modules.batchnorm._NormBase, torch.nn.GroupNorm, torch.nn.LayerNorm)
+    layers = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, norms)]
+    return {f"{name}.{own}" for name, layer in layers for own, _ in layer.named_parameters(recurse=False)}
+
+
+NO_DECAY: dict[str, Callable[[torch.nn.Module], set[str]]] = {
+    "ndim": _vectors,
+    "name_bn": _named_bn,
+    "norm": _of_norms,
+    "none": lambda network: set(),
+}
+"""Rules for parameters without weight decay. "ndim": biases, norms, all others of one dimension, and those that the
+network names (timm). "name_bn": whose name contains bn, so the norms of ResNet's shortcuts and the head's bias decay
+(FFCV, NVIDIA's DeepLearningExamples). "norm": those of norm layers (torchvision). "none": all decay."""

@@ -1,15 +1,18 @@
 """Learning-rate factors as pure functions of the step.
 
-warmup_epochs: of the linear rise, at most half of the run. final_factor: at the last step, of the peak learning rate.
+warmup_epochs: of the linear rise, at most half of the run. final_factor: at the end, of the peak learning rate.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from imagenet_opt.errors import ConfigError
 
 Schedule = Callable[..., float]
 """(step, *, num_steps, steps_per_epoch) -> factor of the peak learning rate."""
+_TRIANGLE = [[0, 0], [0.1, 1], [1, 0]]
 
 
 def cosine(
@@ -36,6 +39,86 @@ def linear(
     """Linear warmup to 1, then a straight line to `final_factor`."""
     rising, progress = _progress(step, num_steps, warmup_epochs * steps_per_epoch)
     return rising * (1 + (final_factor - 1) * progress)
+
+
+def cosine_by_epoch(
+    step: int,
+    *,
+    num_steps: int,
+    steps_per_epoch: float,
+    warmup_epochs: int = 5,
+    warmup_factor: float | None = None,
+    final_factor: float = 0.0,
+    overlap: bool = False,
+) -> float:
+    """The same factor in all steps of an epoch: linear warmup, then half a cosine to `final_factor`.
+
+    warmup_factor: in the first epoch, reaching 1 after `warmup_epochs` (torchvision, timm). None: 1 / warmup_epochs in
+    the first epoch, 1 in the last one of the warmup (NVIDIA's DeepLearningExamples). overlap: the cosine begins with
+    the run and not after the warmup, so 1 is never reached (timm).
+    """
+    epoch, num_epochs = int(step // steps_per_epoch), num_steps / steps_per_epoch
+    warmup = min(warmup_epochs, int(num_epochs) // 2)
+    if epoch < warmup:
+        if warmup_factor is None:
+            return (epoch + 1) / warmup
+        return warmup_factor + (1 - warmup_factor) * epoch / warmup
+    start = 0 if overlap else warmup
+    progress = min(1.0, (epoch - start) / (num_epochs - start))
+    return final_factor + (1 - final_factor) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def piecewise(
+    step: int,
+    *,
+    num_steps: int,
+    steps_per_epoch: float,
+    points: Sequence[Sequence[float]] = _TRIANGLE,
+) -> float:
+    """Straight lines between points (share of the run, factor), from share 0 to share 1.
+
+    Source: the triangle of FFCV's ImageNet recipe is points=[[0, 1e-4], [2 / epochs, 1], [1, 0]].
+    """
+    shares = [share for share, _ in points]
+    if len(points) < 2 or shares[0] != 0 or shares[-1] != 1 or shares != sorted(shares):
+        raise ConfigError(
+            f"schedule.points={points} must go from share 0 to share 1, such as [[0, 0], [0.1, 1], [1, 0]]"
+        )
+    return float(np.interp(step / max(1, num_steps), shares, [factor for _, factor in points]))
+
+
+def multistep(
+    step: int,
+    *,
+    num_steps: int,
+    steps_per_epoch: float,
+    milestones: Sequence[float] = (0.33333, 0.66667),
+    gamma: float = 0.1,
+) -> float:
+    """Multiplied by `gamma` at each milestone, a share of the run; rounded to whole epochs."""
+    num_epochs = num_steps / steps_per_epoch
+    epoch = int(step // steps_per_epoch)
+    return float(gamma ** sum(epoch >= round(share * num_epochs) for share in milestones))
+
+
+def polynomial(
+    step: int,
+    *,
+    num_steps: int,
+    steps_per_epoch: float,
+    warmup_epochs: float = 2.0,
+    power: float = 2.0,
+    final_factor: float = 0.0,
+) -> float:
+    """Linear warmup from 0, then (1 - progress) ** power down to `final_factor`.
+
+    Source: MLPerf's reference for ResNet-50 with LARS (mlcommons/training, lars_util.py).
+    """
+    warmup = min(round(warmup_epochs * steps_per_epoch), num_steps // 2)
+    if step < warmup:
+        return step / warmup
+    progress = min(1.0, (step - warmup) / max(1, num_steps - warmup))
+    return final_factor + (1 - final_factor) * math.pow(1 - progress, power)
 
 
 def _progress(step: int, num_steps: int, warmup_steps: float) -> tuple[float, float]:

@@ -15,7 +15,7 @@ FILES = sorted([*PACKAGE.rglob("*.py"), *CALLBACKS.glob("*.py"), REPOSITORY / "t
 LAYERS = (
     ("cli",),
     ("report", "study", "tune", "sweep"),
-    ("doctor", "bench", "check", "pack", "hydrate", "export"),
+    ("doctor", "bench", "check", "pack", "hydrate", "evaluate", "export"),
     ("training",),
     ("probe",),
     ("config",),

@@ -10,6 +10,7 @@ import imagenet_opt
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.cli.main import COMMANDS
 from imagenet_opt.cli.pack import KEYS
+from imagenet_opt.evaluate import CONVENTIONS
 
 HEAVY = ("torch", "timm", "lightning", "hydra", "numpy")
 
@@ -52,6 +53,7 @@ def test_a_mistake_inside_a_command_is_one_line_too() -> None:
     [
         ("bench", [*(f" {name}" for name in PEERS), "--batches", "--repeats", "--against", "--json"]),
         ("check", ["1 with errors"]),
+        ("evaluate", [*(f" {name}" for name in CONVENTIONS), "--tta", "--per-class", "--json"]),
         ("doctor", ["--budget", "--json", "--apply", "--record-profile"]),
         ("hydrate", ["Files may be released again"]),
         ("pack", [f"\n  {key}  " for key in (*KEYS, "--verify")]),

@@ -16,6 +16,7 @@ COMMANDS = {
     "pack": ("imagenet_opt.cli.pack", "write a data set as tar shards, which read fast from any storage"),
     "bench": ("imagenet_opt.cli.bench", "measure the input pipeline alone, beside other loaders"),
     "report": ("imagenet_opt.cli.report", "write one page that shows where the time of a run goes"),
+    "evaluate": ("imagenet_opt.cli.evaluate", "measure the accuracy of a trained network, as it or others evaluate"),
     "export": ("imagenet_opt.cli.export", "write a trained network as safetensors or ONNX, and check the file"),
     "dashboard": ("imagenet_opt.cli.dashboard", "lay out the charts of a project in Weights & Biases"),
 }

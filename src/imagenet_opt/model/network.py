@@ -7,7 +7,7 @@ import timm
 from timm.layers.blur_pool import BlurPool2d
 from torch import nn
 
-from imagenet_opt.errors import ModelError, UnknownModel
+from imagenet_opt.errors import ModelError, UnknownModel, first_line
 
 if TYPE_CHECKING:  # torch and timm take seconds to import: not before the arguments are right
     from torch import nn
@@ -25,10 +25,7 @@ def build_network(name: str, *, num_classes: int, blurpool: bool = False, small_
 
     Raises UnknownModel with near names; ModelError for an option that the network does not have.
     """
-    if not timm.is_model(name):
-        similar = difflib.get_close_matches(name, timm.list_models(), n=5, cutoff=0.5)
-        hint = f"near: {', '.join(similar)}" if similar else "see timm.list_models()"
-        raise UnknownModel(f"timm has no model {name!r} (model.name); {hint}")
+    _check_name(name)
     options: dict[str, Any] = {"aa_layer": BlurPool2d} if blurpool else {}
     try:
         network: nn.Module = timm.create_model(name, num_classes=num_classes, **options)
@@ -37,6 +34,26 @@ def build_network(name: str, *, num_classes: int, blurpool: bool = False, small_
     if small_stem:
         _shrink_stem(network, name)
     return network
+
+
+def pretrained_network(name: str) -> nn.Module:
+    """timm's network `name` with timm's weights and head. Raises UnknownModel; ModelError if they cannot be fetched."""
+    _check_name(name)
+    try:
+        network: nn.Module = timm.create_model(name, pretrained=True)
+    except Exception as error:  # of the hub, the network or the disk, of many types
+        raise ModelError(
+            f"the weights of {name} (model.pretrained=true) cannot be fetched or opened: {first_line(error)}; they "
+            "come from the Hugging Face hub, or from its cache on this machine"
+        ) from error
+    return network
+
+
+def _check_name(name: str) -> None:
+    if not timm.is_model(name):
+        similar = difflib.get_close_matches(name, timm.list_models(), n=5, cutoff=0.5)
+        hint = f"near: {', '.join(similar)}" if similar else "see timm.list_models()"
+        raise UnknownModel(f"timm has no model {name!r} (model.name); {hint}")
 
 
 def _shrink_stem(network: nn.Module, name: str) -> None:

@@ -12,7 +12,7 @@ from imagenet_opt.errors import ConfigError
 
 Schedule = Callable[..., float]
 """(step, *, num_steps, steps_per_epoch) -> factor of the peak learning rate."""
-_TRIANGLE = [[0, 0], [0.1, 1], [1, 0]]
+_TRIANGLE: list[list[float]] = [[0, 0], [0.1, 1], [1, 0]]
 
 
 def cosine(

@@ -1,0 +1,94 @@
+"""`imagenet-opt evaluate`: accuracy, loss and calibration of a trained network."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from imagenet_opt.cli.arguments import Parser, check_writable
+from imagenet_opt.errors import ConfigError
+
+HELP = """Evaluate a trained network on the validation images: top-1, top-5, loss and calibration.
+
+imagenet-opt evaluate ckpt=RUN_FOLDER data.root=/fsx/imagenet
+imagenet-opt evaluate ckpt=RUN_FOLDER/last.ckpt data.root=/fsx/imagenet eval=ffcv --per-class
+imagenet-opt evaluate model.name=resnet50.a3_in1k model.pretrained=true data.root=/fsx/imagenet
+
+  ckpt=PATH      a checkpoint of train.py, or a run's folder: its best.ckpt, else its last.ckpt. If the run averaged its
+                 weights (EMA), the averaged weights are used
+  model.pretrained=true   with model.name=NAME: timm's weights, with their own mean, std, image size and crop
+  eval=NAME      evaluate as others do: torchvision, nvidia and mlperf (256 to 224 px), torchvision_v2 and mosaic
+                 (232 to 224 px), timm (224 px, crop 0.95), ffcv (256 px, crop 0.875, mirror image added). Without it:
+                 data.val_image_size, or the size of the checkpoint, and data.val_crop_ratio
+  --tta          also classify the mirror image, and use the mean of both (test-time augmentation)
+  --per-class    print the accuracy of each class, the lowest first
+  --json FILE    write all results
+
+Any override of train.py may be added, such as data.val_folder=valid, data.val_image_size=288, data.val_crop_ratio=1 or
+data.num_workers=8. Accuracies of different eval= are not comparable. Images are always resized bilinearly."""
+
+_OF_THE_VIEW = ("data.val_image_size=", "data.val_crop_ratio=")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the command line."""
+
+    overrides: tuple[str, ...]
+    ckpt: Path | None = None
+    convention: str | None = None
+    tta: bool = False
+    per_class: bool = False
+    json: Path | None = None
+
+
+def main(argv: list[str]) -> None:
+    if {"--help", "-h"} & set(argv):
+        print(HELP)
+        return
+    options = parse(argv)
+    from imagenet_opt import evaluate as evaluation
+    from imagenet_opt.config.compose import composed
+    from imagenet_opt.config.dataset import data_of, demo_of
+    from imagenet_opt.display.progress import progress
+    from imagenet_opt.display.terminal_table import print_sheets
+
+    config = composed(options.overrides)
+    data = data_of(config) if "root" in config.data else demo_of(config)
+    network = evaluation.pretrained(config.model.name) if options.ckpt is None else evaluation.saved(options.ckpt)
+    view = evaluation.view_of(network, data.loading, options.convention, tta=options.tta)
+    val = data.open("val")
+    with progress("evaluating", "images") as show:
+        result = evaluation.evaluate(network, val, data.loading, view, on_progress=show)
+    name = f"timm's {config.model.name}" if options.ckpt is None else "/".join(options.ckpt.absolute().parts[-2:])
+    print_sheets(evaluation.sheets(result, val.classes, name, view, by_class=options.per_class))
+    if options.json is not None:
+        facts = {"command": ["imagenet-opt", "evaluate", *argv], "ckpt": str(options.ckpt), "eval": options.convention}
+        whole = facts | asdict(view) | asdict(result) | {"classes": list(val.classes)}
+        options.json.write_text(json.dumps(whole, indent=1))
+
+
+def parse(argv: list[str]) -> Options:
+    """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
+    parser = Parser("evaluate")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--tta", action="store_true")
+    parser.add_argument("--per-class", action="store_true")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_intermixed_args(argv)
+    if arguments.json is not None:
+        check_writable(arguments.json)
+    own = {key: _last(arguments.overrides, key) for key in ("ckpt", "eval", "model.pretrained")}
+    if bool(own["ckpt"]) == (own["model.pretrained"] == "true"):
+        raise ConfigError("add ckpt=RUN_FOLDER or ckpt=FILE, or model.name=NAME model.pretrained=true")
+    rest = tuple(word for word in arguments.overrides if word.partition("=")[0] not in own)
+    if own["eval"] is not None and (both := [word for word in rest if word.startswith(_OF_THE_VIEW)]):
+        raise ConfigError(f"eval={own['eval']} and {both[0]} both set how images are cut out; leave one of them out")
+    ckpt = None if own["ckpt"] is None else Path(own["ckpt"]).expanduser()
+    if ckpt is not None and ckpt.is_dir():
+        ckpt = ckpt / "best.ckpt" if (ckpt / "best.ckpt").exists() else ckpt / "last.ckpt"
+    return Options(rest, ckpt, own["eval"], arguments.tta, arguments.per_class, arguments.json)
+
+
+def _last(words: list[str], key: str) -> str | None:
+    values = [word.partition("=")[2] for word in words if word.partition("=")[0] == key]
+    return values[-1] if values else None

@@ -1,0 +1,102 @@
+"""Accuracy, loss and calibration against their formulas, and what a network sees."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from imagenet_opt.data.index.folder_index import open_split
+from imagenet_opt.data.transforms.normalize import MEAN, STD
+from imagenet_opt.errors import CheckpointMismatch, ConfigError, ModelError
+from imagenet_opt.evaluate import Network, View, evaluate, pretrained, view_of
+from imagenet_opt.model import network as networks
+from tests.conftest import loading
+
+
+class Recorder(nn.Module):
+    """Logits that depend on the left and right half of an image; keeps images and logits."""
+
+    def __init__(self, num_classes: int = 3) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Linear(6, num_classes)
+        self.images: list[Tensor] = []
+        self.logits: list[Tensor] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        halves = torch.cat([half.mean((2, 3)) for half in images.chunk(2, dim=3)], dim=1)
+        self.images.append(images)
+        self.logits.append(5 * self.head(halves))
+        return self.logits[-1]
+
+
+def expected_calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """Sum over 15 bins of (images / all) * |accuracy - confidence|."""
+    confidence, hits = probabilities.max(1), probabilities.argmax(1) == labels
+    error = 0.0
+    for low in np.arange(15) / 15:
+        inside = (confidence >= low) & (confidence < low + 1 / 15)
+        if inside.any():
+            error += inside.mean() * abs(hits[inside].mean() - confidence[inside].mean())
+    return error
+
+
+def test_measures_are_their_formulas(images_root: Path, tmp_path: Path) -> None:
+    index, net = open_split(images_root, "val", tmp_path), Recorder()
+    result = evaluate(Network(net, 3, 16), index, loading(batch_size=4), View(16, 0.875))
+    labels = index.labels.astype(np.int64)
+    logits = torch.cat(net.logits)[: len(labels)]
+    probabilities = logits.softmax(1).detach().numpy()
+    chosen = probabilities.argmax(1)
+    assert result.top1 == pytest.approx((chosen == labels).mean())
+    assert result.top5 is None
+    assert result.nll == pytest.approx(-np.log(probabilities[np.arange(len(labels)), labels]).mean(), rel=1e-5)
+    assert result.calibration_error == pytest.approx(expected_calibration_error(probabilities, labels), rel=1e-5)
+    assert result.images == np.bincount(labels, minlength=3).tolist()
+    assert result.correct == [int(((chosen == labels) & (labels == label)).sum()) for label in range(3)]
+    assert result.top1_margin == pytest.approx(1.96 * (result.top1 * (1 - result.top1) / len(labels)) ** 0.5)
+
+
+def test_with_tta_the_mirror_image_counts_as_much(images_root: Path, tmp_path: Path) -> None:
+    index, net = open_split(images_root, "val", tmp_path), Recorder()
+    result = evaluate(Network(net, 3, 16), index, loading(batch_size=4), View(16, 0.875, tta=True))
+    assert torch.equal(net.images[0].flip(-1), net.images[1])
+    logits = torch.cat([(a + b) / 2 for a, b in zip(net.logits[::2], net.logits[1::2], strict=True)])[: len(index)]
+    labels = torch.from_numpy(index.labels.astype(np.int64))
+    assert result.nll == pytest.approx(nn.functional.cross_entropy(logits, labels).item(), rel=1e-5)
+
+
+def test_a_network_sees_its_own_normalisation(images_root: Path, tmp_path: Path) -> None:
+    index, ours, theirs = open_split(images_root, "val", tmp_path), Recorder(), Recorder()
+    view = View(16, 0.875)
+    evaluate(Network(ours, 3, 16), index, loading(batch_size=4), view)
+    evaluate(Network(theirs, 3, 16, (0.5,) * 3, (0.25,) * 3), index, loading(batch_size=4), view)
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, STD))
+    torch.testing.assert_close(theirs.images[0], (ours.images[0] * std + mean - 0.5) / 0.25)
+
+
+def test_a_view_is_the_configured_one_or_that_of_a_convention() -> None:
+    network = Network(nn.Identity(), 3, 160)
+    assert view_of(network, loading(val_crop_ratio=0.9), None, tta=False) == View(160, 0.9)
+    assert view_of(network, loading(val_image_size=200, val_crop_ratio=0.9), None, tta=True) == View(200, 0.9, True)
+    assert view_of(network, loading(), "ffcv", tta=False) == View(256, 0.875, True)
+    assert view_of(network, loading(), "timm", tta=True) == View(224, 0.95, True)
+    with pytest.raises(ConfigError, match="eval=tim is not known; did you mean timm"):
+        view_of(network, loading(), "tim", tta=False)
+
+
+def test_data_with_other_classes_is_refused(images_root: Path, tmp_path: Path) -> None:
+    index = open_split(images_root, "val", tmp_path)
+    with pytest.raises(CheckpointMismatch, match="1000 classes, the validation images have 3"):
+        evaluate(Network(Recorder(), 1000, 16), index, loading(), View(16, 1.0))
+
+
+def test_weights_that_cannot_be_fetched_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise OSError("no route to host\nand more")
+
+    monkeypatch.setattr(networks.timm, "create_model", offline)
+    with pytest.raises(ModelError, match=r"weights of resnet18 \(model.pretrained=true\) .* no route to host; they"):
+        pretrained("resnet18")

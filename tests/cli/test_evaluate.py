@@ -46,9 +46,9 @@ def test_the_results_are_printed_and_written(
     torch.save({"network": network.state_dict(), "network_config": recipe, "global_step": 1}, tmp_path / "last.ckpt")
     own = [f"data.root={images_root}", f"data.cache_dir={tmp_path}/cache", "data.num_workers=0"]
     main([f"ckpt={tmp_path}", *own, "--per-class", "--tta", "--json", f"{tmp_path}/out.json"])
-    said, whole = capsys.readouterr().out, json.loads((tmp_path / "out.json").read_text())
+    said, whole = " ".join(capsys.readouterr().out.split()), json.loads((tmp_path / "out.json").read_text())
     assert f"{tmp_path.name}/last.ckpt, 32 px, crop 0.875, with the mirror image" in said
-    assert f"{100 * whole['top1']:.2f}  % of {sum(whole['images'])} images" in said
+    assert f"{100 * whole['top1']:.2f} % of {sum(whole['images'])} images" in said
     assert (whole["image_size"], whole["crop_ratio"], whole["tta"]) == (32, 0.875, True)
     assert whole["classes"] == ["class0", "class1", "class2"] and whole["top5"] is None
     assert sum(whole["correct"]) / sum(whole["images"]) == pytest.approx(whole["top1"])

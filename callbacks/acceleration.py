@@ -141,7 +141,7 @@ class Acceleration(Callback):
         net = getattr(pl_module, self.network, None)
         if not isinstance(net, nn.Module):
             raise ConfigError(
-                f"callbacks.acceleration.network={self.network!r} is no network of {type(pl_module).__name__}"
+                f"callbacks.acceleration.network={self.network!r} is not a network in {type(pl_module).__name__}"
             )
         return net
 
@@ -190,7 +190,7 @@ def _can_graph(trainer: Trainer) -> bool:
     """Whether a CUDA graph is possible here. Raises ConfigError with several processes."""
     if trainer.world_size > 1:
         raise ConfigError(
-            f"callbacks.acceleration.cuda_graph=true is for one process, here are {trainer.world_size} "
+            f"callbacks.acceleration.cuda_graph=true needs a single process, not {trainer.world_size} "
             "(trainer.devices, trainer.num_nodes), whose gradients are averaged inside the backward; "
             "set cuda_graph=false, or compile=true with compile_mode=reduce-overhead"
         )

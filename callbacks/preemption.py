@@ -104,7 +104,7 @@ class Preemption(Callback):
 
 
 def _retire_observer() -> None:
-    """Stop Lightning's thread that kills this process without a message when a process that it started has ended."""
+    """Stop Lightning's thread that silently kills this process when one of its child processes ends."""
     for thread in threading.enumerate():
         if thread.name == "child-process-observer":
             thread._child_processes = []  # type: ignore[attr-defined]

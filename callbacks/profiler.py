@@ -81,8 +81,8 @@ class Profiler(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._is_due or (self._profile is not None and not self._num_recorded):
             rank_zero_info(
-                f"profiler: nothing recorded, the fit had {self._num_done} steps; callbacks.profiler.start_step="
-                f"{self.start_step} and one to warm up come first"
+                f"profiler: nothing was recorded: the fit had {self._num_done} steps, and recording begins after "
+                f"callbacks.profiler.start_step={self.start_step} and one step to warm up"
             )
         self._stop()
 

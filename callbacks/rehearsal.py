@@ -105,7 +105,7 @@ class Rehearsal(Callback):
             raise ConfigError("a rehearsal runs on the CPU; set trainer.accelerator=cpu")
         if not isinstance(getattr(pl_module, self.network, None), nn.Module):
             raise ConfigError(
-                f"callbacks.rehearsal.network={self.network!r} is no network of {type(pl_module).__name__}"
+                f"callbacks.rehearsal.network={self.network!r} is not a network in {type(pl_module).__name__}"
             )
         clock = watch(trainer)
         clock.started.append(self._fetch_begins)
@@ -224,7 +224,7 @@ class Rehearsal(Callback):
             self._replace(loader, "finish", self._finish)
 
     def _finish(self, batch: Batch | RaggedBatch) -> Batch:
-        """The batch, with images that have no content."""
+        """The batch, with blank images."""
         tensors = [value for field in fields(batch) if isinstance(value := getattr(batch, field.name), Tensor)]
         self._unsent_bytes = sum(tensor.nbytes for tensor in tensors)
         return Batch(

@@ -136,7 +136,7 @@ def test_gradients_that_are_kept_do_not_go_with_compiled_graphs() -> None:
 
 def test_a_cuda_graph_is_for_one_process() -> None:
     trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False)
-    with pytest.raises(ConfigError, match=r"cuda_graph=true is for one process, here are 2.*trainer\.devices"):
+    with pytest.raises(ConfigError, match=r"cuda_graph=true needs a single process, not 2.*trainer\.devices"):
         switched(cuda_graph=True).setup(trainer, Plain(), "fit")
 
 

@@ -86,7 +86,7 @@ def test_a_fit_that_ends_within_the_window_leaves_what_there_is(
         assert float(rows(tmp_path / "profile/step_5.csv")[0]["calls_per_step"]) > 0
     else:
         assert left(tmp_path) == []
-        assert f"nothing recorded, the fit had {max_steps} steps" in caplog.text
+        assert f"nothing was recorded: the fit had {max_steps} steps" in caplog.text
 
 
 def test_an_error_within_the_window_stays_the_error_and_leaves_whole_files(project, tmp_path: Path) -> None:

@@ -165,5 +165,5 @@ def test_an_error_leaves_nothing_behind(project) -> None:
 
 
 def test_a_network_that_is_not_there_is_refused(project) -> None:
-    with pytest.raises(ConfigError, match=r"callbacks.rehearsal.network='model' is no network of Plain"):
+    with pytest.raises(ConfigError, match=r"callbacks.rehearsal.network='model' is not a network in Plain"):
         project.fit(rehearsal(network="model"))

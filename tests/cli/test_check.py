@@ -30,7 +30,7 @@ def test_a_sound_data_set_has_no_errors(check: Check) -> None:
     [
         (None, "info", r"a training step of 256 images of 32 px needs about 0\.\d+ GiB of GPU memory for its tensors"),
         (GIB, "ok", r".* for its tensors, of the GPU's 1 GiB"),
-        (2**24, "warning", r".*; the GPU has 0.0156 GiB, .* is about \d+ images: lower data.batch_size, .*"),
+        (2**24, "warning", r".*; the GPU has 0.0156 GiB, .* About \d+ images fit at once: lower data.batch_size, .*"),
     ],
 )
 def test_the_memory_of_a_step_is_told(

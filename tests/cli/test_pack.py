@@ -63,7 +63,7 @@ def test_verify_says_what_is_whole_and_what_is_not(tmp_path: Path, capsys: pytes
     main([f"data.root={root}", f"out={out}"])
     capsys.readouterr()
     main([f"out={out}", "--verify"])
-    assert capsys.readouterr().out == f"{out} is whole: all 8 images are as they were packed\n"
+    assert capsys.readouterr().out == f"{out} is intact: all 8 images match their checksums\n"
 
     index = open_shards(out / "val")
     with open(out / "val/shard-00000.tar", "r+b") as file:
@@ -78,7 +78,7 @@ def test_verify_says_what_is_whole_and_what_is_not(tmp_path: Path, capsys: pytes
     (out / "val/shard-00000.tar").unlink()
     main([f"data.root={root}", f"out={out}"])
     main([f"out={out}", "--verify"])
-    assert capsys.readouterr().out.endswith("is whole: all 8 images are as they were packed\n")
+    assert capsys.readouterr().out.endswith("is intact: all 8 images match their checksums\n")
 
 
 def test_there_must_be_a_pack_to_verify(tmp_path: Path) -> None:

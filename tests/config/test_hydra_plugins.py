@@ -175,5 +175,5 @@ def test_a_search_in_which_all_jobs_fail_ends_in_one_line(app: Path) -> None:
     process = start(app, "-m", *arguments)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 2
-    assert "TrainingError: no job of the search ended well" in err and "Traceback" not in err
+    assert "TrainingError: no job of the search succeeded" in err and "Traceback" not in err
     assert str(app / "s/sweep.html") in out

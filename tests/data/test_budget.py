@@ -72,9 +72,9 @@ def test_a_batch_larger_than_the_room_still_gets_one_worker() -> None:
     [
         ({"cpus": 2}, "2 usable CPUs a process", ("GiB", "MiB")),
         ({"cpus": 1}, "1 usable CPU a process", ("GiB", "MiB")),
-        ({"memory": 4 * GIB, "shared": 64 * GIB}, "1.0 GiB of memory to use, at 60 MiB a batch", ("CPU", "/dev/shm")),
-        ({"shared": GIB}, "0.2 GiB of /dev/shm to use, at 60 MiB a batch", ("CPU", "of memory")),
-        ({"cpus": 8, "shared": GIB}, "8 usable CPUs a process and 0.2 GiB of /dev/shm", ("of memory",)),
+        ({"memory": 4 * GIB, "shared": 64 * GIB}, "1.0 GiB of usable memory, with 60 MiB a batch", ("CPU", "/dev/shm")),
+        ({"shared": GIB}, "0.2 GiB of usable /dev/shm, with 60 MiB a batch", ("CPU", "of usable memory")),
+        ({"cpus": 8, "shared": GIB}, "8 usable CPUs a process and 0.2 GiB of usable /dev/shm", ("of usable memory",)),
     ],
 )
 def test_only_what_there_was_too_little_of_is_blamed(limits: dict, said: str, unsaid: tuple[str, ...]) -> None:

@@ -175,7 +175,7 @@ def test_files_that_cannot_be_opened_do_not_keep_a_loader_from_its_start(images_
 
 
 def test_a_batch_without_whole_blocks_is_told_before_anything_starts(images_root: Path, loader: MakeLoader) -> None:
-    with pytest.raises(ConfigError, match=re.escape("data.batch_size=7 is no whole number of blocks of 8 to 16")):
+    with pytest.raises(ConfigError, match=re.escape("data.batch_size=7 does not divide into blocks of 8 to 16")):
         loader(images_root, batch_size=7, shuffle="block")
 
 

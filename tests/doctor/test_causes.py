@@ -74,7 +74,7 @@ def test_a_host_whose_cpus_are_taken_is_not_called_slow_to_launch() -> None:
 def test_storage_is_not_blamed_for_a_busy_reader() -> None:
     found = judge(seen(SLOW_STORAGE, {"fetch": 0.45}, storage_bound="cpu"))
     assert found.cause == "slow_decode"
-    assert "one process reads 65 img/s, its CPU busy" in dict(explanation(found))["evidence"]
+    assert "one process, limited by its CPU, reads 65 img/s" in dict(explanation(found))["evidence"]
 
 
 def test_what_is_not_known_of_first_touches_is_not_judged() -> None:

@@ -1,1 +1,1 @@
-"""Benchmark of the input pipeline without training, beside other loaders."""
+"""Benchmark of the input pipeline without training, compared with other loaders."""

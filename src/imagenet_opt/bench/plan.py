@@ -88,7 +88,7 @@ def make_plan(
 
 
 def measure(plan: Plan, *, repeats: int) -> Rounds[Turn]:
-    """Write the copies in the peers' file formats, then measure all rows in rounds and announce each turn.
+    """Write copies of the data in the peers' file formats, then measure all rows in rounds and announce each turn.
 
     A row that fails is left out of later rounds; if one of our own fails, DataError is raised.
     """
@@ -174,6 +174,6 @@ def _part(index: FileIndex | ShardIndex, seed: int) -> FileIndex | ShardIndex:
 
 
 def _whole_rounds(num_batches: int, num_workers: int) -> int:
-    """Round `num` up so that every worker makes the same number of batches; their batches arrive in bursts."""
+    """Round `num_batches` up to equal shares of the workers, whose batches arrive in bursts."""
     workers = max(1, num_workers)
     return -(-num_batches // workers) * workers

@@ -144,7 +144,7 @@ def versions(report: Report) -> dict[str, str]:
 def method(report: Report) -> str:
     job, num = report.plan.job, max((len(turns) for turns in report.rounds.results.values()), default=0)
     end = "on the GPU" if job.device == "cuda" else "in host memory"
-    listed = f", the files listed {job.passes} times over so that no epoch ends" if job.passes > 1 else ""
+    listed = f", the list of files repeated {job.passes} times so that no epoch ends" if job.passes > 1 else ""
     return (
         f"all rows in turn, {num} round{'s' * (num != 1)}; a turn is a process of its own with {job.num_workers} "
         f"workers or threads, {job.num_warmup} batches discarded, then {job.num_batches} timed{listed}; batches end "
@@ -263,7 +263,7 @@ def _stages(report: Report) -> Sheet:
         if any(name in means for means in stages.values()):
             rows.append((label, *(factor * means[name] if name in means else None for means in stages.values())))
     columns = (Column("stage"), *(Column(side, "{:.4g}") for side in stages))
-    return Sheet("one batch, as its worker spent the time", columns, tuple(rows))
+    return Sheet("what a worker spends the time of a batch on", columns, tuple(rows))
 
 
 def _ratios(report: Report) -> Sheet:

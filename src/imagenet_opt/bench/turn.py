@@ -48,9 +48,9 @@ def take_turn(
 ) -> Turn:
     """Create a loader, discard its first `num_warmup` batches, and time the next `num_batches`.
 
-    The length of a batch is its number of images. check: called with the first batch. settle: waits for unfinished work
-    of the device. If the loader has a method `drain`, it is called for the loader's own times. Raises ValueError if
-    there are too few batches.
+    The length of a batch is its number of images. check: called with the first batch. settle: waits for unfinished
+    work of the device. If the loader has a method `drain`, it returns the times that the loader itself measured.
+    Raises ValueError if there are too few batches.
     """
     began = time.perf_counter()
     loader = make_loader()

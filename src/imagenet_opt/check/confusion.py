@@ -21,7 +21,7 @@ LEAST_IMAGES, LEAST_SHARE = 5, 0.8
 
 @dataclass(frozen=True)
 class Labels:
-    """kind: `permuted`: folders of val hold other classes; `partly`: single folders do; `wrong`: the network fails on
+    """kind: `permuted`: folders of val hold other classes; `partly`: some folders do; `wrong`: the network fails on
     val without such a pattern; `unknown`: the network has not learned train; else `right`.
 
     mapping: (class of the folder, class that the images of the folder seem to have), the most certain first.

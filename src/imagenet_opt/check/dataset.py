@@ -66,7 +66,7 @@ def check(
 
 
 def _files(data: DataSet, train: Index, val: Index, rows: list[Rows]) -> list[Verdict]:
-    """Verdicts that need the files. In packed data all of val is compared, since the index has the checksums."""
+    """Verdicts that need the files. In packed data, all of val is checked for duplicates: the index has checksums."""
     named = {"train": train, "val": val}
     sizes, verdicts = zip(*(_sizes(name, index) for name, index in named.items()), strict=True)
     results = [verdict for some in verdicts for verdict in some]
@@ -81,7 +81,7 @@ def _files(data: DataSet, train: Index, val: Index, rows: list[Rows]) -> list[Ve
 
 
 def _sizes(name: str, index: Index) -> tuple[NDArray[np.int64], list[Verdict]]:
-    """Size of each sample in bytes, and the verdicts on empty and lazy files; an index of shards has the sizes."""
+    """Size of each sample in bytes, and verdicts on empty and not yet fetched files; a shard index has the sizes."""
     if isinstance(index, ShardIndex):
         return index.sizes, []
     with progress(f"sizes, {name}", "files") as show:

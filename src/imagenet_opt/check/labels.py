@@ -21,7 +21,10 @@ from imagenet_opt.model.saved_network import open_network
 
 Index = FileIndex | ShardIndex
 _MOST_NAMED = 3
-_REMEDY = "sort the validation images into folders again by their list of labels (imagenet-opt pack val_labels=FILE)"
+_REMEDY = (
+    "sort the validation images into class folders again, by the official list of labels "
+    "(imagenet-opt pack val_labels=FILE)"
+)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def check_writable(file: Path) -> None:
-    """Check before the work that --json can be written. Raises ConfigError."""
+    """Check in advance that --json can be written. Raises ConfigError."""
     folder = file.absolute().parent
     if file.is_dir() or not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
         raise ConfigError(f"--json {file} cannot be written; choose a file in a folder that exists")

@@ -1,4 +1,4 @@
-"""`imagenet-opt bench`: measures the loader alone, beside other loaders and the limit of the decoder."""
+"""`imagenet-opt bench`: measures the loader alone, compared with other loaders and with the limit of the decoder."""
 
 from dataclasses import dataclass
 from pathlib import Path

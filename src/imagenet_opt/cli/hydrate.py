@@ -148,7 +148,7 @@ def _touch(parts: "list[Part]", tally: "Tally", in_flight: int, patience: float)
 def _tell_journal(parts: "list[Part]", total: int, left: int) -> None:
     for part in parts:
         if part.journal.outdated:
-            print(printable(f"{part.files.folder} now has other files than before; starting a new journal"))
+            print(printable(f"{part.files.folder} has different files now; starting a new journal"))
     if not left:
         print(f"nothing to do: earlier calls have touched all {total} files (--again touches them again)")
     elif left < total:

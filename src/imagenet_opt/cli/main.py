@@ -14,7 +14,7 @@ COMMANDS = {
     "check": ("imagenet_opt.cli.check", "look over a data set before training: counts, bad files, duplicates, labels"),
     "hydrate": ("imagenet_opt.cli.hydrate", "touch every file of a lazy mount once, so that training finds them there"),
     "pack": ("imagenet_opt.cli.pack", "write a data set as tar shards, which read fast from any storage"),
-    "bench": ("imagenet_opt.cli.bench", "measure the input pipeline alone, beside other loaders"),
+    "bench": ("imagenet_opt.cli.bench", "measure the input pipeline alone, and compare it with other loaders"),
     "report": ("imagenet_opt.cli.report", "write one page that shows where the time of a run goes"),
     "evaluate": ("imagenet_opt.cli.evaluate", "measure the accuracy of a trained network, as it or others evaluate"),
     "export": ("imagenet_opt.cli.export", "write a trained network as safetensors or ONNX, and check the file"),

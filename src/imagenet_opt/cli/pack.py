@@ -66,7 +66,7 @@ _ENDS = {"max_side": (1, 65500), "quality": (1, 95), "seed": (0, 2**63)}
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """root: None with verify alone. val_labels: None to look for a list."""
+    """root: None if only verifying. val_labels: None to look for a list."""
 
     root: Path | None
     out: Path
@@ -189,7 +189,7 @@ def _verify(arguments: Arguments) -> str:
         print(printable(line))
     if lines:
         raise ShardMismatch(
-            f"{arguments.out} (out) is damaged in {len(lines)} places, listed above; remove those shards, or all of it "
-            "where an .npy is damaged, and run the same pack command again: it writes what is missing"
+            f"{arguments.out} (out) is damaged in {len(lines)} places, listed above; remove those shards, or the whole "
+            "folder if an .npy is damaged, and run the same pack command again: it writes what is missing"
         )
-    return f"{arguments.out} is whole: all {total} images are as they were packed"
+    return f"{arguments.out} is intact: all {total} images match their checksums"

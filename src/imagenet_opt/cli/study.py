@@ -157,7 +157,7 @@ def _flags(arguments: Namespace, stem: str, kind: str) -> dict[str, Any]:
     for name in given:
         if name not in KINDS[kind].flags:
             taken = " and ".join(map(_flag, KINDS[kind].flags))
-            raise ConfigError(f"{_flag(name)} counts for nothing in study={stem} (kind: {kind}), which takes {taken}")
+            raise ConfigError(f"{_flag(name)} has no effect in study={stem} (kind: {kind}), which takes {taken}")
     in_race = "budget" in KINDS[kind].flags and "repeats" not in given
     budget = budget_seconds(given.pop("budget", BUDGET)) if in_race else 0.0
     lengths = {"seconds": SECONDS_OF_BUDGET, "repeats": None} if in_race else {"repeats": DEFAULT_ROUNDS}

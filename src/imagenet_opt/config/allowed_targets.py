@@ -88,7 +88,7 @@ def _check(target: Any, place: str) -> None:
         return
     package = next((name for name in KINDS if is_within(target, [name])), None)
     if package is None:
-        raise refused(place, target, "a configuration may not build this, only what the project lists")
+        raise refused(place, target, "it is not among the targets that the project allows")
     actual, base = find(target, place), get_object(KINDS[package])
     if not (isinstance(actual, type) and issubclass(actual, base) and is_within(actual.__module__, [package])):
-        raise refused(place, target, f"from {package}, only a {base.__name__} that is defined there may be built")
+        raise refused(place, target, f"only a {base.__name__} defined in {package} may be built")

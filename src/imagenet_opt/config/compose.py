@@ -94,7 +94,7 @@ def _check_commands(hydra: dict[str, Any], overrides: list[str]) -> None:
     """Check settings that change a job's environment or its command line."""
     if hydra["job"]["env_set"] or hydra["job"]["env_copy"]:
         raise ConfigError(
-            "hydra.job.env_set and env_copy are not used here, as they are written into the run folder; "
+            "hydra.job.env_set and env_copy are not used here, since their values are saved in the run folder; "
             "set environment variables in the shell"
         )
     recorded = hydra["overrides"]
@@ -111,7 +111,7 @@ def _check_part(part: Any, path: str, allowed: list[str]) -> None:
     for place, key, value in leaves(part, path):
         if key == "_target_" or (logs and key in ("()", "class")):
             if value not in names and not is_within(value, allowed):
-                raise refused(place, value, "Hydra may not build this, only what the project lists")
+                raise refused(place, value, "it is not among the targets that the project allows for Hydra")
         elif isinstance(value, str):
             if logs:
                 _check_log_text(place, key, value)

@@ -45,8 +45,8 @@ def unwritable(word: str) -> str | None:
 
     group = word.lstrip("+~").partition("=")[0].partition("@")[0]
     if word.startswith("~"):
-        return "removes a key, which a written experiment cannot"
-    return "chooses a group, which a written experiment cannot" if (config_folder() / group).is_dir() else None
+        return "removes a key; an experiment file cannot"
+    return "chooses a file of a group; a written experiment cannot" if (config_folder() / group).is_dir() else None
 
 
 def how_to_train(file: Path, overrides: Sequence[str]) -> str:

@@ -90,7 +90,7 @@ def _refusal(place: str) -> ConfigError:
 def end_of_multirun(error: Exception) -> str | None:
     """Why a launcher or sweeper gave up, if `error` is one of theirs; else None."""
     if isinstance(error, ValueError) and str(error) == "No trials are completed yet.":
-        return "no job of the search ended well"
+        return "no job of the search succeeded"
     if not type(error).__module__.startswith("submitit."):
         return None
     first, _, rest = str(error).strip().partition("\n")

@@ -1,4 +1,4 @@
-"""Keys and passwords belong into the environment: what looks like one in a configuration is refused unseen.
+"""Keys and passwords belong in the environment: a configuration with one is refused, without showing it.
 
 Configurations are copied into run folders, sweeps, logs and Weights & Biases. No message repeats the value.
 """
@@ -28,13 +28,13 @@ _VARIABLE = re.compile(r"key|token|secret|passw|credential|auth(?!or)|cookie|net
 
 
 def names_secret(name: str) -> bool:
-    """Whether a key of a configuration is called like a secret."""
+    """Whether the name of a configuration key suggests a secret."""
     return _NAME.search(name) is not None
 
 
 def looks_secret(text: str) -> bool:
     """Whether a text holds a key of a known form, or an address with a password. A Git commit has the form of a W&B
-    key; as a part of a path (`snapshots/<commit>`) or of a name (`run-<commit>`) it is none."""
+    key; as a part of a path (`snapshots/<commit>`) or of a name (`run-<commit>`) it does not count."""
     words = (word for word in _WORDS.findall(text) if "/" not in word)
     return _VALUE.search(text) is not None or any(_HEX.search(word) for word in words)
 

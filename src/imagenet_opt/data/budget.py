@@ -36,10 +36,10 @@ class _Room:
         batches = workers * (prefetch + SPARE_BATCHES) * self.batch
         size = f"{self.batch / _MIB:.0f} MiB a batch ({SPARE_BATCHES} a worker more than ahead)"
         if batches > self.shared:
-            return f"{self.shared / GIB:.1f} GiB of /dev/shm to use, at {size}"
+            return f"{self.shared / GIB:.1f} GiB of usable /dev/shm, with {size}"
         if batches + workers * _WORKER_BYTES > self.memory:
             other = f"{_WORKER_BYTES / _MIB:.0f} MiB a worker for reading ahead and decoding"
-            return f"{self.memory / GIB:.1f} GiB of memory to use, at {size} and {other}"
+            return f"{self.memory / GIB:.1f} GiB of usable memory, with {size} and {other}"
         return ""
 
     def fit(self, workers: int, prefetch: int) -> tuple[int, int]:

@@ -121,7 +121,7 @@ def block_size_for(batch_size: int) -> int:
         if batch_size % size == 0:
             return size
     raise ConfigError(
-        f"data.batch_size={batch_size} is no whole number of blocks of {_LEAST_BLOCK} to {_MOST_BLOCK} samples; "
+        f"data.batch_size={batch_size} does not divide into blocks of {_LEAST_BLOCK} to {_MOST_BLOCK} samples; "
         "choose a multiple of 8, or data.shuffle=global"
     )
 

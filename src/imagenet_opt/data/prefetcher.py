@@ -292,4 +292,4 @@ def died(error: Exception) -> WorkerDied | None:
     if full:
         return WorkerDied(f"a loader process found /dev/shm full; {remedy}, or enlarge /dev/shm; {room}")
     reason = (text or type(error).__name__).splitlines()[0].strip()
-    return WorkerDied(f"a loader process was killed, most often as memory ran out; {remedy}; {room} ({reason})")
+    return WorkerDied(f"a loader process was killed, usually because memory ran out; {remedy}; {room} ({reason})")

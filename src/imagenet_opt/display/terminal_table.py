@@ -50,7 +50,7 @@ def print_sheets(sheets: Sequence[Sheet]) -> Console:
 
 
 def terminal_table(sheet: Sheet, width: int) -> Table:
-    """A table of at most `width` columns: wrapped at words, and inside intervals where words do not fit."""
+    """A table of at most `width` columns: wrapped between words, and inside intervals if a column is too narrow."""
     texts = [[column.heading for column in sheet.columns], *sheet.texts()]
     columns = [[printable(text) for text in own] for own in zip(*texts, strict=True)]
     gaps = len(columns) - 1

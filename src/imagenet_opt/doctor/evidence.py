@@ -188,7 +188,7 @@ class Evidence:
 
     @property
     def busy_alone_share(self) -> float:
-        """Share of the time in which the device computes if its batch is resident."""
+        """Share of the time in which the device computes if its batches are already on it."""
         return min(1.0, self.ceilings["gpu"].facts["device_seconds"] * self.gpu_rate / self.measurements.batch_size)
 
 

@@ -35,7 +35,7 @@ class DataPlace:
 
     @property
     def words(self) -> str:
-        """data.root=... and the folders below it, unless they have their default names, as words of a command."""
+        """data.root=... and the folders below it, unless they have their default names, as command-line arguments."""
         words = [f"data.root={self.root or 'YOUR_FOLDER'}"]
         if self.root:
             folders = {"train": self.train_folder, "val": self.val_folder}

@@ -229,7 +229,7 @@ class FileReader:
             return
         name = _name(self.part.files.path(number))
         raise StorageFailed(
-            f"{machine.mount_of(name)} fails: {reason} for {self.patience:g} s, reading {name} and other files; "
+            f"reads from {machine.mount_of(name)} have failed for {self.patience:g} s ({name} and others): {reason}; "
             "check that ls works on the mount, then run the same command again; it resumes"
         )
 

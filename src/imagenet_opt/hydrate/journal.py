@@ -13,7 +13,7 @@ from imagenet_opt.errors import ConfigError
 
 
 class Journal:
-    """One byte per file in a memory-mapped file, which survives any end of the process, also kill -9.
+    """One byte per file in a memory-mapped file, which survives any end of the process, even kill -9.
 
     done: uint8 (num_files,), 1 for done. outdated: whether a journal of other files of this folder existed and was
     removed.
@@ -40,7 +40,7 @@ class Journal:
 
     @property
     def left(self) -> NDArray[np.int64]:
-        """Numbers of the files that are not done."""
+        """Indices of the files that are not done."""
         return np.flatnonzero(self.done != 1)
 
     def _begin(self, num_files: int) -> None:

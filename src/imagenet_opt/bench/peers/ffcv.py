@@ -38,7 +38,7 @@ def loader(job: Job) -> Iterable[Tensor]:
 
 
 def pack(job: Job, folder: Path) -> None:
-    """Quality 90 at full size: FFCV's own default, and what it needs to hold JPEGs at all."""
+    """Write FFCV's file at quality 90 and full size, its defaults; with other values it may store pixels, not JPEGs."""
     from ffcv.fields import IntField, RGBImageField
     from ffcv.writer import DatasetWriter
     from PIL import Image

@@ -99,7 +99,7 @@ def decode_whole(image: Opened) -> Pixels:
     pixels = upright(_decoded(image.encoded, image.name), image.orientation)
     height, width, _ = pixels.shape
     if (height, width) != (image.height, image.width):
-        sizes = f"it has {width} x {height} pixels and a header for {image.width} x {image.height}"
+        sizes = f"it has {width} x {height} pixels, and its header says {image.width} x {image.height}"
         raise _bad(image.name, ValueError(sizes))
     return pixels
 

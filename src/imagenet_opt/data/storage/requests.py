@@ -99,7 +99,7 @@ class Requests:
         except TimeoutError:
             name = self.store.name(again.index)
             raise ReadTimeout(
-                f"no answer for twice {self.timeout_seconds:g} s, reading {name} on {machine.mount_of(name)}; see that "
+                f"no answer for {2 * self.timeout_seconds:g} s, reading {name} on {machine.mount_of(name)}; check that "
                 f"ls works on the mount, or allow more time with data.read_timeout=SECONDS{_rehearsed(self.store)}"
             ) from None
 

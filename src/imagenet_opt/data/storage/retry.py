@@ -34,6 +34,6 @@ def retried(read: Callable[[], T], name: str, patience: float, warn: Callable[[s
             left = until - time.monotonic()
             if error.errno not in TRANSIENT or left <= 0:
                 raise
-            warn(f"{name}: {error.strerror or error}; trying again for {left:.3g} s")
+            warn(f"{name}: {error.strerror or error}; retrying for up to {left:.3g} s")
         time.sleep(min(pause, left))
         pause = min(2 * pause, _LONGEST_PAUSE)

@@ -57,7 +57,7 @@ class SlowStore:
         return f"{latency} and data.max_mb_per_second={rate}"
 
     def _send(self, ready: float, seconds: float) -> float:
-        """End of a transfer of this duration, on a line that serves one transfer after the other."""
+        """End of a transfer of this duration, on a link that makes one transfer at a time."""
         with _LINE:
             self._line_free_at = max(self._line_free_at, ready) + seconds
             return self._line_free_at

@@ -78,7 +78,7 @@ def slow_decode(evidence: Evidence) -> Finding:
     fired = is_starved(evidence) and is_short_of_cpu(evidence) and not is_ample(evidence)
     decoding = f"workers on all {usable} usable CPUs decode {evidence.decode_rate:.0f} img/s of {pixels:.1f} MP"
     reads = (
-        f", and one process reads {evidence.storage_rate:.0f} img/s, its CPU busy"
+        f", and one process, limited by its CPU, reads {evidence.storage_rate:.0f} img/s"
         if is_reading_on_cpu(evidence)
         else ""
     )
@@ -112,6 +112,6 @@ def contention(evidence: Evidence) -> Finding:
 
 
 def _with_fewer_workers(evidence: Evidence, workers: int) -> float:
-    """Gain with the GPU at its own rate and a loader slower by the missing workers."""
+    """Gain if the GPU ran at its full rate, with the loader slowed to fewer workers."""
     loader = evidence.loader_rate * workers / (workers + 1)
     return gpu_gain(evidence, min(evidence.gpu_rate, loader))

@@ -14,7 +14,7 @@ from imagenet_opt.measure.storage.lustre import read_hsm_states, read_limits
 
 
 def check_environment(setup: Setup) -> list[Finding]:
-    """Run every rule that needs no experiment. None raises for a feature that this machine lacks.
+    """Run every rule that needs no experiment. No rule raises if this machine lacks a feature.
 
     Checks that need a running experiment are separate: `gpu.check_gpu`, since an idle GPU lowers its clocks and its
     link, `precision.check_precision` and `neighbours.check_swapping`.

@@ -51,7 +51,7 @@ def check(claim: Claim) -> None:
 
 def _not_made(claim: Claim) -> str | None:
     if claim.seconds <= 0:
-        return f"{claim.num_images:,.0f} images in {claim.seconds:g} s give no rate"
+        return f"{claim.num_images:,.0f} images in {claim.seconds:g} s are not a rate"
     if claim.num_made is None or claim.num_images <= claim.num_made + claim.slack:
         return None
     made = f"only {claim.num_made:,.0f} of them were prepared in that time"

@@ -144,7 +144,7 @@ CAUSES = {
     "checkpoint": ("saving checkpoints", "save less often (checkpoint.every_minutes)"),
     "validation": ("validation", "validate less often (trainer.check_val_every_n_epoch)"),
     "copy": ("copying to the device", "send smaller batches, or pin their memory"),
-    "unexplained": ("no cause that is measured while training", "find the cause by experiment"),
+    "unexplained": ("none of the causes that are measured in training", "find the cause by experiment"),
 }
 """Cause -> its name for users, and its remedy."""
 PROOF = "`imagenet-opt doctor` proves it"

@@ -33,7 +33,7 @@ Table = dict[str, Column]
 
 @dataclass(frozen=True)
 class Timeline:
-    """Tables of columns by name, units last; all columns of a table have the same length and are in order of time.
+    """Tables: name of a column, with its unit at the end -> values, in order of time and of the same length.
 
     Times are `unix_seconds`, float64, as `time.time()`; NaN stands for values that could not be read. An empty table
     has no columns. An interruption of the run leaves a gap in `unix_seconds`.

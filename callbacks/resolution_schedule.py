@@ -54,8 +54,8 @@ class ResolutionSchedule(Callback):
     def size_of(self, epoch: int, num_epochs: int) -> int:
         """Image side in `epoch` of `num_epochs`, in pixels."""
         first, last = self.grow_from * num_epochs, self.grow_until * num_epochs
-        passed = epoch - first + _ROUNDING
-        share = min(1.0, max(0.0, passed / max(last - first, _ROUNDING)))
+        passed = max(0.0, epoch - first + _ROUNDING)
+        share = min(1.0, passed / (last - first)) if last > first else float(passed > 0)
         num_steps = int(abs(self.end - self.start) // self.step * share)
         return self.start + num_steps * (self.step if self.end > self.start else -self.step)
 

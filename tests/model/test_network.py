@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch import nn
 
 from imagenet_opt.errors import ModelError, UnknownModel
-from imagenet_opt.model.network import build_network
+from imagenet_opt.model.network import BlurredConv2d, build_network
 
 
 def test_the_head_follows_the_number_of_classes() -> None:
@@ -41,5 +42,35 @@ def test_a_small_stem_keeps_small_images_large() -> None:
     ("name", "option"), [("test_vit", "blurpool"), ("test_vit", "small_stem"), ("resnet10t", "small_stem")]
 )
 def test_options_that_a_network_does_not_have_are_told(name: str, option: str) -> None:
-    with pytest.raises(ModelError, match=rf"{name} has no .* set model\.{option}=false"):
+    with pytest.raises(ModelError, match=rf"{name} has no (such option|ResNet stem to shrink); set model\.{option}=false"):
         build_network(name, num_classes=10, **{option: True})
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_ffcvs_blurpool_is_in_front_of_six_convolutions(name: str) -> None:
+    network = build_network(name, num_classes=10, blurpool="strided_convs")
+    blurred = [name for name, module in network.named_modules() if isinstance(module, BlurredConv2d)]
+    conv = "conv1" if name == "resnet18" else "conv2"
+    assert sorted(blurred) == sorted(f"layer{i}.0.{part}" for i in (2, 3, 4) for part in (conv, "downsample.0"))
+    plain = build_network(name, num_classes=10)
+    assert plain.state_dict().keys() == network.state_dict().keys()
+    layer, images = network.layer2[0].downsample[0], torch.randn(2, network.layer2[0].downsample[0].in_channels, 9, 9)
+    kernel = torch.tensor([[1.0, 2, 1], [2, 4, 2], [1, 2, 1]]) / 16
+    padded = nn.functional.pad(images, (1, 1, 1, 1))
+    blur = sum(kernel[i, j] * padded[:, :, i : i + 9, j : j + 9] for i in range(3) for j in range(3))
+    expected = nn.functional.conv2d(blur, layer.weight, stride=layer.stride, padding=layer.padding)
+    torch.testing.assert_close(layer(images), expected)
+
+
+def test_a_network_without_strided_convolutions_has_none_to_blur() -> None:
+    with pytest.raises(ModelError, match=r"no convolutions to blur; set model\.blurpool=false"):
+        build_network("test_vit", num_classes=10, blurpool="strided_convs")
+
+
+def test_blocks_may_begin_as_no_identities_and_with_stochastic_depth() -> None:
+    network = build_network("resnet18", num_classes=10, zero_init_last=False, drop_path_rate=0.1)
+    assert network.layer1[0].bn2.weight.min() == 1
+    assert build_network("resnet18", num_classes=10).layer1[0].bn2.weight.max() == 0
+    assert network.layer4[1].drop_path.drop_prob == pytest.approx(0.1)
+    with pytest.raises(ModelError, match=r"set model\.zero_init_last=true"):
+        build_network("test_vit", num_classes=10, zero_init_last=False)

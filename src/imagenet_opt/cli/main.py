@@ -8,6 +8,7 @@ from imagenet_opt import __version__
 from imagenet_opt.errors import ConfigError, did_you_mean
 
 COMMANDS = {
+    "plan": ("imagenet_opt.cli.plan", "show what a run will do and cost before it starts"),
     "study": ("imagenet_opt.cli.study", "measure what each optimisation is worth here, and that nothing broke"),
     "doctor": ("imagenet_opt.cli.doctor", "find by experiment why the GPU waits, and how to fix it"),
     "tune": ("imagenet_opt.cli.tune", "find by measurement which settings are the fastest here"),

@@ -25,7 +25,7 @@ from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import ConfigError, ImagenetOptError, did_you_mean
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.loss import start_bias
-from imagenet_opt.model.network import RECIPE, build_network
+from imagenet_opt.model.network import RECIPE, STARTING, build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer
 from imagenet_opt.run.loggers.truncate import Rewind
 
@@ -67,11 +67,12 @@ def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
     """Network, optimizer and schedule as one LightningModule. global_batch: images per step, of all processes."""
     options: dict[str, Any] = OmegaConf.to_container(config.model, resolve=True)  # type: ignore[assignment]
     network = {name: options.pop(name) for name in RECIPE}
+    starting = {name: options.pop(name) for name in STARTING}
     optimizer: dict[str, Any] = OmegaConf.to_container(config.optimizer, resolve=True)  # type: ignore[assignment]
-    check_types(build_network, network, "model.")
+    check_types(build_network, network | starting, "model.")
     check_types(Classifier, options, "model.")
     check_types(build_optimizer, optimizer, "optimizer.")
-    net = build_network(**network)
+    net = build_network(**network, **starting)
     if options.get("loss") == "bce_sum":
         start_bias(net.get_classifier(), network["num_classes"])  # type: ignore[operator]
     model = Classifier(
@@ -206,7 +207,7 @@ def largest_size(config: DictConfig) -> int:
 def check_config(config: DictConfig) -> None:
     """Check the parts that make up a training step. Raises ConfigError."""
     model, data = plain(config.model), plain(config.data)
-    network = {name: model.pop(name) for name in RECIPE}
+    network = {name: model.pop(name) for name in (*RECIPE, *STARTING)}
     network["num_classes"] = network["num_classes"] or 1  # null: as many as the data has
     check_types(build_network, network, "model.")
     check_types(Classifier, model, "model.")

@@ -1,36 +1,62 @@
 """Networks by their timm name."""
 
 import difflib
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import timm
+import torch
 from timm.layers.blur_pool import BlurPool2d
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import conv2d
 
 from imagenet_opt.errors import ModelError, UnknownModel, first_line
-
-if TYPE_CHECKING:  # torch and timm take seconds to import: not before the arguments are right
-    from torch import nn
-
 
 RECIPE = ("name", "num_classes", "blurpool", "small_stem")
 """What `build_network` takes, by its keys in the group model and in checkpoints."""
 
 
-def build_network(name: str, *, num_classes: int, blurpool: bool = False, small_stem: bool = False) -> nn.Module:
+STARTING = ("zero_init_last", "drop_path_rate")
+"""What `build_network` takes for training only: a trained network does not need it."""
+
+
+def build_network(
+    name: str,
+    *,
+    num_classes: int,
+    blurpool: bool | Literal["strided_convs"] = False,
+    small_stem: bool = False,
+    zero_init_last: bool = True,
+    drop_path_rate: float = 0.0,
+) -> nn.Module:
     """timm's network `name`, untrained.
 
-    blurpool: antialiased down-sampling (arXiv 1904.11486). small_stem: for images of about 32 to 96 pixels, a 3x3
-    stem without stride or pooling instead of 7x7 with both (ResNets only; arXiv 1512.03385, section 4.2).
+    blurpool: antialiased down-sampling (arXiv 1904.11486). True: timm's layers, after the convolution and in the
+    stem's pooling. "strided_convs": before each convolution with a stride and 16 input channels or more (FFCV).
+    small_stem: for images of about 32 to 96 pixels, a 3x3 stem without stride or pooling instead of 7x7 with both
+    (ResNets only; arXiv 1512.03385, section 4.2). zero_init_last: whether a ResNet's blocks begin as identities, with a
+    weight of 0 in their last norm (arXiv 1706.02677). drop_path_rate: largest rate of stochastic depth (arXiv
+    1603.09382).
 
     Raises UnknownModel with near names; ModelError for an option that the network does not have.
     """
     _check_name(name)
-    options: dict[str, Any] = {"aa_layer": BlurPool2d} if blurpool else {}
+    options: dict[str, Any] = {"aa_layer": BlurPool2d} if blurpool is True else {}
+    if not zero_init_last:
+        options["zero_init_last"] = False
+    if drop_path_rate:
+        options["drop_path_rate"] = drop_path_rate
     try:
         network: nn.Module = timm.create_model(name, num_classes=num_classes, **options)
     except TypeError as error:
-        raise ModelError(f"{name} has no BlurPool variant; set model.blurpool=false ({error})") from error
+        keys = {
+            "aa_layer": "blurpool=false",
+            "zero_init_last": "zero_init_last=true",
+            "drop_path_rate": "drop_path_rate=0",
+        }
+        wanted = " ".join(f"model.{keys[option]}" for option in options)
+        raise ModelError(f"{name} has no such option; set {wanted} ({error})") from error
+    if blurpool == "strided_convs":
+        _blur_strided_convs(network, name)
     if small_stem:
         _shrink_stem(network, name)
     return network
@@ -54,6 +80,24 @@ def _check_name(name: str) -> None:
         similar = difflib.get_close_matches(name, timm.list_models(), n=5, cutoff=0.5)
         hint = f"near: {', '.join(similar)}" if similar else "see timm.list_models()"
         raise UnknownModel(f"timm has no model {name!r} (model.name); {hint}")
+
+
+class BlurredConv2d(nn.Conv2d):
+    """A convolution of images that are blurred with a 3x3 binomial filter. Source: ffcv-imagenet, BlurPoolConv2d."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        line = torch.tensor([0.25, 0.5, 0.25], dtype=images.dtype, device=images.device)
+        blur = torch.outer(line, line).expand(self.in_channels, 1, 3, 3)
+        return super().forward(conv2d(images, blur, padding=1, groups=self.in_channels))
+
+
+def _blur_strided_convs(network: nn.Module, name: str) -> None:
+    """Blur in front of the convolutions that FFCV's recipe blurs; the names of the weights stay."""
+    convs = [m for m in network.modules() if type(m) is nn.Conv2d and max(m.stride) > 1 and m.in_channels >= 16]
+    if not convs:
+        raise ModelError(f"{name} has no convolutions to blur; set model.blurpool=false")
+    for conv in convs:
+        conv.__class__ = BlurredConv2d
 
 
 def _shrink_stem(network: nn.Module, name: str) -> None:

@@ -1,0 +1,186 @@
+"""Computes what a run will do and cost before it starts: its phases, learning rates, rates and hours."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from imagenet_opt.config.build import largest_size, make, plain
+from imagenet_opt.display.table import Column, Sheet
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.model.network import RECIPE, build_network
+from imagenet_opt.model.optimizer import REFERENCE_BATCH
+from imagenet_opt.probe.memory_need import need_of
+from imagenet_opt.probe.model_flops import TRAINING_FORWARDS, forward_flops
+
+IMAGENET = (1_281_167, 50_000, 1000)
+"""Training images, validation images and classes, where no data is given."""
+A10G_RATE = 900.0
+"""Images/s of ResNet-50 at 224 px on one A10G: an estimate that nobody has measured here. Other networks and sizes are
+assumed to take time in proportion to their FLOPs."""
+_RESNET50_FLOPS = 8.18e9
+"""Of a forward pass of ResNet-50 at 224 px; a multiply-add is two."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Consecutive epochs with images of one size. first_epoch: counted from 0. steps: of all its epochs.
+    images_per_second_needed: that the loader must deliver to keep the GPU busy."""
+
+    first_epoch: int
+    num_epochs: int
+    image_size: int
+    steps: int
+    images_per_second_needed: float
+    hours: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """lr: at the first step of each epoch. gpu_hours: training and validation on one GPU. memory_gib: of a training
+    step, for its tensors; None if unknown."""
+
+    phases: tuple[Phase, ...]
+    lr: tuple[float, ...]
+    total_steps: int
+    gpu_hours: float
+    validation_hours: float
+    memory_gib: float | None
+    recipe: dict[str, Any]
+
+    def plain(self) -> dict[str, Any]:
+        """As a dict for JSON, with the recipe's published accuracy at the top."""
+        published = {key: self.recipe.get(key) for key in ("published_top1", "reproduced")}
+        return asdict(self) | published
+
+
+def make_plan(
+    config: DictConfig, sizes: tuple[int, int, int], *, rate: float | None, loader_rate: float | None
+) -> Plan:
+    """Plan a run of one process.
+
+    sizes: training images, validation images, classes. rate: images/s that the GPU trains at 224 px; None for the
+    estimate for an A10G. loader_rate: images/s that the loader delivers; None if it is never the limit. Raises
+    ConfigError for a run without an end, and for more classes in the recipe than in the data.
+    """
+    num_train, num_val, num_classes = sizes
+    asked = config.model.num_classes
+    if asked is not None and asked < num_classes:
+        raise ConfigError(f"the data has {num_classes} classes, the network only {asked} (model.num_classes)")
+    batch, num_epochs = int(config.data.batch_size), int(config.trainer.max_epochs or 0)
+    if num_epochs < 1:
+        raise ConfigError(f"trainer.max_epochs={config.trainer.max_epochs} gives no plan; set a number of epochs")
+    images = config.data.samples_per_epoch or num_train
+    steps = int(images) // batch
+    if steps < 1:
+        raise ConfigError(f"data.batch_size={batch} is larger than the {images} training images")
+    schedule = make(config.schedule, "schedule")
+    peak = float(config.optimizer.lr) * batch / REFERENCE_BATCH
+    run = {"num_steps": steps * num_epochs, "steps_per_epoch": float(steps)}
+    costs = _Costs(config, num_classes, rate)
+    phases = tuple(_phases(config, num_epochs, steps, batch, costs, loader_rate))
+    val_size = config.data.val_image_size or config.data.image_size
+    val_seconds = num_epochs * num_val * (1 + config.model.val_flip) * costs.seconds(val_size) / TRAINING_FORWARDS
+    with_classes = need_of(config, num_classes, batch, config.model.micro_batch_size)
+    return Plan(
+        phases=phases,
+        lr=tuple(peak * schedule(epoch * steps, **run) for epoch in range(num_epochs)),
+        total_steps=steps * num_epochs,
+        gpu_hours=sum(phase.hours for phase in phases) + val_seconds / 3600,
+        validation_hours=val_seconds / 3600,
+        memory_gib=None if with_classes is None else with_classes.num_bytes / 2**30,
+        recipe=dict(plain(config.recipe)) if config.recipe is not None else {},
+    )
+
+
+class _Costs:
+    """Seconds of a training image by its size, on a GPU of this rate at 224 px."""
+
+    def __init__(self, config: DictConfig, num_classes: int, rate: float | None) -> None:
+        network = {name: config.model[name] for name in RECIPE} | {"num_classes": num_classes}
+        with torch.device("meta"):
+            self._net = build_network(**network)
+        self._seconds_per_flop = 1 / (A10G_RATE * _RESNET50_FLOPS) if rate is None else 1 / (rate * self._flops(224))
+
+    def _flops(self, size: int) -> int:
+        return forward_flops(self._net, size)
+
+    def seconds(self, size: int) -> float:
+        return self._flops(size) * self._seconds_per_flop
+
+
+def _phases(
+    config: DictConfig, num_epochs: int, steps: int, batch: int, costs: _Costs, loader_rate: float | None
+) -> Iterator[Phase]:
+    first = 0
+    for size, epochs in groupby(_sizes(config, num_epochs)):
+        num, seconds = len(list(epochs)), costs.seconds(size)
+        slowest = max(seconds, 0.0 if loader_rate is None else 1 / loader_rate)
+        yield Phase(first, num, size, num * steps, 1 / seconds, num * steps * batch * slowest / 3600)
+        first += num
+
+
+def _sizes(config: DictConfig, num_epochs: int) -> list[int]:
+    """Side of the training images in each epoch."""
+    if "resolution_schedule" not in config.callbacks:
+        return [largest_size(config)] * num_epochs
+    schedule = make(config.callbacks.resolution_schedule, "callbacks.resolution_schedule")
+    return [schedule.size_of(epoch, num_epochs) for epoch in range(num_epochs)]
+
+
+def sheets(plan: Plan, *, is_estimate: bool, loader_rate: float | None, price_per_hour: float | None) -> list[Sheet]:
+    """Tables of the plan. is_estimate: whether the GPU's rate is the estimate for an A10G."""
+    columns = (
+        Column("epochs"),
+        Column("image size", "{:.0f}"),
+        Column("steps", "{:,.0f}"),
+        Column("images/s needed", "{:,.0f}"),
+        Column("hours", "{:.1f}"),
+        Column("limit"),
+    )
+    rows = []
+    for phase in plan.phases:
+        is_slow = loader_rate is not None and loader_rate < phase.images_per_second_needed
+        last = phase.first_epoch + phase.num_epochs
+        numbers = (float(phase.image_size), float(phase.steps), phase.images_per_second_needed, phase.hours)
+        rows.append((f"{phase.first_epoch + 1} to {last}", *numbers, "loader" if is_slow else "GPU"))
+    phases = Sheet("Phases", columns, tuple(rows), tuple(_notes(plan, is_estimate, loader_rate)))
+    facts = [("steps", f"{plan.total_steps:,}"), ("learning rate", _rates(plan.lr))]
+    facts += [("hours on one GPU", f"{plan.gpu_hours:.1f}, of which {plan.validation_hours:.1f} for validation")]
+    if plan.memory_gib is not None:
+        facts += [("memory of a step", f"{plan.memory_gib:.1f} GiB for its tensors")]
+    if price_per_hour is not None:
+        facts += [("price", f"${plan.gpu_hours * price_per_hour:,.2f}")]
+    facts += list(_published(plan.recipe))
+    return [Sheet("The run", (Column("fact"), Column("value")), tuple(facts)), phases]
+
+
+def _rates(lr: tuple[float, ...]) -> str:
+    top = max(range(len(lr)), key=lr.__getitem__)
+    return f"{lr[0]:.3g} in epoch 1, {lr[top]:.3g} in epoch {top + 1}, {lr[-1]:.3g} in epoch {len(lr)}"
+
+
+def _notes(plan: Plan, is_estimate: bool, loader_rate: float | None) -> Iterator[str]:
+    if is_estimate:
+        yield (
+            f"The GPU's rate is an estimate for an A10G ({A10G_RATE:.0f} images/s of ResNet-50 at 224 px; others in "
+            "proportion to FLOPs); --rate sets the rate of this network on your GPU at 224 px."
+        )
+    if loader_rate is None:
+        yield "The loader is assumed to keep up; imagenet-opt bench measures it, and --loader-rate sets it."
+    elif any(loader_rate < phase.images_per_second_needed for phase in plan.phases):
+        yield "Where the loader is the limit: add CPUs, or pack smaller images (imagenet-opt pack)."
+
+
+def _published(recipe: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if not recipe:
+        return
+    yield "published top-1", f"{recipe['published_top1']} % (imagenet-opt evaluate eval={recipe['evaluation']})"
+    yield "seed noise", f"{recipe['sigma']} % (one standard deviation)"
+    yield "reproduced here", str(recipe["reproduced"] or "no")
+    yield "source", str(recipe["source"])
+    for number, deviation in enumerate(recipe["deviations"], 1):
+        yield f"deviation {number}", deviation

@@ -1,0 +1,31 @@
+"""The plan command as a user meets it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from imagenet_opt.cli.plan import main, parse
+from imagenet_opt.errors import ConfigError
+
+
+def test_a_recipe_is_planned_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "plan.json"
+    main(["experiment=rn18_ffcv16", "--price-per-hour", "1.5", "--loader-rate", "1500", "--json", str(file)])
+    said, plan = " ".join(capsys.readouterr().out.split()), json.loads(file.read_text())
+    assert (plan["total_steps"], plan["published_top1"], plan["reproduced"]) == (20016, 66.9, None)
+    assert len(plan["lr"]) == 16 and [phase["image_size"] for phase in plan["phases"]] == [160, 192]
+    assert f"price ${1.5 * plan['gpu_hours']:.2f}" in said and "published top-1 66.9 %" in said
+    assert "reproduced here no" in said and "estimate for an A10G" in said
+
+
+def test_the_data_decides_the_steps(images_root: Path, tmp_path: Path) -> None:
+    own = [f"data.root={images_root}", f"data.cache_dir={tmp_path}/cache", "data.batch_size=4"]
+    main([*own, "trainer.max_epochs=3", "model=resnet18", "--json", f"{tmp_path}/plan.json"])
+    assert json.loads((tmp_path / "plan.json").read_text())["total_steps"] == 3 * (39 // 4)
+
+
+@pytest.mark.parametrize("name", ["rate", "loader-rate", "price-per-hour"])
+def test_numbers_that_are_none_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"--{name} 0 must be a number above 0"):
+        parse([f"--{name}", "0"])

@@ -158,6 +158,7 @@ class Throughput(Callback):
         if self._paused_at is not None and not trainer.sanity_checking:
             for window in self._windows():
                 window.pause_seconds += time.perf_counter() - self._paused_at
+            self._ended_at = time.perf_counter()  # or another size of the next batch would count the pause again
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._clock is not None:

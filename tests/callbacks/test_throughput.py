@@ -7,6 +7,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.profilers import SimpleProfiler
+from torch import nn
 from torch.utils.data import DataLoader
 
 from callbacks.throughput import Throughput
@@ -69,6 +70,28 @@ class Lagging(Plain):
         self.clock.spend(0.001)
         self.device_timeline.submit(0.01)
         return super().training_step(batch, batch_idx)
+
+
+def test_a_validation_before_images_of_another_size_is_left_out_once(project, clock: Clock) -> None:
+    """Without the resize, 10 ms a step; the second epoch begins with another size, right after a validation of 5 s."""
+
+    class Slow(SlowStep):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            self.clock.spend(0.01)
+            return nn.functional.cross_entropy(self.net(batch[0].mean((2, 3))), batch[1])
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.clock.spend(2.5)
+
+    class Grow(Callback):
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            batch[0] = batch[0].repeat_interleave(1 + trainer.current_epoch, dim=3)
+
+    module = Slow(clock)
+    module.net = nn.Linear(3, 3)
+    project.fit(Grow(), Throughput(), module=module)
+    rates = [row["throughput/it_per_second"] for _, row in project.logger.rows if "throughput/it_per_second" in row]
+    assert rates == pytest.approx([100.0] * len(rates)) and len(rates) == 4
 
 
 @pytest.mark.parametrize("limit_val_batches", [1.0, 0])

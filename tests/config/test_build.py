@@ -28,8 +28,8 @@ def test_there_are_recipes() -> None:
 
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "demo"])
 def test_every_recipe_builds_on_any_number_of_classes(recipe: str, images_root: Path, tmp_path: Path) -> None:
-    stem = "model.small_stem=false"  # test_resnet has one of its own
-    run = build_run(tiny(tmp_path, images_root, f"experiment={recipe}", "data.batch_size=6", stem))
+    stem, offline = "model.small_stem=false", "model.pretrained=false"  # test_resnet has a stem of its own
+    run = build_run(tiny(tmp_path, images_root, f"experiment={recipe}", "data.batch_size=6", stem, offline))
     assert run.data.num_classes == 3
     assert run.model.net.get_classifier().out_features == 3
     assert run.checkpoint is None

@@ -12,6 +12,7 @@ from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.data import datamodule
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.model.classifier import Classifier
+from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
 
@@ -69,7 +70,7 @@ def test_every_loader_option_has_a_key() -> None:
 @pytest.mark.parametrize(
     ("file", "takers", "given"),
     [
-        ("model/resnet50", (build_network, Classifier), {"name", "num_classes"}),
+        ("model/resnet50", (build_network, load_initial_weights, Classifier), {"name", "num_classes"}),
         ("optimizer/sgd", (build_optimizer,), {"name", "lr", "momentum", "nesterov", "weight_decay"}),
     ],
 )

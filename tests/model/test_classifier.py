@@ -16,6 +16,8 @@ from torch.nn.functional import cross_entropy, one_hot
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.model.classifier import frozen_parts
 from imagenet_opt.model.schedule import cosine
 from tests.callbacks.conftest import switched
 from tests.model.conftest import OPTIMIZER, Loader, batches, fit, network
@@ -212,3 +214,20 @@ def test_the_checkpoint_holds_the_averaged_network_when_there_is_one(tmp_path: P
     for name, tensor in states[-1].items():
         assert torch.equal(saved["network"][name], tensor)
         assert not torch.equal(saved["network"][name], saved["current_model_state"][f"net.{name}"])
+
+
+def test_frozen_parts_keep_weights_and_statistics() -> None:
+    """All parts before the head and the head alone; in training too, batch norm uses what it has learned before."""
+    net = timm.create_model("test_resnet", num_classes=3)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    _, module = fit(net, batches(4), batches(2), freeze="all_but_head")
+    changed = {name for name, tensor in module.net.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert changed == {"fc.weight", "fc.bias"}
+
+
+def test_parts_are_frozen_up_to_a_stage() -> None:
+    net = timm.create_model("resnet18", num_classes=3)
+    frozen = {name for name, part in net.named_children() if part in frozen_parts(net, "layer2")}
+    assert frozen == {"conv1", "bn1", "act1", "maxpool", "layer1", "layer2"}
+    with pytest.raises(ConfigError, match=r"model.freeze=layer9 must be all_but_head or a part .*: conv1, bn1, layer1"):
+        frozen_parts(net, "layer9")

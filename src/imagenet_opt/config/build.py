@@ -24,6 +24,7 @@ from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import ConfigError, ImagenetOptError, did_you_mean
 from imagenet_opt.model.classifier import Classifier
+from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.loss import start_bias
 from imagenet_opt.model.network import RECIPE, STARTING, build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer
@@ -68,6 +69,8 @@ def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
     options: dict[str, Any] = OmegaConf.to_container(config.model, resolve=True)  # type: ignore[assignment]
     network = {name: options.pop(name) for name in RECIPE}
     starting = {name: options.pop(name) for name in STARTING}
+    for name in ("pretrained", "init_from"):  # of a new run only: see training/build_run.py
+        options.pop(name)
     optimizer: dict[str, Any] = OmegaConf.to_container(config.optimizer, resolve=True)  # type: ignore[assignment]
     check_types(build_network, network | starting, "model.")
     check_types(Classifier, options, "model.")
@@ -208,6 +211,7 @@ def check_config(config: DictConfig) -> None:
     """Check the parts that make up a training step. Raises ConfigError."""
     model, data = plain(config.model), plain(config.data)
     network = {name: model.pop(name) for name in (*RECIPE, *STARTING)}
+    check_types(load_initial_weights, {name: model.pop(name) for name in ("pretrained", "init_from")}, "model.")
     network["num_classes"] = network["num_classes"] or 1  # null: as many as the data has
     check_types(build_network, network, "model.")
     check_types(Classifier, model, "model.")

@@ -45,6 +45,8 @@ class Classifier(LightningModule):
     loss, label_smoothing, target_threshold: of training, see model/loss.py; validation uses plain cross-entropy.
     val_flip: validation adds the logits of the mirrored image (test-time augmentation).
     set_to_none: after a step gradients are freed; otherwise they are filled with zeros, as PyTorch did before 2.0.
+    freeze: parts of the network that are not trained, and whose batch-norm statistics stay: "all_but_head", or the name
+    of a part such as "layer2", with all parts before it; None for nothing.
     network_config: plain values from which the network can be built again; kept in the checkpoint.
 
     Logs train/loss, train/acc1 (means since the last logging step) and val/loss, val/acc1 and, of six
@@ -66,6 +68,7 @@ class Classifier(LightningModule):
         micro_batch_size: int | None = None,
         max_grad_norm: float | None = None,
         set_to_none: bool = True,
+        freeze: str | None = None,
         network_config: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -81,6 +84,9 @@ class Classifier(LightningModule):
         self.micro_batches = MicroBatches(micro_batch_size)
         self.max_grad_norm = max_grad_norm
         self.set_to_none = set_to_none
+        self._frozen = frozen_parts(net, freeze)
+        for part in self._frozen:
+            part.requires_grad_(False)
         self.network_config = network_config or {}
         self.nonfinite = NonFinite()
         self._seed = torch.initial_seed()
@@ -134,6 +140,8 @@ class Classifier(LightningModule):
 
     def on_train_start(self) -> None:
         """Apply the configured learning rate, weight decay and so on, which a checkpoint has overwritten."""
+        for part in self._frozen:
+            part.eval()  # Lightning restores this after each validation
         self._before = Snapshot(self.net.buffers())
         optimizer: Any = self.optimizers()
         scheduler: Any = self.lr_schedulers()
@@ -256,3 +264,18 @@ class Classifier(LightningModule):
         if last or not hasattr(strategy, "block_backward_sync"):
             return nullcontext()
         return strategy.block_backward_sync()  # type: ignore[no-any-return]
+
+
+def frozen_parts(net: nn.Module, freeze: str | None) -> list[nn.Module]:
+    """The parts of `net` that are not trained, see Classifier. Raises ConfigError for an unknown part."""
+    if freeze is None:
+        return []
+    parts = dict(net.named_children())
+    head: nn.Module = net.get_classifier()  # type: ignore[operator]
+    if freeze == "all_but_head":
+        return [part for part in parts.values() if part is not head]
+    names = list(parts)
+    if freeze not in names or parts[freeze] is head:
+        usable = ", ".join(name for name, part in parts.items() if part is not head and list(part.parameters()))
+        raise ConfigError(f"model.freeze={freeze} must be all_but_head or a part of the network: {usable}")
+    return [parts[name] for name in names[: names.index(freeze) + 1]]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.utilities import rank_zero_info
 from omegaconf import DictConfig, open_dict
 
 from imagenet_opt.config.allowed_targets import check_targets
@@ -14,6 +15,7 @@ from imagenet_opt.config.build import build_model, build_trainer, check_types, m
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError
 from imagenet_opt.model.classifier import Classifier
+from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.probe.memory_need import log_need
 from imagenet_opt.probe.throwaway_run import only
 from imagenet_opt.run.checkpoint import files as checkpoints
@@ -46,6 +48,8 @@ def build_run(config: DictConfig) -> Run:
     data = _make_data(config, checkpoint)
     trainer = build_trainer(config, RankCheck(checkpoint))
     model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
+    if checkpoint is None and (weights := _initial_weights(config, model)):
+        rank_zero_info(weights)
     if has_number:  # otherwise trials have shown that the batch fits
         log_need(config)
     done_steps = 0
@@ -72,6 +76,12 @@ def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:
         world_size = build_trainer(only(config, callbacks=())).world_size
         resolve_batch_size(config, data, checkpoint=checkpoint, world_size=world_size)
     return data
+
+
+def _initial_weights(config: DictConfig, model: Classifier) -> str | None:
+    """Load the first weights of a new run; see load_initial_weights."""
+    own = config.model
+    return load_initial_weights(model.net, own.name, pretrained=own.pretrained, init_from=own.init_from)
 
 
 def _check_epochs(saved: dict[str, Any], max_epochs: int | None) -> None:

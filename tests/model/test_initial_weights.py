@@ -1,0 +1,95 @@
+"""Which weights a run begins with, and what is said of files that do not fit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, ConfigError, ModelError
+from imagenet_opt.model import initial_weights
+from imagenet_opt.model.initial_weights import load_initial_weights
+from imagenet_opt.model.network import build_network
+
+
+def network(num_classes: int = 5, name: str = "resnet10t", seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return build_network(name, num_classes=num_classes)
+
+
+def load(net: nn.Module, file: Path) -> str | None:
+    return load_initial_weights(net, "resnet10t", pretrained=False, init_from=str(file))
+
+
+def written(folder: Path, kind: str, net: nn.Module) -> Path:
+    state, file = net.state_dict(), folder / f"weights.{'safetensors' if kind == 'safetensors' else 'ckpt'}"
+    if kind == "safetensors":
+        save_file(state, file)
+    elif kind == "a run's folder":
+        torch.save({"network": state, "global_step": 1}, folder / "last.ckpt")
+        return folder
+    else:
+        whole = {"a state dict": state, "of a parallel run": {"model": {f"module.{k}": v for k, v in state.items()}}}
+        torch.save(whole[kind], file)
+    return file
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "a run's folder", "a state dict", "of a parallel run"])
+def test_all_weights_are_those_of_the_file(kind: str, tmp_path: Path) -> None:
+    source, net = network(seed=1), network()
+    said = load(net, written(tmp_path, kind, source))
+    assert said is not None and said.endswith("(model.init_from)")
+    assert all(torch.equal(a, b) for a, b in zip(source.state_dict().values(), net.state_dict().values(), strict=True))
+
+
+def test_a_head_for_other_classes_stays_new(tmp_path: Path) -> None:
+    source, net = network(1000, seed=1), network()
+    head = net.fc.weight.clone()
+    said = load(net, written(tmp_path, "safetensors", source))
+    assert said is not None and said.endswith("the head for 1000 classes is replaced by a new one for 5")
+    assert torch.equal(net.fc.weight, head) and torch.equal(net.layer1[0].conv1.weight, source.layer1[0].conv1.weight)
+
+
+def test_weights_of_another_network_are_refused_with_their_names(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointMismatch, match=r"conv1.*others do not fit; set model\.name"):
+        load(network(), written(tmp_path, "safetensors", network(name="resnet18")))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error", "words"),
+    [
+        ("none.pth", None, CheckpointNotFound, "none.pth"),
+        ("none.safetensors", None, CheckpointNotFound, r"none.safetensors \(model.init_from\)"),
+        ("text.safetensors", b"no tensors", CheckpointError, "cannot be opened as safetensors"),
+        ("text.pth", b"no tensors", CheckpointError, r"text.pth .*model.init_from"),
+        ("odd.pth", {"epoch": 3}, CheckpointError, "holds no weights by name"),
+    ],
+)
+def test_files_without_weights_are_told(name: str, content: Any, error: type, words: str, tmp_path: Path) -> None:
+    if isinstance(content, bytes):
+        (tmp_path / name).write_bytes(content)
+    elif content is not None:
+        torch.save(content, tmp_path / name)
+    with pytest.raises(error, match=words):
+        load(network(), tmp_path / name)
+
+
+def test_timms_weights_are_loaded_and_their_normalisation_must_be_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = timm.create_model("resnet10t")
+    monkeypatch.setattr(initial_weights, "pretrained_network", lambda name: theirs)
+    net = network()
+    said = load_initial_weights(net, "resnet10t", pretrained=True, init_from=None)
+    assert said is not None and "timm's weights of resnet10t" in said and "1000 classes is replaced" in said
+    assert torch.equal(net.layer1[0].conv1.weight, theirs.layer1[0].conv1.weight)
+    theirs.pretrained_cfg = theirs.pretrained_cfg | {"mean": (0.5, 0.5, 0.5)}
+    with pytest.raises(ModelError, match=r"expect images of mean and std \(\(0.5, 0.5, 0.5\)"):
+        load_initial_weights(net, "resnet10t", pretrained=True, init_from=None)
+
+
+def test_only_one_source_is_used() -> None:
+    assert load_initial_weights(network(), "resnet10t", pretrained=False, init_from=None) is None
+    with pytest.raises(ConfigError, match=r"model\.pretrained=true and model\.init_from both"):
+        load_initial_weights(network(), "resnet10t", pretrained=True, init_from="x")

@@ -35,7 +35,7 @@ def test_every_file_is_read_once(tiny_root: Path, words: list[str], capsys: pyte
         rf"hydrated 24 files, {num_bytes / 1e6:.2f} MB, in \S+ s: \d+ files/s, \S+ MB/s, 5 in flight; none failed", last
     )
     main(words)
-    assert capsys.readouterr().out.startswith("nothing to do: earlier calls have touched all 24 files")
+    assert capsys.readouterr().out.startswith("nothing to do: earlier calls have read all 24 files")
     main([*words, "--again"])
     assert "hydrated 24 files" in capsys.readouterr().out
 

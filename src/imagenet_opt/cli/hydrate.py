@@ -1,17 +1,14 @@
 """`imagenet-opt hydrate`: reads every file of a lazy mount once, with hundreds of requests in flight."""
 
 import sys
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagenet_opt.cli.arguments import Parser
-from imagenet_opt.display.printable import printable
-from imagenet_opt.display.progress import duration, progress, size
 from imagenet_opt.errors import ConfigError
 
 if TYPE_CHECKING:
-    from imagenet_opt.hydrate.hydrate import Part, Tally
+    pass
 
 HELP = """Read every file of a lazy mount once, with hundreds of requests in flight.
 
@@ -43,8 +40,6 @@ keep the files, copy or pack them onto a local disk: imagenet-opt pack --help.""
 SPLITS = ("train", "val")
 MOST_IN_FLIGHT = 900
 """Fits the usual limit of 1024 open files."""
-_LISTED = 100
-"""Bad files that are told by name."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,15 @@ def main(argv: list[str]) -> None:
     if {"--help", "-h"} & set(argv):
         print(HELP)
         return
-    if run(parse(argv)).bad:
+    options = parse(argv)
+    from imagenet_opt.config.dataset import compose_data
+    from imagenet_opt.hydrate.run import hydrate_splits
+
+    data = compose_data(list(options.overrides))
+    tally = hydrate_splits(
+        data, options.splits, in_flight=options.in_flight, verify=options.verify, again=options.again
+    )
+    if tally.bad:
         sys.exit(1)
 
 
@@ -82,101 +85,3 @@ def parse(argv: list[str]) -> Options:
     if not set(splits) <= set(SPLITS):
         raise ConfigError(f"--splits {arguments.splits} must be train, val or train,val")
     return Options(tuple(arguments.overrides), arguments.in_flight, splits, arguments.verify, arguments.again)
-
-
-def run(options: Options) -> "Tally":
-    """Read all remaining files and print the result. Raises ImagenetOptError."""
-    from imagenet_opt.config.dataset import compose_data
-    from imagenet_opt.data.index.files import files_of
-    from imagenet_opt.hydrate.hydrate import Part, Tally
-    from imagenet_opt.hydrate.journal import Journal
-    from imagenet_opt.machine import mount_of
-    from imagenet_opt.measure.storage.lustre import is_lustre
-
-    data = compose_data(list(options.overrides))
-    splits = [files_of(data.open(split)) for split in options.splits]
-    files = list({split.folder: split for split in splits}.values())  # both may be the same folder
-    for one in files:
-        if options.verify and not is_lustre(one.folder):
-            raise ConfigError(f"--verify needs Lustre; {mount_of(str(one.folder))} does not tell which files it holds")
-    parts = [Part(one, Journal(data.cache / "hydrate", one)) for one in files]
-    if options.again:
-        for part in parts:
-            part.journal.done[:] = 0
-    tally = Tally()
-    try:
-        _touch(parts, tally, options.in_flight, data.loading.read_timeout / 2)
-        if options.verify:
-            _verify(parts)
-    except KeyboardInterrupt:
-        left = sum(len(part.journal.left) for part in parts)
-        print(
-            f"stopped with {left} file{'s' * (left != 1)} left; run the same command again to resume", file=sys.stderr
-        )
-        raise
-    return tally
-
-
-def _touch(parts: "list[Part]", tally: "Tally", in_flight: int, patience: float) -> None:
-    from imagenet_opt.hydrate.hydrate import hydrate, probe
-
-    total, left = sum(part.files.num for part in parts), sum(len(part.journal.left) for part in parts)
-    _tell_journal(parts, total, left)
-    if not left:
-        return
-    began = time.perf_counter()
-    estimate = probe(parts, tally, patience=patience)
-    rest = left - tally.num_tried
-    print(
-        f"a first read takes {1e3 * estimate.latency_seconds:.1f} ms (median of {estimate.num_files} files, one at a "
-        "time); "
-        f"{rest} files with {in_flight} in flight: {duration(estimate.predict_seconds(rest, in_flight))} "
-        "if the storage keeps pace",
-        flush=True,
-    )
-    with progress("hydrating", "files") as show:
-        hydrate(
-            parts,
-            tally,
-            in_flight=in_flight,
-            patience=patience,
-            on_progress=lambda tally: show(tally.num_tried, left, tally.num_bytes),
-        )
-    _tell(tally, time.perf_counter() - began, in_flight)
-
-
-def _tell_journal(parts: "list[Part]", total: int, left: int) -> None:
-    for part in parts:
-        if part.journal.outdated:
-            print(printable(f"{part.files.folder} has different files now; starting a new journal"))
-    if not left:
-        print(f"nothing to do: earlier calls have touched all {total} files (--again touches them again)")
-    elif left < total:
-        print(f"{total - left} of {total} files were done by earlier calls; {left} are left")
-
-
-def _tell(tally: "Tally", seconds: float, in_flight: int) -> None:
-    for path, reason in list(tally.bad.items())[:_LISTED]:
-        print(printable(f"{path}: {reason}"))
-    if len(tally.bad) > _LISTED:
-        print(f"and {len(tally.bad) - _LISTED} more")
-    print(
-        f"hydrated {tally.num_files} files, {size(tally.num_bytes)}, in {duration(seconds)}: "
-        f"{tally.num_files / seconds:.0f} files/s, {tally.num_bytes / 1e6 / seconds:.1f} MB/s, {in_flight} in flight; "
-        f"{f'{len(tally.bad)} could not be read (above)' if tally.bad else 'none failed'}"
-    )
-
-
-def _verify(parts: "list[Part]") -> None:
-    """Mark the files whose data Lustre has released as not read, and print their number."""
-    from imagenet_opt.data.index.files import status_of
-
-    for part in parts:
-        with progress("verifying", "files") as show:
-            released = status_of(part.files, show).released
-        part.journal.done[released] = 0
-        num = int(released.sum())
-        remedy = "; the same command again brings them back" if num else ""
-        print(
-            printable(f"{part.files.folder}: Lustre does not hold the data of {num} of {part.files.num} files{remedy}")
-        )

@@ -13,7 +13,7 @@ COMMANDS = {
     "doctor": ("imagenet_opt.cli.doctor", "find by experiment why the GPU waits, and how to fix it"),
     "tune": ("imagenet_opt.cli.tune", "find by measurement which settings are the fastest here"),
     "check": ("imagenet_opt.cli.check", "look over a data set before training: counts, bad files, duplicates, labels"),
-    "hydrate": ("imagenet_opt.cli.hydrate", "touch every file of a lazy mount once, so that training finds them there"),
+    "hydrate": ("imagenet_opt.cli.hydrate", "read every file of a lazy mount once, so that training finds them there"),
     "pack": ("imagenet_opt.cli.pack", "write a data set as tar shards, which read fast from any storage"),
     "bench": ("imagenet_opt.cli.bench", "measure the input pipeline alone, and compare it with other loaders"),
     "report": ("imagenet_opt.cli.report", "write one page that shows where the time of a run goes"),

@@ -19,6 +19,17 @@ import psutil
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
 from imagenet_opt.machine import usable_cpus, versions
 
+IN_ORDER = (
+    "torch",
+    "torchvision",
+    "torchmetrics",
+    "lightning.pytorch",
+    "timm",
+    "hydra",
+    "wandb",
+    "imagenet_opt.training.fit",
+)
+"""What a run imports; each is timed after those before it."""
 LIBRARIES = "torch, torchvision, lightning.pytorch, timm, hydra"
 PACKAGE = "imagenet_opt.config.build, imagenet_opt.training.summary, imagenet_opt.config.overrides"
 
@@ -27,6 +38,16 @@ def import_seconds(modules: str, before: str) -> float:
     """Seconds to import `modules` in a new interpreter that has imported `before`."""
     code = f"import {before}, time; t = time.perf_counter(); import {modules}; print(time.perf_counter() - t)"
     return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+
+
+def import_shares() -> list[float]:
+    """Seconds of each of IN_ORDER in one new interpreter."""
+    code = (
+        f"import importlib, time\nfor name in {IN_ORDER}:\n"
+        " t = time.perf_counter(); importlib.import_module(name); print(time.perf_counter() - t)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return [float(line) for line in done.stdout.split()]
 
 
 def make_tree(root: Path, num_files: int) -> None:
@@ -68,6 +89,10 @@ def main() -> None:
     print(f"{usable_cpus()} CPUs, {versions()}")
     print(f"import of the package after its libraries: {seconds_of(args.repeats, PACKAGE, LIBRARIES):.3f} s")
     print(f"import of the package alone after torch:   {seconds_of(args.repeats, 'imagenet_opt', 'torch'):.3f} s")
+    shares = [import_shares() for _ in range(args.repeats)]
+    for name, seconds in zip(IN_ORDER, zip(*shares, strict=True), strict=True):
+        print(f"import {name}, after those above: {median(seconds):.2f} s")
+    print(f"all imports: {median(map(sum, shares)):.2f} s")
     with tempfile.TemporaryDirectory() as folder:
         root, cache = Path(folder) / "data", Path(folder) / "cache"
         make_tree(root, args.files)

@@ -245,7 +245,7 @@ def fill_shared_memory(root: str, cache: str) -> None:
 def test_a_full_shared_memory_is_told_and_nothing_hangs(tmp_path: Path) -> None:
     root = write_images(tmp_path / "data", num_classes=2, per_class=30)
     call = f"fill_shared_memory({str(root)!r}, {str(tmp_path)!r})"
-    code = f"from tests.data.test_prefetcher import fill_shared_memory; {call}"
+    code = f"from tests.data.test_prefetcher_failures import fill_shared_memory; {call}"
     own_mount = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=24m tmpfs /dev/shm && exec "$@"', "sh"]
     if shutil.which("unshare") is None or subprocess.run([*own_mount, "true"], capture_output=True).returncode:
         pytest.skip("mounting a small /dev/shm is not allowed here")

@@ -12,6 +12,7 @@ from timm.optim import (
     get_optimizer_info,
     list_optimizers,
 )
+from torch import nn
 from torch.optim import Optimizer
 
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
@@ -105,7 +106,7 @@ def _named_bn(network: torch.nn.Module) -> set[str]:
 
 
 def _of_norms(network: torch.nn.Module) -> set[str]:
-    norms = (torch.nn.modules.batchnorm._NormBase, torch.nn.GroupNorm, torch.nn.LayerNorm)
+    norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.GroupNorm, nn.LayerNorm)
     layers = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, norms)]
     return {f"{name}.{own}" for name, layer in layers for own, _ in layer.named_parameters(recurse=False)}
 

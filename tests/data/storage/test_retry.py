@@ -28,7 +28,7 @@ def test_transient_errors_are_told_with_the_name_and_end(code: int, caplog: pyte
     left, read = failing(code)
     assert retried(read, "/fsx/x.JPEG", 60) == b"bytes"
     assert not left
-    assert f"/fsx/x.JPEG: {os.strerror(code)}; trying again" in caplog.text
+    assert f"/fsx/x.JPEG: {os.strerror(code)}; retrying for up to" in caplog.text
 
 
 @pytest.mark.parametrize("code", [errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ELOOP])

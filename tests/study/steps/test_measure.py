@@ -235,7 +235,11 @@ def test_what_comes_is_told_beforehand_and_what_is_kept_afterwards(
 
 @pytest.mark.parametrize(
     ("word", "reason"),
-    [("optimizer=lamb", "chooses a group"), ("+callbacks=ema", "chooses a group"), ("~callbacks.mixing", "removes")],
+    [
+        ("optimizer=lamb", "chooses a file of a group"),
+        ("+callbacks=ema", "chooses a file of a group"),
+        ("~callbacks.mixing", "removes"),
+    ],
 )
 def test_what_no_experiment_can_hold_is_told_before_hours_of_measuring(
     word: str, reason: str, tmp_path: Path, own_conf: Path, checked: None

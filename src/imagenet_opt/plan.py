@@ -70,7 +70,9 @@ def make_plan(
     asked = config.model.num_classes
     if asked is not None and asked < num_classes:
         raise ConfigError(f"the data has {num_classes} classes, the network only {asked} (model.num_classes)")
-    batch, num_epochs = int(config.data.batch_size), int(config.trainer.max_epochs or 0)
+    batch, num_epochs = config.data.batch_size, int(config.trainer.max_epochs or 0)
+    if not isinstance(batch, int):
+        raise ConfigError(f"data.batch_size={batch} gives no plan; set a number of images")
     if num_epochs < 1:
         raise ConfigError(f"trainer.max_epochs={config.trainer.max_epochs} gives no plan; set a number of epochs")
     images = config.data.samples_per_epoch or num_train
@@ -84,14 +86,14 @@ def make_plan(
     phases = tuple(_phases(config, num_epochs, steps, batch, costs, loader_rate))
     val_size = config.data.val_image_size or config.data.image_size
     val_seconds = num_epochs * num_val * (1 + config.model.val_flip) * costs.seconds(val_size) / TRAINING_FORWARDS
-    with_classes = need_of(config, num_classes, batch, config.model.micro_batch_size)
+    memory = need_of(config, num_classes, batch, config.model.micro_batch_size)
     return Plan(
         phases=phases,
         lr=tuple(peak * schedule(epoch * steps, **run) for epoch in range(num_epochs)),
         total_steps=steps * num_epochs,
         gpu_hours=sum(phase.hours for phase in phases) + val_seconds / 3600,
         validation_hours=val_seconds / 3600,
-        memory_gib=None if with_classes is None else with_classes.num_bytes / 2**30,
+        memory_gib=None if memory is None else memory.num_bytes / 2**30,
         recipe=dict(plain(config.recipe)) if config.recipe is not None else {},
     )
 

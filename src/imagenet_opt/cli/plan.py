@@ -41,13 +41,13 @@ def main(argv: list[str]) -> None:
         return
     options = parse(argv)
     from imagenet_opt.config.compose import composed
-    from imagenet_opt.config.dataset import data_of
+    from imagenet_opt.config.dataset import data_of, demo_of
     from imagenet_opt.display.terminal_table import print_sheets
     from imagenet_opt.plan import IMAGENET, make_plan, sheets
 
     config, sizes = composed(options.overrides), IMAGENET
-    if config.data.get("root"):
-        data = data_of(config)
+    if config.data.get("root") or "root" not in config.data:
+        data = data_of(config) if "root" in config.data else demo_of(config)
         train, val = data.open("train"), data.open("val")
         sizes = len(train), len(val), len(train.classes)
     plan = make_plan(config, sizes, rate=options.rate, loader_rate=options.loader_rate)

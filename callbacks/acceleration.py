@@ -195,7 +195,7 @@ def _can_graph(trainer: Trainer) -> bool:
             "set cuda_graph=false, or compile=true with compile_mode=reduce-overhead"
         )
     if trainer.strategy.root_device.type != "cuda":
-        rank_zero_info(f"acceleration: a CUDA graph is for GPUs; none on this {trainer.strategy.root_device.type}")
+        rank_zero_info(f"acceleration: a CUDA graph needs a GPU; none on this {trainer.strategy.root_device.type}")
         return False
     return True
 

@@ -42,7 +42,7 @@ _ERROR_ENDINGS = ("Error", "Exception", "Interrupt", "Exit")
 def printable(text: str) -> str:
     """`text` as one line that any log or terminal takes: line ends, control characters and lone surrogates escaped.
 
-    For what others have named, such as files.
+    For names that others have chosen, such as file names.
     """
     if text.isprintable():
         return text

@@ -41,7 +41,7 @@ def export(arguments: Arguments) -> str:
     """Write a temporary file, check it, and rename it to `out`. Returns a message for the user.
 
     Raises CheckpointError; ConfigError for an unusable folder, format or image size; ModelError for a network that the
-    format cannot hold, or whose file gives other logits. After an error an older `out` stays.
+    format cannot hold, or whose file gives different logits. After an error, an older `out` is kept.
     """
     import torch
 

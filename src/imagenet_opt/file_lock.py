@@ -24,5 +24,5 @@ def claim(file: Path) -> FileLock:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        log.warning(f"{file.parent} knows no locks ({error.strerror}): see that no other process writes there")
+        log.warning(f"no file locks in {file.parent} ({error.strerror}): let no other process write there")
     return lock

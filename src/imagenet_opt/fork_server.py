@@ -150,7 +150,7 @@ def _received(sent: Any) -> int:
 
 
 def _run(arguments: list[str], cwd: str, env: dict[str, str], files: tuple[int, ...], new_session: bool) -> None:
-    """In the new process: what an interpreter does with a command line."""
+    """In the new process: run `arguments` as `python ARGUMENTS` would."""
     multiprocessing.set_start_method(None, force=True)  # multiprocessing hands on its caller's, forkserver
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     gc.freeze()

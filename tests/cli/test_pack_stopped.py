@@ -118,8 +118,7 @@ def test_a_killed_process_is_one_line_and_it_goes_on(piped: Path, whole: dict[st
     os.close(descriptor)
     assert (code, said) == (2, "") and "Traceback" not in err
     assert (
-        "PackStopped: a process of the pack was killed, perhaps because memory ran out; run the same command again"
-        in err
+        "PackStopped: a packing process was killed, perhaps because memory ran out; run the same command again" in err
     )
     assert feed(piped, start(*words(piped, out)))[0] == 0
     assert contents(out) == whole
@@ -135,7 +134,7 @@ def test_a_source_that_goes_away_stops_it(piped: Path, tmp_path: Path) -> None:
     code, said, err = finish(process)
     assert (code, said) == (2, "")
     assert re.search(
-        rf"PackStopped: {tmp_path}/data/\w+ has disappeared \(No such file or directory\); restore the storage", err
+        rf"PackStopped: {tmp_path}/data/\w+ has disappeared \(No such file or directory\); reconnect the storage", err
     )
 
 

@@ -114,7 +114,7 @@ def test_an_hour_that_is_zoomed_shows_every_sample(tmp_path: Path, in_browser: C
     assert near["bands"] and all(990 < begin < 1010 for begin in near["bands"])
     assert all(ends == [0, 3600] for ends in far["ranges"])
     assert 3500 < len(far["points"]["read"]) <= 4000 and far["peak"] == pytest.approx(777)
-    assert far["title"] == "Minimum and maximum of every 1.8 s"
+    assert far["title"] == "Minimum and maximum per 1.8 s"
     assert len(far["bands"]) == 300
 
 

@@ -164,7 +164,7 @@ def test_files_without_permission_are_listed_however_many(
 def test_storage_that_stays_away_stops_the_pack_and_rejects_nothing(
     shard_from: Callable[..., ShardPart], tmp_path: Path
 ) -> None:
-    words = r"^.*/train/\w/\d\.JPEG and other files cannot be read \(Input/output error\); restore the storage .*$"
+    words = r"^.*/train/\w/\d\.JPEG and other files cannot be read \(Input/output error\); reconnect the storage .*$"
     with pytest.raises(PackStopped, match=words):
         shard_from(lambda i, number: True)
     assert not list(tmp_path.glob("*.tar*"))

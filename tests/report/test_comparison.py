@@ -42,7 +42,7 @@ def test_old_and_new_verdict_rules_steps_and_versions_stand_side_by_side() -> No
     assert verdict["verdict"][0] == "All is well." and "72 %" in verdict["verdict"][1]
     assert verdict["next limit"] == ("none", "GPU, while the loader runs")
     assert found["rules"] == [
-        ("reads in flight", "did not fire", "fired; fixed, 3.10 times as fast"),
+        ("reads in flight", "did not fire", "fired; 3.10 times as fast once fixed"),
         ("slow copy", "fired", "(absent)"),
     ]
     assert found["step"][0] == ("GPU alone", "300.0", f"{256 / 812 * 1e3:,.1f}", f"{0.3 / (256 / 812):.2f}")

@@ -68,7 +68,7 @@ def test_all_rows_share_one_time(tmp_path: Path) -> None:
     assert all(axis["range"] == [0, pytest.approx(19.9)] for axis in axes.values())
 
 
-@pytest.mark.parametrize(("seconds", "title"), [(300, "Every 100 ms"), (3600, "Minimum and maximum of every 1.8 s")])
+@pytest.mark.parametrize(("seconds", "title"), [(300, "Every 100 ms"), (3600, "Minimum and maximum per 1.8 s")])
 def test_the_title_says_how_finely_it_is_drawn(tmp_path: Path, seconds: float, title: str) -> None:
     write_timeline(tmp_path, seconds=seconds)
     assert timeline(read_timeline(tmp_path / "timeline")).layout.title.text == title

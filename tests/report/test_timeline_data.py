@@ -49,7 +49,7 @@ def test_of_a_longer_run_the_peaks_are_kept(tmp_path: Path) -> None:
     assert len(times) <= MOST_KEPT
     assert rates.max() == pytest.approx(777)
     assert times[rates.argmax()] == pytest.approx(7123.4, abs=1e-2)
-    assert packed["plan"]["finest"] == "Minimum and maximum of every 0.5 s"
+    assert packed["plan"]["finest"] == "Minimum and maximum per 0.5 s"
 
 
 def test_what_is_not_known_has_a_level_of_its_own(tmp_path: Path) -> None:

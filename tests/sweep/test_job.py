@@ -169,7 +169,7 @@ def test_ctrl_c_keeps_the_rows_so_far(app: Path) -> None:
 @pytest.mark.slow
 def test_a_preempted_job_ends_the_sweep_which_goes_on_without_what_is_done(app: Path) -> None:
     _, err = start(app, "-m", "kind=ok,preempted,waits", "size=2", "hydra.sweep.dir=runs/s").communicate(timeout=120)
-    assert "Preempted: the sweep ends inside job #1; not run: #2 kind=waits size=2; `python app.py -m" in err
+    assert "Preempted: the sweep stopped in job #1; not run: #2 kind=waits size=2; `python app.py -m" in err
     rows = collect_rows(app / "runs" / "s")
     assert [(row["status"], row["exit_code"]) for row in rows] == [("ok", 0), ("interrupted", 75)]
 
@@ -267,7 +267,7 @@ def test_a_row_tells_what_was_used_and_a_few_steps_win_nothing(
 
     print_table(rows, tmp_path)
     shown = capsys.readouterr().out
-    assert "too few steps to trust: raise trainer.max_steps to 36 at least" in shown
+    assert "too few steps to trust: raise trainer.max_steps to at least 36" in shown
     (line,) = [line.split() for line in shown.splitlines() if line.split()[:1] == ["0"]]
     assert line[:2] == ["0", "16"] and line[-3:] == ["2", "4", "ok"]
     write_csv(rows, tmp_path)

@@ -26,7 +26,7 @@ def test_auto_finds_a_batch_and_tells_it(
     config = tiny(tmp_path, images_root, "data.batch_size=auto")
     run = build_run(config)
     assert run.data.loading.batch_size == config.data.batch_size == 8, "a quarter of 39 images, in eights"
-    said = "8 images fit at 32 px with more than 10 % to spare (auto takes no more than 1/4 of an epoch); lr 0.0156"
+    said = "8 images fit at 32 px with more than 10 % to spare (auto stops at a quarter of an epoch); lr 0.0156"
     assert f"data.batch_size=auto: {said}" in caplog.messages
     assert "data.batch_size=auto: trying whether 8 images fit" in caplog.messages
 

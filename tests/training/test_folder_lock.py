@@ -66,7 +66,7 @@ def test_a_file_system_without_locks_is_told(
 
     monkeypatch.setattr("fcntl.flock", refuse)
     keep_others_out(tmp_path, wait_seconds=0)
-    assert f"{tmp_path} knows no locks (No locks available)" in caplog.text
+    assert f"no file locks in {tmp_path} (No locks available)" in caplog.text
 
 
 FILES_OF_WORKERS = """

@@ -46,7 +46,7 @@ def test_the_wanted_batch_is_kept(wanted: int, capacity: int, fitting: int, chan
 
 def test_one_image_is_tried_once() -> None:
     trials = Holding(OmegaConf.create({"data": {"image_size": 224}, "callbacks": {}}))
-    with pytest.raises(OutOfMemory, match="no batch of 1 or more images fits"):
+    with pytest.raises(OutOfMemory, match="not even 1 images fit"):
         _fit(Batch(1), trials, 1, 1024)
     assert len(trials.tried) == 1
 
@@ -60,7 +60,7 @@ def test_where_the_time_ends_what_was_seen_to_fit_counts() -> None:
 
 def test_a_device_that_holds_nothing_is_said_so() -> None:
     config = OmegaConf.create({"data": {"image_size": 224}, "callbacks": {}})
-    with pytest.raises(OutOfMemory, match=r"no batch of 1 or more images fits.*224 px.*data.image_size"):
+    with pytest.raises(OutOfMemory, match=r"not even 1 images fit.*224 px.*data.image_size"):
         _fit(Batch(64), Holding(config), 64, 1024)
 
 

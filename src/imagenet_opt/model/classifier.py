@@ -98,7 +98,7 @@ class Classifier(LightningModule):
         return self.micro_batches.size
 
     def setup(self, stage: str) -> None:
-        """Give each process its own dropout and stochastic depth; the weights were drawn before and are equal."""
+        """Seed dropout and stochastic depth for each process; the weights are already drawn, and equal."""
         self._steps_ahead = StepsAhead(self.trainer.strategy.root_device)
         if stage == "fit" and self.trainer.world_size > 1:
             torch.manual_seed(self._seed + self.global_rank)

@@ -149,7 +149,7 @@ def _graph_options(**own: Any) -> Iterator[None]:
 
 
 def without_autocast_cache(device: torch.device) -> torch.autocast:
-    """Autocast without its cache of weights, whose copies a graph would not renew."""
+    """Autocast without its weight cache, since a graph would not refresh the cached copies."""
     kind = device.type
     return torch.autocast(
         kind, dtype=torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind), cache_enabled=False

@@ -57,7 +57,7 @@ def build_optimizer(
 
 
 def check_saved_groups(saved: list[dict[str, Any]], optimizer: Optimizer) -> None:
-    """Raise CheckpointMismatch for groups of other sizes. saved: `param_groups` of an optimizer's state_dict."""
+    """Raise CheckpointMismatch if the group sizes differ. saved: `param_groups` of an optimizer's state_dict."""
     sizes, expected = ([len(group["params"]) for group in groups] for groups in (saved, optimizer.param_groups))
     if sizes != expected:
         raise CheckpointMismatch(

@@ -60,7 +60,7 @@ class ShapeCompiler:
         self._net, self._training, self._say = net, training, say
         self.mode = _mode_on(device, self.compile_mode)
         if self.compile and self.mode != self.compile_mode:
-            say(f"acceleration: compile mode {self.compile_mode} is for GPUs; {self.mode} on this CPU")
+            say(f"acceleration: compile mode {self.compile_mode} needs a GPU; this CPU uses {self.mode}")
         self._tried, self._captured, self._compiled = set[torch.Size](), set[torch.Size](), None
 
     @property
@@ -75,7 +75,7 @@ class ShapeCompiler:
             self._capture(images)
 
     def shrink(self, parts: Sequence[Tensor]) -> None:
-        """Memory ran out, and the step is repeated with these smaller parts: no graph is captured before it."""
+        """After memory ran out: capture no graph until the step has been repeated with these smaller parts."""
         self._release_graphs()
         if self.compile:
             self._leave_graph_mode()

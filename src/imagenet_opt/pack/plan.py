@@ -103,7 +103,7 @@ def _read_plan(folder: Path) -> Any:
         if not any(folder.iterdir()):
             return None
         raise ConfigError(
-            f"{folder} is not empty and has no {PLAN} of a pack; choose another folder with out=FOLDER, or empty it"
+            f"{folder} is not empty and has no {PLAN} to resume; choose another folder with out=FOLDER, or empty it"
         ) from error
 
 

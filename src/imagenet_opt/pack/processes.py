@@ -55,8 +55,8 @@ def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[
             on_progress(sum(counts[:-1]), total)
     except BrokenProcessPool as error:
         raise PackStopped(
-            "a process of the pack was killed, perhaps because memory ran out; run the same command again, perhaps "
-            f"with fewer than workers={workers}: it resumes where it stopped"
+            "a packing process was killed, perhaps because memory ran out; run the same command again, and if it "
+            f"recurs, with workers below {workers}: it resumes where it stopped"
         ) from error
     except BaseException:
         counts[-1] = True

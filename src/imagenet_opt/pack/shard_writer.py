@@ -44,9 +44,9 @@ class ShardPart:
 def write_shard(
     path: Path, source: Source, *, first: int, max_side: int | None, quality: int, advance: Callable[[], None]
 ) -> ShardPart:
-    """Write all of `source` as samples with numbers from `first` on; `advance` is called after each sample.
+    """Write all of `source` as samples numbered from `first`; `advance` is called after each sample.
 
-    Raises PackStopped when the file cannot be written or the source is lost; `path` does not exist then.
+    Raises PackStopped when the file cannot be written or the storage of the source fails; `path` does not exist then.
     """
     part = ShardPart()
     with atomic_file(path) as file:

@@ -101,7 +101,7 @@ class Source:
         else:
             return
         raise PackStopped(
-            f"{failure} ({error.strerror}); restore the storage (data.root) and run the same command again: "
+            f"{failure} ({error.strerror}); reconnect the storage (data.root), and run the same command again: "
             "it resumes where it stopped"
         ) from error
 

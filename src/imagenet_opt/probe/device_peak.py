@@ -73,7 +73,7 @@ def seconds_per_call(call: Callable[[], object], *, seconds: float, settle: Call
 
 
 def timed(call: Callable[[], object], *, num_calls: int, settle: Callable[[], None] = lambda: None) -> float:
-    """Seconds per call. On a GPU all calls are launched before the wait for them."""
+    """Seconds per call. A GPU gets all calls before the host waits once."""
     settle()
     began = time.perf_counter()
     for _ in range(num_calls):

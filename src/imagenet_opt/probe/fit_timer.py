@@ -30,15 +30,15 @@ class FitTiming:
     """Timing of a fit.
 
     stamps: seconds at the start and at the end of each step, on a GPU by its own clock, since the host launches steps
-    ahead. num_images: of each step, 0 for the first stamp. phases: seconds per step of the main process, by activity.
-    device_seconds: computing time of the device per step. waits: places where the host waited for the device in
-    ordinary steps, with counts. num_ordinary: number of those steps. cpu_seconds: CPU time of this process per step.
-    copy_seconds: per batch, time of the copy to the GPU by a loader that runs at the same time; None without a copy.
-    gpu_state, conv_tf32 (whether float32 convolutions use TF32): while the device computed. kernel_seconds: time of
-    kernels per step; None if they were not profiled or not recorded. launch_seconds: CPU time of this process in each
-    warm-up step, in which no launch waits for the GPU. compile_seconds: see `compile_seconds`. steady: whether the
-    prefetched batches were used up before the measurement. has_rate: whether there were enough steps for a rate.
-    num_workers, making_seconds: workers of the loader, and seconds of one worker per image. images_before: images that
+    ahead. num_images: per stamp, those of its step; 0 for the first. phases: seconds per step of the main process, by
+    activity. device_seconds: computing time of the device per step. waits: places where the host waited for the device
+    in steps without logging, with counts. num_ordinary: number of those steps. cpu_seconds: CPU time of this process
+    per step. copy_seconds: per batch, time of the copy to the GPU by a loader that runs at the same time; None without
+    a copy. gpu_state, conv_tf32 (whether float32 convolutions use TF32): while the device computed. kernel_seconds:
+    time of kernels per step; None if they were not profiled or not recorded. launch_seconds: CPU time of this process
+    in each warm-up step, in which no launch waits for the GPU. compile_seconds: of the compilation. steady: whether
+    the prefetched batches were used up before the measurement. has_rate: whether there were enough steps for a rate.
+    num_workers, making_seconds: workers of the loader, and seconds per image of one worker. images_before: images that
     may have been made before the measurement.
     """
 
@@ -71,11 +71,11 @@ class FitTimer(Callback):
 
     It measures for `seconds`, and for at least twice as many images as may be in preparation.
 
-    multiple: batches that arrive together, one per worker. sees_kernels: whether to profile a few extra steps on a GPU,
-    because CUDA events also count the gaps between kernels. sees_waits: whether to count waits for a GPU. This costs
-    each call of torch 1 us, so it slows down uncompiled steps more than compiled ones. limit_seconds: the measurement
-    ends here if there are enough steps for a rate (`FitTiming.has_rate`); the warm-up ends at half of it.
-    longest_seconds: the measurement ends here in any case.
+    multiple: number of batches that arrive at once, one per worker. sees_kernels: whether to profile a few extra steps
+    on a GPU, because CUDA events also count the gaps between kernels. sees_waits: whether to count how often the host
+    waits for the GPU. This costs each call of torch 1 us, so it slows down uncompiled steps more than compiled ones.
+    limit_seconds: end of the measurement if there are enough steps for a rate (`FitTiming.has_rate`); the warm-up ends
+    at half of it. longest_seconds: end of the measurement in any case.
 
     Steps on prefetched batches do not show the loader's rate. If they shrink the stock of batches, the measurement
     restarts.

@@ -77,7 +77,7 @@ class MemoryTrials:
     def nothing_fits(self) -> OutOfMemory:
         why = next((trial.why for trial in reversed(self.tried) if trial.why), "out of memory")
         return OutOfMemory(
-            f"no batch of {min(trial.batch for trial in self.tried)} or more images fits into the memory at "
+            f"not even {min(trial.batch for trial in self.tried)} images fit into the memory at "
             f"{largest_size(self.config)} px ({why}); lower data.batch_size or data.image_size, choose a smaller "
             "model.name, or end other programs on the device"
         )

@@ -64,7 +64,7 @@ class ResidentLoader:
 
 
 def take_one(loader: DevicePrefetcher) -> Batch | RaggedBatch:
-    """The first batch of a loader as it arrives on the device, in its own memory."""
+    """A copy of the first batch of a loader, as it arrives on the device."""
     finish, loader.finish = loader.finish, lambda batch: batch  # type: ignore[assignment,return-value]
     batches = iter(loader)
     batch = next(batches)

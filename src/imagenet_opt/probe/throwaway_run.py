@@ -33,7 +33,7 @@ def removed_afterwards() -> Iterator[dict[str, str]]:
 
 
 def _runs() -> str:
-    """A folder on the disk where runs are written."""
+    """A folder on the same disk as the run folders."""
     return os.environ.get(_WITHIN) or ("runs" if Path("runs").is_dir() else ".")
 
 

@@ -90,7 +90,7 @@ def _outcome(finding: Finding | None) -> str:
         return _ABSENT
     if finding.fired is None:
         return "could not be checked"
-    gain = "" if finding.gain is None else f"; fixed, {finding.gain:.2f} times as fast"
+    gain = "" if finding.gain is None else f"; {finding.gain:.2f} times as fast once fixed"
     return f"fired{gain}" if finding.fired else "did not fire"
 
 

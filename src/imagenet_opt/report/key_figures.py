@@ -17,7 +17,7 @@ class Tile(NamedTuple):
 
 
 def tiles(record: Record, price_per_hour: float | None = None) -> list[Tile]:
-    """The rates of a verdict; without a verdict, the rates in the summary of the run."""
+    """The rates that the doctor measured; without a doctor file, those in the summary of the run."""
     diagnosis = record.diagnosis
     if diagnosis is None or not is_judged(diagnosis):
         return _of_summary(record)

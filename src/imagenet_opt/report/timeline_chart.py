@@ -61,7 +61,7 @@ _ACROSS = {"xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
 BAND = _ACROSS | {"type": "rect", "fillcolor": COLOURS["wait"], "opacity": 0.12, "line_width": 0}
 """Shape of a wait; `x0` and `x1` are added."""
 _EVENTS = "main process"
-COARSE = "Minimum and maximum of every {} s"
+COARSE = "Minimum and maximum per {} s"
 """Title when there are too many samples to draw each of them."""
 
 

@@ -61,9 +61,9 @@ class _Arrays:
 
 
 def pack(recording: Timeline, *, simulated: bool = False) -> dict[str, Any]:
-    """`samples`: all arrays, compressed with zlib, in base64; `plan`: the place and use of each array.
+    """`samples`: all arrays, compressed with zlib, in base64; `plan`: the offset and the meaning of each array.
 
-    Times are seconds since the start. The values of a line are low + step x level, precise to 1/65534 of their range.
+    Times are seconds since the start. The values of a line are quantized to 1/65534 of their range: low + step x level.
     """
     arrays, start = _Arrays(), start_seconds(recording)
     shown = [line for row in shown_lines(recording).values() for line in row]

@@ -1,1 +1,1 @@
-"""Everything that a run writes and that ends or resumes it: checkpoints, loggers, stops."""
+"""What a run writes, and what ends or resumes it: checkpoints, loggers, stops."""

@@ -16,7 +16,7 @@ def is_logging_step(trainer: Trainer) -> bool:
 
 
 def log_host_numbers(module: LightningModule, numbers: Mapping[str, float]) -> None:
-    """Add numbers of rank 0 to the row.
+    """Add rank 0's numbers to the row that is logged at this step.
 
     The numbers are passed as CPU tensors: Lightning would copy a float to the device and wait to read it back.
     """

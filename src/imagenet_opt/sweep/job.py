@@ -166,8 +166,8 @@ def _record(sweep_dir: Path, num: int) -> float | None:
     if row["status"] == "interrupted":
         print_table(rows, sweep_dir)
         if row["exit_code"] == STATUS or handover.why:
-            _leave(f"the sweep ends inside job #{num}", num + 1, sweep_dir)
-        log.warning(_left(f"the sweep ends inside job #{num}", num + 1, sweep_dir))
+            _leave(f"the sweep stopped in job #{num}", num + 1, sweep_dir)
+        log.warning(_left(f"the sweep stopped in job #{num}", num + 1, sweep_dir))
         raise KeyboardInterrupt
     images_per_second = speed(row)
     return None if math.isnan(images_per_second) else images_per_second
@@ -274,7 +274,7 @@ def _stop(process: Program) -> None:
 
 
 def _explain(code: int, stderr: str) -> str:
-    """The last error on stderr, above messages that W&B and Python print while they exit; or the signal."""
+    """The last error on stderr, without what W&B and Python print while they exit; or the signal that ended the job."""
     if code < 0:
         reason = "out of memory?" if -code == signal.SIGKILL else signal.strsignal(-code)
         return f"killed by signal {-code} ({reason})"

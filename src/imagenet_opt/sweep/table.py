@@ -149,7 +149,7 @@ def print_table(rows: list[Row], sweep_dir: Path) -> None:
         table.add_row(str(row["job"]), *values, *(show(row, key) for key in METRICS), outcome(row), style=style)
     console.print(table)
     if few := [row for row in rows if outcome(row).endswith(FEW_STEPS)]:
-        console.print(f"{FEW_STEPS}: raise trainer.max_steps to {max(map(needed_steps, few))} at least", soft_wrap=True)
+        console.print(f"{FEW_STEPS}: raise trainer.max_steps to at least {max(map(needed_steps, few))}", soft_wrap=True)
     for row in rows:
         if row["error"]:
             console.print(f"job {row['job']}: {printable(shorten(row['error'], 200))}", style="red", soft_wrap=True)

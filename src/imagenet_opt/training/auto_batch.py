@@ -87,7 +87,7 @@ def _search(config: DictConfig, data: ImageData) -> tuple[int, str]:
         raise trials.nothing_fits()
     if size < most:
         return size, f"{size} images fit at {side} px with {spare}"
-    bound = f"auto takes no more than {MOST}" if num // 4 >= MOST else "auto takes no more than 1/4 of an epoch"
+    bound = f"auto takes no more than {MOST}" if num // 4 >= MOST else "auto stops at a quarter of an epoch"
     return size, f"{size} images fit at {side} px with more than {spare} ({bound})"
 
 

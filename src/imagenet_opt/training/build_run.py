@@ -66,7 +66,7 @@ def build_run(config: DictConfig) -> Run:
 
 
 def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:
-    """Build the data, and replace model.num_classes and data.batch_size=auto by numbers that the data determine."""
+    """Build the data, and replace model.num_classes=null and data.batch_size=auto by numbers."""
     is_auto = config.data.batch_size == AUTO
     with open_dict(config):
         config.data.batch_size = 1 if is_auto else config.data.batch_size

@@ -52,7 +52,7 @@ def fit(config: DictConfig, *, began: float) -> None:
 
 
 def _train(run: Run) -> None:
-    """Raises Preempted where the signal of a stop ended workers, and says why a worker or another rank died."""
+    """Train. Raises Preempted if a stop signal ended workers; other errors say why a worker or another rank died."""
     try:
         run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
     except (RuntimeError, WorkerDied) as error:

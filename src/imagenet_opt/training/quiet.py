@@ -24,7 +24,7 @@ _KNOWN = (
 
 
 class Outliving:
-    """A stream that drops its output once the reader is gone, as Ctrl-C ends `tee` while `train.py | tee log` saves."""
+    """A stream that drops its output once its reader is gone: in `train.py | tee log`, Ctrl-C ends `tee` first."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

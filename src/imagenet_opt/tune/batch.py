@@ -80,7 +80,7 @@ def _fit(batch: Batch, trials: MemoryTrials, wanted: int, most: int) -> None:
 
 
 def _cut(batch: Batch, trials: MemoryTrials, wanted: int) -> None:
-    """Micro-batches for the same step."""
+    """Keep the wanted batch by the largest micro-batches that fit."""
     micro = even_parts(wanted, batch.fitting)
     try:
         micro = largest_that_fits(lambda size: trials.fits(wanted, size), start=micro, most=micro)
@@ -88,9 +88,9 @@ def _cut(batch: Batch, trials: MemoryTrials, wanted: int) -> None:
         batch.notes.append("not tried: budget: whether these micro-batches fit")
     if micro:
         batch.changes = (f"model.micro_batch_size={micro}",)
-        batch.notes.append(f"batch {wanted} does not fit at once: {micro} images at a time, for the same step")
+        batch.notes.append(f"batch {wanted} does not fit at once: micro-batches of {micro} images make the same step")
     else:
-        batch.notes.append(f"batch {wanted} does not fit, in no micro-batches either: lower data.batch_size")
+        batch.notes.append(f"batch {wanted} does not fit, not even in micro-batches: lower data.batch_size")
 
 
 def _grow(batch: Batch, turns: Turns, kept: Changes, seconds: float, share: float) -> None:

@@ -30,7 +30,7 @@ AS_IT_IS = "as configured"
 @dataclass
 class Compute:
     """changes: overrides to keep. rate: images per second with them; None if only measured uncompiled. cut:
-    micro-batches of all measurements, if the batch did not fit at once."""
+    overrides for micro-batches, used in all measurements if the batch did not fit at once."""
 
     changes: Changes = ()
     rate: float | None = None

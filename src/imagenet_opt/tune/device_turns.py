@@ -63,7 +63,7 @@ class Turns:
         return climbed
 
     def rate(self, changes: Changes, seconds: float, *, share: float, name: str) -> float:
-        """Images per second. share: part of the time that may be used by then. Raises TurnFailed, OutOfTime."""
+        """Images per second. share: of the budget that may be over at its end. Raises TurnFailed, OutOfTime."""
         config = self.config(changes)
         compiles = bool(config.callbacks.get("acceleration", {}).get("compile", False))
         limit = self.deadline.seconds + _GRACE_SECONDS

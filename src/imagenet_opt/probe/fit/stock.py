@@ -41,7 +41,7 @@ class Stock:
         return is_kept_up or num_steps >= LEAST_ROUNDS * self.multiple or not hasattr(self.loader, "num_ready")
 
     def making(self) -> tuple[float, float, float] | None:
-        """Number of workers, seconds of one worker per image, and images that may have been made before the
+        """Number of workers, seconds per image of one worker, and images that may have been prepared before the
         measurement; None if batches do not come from workers."""
         workers: Any = getattr(self.loader, "loader", None)
         if workers is None or not self._making:

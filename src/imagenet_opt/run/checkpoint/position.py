@@ -56,8 +56,8 @@ def rewrite_position(checkpoint: dict[str, Any], place: Position) -> None:
 def rewrite_to_validation(checkpoint: dict[str, Any]) -> None:
     """Let a run that resumes from a checkpoint of a validation repeat this validation from its first batch.
 
-    The other counters do not change in a validation. Lightning expects them as they are: after a batch, before its
-    validation.
+    No other counter changes during a validation: they stand where Lightning expects them, after a batch and before
+    the validation.
     """
     interrupted = {"ready": 1, "started": 1, "processed": 0, "completed": 0}  # Lightning's mark of such a validation
     checkpoint["loops"]["fit_loop"][_VALIDATION] |= {"total": interrupted, "current": _all(0), "is_last_batch": False}

@@ -62,7 +62,7 @@ class WandbRunLogger(WandbLogger):
 
     @rank_zero_only
     def truncate_after(self, step: int) -> None:
-        """Send the rows up to `step` that W&B lost in a crash, from metrics.csv; the run resumes after `step`."""
+        """Before a run resumes after `step`: send from metrics.csv the rows up to it that W&B lost in a crash."""
         if self.logged_until is None:
             self.logged_until = step
         for row_step, row in read_rows(self._folder / FILE):

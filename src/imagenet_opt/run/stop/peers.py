@@ -24,7 +24,7 @@ _CONNECT_SECONDS = 60
 _HELLO_SECONDS = 10
 _CLEAN_UP_SECONDS = 40
 _PROBES = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-_REMEDY = "allow TCP connections between the machines, or switch the watch of ranks off with '~callbacks.preemption'"
+_REMEDY = "allow TCP connections between the machines, or turn the monitoring of ranks off with '~callbacks.preemption'"
 _SIGNS = ("peer", "gloo", "NCCL", "ProcessGroup", "store", "socket")
 """Words in the errors of collective operations when a process has died."""
 _lost: list[str] = []

@@ -35,5 +35,5 @@ def requeue() -> bool:
         return False
     if done.returncode:
         reason = done.stderr.strip() or f"status {done.returncode}"
-        log.warning(f"`{' '.join(command)}` failed ({reason}); submit with --requeue, or submit the job again yourself")
+        log.warning(f"`{' '.join(command)}` failed ({reason}); submit the job again yourself, next time with --requeue")
     return done.returncode == 0

@@ -240,8 +240,8 @@ def _limit_notes(anatomy: Anatomy) -> tuple[str, ...]:
     seconds, num_bytes = (sum(_values(anatomy.parts, name)) for name in ("seconds", "num_bytes"))
     share = 100 * sum(_values(anatomy.parts, "time_share"))
     notes = (
-        "The peak is the fastest square matrix product that was measured here, not the data sheet's. MFU after "
-        "Chowdhery et al., PaLM, arXiv:2204.02311, which takes the latter.",
+        "The peak is the fastest square matrix product that was measured here, not the data sheet's. MFU as "
+        "in Chowdhery et al., PaLM, arXiv:2204.02311, which uses the data sheet's.",
         *_compiled_notes(anatomy),
     )
     if not seconds:

@@ -14,7 +14,7 @@ from imagenet_opt.study.kinds.op_counter import Work
 
 @dataclass(frozen=True)
 class Part:
-    """Share of one group of operations in a step. Rates are None if the group has no time or nothing to count."""
+    """Share of one group of operations in a step. Its FLOP/s and bytes/s are None without a time or a count."""
 
     group: str
     seconds: float

@@ -142,9 +142,10 @@ def _words(times: Times, num_steps: int) -> tuple[str, ...]:
     return (
         "The device is simulated: its steps end at absolute deadlines, and its host sleeps. The loader is the real "
         f"one, with one worker; it takes {times.load_seconds / times.compute_seconds:.2f} times as long as the device.",
-        "The law: steps 0 to (Q - 1) / (1 - C/L) do not wait, with Q batches ready before the first. A step has waited "
-        f"here if it waited more than {WAITED:.0%} of L. With a full queue the worker goes on to read one more, and "
-        f"{times.unfinished_seconds:.3f} s of it are left, to decode it: it counts as {times.read_ahead:.2f} of one.",
+        "Theory: with Q batches ready, steps 0 to (Q - 1) / (1 - C/L) do not wait (C: seconds to compute a batch, L: "
+        f"to load one). Waits of less than {WAITED:.0%} of L do not count. With a full queue the worker has read one "
+        f"more batch, which needs {times.unfinished_seconds:.3f} s of decoding and counts as {times.read_ahead:.2f} "
+        "batches.",
         "A queue does not cure a slow loader, it postpones: once it is drained each step takes max(L, C), however deep "
         f"it was. A mean over {num_steps} steps flatters a deep queue; over an epoch nothing is left of that.",
         "It does help a loader that is quick enough on average and late now and then: the second table.",

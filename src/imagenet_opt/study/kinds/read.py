@@ -128,7 +128,7 @@ def _best(passes_of: Mapping[Setting, Sequence[ReadPass]], *, num_comparisons: i
 
 
 def _plot(passes_of: Mapping[Setting, Sequence[ReadPass]]) -> Plot:
-    """A curve over the requests in flight for each state and number of workers, at the largest batch size."""
+    """MB/s by requests in flight, at the largest batch size: a curve for each cache state and number of workers."""
     batch = max(setting.batch_size for setting in passes_of)
     curves: dict[str, dict[float, Estimate]] = {}
     for setting, passes in passes_of.items():

@@ -157,8 +157,9 @@ def _answer(rows: list[tuple[Cell, ...]]) -> list[str]:
     return [
         answer,
         RATIOS,
-        "Until it runs: making the form and its first five passes, which eager has too; again: in a new process that "
-        "finds what torch.compile has kept on disk. A form that computes the same has the same first loss.",
+        "'Until it runs' is the time to build the variant and to make its first five passes, which eager makes too; "
+        "'again' is the same in a new process with torch.compile's cache on disk. Variants that compute the same have "
+        "the same first loss.",
         "torch.jit is no longer developed, and fuses little in training. torch.compile makes its graph from the Python "
         "code; a scripted network has none left, so scripting first brings nothing.",
     ]

@@ -113,7 +113,8 @@ class Row:
 class Plan:
     """Decides which steps can be measured here, and builds the rows.
 
-    mixed: meaning of trainer.precision=mixed on this device. Raises ConfigError for a contradictory file.
+    mixed: meaning of trainer.precision=mixed on this device. Raises ConfigError for a study file that contradicts
+    itself.
     """
 
     def __init__(

@@ -135,7 +135,7 @@ def _queue_left(results: Sequence[RowResult]) -> list[str]:
     if not names:
         return []
     named = "; ".join(names)
-    return [f"Raise --seconds: in {named} the queue was not used up, so the pipeline rate may be the queue's."]
+    return [f"Raise --seconds: in {named} the queue was not used up, so the pipeline rate may be too high."]
 
 
 def _held_up(results: Sequence[RowResult]) -> list[str]:

@@ -78,7 +78,7 @@ def test_out_and_source_must_lie_apart(out: str, tmp_path: Path) -> None:
 def test_something_else_in_out_is_left_alone(tmp_path: Path) -> None:
     root = small_tree(tmp_path / "data")
     tree(tmp_path / "out", {"val/thesis.txt": b"x"})
-    with pytest.raises(ConfigError, match=r"out/val is not empty and has no plan\.json of a pack"):
+    with pytest.raises(ConfigError, match=r"out/val is not empty and has no plan\.json to resume"):
         pack(root, tmp_path / "out", SMALL)
     assert contents(tmp_path / "out") == {"val/thesis.txt": b"x", "claim": b""}
 
@@ -86,7 +86,7 @@ def test_something_else_in_out_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("plan", ["", "[]", "{}", '{"images": 8, "num_shards": 1000000000000}', "[" * 100_000])
 def test_a_damaged_plan_is_told(plan: str, tmp_path: Path) -> None:
     tree(tmp_path / "out", {"train/plan.json": plan.encode()})
-    with pytest.raises(ConfigError, match=r"out/train is not empty and has no plan\.json of a pack"):
+    with pytest.raises(ConfigError, match=r"out/train is not empty and has no plan\.json to resume"):
         pack(small_tree(tmp_path / "data"), tmp_path / "out", SMALL)
 
 

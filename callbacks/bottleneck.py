@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
 from imagenet_opt.measure.telemetry.idle_causes import MIN_STEPS, Attribution, Window, attribute, sentence
-from imagenet_opt.run.hook_timer import CALLBACK, FETCH, LOGGER, STEP, ActionClock, saves, unwatch, watch
+from imagenet_opt.run.hook_timer import CALLBACK, FETCH, LOGGER, STEP, HookTimer, attach, detach, saves
 from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
 Sums = dict[str, float]
@@ -37,14 +37,14 @@ class Bottleneck(Callback):
     """
 
     def __init__(self) -> None:
-        self._clock: ActionClock | None = None
+        self._clock: HookTimer | None = None
         self._shares: Mapping[str, float] = {}
         self._first: Sums | None = None
         self._last: Sums | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            self._clock = watch(trainer)
+            self._clock = attach(trainer)
             self._is_save = saves(trainer)
             self._device_clock = CudaClock() if trainer.strategy.root_device.type == "cuda" else None
             self._first = self._last = None
@@ -89,7 +89,7 @@ class Bottleneck(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._clock is not None:
-            unwatch(trainer)
+            detach(trainer)
             self._clock = None
 
     def summary(self) -> dict[str, float]:

@@ -12,10 +12,10 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
 
 from imagenet_opt.errors import CheckpointError, ConfigError, Preempted
-from imagenet_opt.model.snapshot import random_state, set_random_state
+from imagenet_opt.model.rollback import random_state, set_random_state
 from imagenet_opt.run.checkpoint import files as files
 from imagenet_opt.run.checkpoint.averaging import restore_training_weights, watch_averaging
-from imagenet_opt.run.checkpoint.host_copy import Snapshot
+from imagenet_opt.run.checkpoint.host_copy import HostCopy
 from imagenet_opt.run.checkpoint.position import (
     between_batches,
     position,
@@ -220,7 +220,7 @@ class Checkpoint(LightningCheckpoint):
         state = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)  # what save_checkpoint would write
         self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
         if self._writer is not None:
-            snapshot = Snapshot(state)
+            snapshot = HostCopy(state)
             if snapshot.foreign:
                 raise CheckpointError(
                     f"no checkpoint with {', '.join(snapshot.foreign)} would open safely; "

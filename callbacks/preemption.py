@@ -9,8 +9,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
 from imagenet_opt.errors import Preempted
-from imagenet_opt.run.stop.agreement import Agreement
-from imagenet_opt.run.stop.peers import Peers
+from imagenet_opt.run.stop.consensus import StopConsensus
+from imagenet_opt.run.stop.rank_watchdog import RankWatchdog
 from imagenet_opt.run.stop.signals import SPOT, stop
 from imagenet_opt.run.stop.spot import SpotNotice
 
@@ -33,18 +33,18 @@ class Preemption(Callback):
         self.spot_notice_url = spot_notice_url
         self.spot_notice_seconds = spot_notice_seconds
         self._notice: SpotNotice | None = None
-        self._peers: Peers | None = None
+        self._peers: RankWatchdog | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
         stop.install()
         stop.at_once, stop.over = True, False
-        self._agree, self._alone, self._stepped = Agreement(), trainer.world_size == 1, False
+        self._agree, self._alone, self._stepped = StopConsensus(), trainer.world_size == 1, False
         self._stand_in(trainer)
         if not self._alone:
             broadcast = trainer.strategy.broadcast
-            self._peers = Peers(rank=trainer.global_rank, world_size=trainer.world_size, broadcast=broadcast)
+            self._peers = RankWatchdog(rank=trainer.global_rank, world_size=trainer.world_size, broadcast=broadcast)
             _retire_observer()
         if self.spot_notice_url is not None and trainer.local_rank == 0:
             self._notice = SpotNotice(

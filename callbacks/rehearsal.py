@@ -16,10 +16,10 @@ from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, printable
 from imagenet_opt.measure.rehearsal.accelerator import Accelerator
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline, share
-from imagenet_opt.measure.rehearsal.null_network import StandIn, burn
+from imagenet_opt.measure.rehearsal.null_network import NullNetwork, burn
 from imagenet_opt.measure.stats.rate import is_too_short
-from imagenet_opt.measure.telemetry.host_syncs import HostWaits
-from imagenet_opt.run.hook_timer import FETCH, unwatch, watch
+from imagenet_opt.measure.telemetry.host_syncs import HostSyncs
+from imagenet_opt.run.hook_timer import FETCH, attach, detach
 from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
 PASS = 0.9
@@ -87,7 +87,7 @@ class Rehearsal(Callback):
 
     def _begin(self) -> None:
         self.timeline = self._device = DeviceTimeline(steps_ahead=self._steps_ahead)
-        self.waits = HostWaits(self._wait, on_device=_is_own)
+        self.waits = HostSyncs(self._wait, on_device=_is_own)
         self._random = np.random.default_rng(self._seed)
         self._unsent_bytes = 0
         self._is_watching = self._has_stepped = False
@@ -107,13 +107,13 @@ class Rehearsal(Callback):
             raise ConfigError(
                 f"callbacks.rehearsal.network={self.network!r} is not a network in {type(pl_module).__name__}"
             )
-        clock = watch(trainer)
+        clock = attach(trainer)
         clock.started.append(self._fetch_begins)
         clock.stopped.append(self._fetch_ends)
         self._restore = [
             partial(clock.started.remove, self._fetch_begins),
             partial(clock.stopped.remove, self._fetch_ends),
-            partial(unwatch, trainer),
+            partial(detach, trainer),
         ]
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -129,7 +129,7 @@ class Rehearsal(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin()
         net: nn.Module = getattr(pl_module, self.network)
-        self._replace(net, "forward", StandIn(net, self.launch))
+        self._replace(net, "forward", NullNetwork(net, self.launch))
         accelerator = self.accelerator
         rank_zero_info(
             f"{accelerator}: {accelerator.images_per_second:g} images/s, {accelerator.launch_seconds * 1000:g} ms of a "
@@ -232,8 +232,8 @@ class Rehearsal(Callback):
             indices=batch.indices.clone(),
             valid=batch.valid.clone(),
             key=batch.key,
-            making=batch.making,
-            ticket=None,
+            stats=batch.stats,
+            lease=None,
             images=_no_images(len(batch), batch.key.image_size),
         )
 

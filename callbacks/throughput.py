@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.data import extract_batch_size
 
 from imagenet_opt.data.batch import images_of
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
-from imagenet_opt.run.hook_timer import FETCH, ActionClock, unwatch, watch
+from imagenet_opt.run.hook_timer import FETCH, HookTimer, attach, detach
 from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
 _WARMUP_STEPS = 10
@@ -63,7 +63,7 @@ class Throughput(Callback):
     `device_step_seconds` counts a step from this callback's `on_train_batch_start`. The resize of the batch and the
     mixing are queued earlier and not counted.
 
-    From a loader with `drain()` (data/prefetcher.py), means per batch of rank 0:
+    From a loader with `pop_metrics()` (data/prefetcher.py), means per batch of rank 0:
 
     | key | unit |
     |---|---|
@@ -76,7 +76,7 @@ class Throughput(Callback):
     """
 
     def __init__(self) -> None:
-        self._clock: ActionClock | None = None
+        self._clock: HookTimer | None = None
         self._device_clock: CudaClock | None = None
         self._paused_at: float | None = None
         self._startup: dict[str, float] = {}
@@ -85,7 +85,7 @@ class Throughput(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            self._clock = watch(trainer)
+            self._clock = attach(trainer)
             self._waited = self._clock.seconds[FETCH]
             if trainer.strategy.root_device.type == "cuda":
                 self._device_clock = CudaClock()
@@ -137,8 +137,8 @@ class Throughput(Callback):
             _wait_for_device(trainer)
             log_host_numbers(pl_module, self._window.rates(trainer.world_size) | self._device_seconds())
             loader: Any = trainer.train_dataloader
-            if hasattr(loader, "drain"):
-                log_host_numbers(pl_module, loader.drain())
+            if hasattr(loader, "pop_metrics"):
+                log_host_numbers(pl_module, loader.pop_metrics())
             self._window = Window()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -162,7 +162,7 @@ class Throughput(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._clock is not None:
-            unwatch(trainer)
+            detach(trainer)
             self._clock = None
 
     def summary(self) -> dict[str, float]:

@@ -13,7 +13,7 @@ from imagenet_opt.measure.telemetry.gpu import device_names
 from imagenet_opt.measure.telemetry.gpu_history import nvml_words
 from imagenet_opt.measure.telemetry.recorder import Recording
 from imagenet_opt.measure.telemetry.timeline import FOLDER, KINDS
-from imagenet_opt.run.hook_timer import FETCH, LOGGER, SAVE, STEP, unwatch, watch
+from imagenet_opt.run.hook_timer import FETCH, LOGGER, SAVE, STEP, attach, detach
 from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Timeline(Callback):
             self._warned: set[str] = set()
             self._phases = [KINDS.index("other")]
             self._logged = self._looked_at = (0.0, 0.0)
-            self._clock = watch(trainer)
+            self._clock = attach(trainer)
             self._clock.started.append(self._action_started)
             self._clock.stopped.append(self._action_stopped)
 
@@ -96,7 +96,7 @@ class Timeline(Callback):
         if self._recording is not None:
             self._clock.started.remove(self._action_started)
             self._clock.stopped.remove(self._action_stopped)
-            unwatch(self._trainer)
+            detach(self._trainer)
             self._recording.stop()
             self._warn(self._recording)
             self._recording = None

@@ -100,7 +100,7 @@ def test_the_callers_own_script_is_not_run_again(tmp_path: Path) -> None:
     assert done.stdout == "once\nname\n"
 
 
-CALLS = "from imagenet_opt.probe.isolated import call_apart; print(call_apart('os.path.basename', 'folder/name'))"
+CALLS = "from imagenet_opt.probe.isolated import call_isolated; print(call_isolated('os.path.basename', 'folder/name'))"
 
 
 def test_what_the_server_imports_exists_and_starts_no_cuda() -> None:

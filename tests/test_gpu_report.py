@@ -16,14 +16,14 @@ import yaml
 
 from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.data.storage.store import FolderStore
-from imagenet_opt.display.table import Column, Sheet
+from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import strict_json
 from imagenet_opt.study.request import read_study
 from imagenet_opt.study.steps.compare import compare
 from imagenet_opt.study.steps.losses import Losses
 from imagenet_opt.study.steps.plan import Plan, StepsFile, Study
 from imagenet_opt.study.steps.speeds import Speeds
-from imagenet_opt.study.steps.table import sheets
+from imagenet_opt.study.steps.table import tables
 from tests.gpu import first, needed, repeated, report, small_card
 from tests.processes import Forked
 from tests.study.studies import small_request, speed
@@ -53,7 +53,7 @@ SMALL_CARD = [TRIAL | {"said": ["out of memory: a|b", "halved"]}, CUT | {"said":
 SLOW_TESTS = '<testsuites><testsuite><testcase classname="a" name="four"/></testsuite></testsuites>'
 
 
-def ladder(**rates: float) -> list[Sheet]:
+def ladder(**rates: float) -> list[Table]:
     """As the study itself makes it, of three rounds; with these medians of the network alone, by row."""
     file = StepsFile.model_validate({"order": "cumulative", "steps": [{"name": "mixed"}, {"name": "graph"}]})
     request = replace(small_request("ladder", Path()), title="Ladder", repeats=3)
@@ -61,19 +61,19 @@ def ladder(**rates: float) -> list[Sheet]:
     speeds = Speeds(plan.rows())
     for name, alone in rates.items():
         speeds.turns[name] = [speed(alone * mood, 0.9 * alone * mood, busy=0.91) for mood in (0.5, 1.0, 1.2)]
-    return sheets(Study(plan, request, speeds.rows, cold=False), compare(speeds, Losses()))
+    return tables(Study(plan, request, speeds.rows, cold=False), compare(speeds, Losses()))
 
 
-def write_study(out: Path, name: str, *sheets: Sheet) -> None:
+def write_study(out: Path, name: str, *tables: Table) -> None:
     (out / name).mkdir(exist_ok=True)
-    whole = {"command": f"study {name}", "sheets": [asdict(sheet) for sheet in sheets]}
+    whole = {"command": f"study {name}", "tables": [asdict(table) for table in tables]}
     (out / name / "study.json").write_text(strict_json(whole))
 
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     write_study(tmp_path, "short_ladder", *ladder(start=800.0, mixed=3000.0, graph=2900.0))
-    write_study(tmp_path, "anatomy", Sheet("Step", (Column("kind"), Column("ms", "{:.1f}")), (("conv|x", 12.34),)))
+    write_study(tmp_path, "anatomy", Table("Step", (Column("kind"), Column("ms", "{:.1f}")), (("conv|x", 12.34),)))
     for run in ("run", "cifar10"):
         (tmp_path / run).mkdir()
     (tmp_path / "run/summary.json").write_text(json.dumps(SUMMARY))

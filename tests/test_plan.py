@@ -6,7 +6,7 @@ import pytest
 
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.evaluate import CONVENTIONS
-from imagenet_opt.plan import A10G_RATE, IMAGENET, make_plan, sheets
+from imagenet_opt.plan import A10G_RATE, IMAGENET, make_plan, tables
 from tests.conftest import composed
 
 REPOSITORY = Path(__file__).parents[1]
@@ -50,7 +50,7 @@ def test_hours_are_images_over_rates() -> None:
     slow = make_plan(config, (6400, 300, 10), rate=200, loader_rate=100)
     assert slow.phases[0].hours * 3600 == pytest.approx(6400 / 100)
     assert slow.phases[0].images_per_second_needed == pytest.approx(200)
-    phases = sheets(slow, is_estimate=False, loader_rate=100, price_per_hour=None)[1]
+    phases = tables(slow, is_estimate=False, loader_rate=100, price_per_hour=None)[1]
     assert [row[-1] for row in phases.rows] == ["loader"]
 
 

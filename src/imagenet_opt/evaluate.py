@@ -12,10 +12,10 @@ from torch.nn.functional import cross_entropy
 
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.index.folder_index import Split
-from imagenet_opt.data.loader import Seat, eval_loader
+from imagenet_opt.data.loader import RankInfo, eval_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.transforms.normalize import MEAN, STD
-from imagenet_opt.display.table import Column, Sheet
+from imagenet_opt.display.table import Column, Table
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, did_you_mean
 from imagenet_opt.model.network import pretrained_network
 from imagenet_opt.model.saved_network import open_network
@@ -127,7 +127,7 @@ def evaluate(
     options = replace(options, val_image_size=view.image_size, val_crop_ratio=view.crop_ratio)
     net, sums, done = network.net.to(device), Sums(network.num_classes, device), 0
     convert = _converter(network, device)
-    loader = eval_loader(val, options, Seat(device=device))
+    loader = eval_loader(val, options, RankInfo(device=device))
     try:
         for batch in loader:
             with torch.inference_mode():
@@ -142,7 +142,7 @@ def evaluate(
     return sums.result()
 
 
-def sheets(result: Result, classes: Sequence[str], name: str, view: View, *, by_class: bool) -> list[Sheet]:
+def tables(result: Result, classes: Sequence[str], name: str, view: View, *, by_class: bool) -> list[Table]:
     """Tables of the result. by_class: whether to add the accuracy of each class, the lowest first."""
     num, margin = sum(result.images), 100 * result.top1_margin
     rows = [
@@ -153,13 +153,13 @@ def sheets(result: Result, classes: Sequence[str], name: str, view: View, *, by_
     ]
     cut = f"{view.image_size} px, crop {view.crop_ratio:.3g}{', with the mirror image' * view.tta}"
     columns = (Column("measure"), Column("value", "{:.2f}"), Column("unit"))
-    tables = [Sheet(f"{name}, {cut}", columns, tuple(row for row in rows if not math.isnan(row[1])))]
+    tables = [Table(f"{name}, {cut}", columns, tuple(row for row in rows if not math.isnan(row[1])))]
     if by_class:
         counts = zip(classes, result.correct, result.images, strict=True)
         shares = [(100 * hits / images, label, float(images)) for label, hits, images in counts if images]
         columns = (Column("class"), Column("top-1 %", "{:.1f}"), Column("images", "{:.0f}"))
         lowest_first = tuple((label, share, images) for share, label, images in sorted(shares))
-        tables.append(Sheet("Accuracy by class", columns, lowest_first))
+        tables.append(Table("Accuracy by class", columns, lowest_first))
     return tables
 
 

@@ -12,7 +12,7 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 """What the kernel answers on a file system without locks."""
 
 
-def claim(file: Path) -> FileLock:
+def lock_file(file: Path) -> FileLock:
     """Make and lock `file`; the lock is held as long as the answer is kept, and by no forked process.
 
     Raises filelock.Timeout where another process holds the lock, another OSError where the file cannot be written. On a

@@ -9,7 +9,7 @@ import torch
 from omegaconf import DictConfig
 
 from imagenet_opt.config.build import largest_size, make, plain
-from imagenet_opt.display.table import Column, Sheet
+from imagenet_opt.display.table import Column, Table
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
@@ -133,7 +133,7 @@ def _sizes(config: DictConfig, num_epochs: int) -> list[int]:
     return [schedule.size_of(epoch, num_epochs) for epoch in range(num_epochs)]
 
 
-def sheets(plan: Plan, *, is_estimate: bool, loader_rate: float | None, price_per_hour: float | None) -> list[Sheet]:
+def tables(plan: Plan, *, is_estimate: bool, loader_rate: float | None, price_per_hour: float | None) -> list[Table]:
     """Tables of the plan. is_estimate: whether the GPU's rate is the estimate for an A10G."""
     columns = (
         Column("epochs"),
@@ -149,7 +149,7 @@ def sheets(plan: Plan, *, is_estimate: bool, loader_rate: float | None, price_pe
         last = phase.first_epoch + phase.num_epochs
         numbers = (float(phase.image_size), float(phase.steps), phase.images_per_second_needed, phase.hours)
         rows.append((f"{phase.first_epoch + 1} to {last}", *numbers, "loader" if is_slow else "GPU"))
-    phases = Sheet("Phases", columns, tuple(rows), tuple(_notes(plan, is_estimate, loader_rate)))
+    phases = Table("Phases", columns, tuple(rows), tuple(_notes(plan, is_estimate, loader_rate)))
     facts = [("steps", f"{plan.total_steps:,}"), ("learning rate", _rates(plan.lr))]
     facts += [("hours on one GPU", f"{plan.gpu_hours:.1f}, of which {plan.validation_hours:.1f} for validation")]
     if plan.memory_gib is not None:
@@ -157,7 +157,7 @@ def sheets(plan: Plan, *, is_estimate: bool, loader_rate: float | None, price_pe
     if price_per_hour is not None:
         facts += [("price", f"${plan.gpu_hours * price_per_hour:,.2f}")]
     facts += list(_published(plan.recipe))
-    return [Sheet("The run", (Column("fact"), Column("value")), tuple(facts)), phases]
+    return [Table("The run", (Column("fact"), Column("value")), tuple(facts)), phases]
 
 
 def _rates(lr: tuple[float, ...]) -> str:

@@ -72,7 +72,7 @@ def busy(on: bool) -> Iterator[None]:
 
 def verdicts(file: Path) -> dict[str, Counter[str]]:
     """Number of rows by measure and verdict."""
-    rows = [row for row in json.loads(file.read_text())["sheets"][0]["data"]["rows"] if row.get("ratios")]
+    rows = [row for row in json.loads(file.read_text())["tables"][0]["data"]["rows"] if row.get("ratios")]
     return {name: Counter(row["ratios"][measure]["verdict"] for row in rows) for measure, name in MEASURES.items()}
 
 

@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("study", type=Path, help="study.json of a study of steps with two rounds or more")
     parser.add_argument("--minutes", type=float, nargs="+", default=[5, 10, 30])
     options = parser.parse_args()
-    rows = [row for row in json.loads(options.study.read_text())["sheets"][0]["data"]["rows"] if row.get("speeds")]
+    rows = [row for row in json.loads(options.study.read_text())["tables"][0]["data"]["rows"] if row.get("speeds")]
     noises = {measure: noise_of(rows, measure) for measure in MEASURES}
     turn_seconds = median(speed["turn_seconds"] for row in rows for speed in row["speeds"])
     spread = ", ".join(f"{name} {100 * noises[measure].std():.1f} %" for measure, name in MEASURES.items())

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from callbacks.throughput import Throughput
 from imagenet_opt.data.datamodule import cache_folder, demo_data
-from imagenet_opt.data.loader import Seat, open_index, train_loader
+from imagenet_opt.data.loader import RankInfo, open_index, train_loader
 from imagenet_opt.machine import usable_cpus, versions
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.network import build_network
@@ -87,7 +87,7 @@ def bare(num_steps: int, workers: int) -> float:
     seed_everything(0, verbose=False)
     device = torch.device("cpu")
     index = open_index(cache_folder(None) / "demo-2000-400", "train", cache_folder(None))
-    batches = train_loader(index, loading(num_workers=workers, **LOADING), Seat(device=device))
+    batches = train_loader(index, loading(num_workers=workers, **LOADING), RankInfo(device=device))
     network = build_network("resnet10t", num_classes=10).train()
     optimizer = optimizer_of(network, device)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(cosine, num_steps=num_steps, steps_per_epoch=40))

@@ -15,7 +15,7 @@ import torch
 
 from imagenet_opt import machine
 from imagenet_opt.data.index.folder_index import FileIndex, scan_split
-from imagenet_opt.data.loader import Seat, train_loader
+from imagenet_opt.data.loader import RankInfo, train_loader
 from tests.conftest import loading
 
 
@@ -53,7 +53,7 @@ def main() -> None:
         batch_size=args.batch_size, image_size=224, num_workers=args.workers, resize_on="device", prefetch_factor=2
     )
     began = time.perf_counter()
-    loader = train_loader(index, how, Seat(device=torch.device("cpu")))
+    loader = train_loader(index, how, RankInfo(device=torch.device("cpu")))
     loader.finish = lambda batch: batch  # nothing is done with them
     batches = iter(loader)
     next(batches)

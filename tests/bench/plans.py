@@ -10,6 +10,6 @@ from tests.conftest import loading
 HOW = loading(num_workers=1)
 
 
-def plan_of(index: Any, how: LoaderOptions = HOW, **changes: Any) -> Plan:
+def plan_of(index: Any, loading: LoaderOptions = HOW, **changes: Any) -> Plan:
     options: dict[str, Any] = {"against": (), "num_batches": 4, "has_gpu": False, "cache": Path("/nowhere")}
-    return make_plan(index, how, **(options | changes))
+    return make_plan(index, loading, **(options | changes))

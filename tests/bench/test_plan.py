@@ -100,7 +100,7 @@ def test_ours_is_the_training_loader_as_it_hands_over(job: Job) -> None:
     wholly = replace(job, loading=replace(HOW, region_decode=False))
     decoders = [Ours(one).prefetcher.loader.dataset.decoder for one in (wholly, replace(wholly, side=REGION))]
     assert [decoder.region_decode for decoder in decoders] == [False, True], "what its name says"
-    assert ragged.drain()["loader/mb_read"] > 0 and ragged.drain() == {"num_workers": 0.0}
+    assert ragged.pop_metrics()["loader/mb_read"] > 0 and ragged.pop_metrics() == {"num_workers": 0.0}
 
 
 def test_the_ceiling_decodes_the_crops_that_ours_does(job: Job) -> None:

@@ -101,9 +101,9 @@ def test_batches_that_were_made_before_are_no_rate(job: Job, monkeypatch: pytest
     made_before = {"num_images": 600, "seconds": 1.0, "first_batch_seconds": 0.1, "stages": {}, "num_made": 60}
     impossible = {"num_images": 10**8, "seconds": 1.0, "first_batch_seconds": 0.1, "stages": {}, "num_made": None}
     for told, reason in ((made_before, "only 60 of them were prepared"), (impossible, "CPUs cannot decode more than")):
-        monkeypatch.setattr("imagenet_opt.bench.turn.call_apart", lambda function, asked, told=told: told)
+        monkeypatch.setattr("imagenet_opt.bench.turn.call_isolated", lambda function, asked, told=told: told)
         with pytest.raises(TurnFailed, match=f"^not measured: .*{reason}"):
             run_turn(job)
     fine = made_before | {"num_made": 580}
-    monkeypatch.setattr("imagenet_opt.bench.turn.call_apart", lambda function, asked: fine)
+    monkeypatch.setattr("imagenet_opt.bench.turn.call_isolated", lambda function, asked: fine)
     assert run_turn(job).images_per_second == 600

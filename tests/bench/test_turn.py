@@ -27,7 +27,7 @@ class Loader:
             self.drained += 1
             yield [i] * 4
 
-    def drain(self) -> dict[str, float]:
+    def pop_metrics(self) -> dict[str, float]:
         batches, self.drained = self.drained, 0
         return {"batches": batches}
 

@@ -158,7 +158,9 @@ class Waiting(Callback):
 
 
 def test_slow_storage_is_told_and_throughput_still_has_its_rows(images_root, tmp_path, project, clock: Clock) -> None:
-    how = loading(batch_size=1, image_size=8, num_workers=1, prefetch_factor=2, added_latency_ms=20, reads_in_flight=1)
+    options = loading(
+        batch_size=1, image_size=8, num_workers=1, prefetch_factor=2, added_latency_ms=20, reads_in_flight=1
+    )
     splits = [open_split(images_root, split, tmp_path) for split in ("train", "val")]
     bottleneck = Bottleneck()
     trainer = quiet_trainer(
@@ -169,7 +171,7 @@ def test_slow_storage_is_told_and_throughput_still_has_its_rows(images_root, tmp
         limit_val_batches=0,
         use_distributed_sampler=False,
     )
-    trainer.fit(Reading(), datamodule=ImageData(*splits, how))
+    trainer.fit(Reading(), datamodule=ImageData(*splits, options))
     assert bottleneck.summary()["bottleneck/read"] > 0
     assert any("loader/read_seconds" in row for _, row in project.logger.rows)
 

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import EMAWeightAveraging
 
 from callbacks.ema import Ema
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.measure.telemetry.host_syncs import HostWaits
+from imagenet_opt.measure.telemetry.host_syncs import HostSyncs
 from tests.callbacks.conftest import Plain, Project
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
@@ -20,7 +20,7 @@ class WaitsOf(Callback):
     """Counts what makes the host wait in the `on_train_batch_end` of another callback."""
 
     def __init__(self, callback: Callback) -> None:
-        self.waits = HostWaits()
+        self.waits = HostSyncs()
         self.calls = 0
         hook = callback.on_train_batch_end
 

@@ -13,7 +13,7 @@ from callbacks.checkpoint import Checkpoint
 from callbacks.rehearsal import Rehearsal
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index.folder_index import open_split
-from imagenet_opt.data.prefetcher import finish_batch
+from imagenet_opt.data.prefetcher import to_images
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
 from tests.callbacks.conftest import Clock, Plain, SlowStep
@@ -118,7 +118,7 @@ def test_batches_of_the_loader_come_unresized_and_without_cost(project, images_r
         assert batch.labels.tolist() == indexes[0].labels[batch.indices].tolist()
     began = [step.began for step in callback.timeline.steps]
     assert min(after - before for before, after in pairwise(began)) > 0.001  # several kB at 1 MB/s
-    assert trainer.train_dataloader.finish.func is trainer.val_dataloaders.finish.func is finish_batch
+    assert trainer.train_dataloader.finish.func is trainer.val_dataloaders.finish.func is to_images
 
 
 def test_checkpoints_have_their_keys_and_their_size(project, tmp_path) -> None:

@@ -164,13 +164,13 @@ class LongFirstStep(Callback):
 
 def test_what_lies_ready_after_the_first_step_is_not_measured(images_root, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
-    how = loading(batch_size=1, image_size=8, num_workers=2, prefetch_factor=6)
+    options = loading(batch_size=1, image_size=8, num_workers=2, prefetch_factor=6)
     splits = [open_split(images_root, split, tmp_path) for split in ("train", "val")]
     throughput = Throughput()
     trainer = quiet_trainer(
         callbacks=[throughput, LongFirstStep()], max_epochs=1, limit_val_batches=0, use_distributed_sampler=False
     )
-    trainer.fit(Reading(), datamodule=ImageData(*splits, how))
+    trainer.fit(Reading(), datamodule=ImageData(*splits, options))
     summary = throughput.summary()
     assert 39 // 2 <= summary["throughput/measured_batches"] <= 39 - 13
     assert 0 <= summary["throughput/ready_batches"] <= 16

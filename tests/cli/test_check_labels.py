@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from imagenet_opt.cli.check import main
 from imagenet_opt.data.index.folder_index import scan_split
-from imagenet_opt.data.loader import Seat, train_loader
+from imagenet_opt.data.loader import RankInfo, train_loader
 from imagenet_opt.errors import CheckpointMismatch
 from imagenet_opt.model.network import build_network
 from tests.cli.checks import Check, copies
@@ -26,7 +26,7 @@ def ckpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     network = build_network("test_resnet", num_classes=3)
     optimizer = torch.optim.AdamW(network.parameters(), 2e-3)
-    loader = train_loader(scan_split(root, "train"), loading(batch_size=12), Seat(device=torch.device("cpu")))
+    loader = train_loader(scan_split(root, "train"), loading(batch_size=12), RankInfo(device=torch.device("cpu")))
     for epoch in range(12):
         loader.sampler.set_epoch(epoch)
         for batch in loader:

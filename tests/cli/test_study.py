@@ -8,10 +8,10 @@ import pytest
 
 from imagenet_opt.cli import study
 from imagenet_opt.cli.study import parse
-from imagenet_opt.display.table import Column, Sheet
+from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import about
 from imagenet_opt.errors import ConfigError, RunFolderError
-from imagenet_opt.file_lock import claim
+from imagenet_opt.file_lock import lock_file
 from imagenet_opt.study.output import write_outputs
 from imagenet_opt.study.run import study as run_study
 from imagenet_opt.study.run import tell_busy
@@ -133,7 +133,7 @@ def test_a_folder_that_cannot_be_is_told_first(mine: Path, tmp_path: Path) -> No
 
 
 def test_a_folder_in_which_another_study_works_is_told_first(mine: Path, tmp_path: Path, checked: None) -> None:
-    held = claim(tmp_path / FILE)
+    held = lock_file(tmp_path / FILE)
     with pytest.raises(RunFolderError, match=r"another process works in .* another folder with --folder FOLDER$"):
         study.main([f"study={mine}", "data=demo", "--folder", str(tmp_path)])
     held.release()
@@ -157,18 +157,18 @@ def test_a_busy_machine_is_told_beforehand(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_file_that_cannot_be_written_is_named_by_its_flag(tmp_path: Path) -> None:
     request = parse(["data=demo", "--folder", str(tmp_path)]).request
-    sheet = Sheet("A study", (Column("step"),), (("start",),))
+    table = Table("A study", (Column("step"),), (("start",),))
     with pytest.raises(ConfigError, match=r"all\.json: No such file .* choose another --json$"):
-        write_outputs([sheet], request, about("imagenet-opt study"), tmp_path / "gone/all.json")
+        write_outputs([table], request, about("imagenet-opt study"), tmp_path / "gone/all.json")
     with pytest.raises(ConfigError, match=r"study\.md: No such file .* choose another --folder$"):
-        write_outputs([sheet], replace(request, folder=tmp_path / "gone"), about("imagenet-opt study"), None)
+        write_outputs([table], replace(request, folder=tmp_path / "gone"), about("imagenet-opt study"), None)
 
 
 def test_only_what_counts_is_recorded(tmp_path: Path) -> None:
     recorded = {}
     for kind in ("ladder", "queue", "anatomy"):
         request = parse([f"study={kind}", "--folder", str(tmp_path)]).request
-        write_outputs([Sheet("A study", (Column("step"),), ())], request, about("imagenet-opt study"), None)
+        write_outputs([Table("A study", (Column("step"),), ())], request, about("imagenet-opt study"), None)
         recorded[kind] = json.loads((tmp_path / "study.json").read_text()).keys() & {"repeats", "seconds"}
     assert recorded == {"ladder": {"repeats", "seconds"}, "queue": {"repeats"}, "anatomy": {"seconds"}}
 
@@ -176,11 +176,11 @@ def test_only_what_counts_is_recorded(tmp_path: Path) -> None:
 def test_the_page_says_which_code_was_measured(tmp_path: Path) -> None:
     request = parse(["data=demo", "--folder", str(tmp_path)]).request
     facts = about("imagenet-opt study")
-    sheet = Sheet("A study", (Column("step"),), (("start",),), data={"low": math.nan, "high": math.inf, "ratio": 1.5})
-    write_outputs([sheet], request, facts, None)
+    table = Table("A study", (Column("step"),), (("start",),), data={"low": math.nan, "high": math.inf, "ratio": 1.5})
+    write_outputs([table], request, facts, None)
     assert f"imagenet-opt {facts['versions']['imagenet-opt']}" in (tmp_path / "study.md").read_text()
     found = json.loads((tmp_path / "study.json").read_text(), parse_constant=pytest.fail)
-    assert found["sheets"][0]["data"] == {"low": None, "high": None, "ratio": 1.5}
+    assert found["tables"][0]["data"] == {"low": None, "high": None, "ratio": 1.5}
 
 
 @pytest.mark.slow
@@ -192,14 +192,14 @@ def test_a_study_measures_compares_losses_and_goes_on_where_it_was(
     words = [f"study={mine}", *TINY, "--repeats", "2", "--seconds", "0.3", "--parity", "2", "--folder", "kept"]
     study.main([*words, "--json", "all.json"])
     found = json.loads(Path("all.json").read_text())
-    sheet, full, details, sets = found["sheets"]
-    rows = {row[0]: row for row in sheet["rows"]}
+    table, full, details, sets = found["tables"]
+    rows = {row[0]: row for row in table["rows"]}
     assert list(rows) == ["start", "channels_last", "impossible", "on a GPU"] == [row[0] for row in full["rows"]]
     assert re.fullmatch(r"\d+ -> \d+", rows["channels_last"][1]) and rows["channels_last"][2] > 0
     assert re.fullmatch(r"faster|slower|no difference|undecided(, about .* more)?", rows["channels_last"][4])
     assert (rows["impossible"][1], rows["on a GPU"][1]) == ("failed", "left out")
     assert details["rows"][1][-1].startswith("same: ")
-    data = {row["name"]: row for row in sheet["data"]["rows"]}
+    data = {row["name"]: row for row in table["data"]["rows"]}
     assert [len(data[name]["speeds"]) for name in ("start", "channels_last", "impossible")] == [2, 2, 0]
     assert len(data["start"]["losses"]) == 3 and len(data["channels_last"]["losses"]) == 1
     assert sets["rows"][1] == ["channels_last", "callbacks.acceleration.channels_last=true", "start"]
@@ -212,4 +212,4 @@ def test_a_study_measures_compares_losses_and_goes_on_where_it_was(
     measured = Path("kept/measured.jsonl").read_text()
     again, *_ = measure.run(parse(words).request)
     assert Path("kept/measured.jsonl").read_text() == measured
-    assert [list(row) for row in again.rows] == sheet["rows"]
+    assert [list(row) for row in again.rows] == table["rows"]

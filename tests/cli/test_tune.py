@@ -18,7 +18,7 @@ from imagenet_opt.cli.tune import main, parse
 from imagenet_opt.config.build import largest_size
 from imagenet_opt.config.experiment_file import how_to_train, write_tuned
 from imagenet_opt.config.overrides import complete
-from imagenet_opt.data.loader import Seat
+from imagenet_opt.data.loader import RankInfo
 from imagenet_opt.errors import ConfigError, StorageFailed
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
@@ -74,10 +74,10 @@ def test_a_json_file_that_cannot_be_written_costs_no_experiment(
     """The folder goes away while it is measured."""
     (folder := tmp_path / "found").mkdir()
 
-    def gone(testbed: Any, seat: Any, setting: LoaderSetting, seconds: float) -> Ceiling:
+    def gone(testbed: Any, rank_info: Any, setting: LoaderSetting, seconds: float) -> Ceiling:
         if folder.exists():
             folder.rmdir()
-        return a_hundred_each(testbed, seat, setting, seconds)
+        return a_hundred_each(testbed, rank_info, setting, seconds)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("imagenet_opt.tune.loader._rate", gone)
@@ -104,7 +104,7 @@ def one_of_each_wins(function: str, job: dict[str, Any], **limits: Any) -> dict[
     return {"windows": [rate, rate], "compile_seconds": 20.0 if acceleration["compile"] else None}
 
 
-def a_hundred_each(testbed: Any, seat: Any, setting: LoaderSetting, seconds: float) -> Ceiling:
+def a_hundred_each(testbed: Any, rank_info: Any, setting: LoaderSetting, seconds: float) -> Ceiling:
     return Ceiling((100.0 * setting.num_workers,))
 
 
@@ -116,7 +116,7 @@ def test_what_wins_is_written_with_what_was_tried_and_trains(
     capsys: pytest.CaptureFixture[str],
     checked: None,
 ) -> None:
-    monkeypatch.setattr("imagenet_opt.probe.memory.call_apart", one_of_each_wins)
+    monkeypatch.setattr("imagenet_opt.probe.memory.call_isolated", one_of_each_wins)
     monkeypatch.setattr("imagenet_opt.tune.loader._rate", a_hundred_each)
     monkeypatch.setattr(machine, "usable_cpus", lambda: 4)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
@@ -221,7 +221,7 @@ def test_a_setting_that_takes_longer_than_there_is_time_is_told(
         raise Hung(f"not finished after {limit_seconds:g} s")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("imagenet_opt.probe.memory.call_apart", hang)
+    monkeypatch.setattr("imagenet_opt.probe.memory.call_isolated", hang)
     turns = Turns((f"data.root={images_root}",), 3, Deadline(60), lambda what: None)
     with pytest.raises(TurnFailed, match=r"^not measured within 120 s: budget$"):  # the first has a minute more
         turns.rate(("callbacks.acceleration.compile=false",), 1.0, share=1.0, name="eager")
@@ -235,7 +235,7 @@ def test_a_loader_that_cannot_be_measured_is_a_turn_that_failed(tmp_path: Path) 
             raise StorageFailed("the storage is gone")
 
     testbed: Any = SimpleNamespace(
-        config=composed(tmp_path), device=CPU, how=loading(), seat=Seat(device=CPU), samples=Unreadable()
+        config=composed(tmp_path), device=CPU, loading=loading(), rank_info=RankInfo(device=CPU), samples=Unreadable()
     )
     with pytest.raises(TurnFailed, match="the storage is gone"):
         tune_loader(testbed, Deadline(60), lambda what: None, device_rate=100.0, seconds=1.0)
@@ -266,9 +266,9 @@ def test_a_small_tuning_of_the_demo_data(
     found = json.loads(file.read_text())
     said = capsys.readouterr()
     assert found["simulated"] is None and found["budget_seconds"] == 3
-    titles = [sheet["title"] for sheet in found["sheets"]]
+    titles = [table["title"] for table in found["tables"]]
     assert titles[0].startswith("device alone") and titles[-1] == "loader alone"
-    assert "what fits into the memory" in titles and found["sheets"][0]["rows"][0][1] > 0
+    assert "what fits into the memory" in titles and found["tables"][0]["rows"][0][1] > 0
     assert "not tried: budget" in said.out and "lr 0.0156 at batch 8" in said.out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "conf", "tune.json"]
 
@@ -282,7 +282,7 @@ def test_a_simulated_gpu_has_its_loader_tuned_only(
     main([*slow, "data.cache_dir=cache", "data.num_train=400", "--budget=3s", "--json=tune.json"])
     found = json.loads((tmp_path / "tune.json").read_text())
     assert (found["simulated"], found["overrides"]) == ("a10g", [])
-    (sheet,) = found["sheets"]
-    assert sheet["title"] == "loader alone, simulated a10g" and len(sheet["rows"]) == 1
+    (table,) = found["tables"]
+    assert table["title"] == "loader alone, simulated a10g" and len(table["rows"]) == 1
     said = capsys.readouterr().out
     assert "precision, compilation and batch need the device itself" in said and "the GPU is the limit" in said

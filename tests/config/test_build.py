@@ -14,7 +14,7 @@ from imagenet_opt.config.build import precision_of
 from imagenet_opt.config.dataset import check_folders
 from imagenet_opt.config.overrides import complete, config_folder
 from imagenet_opt.machine import usable_cpus
-from imagenet_opt.run.loggers.truncate import Rewind
+from imagenet_opt.run.loggers.truncate import TruncateLogs
 from imagenet_opt.run.rank_check import RankCheck
 from imagenet_opt.training.build_run import build_run
 from tests.config.configs import composed, tiny
@@ -135,7 +135,7 @@ def test_a_run_trains_without_any_one_callback_and_gets_no_substitute(
     run = build_run(config)
     used = Counter(type(callback).__module__ for callback in run.trainer.callbacks)  # type: ignore[attr-defined]
     others = [node._target_.rpartition(".")[0] for node in config.callbacks.values()]
-    assert used == Counter([*others, RankCheck.__module__, Rewind.__module__])
+    assert used == Counter([*others, RankCheck.__module__, TruncateLogs.__module__])
     run.trainer.fit(run.model, datamodule=run.data)
     assert run.trainer.global_step == 1
     assert [file.name for file in tmp_path.rglob("last.ckpt")] == ([] if name == "checkpoint" else ["last.ckpt"])

@@ -17,7 +17,7 @@ from torchvision.transforms import RandomResizedCrop
 
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.datamodule import ImageData, folder_data
-from imagenet_opt.data.loader import Seat, open_index, train_loader
+from imagenet_opt.data.loader import RankInfo, open_index, train_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.transforms.normalize import MEAN, STD
@@ -41,7 +41,7 @@ def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeLoad
 
     def make(root: Path, *, rank: int = 0, world_size: int = 1, **options) -> DevicePrefetcher:
         index = open_index(root, "train", tmp_path / "cache")
-        made.append(train_loader(index, loading(**options), Seat(device=CPU, rank=rank, world_size=world_size)))
+        made.append(train_loader(index, loading(**options), RankInfo(device=CPU, rank=rank, world_size=world_size)))
         return made[-1]
 
     made: list[DevicePrefetcher] = []

@@ -18,7 +18,7 @@ from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.dataset import BatchDataset
 from imagenet_opt.data.keys import BatchKey
-from imagenet_opt.data.prefetcher import died
+from imagenet_opt.data.prefetcher import explain_worker_death
 from imagenet_opt.errors import Preempted, WorkerDied
 from tests.data.conftest import end_of
 from tests.data.fits import Recorder, fit
@@ -63,7 +63,7 @@ def test_a_killed_worker_is_told_in_training_and_in_validation(
     data: Callable[..., ImageData], stage: str, loader: str, sigchld: None
 ) -> None:
     error = end_of(lambda: fit(data(num_workers=1), module=Killer(stage, loader), max_epochs=100_000))
-    error = error if isinstance(error, WorkerDied) else died(error)
+    error = error if isinstance(error, WorkerDied) else explain_worker_death(error)
     assert re.match(r"a loader process was killed.*; lower data\.num_workers", str(error))
 
 

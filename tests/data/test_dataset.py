@@ -15,7 +15,7 @@ from torchvision.transforms.v2.functional import horizontal_flip, normalize, pil
 
 from imagenet_opt.data.dataset import train_crops
 from imagenet_opt.data.decode.region_codec import RegionCodec, load_codec
-from imagenet_opt.data.loader import Seat, eval_loader, open_index
+from imagenet_opt.data.loader import RankInfo, eval_loader, open_index
 from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.data.randomness import key_of, uniform
 from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS
@@ -130,7 +130,7 @@ def test_large_crops_are_bounded_and_still_the_same_picture(images_root: Path, l
 def test_validation_masks_its_padding_and_bad_samples(copy: Path, tmp_path: Path) -> None:
     index = open_index(copy, "val", tmp_path)
     Path(index.path(7)).write_bytes(b"")
-    found = list(eval_loader(index, loading(max_bad_fraction=0.1), Seat(device=CPU)))
+    found = list(eval_loader(index, loading(max_bad_fraction=0.1), RankInfo(device=CPU)))
     assert found[6].valid.tolist() == [True] * 3 + [False] * 3
     assert [int(batch.valid.sum()) for batch in found] == [6, 5, 6, 6, 6, 6, 3]
     assert not found[1].valid[1]
@@ -160,9 +160,9 @@ def test_bad_samples_are_replaced_alike_everywhere_and_told_once(
     spoil(copy)
     options = {"max_bad_fraction": 0.2, "resize_on": resize_on}
     expected = batches(loader(copy, **options))
-    skipped = {index for batch in expected for index, _ in batch.making.skipped}
+    skipped = {index for batch in expected for index, _ in batch.stats.skipped}
     assert skipped and skipped <= BAD
-    assert all(not batch.making.skipped or len(batch) == 6 for batch in expected)
+    assert all(not batch.stats.skipped or len(batch) == 6 for batch in expected)
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         made = loader(copy, num_workers=3, **options)
@@ -172,7 +172,7 @@ def test_bad_samples_are_replaced_alike_everywhere_and_told_once(
             assert torch.equal(batch.labels, batch.indices // 13)
             assert not BAD & set(batch.indices.tolist())
         batches(made)
-        assert made.drain()["loader/skipped"] == len(skipped)
+        assert made.pop_metrics()["loader/skipped"] == len(skipped)
     told = [message for message in caplog.messages if "skipped" in message]
     assert len(told) == len(skipped)
     assert all("data with spaces äö/train/class" in line for line in told)
@@ -181,7 +181,7 @@ def test_bad_samples_are_replaced_alike_everywhere_and_told_once(
 def test_a_replacement_is_shown_as_itself(copy: Path, loader: MakeLoader) -> None:
     """Its own label, and its own crop of that pass."""
     files_of(copy)[9].write_bytes(b"")
-    found = [batch for batch in batches(loader(copy, max_bad_fraction=0.2)) if batch.making.skipped]
+    found = [batch for batch in batches(loader(copy, max_bad_fraction=0.2)) if batch.stats.skipped]
     draws = TrainOrder(num_samples=39, batch_size=6, seed=3)
     for batch in found:
         row = draws.draw(1, batch.key.step).indices.tolist().index(9)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from imagenet_opt.data.keys import BatchKey, BatchKeys
+from imagenet_opt.data.keys import BatchKey, BatchKeySampler
 
 
-def keys(num_batches: int = 5) -> BatchKeys:
-    return BatchKeys(num_batches=num_batches, size_of=lambda epoch: 32)
+def keys(num_batches: int = 5) -> BatchKeySampler:
+    return BatchKeySampler(num_batches=num_batches, size_of=lambda epoch: 32)
 
 
 def test_an_epoch_has_all_its_steps_and_the_next_one_too() -> None:

@@ -16,10 +16,18 @@ from torch.utils.data import DataLoader
 from imagenet_opt.data.batch import RaggedBatch
 from imagenet_opt.data.budget import SPARE_BATCHES
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
-from imagenet_opt.data.loader import Seat, batch_bytes, eval_loader, mean_crop_bytes, open_index, store_of, train_loader
+from imagenet_opt.data.loader import (
+    RankInfo,
+    batch_bytes,
+    eval_loader,
+    mean_crop_bytes,
+    open_index,
+    store_of,
+    train_loader,
+)
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.storage.store import FolderStore
-from imagenet_opt.data.storage.throttled_store import SlowStore
+from imagenet_opt.data.storage.throttled_store import ThrottledStore
 from imagenet_opt.errors import ConfigError
 from tests.data.conftest import CPU, MakeLoader, batches, encoded, loading
 
@@ -31,10 +39,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 wo
 def test_workers_and_starting_points_change_nothing(
     images_root: Path, loader: MakeLoader, workers: int, first: int, shuffle: str, resize_on: str
 ) -> None:
-    how = {"batch_size": 8, "shuffle": shuffle, "resize_on": resize_on}
-    expected = batches(loader(images_root, **how))
+    options = {"batch_size": 8, "shuffle": shuffle, "resize_on": resize_on}
+    expected = batches(loader(images_root, **options))
     assert len(expected) == 4
-    made = loader(images_root, num_workers=workers, **how)
+    made = loader(images_root, num_workers=workers, **options)
     for epoch in (1, 2, 1):  # workers stay, and what they read ahead may turn out wrong
         found = batches(made, epoch=epoch, first=first)
         assert [batch.key for batch in found] == [(epoch, step, 32) for step in range(first, 4)]
@@ -63,9 +71,9 @@ def test_two_ranks_make_the_global_batch_of_one(
     images_root: Path, loader: MakeLoader, shuffle: str, resize_on: str
 ) -> None:
     """Both with blocks of 16, of which 39 samples have two."""
-    how = {"shuffle": shuffle, "resize_on": resize_on}
-    whole = batches(loader(images_root, batch_size=32, **how))
-    halves = [batches(loader(images_root, batch_size=16, rank=rank, world_size=2, **how)) for rank in (0, 1)]
+    options = {"shuffle": shuffle, "resize_on": resize_on}
+    whole = batches(loader(images_root, batch_size=32, **options))
+    halves = [batches(loader(images_root, batch_size=16, rank=rank, world_size=2, **options)) for rank in (0, 1)]
     for one, *parts in zip(whole, *halves, strict=True):
         images = {int(i): image for part in parts for i, image in zip(part.indices, part.images, strict=True)}
         assert set(images) == set(one.indices.tolist()) and len(images) == 32
@@ -76,7 +84,7 @@ def test_validation_shows_every_sample_once_to_one_of_the_ranks(images_root: Pat
     index = open_index(images_root, "val", tmp_path)
     counted: list[int] = []
     for rank in (0, 1):
-        for batch in eval_loader(index, loading(val_image_size=24), Seat(device=CPU, rank=rank, world_size=2)):
+        for batch in eval_loader(index, loading(val_image_size=24), RankInfo(device=CPU, rank=rank, world_size=2)):
             assert batch.images.shape == (6, 3, 24, 24)
             counted += batch.indices[batch.valid].tolist()
     assert sorted(counted) == list(range(39))
@@ -102,8 +110,8 @@ def test_crops_for_the_device_leave_the_worker_as_they_are(images_root: Path, lo
 
 def test_real_images_all_decode(sample_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 2)
-    how = loading(batch_size=100, num_workers=2, on_bad_sample="raise", crop_scale=(0.08, 1.0))
-    made = train_loader(open_index(sample_root, ".", tmp_path), how, Seat(device=CPU))
+    options = loading(batch_size=100, num_workers=2, on_bad_sample="raise", crop_scale=(0.08, 1.0))
+    made = train_loader(open_index(sample_root, ".", tmp_path), options, RankInfo(device=CPU))
     found = batches(made)
     assert sorted(i for batch in found for i in batch.indices.tolist()) == list(range(1000))
     assert all(torch.equal(batch.labels, batch.indices) for batch in found)  # one image a class
@@ -113,7 +121,7 @@ def test_storage_is_as_slow_as_asked(images_root: Path, tmp_path: Path) -> None:
     index = open_split(images_root, "train", tmp_path)
     assert isinstance(store_of(index, loading()), FolderStore)
     slow = store_of(index, loading(added_latency_ms=20, max_mb_per_second=3))
-    assert isinstance(slow, SlowStore)
+    assert isinstance(slow, ThrottledStore)
     assert (slow.latency_seconds, slow.bytes_per_second) == (0.02, 3e6)
 
 
@@ -124,14 +132,14 @@ def test_slow_storage_gives_the_same_batches_with_many_reads_in_flight(images_ro
         found = batches(made, epoch=epoch)
     for batch, known in zip(found, expected, strict=True):
         assert torch.equal(batch.images, known.images)
-    assert found[-1].making.reads_in_flight >= 4  # storage that answers at once is asked for one at a time
+    assert found[-1].stats.reads_in_flight >= 4  # storage that answers at once is asked for one at a time
 
 
 def test_the_size_of_a_batch_is_foreseen(sample_root: Path, tmp_path: Path) -> None:
     """Bytes of crops, from the sizes of a few images, against those of all."""
     index = open_index(sample_root, ".", tmp_path)
-    how = loading(batch_size=200, resize_on="device", crop_scale=(0.08, 1.0))
-    made = train_loader(index, how, Seat(device=CPU))
+    options = loading(batch_size=200, resize_on="device", crop_scale=(0.08, 1.0))
+    made = train_loader(index, options, RankInfo(device=CPU))
     found = [made.loader.dataset[key] for key in list(made.sampler)[:2]]
     real = 3 * torch.cat([batch.heights * batch.widths for batch in found]).double().mean()
     assert mean_crop_bytes(made.loader.dataset) == pytest.approx(float(real), rel=0.4)
@@ -161,7 +169,7 @@ def test_batches_take_the_shared_memory_that_was_planned(tmp_path: Path, loader:
         tmp_path / "data", batch_size=4, num_workers=1, prefetch_factor=2, resize_on=resize_on, image_size=500
     )
     kept = list(made.loader)  # none is given back, so that the first batches fill all slots
-    slots = [batch.data.untyped_storage().nbytes() for batch in kept if batch.ticket is not None]
+    slots = [batch.data.untyped_storage().nbytes() for batch in kept if batch.lease is not None]
     assert len(slots) == 2 + SPARE_BATCHES
     planned = len(slots) * batch_bytes(made.loader.dataset, 4, 500)
     assert sum(slots) == pytest.approx(planned, rel=0.1)
@@ -170,7 +178,7 @@ def test_batches_take_the_shared_memory_that_was_planned(tmp_path: Path, loader:
 def test_files_that_cannot_be_opened_do_not_keep_a_loader_from_its_start(images_root: Path, tmp_path: Path) -> None:
     index = open_split(images_root, "train", tmp_path)
     nowhere = FileIndex(tmp_path / "nowhere", index.classes, index.labels, index.names, index.name_offsets)
-    made = train_loader(nowhere, loading(resize_on="device", max_bad_fraction=1), Seat(device=CPU))
+    made = train_loader(nowhere, loading(resize_on="device", max_bad_fraction=1), RankInfo(device=CPU))
     assert mean_crop_bytes(made.loader.dataset) > 0
 
 
@@ -261,7 +269,7 @@ def test_an_index_of_imagenets_size_costs_workers_nothing(images_root: Path, tmp
     mapped = {column: np.asarray(np.load(tmp_path / f"{column}.npy", mmap_mode="r")) for column in columns}
     used = []
     for index in (few, FileIndex(few.folder, few.classes, **mapped)):
-        made = train_loader(index, loading(batch_size=32, num_workers=1, shuffle=shuffle), Seat(device=CPU))
+        made = train_loader(index, loading(batch_size=32, num_workers=1, shuffle=shuffle), RankInfo(device=CPU))
         found = iter(made)
         for _ in range(1 if index is few else 20):
             assert len(next(found)) == 32

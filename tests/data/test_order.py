@@ -8,7 +8,7 @@ from imagenet_opt.errors import BatchTooLarge, ConfigError
 
 
 def epoch_of(order: TrainOrder | EvalOrder, epoch: int) -> list[int]:
-    return [i for step in range(order.num_batches) for i in order.draw(epoch, step).indices.tolist()]
+    return [i for step in range(order.num_batches) for i in order.sample_ids(epoch, step).indices.tolist()]
 
 
 def train(num: int, batch: int, **options: int) -> TrainOrder:
@@ -49,7 +49,7 @@ def test_slices_go_through_all_samples_before_any_twice(slice_size: int) -> None
 
 def test_a_sample_met_again_is_a_new_pass() -> None:
     order = train(20, 10, samples_per_epoch=10)
-    passes = [order.draw(epoch, 0).passes.tolist() for epoch in range(4)]
+    passes = [order.sample_ids(epoch, 0).passes.tolist() for epoch in range(4)]
     assert passes == [[0] * 10, [0] * 10, [1] * 10, [1] * 10]
 
 
@@ -59,7 +59,7 @@ def test_validation_counts_every_sample_once_in_full_batches(world_size: int) ->
     for rank in range(world_size):
         order = EvalOrder(num_samples=23, batch_size=5, rank=rank, world_size=world_size)
         for step in range(order.num_batches):
-            draw = order.draw(0, step)
+            draw = order.sample_ids(0, step)
             assert len(draw.indices) == 5
             counted += draw.indices[: draw.num_valid].tolist()
     assert sorted(counted) == list(range(23))
@@ -79,7 +79,7 @@ def test_blocks_stay_together_in_one_batch_and_are_seen_once(num: int, size: int
     for epoch in range(3):
         seen = []
         for step in range(order.num_batches):
-            for block in order.draw(epoch, step).indices.reshape(2, size):
+            for block in order.sample_ids(epoch, step).indices.reshape(2, size):
                 assert ((block - block[0]) % num == np.arange(size)).all()
                 seen += block.tolist()
         assert len(set(seen)) == len(seen)
@@ -105,11 +105,11 @@ def test_blocks_of_a_shuffled_set_mix_as_well_as_single_samples() -> None:
         places = np.empty((2, num))
         places[:] = np.nan
         for epoch in (0, 1):
-            drawn = np.concatenate([order.draw(epoch, step).indices for step in range(order.num_batches)])
+            drawn = np.concatenate([order.sample_ids(epoch, step).indices for step in range(order.num_batches)])
             places[epoch, drawn] = np.arange(len(drawn))
         both = ~np.isnan(places).any(axis=0)
         assert abs(np.corrcoef(places[:, both])[0, 1]) < 0.15  # 100 batches of 8 blocks: random to within 0.036 x 4
-        distinct = [len(set(labels[order.draw(0, step).indices].tolist())) for step in range(order.num_batches)]
+        distinct = [len(set(labels[order.sample_ids(0, step).indices].tolist())) for step in range(order.num_batches)]
         assert np.mean(distinct) == pytest.approx(expected, rel=0.03)
 
 

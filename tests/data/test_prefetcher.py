@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from imagenet_opt.data.loader import Seat, open_index, train_loader
+from imagenet_opt.data.loader import RankInfo, open_index, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from tests.data.conftest import CPU, MakeLoader, batches, loading
 
@@ -48,7 +48,7 @@ def test_images_have_the_type_that_was_asked_for(
 ) -> None:
     index = open_index(images_root, "train", tmp_path)
     batch, exact = (
-        next(iter(train_loader(index, loading(resize_on=resize_on), Seat(device=CPU, dtype=kind))))
+        next(iter(train_loader(index, loading(resize_on=resize_on), RankInfo(device=CPU, dtype=kind))))
         for kind in (dtype, torch.float32)
     )
     assert batch.images.dtype == dtype
@@ -58,10 +58,10 @@ def test_images_have_the_type_that_was_asked_for(
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_a_batch_took_is_told(images_root: Path, loader: MakeLoader, workers: int) -> None:
     made = loader(images_root, num_workers=workers)
-    assert made.drain() == {}
+    assert made.pop_metrics() == {}
     seen = torch.cat([batch.indices for batch in batches(made)])
     sizes = [os.path.getsize(made.loader.dataset.reader.store.name(i)) for i in seen.tolist()]
-    told = made.drain()
+    told = made.pop_metrics()
     assert set(told) == {f"loader/{key}" for key in KEYS}
     assert told["loader/mb_read"] == pytest.approx(sum(sizes) / 1e6 / len(made), rel=1e-6)
     assert 0 < told["loader/decode_seconds"] < 10
@@ -70,13 +70,13 @@ def test_what_a_batch_took_is_told(images_root: Path, loader: MakeLoader, worker
     assert 0 <= told["loader/queue_depth"] <= 5  # two ahead, one in hand, one being made, one on its way
     assert 0 <= told["loader/queue_seconds"] < 10
     assert told["loader/skipped"] == 0
-    assert made.drain() == {}
+    assert made.pop_metrics() == {}
 
 
 def test_slow_reading_shows_in_its_own_key(images_root: Path, loader: MakeLoader) -> None:
     made = loader(images_root, reads_in_flight=6, added_latency_ms=20)
     batches(made)
-    told = made.drain()
+    told = made.pop_metrics()
     assert told["loader/read_seconds"] >= 0.02 / len(made)  # nothing was decoded before the first batch was read
     assert told["loader/reads_in_flight"] == 6
 
@@ -96,7 +96,7 @@ class SlowSampler:
 
 def wait_until_made(made: DevicePrefetcher, num: int) -> None:
     deadline = time.monotonic() + 60
-    while made.slots.num_made < num:
+    while made.buffers.num_made < num:
         assert time.monotonic() < deadline, "the workers make no more batches"
         time.sleep(0.001)
 
@@ -123,12 +123,12 @@ def test_the_thread_that_copies_first_chooses_its_gpu(
     made = loader(images_root, num_workers=1)
     made.num_sent, made.copies = 0, "pageable"
     made._stream = SimpleNamespace(device=torch.device("cuda", 1))
-    receive = made.slots.receive
+    receive = made.buffers.keep_mapped
 
     def count(*args: Any) -> None:
         made.num_sent += 1
         receive(*args)
 
-    monkeypatch.setattr(made.slots, "receive", count)
+    monkeypatch.setattr(made.buffers, "keep_mapped", count)
     assert len(batches(made)) == 6
     assert chosen == [("batches ahead", torch.device("cuda", 1), 0)]

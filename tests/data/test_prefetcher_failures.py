@@ -21,11 +21,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from imagenet_opt.data.bad_samples import BadSamples
 from imagenet_opt.data.batch import Batch
-from imagenet_opt.data.keys import BatchKey, BatchKeys
-from imagenet_opt.data.loader import Seat, open_index, train_loader
-from imagenet_opt.data.prefetcher import DevicePrefetcher, died, finish_batch
-from imagenet_opt.data.shared_buffers import Slots
-from imagenet_opt.data.worker_signals import shield
+from imagenet_opt.data.keys import BatchKey, BatchKeySampler
+from imagenet_opt.data.loader import RankInfo, open_index, train_loader
+from imagenet_opt.data.prefetcher import DevicePrefetcher, explain_worker_death, to_images
+from imagenet_opt.data.shared_buffers import SharedBufferPool
+from imagenet_opt.data.worker_signals import ignore_group_signals
 from imagenet_opt.errors import BadSample, OutOfMemory, ReadTimeout, StorageFailed, WorkerDied
 from tests.conftest import write_images
 from tests.data.conftest import CPU, MakeLoader, batches, end_of, loading
@@ -59,14 +59,14 @@ class Failing(Dataset):
 
 
 def wrapped(dataset: Dataset, **options: Any) -> DevicePrefetcher:
-    keys = BatchKeys(num_batches=3, size_of=lambda epoch: 32)
+    keys = BatchKeySampler(num_batches=3, size_of=lambda epoch: 32)
     return DevicePrefetcher(
         DataLoader(dataset, batch_size=None, sampler=keys, **options),
         keys,
         device=CPU,
-        finish=partial(finish_batch, dtype=torch.float32),
+        finish=partial(to_images, dtype=torch.float32),
         bad=BadSamples(num_samples=3, max_fraction=0),
-        slots=Slots(num_workers=1, depth=2),
+        buffers=SharedBufferPool(num_workers=1, depth=2),
     )
 
 
@@ -88,7 +88,7 @@ class Hanging(Dataset):
 def test_workers_that_wait_for_storage_are_ended_at_once_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 100)  # what torch would wait for each
     here, there = os.pipe()
-    made = wrapped(Hanging(there), num_workers=2, persistent_workers=True, worker_init_fn=shield)
+    made = wrapped(Hanging(there), num_workers=2, persistent_workers=True, worker_init_fn=ignore_group_signals)
     iter(made.loader)
     assert len(os.read(here, 1) + os.read(here, 1)) == 2
     workers = made.loader._iterator._workers
@@ -171,7 +171,7 @@ def test_the_death_of_a_worker_is_known_wherever_its_signal_arrives(images_root:
     """torch's handler raises in the middle of what the main thread does, be it training or waiting."""
     for _ in range(2):
         error = end_of(lambda: train_until_killed(loader(images_root, num_workers=1)))
-        assert re.match(KILLED, str(error if isinstance(error, WorkerDied) else died(error)))
+        assert re.match(KILLED, str(error if isinstance(error, WorkerDied) else explain_worker_death(error)))
 
 
 @pytest.mark.slow
@@ -196,11 +196,11 @@ def test_the_death_of_a_worker_is_told_without_its_signal_too(images_root: Path,
     ],
 )
 def test_other_errors_are_left_alone(text: str) -> None:
-    assert died(RuntimeError(text)) is None
+    assert explain_worker_death(RuntimeError(text)) is None
 
 
 def test_a_dev_shm_without_room_for_a_queue_is_told_as_full() -> None:
-    error = died(OSError(errno.ENOSPC, "No space left on device"))
+    error = explain_worker_death(OSError(errno.ENOSPC, "No space left on device"))
     assert "found /dev/shm full" in str(error)
 
 
@@ -224,7 +224,7 @@ def test_too_many_open_files_are_told_with_the_remedy(images_root: Path, loader:
 
 def fill_shared_memory(root: str, cache: str) -> None:
     """Run in a process of its own with a small /dev/shm, which something else fills up meanwhile."""
-    made = train_loader(open_index(Path(root), "train", Path(cache)), loading(num_workers=1), Seat(device=CPU))
+    made = train_loader(open_index(Path(root), "train", Path(cache)), loading(num_workers=1), RankInfo(device=CPU))
     found = iter(made)
     next(found)
     with open("/dev/shm/other", "wb", buffering=0) as other:

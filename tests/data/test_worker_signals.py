@@ -10,11 +10,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from imagenet_opt.data.worker_signals import shield
+from imagenet_opt.data.worker_signals import ignore_group_signals
 
 
 def test_a_worker_outlives_the_groups_signals_and_obeys_its_parent() -> None:
-    loader = DataLoader(range(100), batch_size=None, num_workers=1, prefetch_factor=1, worker_init_fn=shield)
+    loader = DataLoader(
+        range(100), batch_size=None, num_workers=1, prefetch_factor=1, worker_init_fn=ignore_group_signals
+    )
     batches = iter(loader)
     first = next(batches)
     (worker,) = batches._workers
@@ -43,7 +45,9 @@ def end_a_worker(folder: Path) -> None:
     """A worker that has handed over a tensor's memory, for which it needs a folder."""
     samples = [torch.zeros(2)] * 100
     batches = iter(
-        DataLoader(samples, batch_size=None, num_workers=1, worker_init_fn=shield, multiprocessing_context="fork")
+        DataLoader(
+            samples, batch_size=None, num_workers=1, worker_init_fn=ignore_group_signals, multiprocessing_context="fork"
+        )
     )
     next(batches)
     assert list(folder.glob("pymp-*"))

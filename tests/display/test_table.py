@@ -2,16 +2,16 @@ import math
 
 import pytest
 
-from imagenet_opt.display.table import Column, Sheet, interval, ratio_cells, series, shape_of
+from imagenet_opt.display.table import Column, Table, interval, ratio_cells, series, shape_of
 from imagenet_opt.measure.stats.block_ratios import Ratio
 from imagenet_opt.measure.stats.intervals import median_interval
 
 
 def test_cells_are_shown_as_their_column_says_and_markdown_stays_a_table() -> None:
     columns = (Column("step"), Column("images/s", "{:,.0f}"))
-    sheet = Sheet("A study", columns, (("a | b", 1234.5), ("c", None), ("d", math.nan), ("e", "failed")), ("Said.",))
-    assert sheet.texts() == [["a | b", "1,234"], ["c", "-"], ["d", "-"], ["e", "failed"]]
-    assert sheet.markdown().splitlines() == [
+    table = Table("A study", columns, (("a | b", 1234.5), ("c", None), ("d", math.nan), ("e", "failed")), ("Said.",))
+    assert table.texts() == [["a | b", "1,234"], ["c", "-"], ["d", "-"], ["e", "failed"]]
+    assert table.markdown().splitlines() == [
         "### A study",
         "",
         "| step | images/s |",
@@ -27,7 +27,7 @@ def test_cells_are_shown_as_their_column_says_and_markdown_stays_a_table() -> No
 
 def test_two_columns_never_have_the_same_heading() -> None:
     with pytest.raises(ValueError, match="A study: headings must differ"):
-        Sheet("A study", (Column("interval"), Column("interval")), ())
+        Table("A study", (Column("interval"), Column("interval")), ())
 
 
 def test_intervals_in_cells_and_plots() -> None:

@@ -5,28 +5,28 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from imagenet_opt.display.table import Column, Sheet
+from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import terminal_table
 from imagenet_opt.measure.stats.rounds import Rounds
-from imagenet_opt.study.kinds.queue import Drained, queue_sheet
+from imagenet_opt.study.kinds.queue import Drained, queue_table
 from imagenet_opt.study.kinds.queue_law import simulated_waits
-from imagenet_opt.study.kinds.scaling import StepRate, sheet
+from imagenet_opt.study.kinds.scaling import StepRate, table
 
 
-def queue() -> Sheet:
+def queue() -> Table:
     """Of the shipped study, seven rounds."""
     waits = {depth: tuple(simulated_waits([0.401] * 30, 0.16, depth + 2)) for depth in (1, 2, 4, 8)}
     turns = {depth: [Drained(depth + 2, own, 0.4 + i / 1000) for i in range(7)] for depth, own in waits.items()}
-    return queue_sheet(turns, compute_seconds=0.16, decode_seconds=0.05)
+    return queue_table(turns, compute_seconds=0.16, decode_seconds=0.05)
 
 
-def scaling() -> Sheet:
+def scaling() -> Table:
     rates = {f"{n}": [StepRate(1234.0 * n**0.9 + i, n**0.1 * 256 / 1234) for i in range(6)] for n in (1, 2)}
     rounds = Rounds(rates | {"4": []}, {"4": "killed by signal 9"})
-    return sheet([1, 2, 4], rounds, {}, num_cpus=1)
+    return table([1, 2, 4], rounds, {}, num_cpus=1)
 
 
-def printed(table: Sheet, width: int) -> list[str]:
+def printed(table: Table, width: int) -> list[str]:
     screen = StringIO()
     Console(file=screen, width=width, color_system=None).print(terminal_table(table, width))
     return screen.getvalue().splitlines()
@@ -34,7 +34,7 @@ def printed(table: Sheet, width: int) -> list[str]:
 
 @pytest.mark.parametrize("table", [queue(), scaling()], ids=["queue", "scaling"])
 @pytest.mark.parametrize("width", [80, 140])
-def test_tables_break_at_words(table: Sheet, width: int) -> None:
+def test_tables_break_at_words(table: Table, width: int) -> None:
     lines = printed(table, width)
     assert max(map(len, lines)) <= width
     words = {word for line in lines for word in line.split()}
@@ -43,12 +43,12 @@ def test_tables_break_at_words(table: Sheet, width: int) -> None:
 
 
 def test_intervals_break_between_their_ends_where_there_is_no_room() -> None:
-    table = Sheet("", (Column("step"), Column("interval")), (("start", "1,234-1,300"),))
+    table = Table("", (Column("step"), Column("interval")), (("start", "1,234-1,300"),))
     assert any("1,234-1,300" in line for line in printed(table, 17))
     assert [line.split()[-1] for line in printed(table, 14)[-2:]] == ["1,234-", "1,300"]
 
 
 def test_nothing_is_lost_where_not_even_words_have_room() -> None:
-    lines = printed(Sheet("", (Column("step"), Column("why")), (("start", "incomprehensibilities"),)), 12)
+    lines = printed(Table("", (Column("step"), Column("why")), (("start", "incomprehensibilities"),)), 12)
     assert max(map(len, lines)) <= 12
     assert "incomprehensibilities" in "".join(line[6:].strip() for line in lines)

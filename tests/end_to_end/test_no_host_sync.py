@@ -1,6 +1,6 @@
 """Between two logging steps nothing of a training step makes the host wait for the device.
 
-No GPU is needed: on a CPU every tensor counts as the device's. Two nets are spread, one below the other: `HostWaits`
+No GPU is needed: on a CPU every tensor counts as the device's. Two nets are spread, one below the other: `HostSyncs`
 sees calls of torch from Python, such as `.cpu()`; `HostReads` sees what reaches torch's dispatcher, also from C++ and
 from the backward.
 """
@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from imagenet_opt.measure.telemetry.host_syncs import HostWaits
+from imagenet_opt.measure.telemetry.host_syncs import HostSyncs
 from imagenet_opt.training.build_run import build_run
 from tests.conftest import composed
 
@@ -62,7 +62,7 @@ class Nets(Callback):
     def __init__(self) -> None:
         self.reads, self.waits = (
             HostReads(),
-            HostWaits(on_device=lambda tensor: not tensor.is_shared()),
+            HostSyncs(on_device=lambda tensor: not tensor.is_shared()),
         )  # workers' memory
         self.num_steps = 0
         self._spread = False

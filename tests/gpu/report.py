@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import torch
 
-from imagenet_opt.display.table import Column, Sheet
+from imagenet_opt.display.table import Column, Table
 from imagenet_opt.machine import usable_cpus, versions
 from imagenet_opt.run.loggers.metrics_csv import read_rows
 
@@ -132,7 +132,7 @@ def parts(out: Path) -> dict[str, str]:
 
 def speeds(ladder: dict[str, Any]) -> list[Speed | None]:
     """Of each row, None where it was not measured; the first one is the start."""
-    return [speed(row["name"], row.get("speeds")) for row in ladder["sheets"][0]["data"]["rows"]]
+    return [speed(row["name"], row.get("speeds")) for row in ladder["tables"][0]["data"]["rows"]]
 
 
 def speed(name: str, rounds: list[dict[str, float]] | None) -> Speed | None:
@@ -216,7 +216,7 @@ def markdown(report: dict[str, Any]) -> str:
         lines += table("trial", "what became of it", "images/s", "peak GiB", "what the run said")
         lines += map(small_card_row, report["small_card"])
     for name, study in report["studies"].items():
-        lines += ["", f"## {name}: {study['command']}", "", *map(sheet_markdown, study["sheets"])]
+        lines += ["", f"## {name}: {study['command']}", "", *map(sheet_markdown, study["tables"])]
     if report["cifar10_curve"]:
         lines += ["", "## CIFAR-10", "", *table("step", "top-1")]
         lines += [f"| {step} | {accuracy:.2%} |" for step, accuracy in report["cifar10_curve"]]
@@ -240,9 +240,9 @@ def table(*headings: str) -> list[str]:
     return [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
 
 
-def sheet_markdown(sheet: dict[str, Any]) -> str:
-    columns = tuple(Column(**column) for column in sheet["columns"])
-    return Sheet(sheet["title"], columns, tuple(map(tuple, sheet["rows"])), tuple(sheet["notes"])).markdown()
+def sheet_markdown(table: dict[str, Any]) -> str:
+    columns = tuple(Column(**column) for column in table["columns"])
+    return Table(table["title"], columns, tuple(map(tuple, table["rows"])), tuple(table["notes"])).markdown()
 
 
 def main(out: Path) -> None:

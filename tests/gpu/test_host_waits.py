@@ -6,14 +6,14 @@ from pathlib import Path
 
 import torch
 
-from imagenet_opt.measure.telemetry.host_syncs import HostWaits
+from imagenet_opt.measure.telemetry.host_syncs import HostSyncs
 
 
 def test_only_tensors_on_the_device_wait() -> None:
     on_device, on_host = torch.arange(6.0, device="cuda"), torch.arange(6.0)
     pinned = torch.empty(6, pin_memory=True)
     copied: list[int] = []
-    with HostWaits(copied.append) as waits:
+    with HostSyncs(copied.append) as waits:
         on_host.sum().item()
         on_device.to(torch.float64)
         pinned.copy_(on_device, non_blocking=True)
@@ -30,7 +30,7 @@ def test_only_tensors_on_the_device_wait() -> None:
 
 def test_cuda_names_the_same_lines() -> None:
     on_device = torch.arange(6.0, device="cuda")
-    with HostWaits() as seen:
+    with HostSyncs() as seen:
         wait(on_device)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from imagenet_opt.data.loader import Seat, open_index, train_loader
+from imagenet_opt.data.loader import RankInfo, open_index, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from tests.data.conftest import loading
 
 
 def prefetcher(root: Path, cache: Path, device: torch.device, resize_on: str, copies: str) -> DevicePrefetcher:
-    how = loading(batch_size=4, image_size=48, num_workers=2, resize_on=resize_on, copies=copies)
-    return train_loader(open_index(root, "train", cache), how, Seat(device=device))
+    options = loading(batch_size=4, image_size=48, num_workers=2, resize_on=resize_on, copies=copies)
+    return train_loader(open_index(root, "train", cache), options, RankInfo(device=device))
 
 
 @pytest.mark.parametrize("copies", ["ahead", "pinned", "pageable"])

@@ -2,7 +2,7 @@
 
 import torch
 
-from imagenet_opt.run.checkpoint.host_copy import Snapshot
+from imagenet_opt.run.checkpoint.host_copy import HostCopy
 
 
 def test_it_holds_what_was_there_when_it_was_taken() -> None:
@@ -10,7 +10,7 @@ def test_it_holds_what_was_there_when_it_was_taken() -> None:
     snapshots = []
     for _ in range(4):
         weight += 1
-        snapshots.append(Snapshot({"weight": weight, "same": weight}))
+        snapshots.append(HostCopy({"weight": weight, "same": weight}))
     for i, snapshot in enumerate(snapshots, 1):
         snapshot.wait()
         assert snapshot.state["weight"] is snapshot.state["same"]

@@ -12,8 +12,8 @@ from imagenet_opt.errors import (
     ConfigError,
     ShardMismatch,
 )
-from imagenet_opt.pack.folder_claim import CLAIM
 from imagenet_opt.pack.pack import Packed, pack
+from imagenet_opt.pack.pack_lock import CLAIM
 from imagenet_opt.pack.plan import PackOptions
 from tests.pack.packs import SMALL, contents, small_tree, tree
 

@@ -14,7 +14,7 @@ import pytest
 import __main__
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.probe.isolated import Hung, call_apart
+from imagenet_opt.probe.isolated import Hung, call_isolated
 
 REPOSITORY = Path(__file__).parents[2]
 HERE = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
@@ -63,32 +63,32 @@ def wait(job: None) -> None:
 
 
 def test_the_first_processes_answer_counts() -> None:
-    assert call_apart(f"{__name__}.agree", "words", environment=HERE) == "words from the first"
+    assert call_isolated(f"{__name__}.agree", "words", environment=HERE) == "words from the first"
 
 
 def test_lightning_starts_its_own_processes_in_a_job_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_NAME", "train")
-    assert call_apart(f"{__name__}.named", None, environment=HERE) == "interactive"
+    assert call_isolated(f"{__name__}.named", None, environment=HERE) == "interactive"
 
 
 def test_why_another_process_failed_is_told() -> None:
     with pytest.raises(ConfigError, match="words cannot be"):
-        call_apart(f"{__name__}.disagree", "words", environment=HERE)
+        call_isolated(f"{__name__}.disagree", "words", environment=HERE)
 
 
 def test_other_ends_are_turns_that_failed_with_their_reason(tmp_path: Path) -> None:
     with pytest.raises(TurnFailed, match="ZeroDivisionError: of mine"):
-        call_apart(f"{__name__}.fail", "of mine", environment=HERE)
+        call_isolated(f"{__name__}.fail", "of mine", environment=HERE)
     with pytest.raises(TurnFailed, match="killed by signal 9"):
-        call_apart(f"{__name__}.die", None, environment=HERE)
+        call_isolated(f"{__name__}.die", None, environment=HERE)
     with pytest.raises(Hung, match=r"not finished after 0\.1 s"):
-        call_apart(f"{__name__}.wait", None, environment=HERE, limit_seconds=0.1)
+        call_isolated(f"{__name__}.wait", None, environment=HERE, limit_seconds=0.1)
 
 
 def test_all_processes_end_with_the_one_that_asked(tmp_path: Path) -> None:
     told: Any = tmp_path / "pids"
-    asks = f"from imagenet_opt.probe.isolated import call_apart; call_apart('{__name__}.hang', '{told}')"
+    asks = f"from imagenet_opt.probe.isolated import call_isolated; call_isolated('{__name__}.hang', '{told}')"
     caller = subprocess.Popen([sys.executable, "-c", asks], env=os.environ | HERE)
     deadline = time.monotonic() + 60
     while not (told.exists() and len(told.read_text().split()) == 2) and time.monotonic() < deadline:

@@ -19,7 +19,7 @@ class Made(list[int]):
 
     def __init__(self, num_images: int, made_at: float, decode_seconds: float) -> None:
         super().__init__(range(num_images))
-        self.making = SimpleNamespace(made_at=made_at, reads_in_flight=32, decode_seconds=decode_seconds)
+        self.stats = SimpleNamespace(made_at=made_at, reads_in_flight=32, decode_seconds=decode_seconds)
 
 
 class SlowLoader:
@@ -44,7 +44,7 @@ class SlowLoader:
             self.num_given += 1
             yield Made(256, made_at, self.decode_seconds)
 
-    def drain(self) -> dict[str, float]:
+    def pop_metrics(self) -> dict[str, float]:
         read = max(0.0, self.seconds - self.decode_seconds)
         means = {"read_seconds": read, "decode_seconds": self.decode_seconds, "mb_read": 28.0, "reads_in_flight": 32}
         return {f"loader/{name}": float(value) for name, value in means.items()}

@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from imagenet_opt.probe.throwaway_run import removed_afterwards, run_folder
-from imagenet_opt.run.checkpoint.host_copy import Snapshot
+from imagenet_opt.run.checkpoint.host_copy import HostCopy
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter
 
 KILLED = """
@@ -38,7 +38,7 @@ def test_what_a_killed_process_leaves_is_removed_by_the_one_that_started_it(
 def test_a_checkpoint_that_is_being_written_ends_before_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Late(Snapshot):
+    class Late(HostCopy):
         def wait(self) -> None:
             copied.wait()
 

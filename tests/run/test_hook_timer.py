@@ -8,7 +8,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.profilers import PassThroughProfiler
 
 from imagenet_opt.run import hook_timer
-from imagenet_opt.run.hook_timer import FETCH, ActionClock, unwatch, watch
+from imagenet_opt.run.hook_timer import FETCH, HookTimer, attach, detach
 from tests.callbacks.conftest import Memory, Project
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
@@ -26,7 +26,7 @@ def trainer(**options) -> Trainer:
 def test_own_seconds_leave_out_what_an_action_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, 1.0, 3.0, 10.0, 10.5, 14.0])  # outer begins, inner 1 to 3, inner 10 to 10.5, outer ends
     monkeypatch.setattr(hook_timer.time, "perf_counter", lambda: next(times))
-    clock = ActionClock(PassThroughProfiler())
+    clock = HookTimer(PassThroughProfiler())
     seen = []
     clock.stopped.append(lambda *stop: seen.append(stop))
     with clock.profile("outer"):
@@ -39,7 +39,7 @@ def test_own_seconds_leave_out_what_an_action_calls(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_action_that_fails_has_ended() -> None:
-    clock = ActionClock(PassThroughProfiler())
+    clock = HookTimer(PassThroughProfiler())
     with pytest.raises(KeyError), clock.profile("outer"), clock.profile("inner"):
         raise KeyError
     with clock.profile("next"):
@@ -48,7 +48,7 @@ def test_an_action_that_fails_has_ended() -> None:
 
 
 def test_a_stop_without_its_start_is_no_error_and_times_nothing() -> None:
-    clock = ActionClock(PassThroughProfiler())
+    clock = HookTimer(PassThroughProfiler())
     clock.stop("never started")
     with clock.profile("outer"):
         clock.stop("never started")
@@ -58,7 +58,7 @@ def test_a_stop_without_its_start_is_no_error_and_times_nothing() -> None:
 def test_what_nobody_stopped_ends_with_what_is_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, 1.0, 3.0, 10.0, 14.0, 20.0, 21.0])  # outer, left and inner begin; outer ends; inner does; next
     monkeypatch.setattr(hook_timer.time, "perf_counter", lambda: next(times))
-    clock = ActionClock(PassThroughProfiler())
+    clock = HookTimer(PassThroughProfiler())
     seen = []
     clock.stopped.append(lambda *stop: seen.append(stop))
     for action in ("outer", "left", "inner"):
@@ -75,13 +75,13 @@ def test_users_share_a_clock_and_the_last_gives_all_back() -> None:
     logger = Memory()
     one = trainer(logger=logger)
     profiler = one.profiler
-    clock = watch(one)
-    assert watch(one) is clock is one.profiler
-    unwatch(one)
+    clock = attach(one)
+    assert attach(one) is clock is one.profiler
+    detach(one)
     logger.log_metrics({"loss": 1.0}, step=3)
     assert clock.seconds["[Logger]Memory.log_metrics"] > 0
     assert logger.rows == [(3, {"loss": 1.0})]
-    unwatch(one)
+    detach(one)
     assert one.profiler is profiler
     assert "log_metrics" not in vars(logger)
 
@@ -89,11 +89,11 @@ def test_users_share_a_clock_and_the_last_gives_all_back() -> None:
 def test_a_fit_is_timed_action_by_action(project: Project) -> None:
     class Watching(Callback):
         def setup(self, trainer, *_, **__) -> None:
-            self.clock, self.stops = watch(trainer), []
+            self.clock, self.stops = attach(trainer), []
             self.clock.stopped.append(lambda action, began, ended: self.stops.append((action, began, ended)))
 
         def teardown(self, trainer, *_, **__) -> None:
-            unwatch(trainer)
+            detach(trainer)
 
     watching = Watching()
     began = time.perf_counter()

@@ -16,8 +16,8 @@ Words = tuple[str, ...]
 
 @dataclass
 class Processes:
-    """In the place of `call_apart`. times: by override, what it makes of 1000 images/s. curve: losses with overrides.
-    fails: whether a process with these overrides does, by its number from 1."""
+    """In the place of `call_isolated`. times: by override, what it makes of 1000 images/s. curve: losses with
+    overrides. fails: whether a process with these overrides does, by its number from 1."""
 
     times: dict[str, float] = field(default_factory=dict)
     curve: Callable[[Words], list[float]] = lambda words: [1.0]

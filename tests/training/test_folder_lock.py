@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.errors import ConfigError, RunFolderError
-from imagenet_opt.file_lock import claim
-from imagenet_opt.training.folder_lock import FILE, keep_others_out, removed_if_refused
+from imagenet_opt.file_lock import lock_file
+from imagenet_opt.training.folder_lock import FILE, lock_folder, removed_if_refused
 
 FIRST = """
 import os, sys, time
@@ -19,8 +19,8 @@ from pathlib import Path
 from types import SimpleNamespace
 # Lightning itself takes seconds to import.
 sys.modules["lightning.fabric.utilities.rank_zero"] = SimpleNamespace(rank_zero_only=SimpleNamespace(rank=0))
-from imagenet_opt.training.folder_lock import keep_others_out
-keep_others_out(Path(sys.argv[1]), wait_seconds=0)
+from imagenet_opt.training.folder_lock import lock_folder
+lock_folder(Path(sys.argv[1]), wait_seconds=0)
 if os.fork() == 0:
     print(os.getpid(), flush=True)
 time.sleep(600)
@@ -43,19 +43,19 @@ def test_a_second_start_is_refused_until_the_first_is_killed(
     first: subprocess.Popen[str], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with caplog.at_level("INFO"), pytest.raises(RunFolderError, match=rf"another process works in {tmp_path}.*dir="):
-        keep_others_out(tmp_path, wait_seconds=0.1)
+        lock_folder(tmp_path, wait_seconds=0.1)
     assert caplog.text.count("waiting up to 0.1 s") == 1
     monkeypatch.setattr("lightning.fabric.utilities.rank_zero.rank_zero_only.rank", 1)
-    keep_others_out(tmp_path, wait_seconds=0)  # another process of the first run
+    lock_folder(tmp_path, wait_seconds=0)  # another process of the first run
     first.kill()
     first.wait()
-    claim(tmp_path / FILE).release()  # though its worker lives
+    lock_file(tmp_path / FILE).release()  # though its worker lives
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match=r"cannot write .*hydra\.run\.dir"):
-        keep_others_out(tmp_path / "file/run")
+        lock_folder(tmp_path / "file/run")
 
 
 def test_a_file_system_without_locks_is_told(
@@ -65,7 +65,7 @@ def test_a_file_system_without_locks_is_told(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    keep_others_out(tmp_path, wait_seconds=0)
+    lock_folder(tmp_path, wait_seconds=0)
     assert f"no file locks in {tmp_path} (No locks available)" in caplog.text
 
 
@@ -75,8 +75,8 @@ from pathlib import Path
 from types import SimpleNamespace
 # Lightning itself takes seconds to import.
 sys.modules["lightning.fabric.utilities.rank_zero"] = SimpleNamespace(rank_zero_only=SimpleNamespace(rank=0))
-from imagenet_opt.training.folder_lock import keep_others_out
-keep_others_out(Path(sys.argv[1]), wait_seconds=0)
+from imagenet_opt.training.folder_lock import lock_folder
+lock_folder(Path(sys.argv[1]), wait_seconds=0)
 if (worker := os.fork()) == 0:
     own = [os.memfd_create("own") for _ in range(64)]
     if (child := os.fork()) == 0:
@@ -95,7 +95,7 @@ def start(folder: Path, *files: str) -> None:
     """A start in a folder with Hydra's files, which writes some more and is refused."""
     (folder / ".hydra").mkdir(parents=True)
     with pytest.raises(ConfigError), removed_if_refused(folder):
-        keep_others_out(folder, wait_seconds=0)
+        lock_folder(folder, wait_seconds=0)
         for name in files:
             (folder / name).touch()
         raise ConfigError("refused")
@@ -110,5 +110,5 @@ def test_a_refused_start_leaves_a_folder_only_where_a_run_has_written(tmp_path: 
 
 def test_a_refused_start_leaves_the_folder_of_another_process(first: object, tmp_path: Path) -> None:
     with pytest.raises(RunFolderError), removed_if_refused(tmp_path):
-        keep_others_out(tmp_path, wait_seconds=0)
+        lock_folder(tmp_path, wait_seconds=0)
     assert (tmp_path / FILE).exists()

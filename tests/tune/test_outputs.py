@@ -9,12 +9,12 @@ from omegaconf import OmegaConf
 
 from imagenet_opt.measure.stats.rounds import Deadline
 from imagenet_opt.tune.batch import Batch
-from imagenet_opt.tune.coordinate_search import Climb
+from imagenet_opt.tune.coordinate_search import CoordinateSearch
 from imagenet_opt.tune.device_turns import Turns
 from imagenet_opt.tune.loader import Loader, LoaderSetting
 from imagenet_opt.tune.outputs import (
-    _device_sheet,
-    _loader_sheet,
+    _device_table,
+    _loader_table,
     conclusion,
     print_tuning,
     write_experiment,
@@ -34,24 +34,24 @@ def test_each_setting_of_the_loader_is_compared_with_the_start() -> None:
     start, slow, fast, faster, lucky = (LoaderSetting(num, 4, 16) for num in range(5))
     turns = {start: [100.0, 104.0, 98.0], slow: [90.0], fast: [120.0] * 3, faster: [150.0] * 3, lucky: [160.0]}
     verdicts = {fast: "faster", faster: "faster"}
-    found = Climb(faster, turns, {LoaderSetting(9, 4, 16): "no memory"}, verdicts, "budget")
-    sheet = _loader_sheet(Loader(found, (), None, 1), "")
-    assert [row[-1] for row in sheet.rows] == [
+    found = CoordinateSearch(faster, turns, {LoaderSetting(9, 4, 16): "no memory"}, verdicts, "budget")
+    table = _loader_table(Loader(found, (), None, 1), "")
+    assert [row[-1] for row in table.rows] == [
         *("as it was", "not 3 % faster", "faster, surpassed", "faster", "undecided: budget", "no memory")
     ]
-    assert sheet.texts()[0][1:6] == ["100.0", "98.0", "104.0", "1.00", "3"], "from the least to the most of its turns"
-    assert sheet.texts()[1][1:6] == ["90.0", "-", "-", "0.90", "1"], "one turn has no span"
-    found = Climb(start, {start: [100.0, 101.0], fast: [120.0]}, {start: "read error"}, why="nothing more")
-    said = [row[-1] for row in _loader_sheet(Loader(found, (), None, 1), "").rows]
+    assert table.texts()[0][1:6] == ["100.0", "98.0", "104.0", "1.00", "3"], "from the least to the most of its turns"
+    assert table.texts()[1][1:6] == ["90.0", "-", "-", "0.90", "1"], "one turn has no span"
+    found = CoordinateSearch(start, {start: [100.0, 101.0], fast: [120.0]}, {start: "read error"}, why="nothing more")
+    said = [row[-1] for row in _loader_table(Loader(found, (), None, 1), "").rows]
     assert said == ["kept, though once: read error", "undecided"]
 
 
 def test_a_setting_of_the_device_reaches_from_its_least_to_its_most_turn() -> None:
     turns = Turns((), 10, Deadline(60), lambda what: None)
-    climbed = Climb("now", {"now": [100.0, 110.0, 90.0], "compiled": [150.0]}, why="budget")
+    climbed = CoordinateSearch("now", {"now": [100.0, 110.0, 90.0], "compiled": [150.0]}, why="budget")
     turns.climbs["ways"] = (climbed, {"now": (), "compiled": ("compile=true",)})
     turns.compile_seconds["compile=true",] = 31.0
-    assert _device_sheet("ways", turns).texts() == [
+    assert _device_table("ways", turns).texts() == [
         ["now", "100.0", "90.0", "110.0", "1.00", "3", "-", "as it was"],
         ["compiled", "150.0", "-", "-", "1.50", "1", "31", "undecided: budget"],
     ]
@@ -61,11 +61,11 @@ def test_what_there_was_no_time_for_is_the_conclusion(capsys: pytest.CaptureFixt
     """That nothing is better is said only where everything was seen."""
     turns = Turns((), 10, Deadline(60), lambda what: None)
     found = Tuning(OmegaConf.create(), None, turns=turns, budget_seconds=45.0)
-    formats = Climb("now", {"now": [100.0]}, why="budget")
+    formats = CoordinateSearch("now", {"now": [100.0]}, why="budget")
     named = {name: () for name in ("now", "a", "b")}
     turns.climbs = {
         "formats": (formats, named),
-        "ways": (Climb("now", why="budget"), dict.fromkeys(("now", "c", "d"), ())),
+        "ways": (CoordinateSearch("now", why="budget"), dict.fromkeys(("now", "c", "d"), ())),
     }
     assert conclusion(found) == [
         "4 of 4 settings of the device were not tried, for lack of time: raise --budget (45s); "
@@ -79,7 +79,7 @@ def test_what_there_was_no_time_for_is_the_conclusion(capsys: pytest.CaptureFixt
     print_tuning(found, [])
     assert "nothing was tuned" not in capsys.readouterr().out
     found.overrides, found.batch = ("x=1",), Batch(8, notes=["not tried: budget: other batch sizes"])
-    found.loader = Loader(Climb(LoaderSetting(1, 4, 16), why="budget"), (), None, 1)
+    found.loader = Loader(CoordinateSearch(LoaderSetting(1, 4, 16), why="budget"), (), None, 1)
     assert conclusion(found) == [
         "better here: x=1",
         "2 of 4 settings of the device were not tried, 1 of 4 settings of the device was left undecided, not all batch "
@@ -89,7 +89,7 @@ def test_what_there_was_no_time_for_is_the_conclusion(capsys: pytest.CaptureFixt
 
 def test_where_all_was_seen_nothing_is_better() -> None:
     turns = Turns((), 10, Deadline(60), lambda what: None)
-    climbed = Climb("now", {"now": [100.0] * 3, "a": [90.0]}, {"b": "out of memory"}, why="nothing more")
+    climbed = CoordinateSearch("now", {"now": [100.0] * 3, "a": [90.0]}, {"b": "out of memory"}, why="nothing more")
     turns.climbs["formats"] = (climbed, dict.fromkeys(("now", "a", "b"), ()))
     found = Tuning(OmegaConf.create(), None, turns=turns, budget_seconds=600.0)
     assert conclusion(found) == ["nothing is better here; the configured settings stay"]

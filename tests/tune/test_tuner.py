@@ -68,12 +68,12 @@ def test_a_batch_that_does_not_fit_is_cut_before_anything_is_compared(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
-    monkeypatch.setattr("imagenet_opt.probe.memory.call_apart", holding(**room))
+    monkeypatch.setattr("imagenet_opt.probe.memory.call_isolated", holding(**room))
     given = (f"data.root={images_root}", "trainer.accelerator=cpu", "trainer.precision=32-true", "data.batch_size=6")
     turns = Turns(given, 3, Deadline(600), lambda what: None)
     config = turns.config(())
     data = SimpleNamespace(train=range(39), loading=loading())
-    testbed: Any = SimpleNamespace(config=config, device=torch.device("cpu"), how=data.loading, data=data)
+    testbed: Any = SimpleNamespace(config=config, device=torch.device("cpu"), loading=data.loading, data=data)
     found = Tuning(config, None)
     assert _tune_device(found, turns, testbed, 0.1) == rate
     cut = () if micro is None else (f"model.micro_batch_size={micro}",)
@@ -92,4 +92,4 @@ def test_the_batch_to_begin_with_is_of_the_epoch_that_is_trained(
     root = write_images(tmp_path / "images", num_classes=3, per_class=22)
     given = (f"data.root={root}", "data.batch_size=auto", f"data.samples_per_epoch={epoch}")
     overrides, testbed = _with_number(given, composed(tmp_path, *given))
-    assert overrides == (*given, f"data.batch_size={start}") and testbed.how.batch_size == start
+    assert overrides == (*given, f"data.batch_size={start}") and testbed.loading.batch_size == start

@@ -10,8 +10,8 @@ import torch
 from imagenet_opt.bench.job import REGION, WORKER, Job
 from imagenet_opt.data.dataset import train_crops
 from imagenet_opt.data.decode.region_codec import Box, region_codec
-from imagenet_opt.data.loader import Seat, store_of, train_loader
-from imagenet_opt.data.order import Draw, TrainOrder
+from imagenet_opt.data.loader import RankInfo, store_of, train_loader
+from imagenet_opt.data.order import SampleIds, TrainOrder
 from imagenet_opt.errors import BadSample
 
 _IN_MEMORY = 1024
@@ -25,7 +25,7 @@ class Ours:
     """The loader that training uses, without the processing of batches on the device."""
 
     def __init__(self, job: Job) -> None:
-        how = replace(
+        loading = replace(
             job.loading,
             resize_on="worker" if job.side == WORKER else "device",
             region_decode=job.loading.region_decode or job.side == REGION,
@@ -33,15 +33,15 @@ class Ours:
             prefetch_factor=job.prefetch_factor,
             samples_per_epoch=None,
         )
-        self.prefetcher = train_loader(job.long_index(), how, Seat(device=torch.device(job.device)))
+        self.prefetcher = train_loader(job.long_index(), loading, RankInfo(device=torch.device(job.device)))
         self.prefetcher.finish = lambda batch: batch  # type: ignore[assignment,return-value]
 
     def __iter__(self) -> Iterator[Sized]:
         return iter(self.prefetcher)
 
-    def drain(self) -> dict[str, float]:
+    def pop_metrics(self) -> dict[str, float]:
         """Means of the prefetcher, and the number of workers, which is smaller than requested if memory is short."""
-        return self.prefetcher.drain() | {"num_workers": float(self.prefetcher.loader.num_workers)}
+        return self.prefetcher.pop_metrics() | {"num_workers": float(self.prefetcher.loader.num_workers)}
 
 
 def ceiling(job: Job) -> Iterable[Sized]:
@@ -78,13 +78,13 @@ def _decode_for_ever(job: Job, worker: int, decoded: Any) -> None:
 
 def _crops(job: Job, worker: int) -> Iterator[Crop]:
     """The first `_IN_MEMORY` files, with their crops, that this worker of our loader would decode."""
-    index, how = job.long_index(), job.loading
-    order = TrainOrder(num_samples=len(index), batch_size=how.batch_size, seed=how.seed)
-    plan = train_crops(seed=how.seed, scale=how.crop_scale)
-    store = store_of(index, replace(how, added_latency_ms=0.0, max_mb_per_second=None))
+    index, loading = job.long_index(), job.loading
+    order = TrainOrder(num_samples=len(index), batch_size=loading.batch_size, seed=loading.seed)
+    plan = train_crops(seed=loading.seed, scale=loading.crop_scale)
+    store = store_of(index, replace(loading, added_latency_ms=0.0, max_mb_per_second=None))
     codec, num = region_codec(), 0
     for step in range(worker, order.num_batches, max(1, job.num_workers)):
-        for i in order.draw(0, step).indices:
+        for i in order.sample_ids(0, step).indices:
             try:
                 (encoded,) = store.read_many(np.array([i]))
             except (OSError, BadSample):
@@ -92,7 +92,7 @@ def _crops(job: Job, worker: int) -> Iterator[Crop]:
             if (stream := codec.parse(encoded)) is None:
                 continue
             sizes = (np.array([side]) for side in (stream.height, stream.width))
-            crops, _ = plan(Draw(np.array([i]), np.zeros(1, np.int64), 1), *sizes)
+            crops, _ = plan(SampleIds(np.array([i]), np.zeros(1, np.int64), 1), *sizes)
             top, left, height, width = (int(side[0]) for side in crops)
             box = (top, left, height, width)
             if codec.decode(stream, box) is None:

@@ -47,7 +47,7 @@ class Plan:
 
 def make_plan(
     index: FileIndex | ShardIndex,
-    how: LoaderOptions,
+    loading: LoaderOptions,
     *,
     against: tuple[str, ...],
     num_batches: int,
@@ -57,25 +57,25 @@ def make_plan(
     """Decide what to measure. Raises ConfigError, BatchTooLarge."""
     if against and isinstance(index, ShardIndex):
         raise ConfigError(f"--against needs a folder of image files, but {index.folder} (data.root) is packed")
-    TrainOrder(num_samples=len(index), batch_size=how.batch_size, seed=how.seed)  # refuses too large a batch
+    TrainOrder(num_samples=len(index), batch_size=loading.batch_size, seed=loading.seed)  # refuses too large a batch
     budget = fit_loader(
-        num_workers=how.num_workers,
-        prefetch_factor=how.prefetch_factor,
-        batch_bytes=3 * how.batch_size * how.image_size**2,
+        num_workers=loading.num_workers,
+        prefetch_factor=loading.prefetch_factor,
+        batch_bytes=3 * loading.batch_size * loading.image_size**2,
     )
-    own = _own_rows(how.resize_on, has_gpu=has_gpu, compares=bool(against))
-    absent = {name: reason for name in (CEILING, *against) if (reason := _why_not(name, how))}
+    own = _own_rows(loading.resize_on, has_gpu=has_gpu, compares=bool(against))
+    absent = {name: reason for name in (CEILING, *against) if (reason := _why_not(name, loading))}
     limit = (CEILING,) if REGION in own else ()
     sides = tuple(name for name in (*own, *limit, *against) if name not in absent)
-    files = _part(index, how.seed) if any(map(_packs, sides)) else index
+    files = _part(index, loading.seed) if any(map(_packs, sides)) else index
     ready = max(1, budget.num_workers) * budget.prefetch_factor
     num_warmup = max(LEAST_WARMUP, ready)
     num_batches = _whole_rounds(num_batches, budget.num_workers)
     job = Job(
         side="",
         index=files,
-        loading=how,
-        passes=-(-(num_warmup + num_batches + 2 * ready) * how.batch_size // len(files)),
+        loading=loading,
+        passes=-(-(num_warmup + num_batches + 2 * ready) * loading.batch_size // len(files)),
         num_workers=budget.num_workers,
         prefetch_factor=budget.prefetch_factor,
         num_warmup=num_warmup,
@@ -154,16 +154,16 @@ def _own_rows(resize_on: str, *, has_gpu: bool, compares: bool) -> tuple[str, ..
     return (WORKER,) if resize_on == "worker" else (REGION,)
 
 
-def _why_not(name: str, how: LoaderOptions) -> str | None:
+def _why_not(name: str, loading: LoaderOptions) -> str | None:
     """The reason why a row cannot be measured; None if it can."""
     if name == CEILING:
         return None if find_spec("nvidia") and find_spec("nvidia.nvimgcodec") else "nvImageCodec is not installed"
     peer = PEERS[name]
     if not peer.installed:
         return f"not installed: {peer.install}"
-    if how.max_mb_per_second is not None:
+    if loading.max_mb_per_second is not None:
         return "not with data.max_mb_per_second"
-    return "not with data.added_latency_ms" if how.added_latency_ms and not peer.latency else None
+    return "not with data.added_latency_ms" if loading.added_latency_ms and not peer.latency else None
 
 
 def _part(index: FileIndex | ShardIndex, seed: int) -> FileIndex | ShardIndex:

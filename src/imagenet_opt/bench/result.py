@@ -9,7 +9,7 @@ from statistics import mean, median
 from typing import Any
 
 import numpy as np
-from rich.table import Table
+from rich.table import Table as RichTable
 
 from imagenet_opt import machine
 from imagenet_opt.atomic_file import write_atomically
@@ -19,8 +19,8 @@ from imagenet_opt.bench.plan import Plan
 from imagenet_opt.bench.turn import Turn
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.data.loader import store_of
-from imagenet_opt.display.table import Cell, Column, Sheet
-from imagenet_opt.display.terminal_table import facts_table, print_sheets, strict_json, terminal
+from imagenet_opt.display.table import Cell, Column, Table
+from imagenet_opt.display.terminal_table import facts_table, print_tables, strict_json, terminal
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, block_ratios, verdict
 from imagenet_opt.measure.stats.intervals import Interval, median_interval
 from imagenet_opt.measure.stats.rounds import Rounds
@@ -209,14 +209,14 @@ _STAGES = {
 
 def print_report(report: Report) -> None:
     terminal(120).print(_facts(report))
-    sheets = (_rates(report), _stages(report), _ratios(report))
-    console = print_sheets([sheet for sheet in sheets if sheet.rows])
+    tables = (_rates(report), _stages(report), _ratios(report))
+    console = print_tables([table for table in tables if table.rows])
     seconds = median(turn.seconds for turns in report.rounds.results.values() for turn in turns)
     if seconds < LEAST_SECONDS:
         console.print(f"a turn timed {seconds:.2f} s, too short to trust: raise --batches")
 
 
-def _facts(report: Report) -> Table:
+def _facts(report: Report) -> RichTable:
     machine, data, job = report.machine, report.data, report.plan.job
     busy = (
         f"; {machine['busy_percent_before']:.0f} % busy before the run" if machine["busy_percent_before"] >= 10 else ""
@@ -236,7 +236,7 @@ def _facts(report: Report) -> Table:
     return facts_table(facts.items(), style="bold")
 
 
-def _rates(report: Report) -> Sheet:
+def _rates(report: Report) -> Table:
     columns = (
         Column("loader"),
         Column("images/s", "{:.0f}"),
@@ -252,10 +252,10 @@ def _rates(report: Report) -> Sheet:
         rate = median_interval(rates)
         first = median(turn.first_batch_seconds for turn in report.rounds.results[side])
         rows.append((side, rate.median, _span(rate, "{:.0f}"), f"{first:.1f} s", describe(side, report.plan.job)))
-    return Sheet("loader alone", columns, tuple(rows))
+    return Table("loader alone", columns, tuple(rows))
 
 
-def _stages(report: Report) -> Sheet:
+def _stages(report: Report) -> Table:
     """A table with a column for each of our rows."""
     stages = {side: report.stages(side) for side in OWN if report.rates(side)}
     rows: list[tuple[Cell, ...]] = []
@@ -263,16 +263,16 @@ def _stages(report: Report) -> Sheet:
         if any(name in means for means in stages.values()):
             rows.append((label, *(factor * means[name] if name in means else None for means in stages.values())))
     columns = (Column("stage"), *(Column(side, "{:.4g}") for side in stages))
-    return Sheet("what a worker spends the time of a batch on", columns, tuple(rows))
+    return Table("what a worker spends the time of a batch on", columns, tuple(rows))
 
 
-def _ratios(report: Report) -> Sheet:
+def _ratios(report: Report) -> Table:
     columns = (Column("loaders"), Column("ratio", "{:.2f}"), Column("interval"), Column("verdict"))
     ratios = list(report.ratios())
     rows = [(f"{side} / {other}", ratio.ratio, _span(ratio, "{:.2f}"), verdict(ratio)) for side, other, ratio in ratios]
     undecided = any(verdict(ratio) == UNDECIDED for _, _, ratio in ratios)
     notes = ("undecided ratios: more --repeats narrow the intervals",) if undecided else ()
-    return Sheet("ratios", columns, tuple(rows), notes)
+    return Table("ratios", columns, tuple(rows), notes)
 
 
 def _span(interval: Interval, number: str) -> str:

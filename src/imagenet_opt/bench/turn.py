@@ -16,7 +16,7 @@ from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats import physics
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.probe.isolated import call_apart
+from imagenet_opt.probe.isolated import call_isolated
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def take_turn(
     """Create a loader, discard its first `num_warmup` batches, and time the next `num_batches`.
 
     The length of a batch is its number of images. check: called with the first batch. settle: waits for unfinished
-    work of the device. If the loader has a method `drain`, it returns the times that the loader itself measured.
+    work of the device. If the loader has a method `pop_metrics`, it returns the times that the loader itself measured.
     Raises ValueError if there are too few batches.
     """
     began = time.perf_counter()
@@ -62,15 +62,15 @@ def take_turn(
     check(first)
     del first
     warmed_up = 1 + sum(1 for _ in islice(batches, num_warmup - 1))
-    drain: Callable[[], dict[str, float]] = getattr(loader, "drain", dict)
-    drain()
+    pop_metrics: Callable[[], dict[str, float]] = getattr(loader, "pop_metrics", dict)
+    pop_metrics()
     settle()
     started = time.perf_counter()
     sizes: list[int] = []
     fresh: list[int] = []
     tells = True
     for batch in islice(batches, num_batches):
-        made_at = getattr(getattr(batch, "making", None), "made_at", None)
+        made_at = getattr(getattr(batch, "stats", None), "made_at", None)
         tells &= made_at is not None
         sizes.append(len(batch))
         fresh.append(len(batch) if made_at is not None and made_at >= started else 0)
@@ -78,7 +78,7 @@ def take_turn(
     seconds = time.perf_counter() - started
     if len(sizes) < num_batches:
         raise ValueError(f"the loader ended after {warmed_up + len(sizes)} of {num_warmup + num_batches} batches")
-    return Turn(sum(sizes), seconds, first_batch_seconds, drain(), sum(fresh) if tells else None)
+    return Turn(sum(sizes), seconds, first_batch_seconds, pop_metrics(), sum(fresh) if tells else None)
 
 
 def run_turn(job: Job) -> Turn:
@@ -126,7 +126,7 @@ def write_packed(job: Job) -> None:
 
 def _apart(function: Any, job: Job, asked: Any) -> Any:
     try:
-        return call_apart(f"{__name__}.{function.__name__}", asked)
+        return call_isolated(f"{__name__}.{function.__name__}", asked)
     except ImagenetOptError as error:
         if job.side in OWN:
             raise

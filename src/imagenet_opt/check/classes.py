@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from imagenet_opt.check.result import Verdict
+from imagenet_opt.check.result import CheckResult
 from imagenet_opt.data.index.folder_index import Split, check_same_classes
 from imagenet_opt.errors import ClassMismatch
 
@@ -22,7 +22,7 @@ _TINY = 10
 _IMBALANCE = 10.0
 
 
-def judge_classes(train: Split, val: Split) -> Iterator[Verdict]:
+def judge_classes(train: Split, val: Split) -> Iterator[CheckResult]:
     """Verdicts that need only the two indexes."""
     yield _agreement(train, val)
     if is_imagenet(train):
@@ -39,57 +39,57 @@ def is_imagenet(split: Split) -> bool:
     return len(split.classes) == NUM_CLASSES or all(map(_WORDNET.fullmatch, split.classes))
 
 
-def _agreement(train: Split, val: Split) -> Verdict:
+def _agreement(train: Split, val: Split) -> CheckResult:
     try:
         check_same_classes(train, val)
     except ClassMismatch as error:
         only = [f"only in {a.folder}: {name}" for a, b in ((train, val), (val, train)) for name in _without(a, b)]
-        return Verdict("classes", "error", str(error), tuple(only))
-    return Verdict("classes", "ok", f"train and val have the same {len(train.classes)} classes")
+        return CheckResult("classes", "error", str(error), tuple(only))
+    return CheckResult("classes", "ok", f"train and val have the same {len(train.classes)} classes")
 
 
 def _without(split: Split, other: Split) -> list[str]:
     return sorted(set(split.classes) - set(other.classes))
 
 
-def _imagenet_classes(train: Split) -> Verdict:
+def _imagenet_classes(train: Split) -> CheckResult:
     num, named = len(train.classes), sum(bool(_WORDNET.fullmatch(name)) for name in train.classes)
     if num == NUM_CLASSES:
         kind = "all with WordNet names" if named == num else f"{num - named} without a WordNet name"
-        return Verdict("ImageNet's classes", "ok", f"{NUM_CLASSES} classes, {kind}")
-    return Verdict(
+        return CheckResult("ImageNet's classes", "ok", f"{NUM_CLASSES} classes, {kind}")
+    return CheckResult(
         "ImageNet's classes",
         "warning",
         f"{num} classes, not {NUM_CLASSES}: a part of ImageNet, or folders are missing",
     )
 
 
-def _imagenet_counts(check: str, split: Split, num_images: int, low: int, high: int) -> Verdict:
+def _imagenet_counts(check: str, split: Split, num_images: int, low: int, high: int) -> CheckResult:
     counts = np.bincount(split.labels, minlength=len(split.classes))
     odd = np.flatnonzero((counts < low) | (counts > high))
     details = _each(split, odd)
     total, each = f"{len(split):,}", f"{low:,}" if low == high else f"{low:,} to {high:,}"
     if not len(odd) and len(split.classes) < NUM_CLASSES:
-        return Verdict(check, "ok", f"{total}, {each} a class as in ImageNet")
+        return CheckResult(check, "ok", f"{total}, {each} a class as in ImageNet")
     if len(odd):
         text = f"{total}, not {num_images:,}; {len(odd)} classes do not have ImageNet's {each}. {_UNPACKED}"
-        return Verdict(check, "warning", text, details)
+        return CheckResult(check, "warning", text, details)
     if len(split) != num_images:
-        return Verdict(check, "warning", f"{total}, not ImageNet's {num_images:,}. {_UNPACKED}")
-    return Verdict(check, "ok", f"{total}, {each} a class, as in ImageNet")
+        return CheckResult(check, "warning", f"{total}, not ImageNet's {num_images:,}. {_UNPACKED}")
+    return CheckResult(check, "ok", f"{total}, {each} a class, as in ImageNet")
 
 
-def _counts(check: str, split: Split) -> Verdict:
+def _counts(check: str, split: Split) -> CheckResult:
     counts = np.bincount(split.labels, minlength=len(split.classes))
     text = f"{len(split):,}, {counts.min():,} to {counts.max():,} a class"
     if len(tiny := np.flatnonzero(counts < _TINY)):
-        return Verdict(check, "warning", f"{text}; {len(tiny)} classes have fewer than {_TINY}", _each(split, tiny))
+        return CheckResult(check, "warning", f"{text}; {len(tiny)} classes have fewer than {_TINY}", _each(split, tiny))
     if counts.max() > _IMBALANCE * counts.min():
         rare = np.flatnonzero(counts * _IMBALANCE < counts.max())
-        return Verdict(
+        return CheckResult(
             check, "warning", f"{text}; the network will hardly learn the rarest classes", _each(split, rare)
         )
-    return Verdict(check, "ok", text)
+    return CheckResult(check, "ok", text)
 
 
 def _each(split: Split, classes: Iterable[int]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from imagenet_opt.data.decode.decoder import Decoder
 from imagenet_opt.data.decode.image_file import REFUSED, is_jpeg, is_whole_jpeg, open_image
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore
-from imagenet_opt.data.storage.reader import Reader
+from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.store import FolderStore
 from imagenet_opt.errors import BadSample
 
@@ -27,7 +27,7 @@ _READS_IN_FLIGHT = 32
 
 
 @dataclass(frozen=True)
-class Examined:
+class ScanResult:
     """A sample. reason: why it cannot be used; empty if it can. mode: Pillow's, such as RGB, L or CMYK.
 
     cut_short: a truncated JPEG, whose missing part decoders fill in.
@@ -47,14 +47,14 @@ def examine(
     workers: int,
     timeout_seconds: float,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Examined]:
+) -> list[ScanResult]:
     """The samples that cannot be used, are truncated, or are not in RGB.
 
     workers: number of processes; 1 stays in this process. on_progress: called with (samples done, all samples).
     Raises StorageFailed, ReadTimeout.
     """
     chunks = [rows[i : i + _CHUNK] for i in range(0, len(rows), _CHUNK)]
-    suspects: list[Examined] = []
+    suspects: list[ScanResult] = []
     done = 0
     with _examiners(min(workers, len(chunks)), index, timeout_seconds) as examined:
         for chunk, some in zip(chunks, examined(chunks), strict=True):
@@ -64,7 +64,7 @@ def examine(
 
 
 @contextmanager
-def _examiners(workers: int, *about: Any) -> Iterator[Callable[[list[Rows]], Iterator[list[Examined]]]]:
+def _examiners(workers: int, *about: Any) -> Iterator[Callable[[list[Rows]], Iterator[list[ScanResult]]]]:
     if workers <= 1:
         examiner = _Examiner(*about)
         yield lambda chunks: map(examiner.examine, chunks)
@@ -85,18 +85,18 @@ def _begin(*about: Any) -> None:
     _examiner = _Examiner(*about)
 
 
-def _examine(rows: Rows) -> list[Examined]:
+def _examine(rows: Rows) -> list[ScanResult]:
     return _examiner.examine(rows)
 
 
 class _Examiner:
     def __init__(self, index: FileIndex | ShardIndex, timeout_seconds: float) -> None:
         store = ShardStore(index) if isinstance(index, ShardIndex) else FolderStore(index)
-        self.reader = Reader(store, reads_in_flight=_READS_IN_FLIGHT, timeout_seconds=timeout_seconds)
+        self.reader = ReadAhead(store, reads_in_flight=_READS_IN_FLIGHT, timeout_seconds=timeout_seconds)
         self.decoder = Decoder(exif_rotation=False, max_crop_pixels=2**62)
 
-    def examine(self, rows: Rows) -> list[Examined]:
-        samples = self.reader.read_now(rows)
+    def examine(self, rows: Rows) -> list[ScanResult]:
+        samples = self.reader.read_unplanned(rows)
         names = map(self.reader.store.name, rows.tolist())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns about metadata
@@ -104,17 +104,17 @@ class _Examiner:
         return [sample for sample in examined if sample.reason or sample.cut_short or sample.mode != "RGB"]
 
 
-def _judge(decoder: Decoder, row: int, name: str, sample: bytes | BadSample) -> Examined:
+def _judge(decoder: Decoder, row: int, name: str, sample: bytes | BadSample) -> ScanResult:
     if isinstance(sample, BadSample):
-        return Examined(row, name, str(sample), "", False)
+        return ScanResult(row, name, str(sample), "", False)
     cut_short = is_jpeg(sample) and not is_whole_jpeg(sample)
     try:
         opened = decoder.open(sample, name)
         decoder.crop(opened, (0, 0, opened.height, opened.width))
     except BadSample as error:
-        return Examined(row, name, str(error), "", cut_short)
+        return ScanResult(row, name, str(error), "", cut_short)
     try:
         mode = open_image(sample).mode
     except REFUSED:  # by Pillow; the decoder has decoded the sample
         mode = "RGB"
-    return Examined(row, name, "", mode, cut_short)
+    return ScanResult(row, name, "", mode, cut_short)

@@ -12,7 +12,7 @@ from imagenet_opt.check.corrupt import examine
 from imagenet_opt.check.duplicates import find_twins
 from imagenet_opt.check.files import judge_examined, judge_status, judge_twins, same_folder
 from imagenet_opt.check.labels import Selection, check_labels
-from imagenet_opt.check.result import Verdict
+from imagenet_opt.check.result import CheckResult
 from imagenet_opt.config.build import wants_gpu
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.dataset import DataSet, data_of, demo_of
@@ -35,7 +35,7 @@ _FEW = 256
 
 def check(
     overrides: tuple[str, ...], *, ckpt: Path | None = None, num_samples: int | None
-) -> tuple[list[Verdict], dict[str, Any] | None]:
+) -> tuple[list[CheckResult], dict[str, Any] | None]:
     """All verdicts; with a checkpoint also the accuracy of each class.
 
     num_samples: number of samples of each split to decode, compare and classify; None for all.
@@ -48,7 +48,7 @@ def check(
         try:
             opened.append(data.open(split))
         except EmptyClass as error:
-            verdicts.append(Verdict(f"classes, {split}", "error", f"{error}; nothing else was checked"))
+            verdicts.append(CheckResult(f"classes, {split}", "error", f"{error}; nothing else was checked"))
     if verdicts:
         return verdicts, None
     train, val = opened
@@ -59,13 +59,13 @@ def check(
     if ckpt is None:
         return verdicts, None
     if train.classes != val.classes:
-        return [*verdicts, Verdict("labels", "warning", "not checked, as the classes differ")], None
+        return [*verdicts, CheckResult("labels", "warning", "not checked, as the classes differ")], None
     with progress("labels", "images") as show:
         verdict, facts = check_labels(ckpt, Selection(train, rows[0]), Selection(val, rows[1]), data.loading, show)
     return [*verdicts, verdict], facts
 
 
-def _files(data: DataSet, train: Index, val: Index, rows: list[Rows]) -> list[Verdict]:
+def _files(data: DataSet, train: Index, val: Index, rows: list[Rows]) -> list[CheckResult]:
     """Verdicts that need the files. In packed data, all of val is checked for duplicates: the index has checksums."""
     named = {"train": train, "val": val}
     sizes, verdicts = zip(*(_sizes(name, index) for name, index in named.items()), strict=True)
@@ -80,7 +80,7 @@ def _files(data: DataSet, train: Index, val: Index, rows: list[Rows]) -> list[Ve
     return [*results, *judge_twins(train, val, compared, twins)]
 
 
-def _sizes(name: str, index: Index) -> tuple[NDArray[np.int64], list[Verdict]]:
+def _sizes(name: str, index: Index) -> tuple[NDArray[np.int64], list[CheckResult]]:
     """Size of each sample in bytes, and verdicts on empty and not yet fetched files; a shard index has the sizes."""
     if isinstance(index, ShardIndex):
         return index.sizes, []
@@ -89,14 +89,14 @@ def _sizes(name: str, index: Index) -> tuple[NDArray[np.int64], list[Verdict]]:
     return status.sizes, list(judge_status(name, index, status, on_lustre=is_lustre(index.folder)))
 
 
-def _decoding(name: str, index: Index, rows: Rows, timeout_seconds: float) -> list[Verdict]:
+def _decoding(name: str, index: Index, rows: Rows, timeout_seconds: float) -> list[CheckResult]:
     with progress(f"decoding, {name}", "images") as show:
         workers = usable_cpus() if len(rows) > _FEW else 1
         suspects = examine(index, rows, workers=workers, timeout_seconds=timeout_seconds, on_progress=show)
     return list(judge_examined(name, len(rows), suspects))
 
 
-def _memory(config: DictConfig, num_classes: int) -> list[Verdict]:
+def _memory(config: DictConfig, num_classes: int) -> list[CheckResult]:
     """The verdict on the memory of a training step, if the run uses a GPU."""
     if not wants_gpu(config):
         return []
@@ -105,4 +105,4 @@ def _memory(config: DictConfig, num_classes: int) -> list[Verdict]:
     if judgement is None:
         return []
     fits, text = judgement
-    return [Verdict("GPU memory", "warning" if not fits else "info" if card is None else "ok", text)]
+    return [CheckResult("GPU memory", "warning" if not fits else "info" if card is None else "ok", text)]

@@ -17,7 +17,7 @@ Keys = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
-class Twin:
+class Duplicate:
     """A validation sample and another sample with the same bytes. other_split: 0 for train, 1 for val."""
 
     row: int
@@ -30,7 +30,7 @@ def find_twins(
     sizes: Sequence[NDArray[np.int64]],
     rows: NDArray[np.int64],
     on_progress: Callable[[int, int], None],
-) -> list[Twin]:
+) -> list[Duplicate]:
     """For each of `rows` of the second split, every other sample of both splits with the same bytes.
 
     sizes: sizes of all samples, per split. Only files of equal size are read; shards are not read, since their index
@@ -90,7 +90,7 @@ def _key_of(path: str) -> int:
     return len(content) << 32 | zlib.crc32(content)
 
 
-def _matches(candidates: Sequence[NDArray[np.int64]], keys: Sequence[Keys], rows: NDArray[np.int64]) -> list[Twin]:
+def _matches(candidates: Sequence[NDArray[np.int64]], keys: Sequence[Keys], rows: NDArray[np.int64]) -> list[Duplicate]:
     ours = np.isin(candidates[1], rows) & (keys[1] != 0)
     matches = []
     for split, (others, other_keys) in enumerate(zip(candidates, keys, strict=True)):
@@ -99,5 +99,5 @@ def _matches(candidates: Sequence[NDArray[np.int64]], keys: Sequence[Keys], rows
         end = np.searchsorted(other_keys[order], keys[1][ours], "right")
         for row, low, high in zip(candidates[1][ours].tolist(), first.tolist(), end.tolist(), strict=True):
             twins = others[order[low:high]].tolist()
-            matches += [Twin(row, split, other) for other in twins if (split, other) != (1, row)]
+            matches += [Duplicate(row, split, other) for other in twins if (split, other) != (1, row)]
     return matches

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from imagenet_opt.check.corrupt import Examined
-from imagenet_opt.check.duplicates import Twin
-from imagenet_opt.check.result import Verdict
+from imagenet_opt.check.corrupt import ScanResult
+from imagenet_opt.check.duplicates import Duplicate
+from imagenet_opt.check.result import CheckResult
 from imagenet_opt.data.index.files import Status
 from imagenet_opt.data.index.folder_index import Split
 
@@ -16,25 +16,25 @@ _MANY = 0.01
 """Share of validation images with a twin from which the validation accuracy is misleading."""
 
 
-def judge_status(name: str, split: Split, status: Status, *, on_lustre: bool) -> Iterator[Verdict]:
+def judge_status(name: str, split: Split, status: Status, *, on_lustre: bool) -> Iterator[CheckResult]:
     """Verdicts on every file of a folder tree, from `stat` only."""
     empty, gone = np.flatnonzero(status.sizes == 0), np.flatnonzero(status.sizes < 0)
     bad = tuple(split.path(int(i)) for i in (*empty, *gone))
     check = f"empty files, {name}"
     if bad:
         text = f"{len(empty)} of {len(split):,} have 0 bytes, {len(gone)} cannot be accessed; restore or remove them"
-        yield Verdict(check, "error", text, bad)
+        yield CheckResult(check, "error", text, bad)
     else:
-        yield Verdict(check, "ok", f"none of {len(split):,}")
+        yield CheckResult(check, "ok", f"none of {len(split):,}")
     if on_lustre:
         yield _lazy(name, split, int(status.released.sum()))
 
 
-def _lazy(name: str, split: Split, released: int) -> Verdict:
+def _lazy(name: str, split: Split, released: int) -> CheckResult:
     check = f"lazy files, {name}"
     if not released:
-        return Verdict(check, "ok", "Lustre holds the data of all files")
-    return Verdict(
+        return CheckResult(check, "ok", "Lustre holds the data of all files")
+    return CheckResult(
         check,
         "warning",
         f"Lustre does not hold the data of {released:,} of {len(split):,} files: the first read of each file waits for "
@@ -42,26 +42,26 @@ def _lazy(name: str, split: Split, released: int) -> Verdict:
     )
 
 
-def judge_examined(name: str, num: int, suspects: Sequence[Examined]) -> Iterator[Verdict]:
+def judge_examined(name: str, num: int, suspects: Sequence[ScanResult]) -> Iterator[CheckResult]:
     """Verdicts on `num` samples that were decoded completely, of which `suspects` differ from a normal RGB image."""
     bad = tuple(sample.reason for sample in suspects if sample.reason)
     cut = tuple(sample.name for sample in suspects if sample.cut_short and not sample.reason)
     if bad:
         text = f"{len(bad)} of {num:,} cannot be used; training skips them up to data.max_bad_fraction"
-        yield Verdict(f"decoding, {name}", "error", text, bad)
+        yield CheckResult(f"decoding, {name}", "error", text, bad)
     else:
-        yield Verdict(f"decoding, {name}", "ok", f"all {num:,} tested images can be decoded")
+        yield CheckResult(f"decoding, {name}", "ok", f"all {num:,} tested images can be decoded")
     if cut:
         text = f"{len(cut)} of {num:,} are truncated; decoders fill in the missing part. Copy these files again"
-        yield Verdict(f"truncated, {name}", "warning", text, cut)
+        yield CheckResult(f"truncated, {name}", "warning", text, cut)
     modes = Counter(sample.mode for sample in suspects if sample.mode and sample.mode != "RGB")
     if modes:
         counts = ", ".join(f"{count} {mode}" for mode, count in modes.most_common())
         others = tuple(f"{sample.name}: {sample.mode}" for sample in suspects if sample.mode and sample.mode != "RGB")
-        yield Verdict(f"colours, {name}", "info", f"{counts} of {num:,}; training converts them to RGB", others)
+        yield CheckResult(f"colours, {name}", "info", f"{counts} of {num:,}; training converts them to RGB", others)
 
 
-def judge_twins(train: Split, val: Split, rows: NDArray[np.int64], twins: Sequence[Twin]) -> Iterator[Verdict]:
+def judge_twins(train: Split, val: Split, rows: NDArray[np.int64], twins: Sequence[Duplicate]) -> Iterator[CheckResult]:
     """Verdicts on the twins of the validation samples `rows`."""
     in_train = [
         (twin.row, f"{val.path(twin.row)} = {train.path(twin.other_row)}") for twin in twins if not twin.other_split
@@ -75,15 +75,15 @@ def judge_twins(train: Split, val: Split, rows: NDArray[np.int64], twins: Sequen
     yield _twins("twice in val", len(rows), two_labels, "they have two labels, and one label is wrong")
 
 
-def same_folder(index: Split) -> Verdict:
+def same_folder(index: Split) -> CheckResult:
     """The verdict when train and val are one folder, in place of a list of all images."""
     text = f"train and val are the same folder, {index.folder}: accuracy will be meaningless (data.val_folder)"
-    return Verdict("val in train", "error", text)
+    return CheckResult("val in train", "error", text)
 
 
-def _twins(check: str, num: int, pairs: Sequence[tuple[int, str]], effect: str) -> Verdict:
+def _twins(check: str, num: int, pairs: Sequence[tuple[int, str]], effect: str) -> CheckResult:
     images = len({row for row, _ in pairs})
     if not images:
-        return Verdict(check, "ok", f"none of {num:,} validation images, byte for byte")
+        return CheckResult(check, "ok", f"none of {num:,} validation images, byte for byte")
     text = f"{images} of {num:,} validation images, byte for byte: {effect}"
-    return Verdict(check, "error" if images > _MANY * num else "warning", text, tuple(line for _, line in pairs))
+    return CheckResult(check, "error" if images > _MANY * num else "warning", text, tuple(line for _, line in pairs))

@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from imagenet_opt.check.confusion import Confusion, Labels, class_accuracies, judge_labels
-from imagenet_opt.check.result import Verdict
+from imagenet_opt.check.result import CheckResult
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.subset import subset
-from imagenet_opt.data.loader import Seat, eval_loader
+from imagenet_opt.data.loader import RankInfo, eval_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import CheckpointMismatch
 from imagenet_opt.model.saved_network import open_network
@@ -37,7 +37,7 @@ class Selection:
 
 def check_labels(
     ckpt: Path, train: Selection, val: Selection, loading: LoaderOptions, on_progress: Callable[[int, int], None]
-) -> tuple[Verdict, dict[str, Any]]:
+) -> tuple[CheckResult, dict[str, Any]]:
     """The verdict, and the accuracies for --json. Raises CheckpointError, also for a network with too few classes."""
     network, config, _ = open_network(ckpt)
     classes, answers = train.index.classes, config["num_classes"]
@@ -70,7 +70,7 @@ def _confusion(
 ) -> Confusion:
     confusion = np.zeros((len(selection.index.classes), answers), np.int64)
     options = replace(options, batch_size=min(options.batch_size, len(selection.rows)))
-    loader = eval_loader(subset(selection.index, selection.rows), options, Seat(device=device))
+    loader = eval_loader(subset(selection.index, selection.rows), options, RankInfo(device=device))
     try:
         for batch in loader:
             with torch.inference_mode():
@@ -82,7 +82,7 @@ def _confusion(
     return confusion
 
 
-def _verdict(labels: Labels, classes: tuple[str, ...], val: Selection) -> Verdict:
+def _verdict(labels: Labels, classes: tuple[str, ...], val: Selection) -> CheckResult:
     check = "labels"
     train_percent, val_percent = 100 * labels.train_accuracy, 100 * labels.val_accuracy
     shares = f"the network is right on {train_percent:.1f} % of train and {val_percent:.1f} % of val"
@@ -91,18 +91,18 @@ def _verdict(labels: Labels, classes: tuple[str, ...], val: Selection) -> Verdic
     if labels.kind == "permuted":
         same = f"two images of one folder of val get the same answer in {100 * labels.val_consistency:.0f} % of cases"
         text = f"{shares}, yet {same}: the folders hold other classes than their names say. {first}. {_REMEDY}"
-        return Verdict(check, "error", text, mapping)
+        return CheckResult(check, "error", text, mapping)
     if labels.kind == "partly":
         text = f"{shares}; {len(mapping)} folders of val seem to hold another class: {first}. Look at their images"
-        return Verdict(check, "warning", text, mapping)
+        return CheckResult(check, "warning", text, mapping)
     if labels.kind == "wrong":
         near_chance = labels.val_accuracy <= 2 / len(classes)
         text = f"{shares}: single files of val have wrong labels, val is damaged, or the network is overfitted"
-        return Verdict(check, "error" if near_chance else "warning", text)
+        return CheckResult(check, "error" if near_chance else "warning", text)
     if labels.kind == "unknown":
         text = f"{shares}: the network has learned too little to judge labels; choose a ckpt= with more training"
-        return Verdict(check, "info", text)
-    return Verdict(check, "ok", shares)
+        return CheckResult(check, "info", text)
+    return CheckResult(check, "ok", shares)
 
 
 def _class(classes: tuple[str, ...], answer: int) -> str:

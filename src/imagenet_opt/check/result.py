@@ -7,7 +7,7 @@ Level = Literal["ok", "info", "warning", "error"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckResult:
     """The result of one check. text: the finding, and the remedy unless the level is ok.
 
     details: one file or class each; names may contain terminal control characters.

@@ -10,7 +10,7 @@ from imagenet_opt.cli.arguments import Parser, check_writable
 from imagenet_opt.errors import ConfigError, printable
 
 if TYPE_CHECKING:
-    from imagenet_opt.check.result import Verdict
+    from imagenet_opt.check.result import CheckResult
 
 HELP = """Find the faults of a data set before hours of training: classes, counts, bad files, duplicates, wrong labels.
 
@@ -116,7 +116,7 @@ def show_worst(classes: dict[str, dict[str, float | None]]) -> None:
         print(f"  {printable(name)}: right on {100 * val:.0f} % of val, {of_train} of train")
 
 
-def show(verdicts: "list[Verdict]") -> None:
+def show(verdicts: "list[CheckResult]") -> None:
     """Print the verdicts as a table, and below it the files and classes that they name."""
     from rich import box
     from rich.table import Table

@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.config.compose import composed
     from imagenet_opt.config.dataset import data_of, demo_of
     from imagenet_opt.display.progress import progress
-    from imagenet_opt.display.terminal_table import print_sheets
+    from imagenet_opt.display.terminal_table import print_tables
 
     config = composed(options.overrides)
     data = data_of(config) if "root" in config.data else demo_of(config)
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> None:
     with progress("evaluating", "images") as show:
         result = evaluation.evaluate(network, val, data.loading, view, on_progress=show)
     name = f"timm's {config.model.name}" if options.ckpt is None else "/".join(options.ckpt.absolute().parts[-2:])
-    print_sheets(evaluation.sheets(result, val.classes, name, view, by_class=options.per_class))
+    print_tables(evaluation.tables(result, val.classes, name, view, by_class=options.per_class))
     if options.json is not None:
         facts = {"command": ["imagenet-opt", "evaluate", *argv], "ckpt": str(options.ckpt), "eval": options.convention}
         whole = facts | asdict(view) | asdict(result) | {"classes": list(val.classes)}

@@ -42,8 +42,8 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     from imagenet_opt.config.compose import composed
     from imagenet_opt.config.dataset import data_of, demo_of
-    from imagenet_opt.display.terminal_table import print_sheets
-    from imagenet_opt.plan import IMAGENET, make_plan, sheets
+    from imagenet_opt.display.terminal_table import print_tables
+    from imagenet_opt.plan import IMAGENET, make_plan, tables
 
     config, sizes = composed(options.overrides), IMAGENET
     if config.data.get("root") or "root" not in config.data:
@@ -51,8 +51,8 @@ def main(argv: list[str]) -> None:
         train, val = data.open("train"), data.open("val")
         sizes = len(train), len(val), len(train.classes)
     plan = make_plan(config, sizes, rate=options.rate, loader_rate=options.loader_rate)
-    print_sheets(
-        sheets(
+    print_tables(
+        tables(
             plan,
             is_estimate=options.rate is None,
             loader_rate=options.loader_rate,

@@ -70,7 +70,7 @@ def main(argv: list[str]) -> None:
         return
     options = parse(argv)
     begin_measuring()
-    from imagenet_opt.display.terminal_table import about, print_sheets
+    from imagenet_opt.display.terminal_table import about, print_tables
     from imagenet_opt.study.output import write_outputs
     from imagenet_opt.study.run import prepare, removed_if_empty, study, tell_busy
 
@@ -80,9 +80,9 @@ def main(argv: list[str]) -> None:
     with removed_if_empty(options.request.folder, is_new):
         facts = about(options.request.command)
         tell_busy(facts["machine"]["busy_percent_before"])
-        sheets = study(options.request)
-    print_sheets(sheets)
-    write_outputs(sheets, options.request, facts, options.json)
+        tables = study(options.request)
+    print_tables(tables)
+    write_outputs(tables, options.request, facts, options.json)
 
 
 def parse(argv: list[str]) -> Options:

@@ -60,11 +60,11 @@ def main(argv: list[str]) -> None:
 
     facts = about(command)
     tuning = tune(options.overrides, options.budget_seconds)
-    sheets = sheets_of(tuning)
-    print_tuning(tuning, sheets)
-    write_experiment(tuning, sheets, command, options.overrides)
+    tables = sheets_of(tuning)
+    print_tuning(tuning, tables)
+    write_experiment(tuning, tables, command, options.overrides)
     if options.json is not None:
-        write_json(tuning, sheets, facts, options.budget_seconds, options.json)
+        write_json(tuning, tables, facts, options.budget_seconds, options.json)
 
 
 def parse(argv: list[str]) -> Options:

@@ -28,7 +28,7 @@ from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.loss import start_bias
 from imagenet_opt.model.network import RECIPE, STARTING, build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer
-from imagenet_opt.run.loggers.truncate import Rewind
+from imagenet_opt.run.loggers.truncate import TruncateLogs
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
         every = config.trainer.log_every_n_steps
         if config.trainer.max_steps > 0:
             every = max(1, min(every, config.trainer.max_steps))
-        callbacks = [*first, Rewind(), *make(config.callbacks, "callbacks").values()]
+        callbacks = [*first, TruncateLogs(), *make(config.callbacks, "callbacks").values()]
         trainer: Trainer = make_trainer(
             log_every_n_steps=every,
             callbacks=callbacks,

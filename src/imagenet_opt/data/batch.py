@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from imagenet_opt.data.keys import BatchKey
-from imagenet_opt.data.shared_buffers import Ticket, shared_bytes
+from imagenet_opt.data.shared_buffers import Lease, shared_bytes
 from imagenet_opt.errors import ConfigError
 
 _ALIGNMENT = 8
 """Bytes; of the largest element of a tensor."""
 
 
-class Making(NamedTuple):
+class LoadStats(NamedTuple):
     """Facts about how a worker made a batch. Times in seconds; `made_at` by the clock `time.monotonic`.
 
     read_seconds: time blocked on reads. reads_in_flight: simultaneous requests that the reader allowed itself. skipped:
@@ -34,19 +34,19 @@ class Making(NamedTuple):
 
 
 @dataclass
-class Samples:
+class BatchBase:
     """Fields of every batch.
 
     labels: int64 (N,), or float (N, num_classes) after mixing. indices: int64 (N,), positions in the index. valid: bool
-    (N,), False for padding. ticket: position in shared memory.
+    (N,), False for padding. lease: position in shared memory.
     """
 
     labels: Tensor
     indices: Tensor
     valid: Tensor
     key: BatchKey
-    making: Making
-    ticket: Ticket | None
+    stats: LoadStats
+    lease: Lease | None
 
     def pin_memory(self) -> Self:
         """A copy in page-locked memory; the DataLoader calls this method by its name."""
@@ -93,7 +93,7 @@ def _in_one_block(tensors: dict[str, Tensor]) -> dict[str, Any]:
 
 
 @dataclass
-class Batch(Samples):
+class Batch(BatchBase):
     """Images of one size: uint8 (N, 3, size, size) from a worker; float and normalised after `finish` on the device."""
 
     images: Tensor
@@ -104,7 +104,7 @@ class Batch(Samples):
 
 
 @dataclass
-class RaggedBatch(Samples):
+class RaggedBatch(BatchBase):
     """Crops of different sizes, one after the other in one buffer, to be resized on the device.
 
     pixels: uint8 (num_bytes,); crop i is pixels[offsets[i]:] as (heights[i], widths[i], 3). heights, widths: int32

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from imagenet_opt import machine
 from imagenet_opt.data.options import Auto
-from imagenet_opt.data.storage.reader import READ_AHEAD_BYTES
+from imagenet_opt.data.storage.read_ahead import READ_AHEAD_BYTES
 from imagenet_opt.machine import GIB
 
 _MIB = 2**20
@@ -76,7 +76,7 @@ def fit_loader(
 
     Batches are in shared memory, which is part of the memory. Files read ahead and the image that is being decoded are
     in ordinary memory. num_workers: "auto" requests one per usable CPU. prefetch_factor: "auto" requests 4.
-    batch_bytes: shared memory of one batch, see slots.slot_bytes. sharing_cpus: processes that share the usable CPUs;
+    batch_bytes: shared memory of one batch, see `slot_bytes`. sharing_cpus: processes that share the usable CPUs;
     None for all. cpus, memory, shared_memory (bytes): None for the values of this machine.
     """
     cpus = machine.usable_cpus() if cpus is None else cpus

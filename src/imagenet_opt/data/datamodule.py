@@ -15,7 +15,7 @@ from lightning.pytorch import LightningDataModule
 from imagenet_opt import machine
 from imagenet_opt.data.demo import ensure_demo
 from imagenet_opt.data.index.folder_index import Split, check_same_classes
-from imagenet_opt.data.loader import Seat, eval_loader, image_dtype, open_index, train_loader
+from imagenet_opt.data.loader import RankInfo, eval_loader, image_dtype, open_index, train_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import block_size_for
 from imagenet_opt.data.prefetcher import DevicePrefetcher
@@ -52,12 +52,14 @@ class ImageData(LightningDataModule):
         return len(self.train.classes)
 
     def train_dataloader(self) -> DevicePrefetcher:
-        loader = train_loader(self.train, self.loading, self._seat(), self.store, largest_size=self._largest_size())
+        loader = train_loader(
+            self.train, self.loading, self._rank_info(), self.store, largest_size=self._largest_size()
+        )
         loader.sampler.seek(*self._start)
         return self._keep(loader, "train")
 
     def val_dataloader(self) -> DevicePrefetcher:
-        return self._keep(eval_loader(self.val, self.loading, self._seat()), "val")
+        return self._keep(eval_loader(self.val, self.loading, self._rank_info()), "val")
 
     def teardown(self, stage: str) -> None:
         self._start = Position(0, 0)  # the next fit starts at the beginning, unless it resumes from a checkpoint
@@ -115,14 +117,14 @@ class ImageData(LightningDataModule):
     def _order_facts(self, world_size: int) -> dict[str, int]:
         """Facts that determine the order of samples, besides the position in the run. Labels distinguish a changed
         folder tree, and a tree from shards, which are shuffled."""
-        how = self.loading
+        options = self.loading
         return {
-            "seed": how.seed,
-            _GLOBAL_BATCH: how.batch_size * world_size,
-            "images of a block": block_size_for(how.batch_size) if how.shuffle == "block" else 1,
+            "seed": options.seed,
+            _GLOBAL_BATCH: options.batch_size * world_size,
+            "images of a block": block_size_for(options.batch_size) if options.shuffle == "block" else 1,
             "training images": len(self.train),
             "checksum of their labels in order": self._label_checksum,
-            "data.samples_per_epoch": how.samples_per_epoch or 0,
+            "data.samples_per_epoch": options.samples_per_epoch or 0,
         }
 
     def _image_facts(self) -> dict[str, str]:
@@ -139,11 +141,11 @@ class ImageData(LightningDataModule):
         callbacks = self._trainer().callbacks
         return max((c.largest_size for c in callbacks if hasattr(c, "largest_size")), default=self.loading.image_size)
 
-    def _seat(self) -> Seat:
+    def _rank_info(self) -> RankInfo:
         trainer = self._trainer()
         device = trainer.strategy.root_device
         local = int(os.environ.get("LOCAL_WORLD_SIZE", trainer.num_devices))
-        return Seat(
+        return RankInfo(
             device=device,
             dtype=image_dtype(trainer.precision, device),
             rank=trainer.global_rank,

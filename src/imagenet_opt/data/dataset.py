@@ -10,22 +10,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 
-from imagenet_opt.data.batch import Batch, Making, RaggedBatch
+from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
 from imagenet_opt.data.decode.decoder import Decoder, Opened
 from imagenet_opt.data.decode.region_codec import Pixels, region_codec
 from imagenet_opt.data.keys import BatchKey
-from imagenet_opt.data.order import Draw, EvalOrder, TrainOrder
+from imagenet_opt.data.order import EvalOrder, SampleIds, TrainOrder
 from imagenet_opt.data.randomness import key_of, uniform
-from imagenet_opt.data.shared_buffers import Slots, Ticket
-from imagenet_opt.data.storage.reader import Place, Reader
-from imagenet_opt.data.storage.requests import Sample
+from imagenet_opt.data.shared_buffers import Lease, SharedBufferPool
+from imagenet_opt.data.storage.read_ahead import Place, ReadAhead
+from imagenet_opt.data.storage.read_pool import Sample
 from imagenet_opt.data.storage.store import Indices
 from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS, Crops, center_crops, random_crops
 from imagenet_opt.data.transforms.resize import resize
 from imagenet_opt.errors import BadSample
 
 Sizes = NDArray[np.int64]
-CropPlan = Callable[[Draw, Sizes, Sizes], tuple[Crops, NDArray[np.bool_]]]
+CropPlan = Callable[[SampleIds, Sizes, Sizes], tuple[Crops, NDArray[np.bool_]]]
 """(draw, image heights, image widths) -> crop boxes, and which images are flipped."""
 
 _REPLACEMENTS = 20
@@ -40,7 +40,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
     replace samples that cannot be opened by others, drawn from (seed, pass, index); otherwise raise BadSample.
     """
 
-    reader: Reader
+    reader: ReadAhead
     decoder: Decoder
     labels: NDArray[np.int32]
     order: TrainOrder | EvalOrder
@@ -48,22 +48,26 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
     resize_here: bool
     skip_bad: bool
     seed: int
-    slots: Slots
+    buffers: SharedBufferPool
 
     def __getitem__(self, key: BatchKey) -> Batch | RaggedBatch:
-        draw = self.order.draw(key.epoch, key.step)
+        draw = self.order.sample_ids(key.epoch, key.step)
         fetched = self.reader.read((key.epoch, key.step), draw.indices, self._following(key))
         began = time.perf_counter()
-        self.slots.begin(key.epoch, key.step)
+        self.buffers.new_batch(key.epoch, key.step)
         num_images, given_up_before = len(draw.indices), self.decoder.num_given_up
-        sheet = Images(self.slots, num_images, key.image_size) if self.resize_here else Sheet(self.slots, num_images)
-        draw, skipped = self._fill(sheet, draw, fetched.samples)
+        builder = (
+            ImageBuilder(self.buffers, num_images, key.image_size)
+            if self.resize_here
+            else RaggedBuilder(self.buffers, num_images)
+        )
+        draw, skipped = self._fill(builder, draw, fetched.samples)
         labels = torch.from_numpy(self.labels[draw.indices].astype(np.int64))
         indices = torch.from_numpy(draw.indices)
         valid = torch.arange(len(draw.indices)) < draw.num_valid
         if isinstance(self.order, EvalOrder):
-            valid &= torch.from_numpy(draw.passes == 0)
-        making = Making(
+            valid &= torch.from_numpy(draw.pass_ids == 0)
+        stats = LoadStats(
             read_seconds=fetched.wait_seconds,
             decode_seconds=time.perf_counter() - began,
             num_bytes=sum(len(sample) for sample in fetched.samples if isinstance(sample, bytes)),
@@ -73,8 +77,8 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
             num_given_up=self.decoder.num_given_up - given_up_before,
             codec_error=region_codec().error,
         )
-        self.slots.count()
-        made = sheet.batch(labels, indices, valid, key, making)
+        self.buffers.count()
+        made = builder.batch(labels, indices, valid, key, stats)
         return made if get_worker_info() is None else made.share_memory()
 
     def _following(self, key: BatchKey) -> Iterator[tuple[Place, Indices]]:
@@ -88,34 +92,36 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
                 if isinstance(self.order, EvalOrder) or first >= self.order.num_batches:
                     return
                 epoch, step = epoch + 1, first
-            yield (epoch, step), self.order.draw(epoch, step).indices
+            yield (epoch, step), self.order.sample_ids(epoch, step).indices
             step += stride
 
-    def _fill(self, sheet: "Images | Sheet", draw: Draw, samples: list[Sample]) -> tuple[Draw, list[tuple[int, str]]]:
-        """Decode all samples into the sheet and replace bad ones. Returns the indices in the batch, and the skipped
+    def _fill(
+        self, builder: "ImageBuilder | RaggedBuilder", draw: SampleIds, samples: list[Sample]
+    ) -> tuple[SampleIds, list[tuple[int, str]]]:
+        """Decode all samples into the builder and replace bad ones. Returns the indices in the batch, and the skipped
         samples."""
         rows = np.arange(len(draw.indices))
-        indices, passes = draw.indices.copy(), draw.passes.copy()
+        indices, pass_ids = draw.indices.copy(), draw.pass_ids.copy()
         skipped: list[tuple[int, str]] = []
         for attempt in range(1, _REPLACEMENTS + 2):
-            bad = self._decode(sheet, rows, Draw(indices[rows], passes[rows], len(rows)), samples)
+            bad = self._decode(builder, rows, SampleIds(indices[rows], pass_ids[rows], len(rows)), samples)
             if not bad:
-                return Draw(indices, passes, draw.num_valid), skipped
+                return SampleIds(indices, pass_ids, draw.num_valid), skipped
             if not self.skip_bad or attempt > _REPLACEMENTS:
                 raise next(iter(bad.values()))
             rows = np.array(list(bad))
             skipped += [(int(indices[row]), str(error)) for row, error in bad.items()]
-            keys = [key_of(self.seed, int(passes[row]), int(indices[row]), attempt) for row in rows]
+            keys = [key_of(self.seed, int(pass_ids[row]), int(indices[row]), attempt) for row in rows]
             indices[rows] = [key % len(self.labels) for key in keys]
             if isinstance(self.order, EvalOrder):
-                passes[rows] = 1  # that is: not of this validation
-            samples = self.reader.read_now(indices[rows])
+                pass_ids[rows] = 1  # that is: not of this validation
+            samples = self.reader.read_unplanned(indices[rows])
         raise AssertionError("the last attempt returns or raises")
 
     def _decode(
-        self, sheet: "Images | Sheet", rows: NDArray[np.int64], draw: Draw, samples: list[Sample]
+        self, builder: "ImageBuilder | RaggedBuilder", rows: NDArray[np.int64], draw: SampleIds, samples: list[Sample]
     ) -> dict[int, BadSample]:
-        """Decode samples into rows of the sheet; returns the errors by row."""
+        """Decode samples into rows of the builder; returns the errors by row."""
         bad: dict[int, BadSample] = {}
         opened: list[tuple[int, Opened]] = []
         for place, (row, index, sample) in enumerate(zip(rows.tolist(), draw.indices.tolist(), samples, strict=True)):
@@ -128,61 +134,61 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         if not opened:
             return bad
         places = np.array([place for place, _ in opened])
-        part = Draw(draw.indices[places], draw.passes[places], len(places))
+        part = SampleIds(draw.indices[places], draw.pass_ids[places], len(places))
         heights = np.array([image.height for _, image in opened])
         widths = np.array([image.width for _, image in opened])
         crops, flips = self.crop_plan(part, heights, widths)
-        sheet.expect(int(np.minimum(crops.heights * crops.widths, self.decoder.max_crop_pixels).sum()))
+        builder.reserve(int(np.minimum(crops.heights * crops.widths, self.decoder.max_crop_pixels).sum()))
         boxes = zip(*(side.tolist() for side in crops), strict=True)
         for (place, image), box, flip in zip(opened, boxes, flips.tolist(), strict=True):
             row = int(rows[place])
             try:
-                sheet.put(row, self.decoder.crop(image, box), flip)
+                builder.write(row, self.decoder.crop(image, box), flip)
             except BadSample as error:
                 bad[row] = error
         return bad
 
 
-class Images:
+class ImageBuilder:
     """Rows of a batch as images of one size, resized in the worker."""
 
-    def __init__(self, slots: Slots, num_images: int, size: int) -> None:
+    def __init__(self, buffers: SharedBufferPool, num_images: int, size: int) -> None:
         self.size = size
         num_bytes = num_images * 3 * size * size
-        buffer, self.ticket = slots.take(num_bytes)
+        buffer, self.lease = buffers.acquire(num_bytes)
         self.images = buffer[:num_bytes].view(num_images, 3, size, size)
 
-    def expect(self, num_pixels: int) -> None:
+    def reserve(self, num_pixels: int) -> None:
         """Does nothing; the memory exists already."""
 
-    def put(self, row: int, pixels: Pixels, flip: bool) -> None:
+    def write(self, row: int, pixels: Pixels, flip: bool) -> None:
         self.images[row] = resize(torch.from_numpy(pixels).permute(2, 0, 1), self.size, flip)
 
-    def batch(self, labels: Tensor, indices: Tensor, valid: Tensor, key: BatchKey, making: Making) -> Batch:
-        return Batch(labels, indices, valid, key, making, self.ticket, self.images)
+    def batch(self, labels: Tensor, indices: Tensor, valid: Tensor, key: BatchKey, stats: LoadStats) -> Batch:
+        return Batch(labels, indices, valid, key, stats, self.lease, self.images)
 
 
-class Sheet:
+class RaggedBuilder:
     """Rows of a batch as crops of any size, one after the other."""
 
-    def __init__(self, slots: Slots, num_images: int) -> None:
-        self.slots = slots
-        self.ticket: Ticket | None = None
+    def __init__(self, buffers: SharedBufferPool, num_images: int) -> None:
+        self.buffers = buffers
+        self.lease: Lease | None = None
         self.sizes = torch.zeros((2, num_images), dtype=torch.int32)
         self.offsets = torch.zeros(num_images, dtype=torch.int64)
         self.flips = torch.zeros(num_images, dtype=torch.bool)
         self.pixels = torch.empty(0, dtype=torch.uint8)
         self.num_bytes = 0
 
-    def expect(self, num_pixels: int) -> None:
+    def reserve(self, num_pixels: int) -> None:
         """Reserve memory for this many more pixels."""
-        larger, ticket = self.slots.take(self.num_bytes + 3 * num_pixels)
+        larger, lease = self.buffers.acquire(self.num_bytes + 3 * num_pixels)
         larger[: self.num_bytes] = self.pixels[: self.num_bytes]
-        self.slots.give_back(self.ticket)
-        self.ticket = ticket
+        self.buffers.release(self.lease)
+        self.lease = lease
         self.pixels, self._numpy = larger, larger.numpy()
 
-    def put(self, row: int, pixels: Pixels, flip: bool) -> None:
+    def write(self, row: int, pixels: Pixels, flip: bool) -> None:
         height, width, _ = pixels.shape
         end = self.num_bytes + pixels.size
         self._numpy[self.num_bytes : end].reshape(pixels.shape)[:] = pixels
@@ -190,19 +196,19 @@ class Sheet:
         self.offsets[row], self.flips[row] = self.num_bytes, flip
         self.num_bytes = end
 
-    def batch(self, labels: Tensor, indices: Tensor, valid: Tensor, key: BatchKey, making: Making) -> RaggedBatch:
+    def batch(self, labels: Tensor, indices: Tensor, valid: Tensor, key: BatchKey, stats: LoadStats) -> RaggedBatch:
         heights, widths = self.sizes
         pixels, offsets, flips = self.pixels, self.offsets, self.flips
-        return RaggedBatch(labels, indices, valid, key, making, self.ticket, pixels, heights, widths, offsets, flips)
+        return RaggedBatch(labels, indices, valid, key, stats, self.lease, pixels, heights, widths, offsets, flips)
 
 
 def train_crops(*, seed: int, scale: tuple[float, float]) -> CropPlan:
     """Random crops and flips; each is a function of (seed, pass, sample index)."""
 
-    def plan(draw: Draw, heights: Sizes, widths: Sizes) -> tuple[Crops, NDArray[np.bool_]]:
+    def plan(draw: SampleIds, heights: Sizes, widths: Sizes) -> tuple[Crops, NDArray[np.bool_]]:
         draws = np.empty((len(heights), RANDOM_CROP_DRAWS + 1))
-        for one_pass in np.unique(draw.passes):
-            chosen = draw.passes == one_pass
+        for one_pass in np.unique(draw.pass_ids):
+            chosen = draw.pass_ids == one_pass
             key = key_of(seed, int(one_pass))
             draws[chosen] = uniform(key, draw.indices[chosen], draws.shape[1])
         return random_crops(heights, widths, draws[:, :-1], scale=scale), draws[:, -1] < 0.5
@@ -213,7 +219,7 @@ def train_crops(*, seed: int, scale: tuple[float, float]) -> CropPlan:
 def eval_crops(*, crop_ratio: float) -> CropPlan:
     """Centred crops without flips."""
 
-    def plan(draw: Draw, heights: Sizes, widths: Sizes) -> tuple[Crops, NDArray[np.bool_]]:
+    def plan(draw: SampleIds, heights: Sizes, widths: Sizes) -> tuple[Crops, NDArray[np.bool_]]:
         return center_crops(heights, widths, crop_ratio=crop_ratio), np.zeros(len(heights), dtype=bool)
 
     return plan

@@ -14,7 +14,7 @@ class BatchKey(NamedTuple):
     image_size: int
 
 
-class BatchKeys(Sampler[BatchKey]):
+class BatchKeySampler(Sampler[BatchKey]):
     """Yields the keys of one epoch, from any step.
 
     Lightning calls `set_epoch` at the start of each epoch; a resumed run calls `seek` before that. size_of: epoch ->

@@ -19,15 +19,15 @@ from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.data.decode.region_codec import load_codec
 from imagenet_opt.data.index.folder_index import FileIndex, Split, open_split, split_folder
 from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore, is_packed, open_shards
-from imagenet_opt.data.keys import BatchKeys
+from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.data.order import Draw, EvalOrder, TrainOrder, block_size_for
-from imagenet_opt.data.prefetcher import DevicePrefetcher, finish_batch
-from imagenet_opt.data.shared_buffers import Slots, slot_bytes
-from imagenet_opt.data.storage.reader import Reader
+from imagenet_opt.data.order import EvalOrder, SampleIds, TrainOrder, block_size_for
+from imagenet_opt.data.prefetcher import DevicePrefetcher, to_images
+from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
+from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.store import FolderStore, Store
-from imagenet_opt.data.storage.throttled_store import SlowStore
-from imagenet_opt.data.worker_signals import shield
+from imagenet_opt.data.storage.throttled_store import ThrottledStore
+from imagenet_opt.data.worker_signals import ignore_group_signals
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _MEASURED = 48
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
+class RankInfo:
     """Place of a process: its rank of world_size, and how many processes share its machine's memory and its loader's
     CPUs."""
 
@@ -55,34 +55,41 @@ def image_dtype(precision: str, device: torch.device) -> torch.dtype:
 
 
 def train_loader(
-    index: Split, how: LoaderOptions, seat: Seat, store: Store | None = None, *, largest_size: int | None = None
+    index: Split,
+    options: LoaderOptions,
+    rank_info: RankInfo,
+    store: Store | None = None,
+    *,
+    largest_size: int | None = None,
 ) -> DevicePrefetcher:
     """Batches of shuffled random crops, without end of epochs; `sampler.set_epoch` selects one.
 
     store: for the bytes of samples; None for the index's own store. largest_size: width in pixels of the largest images
-    that `sampler.size_of` will request, for which workers and memory are planned; None for `how.image_size`.
+    that `sampler.size_of` will request, for which workers and memory are planned; None for `options.image_size`.
     """
     order = TrainOrder(
         num_samples=len(index),
-        batch_size=how.batch_size,
-        seed=how.seed,
-        samples_per_epoch=how.samples_per_epoch,
-        block_size=block_size_for(how.batch_size) if how.shuffle == "block" else 1,
-        rank=seat.rank,
-        world_size=seat.world_size,
+        batch_size=options.batch_size,
+        seed=options.seed,
+        samples_per_epoch=options.samples_per_epoch,
+        block_size=block_size_for(options.batch_size) if options.shuffle == "block" else 1,
+        rank=rank_info.rank,
+        world_size=rank_info.world_size,
     )
-    if order.num_dropped and seat.rank == 0:
+    if order.num_dropped and rank_info.rank == 0:
         log.info(f"data: {order.num_dropped} of {order.num_samples} images of each epoch fill no whole batch")
-    dataset = _dataset(index, how, seat, order, store or store_of(index, how))
-    return _loader(dataset, how, seat, how.image_size, largest_size or how.image_size)
+    dataset = _dataset(index, options, rank_info, order, store or store_of(index, options))
+    return _loader(dataset, options, rank_info, options.image_size, largest_size or options.image_size)
 
 
-def eval_loader(index: Split, how: LoaderOptions, seat: Seat) -> DevicePrefetcher:
+def eval_loader(index: Split, options: LoaderOptions, rank_info: RankInfo) -> DevicePrefetcher:
     """Batches of centred crops of every sample, in order; the last batch is padded."""
-    order = EvalOrder(num_samples=len(index), batch_size=how.batch_size, rank=seat.rank, world_size=seat.world_size)
-    dataset = _dataset(index, how, seat, order, store_of(index, how))
-    size = how.val_image_size or how.image_size
-    return _loader(dataset, how, seat, size, size)
+    order = EvalOrder(
+        num_samples=len(index), batch_size=options.batch_size, rank=rank_info.rank, world_size=rank_info.world_size
+    )
+    dataset = _dataset(index, options, rank_info, order, store_of(index, options))
+    size = options.val_image_size or options.image_size
+    return _loader(dataset, options, rank_info, size, size)
 
 
 def open_index(root: Path | None, split: str, cache_dir: Path) -> FileIndex | ShardIndex:
@@ -91,15 +98,15 @@ def open_index(root: Path | None, split: str, cache_dir: Path) -> FileIndex | Sh
     return open_shards(folder) if is_packed(folder) else open_split(root, split, cache_dir)
 
 
-def store_of(index: Split, how: LoaderOptions, *, drop_pages: bool = False) -> Store:
-    """The store of an index, slowed down as `how` asks. drop_pages: whether to evict what was read from the page
+def store_of(index: Split, options: LoaderOptions, *, drop_pages: bool = False) -> Store:
+    """The store of an index, slowed down as `options` asks. drop_pages: whether to evict what was read from the page
     cache."""
     kind = ShardStore if isinstance(index, ShardIndex) else FolderStore
     store: Store = kind(index, drop_pages=drop_pages)  # type: ignore[arg-type]
-    if not how.added_latency_ms and how.max_mb_per_second is None:
+    if not options.added_latency_ms and options.max_mb_per_second is None:
         return store
-    rate = None if how.max_mb_per_second is None else how.max_mb_per_second * 1e6
-    return SlowStore(store, latency_seconds=how.added_latency_ms / 1000, bytes_per_second=rate)
+    rate = None if options.max_mb_per_second is None else options.max_mb_per_second * 1e6
+    return ThrottledStore(store, latency_seconds=options.added_latency_ms / 1000, bytes_per_second=rate)
 
 
 def mean_crop_bytes(dataset: BatchDataset) -> float:
@@ -113,7 +120,7 @@ def mean_crop_bytes(dataset: BatchDataset) -> float:
         except REFUSED:
             continue
     widths, heights = np.array(sizes or [(500, 400)]).T
-    draw = Draw(spread[: len(widths)], np.zeros(len(widths), np.int64), len(widths))
+    draw = SampleIds(spread[: len(widths)], np.zeros(len(widths), np.int64), len(widths))
     crops, _ = dataset.crop_plan(draw, heights, widths)
     return 3 * float(np.minimum(crops.heights * crops.widths, dataset.decoder.max_crop_pixels).mean())
 
@@ -124,57 +131,69 @@ def batch_bytes(dataset: BatchDataset, batch_size: int, image_size: int) -> int:
     return slot_bytes(int(batch_size * crop_bytes))
 
 
-def _dataset(index: Split, how: LoaderOptions, seat: Seat, order: TrainOrder | EvalOrder, store: Store) -> BatchDataset:
+def _dataset(
+    index: Split, options: LoaderOptions, rank_info: RankInfo, order: TrainOrder | EvalOrder, store: Store
+) -> BatchDataset:
     plan = (
-        train_crops(seed=how.seed, scale=how.crop_scale)
+        train_crops(seed=options.seed, scale=options.crop_scale)
         if isinstance(order, TrainOrder)
-        else eval_crops(crop_ratio=how.val_crop_ratio)
+        else eval_crops(crop_ratio=options.val_crop_ratio)
     )
     return BatchDataset(
-        reader=Reader(store, reads_in_flight=how.reads_in_flight, timeout_seconds=how.read_timeout),
+        reader=ReadAhead(store, reads_in_flight=options.reads_in_flight, timeout_seconds=options.read_timeout),
         decoder=Decoder(
-            exif_rotation=how.exif_rotation, max_crop_pixels=how.max_crop_pixels, region_decode=how.region_decode
+            exif_rotation=options.exif_rotation,
+            max_crop_pixels=options.max_crop_pixels,
+            region_decode=options.region_decode,
         ),
         labels=index.labels,
         order=order,
         crop_plan=plan,
-        resize_here=how.resize_on == "worker" or (how.resize_on == "auto" and seat.device.type != "cuda"),
-        skip_bad=how.on_bad_sample == "skip",
-        seed=how.seed,
-        slots=Slots(num_workers=0, depth=1),
+        resize_here=options.resize_on == "worker" or (options.resize_on == "auto" and rank_info.device.type != "cuda"),
+        skip_bad=options.on_bad_sample == "skip",
+        seed=options.seed,
+        buffers=SharedBufferPool(num_workers=0, depth=1),
     )
 
 
-def _loader(dataset: BatchDataset, how: LoaderOptions, seat: Seat, size: int, largest_size: int) -> DevicePrefetcher:
+def _loader(
+    dataset: BatchDataset, options: LoaderOptions, rank_info: RankInfo, size: int, largest_size: int
+) -> DevicePrefetcher:
     load_codec()
     machine.allow_open_files()
-    budget = _budget(dataset, how, seat, largest_size)
-    if budget.message and isinstance(dataset.order, TrainOrder) and seat.rank == 0:
+    budget = _budget(dataset, options, rank_info, largest_size)
+    if budget.message and isinstance(dataset.order, TrainOrder) and rank_info.rank == 0:
         log.info(budget.message)
-    slots = Slots(num_workers=budget.num_workers, depth=budget.prefetch_factor + SPARE_BATCHES)
-    keys = BatchKeys(num_batches=dataset.order.num_batches, size_of=lambda epoch: size, on_first_key=slots.restart)
+    buffers = SharedBufferPool(num_workers=budget.num_workers, depth=budget.prefetch_factor + SPARE_BATCHES)
+    keys = BatchKeySampler(
+        num_batches=dataset.order.num_batches, size_of=lambda epoch: size, on_first_key=buffers.restart
+    )
     loader: DataLoader[Batch | RaggedBatch] = DataLoader(
-        replace(dataset, slots=slots),
+        replace(dataset, buffers=buffers),
         batch_size=None,
         sampler=keys,
         num_workers=budget.num_workers,
-        # Workers inherit index, shared slots and codec. From Python 3.14 on the default would start them anew.
+        # Workers inherit index, shared buffers and codec. From Python 3.14 on the default would start them anew.
         multiprocessing_context="fork" if budget.num_workers else None,
         prefetch_factor=budget.prefetch_factor if budget.num_workers else None,
         persistent_workers=budget.num_workers > 0,
-        worker_init_fn=shield,
+        worker_init_fn=ignore_group_signals,
         generator=torch.Generator(),  # its own, so that starting workers draws nothing from the model's
     )
-    bad = BadSamples(num_samples=len(dataset.labels), max_fraction=how.max_bad_fraction, world_size=seat.world_size)
-    finish = partial(finish_batch, dtype=seat.dtype)
-    return DevicePrefetcher(loader, keys, device=seat.device, finish=finish, bad=bad, slots=slots, copies=how.copies)
+    bad = BadSamples(
+        num_samples=len(dataset.labels), max_fraction=options.max_bad_fraction, world_size=rank_info.world_size
+    )
+    finish = partial(to_images, dtype=rank_info.dtype)
+    return DevicePrefetcher(
+        loader, keys, device=rank_info.device, finish=finish, bad=bad, buffers=buffers, copies=options.copies
+    )
 
 
-def _budget(dataset: BatchDataset, how: LoaderOptions, seat: Seat, image_size: int) -> LoaderBudget:
+def _budget(dataset: BatchDataset, options: LoaderOptions, rank_info: RankInfo, image_size: int) -> LoaderBudget:
     return fit_loader(
-        num_workers=how.num_workers,
-        prefetch_factor=how.prefetch_factor,
-        batch_bytes=batch_bytes(dataset, how.batch_size, image_size),
-        processes=seat.local_processes,
-        sharing_cpus=seat.sharing_cpus,
+        num_workers=options.num_workers,
+        prefetch_factor=options.prefetch_factor,
+        batch_bytes=batch_bytes(dataset, options.batch_size, image_size),
+        processes=rank_info.local_processes,
+        sharing_cpus=rank_info.sharing_cpus,
     )

@@ -13,14 +13,14 @@ _MOST_BLOCK = 16
 _LEAST_BLOCK = 8
 
 
-class Draw(NamedTuple):
+class SampleIds(NamedTuple):
     """One rank's samples of one batch: int64 (batch_size,) each, and how many of them are not padding.
 
-    `passes`: how often the whole data set was seen before each draw; with whole epochs this is the epoch.
+    `pass_ids`: how often the whole data set was seen before each draw; with whole epochs this is the epoch.
     """
 
     indices: NDArray[np.int64]
-    passes: NDArray[np.int64]
+    pass_ids: NDArray[np.int64]
     num_valid: int
 
 
@@ -88,7 +88,7 @@ class TrainOrder:
         """Number of samples of each pass that fill no whole global batch and are left out."""
         return 0 if self.samples_per_epoch else self.num_samples - self.num_batches * self.global_batch
 
-    def draw(self, epoch: int, step: int) -> Draw:
+    def sample_ids(self, epoch: int, step: int) -> SampleIds:
         stride = self.num_batches * self.global_batch if self.samples_per_epoch else self.pass_samples
         start = epoch * stride + step * self.global_batch + self.rank * self.batch_size
         positions = np.arange(start, start + self.batch_size, dtype=np.int64)
@@ -101,7 +101,7 @@ class TrainOrder:
             indices[chosen] = (
                 shuffle.shift + shuffle.blocks[blocks] * np.int64(self.block_size) + places
             ) % self.num_samples
-        return Draw(indices, passes, self.batch_size)
+        return SampleIds(indices, passes, self.batch_size)
 
     def _shuffle(self, one_pass: int) -> Shuffle:
         """The shuffle of a pass. The last two are kept, because at the end of a pass the next one is already read."""
@@ -139,8 +139,8 @@ class EvalOrder:
     def num_batches(self) -> int:
         return -(-self.num_samples // (self.batch_size * self.world_size))
 
-    def draw(self, epoch: int, step: int) -> Draw:
+    def sample_ids(self, epoch: int, step: int) -> SampleIds:
         start = (step * self.world_size + self.rank) * self.batch_size
         positions = np.arange(start, start + self.batch_size, dtype=np.int64)
         num_valid = int(np.clip(self.num_samples - start, 0, self.batch_size))
-        return Draw(np.where(positions < self.num_samples, positions, 0), np.zeros_like(positions), num_valid)
+        return SampleIds(np.where(positions < self.num_samples, positions, 0), np.zeros_like(positions), num_valid)

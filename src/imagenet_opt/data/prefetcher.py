@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
 from imagenet_opt import machine
-from imagenet_opt.data.ahead import Ahead
+from imagenet_opt.data.background_iterator import BackgroundIterator
 from imagenet_opt.data.bad_samples import BadSamples
-from imagenet_opt.data.batch import Batch, Making, RaggedBatch
-from imagenet_opt.data.keys import BatchKeys
-from imagenet_opt.data.shared_buffers import Slots
+from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
+from imagenet_opt.data.keys import BatchKeySampler
+from imagenet_opt.data.shared_buffers import SharedBufferPool
 from imagenet_opt.data.transforms.normalize import normalize
 from imagenet_opt.data.transforms.resize import resize_batch
 from imagenet_opt.errors import ImagenetOptError, WorkerDied
@@ -38,7 +38,7 @@ _CLOSE_SECONDS = 1.0
 """For workers to end by themselves. One that waits for storage would not hear of it."""
 
 
-def finish_batch(batch: Batch | RaggedBatch, dtype: torch.dtype) -> Batch:
+def to_images(batch: Batch | RaggedBatch, dtype: torch.dtype) -> Batch:
     """A worker's batch as normalised images of `dtype`, on the device where it is."""
     if isinstance(batch, RaggedBatch):
         return resize_batch(batch, dtype)
@@ -61,12 +61,12 @@ class DevicePrefetcher:
     def __init__(
         self,
         loader: "DataLoader[Batch | RaggedBatch]",
-        keys: BatchKeys,
+        keys: BatchKeySampler,
         *,
         device: torch.device,
         finish: Callable[[Batch | RaggedBatch], Batch],
         bad: BadSamples,
-        slots: Slots,
+        buffers: SharedBufferPool,
         copies: str = "ahead",
     ) -> None:
         self.loader = loader
@@ -75,13 +75,13 @@ class DevicePrefetcher:
         self.device = device
         self.finish = finish
         self.bad = bad
-        self.slots = slots
+        self.buffers = buffers
         self.copies = copies
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._copy_clock = CudaClock() if device.type == "cuda" else None
         self._totals: defaultdict[str, float] = defaultdict(float)
         self._drained: dict[str, float] = {}
-        self._ahead: Ahead[Sent] | None = None
+        self._ahead: BackgroundIterator[Sent] | None = None
         self._has_warned = False
 
     def __len__(self) -> int:
@@ -91,7 +91,7 @@ class DevicePrefetcher:
         try:
             yield from self._batches()
         except (RuntimeError, OSError, EOFError) as error:
-            if (death := died(error)) is None:
+            if (death := explain_worker_death(error)) is None:
                 raise
             raise death from error
         except ImagenetOptError as error:
@@ -123,7 +123,7 @@ class DevicePrefetcher:
     @property
     def num_ready(self) -> int:
         """Number of finished batches that were not requested yet."""
-        return self.slots.num_ready
+        return self.buffers.num_ready
 
     def totals(self) -> dict[str, float]:
         """Sums over all `batches` delivered so far, and `copy_seconds` of the `copies` that the device has made."""
@@ -131,7 +131,7 @@ class DevicePrefetcher:
         self._add(copies=len(copies), copy_seconds=sum(copies))
         return dict(self._totals)
 
-    def drain(self) -> dict[str, float]:
+    def pop_metrics(self) -> dict[str, float]:
         """Means over the batches delivered since the last call, by metric name; empty when there were none."""
         totals = self.totals()
         new = {name: total - self._drained.get(name, 0.0) for name, total in totals.items()}
@@ -149,11 +149,11 @@ class DevicePrefetcher:
     def _batches(self) -> Iterator[Batch]:
         if self._ahead is not None:
             self._ahead.close()  # an epoch that was left early
-        source = self._sent(iter(self.loader))
+        source = self._on_device(iter(self.loader))
         if self.loader.num_workers == 0:
             yield from self._delivered(source)
             return
-        self._ahead = ahead = Ahead(source)
+        self._ahead = ahead = BackgroundIterator(source)
         try:
             yield from self._delivered(ahead)
         finally:
@@ -162,10 +162,10 @@ class DevicePrefetcher:
     def _delivered(self, source: Iterator[Sent]) -> Iterator[Batch]:
         for batch, copied in source:
             queued = self.num_ready
-            self.slots.deliver()
-            self.bad.add(batch.making.skipped, batch.key.epoch)
-            self._note(batch.making, queued)
-            self._warn_of_whole_decode(batch.making, len(batch))
+            self.buffers.deliver()
+            self.bad.add(batch.stats.skipped, batch.key.epoch)
+            self._note(batch.stats, queued)
+            self._warn_of_whole_decode(batch.stats, len(batch))
             if copied is not None:
                 computing = torch.cuda.current_stream(self.device)
                 computing.wait_event(copied)
@@ -173,14 +173,14 @@ class DevicePrefetcher:
             elif self._copy_clock is not None:
                 batch = self._copy(batch, self._copy_clock)
             yield self._finished(batch)
-            self.slots.give_back(batch.ticket)
+            self.buffers.release(batch.lease)
 
-    def _sent(self, batches: Iterator[Batch | RaggedBatch]) -> Iterator[Sent]:
+    def _on_device(self, batches: Iterator[Batch | RaggedBatch]) -> Iterator[Sent]:
         """Batches on their way to the device, with the event that says when they are there; None on a CPU."""
         if self._stream is not None:
             torch.cuda.set_device(self._stream.device)  # a new thread begins with the machine's first GPU
         for batch in batches:
-            self.slots.receive(batch.ticket, batch.data)
+            self.buffers.keep_mapped(batch.lease, batch.data)
             if self._stream is None or self.copies == "pageable":
                 yield batch, None
             elif self.copies == "pinned":
@@ -198,8 +198,8 @@ class DevicePrefetcher:
 
     def _pin(self, batch: Batch | RaggedBatch) -> Batch | RaggedBatch:
         pinned = batch.pin_memory()
-        self.slots.give_back(batch.ticket)
-        return replace(pinned, ticket=None)
+        self.buffers.release(batch.lease)
+        return replace(pinned, lease=None)
 
     def _copy(self, batch: Batch | RaggedBatch, clock: CudaClock) -> Batch | RaggedBatch:
         clock.start()
@@ -212,25 +212,25 @@ class DevicePrefetcher:
         with explained(*_TOO_LARGE):
             return self.finish(batch)
 
-    def _note(self, making: Making, queued: int) -> None:
+    def _note(self, stats: LoadStats, queued: int) -> None:
         self._add(
             batches=1,
-            read_seconds=making.read_seconds,
-            decode_seconds=making.decode_seconds,
-            mb_read=making.num_bytes / 1e6,
-            reads_in_flight=making.reads_in_flight,
+            read_seconds=stats.read_seconds,
+            decode_seconds=stats.decode_seconds,
+            mb_read=stats.num_bytes / 1e6,
+            reads_in_flight=stats.reads_in_flight,
             queue_depth=queued,
-            queue_seconds=max(0.0, time.monotonic() - making.made_at),
+            queue_seconds=max(0.0, time.monotonic() - stats.made_at),
         )
 
-    def _warn_of_whole_decode(self, making: Making, num_images: int) -> None:
+    def _warn_of_whole_decode(self, stats: LoadStats, num_images: int) -> None:
         """Once, where region decode gives up for most images of a batch."""
-        if self._has_warned or 2 * making.num_given_up <= num_images:
+        if self._has_warned or 2 * stats.num_given_up <= num_images:
             return
         self._has_warned = True
-        what = f"region decode gave up for {making.num_given_up} of the {num_images} images of a batch"
-        if making.codec_error:
-            what = f"nvImageCodec cannot make a decoder here ({making.codec_error})"
+        what = f"region decode gave up for {stats.num_given_up} of the {num_images} images of a batch"
+        if stats.codec_error:
+            what = f"nvImageCodec cannot make a decoder here ({stats.codec_error})"
         log.warning(
             f"{what}; whole images are decoded instead, which is slower. "
             "data.region_decode=false decodes whole images without this warning"
@@ -272,7 +272,7 @@ def _too_many_files() -> WorkerDied:
     )
 
 
-def died(error: Exception) -> WorkerDied | None:
+def explain_worker_death(error: Exception) -> WorkerDied | None:
     """Meaning of the DataLoader's error if a worker was killed, or if shared memory or file descriptors ran out; else
     None.
 

@@ -15,7 +15,7 @@ _SPARE = 1.125
 """A slot's size over its first batch's, as ragged batches differ."""
 
 
-class Ticket(NamedTuple):
+class Lease(NamedTuple):
     """Which slot a batch is in. `number` tells it from later batches of the same slot."""
 
     worker: int
@@ -23,7 +23,7 @@ class Ticket(NamedTuple):
     number: int
 
 
-class Slots:
+class SharedBufferPool:
     """Shared buffers, `depth` for each worker, and which of them hold a batch that is still needed.
 
     A worker takes one, the process that trains gives it back once the batch is copied; without a free one, memory is
@@ -32,7 +32,7 @@ class Slots:
 
     def __init__(self, *, num_workers: int, depth: int) -> None:
         shape = (max(1, num_workers), depth)
-        self.holding = torch.zeros(shape, dtype=torch.int64).share_memory_()  # numbers of tickets; 0 is free
+        self.holding = torch.zeros(shape, dtype=torch.int64).share_memory_()  # numbers of leases; 0 is free
         self.made = torch.zeros(shape[0], dtype=torch.int64).share_memory_()
         self._num_delivered = 0  # of all epochs, as `made` counts
         self._buffers: dict[int, Tensor] = {}
@@ -40,13 +40,13 @@ class Slots:
         self._place = (0, 0)
         self._seen: dict[tuple[int, int], Tensor] = {}
 
-    def begin(self, epoch: int, step: int) -> None:
+    def new_batch(self, epoch: int, step: int) -> None:
         """Called in a worker for each batch. With a new epoch, or one begun anew, all earlier batches are done with."""
         if epoch != self._place[0] or step <= self._place[1]:
             self.holding[_worker()] = 0
         self._place = (epoch, step)
 
-    def take(self, num_bytes: int) -> tuple[Tensor, Ticket | None]:
+    def acquire(self, num_bytes: int) -> tuple[Tensor, Lease | None]:
         """uint8 (num_bytes, rounded up), of any content. In the process that trains it is ordinary memory."""
         size = _rounded(num_bytes)
         if get_worker_info() is None:
@@ -58,7 +58,7 @@ class Slots:
                     self._buffers[slot] = shared_bytes(slot_bytes(num_bytes))
                 self._number += 1
                 self.holding[worker, slot] = self._number
-                return self._buffers[slot][:size], Ticket(worker, slot, self._number)
+                return self._buffers[slot][:size], Lease(worker, slot, self._number)
         return shared_bytes(size), None
 
     def count(self) -> None:
@@ -83,15 +83,15 @@ class Slots:
         """Batches of this epoch that are made and not delivered."""
         return max(0, self.num_made - self._num_delivered)
 
-    def receive(self, ticket: Ticket | None, pixels: Tensor) -> None:
+    def keep_mapped(self, lease: Lease | None, pixels: Tensor) -> None:
         """Keep the memory mapped here, so that the next batch in that slot need not map it again."""
-        if ticket is not None:
-            self._seen[ticket.worker, ticket.slot] = pixels
+        if lease is not None:
+            self._seen[lease.worker, lease.slot] = pixels
 
-    def give_back(self, ticket: Ticket | None) -> None:
+    def release(self, lease: Lease | None) -> None:
         """The batch is copied, or dropped. Does nothing when its slot holds a later one by now."""
-        if ticket is not None and int(self.holding[ticket.worker, ticket.slot]) == ticket.number:
-            self.holding[ticket.worker, ticket.slot] = 0
+        if lease is not None and int(self.holding[lease.worker, lease.slot]) == lease.number:
+            self.holding[lease.worker, lease.slot] = 0
 
 
 def _worker() -> int:

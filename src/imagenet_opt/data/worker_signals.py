@@ -7,7 +7,7 @@ import threading
 from multiprocessing import current_process
 
 
-def shield(worker_id: int) -> None:
+def ignore_group_signals(worker_id: int) -> None:
     """Called in a worker as it begins: it ignores Ctrl-C and SIGUSR1, and obeys a SIGTERM of its parent alone.
 
     SLURM and process groups send to all; a worker that died would be an error, while the parent still needs it

@@ -48,7 +48,7 @@ class Plot:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class Table:
     """rows: one cell per column. notes: sentences below the table. plots: the results as figures. data: the underlying
     numbers as JSON values, for other programs.
 

@@ -9,12 +9,12 @@ from typing import Any
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from imagenet_opt import machine
 from imagenet_opt.display.printable import printable
-from imagenet_opt.display.table import Sheet
+from imagenet_opt.display.table import Table
 
 _LONG = 16
 """Words in cells that are longer than this, such as paths, may be broken."""
@@ -29,9 +29,9 @@ def terminal(width: int = 110) -> Console:
     return Console(markup=False, highlight=False, width=None if Console().is_terminal else width)
 
 
-def facts_table(facts: Iterable[tuple[str, str | Text]], *, style: str, **layout: Any) -> Table:
+def facts_table(facts: Iterable[tuple[str, str | Text]], *, style: str, **layout: Any) -> RichTable:
     """A name and a text a row, without a heading. style: of the names. layout: of `rich.table.Table`."""
-    table = Table(**{"box": None, "show_header": False, "pad_edge": False, "padding": (0, 2, 0, 0)} | layout)
+    table = RichTable(**{"box": None, "show_header": False, "pad_edge": False, "padding": (0, 2, 0, 0)} | layout)
     table.add_column(style=style, no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in facts:
@@ -39,32 +39,32 @@ def facts_table(facts: Iterable[tuple[str, str | Text]], *, style: str, **layout
     return table
 
 
-def print_sheets(sheets: Sequence[Sheet]) -> Console:
-    """Print sheets with their notes, and return the console for further output."""
+def print_tables(tables: Sequence[Table]) -> Console:
+    """Print tables with their notes, and return the console for further output."""
     console = terminal(140)
-    for sheet in sheets:
-        console.print("", terminal_table(sheet, console.width), "", sep="\n")
-        for note in sheet.notes:
+    for table in tables:
+        console.print("", terminal_table(table, console.width), "", sep="\n")
+        for note in table.notes:
             console.print(f"  {printable(note)}")
     return console
 
 
-def terminal_table(sheet: Sheet, width: int) -> Table:
+def terminal_table(table: Table, width: int) -> RichTable:
     """A table of at most `width` columns: wrapped between words, and inside intervals if a column is too narrow."""
-    texts = [[column.heading for column in sheet.columns], *sheet.texts()]
+    texts = [[column.heading for column in table.columns], *table.texts()]
     columns = [[printable(text) for text in own] for own in zip(*texts, strict=True)]
     gaps = len(columns) - 1
     if _least_width(columns) + gaps > width:
         columns = [[heading, *(_ENDS.sub("- ", cell) for cell in cells)] for heading, *cells in columns]
     wide = _least_width(columns) + 2 * gaps <= width
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False, show_edge=False)
-    table.title, table.title_justify = printable(sheet.title), "left"
+    drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False, show_edge=False)
+    drawn.title, drawn.title_justify = printable(table.title), "left"
     for place, most in enumerate(_widths(columns, width - (1 + wide) * gaps)):
         is_text = place == 0 or max(map(len, columns[place][1:]), default=0) > _PROSE
-        table.add_column(columns[place][0], justify="left" if is_text else "right", overflow="fold", width=most)
+        drawn.add_column(columns[place][0], justify="left" if is_text else "right", overflow="fold", width=most)
     for row in list(zip(*columns, strict=True))[1:]:
-        table.add_row(*row)
-    return table
+        drawn.add_row(*row)
+    return drawn
 
 
 def _widths(columns: list[list[str]], room: int) -> list[int]:

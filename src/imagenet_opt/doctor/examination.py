@@ -138,7 +138,7 @@ class Examination(Reading):
             self.ceilings["gpu_beside_loader"] = fit_ceiling(beside, in_bursts=True)
             self.gpu_state = beside.gpu_state or self.gpu_state  # the GPU is warm by now
             if beside.copy_seconds:
-                self.ceilings["copy_overlapped"] = Ceiling((testbed.how.batch_size / beside.copy_seconds,))
+                self.ceilings["copy_overlapped"] = Ceiling((testbed.loading.batch_size / beside.copy_seconds,))
         with self._experiment("the copy to the GPU"):
             if (copy := testbed.copy(self._span(1))) is not None:
                 self.ceilings["copy"] = copy
@@ -171,7 +171,7 @@ class Examination(Reading):
 
         The storage's rate in images per second does not depend on the batch size.
         """
-        configured, reads = int(self.testbed.how.batch_size), self.ceilings.get("storage_cold")
+        configured, reads = int(self.testbed.loading.batch_size), self.ceilings.get("storage_cold")
         if reads is None:
             return configured
         num_batches = (1 + SKIPPED_ROUNDS_COLD + LEAST_ROUNDS) * max(1, self.testbed.num_workers)
@@ -184,9 +184,9 @@ class Examination(Reading):
         if loader is None:
             return
         num_batches = (1 + LEAST_ROUNDS) * max(1, self.testbed.num_workers)
-        needed = num_batches * self.testbed.how.batch_size / loader.images_per_second
+        needed = num_batches * self.testbed.loading.batch_size / loader.images_per_second
         if needed > self._span(1).last:
-            reason = f"{num_batches} batches of {self.testbed.how.batch_size} images take {needed:.0f} s"
+            reason = f"{num_batches} batches of {self.testbed.loading.batch_size} images take {needed:.0f} s"
             raise ConfigError(
                 f"not measured: storage too slow for the budget ({reason}); raise --budget to {needed:.0f}s"
             )
@@ -248,7 +248,7 @@ class Examination(Reading):
             "usable CPUs": str(machine.usable_cpus()),
         }
         return Measurements(
-            batch_size=testbed.how.batch_size,
+            batch_size=testbed.loading.batch_size,
             simulated=None if testbed.simulated is None else testbed.simulated.name,
             ceilings=self.ceilings,
             facts=self.facts,

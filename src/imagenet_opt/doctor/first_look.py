@@ -23,7 +23,7 @@ _NUM_CHECKED = 200
 
 def facts_of_run(testbed: Testbed) -> Facts:
     """Facts that need no experiment: the machine's CPUs, the configuration, and which files are in memory."""
-    how, trainer, limits = testbed.how, testbed.config.trainer, machine.cpu_limits()
+    how, trainer, limits = testbed.loading, testbed.config.trainer, machine.cpu_limits()
     cached = testbed.samples.residency()  # before anything reads a sample
     on_cpu = testbed.device.type == "cpu"
     facts = Facts(
@@ -53,7 +53,7 @@ def facts_of_run(testbed: Testbed) -> Facts:
 
 def check_machine(testbed: Testbed) -> list[Finding]:
     """Run all checks that need no experiment. Some samples must have been read (`Samples.glance`)."""
-    config, how, samples = testbed.config, testbed.how, testbed.samples
+    config, how, samples = testbed.config, testbed.loading, testbed.samples
     configured = {"num_workers": testbed.num_workers, "prefetch_factor": testbed.prefetch_factor}
     configured |= {name: getattr(how, name) for name in configured if getattr(how, name) != "auto"}
     return check_environment(

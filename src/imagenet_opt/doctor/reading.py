@@ -115,7 +115,7 @@ class Reading:
 
     def _groups(self, rows: Rows) -> Iterator[Rows]:
         """The rows that each request reads, batch by batch."""
-        size = self.testbed.how.batch_size
+        size = self.testbed.loading.batch_size
         for start in range(0, len(rows), size):
             batch = rows[start : start + size]
             for group in self.samples.store.groups(batch):
@@ -130,7 +130,7 @@ class Reading:
 
     def _first_depth(self) -> int:
         """Requests in flight per worker when an epoch begins."""
-        configured = self.testbed.how.reads_in_flight
+        configured = self.testbed.loading.reads_in_flight
         return FIRST if configured == "auto" else int(configured)
 
     def _note_eviction(self, eviction: Eviction) -> None:

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from imagenet_opt import machine
 from imagenet_opt.data.index.files import SplitFiles
+from imagenet_opt.data.storage.daemon_pool import DaemonPool
 from imagenet_opt.data.storage.outage import SparseWarnings, is_out
-from imagenet_opt.data.storage.retry import TRANSIENT, retried
-from imagenet_opt.data.storage.threads import Threads
+from imagenet_opt.data.storage.retry import TRANSIENT, retry_transient
 from imagenet_opt.errors import ReadTimeout, StorageFailed, printable
 from imagenet_opt.hydrate import lustre
 from imagenet_opt.hydrate.journal import Journal
@@ -128,7 +128,7 @@ def _restore(part: Part, tally: Tally, in_flight: int, on_progress: Callable[[Ta
 def _read(part: Part, tally: Tally, in_flight: int, patience: float, on_progress: Callable[[Tally], None]) -> None:
     left = part.journal.left.tolist()
     reader, numbers = FileReader(part, tally, patience), iter(left)
-    threads = Threads(min(in_flight, len(left)))
+    threads = DaemonPool(min(in_flight, len(left)))
     running: set[Future[None]] = {threads.submit(reader.read_each, numbers) for _ in range(threads.num)}
     try:
         while running:
@@ -173,7 +173,7 @@ class FileReader:
         path, reason, num_bytes = self.part.files.path(number), "", 0
         self._open.add(number)
         try:
-            num_bytes = retried(partial(self._read, path), _name(path), self.patience, self._warn)
+            num_bytes = retry_transient(partial(self._read, path), _name(path), self.patience, self._warn)
         except OSError as error:
             reason = error.strerror or str(error)
             if error.errno in TRANSIENT:

@@ -15,15 +15,15 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
+from imagenet_opt.model.classification_metrics import ClassificationMetrics
 from imagenet_opt.model.loss import check_loss, losses_of
 from imagenet_opt.model.micro_batch import MicroBatches
-from imagenet_opt.model.nonfinite import NonFinite
+from imagenet_opt.model.nan_guard import NaNGuard
 from imagenet_opt.model.optimizer import check_saved_groups
-from imagenet_opt.model.recent_batches import FILE as RECENT_FILE
+from imagenet_opt.model.rollback import Rollback
 from imagenet_opt.model.schedule import Schedule
-from imagenet_opt.model.snapshot import Snapshot
+from imagenet_opt.model.step_history import FILE as RECENT_FILE
 from imagenet_opt.model.steps_ahead import StepsAhead
-from imagenet_opt.model.tally import Tally
 from imagenet_opt.out_of_memory import explained
 from imagenet_opt.run.logging_step import is_logging_step
 
@@ -88,7 +88,7 @@ class Classifier(LightningModule):
         for part in self._frozen:
             part.requires_grad_(False)
         self.network_config = network_config or {}
-        self.nonfinite = NonFinite()
+        self.nan_guard = NaNGuard()
         self._seed = torch.initial_seed()
         self._restored_sums: Tensor | None = None
         self._saved_groups: list[dict[str, Any]] | None = None
@@ -131,18 +131,18 @@ class Classifier(LightningModule):
             )
 
     def on_fit_start(self) -> None:
-        self.train_tally = Tally(self.device)
+        self.train_tally = ClassificationMetrics(self.device)
         if self._restored_sums is not None:
             self.train_tally.sums = self._restored_sums.to(self.device)
         agree = partial(self.trainer.strategy.reduce_boolean_decision, all=True)
         name = f"rank{self.global_rank}_{RECENT_FILE}" if self.global_rank else RECENT_FILE
-        self.nonfinite.begin(agree, Path(self.trainer.default_root_dir) / name)
+        self.nan_guard.begin(agree, Path(self.trainer.default_root_dir) / name)
 
     def on_train_start(self) -> None:
         """Apply the configured learning rate, weight decay and so on, which a checkpoint has overwritten."""
         for part in self._frozen:
             part.eval()  # Lightning restores this after each validation
-        self._before = Snapshot(self.net.buffers())
+        self._before = Rollback(self.net.buffers())
         optimizer: Any = self.optimizers()
         scheduler: Any = self.lr_schedulers()
         changed: dict[str, str] = {}
@@ -161,7 +161,7 @@ class Classifier(LightningModule):
         scheduler: Any = self.lr_schedulers()
         self._before.take()
         losses, logits = self._forward_backward(batch)
-        self.nonfinite.watch(self.trainer.global_step, losses.mean(), batch.indices)
+        self.nan_guard.check(self.trainer.global_step, losses.mean(), batch.indices)
         self.train_tally.add(losses, logits, batch.labels, batch.valid)
         with explained("in the optimizer", "lower model.micro_batch_size or end other programs on the device"):
             optimizer.step()
@@ -169,8 +169,8 @@ class Classifier(LightningModule):
         scheduler.step()
         if is_logging_step(self.trainer):
             self._log_means()
-        elif self.nonfinite.overdue:
-            self.nonfinite.stop_if_bad()
+        elif self.nan_guard.overdue:
+            self.nan_guard.stop_if_bad()
 
     def _forward_backward(self, batch: Any) -> tuple[Tensor, Tensor]:
         """Compute the gradients of the whole batch. Returns losses (N,) and logits (N, C), detached."""
@@ -199,7 +199,7 @@ class Classifier(LightningModule):
                 callback.on_out_of_memory(self.trainer, self, batch)
 
     def _log_means(self) -> None:
-        self.nonfinite.stop_if_bad()
+        self.nan_guard.stop_if_bad()
         means = self.train_tally.read(self._sum_of_processes)
         self.train_tally.reset()
         self.log_dict({f"train/{name}": means[name] for name in ("loss", "acc1")})
@@ -217,7 +217,7 @@ class Classifier(LightningModule):
         """Give all processes the batch-norm statistics that are saved; until here each process has its own."""
         if self.trainer.world_size > 1:
             distribute_bn(self.net, self.trainer.world_size)
-        self.val_tally = Tally(self.device)
+        self.val_tally = ClassificationMetrics(self.device)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self._steps_ahead.begin()
@@ -229,7 +229,7 @@ class Classifier(LightningModule):
         self.val_tally.add(losses, logits, batch.labels, batch.valid)
 
     def on_train_epoch_end(self) -> None:
-        self.nonfinite.stop_if_bad()
+        self.nan_guard.stop_if_bad()
 
     def on_validation_epoch_end(self) -> None:
         means = self.val_tally.read(self._sum_of_processes)
@@ -240,7 +240,7 @@ class Classifier(LightningModule):
 
         Raises NonFiniteLoss, before anything is written, when there is nothing worth keeping.
         """
-        self.nonfinite.stop_if_worthless([*self.net.parameters(), *self.net.buffers()], self.trainer.global_step)
+        self.nan_guard.stop_if_worthless([*self.net.parameters(), *self.net.buffers()], self.trainer.global_step)
         weights = checkpoint["state_dict"]
         checkpoint["network"] = {
             name.removeprefix("net."): weights[name] for name in weights if name.startswith("net.")

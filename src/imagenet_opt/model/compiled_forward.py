@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from imagenet_opt.model.cuda_graph import move_gradients
-from imagenet_opt.model.snapshot import Snapshot
+from imagenet_opt.model.rollback import Rollback
 
 WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 """The modes of torch.compile that make CUDA graphs of their own, each with the same mode without them."""
@@ -40,7 +40,7 @@ class CompiledForward:
     def attempt(self, images: Tensor) -> None:
         """Run a forward and backward pass, which compiles for the shape of `images`; buffers, gradients and random
         state do not change."""
-        before = Snapshot(self._net.buffers())
+        before = Rollback(self._net.buffers())
         gradients = [None if tensor.grad is None else tensor.grad.clone() for tensor in self._net.parameters()]
         self._net.zero_grad()
         try:

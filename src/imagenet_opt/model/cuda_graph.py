@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from imagenet_opt.model.snapshot import Snapshot
+from imagenet_opt.model.rollback import Rollback
 
 Capture = Callable[[nn.Module, tuple[Tensor]], nn.Module]
 """(network, (images,)) -> the same, that replays what was captured; as torch.cuda.make_graphed_callables."""
@@ -41,7 +41,7 @@ class GraphedForward:
     def capture(self, images: Tensor) -> None:
         """Capture for images (N, 3, H, W), in the precision context of training; buffers, random state and gradients
         do not change."""
-        before, called = Snapshot(self._net.buffers()), _Called(self._net, self._call)
+        before, called = Rollback(self._net.buffers()), _Called(self._net, self._call)
         try:
             with without_autocast_cache(images.device):
                 graph = self._capture(called, (images.detach().clone(),))

@@ -10,7 +10,7 @@ import numpy as np
 from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.data.index.image_suffixes import IMAGE_SUFFIXES
 from imagenet_opt.data.index.shard_index import is_packed
-from imagenet_opt.data.storage.retry import retried
+from imagenet_opt.data.storage.retry import retry_transient
 from imagenet_opt.errors import ClassMismatch, ConfigError, DataError, EmptyClass
 from imagenet_opt.pack.labels import find_labels, read_labels
 from imagenet_opt.pack.source import PATIENCE, Source, file_index
@@ -69,7 +69,7 @@ def _open_archives(folder: Path) -> Source:
 def _members(path: Path) -> list[tuple[bytes, int, int]]:
     """Name, offset and size of each image in a tar file. Raises EmptyClass; DataError for a damaged file."""
     try:
-        images = retried(lambda: _read_members(path), str(path), PATIENCE)
+        images = retry_transient(lambda: _read_members(path), str(path), PATIENCE)
     except OSError as error:
         raise DataError(f"cannot read {path} (data.root): {error.strerror}") from error
     except (ValueError, tarfile.TarError) as error:

@@ -34,8 +34,8 @@ from imagenet_opt.data.index.shard_index import (
 )
 from imagenet_opt.data.randomness import key_of
 from imagenet_opt.errors import ConfigError, DataError, ShardMismatch
-from imagenet_opt.pack.folder_claim import alone_in
 from imagenet_opt.pack.layouts import open_train, open_val
+from imagenet_opt.pack.pack_lock import pack_lock
 from imagenet_opt.pack.plan import PackOptions, PackSplit, plan
 from imagenet_opt.pack.processes import make_shards
 from imagenet_opt.pack.shard_writer import ShardPart, atomic_file, write_json
@@ -80,7 +80,7 @@ def pack(
     val = open_val(root, val_folder, train.files.classes, val_labels)
     check_same_classes(train.files, val.files)
     shuffled = np.random.Generator(np.random.Philox(key_of(options.seed))).permutation(len(train))
-    with alone_in(out):
+    with pack_lock(out):
         splits = plan(
             PackSplit(out / "train", train, shuffled, options),
             PackSplit(out / "val", val, np.arange(len(val)), options),

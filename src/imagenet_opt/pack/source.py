@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.storage.outage import is_out
-from imagenet_opt.data.storage.retry import retried
+from imagenet_opt.data.storage.retry import retry_transient
 from imagenet_opt.errors import PackStopped
 
 _THREADS = 32
@@ -51,7 +51,7 @@ class Source:
     def read(self, i: int) -> bytes:
         """Read image i with retries. Raises OSError if this file fails, PackStopped if other files fail as well."""
         try:
-            return retried(lambda: self.read_once(i), self.place(i), PATIENCE)
+            return retry_transient(lambda: self.read_once(i), self.place(i), PATIENCE)
         except OSError as error:
             self._check_storage(error, i)
             raise
@@ -87,7 +87,7 @@ class Source:
     def _size(self, i: int) -> int:
         path = self.files.path(i)
         try:
-            return retried(lambda: os.stat(path), path, PATIENCE).st_size
+            return retry_transient(lambda: os.stat(path), path, PATIENCE).st_size
         except OSError as error:
             self._check_storage(error, i)
             return -1

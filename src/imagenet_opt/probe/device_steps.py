@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_opt import machine
 from imagenet_opt.config.build import build_model, build_trainer
-from imagenet_opt.data.batch import Batch, Making
+from imagenet_opt.data.batch import Batch, LoadStats
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.loader import image_dtype
 from imagenet_opt.errors import OutOfMemory
@@ -78,8 +78,8 @@ def random_batch(config: DictConfig, trainer: Trainer) -> Batch:
         indices=torch.arange(num, device=device),
         valid=torch.ones(num, dtype=torch.bool, device=device),
         key=BatchKey(0, 0, side),
-        making=Making(0.0, 0.0, 0, 1, 0.0, ()),
-        ticket=None,
+        stats=LoadStats(0.0, 0.0, 0, 1, 0.0, ()),
+        lease=None,
     )
 
 

@@ -17,7 +17,7 @@ from imagenet_opt.probe.fit.kernel_profile import KernelProfile
 from imagenet_opt.probe.fit.phases import Phases
 from imagenet_opt.probe.fit.step_waits import StepWaits
 from imagenet_opt.probe.fit.stock import Stock, images_ahead, num_ready
-from imagenet_opt.run.hook_timer import unwatch, watch
+from imagenet_opt.run.hook_timer import attach, detach
 from imagenet_opt.run.logging_step import is_logging_step
 
 _LEAST_STEPS = 8
@@ -104,7 +104,7 @@ class FitTimer(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
         simulated = next((callback for callback in callbacks if hasattr(callback, "timeline")), None)
-        on_gpu, clock = trainer.strategy.root_device.type == "cuda", watch(trainer)
+        on_gpu, clock = trainer.strategy.root_device.type == "cuda", attach(trainer)
         self._laps = DeviceLaps(clock, simulated, on_gpu=on_gpu)
         self._waits = StepWaits(clock, simulated, sees_gpu=on_gpu and self.sees_waits)
         self._phases = Phases(clock)
@@ -112,7 +112,7 @@ class FitTimer(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._waits.stop()
-        unwatch(trainer)
+        detach(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._began = time.perf_counter()
@@ -197,8 +197,8 @@ class FitTimer(Callback):
         is_small = self._stock.num_at_begin <= self.multiple
         timing.steady |= self._stock.lasts(num_steps) and (not self._has_restarted or is_small)
         timing.has_rate = self._stock.is_enough(num_steps)
-        if (making := self._stock.making()) is not None:
-            timing.num_workers, timing.making_seconds, timing.images_before = making
+        if (stats := self._stock.stats()) is not None:
+            timing.num_workers, timing.making_seconds, timing.images_before = stats
         timing.phases = {name: seconds / num_steps for name, seconds in self._phases.seconds(trainer).items()}
         timing.cpu_seconds = (time.process_time() - self._cpu) / num_steps
         timing.device_seconds = (self._laps.busy_seconds() - self._busy) / num_steps

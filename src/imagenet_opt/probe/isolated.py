@@ -33,7 +33,7 @@ class Hung(TurnFailed):
     """The call did not end within its time limit."""
 
 
-def call_apart(
+def call_isolated(
     function: str, job: Any, *, limit_seconds: float = LIMIT_SECONDS, environment: Mapping[str, str] | None = None
 ) -> Any:
     """Call `function` ("package.module.name") with `job` in a new process, and return its result as JSON values.

@@ -1,4 +1,4 @@
-"""The process in which `isolated.call_apart` calls a function."""
+"""The process in which `isolated.call_isolated` calls a function."""
 
 import json
 import multiprocessing

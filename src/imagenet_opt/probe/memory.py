@@ -16,7 +16,7 @@ from imagenet_opt.errors import ConfigError, OutOfMemory
 from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
 from imagenet_opt.model.micro_batch import MicroBatches, Part
 from imagenet_opt.out_of_memory import ran_out
-from imagenet_opt.probe.isolated import Hung, call_apart
+from imagenet_opt.probe.isolated import Hung, call_isolated
 
 SPARE = 0.1
 """Share of the memory that is left free, for crops in flight, validation, and other uses of the device."""
@@ -93,11 +93,11 @@ class MemoryTrials:
 
 
 def device_steps(function: str, config: DictConfig, *, limit_seconds: float, **options: float) -> Any:
-    """Call a function of probe/device_steps.py in a process of its own. Raises as `call_apart` does. options:
+    """Call a function of probe/device_steps.py in a process of its own. Raises as `call_isolated` does. options:
     further values of the function's job."""
     with tempfile.TemporaryDirectory(prefix="imagenet_opt_tune_") as folder:
         job = job_of(config, folder) | options
-        return call_apart(f"imagenet_opt.probe.device_steps.{function}", job, limit_seconds=limit_seconds)
+        return call_isolated(f"imagenet_opt.probe.device_steps.{function}", job, limit_seconds=limit_seconds)
 
 
 def lacks_memory(error: TurnFailed) -> bool:

@@ -80,7 +80,7 @@ def _need(config: DictConfig, num_classes: int, batch_size: int, at_once: int) -
     options |= {"fused": False, "global_batch": batch_size, "device": torch.device("cpu")}  # the state is the same
     acceleration = _acceleration(config)
     weights, autocast = _dtypes(str(config.trainer.precision))
-    how = StepSetting(
+    setting = StepSetting(
         image_size=largest_size(config),
         weights=weights,
         autocast=autocast,
@@ -89,7 +89,7 @@ def _need(config: DictConfig, num_classes: int, batch_size: int, at_once: int) -
         label_smoothing=config.model.label_smoothing,
     )
     make_optimizer = partial(build_optimizer, **options)
-    return step_memory(net, make_optimizer, how, batch_size=batch_size, micro_batch_size=at_once)
+    return step_memory(net, make_optimizer, setting, batch_size=batch_size, micro_batch_size=at_once)
 
 
 def _acceleration(config: DictConfig) -> Any:

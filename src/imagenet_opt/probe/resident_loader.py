@@ -70,7 +70,7 @@ def take_one(loader: DevicePrefetcher) -> Batch | RaggedBatch:
     batch = next(batches)
     values = {field.name: getattr(batch, field.name) for field in fields(batch)}
     own: dict[str, Any] = {name: value.clone() for name, value in values.items() if isinstance(value, Tensor)}
-    kept = replace(batch, ticket=None, **own)
+    kept = replace(batch, lease=None, **own)
     batches.close()  # type: ignore[attr-defined]
     loader.finish = finish
     return kept

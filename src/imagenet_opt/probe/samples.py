@@ -56,11 +56,11 @@ class Samples:
     there are too few samples.
     """
 
-    def __init__(self, index: Any, how: LoaderOptions, *, seed: int | None = None) -> None:
+    def __init__(self, index: Any, loading: LoaderOptions, *, seed: int | None = None) -> None:
         if len(index) < _LEAST_IMAGES:
             raise ConfigError(f"{len(index)} training images are too few to measure; expected {_LEAST_IMAGES} or more")
         self.index: Index = index
-        self.how = how
+        self.loading = loading
         self.rows = np.random.default_rng(seed).permutation(len(index))
         self._taken = 0
         self.warm_rows: Rows = self.rows[:0]
@@ -69,7 +69,7 @@ class Samples:
 
     @cached_property
     def store(self) -> Store:
-        return store_of(self.index, self.how)
+        return store_of(self.index, self.loading)
 
     @property
     def is_packed(self) -> bool:
@@ -95,7 +95,7 @@ class Samples:
 
     @cached_property
     def _dropping_store(self) -> Store:
-        return store_of(self.index, self.how, drop_pages=True)
+        return store_of(self.index, self.loading, drop_pages=True)
 
     def read(self, rows: Rows) -> list[bytes]:
         """The bytes of samples; empty for a sample that training would skip."""
@@ -114,7 +114,7 @@ class Samples:
 
     def warm(self, seconds: float) -> None:
         """Read files into memory for this many seconds, at least the files of two batches."""
-        least = min(2 * self.how.batch_size, len(self.index))
+        least = min(2 * self.loading.batch_size, len(self.index))
         self.bring(self.take(max(min(4096, len(self.index) // 4), least)), least=least, seconds=seconds)
 
     def bring(self, rows: Rows, *, least: int, seconds: float) -> None:
@@ -167,7 +167,7 @@ class Samples:
 
     def cold(self) -> tuple[Rows, Eviction]:
         """Samples that are not in the page cache, with the evidence for that."""
-        rows = self.take(min(max(self.how.batch_size, len(self.index) // 4, _LEAST_COLD), _COLD))
+        rows = self.take(min(max(self.loading.batch_size, len(self.index) // 4, _LEAST_COLD), _COLD))
         return rows, self.evict(rows)
 
     def cold_rows(self) -> Rows:

@@ -55,7 +55,7 @@ class StepSetting:
 def step_memory(
     net: nn.Module,
     optimizer: Callable[[nn.Module], Optimizer],
-    how: StepSetting,
+    setting: StepSetting,
     *,
     batch_size: int,
     micro_batch_size: int | None = None,
@@ -72,38 +72,38 @@ def step_memory(
     larger = max(2 * part, _LARGE)
     sizes = [(batch_size, part), (max(batch_size, larger), larger)]
     with torch.random.fork_rng(devices=[]):
-        first, second = _peaks(net, optimizer, how, sizes)
+        first, second = _peaks(net, optimizer, setting, sizes)
     return StepMemory(part, first, (second - first) / (larger - part))
 
 
 def _peaks(
-    net: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer], how: StepSetting, sizes: list[tuple[int, int]]
+    net: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer], setting: StepSetting, sizes: list[tuple[int, int]]
 ) -> list[int]:
     """Peak bytes of a step for each (images, images at once)."""
     with FakeTensorMode(allow_fallback_kernels=False, allow_non_fake_inputs=True), _Alive() as alive:
-        fake = _fake(net, how).train()
+        fake = _fake(net, setting).train()
         optimizer = make_optimizer(fake)
         for parameter in fake.parameters():
             parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
         optimizer.step()
         optimizer.zero_grad()
-        return [_peak(fake, optimizer, how, alive, *size) for size in sizes]
+        return [_peak(fake, optimizer, setting, alive, *size) for size in sizes]
 
 
 def _peak(
-    net: nn.Module, optimizer: Optimizer, how: StepSetting, alive: "_Alive", num_images: int, at_once: int
+    net: nn.Module, optimizer: Optimizer, setting: StepSetting, alive: "_Alive", num_images: int, at_once: int
 ) -> int:
     """Peak bytes of a step. The whole batch is on the device; parts after the second need no more memory."""
-    dtype = how.autocast or next(net.parameters()).dtype
-    layout = torch.channels_last if how.channels_last else torch.contiguous_format
-    images = torch.empty(num_images, 3, how.image_size, how.image_size, dtype=dtype).to(memory_format=layout)
+    dtype = setting.autocast or next(net.parameters()).dtype
+    layout = torch.channels_last if setting.channels_last else torch.contiguous_format
+    images = torch.empty(num_images, 3, setting.image_size, setting.image_size, dtype=dtype).to(memory_format=layout)
     labels = torch.zeros(num_images, dtype=torch.int64)
     alive.peak = alive.now
     for begin in range(0, num_images, at_once)[:2]:
         part = slice(begin, begin + at_once)
-        with _as_on_gpu(how.autocast):
+        with _as_on_gpu(setting.autocast):
             logits = net(images[part])
-        losses = cross_entropy(logits.float(), labels[part], reduction="none", label_smoothing=how.label_smoothing)
+        losses = cross_entropy(logits.float(), labels[part], reduction="none", label_smoothing=setting.label_smoothing)
         (losses.sum() / num_images).backward()
         del logits, losses
     optimizer.step()
@@ -111,19 +111,19 @@ def _peak(
     return alive.peak
 
 
-def _fake(net: nn.Module, how: StepSetting) -> nn.Module:
+def _fake(net: nn.Module, setting: StepSetting) -> nn.Module:
     """A copy of the network whose tensors have no data."""
 
     def fake(tensor: Tensor) -> Tensor:
-        dtype = how.weights if how.weights is not None and tensor.is_floating_point() else tensor.dtype
-        channels_last = how.channels_last and tensor.ndim == 4
+        dtype = setting.weights if setting.weights is not None and tensor.is_floating_point() else tensor.dtype
+        channels_last = setting.channels_last and tensor.ndim == 4
         layout = torch.channels_last if channels_last else torch.contiguous_format
         return torch.empty(tensor.shape, dtype=dtype, device="cpu", memory_format=layout)
 
     memo: dict[int, Any] = {id(p): nn.Parameter(fake(p), p.requires_grad) for p in net.parameters()}
     memo |= {id(buffer): fake(buffer) for buffer in net.buffers()}
     copied = copy.deepcopy(net, memo)
-    if how.gradient_checkpointing:
+    if setting.gradient_checkpointing:
         enable: Any = copied.set_grad_checkpointing
         enable(True)
     return copied

@@ -23,7 +23,7 @@ from imagenet_opt.config.build import (
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.data.loader import Seat, image_dtype, store_of, train_loader
+from imagenet_opt.data.loader import RankInfo, image_dtype, store_of, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import slot_bytes
 from imagenet_opt.data.storage.memory_store import MemoryStore
@@ -70,17 +70,17 @@ class Testbed:
         self.data: ImageData = make(config.data, "data")
         with open_dict(config):
             config.model.num_classes = num_classes_of(config.model.num_classes, self.data)
-        self.how = self.data.loading
-        self.samples = Samples(self.data.train, self.how, seed=seed)
+        self.loading = self.data.loading
+        self.samples = Samples(self.data.train, self.loading, seed=seed)
 
     @cached_property
     def device(self) -> torch.device:
         return device_of(self.config)
 
     @cached_property
-    def seat(self) -> Seat:
+    def rank_info(self) -> RankInfo:
         precision = precision_of(self.config.trainer.precision, self.device)
-        return Seat(device=self.device, dtype=image_dtype(precision, self.device))
+        return RankInfo(device=self.device, dtype=image_dtype(precision, self.device))
 
     @property
     def simulated(self) -> Any:
@@ -96,7 +96,7 @@ class Testbed:
             rate = recorded_rate(torch.cuda.get_device_name(self.device))
         else:
             rate = None
-        return None if rate is None else float(rate) * (224 / self.how.image_size) ** 2
+        return None if rate is None else float(rate) * (224 / self.loading.image_size) ** 2
 
     def loader(
         self,
@@ -106,10 +106,10 @@ class Testbed:
         store: Store | None = None,
         batch_size: int | None = None,
     ) -> DevicePrefetcher:
-        how = replace(self.how, samples_per_epoch=None, batch_size=batch_size or self.how.batch_size)
+        loading = replace(self.loading, samples_per_epoch=None, batch_size=batch_size or self.loading.batch_size)
         if num_workers is not None:
-            how = replace(how, num_workers=num_workers)
-        return train_loader(index, how, self.seat, store)
+            loading = replace(loading, num_workers=num_workers)
+        return train_loader(index, loading, self.rank_info, store)
 
     def from_memory(self, num_workers: int | None = None) -> DevicePrefetcher:
         """A loader that decodes files from memory."""
@@ -128,7 +128,7 @@ class Testbed:
 
     def _store(self, index: Index, *, cold: bool) -> Store | None:
         """The store that evicts files after reading; None for the usual one."""
-        return store_of(index, self.how, drop_pages=True) if cold else None
+        return store_of(index, self.loading, drop_pages=True) if cold else None
 
     def compute(self, span: Span, *, beside: bool, from_files: bool = True) -> FitTiming:
         """Stages A and A': the device alone, or while the loader runs (beside). from_files: whether that loader
@@ -138,7 +138,7 @@ class Testbed:
         resident = ResidentLoader(take_one(source), finish=source.finish, beside=other)
         try:
             timing = self._fit(only(self.config, callbacks=_ALONE), resident, span)
-            timing.copy_seconds = None if other is None else other.drain().get("loader/copy_seconds")
+            timing.copy_seconds = None if other is None else other.pop_metrics().get("loader/copy_seconds")
             return timing
         finally:
             resident.close()
@@ -150,8 +150,8 @@ class Testbed:
 
     def train(self, index: Index, span: Span, *, cold: bool) -> FitTiming:
         """Stage G: all stages together. cold: see `load`. Raises ConfigError if no rate could be measured."""
-        how = replace(self.how, samples_per_epoch=None)
-        return self._fit(self.config, ImageData(index, self.data.val, how, self._store(index, cold=cold)), span)
+        loading = replace(self.loading, samples_per_epoch=None)
+        return self._fit(self.config, ImageData(index, self.data.val, loading, self._store(index, cold=cold)), span)
 
     def full_run(self, seconds: float, *, cold: bool) -> tuple[FitTiming, float]:
         """Run all stages together once and return the timing and images per second. cold: whether to evict files
@@ -175,7 +175,7 @@ class Testbed:
         with run_folder(config) as config, offline():
             trainer = build_trainer(config)
             trainer.callbacks.extend([timer, *([NoHalving()] if self.compared else [])])  # type: ignore[attr-defined]
-            model = build_model(config, global_batch=self.how.batch_size * trainer.world_size)
+            model = build_model(config, global_batch=self.loading.batch_size * trainer.world_size)
             try:
                 loaders = {"datamodule": data} if isinstance(data, ImageData) else {"train_dataloaders": data}
                 trainer.fit(model, weights_only=True, **loaders)
@@ -185,12 +185,12 @@ class Testbed:
         timing = timer.timing
         if not timing.phases:
             raise ConfigError(
-                f"{len(self.samples.index)} images are too few to measure in batches of {self.how.batch_size}; "
+                f"{len(self.samples.index)} images are too few to measure in batches of {self.loading.batch_size}; "
                 "lower data.batch_size, or examine a larger data.root"
             )
         if not timing.has_rate:
             num, seconds = len(timing.step_seconds), timing.stamps[-1] - timing.stamps[0]
-            needed, size = LEAST_ROUNDS * max(1, self.num_workers), self.how.batch_size
+            needed, size = LEAST_ROUNDS * max(1, self.num_workers), self.loading.batch_size
             raise ConfigError(too_slow("storage", num_batches=num, batch_size=size, seconds=seconds, needed=needed))
         return timing
 
@@ -198,7 +198,7 @@ class Testbed:
         """Stage F: copies of a batch from pinned memory to the GPU; None without a GPU."""
         if self.simulated is not None:
             seconds = self._sample.data.nbytes / (self.simulated.copy_gb_per_second * 1e9)
-            return Ceiling((self.how.batch_size / seconds,), {"batch_mb": self._sample.data.nbytes / 1e6})
+            return Ceiling((self.loading.batch_size / seconds,), {"batch_mb": self._sample.data.nbytes / 1e6})
         if self.device.type != "cuda":
             return None
         return timed_copy(self._sample, self.device, span)
@@ -206,11 +206,15 @@ class Testbed:
     @cached_property
     def _sample(self) -> Batch | RaggedBatch:
         """One batch in the form that a worker sends."""
-        seat = replace(self.seat, device=torch.device("cpu"))
-        on_device = self.how.resize_on == "device" or (self.how.resize_on == "auto" and self.device.type == "cuda")
-        how = replace(self.how, samples_per_epoch=None, num_workers=0, resize_on="device" if on_device else "worker")
+        rank_info = replace(self.rank_info, device=torch.device("cpu"))
+        on_device = self.loading.resize_on == "device" or (
+            self.loading.resize_on == "auto" and self.device.type == "cuda"
+        )
+        loading = replace(
+            self.loading, samples_per_epoch=None, num_workers=0, resize_on="device" if on_device else "worker"
+        )
         index = self.samples.in_memory
-        return take_one(train_loader(index, how, seat, MemoryStore(self.samples.encoded, len(index))))
+        return take_one(train_loader(index, loading, rank_info, MemoryStore(self.samples.encoded, len(index))))
 
     @property
     def batch_bytes(self) -> float:
@@ -238,7 +242,7 @@ class Testbed:
             trainer = build_trainer(alone)
         plugin = trainer.precision_plugin
         net = plugin.convert_module(self._network()).to(self.device)
-        images = torch.randn(8, 3, self.how.image_size, self.how.image_size, device=self.device)
+        images = torch.randn(8, 3, self.loading.image_size, self.loading.image_size, device=self.device)
 
         def step() -> None:
             with plugin.forward_context():

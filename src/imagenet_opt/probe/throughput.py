@@ -47,7 +47,7 @@ class Made:
     sizes: list[int] = field(default_factory=list)
 
     def add(self, batch: Batch | RaggedBatch, now: float) -> None:
-        self.made_at.append(max([batch.making.made_at, *self.made_at[-1:]]))
+        self.made_at.append(max([batch.stats.made_at, *self.made_at[-1:]]))
         self.delivered_at.append(now)
         self.sizes.append(len(batch))
 
@@ -92,12 +92,12 @@ def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED
     try:
         for number, batch in enumerate(loader):
             if number < skipped_rounds * made.num_workers:
-                loader.drain()
+                loader.pop_metrics()
                 continue
             made.add(batch, time.perf_counter())
             if made.is_over(span, began, images_ahead(batch, loader)):
                 break
-        facts = {name.removeprefix("loader/"): value for name, value in loader.drain().items()}
+        facts = {name.removeprefix("loader/"): value for name, value in loader.pop_metrics().items()}
     finally:
         loader.close()
     if not made.has_rounds:

@@ -28,7 +28,7 @@ def saves(trainer: Trainer) -> Callable[[str], bool]:
     return is_save
 
 
-class ActionClock(Profiler):
+class HookTimer(Profiler):
     """Times actions in a Trainer and forwards every call to the profiler that the user chose.
 
     seconds: total by action, with nested actions; own_seconds: without nested actions. Actions have Lightning's names,
@@ -86,23 +86,23 @@ class ActionClock(Profiler):
         self.inner.teardown(stage)
 
 
-def watch(trainer: Trainer) -> ActionClock:
-    """The trainer's clock, which all callbacks share. Call `watch` in `setup` and `unwatch` in `teardown`."""
+def attach(trainer: Trainer) -> HookTimer:
+    """The trainer's clock, which all callbacks share. Call `watch` in `setup` and `detach` in `teardown`."""
     owner: Any = trainer
-    if not isinstance(owner.profiler, ActionClock):
-        owner.profiler = ActionClock(owner.profiler)
+    if not isinstance(owner.profiler, HookTimer):
+        owner.profiler = HookTimer(owner.profiler)
         for logger in trainer.loggers:
             _time(logger, owner.profiler)
-    clock: ActionClock = owner.profiler
+    clock: HookTimer = owner.profiler
     clock.num_users += 1
     return clock
 
 
-def unwatch(trainer: Trainer) -> None:
+def detach(trainer: Trainer) -> None:
     """Release the clock; the last user restores the trainer's own profiler."""
     owner: Any = trainer
     clock = owner.profiler
-    if isinstance(clock, ActionClock):
+    if isinstance(clock, HookTimer):
         clock.num_users -= 1
         if clock.num_users == 0:
             owner.profiler = clock.inner
@@ -110,7 +110,7 @@ def unwatch(trainer: Trainer) -> None:
                 vars(logger).pop("log_metrics", None)
 
 
-def _time(logger: Logger, clock: ActionClock) -> None:
+def _time(logger: Logger, clock: HookTimer) -> None:
     log_metrics, action = logger.log_metrics, f"{LOGGER}{type(logger).__name__}.log_metrics"
 
     def timed(*args: Any, **options: Any) -> None:

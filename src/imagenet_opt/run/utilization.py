@@ -34,7 +34,7 @@ class Utilization(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if is_logging_step(trainer):
-            log_host_numbers(pl_module, self._sampler.drain())
+            log_host_numbers(pl_module, self._sampler.pop_metrics())
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._sampler.stop()

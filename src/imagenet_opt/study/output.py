@@ -7,26 +7,26 @@ from typing import Any
 
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.display.page import figure_of, html_of, render_page
-from imagenet_opt.display.table import Sheet
+from imagenet_opt.display.table import Table
 from imagenet_opt.display.terminal_table import strict_json
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.study.request import KINDS, Request
 
 
-def write_outputs(sheets: list[Sheet], request: Request, facts: dict[str, Any], file: Path | None) -> None:
+def write_outputs(tables: list[Table], request: Request, facts: dict[str, Any], file: Path | None) -> None:
     """Write study.md, study.html and study.json into the study's folder. file: where to write the JSON as well.
     Raises ConfigError."""
     host, command = facts["machine"], facts["command"]
     line = f"{facts['date']}, {host['gpu'] or host['cpu']}, {host['usable_cpus']} CPUs, "
     line += ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
-    text = f"## {request.title}\n\n{line}\n\n    {command}\n\n" + "\n".join(sheet.markdown() for sheet in sheets)
+    text = f"## {request.title}\n\n{line}\n\n    {command}\n\n" + "\n".join(table.markdown() for table in tables)
     counts = KINDS[request.kind].flags
     counted: dict[str, Any] = {name: getattr(request, name) for name in ("repeats", "seconds") if name in counts}
     counted |= {"budget_seconds": request.budget_seconds} if request.repeats is None else {}
-    whole = strict_json({"study": request.name} | counted | facts | {"sheets": [asdict(sheet) for sheet in sheets]})
+    whole = strict_json({"study": request.name} | counted | facts | {"tables": [asdict(table) for table in tables]})
     _write(request.folder / "study.md", text, "--folder")
     _write(request.folder / "study.json", whole, "--folder")
-    _write(request.folder / "study.html", page(sheets, request, f"{line}\n{command}"), "--folder")
+    _write(request.folder / "study.html", page(tables, request, f"{line}\n{command}"), "--folder")
     if file is not None:
         _write(file, whole, "--json")
     print(f"{request.folder}/study.html has the plots, study.md and study.json the numbers", file=sys.stderr)
@@ -41,13 +41,13 @@ def _write(file: Path, text: str, flag: str) -> None:
         raise ConfigError(f"{reason}; free space or choose another {flag}") from error
 
 
-def page(sheets: list[Sheet], request: Request, facts: str) -> str:
-    """Return one self-contained HTML page: the plots of each sheet above its table."""
-    plots = [[html_of(figure_of(plot)) for plot in sheet.plots] for sheet in sheets]
+def page(tables: list[Table], request: Request, facts: str) -> str:
+    """Return one self-contained HTML page: the plots of each table above its table."""
+    plots = [[html_of(figure_of(plot)) for plot in table.plots] for table in tables]
     return render_page(
         Path(__file__).with_name("study_page.html"),
         title=request.title,
         plotly=True,
         facts=facts,
-        sheets=list(zip(sheets, plots, strict=True)),
+        tables=list(zip(tables, plots, strict=True)),
     )

@@ -8,10 +8,10 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 from imagenet_opt.config.compose import composed
-from imagenet_opt.display.table import Sheet
+from imagenet_opt.display.table import Table
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED
 from imagenet_opt.study.request import KINDS, Request
-from imagenet_opt.training.folder_lock import FILE, keep_others_out
+from imagenet_opt.training.folder_lock import FILE, lock_folder
 from imagenet_opt.training.quiet import quiet
 
 BUSY_PERCENT = 20
@@ -22,7 +22,7 @@ def prepare(request: Request) -> None:
     """Check the configuration and lock the study's folder against other processes. Raises ImagenetOptError."""
     quiet()
     composed(request.overrides)
-    keep_others_out(request.folder, wait_seconds=0, remedy="--folder FOLDER")
+    lock_folder(request.folder, wait_seconds=0, remedy="--folder FOLDER")
 
 
 @contextmanager
@@ -44,14 +44,14 @@ def tell_busy(percent: float) -> None:
         print(f"others keep the CPUs {percent:.0f} % busy: intervals will be wide", file=sys.stderr, flush=True)
 
 
-def study(request: Request) -> list[Sheet]:
+def study(request: Request) -> list[Table]:
     """Run the study and return its tables. Raises ImagenetOptError."""
     flag = "--repeats" if request.repeats else "--budget"
-    return [how_to_decide(sheet, flag) for sheet in resolve_name(KINDS[request.kind].run)(request)]
+    return [how_to_decide(table, flag) for table in resolve_name(KINDS[request.kind].run)(request)]
 
 
-def how_to_decide(sheet: Sheet, flag: str) -> Sheet:
+def how_to_decide(table: Table, flag: str) -> Table:
     """Add a note to a table with an undecided comparison. flag: the option that gives more rounds."""
-    if not any(UNDECIDED in text for row in (*sheet.texts(), sheet.notes) for text in row):
-        return sheet
-    return replace(sheet, notes=(*sheet.notes, f"To decide what is {UNDECIDED}, raise {flag}."))
+    if not any(UNDECIDED in text for row in (*table.texts(), table.notes) for text in row):
+        return table
+    return replace(table, notes=(*table.notes, f"To decide what is {UNDECIDED}, raise {flag}."))

@@ -32,7 +32,7 @@ class TurnJob:
     seconds: float
 
 
-class KeptTurns(Generic[T]):
+class CachedTurns(Generic[T]):
     """Runs turns, or returns their stored results if the same study was stopped before.
 
     answer: type of a turn's result, convertible to JSON. subject: what is measured, in plain values; None for the whole
@@ -67,7 +67,7 @@ class KeptTurns(Generic[T]):
             raise TurnFailed(str(error)) from error
 
 
-def rounds_of(
+def run_rounds(
     turns: Mapping[str, Callable[[], T]],
     request: Request,
     answer: type[T],
@@ -77,11 +77,11 @@ def rounds_of(
 ) -> Rounds[T]:
     """Run all turns in rounds and announce each new measurement with its round and its name in `label`.
 
-    answer, subject: see KeptTurns. Raises ImagenetOptError if a turn raises it before anything was measured, since the
-    request itself is then wrong. Later such a turn counts as failed and the others continue. Raises ConfigError if all
-    have failed.
+    answer, subject: see CachedTurns. Raises ImagenetOptError if a turn raises it before anything was measured, since
+    the request itself is then wrong. Later such a turn counts as failed and the others continue. Raises ConfigError if
+    all have failed.
     """
-    resumed = KeptTurns(request, answer, subject)
+    resumed = CachedTurns(request, answer, subject)
     num_missing = request.num_rounds * len(turns) - resumed.cache.report_resumed()
     with resumed.cache.report_if_stopped(), announced(num_missing) as report:
         report = resumed.cache.only_new(report)

@@ -35,7 +35,7 @@ from imagenet_opt.training.preempted import STATUS, SWEEP_JOB, command, leave
 from imagenet_opt.training.summary_file import SUMMARY
 
 
-class Handover:
+class ForwardedSignals:
     """Handles SIGTERM and SIGUSR1 from the first job to the end of the process, also between two jobs.
 
     why: the first of these signals that was received; 0 for none.
@@ -73,7 +73,7 @@ _SWEEP_ONLY = ("hydra.sweep", "hydra.run", "hydra.mode", "hydra.launcher", "hydr
 _STOP_SECONDS = 180
 _TAIL_BYTES = 8192
 
-handover = Handover()
+handover = ForwardedSignals()
 
 
 class SweepTable(Callback):

@@ -6,14 +6,14 @@ from pathlib import Path
 from lightning.pytorch.utilities import rank_zero_info
 from omegaconf import DictConfig
 
-from imagenet_opt.data.prefetcher import died
+from imagenet_opt.data.prefetcher import explain_worker_death
 from imagenet_opt.errors import Preempted, WorkerDied
 from imagenet_opt.run.checkpoint.files import step_files
 from imagenet_opt.run.loggers.wandb_logger import finish
-from imagenet_opt.run.stop.peers import explain
+from imagenet_opt.run.stop.rank_watchdog import explain
 from imagenet_opt.run.stop.signals import stop
 from imagenet_opt.training.build_run import Run, build_run
-from imagenet_opt.training.folder_lock import keep_others_out
+from imagenet_opt.training.folder_lock import lock_folder
 from imagenet_opt.training.preempted import STATUS, clear, record
 from imagenet_opt.training.quiet import quiet
 from imagenet_opt.training.summary import print_summary, setup_of, summarize
@@ -27,7 +27,7 @@ def fit(config: DictConfig, *, began: float) -> None:
     """
     import_seconds = time.time() - began
     quiet()
-    keep_others_out(Path(config.run_folder).resolve())
+    lock_folder(Path(config.run_folder).resolve())
     run = build_run(config)
     clear(run.folder)
     exit_code = 1
@@ -56,7 +56,7 @@ def _train(run: Run) -> None:
     try:
         run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
     except (RuntimeError, WorkerDied) as error:
-        death = error if isinstance(error, WorkerDied) else died(error) or explain(error)
+        death = error if isinstance(error, WorkerDied) else explain_worker_death(error) or explain(error)
         if stop.why and isinstance(death, WorkerDied):  # by the same signal, sent to all
             raise Preempted(stop.reason) from error
         if death is None or death is error:

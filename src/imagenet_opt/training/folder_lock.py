@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from imagenet_opt.errors import ImagenetOptError, RunFolderError
-from imagenet_opt.file_lock import claim
+from imagenet_opt.file_lock import lock_file
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ _held: dict[Path, FileLock] = {}
 """The locks of this process, by folder."""
 
 
-def keep_others_out(folder: Path, *, wait_seconds: float = 60, remedy: str = "hydra.run.dir=FOLDER") -> None:
+def lock_folder(folder: Path, *, wait_seconds: float = 60, remedy: str = "hydra.run.dir=FOLDER") -> None:
     """Lock `folder` until this process ends in any way; only rank 0 of a run takes the lock.
 
     wait_seconds: a requeued job may start before its predecessor has ended. remedy: the option that sets the folder.
@@ -66,7 +66,7 @@ def _is_ours(folder: Path) -> bool:
     """Whether no other process holds the lock."""
     try:
         if folder not in _held:
-            claim(folder / FILE).release()
+            lock_file(folder / FILE).release()
     except OSError:
         return False
     return True
@@ -78,7 +78,7 @@ def _claim(folder: Path, wait_seconds: float) -> FileLock:
     logged = False
     while True:
         try:
-            return claim(folder / FILE)
+            return lock_file(folder / FILE)
         except Timeout:
             if time.monotonic() >= deadline:
                 raise

@@ -20,7 +20,7 @@ LEAST_GAIN = 1.03
 
 
 @dataclass
-class Climb(Generic[T]):
+class CoordinateSearch(Generic[T]):
     """turns: images per second of each turn, by setting, in the order tried. best: the chosen setting. why: the
     reason for the end. verdicts: by setting with TURNS turns, compared with the best setting before."""
 
@@ -52,7 +52,7 @@ class Climb(Generic[T]):
 
 def climb(
     start: T, axes: Sequence[Callable[[T], Sequence[T]]], turn: Callable[[T], float], *, enough: float | None
-) -> Climb[T]:
+) -> CoordinateSearch[T]:
     """Improve along each axis, starting with the likely best setting; an axis ends at the first setting that does not
     help.
 
@@ -60,7 +60,7 @@ def climb(
     enough: the rate at which the search ends, or None. A setting is kept if it is 3 % faster in its first turn and then
     has the verdict "faster" in TURNS further turns against the best so far.
     """
-    climbed: Climb[T] = Climb(start)
+    climbed: CoordinateSearch[T] = CoordinateSearch(start)
     try:
         _turn(climbed, start, turn)
         for candidates in axes:
@@ -81,7 +81,7 @@ def climb(
     return climbed
 
 
-def _try(climbed: Climb[T], setting: T, turn: Callable[[T], float]) -> bool:
+def _try(climbed: CoordinateSearch[T], setting: T, turn: Callable[[T], float]) -> bool:
     """Whether `setting` is now the best."""
     before, measured = climbed.best, setting
     try:
@@ -101,6 +101,6 @@ def _try(climbed: Climb[T], setting: T, turn: Callable[[T], float]) -> bool:
     return climbed.best == setting
 
 
-def _turn(climbed: Climb[T], setting: T, turn: Callable[[T], float]) -> None:
+def _turn(climbed: CoordinateSearch[T], setting: T, turn: Callable[[T], float]) -> None:
     rate = turn(setting)
     climbed.turns.setdefault(setting, []).append(rate)

@@ -12,7 +12,7 @@ from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
 from imagenet_opt.probe.isolated import Hung
 from imagenet_opt.probe.memory import device_steps
-from imagenet_opt.tune.coordinate_search import Climb, climb
+from imagenet_opt.tune.coordinate_search import CoordinateSearch, climb
 
 Changes = tuple[str, ...]
 """Overrides beside those of the command line."""
@@ -36,7 +36,7 @@ class Turns:
         self.deadline = deadline
         self.announce = announce
         self.compile_seconds: dict[Changes, float] = {}
-        self.climbs: dict[str, tuple[Climb[str], Mapping[str, Changes]]] = {}
+        self.climbs: dict[str, tuple[CoordinateSearch[str], Mapping[str, Changes]]] = {}
         self._start_seconds: float | None = None
 
     def config(self, changes: Sequence[str]) -> DictConfig:
@@ -48,7 +48,9 @@ class Turns:
                 config.callbacks.acceleration.on_failure = "stop"
         return config
 
-    def fastest(self, title: str, settings: Mapping[str, Changes], seconds: float, share: float) -> Climb[str]:
+    def fastest(
+        self, title: str, settings: Mapping[str, Changes], seconds: float, share: float
+    ) -> CoordinateSearch[str]:
         """Compare each setting with the best before; the first is the configured one. Raises TurnFailed if that one
         fails, OutOfTime if it gets no turn."""
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from imagenet_opt import machine
 from imagenet_opt.config.build import num_processes
-from imagenet_opt.data.loader import Seat, store_of, train_loader
+from imagenet_opt.data.loader import RankInfo, store_of, train_loader
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, drain
-from imagenet_opt.tune.coordinate_search import Climb, climb
+from imagenet_opt.tune.coordinate_search import CoordinateSearch, climb
 from imagenet_opt.tune.device_turns import Changes
 
 ENOUGH = 1.2
@@ -42,7 +42,7 @@ class Loader:
     """target: sufficient images per second, or None if unknown. num_processes: processes of a node, which share its
     CPUs; the settings are those of one process."""
 
-    climb: Climb[LoaderSetting]
+    climb: CoordinateSearch[LoaderSetting]
     changes: Changes
     target: float | None
     num_processes: int
@@ -53,8 +53,8 @@ def tune_loader(
 ) -> Loader:
     """Measure the loader alone, on files outside memory if possible. device_rate: images per second that the device
     needs. Raises TurnFailed if the configured setting cannot be measured."""
-    how, seat = testbed.how, _seat(testbed)
-    start = LoaderSetting(how.num_workers, how.prefetch_factor, how.reads_in_flight)
+    loading, rank_info = testbed.loading, _rank_info(testbed)
+    start = LoaderSetting(loading.num_workers, loading.prefetch_factor, loading.reads_in_flight)
     begun = False
 
     def turn(setting: LoaderSetting) -> float:
@@ -63,31 +63,31 @@ def tune_loader(
             deadline.check(Span(seconds).limit)
         announce(f"the loader: {setting}")
         try:
-            rate = _rate(testbed, seat, setting, seconds).images_per_second
+            rate = _rate(testbed, rank_info, setting, seconds).images_per_second
         except ImagenetOptError as error:
             raise TurnFailed(str(error)) from error
         begun = True
         return rate
 
     target = None if device_rate is None else ENOUGH * device_rate
-    cpus = max(1, machine.usable_cpus() // seat.sharing_cpus)
+    cpus = max(1, machine.usable_cpus() // rank_info.sharing_cpus)
     climbed = climb(start, (partial(_workers, cpus), _prefetch, _reads), turn, enough=target)
-    return Loader(climbed, climbed.best.beside(start), target, seat.local_processes)
+    return Loader(climbed, climbed.best.beside(start), target, rank_info.local_processes)
 
 
-def _seat(testbed: Testbed) -> Seat:
+def _rank_info(testbed: Testbed) -> RankInfo:
     """The place of one of the run's processes, with its share of the CPUs."""
     local, everywhere = num_processes(testbed.config, testbed.device)
     sharing = machine.sharing_cpus(local_processes=local, world_size=everywhere)
-    return replace(testbed.seat, local_processes=local, sharing_cpus=sharing)
+    return replace(testbed.rank_info, local_processes=local, sharing_cpus=sharing)
 
 
-def _rate(testbed: Testbed, seat: Seat, setting: LoaderSetting, seconds: float) -> Ceiling:
-    how = replace(testbed.how, samples_per_epoch=None, **{key: getattr(setting, key) for key in _KEYS})
+def _rate(testbed: Testbed, rank_info: RankInfo, setting: LoaderSetting, seconds: float) -> Ceiling:
+    loading = replace(testbed.loading, samples_per_epoch=None, **{key: getattr(setting, key) for key in _KEYS})
     rows = testbed.samples.cold_rows()
     index = testbed.samples.listed(rows)
-    store = store_of(index, how, drop_pages=True)
-    loader = train_loader(index, how, seat, store)
+    store = store_of(index, loading, drop_pages=True)
+    loader = train_loader(index, loading, rank_info, store)
     return drain(loader, Span(seconds), skipped_rounds=SKIPPED_ROUNDS_COLD)
 
 

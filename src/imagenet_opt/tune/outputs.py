@@ -13,8 +13,8 @@ from imagenet_opt import machine
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
 from imagenet_opt.display.printable import printable
-from imagenet_opt.display.table import Cell, Column, Sheet
-from imagenet_opt.display.terminal_table import now, print_sheets, strict_json
+from imagenet_opt.display.table import Cell, Column, Table
+from imagenet_opt.display.terminal_table import now, print_tables, strict_json
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED
 from imagenet_opt.tune.batch import Batch
@@ -39,21 +39,21 @@ _WHY = {
 }
 
 
-def sheets_of(tuning: Tuning) -> list[Sheet]:
+def sheets_of(tuning: Tuning) -> list[Table]:
     """A table for each part; titles say if the device was simulated."""
-    sheets = []
+    tables = []
     if tuning.turns is not None:
-        sheets += [_device_sheet(title, tuning.turns) for title in tuning.turns.climbs]
+        tables += [_device_table(title, tuning.turns) for title in tuning.turns.climbs]
     if tuning.batch is not None:
-        sheets.append(_memory_sheet(tuning.batch))
+        tables.append(_memory_table(tuning.batch))
     if tuning.loader is not None:
-        sheets.append(
-            _loader_sheet(tuning.loader, "" if tuning.simulated is None else f", simulated {tuning.simulated}")
+        tables.append(
+            _loader_table(tuning.loader, "" if tuning.simulated is None else f", simulated {tuning.simulated}")
         )
-    return sheets
+    return tables
 
 
-def _device_sheet(title: str, turns: Turns) -> Sheet:
+def _device_table(title: str, turns: Turns) -> Table:
     climb, settings = turns.climbs[title]
     base = next(iter(climb.turns.values()), [])
     rows = [
@@ -61,7 +61,7 @@ def _device_sheet(title: str, turns: Turns) -> Sheet:
         for name, changes in settings.items()
     ]
     columns = (*_RATES, Column("compile s", "{:.0f}"), Column("verdict"))
-    return Sheet(f"device alone: {title}", columns, tuple(rows))
+    return Table(f"device alone: {title}", columns, tuple(rows))
 
 
 def _cells(name: str, rates: Sequence[float], base: Sequence[float]) -> tuple[Cell, ...]:
@@ -73,16 +73,16 @@ def _cells(name: str, rates: Sequence[float], base: Sequence[float]) -> tuple[Ce
     return (name, median(rates), low, high, times, float(len(rates)))
 
 
-def _memory_sheet(batch: Batch) -> Sheet:
+def _memory_table(batch: Batch) -> Table:
     rows = []
     for trial in batch.tried:
         verdict = "fits" if trial.peak_gib is not None else trial.why or "out of memory"
         rows.append((str(trial.batch), "all" if trial.micro is None else str(trial.micro), trial.peak_gib, verdict))
     columns = (Column("batch"), Column("at once"), Column("peak GiB", "{:.2f}"), Column("verdict"))
-    return Sheet("what fits into the memory", columns, tuple(rows), tuple(batch.notes))
+    return Table("what fits into the memory", columns, tuple(rows), tuple(batch.notes))
 
 
-def _loader_sheet(loader: Loader, simulated: str) -> Sheet:
+def _loader_table(loader: Loader, simulated: str) -> Table:
     climb, base = loader.climb, next(iter(loader.climb.turns.values()))
     settings = dict.fromkeys([*climb.turns, *climb.failures])
     rows = [(*_cells(str(setting), climb.turns.get(setting, ()), base), climb.outcome(setting)) for setting in settings]
@@ -92,18 +92,18 @@ def _loader_sheet(loader: Loader, simulated: str) -> Sheet:
         facts = [f"the device takes {loader.target / ENOUGH:,.0f} images/s{simulated}"]
     if (num := loader.num_processes) > 1:
         facts.append(f"{num} processes share the CPUs and the storage: one was measured, with 1/{num} of the CPUs")
-    return Sheet(f"loader alone{simulated}", (*_RATES, Column("verdict")), tuple(rows), (*facts, _WHY[climb.why]))
+    return Table(f"loader alone{simulated}", (*_RATES, Column("verdict")), tuple(rows), (*facts, _WHY[climb.why]))
 
 
 def _notes(tuning: Tuning) -> list[str]:
     return [*(tuning.compute.notes if tuning.compute is not None else ()), *tuning.notes]
 
 
-def print_tuning(tuning: Tuning, sheets: Sequence[Sheet]) -> None:
+def print_tuning(tuning: Tuning, tables: Sequence[Table]) -> None:
     if not _has_compared(tuning) and _lacking(tuning) is not None:
         minutes = max(10, min(60, round(tuning.budget_seconds / 30)))
         print(f"nothing was tuned: {tuning.budget_seconds:g} s is too short; use --budget {minutes}m")
-    console = print_sheets(sheets)
+    console = print_tables(tables)
     for note in _notes(tuning):
         console.print(printable(note))
     for line in conclusion(tuning):
@@ -147,7 +147,7 @@ def _lacking(tuning: Tuning) -> str | None:
 
 
 def write_json(
-    tuning: Tuning, sheets: Sequence[Sheet], facts: dict[str, Any], budget_seconds: float, file: Path
+    tuning: Tuning, tables: Sequence[Table], facts: dict[str, Any], budget_seconds: float, file: Path
 ) -> None:
     """Write all results. facts: of the machine before the tuning. Raises ConfigError."""
     whole = {
@@ -158,7 +158,7 @@ def write_json(
         "overrides": list(tuning.overrides),
         "notes": _notes(tuning),
         "conclusion": conclusion(tuning),
-        "sheets": [asdict(sheet) for sheet in sheets],
+        "tables": [asdict(table) for table in tables],
     }
     try:
         write_atomically(file, strict_json(whole))
@@ -173,7 +173,7 @@ def _device() -> str:
     return f"{torch.cuda.get_device_name()}, {cpu}" if torch.cuda.is_available() else cpu
 
 
-def write_experiment(tuning: Tuning, sheets: Sequence[Sheet], command: str, given: Sequence[str]) -> None:
+def write_experiment(tuning: Tuning, tables: Sequence[Table], command: str, given: Sequence[str]) -> None:
     """Write conf/experiment/tuned_<host>_tune.yaml with the measurements as its header, if anything should change."""
     if not tuning.overrides:
         known = "" if _lacking(tuning) else "nothing to change, "
@@ -181,11 +181,11 @@ def write_experiment(tuning: Tuning, sheets: Sequence[Sheet], command: str, give
         return
     device = f"simulated {tuning.simulated}" if tuning.simulated else _device()
     lines = [f"{now()}, {host()}, {device}, torch {machine.versions()['torch']}", command]
-    for sheet in sheets:
-        heads = [column.heading for column in sheet.columns]
-        for row in sheet.texts():
+    for table in tables:
+        heads = [column.heading for column in table.columns]
+        for row in table.texts():
             cells = [f"{head} {text}" for head, text in zip(heads, row, strict=True) if text != "-"]
-            lines.append(f"{sheet.title}: {', '.join(cells)}")
-        lines += sheet.notes
+            lines.append(f"{table.title}: {', '.join(cells)}")
+        lines += table.notes
     file = write_tuned("tune", tuning.overrides, [*lines, *_notes(tuning), *filter(None, [_lacking(tuning)])])
     print(how_to_train(file, given), file=sys.stderr)

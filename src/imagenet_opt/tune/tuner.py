@@ -103,7 +103,7 @@ def _tune_device(tuning: Tuning, turns: Turns, testbed: Testbed, seconds: float)
         tuning.notes.append(f"the batch is not tuned: {error}")
         return compute.rate
     tuning.overrides += batch.changes
-    if tuning.config.data.batch_size == AUTO and batch.size == testbed.how.batch_size:
+    if tuning.config.data.batch_size == AUTO and batch.size == testbed.loading.batch_size:
         tuning.overrides += (f"data.batch_size={batch.size}",)
     if compute.cut and not batch.changes:  # it fits with what was found, and was timed in micro-batches
         return batch.rate
@@ -129,5 +129,5 @@ def _compute(tuning: Tuning, turns: Turns, testbed: Testbed, seconds: float) -> 
 
 
 def _batch(turns: Turns, kept: Changes, testbed: Testbed, seconds: float, share: float) -> Batch:
-    num, wanted = num_train(testbed.data), testbed.how.batch_size
+    num, wanted = num_train(testbed.data), testbed.loading.batch_size
     return tune_batch(turns, kept, wanted=wanted, num_train=num, seconds=seconds, share=share)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from imagenet_opt.data.storage.reader import Reader
+from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.store import Indices
 
 
@@ -34,8 +34,8 @@ class Numbers:
 
 def reading(
     store: Numbers, *, reads_in_flight: int | str = "auto", timeout_seconds: float = 60.0, **options: int
-) -> Reader:
-    return Reader(store, reads_in_flight=reads_in_flight, timeout_seconds=timeout_seconds, **options)
+) -> ReadAhead:
+    return ReadAhead(store, reads_in_flight=reads_in_flight, timeout_seconds=timeout_seconds, **options)
 
 
 def batch(step: int, size: int = 8) -> Indices:

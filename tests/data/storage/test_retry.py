@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from imagenet_opt.data.storage.retry import TRANSIENT, retried
+from imagenet_opt.data.storage.retry import TRANSIENT, retry_transient
 
 
 def failing(*codes: int) -> tuple[list[int], Callable[[], bytes]]:
@@ -26,7 +26,7 @@ def failing(*codes: int) -> tuple[list[int], Callable[[], bytes]]:
 @pytest.mark.parametrize("code", sorted(TRANSIENT))
 def test_transient_errors_are_told_with_the_name_and_end(code: int, caplog: pytest.LogCaptureFixture) -> None:
     left, read = failing(code)
-    assert retried(read, "/fsx/x.JPEG", 60) == b"bytes"
+    assert retry_transient(read, "/fsx/x.JPEG", 60) == b"bytes"
     assert not left
     assert f"/fsx/x.JPEG: {os.strerror(code)}; retrying for up to" in caplog.text
 
@@ -35,13 +35,13 @@ def test_transient_errors_are_told_with_the_name_and_end(code: int, caplog: pyte
 def test_what_time_does_not_mend_is_raised_at_once(code: int) -> None:
     left, read = failing(code, errno.EIO)
     with pytest.raises(OSError, match=os.strerror(code)):
-        retried(read, "x", 60)
+        retry_transient(read, "x", 60)
     assert left == [errno.EIO]
 
 
 def test_after_the_patience_the_last_error_is_raised() -> None:
     with pytest.raises(OSError, match=os.strerror(errno.ESTALE)):
-        retried(failing(errno.EIO, *[errno.ESTALE] * 1000)[1], "x", 0.2)
+        retry_transient(failing(errno.EIO, *[errno.ESTALE] * 1000)[1], "x", 0.2)
 
 
 def test_an_error_that_took_long_to_come_is_tried_again_too() -> None:
@@ -52,9 +52,9 @@ def test_an_error_that_took_long_to_come_is_tried_again_too() -> None:
         time.sleep(0.3 if left else 0)
         return read()
 
-    assert retried(slowly, "x", 0.2) == b"bytes"
+    assert retry_transient(slowly, "x", 0.2) == b"bytes"
 
 
 def test_what_is_no_error_of_the_system_passes() -> None:
     with pytest.raises(ZeroDivisionError):
-        retried(lambda: 1 // 0, "x", 60)
+        retry_transient(lambda: 1 // 0, "x", 60)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from imagenet_opt.data.index.folder_index import open_split
-from imagenet_opt.data.storage.reader import Reader
+from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.store import FolderStore
-from imagenet_opt.data.storage.throttled_store import SlowStore
+from imagenet_opt.data.storage.throttled_store import ThrottledStore
 from imagenet_opt.errors import ReadTimeout
 
 
@@ -23,14 +23,14 @@ def folder(images_root: Path, tmp_path: Path) -> FolderStore:
 
 def test_bytes_names_and_requests_are_those_of_the_store(folder: FolderStore) -> None:
     indices = np.array([4, 0, 30])
-    slow = pickle.loads(pickle.dumps(SlowStore(folder, latency_seconds=0.01, bytes_per_second=1e9)))
+    slow = pickle.loads(pickle.dumps(ThrottledStore(folder, latency_seconds=0.01, bytes_per_second=1e9)))
     assert slow.read_many(indices) == folder.read_many(indices)
     assert slow.name(4) == folder.name(4)
     assert [group.tolist() for group in slow.groups(indices)] == [[0], [1], [2]]
 
 
 def test_each_request_waits_for_the_latency(folder: FolderStore) -> None:
-    slow = SlowStore(folder, latency_seconds=0.05)
+    slow = ThrottledStore(folder, latency_seconds=0.05)
     began = time.monotonic()
     slow.read_many(np.array([0]))
     slow.read_many(np.arange(10))
@@ -39,7 +39,7 @@ def test_each_request_waits_for_the_latency(folder: FolderStore) -> None:
 
 def test_requests_share_the_line(folder: FolderStore) -> None:
     num_bytes = sum(map(len, folder.read_many(np.arange(8))))
-    slow = SlowStore(folder, bytes_per_second=num_bytes / 0.2)
+    slow = ThrottledStore(folder, bytes_per_second=num_bytes / 0.2)
     began = time.monotonic()
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(slow.read_many, np.arange(8)[:, None]))
@@ -51,7 +51,7 @@ def test_a_fault_is_what_the_storage_answers(folder: FolderStore) -> None:
         if index == 3:
             raise OSError(errno.ESTALE, "Stale file handle")
 
-    slow = SlowStore(folder, fault=fault)
+    slow = ThrottledStore(folder, fault=fault)
     assert slow.read_many(np.array([2])) == folder.read_many(np.array([2]))
     with pytest.raises(OSError, match="Stale file handle"):
         slow.read_many(np.array([2, 3]))
@@ -60,7 +60,7 @@ def test_a_fault_is_what_the_storage_answers(folder: FolderStore) -> None:
 def test_a_rehearsal_is_named_where_it_is_too_slow_to_wait_for(
     folder: FolderStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reader = Reader(SlowStore(folder, latency_seconds=3), reads_in_flight=2, timeout_seconds=0.2)
+    reader = ReadAhead(ThrottledStore(folder, latency_seconds=3), reads_in_flight=2, timeout_seconds=0.2)
     with pytest.raises(ReadTimeout, match=r"data\.added_latency_ms=3000 and data\.max_mb_per_second=null make it slow"):
         reader.read((0, 0), np.arange(2))
     assert "asking again (data.added_latency_ms=3000" in caplog.text

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from imagenet_opt.measure.telemetry.host_syncs import HostWaits, Wait
+from imagenet_opt.measure.telemetry.host_syncs import HostSyncs, Wait
 
 x = torch.arange(6.0)
 mask = x > 3
@@ -25,7 +25,7 @@ def is_not_host(tensor: Tensor) -> bool:
 
 def found_in(action: Callable[[], Any]) -> tuple[list[tuple[str, int]], list[int], list[Wait]]:
     copied: list[int] = []
-    with HostWaits(copied.append, is_not_host) as waits:
+    with HostSyncs(copied.append, is_not_host) as waits:
         action()
     return [(wait.operation, count) for wait, count in waits.counts.items()], copied, list(waits.counts)
 
@@ -116,7 +116,7 @@ def test_what_needs_no_value_on_the_host_is_no_wait(action: Callable[[], Any]) -
 def test_a_loop_over_samples_counts_each() -> None:
     images = torch.zeros(16, 3, 2, 2)
     copied: list[int] = []
-    with HostWaits(copied.append) as waits:
+    with HostSyncs(copied.append) as waits:
         stored = [image.cpu() for image in images]
     assert len(stored) == 16
     assert list(waits.counts.values()) == [16]
@@ -125,13 +125,13 @@ def test_a_loop_over_samples_counts_each() -> None:
 
 def test_the_line_is_the_users_not_that_of_a_library_between() -> None:
     record = logging.LogRecord("user", logging.INFO, "user.py", 1, "loss %s", (one,), None)
-    with HostWaits() as waits:
+    with HostSyncs() as waits:
         logging.Formatter().format(record)
     assert [wait.code for wait in waits.counts] == ["logging.Formatter().format(record)"]
 
 
 def test_outside_nothing_is_counted() -> None:
-    with HostWaits() as waits:
+    with HostSyncs() as waits:
         pass
     one.item()
     assert not waits.counts
@@ -143,7 +143,7 @@ def test_an_ordinary_step_has_none(optimizer: Any, foreach: bool) -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
     stepper = optimizer(net.parameters(), lr=0.1, foreach=foreach)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(stepper, 10)
-    with HostWaits() as waits:
+    with HostSyncs() as waits:
         for _ in range(3):
             loss = nn.functional.cross_entropy(net(torch.randn(2, 3, 8, 8)), torch.tensor([1, 4]), label_smoothing=0.1)
             stepper.zero_grad()
@@ -159,7 +159,7 @@ class Logging(pl.LightningModule):
 
     def __init__(self, reads: bool) -> None:
         super().__init__()
-        self.net, self.reads, self.waits = nn.Linear(3, 1), reads, HostWaits()
+        self.net, self.reads, self.waits = nn.Linear(3, 1), reads, HostSyncs()
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         loss = self.net(batch).mean()
@@ -197,7 +197,7 @@ def test_steps_of_lightning(reads: bool, expected: dict[str, int], tmp_path) -> 
 
 def test_a_compiled_network_stays_whole() -> None:
     net = torch.compile(nn.Linear(6, 1), fullgraph=True, backend="eager")
-    with HostWaits() as waits:
+    with HostSyncs() as waits:
         net(x)
         net(x).item()
     assert [wait.code for wait in waits.counts] == ["net(x).item()"]

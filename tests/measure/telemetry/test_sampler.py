@@ -53,10 +53,10 @@ def test_drain_gives_the_mean_of_each_window_and_means_that_of_the_run(sampler: 
     source = Source()
     sampler.start(source.readings([{"load": v} for v in (10.0, 20.0, 60.0)]))
     source.give(2)
-    assert sampler.drain() == {"gpu/load": 15.0}
-    assert sampler.drain() == {}
+    assert sampler.pop_metrics() == {"gpu/load": 15.0}
+    assert sampler.pop_metrics() == {}
     source.give(1)
-    assert sampler.drain() == {"gpu/load": 60.0}
+    assert sampler.pop_metrics() == {"gpu/load": 60.0}
     assert sampler.means() == {"gpu/load": 30.0}
 
 
@@ -64,7 +64,7 @@ def test_unsupported_values_count_for_nothing(sampler: Sampler) -> None:
     source = Source()
     sampler.start(source.readings([{"load": 10.0, "power": None}, {"load": None, "power": None}]))
     source.give(2)
-    assert sampler.drain() == {"gpu/load": 10.0}
+    assert sampler.pop_metrics() == {"gpu/load": 10.0}
 
 
 def test_an_error_is_kept_and_said_once_and_the_means_stay(sampler: Sampler, caplog: pytest.LogCaptureFixture) -> None:
@@ -95,7 +95,7 @@ def test_a_second_start_forgets_the_first_run(sampler: Sampler) -> None:
         source = Source()
         sampler.start(source.readings([{"load": value}]))
         source.give(1)
-    assert sampler.drain() == sampler.means() == {"gpu/load": 50.0}
+    assert sampler.pop_metrics() == sampler.means() == {"gpu/load": 50.0}
 
 
 @pytest.mark.parametrize(("now", "expected"), [(10.0, 12.0), (11.9, 12.0), (15.5, 16.0), (9.999, 12.0)])

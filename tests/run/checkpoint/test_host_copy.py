@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from imagenet_opt.run.checkpoint.host_copy import Snapshot
+from imagenet_opt.run.checkpoint.host_copy import HostCopy
 
 
 def test_it_stays_as_it_was_and_keeps_shared_tensors_shared() -> None:
     weight = torch.arange(6.0).reshape(2, 3)
     state = OrderedDict(weights=OrderedDict(a=weight.detach()), network={"a": weight.detach()}, row=weight[1])
-    snapshot = Snapshot(state)
+    snapshot = HostCopy(state)
     weight.zero_()
     assert snapshot.state["weights"]["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert snapshot.state["network"]["a"] is snapshot.state["weights"]["a"]
@@ -27,7 +27,7 @@ def test_numbers_of_numpy_and_kinds_of_dicts_become_plain_and_the_file_opens_saf
         "shape": torch.Size([2]),
         "d": defaultdict(int, a=1),
     }
-    snapshot = Snapshot(state)
+    snapshot = HostCopy(state)
     assert snapshot.state == {"numbers": (0.5, 3, True, None), "shape": (2,), "d": {"a": 1}}
     assert [type(number) for number in snapshot.state["numbers"]] == [float, int, bool, type(None)]
     assert snapshot.foreign == []
@@ -37,7 +37,7 @@ def test_numbers_of_numpy_and_kinds_of_dicts_become_plain_and_the_file_opens_saf
 
 def test_what_cannot_be_opened_safely_is_named(tmp_path: Path) -> None:
     names = ["a"]
-    snapshot = Snapshot({"callbacks": {"Mine": {"folder": tmp_path, "names": {1, 2}, "rest": [names]}}})
+    snapshot = HostCopy({"callbacks": {"Mine": {"folder": tmp_path, "names": {1, 2}, "rest": [names]}}})
     names.append("b")
     assert snapshot.foreign == ["/callbacks/Mine/folder (PosixPath)", "/callbacks/Mine/names (set)"]
     assert snapshot.state["callbacks"]["Mine"] == {"folder": tmp_path, "names": {1, 2}, "rest": [["a"]]}

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from imagenet_opt.run.checkpoint import files as files
-from imagenet_opt.run.checkpoint.host_copy import Snapshot
+from imagenet_opt.run.checkpoint.host_copy import HostCopy
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter, Written
 
 
@@ -23,7 +23,7 @@ def state(step: int, num_floats: int = 100) -> dict[str, object]:
 
 def write(writer: CheckpointWriter, *steps: int, is_best: bool = False) -> list[Written]:
     for step in steps:
-        writer.write(step, Snapshot(state(step)), is_best=is_best)
+        writer.write(step, HostCopy(state(step)), is_best=is_best)
     writer.wait()
     return writer.finished()
 
@@ -132,7 +132,7 @@ def test_what_reads_back_otherwise_than_it_was_written_does_not_count(
 
 
 def test_a_disk_without_room_is_not_even_begun(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    class Huge(Snapshot):
+    class Huge(HostCopy):
         """Of the size of a disk."""
 
         def __init__(self) -> None:
@@ -152,23 +152,23 @@ import resource, sys, time
 from pathlib import Path
 import torch
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter
-from imagenet_opt.run.checkpoint.host_copy import Snapshot
+from imagenet_opt.run.checkpoint.host_copy import HostCopy
 from tests.run.checkpoint.test_writer import state
 
 folder, how = Path(sys.argv[1]), sys.argv[2]
 writer = CheckpointWriter(folder, keep=2)
-writer.write(1, Snapshot(state(1)), is_best=True)
+writer.write(1, HostCopy(state(1)), is_best=True)
 writer.wait()
 if how == "limit":
     resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
-    writer.write(2, Snapshot(state(2, 1_000_000)), is_best=True)
+    writer.write(2, HostCopy(state(2, 1_000_000)), is_best=True)
     writer.wait()
-    writer.write(3, Snapshot(state(3)), is_best=False)
+    writer.write(3, HostCopy(state(3)), is_best=False)
     writer.wait()
     print([(save.step, save.error) for save in writer.finished()])
 else:
     for step in range(2, 10_000):
-        writer.write(step, Snapshot(state(step, 4_000_000)), is_best=False)
+        writer.write(step, HostCopy(state(step, 4_000_000)), is_best=False)
 """
 
 

@@ -9,19 +9,19 @@ from collections.abc import Iterator
 import pytest
 
 from imagenet_opt.errors import Preempted
-from imagenet_opt.run.stop.signals import SPOT, STOPPED_NOW, Stop
+from imagenet_opt.run.stop.signals import SPOT, STOPPED_NOW, StopRequest
 
 
 @pytest.fixture
-def stop() -> Iterator[Stop]:
-    stop = Stop()
+def stop() -> Iterator[StopRequest]:
+    stop = StopRequest()
     stop.install()
     yield stop
     stop.restore()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_a_signal_stops_at_once_where_nothing_is_lost(stop: Stop, number: int) -> None:
+def test_a_signal_stops_at_once_where_nothing_is_lost(stop: StopRequest, number: int) -> None:
     with pytest.raises(Preempted, match=stop_reason(number)):
         signal.raise_signal(number)
     signal.raise_signal(signal.SIGTERM)  # cleaning up is not disturbed
@@ -32,7 +32,7 @@ def stop_reason(number: int) -> str:
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
-def test_within_a_step_it_waits_for_the_check(stop: Stop, capfd: pytest.CaptureFixture[str]) -> None:
+def test_within_a_step_it_waits_for_the_check(stop: StopRequest, capfd: pytest.CaptureFixture[str]) -> None:
     stop.at_once = False
     signal.raise_signal(signal.SIGUSR1)
     signal.raise_signal(signal.SIGTERM)
@@ -41,20 +41,20 @@ def test_within_a_step_it_waits_for_the_check(stop: Stop, capfd: pytest.CaptureF
         stop.check()
 
 
-def test_after_the_run_it_changes_nothing(stop: Stop) -> None:
+def test_after_the_run_it_changes_nothing(stop: StopRequest) -> None:
     stop.over = True
     signal.raise_signal(signal.SIGTERM)
     stop.check()
 
 
-def test_a_thread_can_ask(stop: Stop) -> None:
+def test_a_thread_can_ask(stop: StopRequest) -> None:
     with pytest.raises(Preempted, match="spot notice"):
         stop.ask(SPOT)
 
 
 def test_the_handlers_before_come_back() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    stop = Stop()
+    stop = StopRequest()
     stop.install()
     stop.install()
     stop.restore()

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from imagenet_opt.display.table import Sheet
+from imagenet_opt.display.table import Table
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.measure.telemetry.torch_profile import GROUPS, Operation
 from imagenet_opt.probe.device_peak import MatmulPeak
 from imagenet_opt.study.kinds.anatomy import Anatomy, anatomy_of, run, seen, sheets_of
 from imagenet_opt.study.kinds.module_times import Part
-from imagenet_opt.study.kinds.synthetic_step import Subject, subject_of
+from imagenet_opt.study.kinds.synthetic_step import SyntheticStep, subject_of
 from imagenet_opt.study.kinds.training_step import Compiled, TrainingStep, compiled
 from imagenet_opt.study.request import Request
 from tests.study.studies import small_request
@@ -81,7 +81,7 @@ def test_a_step_is_taken_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert list(tmp_path.iterdir()) == []
 
 
-def values(limits: Sheet) -> dict[str, Any]:
+def values(limits: Table) -> dict[str, Any]:
     return {str(row[0]): row[1] for row in limits.rows}
 
 
@@ -141,7 +141,7 @@ class OnlyCompiled(nn.Linear):
         return super().forward(images.flatten(1))
 
 
-class Small(Subject):
+class Small(SyntheticStep):
     def net(self) -> nn.Module:
         return OnlyCompiled(3 * 32 * 32, 1000)
 

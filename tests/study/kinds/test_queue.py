@@ -7,7 +7,7 @@ from imagenet_opt.config.compose import composed
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.kinds import queue
-from imagenet_opt.study.kinds.queue import Drained, Times, drain, queue_sheet, run, scattered_sheet, slowed
+from imagenet_opt.study.kinds.queue import Drained, Times, drain, queue_table, run, scattered_table, slowed
 from imagenet_opt.study.kinds.queue_law import simulated_waits
 from tests.conftest import write_images
 from tests.study.studies import small_request
@@ -29,7 +29,7 @@ def test_each_depth_beside_the_law(
     assert [row[:2] for row in measured.rows] == [("1", 2.0), ("2", 3.0)]
     assert len(measured.columns) == len(measured.rows[0])
     assert "Calculated" in calculated.title
-    for name in ("alone", "drain"):
+    for name in ("alone", "pop_metrics"):
         monkeypatch.setattr(queue, name, pytest.fail)
     assert run(request) == [measured, calculated]  # all is there, and what the device was simulated by
 
@@ -38,18 +38,18 @@ def test_each_depth_beside_the_law(
 def test_the_queue_is_full_before_the_first_step(overrides: tuple[str, ...], checked: None) -> None:
     """The batches that the DataLoader keeps, and one that the prefetcher's thread holds; however slowly they come."""
     testbed = Testbed(composed(overrides))
-    how = slowed(testbed.how, 0.6, num_requests=6)
-    assert (how.num_workers, how.reads_in_flight) == (1, 1)
-    assert how.added_latency_ms == pytest.approx(100)
-    found = drain(testbed, replace(how, prefetch_factor=1), load_seconds=0.6, compute_seconds=0.001, num_steps=6)
+    loading = slowed(testbed.loading, 0.6, num_requests=6)
+    assert (loading.num_workers, loading.reads_in_flight) == (1, 1)
+    assert loading.added_latency_ms == pytest.approx(100)
+    found = drain(testbed, replace(loading, prefetch_factor=1), load_seconds=0.6, compute_seconds=0.001, num_steps=6)
     assert found.num_ready == 1 + 1
     assert len(found.waits) == 6
 
 
 def test_steps_that_need_more_batches_than_there_are_images(overrides: tuple[str, ...], checked: None) -> None:
     testbed = Testbed(composed(overrides))
-    how = replace(slowed(testbed.how, None, 6), prefetch_factor=1)
-    assert len(drain(testbed, how, load_seconds=0.01, compute_seconds=0.0001, num_steps=40).waits) == 40
+    loading = replace(slowed(testbed.loading, None, 6), prefetch_factor=1)
+    assert len(drain(testbed, loading, load_seconds=0.01, compute_seconds=0.0001, num_steps=40).waits) == 40
 
 
 def test_a_queue_that_hides_for_ever_is_no_study(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:
@@ -60,17 +60,17 @@ def test_a_queue_that_hides_for_ever_is_no_study(overrides: tuple[str, ...], tmp
 def test_turns_that_follow_the_law_stand_beside_it() -> None:
     waits = {depth: tuple(simulated_waits([2.66] * 30, 1.0, depth + 3)) for depth in (1, 2, 4, 24)}
     turns = {depth: [Drained(depth + 3, seconds, 2.66)] * 2 for depth, seconds in waits.items()}
-    sheet = queue_sheet(turns, compute_seconds=1.0, decode_seconds=2.66)
-    for depth, row in zip(turns, sheet.rows, strict=True):
+    table = queue_table(turns, compute_seconds=1.0, decode_seconds=2.66)
+    for depth, row in zip(turns, table.rows, strict=True):
         name, ready, hidden, simulated, _, seconds, _, law, steady, for_ever = row
         assert (name, ready) == (str(depth), depth + 3)
         assert hidden == simulated
         assert round(float(seconds or 0), 6) == round(float(law or 0), 6)
         assert for_ever == 2.66
         assert steady is None if depth == 24 else round(float(steady or 0), 6) == 2.66
-    assert [row[2] for row in sheet.rows] == [6.0, 7.0, 10.0, 30.0]
-    assert any("postpones" in note for note in sheet.notes)
-    assert [len(curve.x) for curve in sheet.plots[0].series] == [4, 4, 4]
+    assert [row[2] for row in table.rows] == [6.0, 7.0, 10.0, 30.0]
+    assert any("postpones" in note for note in table.notes)
+    assert [len(curve.x) for curve in table.plots[0].series] == [4, 4, 4]
 
 
 def test_a_batch_that_is_read_and_not_decoded_counts_for_what_is_done_of_it() -> None:
@@ -80,19 +80,19 @@ def test_a_batch_that_is_read_and_not_decoded_counts_for_what_is_done_of_it() ->
     waits = simulated_waits([2.0] * 20, 1.0, 4, unfinished_seconds=0.5)
     assert waits[:8] == [0, 0, 0, 0, 0, 0, 0.5, 1]
     turns = [Drained(3, tuple(waits), 2.0)]
-    row = queue_sheet({1: turns}, 1.0, 0.5).rows[0]
+    row = queue_table({1: turns}, 1.0, 0.5).rows[0]
     assert row[2:5] == (6.0, 6.0, 6.0)
     assert round(float(row[5] or 0), 6) == round(float(row[7] or 0), 6)
 
 
 def test_a_loader_that_turned_out_quick_enough_has_no_end_by_law() -> None:
-    row = queue_sheet({1: [Drained(3, (0.0,) * 9, load_seconds=0.5)]}, compute_seconds=1.0, decode_seconds=0.1).rows[0]
+    row = queue_table({1: [Drained(3, (0.0,) * 9, load_seconds=0.5)]}, compute_seconds=1.0, decode_seconds=0.1).rows[0]
     assert row[2:5] == (9.0, 9.0, None)
     assert row[5] == row[7] == 1.0
 
 
 def test_what_is_calculated_says_so() -> None:
-    sheet = scattered_sheet()
-    assert "not measured" in sheet.title
-    idle = [float(row[1] or 0) for row in sheet.rows]
+    table = scattered_table()
+    assert "not measured" in table.title
+    idle = [float(row[1] or 0) for row in table.rows]
     assert idle == sorted(idle, reverse=True)

@@ -12,7 +12,7 @@ from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.kinds import read as study_read
-from imagenet_opt.study.kinds.read import Files, Setting, in_blocks, read, read_sheet, run, turn, used_up
+from imagenet_opt.study.kinds.read import Files, Setting, in_blocks, read, read_table, run, turn, used_up
 from tests.conftest import write_images
 from tests.study.studies import small_request
 
@@ -43,19 +43,19 @@ def test_every_setting_of_the_grid_has_a_row(
         evict(path, write_out=True)
     leave = all(residency(path).share == 0 for path in images)  # they do not from memory file systems
     request = small_request("read", tmp_path, *overrides, seconds=0.02, state=["cold", "warm"], **GRID)
-    (sheet,) = run(request)
+    (table,) = run(request)
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "measuring: reading 22 files into memory"
     assert said[1] == "measuring: round 1 of 2: cold, workers 1, in flight 1, batch 8"
     monkeypatch.setattr(study_read, "read", pytest.fail)
-    assert run(request) == [sheet]
-    assert [row[:4] for row in sheet.rows] == [
+    assert run(request) == [table]
+    assert [row[:4] for row in table.rows] == [
         (state, workers, depth, 8.0) for state in ("cold", "warm") for workers in ("1", "2") for depth in (1.0, 4.0)
     ]
-    assert all(float(row[4] or 0) > 0 for row in sheet.rows)
-    assert {row[9] for row in sheet.rows if row[0] == "warm"} == {None}
-    assert {row[9] for row in sheet.rows if row[0] == "cold"} == {"verified" if leave else "unverified"}
-    assert "a folder, 90 images" in sheet.title
+    assert all(float(row[4] or 0) > 0 for row in table.rows)
+    assert {row[9] for row in table.rows if row[0] == "warm"} == {None}
+    assert {row[9] for row in table.rows if row[0] == "cold"} == {"verified" if leave else "unverified"}
+    assert "a folder, 90 images" in table.title
 
 
 @pytest.mark.slow
@@ -63,9 +63,9 @@ def test_shards_are_read_in_blocks(root: Path, tmp_path: Path, checked: None) ->
     pack(root, tmp_path / "packed", PackOptions(shard_mb=0.03))
     overrides = (f"data.root={tmp_path}/packed", f"data.cache_dir={tmp_path}/cache", "data.shuffle=block")
     grid = GRID | {"num_workers": [2]}
-    (sheet,) = run(small_request("read", tmp_path, *overrides, seconds=0.02, state=["cold", "warm"], **grid))
-    assert "packed (shards: " in sheet.title and "90 images, data.shuffle=block" in sheet.title
-    assert len(sheet.rows) == 4 and all(float(row[4] or 0) > 0 for row in sheet.rows)
+    (table,) = run(small_request("read", tmp_path, *overrides, seconds=0.02, state=["cold", "warm"], **grid))
+    assert "packed (shards: " in table.title and "90 images, data.shuffle=block" in table.title
+    assert len(table.rows) == 4 and all(float(row[4] or 0) > 0 for row in table.rows)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -157,15 +157,15 @@ def passes(megabytes: float, num_unread: int = 0, *, is_cold: bool = False) -> l
 def test_rates_and_what_the_kernel_says_of_cold_files() -> None:
     cold = Setting("cold", 1, 1, 10)
     deep, warm = Setting("cold", 1, 64, 10), Setting("warm", 1, 1, 10)
-    sheet = read_sheet({cold: passes(10, is_cold=True), deep: passes(500), warm: passes(900)}, "a folder")
-    assert [row[-1] for row in sheet.rows] == ["verified", "unverified", None]
-    assert sheet.rows[1][4:8] == (510.0, "500.0-520.0", 5000.0, 1 / 500)
+    table = read_table({cold: passes(10, is_cold=True), deep: passes(500), warm: passes(900)}, "a folder")
+    assert [row[-1] for row in table.rows] == ["verified", "unverified", None]
+    assert table.rows[1][4:8] == (510.0, "500.0-520.0", 5000.0, 1 / 500)
     assert (
         "50.00 times as much as cold, workers 1, in flight 1, batch 10 (geometric means over the rounds): faster"
-        in sheet.notes[0]
+        in table.notes[0]
     )
-    assert any(note.startswith("Unverified") for note in sheet.notes)
-    assert [(curve.name, curve.x) for curve in sheet.plots[0].series] == [
+    assert any(note.startswith("Unverified") for note in table.notes)
+    assert [(curve.name, curve.x) for curve in table.plots[0].series] == [
         ("cold, workers 1", (1, 64)),
         ("warm, workers 1", (1,)),
     ]
@@ -173,15 +173,15 @@ def test_rates_and_what_the_kernel_says_of_cold_files() -> None:
 
 def test_cold_files_that_are_verified_need_no_word() -> None:
     cold = Setting("cold", 2, 1, 10)
-    notes = read_sheet({cold: passes(9, is_cold=True)}, "").notes
+    notes = read_table({cold: passes(9, is_cold=True)}, "").notes
     assert not any(note.startswith("Unverified") or "could not be read" in note for note in notes)
 
 
 def test_a_cold_setting_is_verified_in_all_rounds_or_not() -> None:
     found = {Setting("cold", 1, 1, 10): [*passes(10, is_cold=True), *passes(10)]}
-    assert read_sheet(found, "").rows[0][-1] == "unverified"
+    assert read_table(found, "").rows[0][-1] == "unverified"
 
 
 def test_files_that_could_not_be_read_are_counted() -> None:
-    sheet = read_sheet({Setting("cold", 1, 1, 10): passes(10, 20, is_cold=True)}, "")
-    assert any(note.startswith("100 of 600 files could not be read") for note in sheet.notes)
+    table = read_table({Setting("cold", 1, 1, 10): passes(10, 20, is_cold=True)}, "")
+    assert any(note.startswith("100 of 600 files could not be read") for note in table.notes)

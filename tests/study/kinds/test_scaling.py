@@ -12,9 +12,9 @@ import pytest
 from lightning.pytorch import LightningModule
 
 from imagenet_opt.measure.stats.rounds import Rounds
-from imagenet_opt.probe.isolated import call_apart
+from imagenet_opt.probe.isolated import call_isolated
 from imagenet_opt.study.kinds import scaling
-from imagenet_opt.study.kinds.scaling import Job, Scaling, StepRate, Stretch, sheet, train
+from imagenet_opt.study.kinds.scaling import Job, Scaling, StepRate, Stretch, table, train
 from imagenet_opt.study.request import checked_options
 from tests.study.studies import small_request
 
@@ -35,7 +35,7 @@ def test_efficiency_is_of_each_round_and_what_was_not_measured_says_why() -> Non
         "4": [],
     }
     rounds = Rounds(results, {"4": "killed by signal 9"})
-    found = sheet([1, 2, 4, 8], rounds, {8: "left out: 4 GPUs here"}, num_cpus=None)
+    found = table([1, 2, 4, 8], rounds, {8: "left out: 4 GPUs here"}, num_cpus=None)
     first, second, third, fourth = found.rows
     assert first[:6] == (1, 100.0, "90-300", 1.0, None, None)
     logs = [math.log(0.9)] * 4 + [math.log(0.85), math.log(0.95)]
@@ -52,7 +52,7 @@ def test_efficiency_is_of_each_round_and_what_was_not_measured_says_why() -> Non
 
 def test_processes_that_share_the_cpus_are_told() -> None:
     rounds = Rounds({name: [StepRate(10.0, 0.6), StepRate(12.0, 0.5)] for name in "124"})
-    found = sheet([1, 2, 4], rounds, {}, num_cpus=2)
+    found = table([1, 2, 4], rounds, {}, num_cpus=2)
     assert [row[-1] for row in found.rows] == ["", "", "more than CPUs (2)"]
     assert [row[3] for row in found.rows] == pytest.approx([1.0, 0.5, 0.25])
     assert "share" not in found.notes[0] and "share 2 CPUs" in found.notes[-1]
@@ -60,7 +60,7 @@ def test_processes_that_share_the_cpus_are_told() -> None:
 
 def test_without_one_process_nothing_is_compared() -> None:
     rounds = Rounds({"1": [], "2": [StepRate(10.0, 0.6)]}, {"1": "ended with status 1"})
-    found = sheet([1, 2], rounds, {}, num_cpus=None)
+    found = table([1, 2], rounds, {}, num_cpus=None)
     assert found.rows[1][1] == 10.0 and found.rows[1][3] is None and found.plots == ()
 
 
@@ -125,7 +125,7 @@ def test_two_processes_train_and_the_first_one_answers(images_root: Path, tmp_pa
     os.chdir(tmp_path)
     try:
         own = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        found = call_apart("imagenet_opt.study.kinds.scaling.train", job, environment=own, limit_seconds=120)
+        found = call_isolated("imagenet_opt.study.kinds.scaling.train", job, environment=own, limit_seconds=120)
     finally:
         os.chdir(before)
     assert found["images_per_second"] == pytest.approx(2 * 6 / found["step_seconds"]), "of both"

@@ -28,31 +28,31 @@ CPU = (*TINY, "trainer.accelerator=cpu")
 
 def test_all_sizes_take_turns(tmp_path: Path, checked: None) -> None:
     few = {"channels": [7, 8], "batches": [8, 9], "outputs": [8, 9]}
-    (sheet,) = run(small_request("shapes", tmp_path, *CPU, seconds=0.001, **few))
-    assert [row[:3] for row in sheet.rows] == [
+    (table,) = run(small_request("shapes", tmp_path, *CPU, seconds=0.001, **few))
+    assert [row[:3] for row in table.rows] == [
         *((CHANNELS, "7", None), (CHANNELS, "8", "8")),
         *((BATCH, "8", "8"), (BATCH, "9", None)),
         *((OUTPUTS, "8", "8"), (OUTPUTS, "9", None)),
     ]
-    assert [row[6] for row in sheet.rows] == ["8", None, None, "8", None, "8"]
-    assert "on the CPU" in sheet.title
-    assert "This ran on the CPU." in sheet.notes[3]
-    assert [row[9] is None for row in sheet.rows] == [row[6] is None for row in sheet.rows]
-    assert len(sheet.plots) == 3
+    assert [row[6] for row in table.rows] == ["8", None, None, "8", None, "8"]
+    assert "on the CPU" in table.title
+    assert "This ran on the CPU." in table.notes[3]
+    assert [row[9] is None for row in table.rows] == [row[6] is None for row in table.rows]
+    assert len(table.plots) == 3
 
 
 def test_a_size_that_no_memory_holds_says_so_and_is_compared_with_nothing(tmp_path: Path, checked: None) -> None:
     """1000 would be compared with the multiple of 64; no convolution is left."""
     few = {"channels": [10**9, 10**9 + 1], "batches": [8, 9], "outputs": [1000, 1001, 64 * 10**12]}
-    (sheet,) = run(small_request("shapes", tmp_path, *CPU, seconds=0.001, **few))
-    assert [row[:2] for row in sheet.rows] == [(BATCH, "8"), (BATCH, "9"), (OUTPUTS, "1000"), (OUTPUTS, "1001")]
-    assert [row[6] for row in sheet.rows] == [None, "8", None, "1000"]
-    failed = [note.partition(": ")[2] for note in sheet.notes[:3]]
+    (table,) = run(small_request("shapes", tmp_path, *CPU, seconds=0.001, **few))
+    assert [row[:2] for row in table.rows] == [(BATCH, "8"), (BATCH, "9"), (OUTPUTS, "1000"), (OUTPUTS, "1001")]
+    assert [row[6] for row in table.rows] == [None, "8", None, "1000"]
+    failed = [note.partition(": ")[2] for note in table.notes[:3]]
     assert [reason.partition(":")[0] for reason in failed] == [
         *(f"channels, {size}" for size in few["channels"]),
         f"outputs, {64 * 10**12}",
     ]
-    assert len(sheet.plots) == 2
+    assert len(table.plots) == 2
 
 
 def test_flops_are_those_that_torch_counts(checked: None) -> None:
@@ -76,16 +76,16 @@ def test_a_size_off_the_multiples_is_compared_flop_for_flop(checked: None) -> No
     """Twice the time for hardly more work is half the speed."""
     subject = subject_of(CPU)
     even, odd = last_layer(subject, OUTPUTS, 256), last_layer(subject, OUTPUTS, 257)
-    sheet = sheet_of([(even, [1.0] * 6), (odd, [2.0 * 257 / 256] * 6)], subject)
-    row = next(row for row in sheet.rows if row[1] == "257")
+    table = sheet_of([(even, [1.0] * 6), (odd, [2.0 * 257 / 256] * 6)], subject)
+    row = next(row for row in table.rows if row[1] == "257")
     assert row[6:] == ("256", pytest.approx(0.5), "0.50-0.50", "slower", pytest.approx(257 / 264))
-    assert "last layer: outputs 257 (0.50)" in sheet.notes[0]
+    assert "last layer: outputs 257 (0.50)" in table.notes[0]
 
 
 def test_a_tiny_layer_has_digits(checked: None) -> None:
     layer = last_layer(subject_of(CPU), OUTPUTS, 8)
-    sheet = sheet_of([(layer, [layer.flops / 1e9 / rate for rate in (0.031, 0.033, 0.034)])], subject_of(CPU))
-    assert sheet.texts()[0][4:6] == ["0.033", "0.031-0.034"]
+    table = sheet_of([(layer, [layer.flops / 1e9 / rate for rate in (0.031, 0.033, 0.034)])], subject_of(CPU))
+    assert table.texts()[0][4:6] == ["0.033", "0.031-0.034"]
 
 
 @pytest.mark.parametrize("channels", [[], [0, 8]])

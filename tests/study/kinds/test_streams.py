@@ -25,12 +25,12 @@ CPU = (*TINY, "trainer.accelerator=cpu")
 
 
 def test_without_a_gpu_the_rows_with_streams_are_left_out_and_said(tmp_path: Path, checked: None) -> None:
-    (sheet,) = run(small_request("streams", tmp_path, *CPU, num_batches=[2], seconds=0.01))
-    assert [row[:3] for row in sheet.rows] == [("2", EACH, 2.0), ("2", ADDED, 1.0), ("2", WHOLE, 1.0)]
-    assert all(float(row[3] or 0) > 0 for row in sheet.rows)
-    assert sheet.columns[-1].heading == "verdict"
-    assert all(len(row) == len(sheet.columns) for row in sheet.rows)
-    assert any("CUDA streams need a GPU, and this ran on the CPU" in note for note in sheet.notes)
+    (table,) = run(small_request("streams", tmp_path, *CPU, num_batches=[2], seconds=0.01))
+    assert [row[:3] for row in table.rows] == [("2", EACH, 2.0), ("2", ADDED, 1.0), ("2", WHOLE, 1.0)]
+    assert all(float(row[3] or 0) > 0 for row in table.rows)
+    assert table.columns[-1].heading == "verdict"
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    assert any("CUDA streams need a GPU, and this ran on the CPU" in note for note in table.notes)
 
 
 def test_streams_are_compared_with_the_same_step_in_turn(checked: None) -> None:
@@ -47,15 +47,15 @@ def test_streams_are_compared_with_the_same_step_in_turn(checked: None) -> None:
         },
         {f"4 {WHOLE}": "the GPU's memory does not hold it"},
     )
-    sheet = sheet_of(found, subject_of(CPU), (4,))
-    rows = {row[1]: row for row in sheet.rows}
-    assert sheet.columns[-1].heading == "peak GiB"
+    table = sheet_of(found, subject_of(CPU), (4,))
+    rows = {row[1]: row for row in table.rows}
+    assert table.columns[-1].heading == "peak GiB"
     assert rows[STREAMS][5:] == ("added in turn", pytest.approx(1.0), "1.00-1.00", "no difference", 1.5)
     assert rows[EACH][8] == "slower"
     own = rows[EACH_ON_STREAMS]
     assert (own[2], own[5], own[8]) == (4.0, "a step each in turn", "slower") and own[6] == pytest.approx(0.5)
     assert rows[WHOLE][3:] == (None,) * 7
-    assert f"4 {WHOLE}: the GPU's memory does not hold it" in sheet.notes
+    assert f"4 {WHOLE}: the GPU's memory does not hold it" in table.notes
 
 
 def test_where_the_added_row_failed_nothing_is_compared(checked: None) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
-from imagenet_opt.probe.isolated import call_apart
+from imagenet_opt.probe.isolated import call_isolated
 from imagenet_opt.study.kinds import torchscript
 from imagenet_opt.study.kinds.synthetic_step import subject_of
 from imagenet_opt.study.kinds.torchscript import EAGER, WAYS, Found, Job, measure, sheet_of
@@ -20,18 +20,18 @@ def times(seconds: float) -> list[Found]:
 
 def test_forms_beside_eager(checked: None) -> None:
     found = Rounds({EAGER: times(1.0), TRACE: times(1.0), COMPILE: times(0.499), BOTH: []}, {BOTH: "RuntimeError: no."})
-    sheet = sheet_of(found, subject_of(CPU))
-    rows = {row[0]: row for row in sheet.rows}
+    table = sheet_of(found, subject_of(CPU))
+    rows = {row[0]: row for row in table.rows}
     assert rows[EAGER][3:6] == (None, None, None)
     assert rows[TRACE][5] == "no difference"
     assert rows[COMPILE][5] == "faster"
     assert rows[COMPILE][6:8] == (9.0, 6.0)  # the first process, and the median of those after it
     assert rows[BOTH][1:] == (None,) * 8
     assert any(
-        note.startswith(f"{BOTH} failed with torch") and note.endswith(" RuntimeError: no.") for note in sheet.notes
+        note.startswith(f"{BOTH} failed with torch") and note.endswith(" RuntimeError: no.") for note in table.notes
     )
-    assert any("quickest form here is torch.compile, 2.00 times" in note for note in sheet.notes)
-    assert sheet.plots[0].series[0].x == (EAGER, TRACE, COMPILE)
+    assert any("quickest form here is torch.compile, 2.00 times" in note for note in table.notes)
+    assert table.plots[0].series[0].x == (EAGER, TRACE, COMPILE)
 
 
 def test_a_study_that_was_stopped_knows_who_found_code_on_disk(
@@ -50,36 +50,36 @@ def test_a_study_that_was_stopped_knows_who_found_code_on_disk(
         code.touch()
         return {"seconds": 0.5, "ready_seconds": ready, "first_loss": 6.9}
 
-    monkeypatch.setattr(torchscript, "call_apart", compiling)
+    monkeypatch.setattr(torchscript, "call_isolated", compiling)
     asked = replace(small_request("torchscript", tmp_path, *CPU), repeats=3)
     with pytest.raises(KeyboardInterrupt):
         torchscript.run(asked)
-    (sheet,) = torchscript.run(asked)
+    (table,) = torchscript.run(asked)
     assert calls == 3 * len(WAYS) + 1
-    assert [row[6:8] for row in sheet.rows] == [(9.0, 1.0)] * len(WAYS)
+    assert [row[6:8] for row in table.rows] == [(9.0, 1.0)] * len(WAYS)
 
 
 def test_no_gain_is_an_answer(checked: None) -> None:
-    sheet = sheet_of(Rounds({EAGER: times(1.0), TRACE: times(1.0)}), subject_of(CPU))
-    assert "No form is certain to be quicker than eager here." in sheet.notes
+    table = sheet_of(Rounds({EAGER: times(1.0), TRACE: times(1.0)}), subject_of(CPU))
+    assert "No form is certain to be quicker than eager here." in table.notes
 
 
 def test_where_eager_failed_nothing_is_compared(checked: None) -> None:
-    sheet = sheet_of(Rounds({EAGER: [], TRACE: times(1.0)}, {EAGER: "killed by signal 9"}), subject_of(CPU))
-    assert sheet.rows[1][1] == pytest.approx(1002.5) and sheet.rows[1][3:6] == (None,) * 3
-    assert "Nothing could be compared with eager here." in sheet.notes
+    table = sheet_of(Rounds({EAGER: [], TRACE: times(1.0)}, {EAGER: "killed by signal 9"}), subject_of(CPU))
+    assert table.rows[1][1] == pytest.approx(1002.5) and table.rows[1][3:6] == (None,) * 3
+    assert "Nothing could be compared with eager here." in table.notes
 
 
 @pytest.mark.slow
 def test_a_process_of_its_own_measures_a_form_or_says_why_not(checked: None) -> None:
     subject = subject_of(CPU)
     function = f"{measure.__module__}.measure"
-    eager, traced = (call_apart(function, Job(subject, way, 0.01)) for way in (EAGER, TRACE))
+    eager, traced = (call_isolated(function, Job(subject, way, 0.01)) for way in (EAGER, TRACE))
     assert traced["first_loss"] == pytest.approx(eager["first_loss"], rel=1e-4)
     assert traced["seconds"] > 0
     assert BOTH in WAYS
     try:  # torch 2.13 and later refuse, earlier ones run it as it is
-        assert call_apart(function, Job(subject, BOTH, 0.01))["first_loss"] == pytest.approx(
+        assert call_isolated(function, Job(subject, BOTH, 0.01))["first_loss"] == pytest.approx(
             eager["first_loss"], rel=1e-4
         )
     except TurnFailed as error:

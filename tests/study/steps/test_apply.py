@@ -9,7 +9,7 @@ import yaml
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import host
-from imagenet_opt.display.table import Sheet
+from imagenet_opt.display.table import Table
 from imagenet_opt.study.result_cache import ResultCache
 from imagenet_opt.study.steps import speeds as measuring
 from imagenet_opt.study.steps.apply import choose, keep_winners, measure_together, words_of
@@ -44,7 +44,7 @@ class Measured:
     def words(self) -> list[str]:
         return words_of(self.study, self.results(), [])
 
-    def keep(self) -> Sheet:
+    def keep(self) -> Table:
         return keep_winners(self.study, self.results(), ResultCache(self.study.request.folder), announced)
 
 
@@ -61,7 +61,7 @@ def measured(
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch, own_conf: Path, checked: None) -> Processes:
     found = Processes(times={LAST: 1.2, COMPILE: 1.3, MODE: 1.1})
-    monkeypatch.setattr(measuring, "call_apart", found)
+    monkeypatch.setattr(measuring, "call_isolated", found)
     return found
 
 
@@ -73,15 +73,15 @@ def test_what_is_worth_it_becomes_an_experiment_that_says_what_was_measured(
     processes: Processes, own_conf: Path, tmp_path: Path
 ) -> None:
     found = measured(tmp_path, processes)
-    sheet = found.keep()
-    assert dict(sheet.rows) == {
+    table = found.keep()
+    assert dict(table.rows) == {
         "channels_last": "yes",
         "compile": "no: max-autotune is the better of those that replace each other",
         "max-autotune": "yes",
         "fused": "no: no difference",
     }
     (file,) = experiments(own_conf)
-    assert file.stem == f"tuned_{host()}_study" and f"written to {file}" in sheet.notes[-1]
+    assert file.stem == f"tuned_{host()}_study" and f"written to {file}" in table.notes[-1]
     header = [line for line in file.read_text().splitlines() if line.startswith("# ")]
     cache = ResultCache(tmp_path)
     facts, command, rounds, alone, _, now, _, last, mode = header[1:]
@@ -254,6 +254,6 @@ def test_of_those_that_replace_each_other_the_one_that_helps_full_runs_is_kept(
 
 def test_nothing_worth_it_is_an_answer(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
     processes.times = {}
-    sheet = measured(tmp_path, processes).keep()
-    assert sheet.notes == ("Nothing was worth it for sure; no experiment was written.",)
+    table = measured(tmp_path, processes).keep()
+    assert table.notes == ("Nothing was worth it for sure; no experiment was written.",)
     assert not experiments(own_conf) and not any(isinstance(job, TogetherJob) for job in processes.jobs)

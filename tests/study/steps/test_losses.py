@@ -34,7 +34,7 @@ def losses_of(
     **turns: list[Speed],
 ) -> Losses:
     """Of a study in which these turns were measured."""
-    monkeypatch.setattr(measuring, "call_apart", processes)
+    monkeypatch.setattr(measuring, "call_isolated", processes)
     study = steps_study(folder, steps, parity_steps=10)
     speeds = Speeds(study.rows, {"start": [processes.speed(())]} | turns)
     return measure_losses(study, speeds, ResultCache(folder), announced)

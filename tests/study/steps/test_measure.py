@@ -17,7 +17,7 @@ from imagenet_opt.study.steps.losses import Losses
 from imagenet_opt.study.steps.measure import begin, run
 from imagenet_opt.study.steps.plan import Study
 from imagenet_opt.study.steps.speeds import MOST_TRIES, Speed, Speeds, isolated, measure_speeds
-from imagenet_opt.study.steps.table import sheets
+from imagenet_opt.study.steps.table import tables
 from tests.study.studies import TINY, small_request
 from tests.study.turns import Processes, Words, announced, steps_study
 
@@ -35,7 +35,7 @@ def measured(study: Study, cache: ResultCache, report: Callable[[str], None]) ->
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch, checked: None) -> Processes:
     found = Processes(times={FUSED: 1.5})
-    monkeypatch.setattr(measuring, "call_apart", found)
+    monkeypatch.setattr(measuring, "call_isolated", found)
     monkeypatch.setattr(measuring, "CALM_SECONDS", 0.0)
     return found
 
@@ -69,9 +69,9 @@ def test_where_the_first_row_fails_later_the_rounds_before_count(tmp_path: Path,
     speeds = measured(study, ResultCache(tmp_path), announced)
     assert len(turns.jobs) == 8 and FUSED not in turns.jobs[-1].overrides
     assert {name: len(some) for name, some in speeds.turns.items()} == {"start": 2, "fused": 2, "freed": 2}
-    sheet, _, details, _ = sheets(study, compare(speeds, Losses()), speeds.ended)
+    table, _, details, _ = tables(study, compare(speeds, Losses()), speeds.ended)
     assert any(note.startswith("Measuring ended in round 3, as start failed") for note in details.notes)
-    assert sheet.texts()[1][2] == "1.50 x"
+    assert table.texts()[1][2] == "1.50 x"
     turns.fails = lambda words, number: False
     measured(steps_study(tmp_path, STEPS, repeats=4), ResultCache(tmp_path), announced)
     assert len(turns.jobs) == 8 + 5, "what has failed and what was not tried"
@@ -145,7 +145,7 @@ def test_a_disturbed_turn_is_measured_again_and_the_quieter_one_counts(
     kept = [speed["full"] for some in speeds.turns.values() for speed in some]
     assert len(turns.jobs) == 9 and 460 not in kept and 497 in kept
     assert "measured again, as others used 40 % of the CPUs" in capsys.readouterr().err
-    details = sheets(study, compare(speeds, Losses()))[2]
+    details = tables(study, compare(speeds, Losses()))[2]
     assert (
         "5 tries were discarded because of other programs or lowered clocks; 1 of 4 turns stayed disturbed."
     ) in details.notes
@@ -158,7 +158,7 @@ def test_on_a_machine_that_is_always_busy_only_the_first_turn_is_measured_again(
     turns.speed = lambda words: exact(words) | {"others_percent": 50.0}  # type: ignore[method-assign]
     speeds = measured(steps_study(tmp_path, STEPS[:1], repeats=2), ResultCache(tmp_path), announced)
     assert len(turns.jobs) == 4 + MOST_TRIES - 1
-    notes = sheets(steps_study(tmp_path, STEPS[:1], repeats=2), compare(speeds, Losses()))[2].notes
+    notes = tables(steps_study(tmp_path, STEPS[:1], repeats=2), compare(speeds, Losses()))[2].notes
     assert "Other programs used 50 % of the CPUs or more in most turns, so the intervals are wide." in notes
 
 
@@ -174,9 +174,9 @@ def test_a_row_that_fails_later_is_told_where_others_stand_on_it(tmp_path: Path,
     turns.fails = lambda words, number: number == 4
     study = steps_study(tmp_path, STEPS, repeats=2)
     speeds = measured(study, ResultCache(tmp_path), announced)
-    sheet, _, details, _ = sheets(study, compare(speeds, Losses()))
+    table, _, details, _ = tables(study, compare(speeds, Losses()))
     assert "freed was measured on top of fused, which failed later: its worth includes that." in details.notes
-    assert sheet.texts()[2][2] == "1.50 x"
+    assert table.texts()[2][2] == "1.50 x"
 
 
 def test_a_turn_may_take_an_hour_to_compile_and_what_hangs_is_told(
@@ -188,7 +188,7 @@ def test_a_turn_may_take_an_hour_to_compile_and_what_hangs_is_told(
         limits.append(limit_seconds)
         raise Hung("no end")
 
-    monkeypatch.setattr(measuring, "call_apart", hang)
+    monkeypatch.setattr(measuring, "call_isolated", hang)
     with pytest.raises(TurnFailed, match=r"no end; it hangs .* leave it out in a study of your own"):
         isolated("speed", None, small_request("ladder", tmp_path), timed_seconds=8)
     assert limits == [3680]

@@ -6,14 +6,14 @@ import pytest
 from rich.console import Console
 
 from imagenet_opt.display.page import figure_of
-from imagenet_opt.display.table import Plot, Series, Sheet
+from imagenet_opt.display.table import Plot, Series, Table
 from imagenet_opt.display.terminal_table import terminal_table
 from imagenet_opt.study.steps.apply import why_not
 from imagenet_opt.study.steps.compare import RowResult, compare
 from imagenet_opt.study.steps.losses import Losses, Parity
 from imagenet_opt.study.steps.plan import Plan, StepsFile, Study
 from imagenet_opt.study.steps.speeds import Speed, Speeds, gaps
-from imagenet_opt.study.steps.table import sheets
+from imagenet_opt.study.steps.table import tables
 from tests.study.studies import small_request, speed
 
 
@@ -30,8 +30,8 @@ class Measured:
     def results(self) -> dict[str, RowResult]:
         return {result.row.name: result for result in compare(self.speeds, self.losses)}
 
-    def sheets(self) -> list[Sheet]:
-        return sheets(self.study, list(self.results().values()))
+    def tables(self) -> list[Table]:
+        return tables(self.study, list(self.results().values()))
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def measured() -> Measured:
 
 
 def test_the_tables_say_what_a_step_is_worth_and_what_holds_it_up(measured: Measured) -> None:
-    alone, full, details, _ = measured.sheets()
+    alone, full, details, _ = measured.tables()
     rows = {row[0]: row[1:] for row in alone.texts()}
     assert rows["start"] == ["950", "-", "-", "-"]
     assert rows["fast"][:2] == ["950 -> 1,425", "1.50 x"] and rows["fast"][2].startswith("1.4")
@@ -71,12 +71,12 @@ def test_the_tables_say_what_a_step_is_worth_and_what_holds_it_up(measured: Meas
 
 def test_a_line_a_row_fits_into_80_columns(measured: Measured) -> None:
     out = io.StringIO()
-    Console(file=out, width=80).print(*(terminal_table(sheet, 80) for sheet in measured.sheets()[:2]))
+    Console(file=out, width=80).print(*(terminal_table(table, 80) for table in measured.tables()[:2]))
     assert sum(line.split()[:1] == ["fast"] for line in out.getvalue().splitlines()) == 2
 
 
 def test_the_plot_shows_what_is_undecided(measured: Measured) -> None:
-    figure = figure_of(measured.sheets()[0].plots[0])
+    figure = figure_of(measured.tables()[0].plots[0])
     (marks,) = figure.data
     assert list(marks.y) == ["fast", "lossy", "slow"] and marks.x[0] == pytest.approx(1.5, rel=0.01)
     assert set(marks.marker.symbol) == {"circle"} and figure.layout.shapes[0].x1 == pytest.approx(1.03)
@@ -87,7 +87,7 @@ def test_the_plot_shows_what_is_undecided(measured: Measured) -> None:
 
 
 def held_up(measured: Measured) -> list[str]:
-    return [note for note in measured.sheets()[2].notes if note.startswith("With fast the network alone does 1,42")]
+    return [note for note in measured.tables()[2].notes if note.startswith("With fast the network alone does 1,42")]
 
 
 def test_what_holds_the_network_up_is_a_bottleneck_only_where_the_device_waits(measured: Measured) -> None:
@@ -104,7 +104,7 @@ def test_what_holds_the_network_up_is_a_bottleneck_only_where_the_device_waits(m
 def test_launches_that_leave_no_gap_are_told_beforehand(measured: Measured) -> None:
     assert gaps("start", measured.turns["start"]) is None  # no GPU
     measured.turns["start"] = [speed(1000, 100, step_seconds=0.1, kernel_seconds=0.099)] * 4
-    assert any("a CUDA graph cannot matter" in note for note in measured.sheets()[2].notes)
+    assert any("a CUDA graph cannot matter" in note for note in measured.tables()[2].notes)
     measured.turns["start"] = [speed(1000, 100, step_seconds=0.1, kernel_seconds=0.0)]
     assert str(gaps("start", measured.turns["start"])).startswith(
         "start: kernel times could not be seen: CUPTI needs permission: start the"
@@ -112,16 +112,16 @@ def test_launches_that_leave_no_gap_are_told_beforehand(measured: Measured) -> N
 
 
 def test_a_queue_that_was_not_used_up_is_told(measured: Measured) -> None:
-    assert not any("--seconds" in note for note in measured.sheets()[2].notes)
+    assert not any("--seconds" in note for note in measured.tables()[2].notes)
     measured.turns["fast"][2]["steady"], measured.turns["slow"][2]["steady"] = 1.0, 0.0
-    note = next(note for note in measured.sheets()[2].notes if "Raise --seconds" in note)
+    note = next(note for note in measured.tables()[2].notes if "Raise --seconds" in note)
     assert note.startswith("Raise --seconds: in slow the queue was not used up")
 
 
 def test_other_programs_get_everything_as_numbers(measured: Measured) -> None:
-    sheet, *_ = measured.sheets()
-    rows = {row["name"]: row for row in sheet.data["rows"]}
-    assert list(rows) == ["start", "fast", "lossy", "slow", "broken", "graph"] and sheet.data["cold"] is True
+    table, *_ = measured.tables()
+    rows = {row["name"]: row for row in table.data["rows"]}
+    assert list(rows) == ["start", "fast", "lossy", "slow", "broken", "graph"] and table.data["cold"] is True
     fast = rows["fast"]
     assert fast["overrides"] == ["model.drop_rate=fast"] and fast["compared_with"] == "start"
     assert [one["full"] for one in fast["speeds"]] == pytest.approx([100, 70, 105, 90])
@@ -139,7 +139,7 @@ def test_other_programs_get_everything_as_numbers(measured: Measured) -> None:
 
 
 def test_what_each_row_sets_is_a_table(measured: Measured) -> None:
-    rows = measured.sheets()[3].texts()
+    rows = measured.tables()[3].texts()
     assert rows[:2] == [["start", "none", "-"], ["fast", "model.drop_rate=fast", "start"]]
     assert rows[-1] == ["graph", "a=b", "-"]
 

@@ -48,7 +48,7 @@ def test_all_is_measured_at_the_largest_size_of_the_run(
     growing = ("+callbacks=resolution_schedule", "callbacks.resolution_schedule.start=32")
     config = composed(tmp_path, *small, *growing, "callbacks.resolution_schedule.end=160")
     testbeds = [Testbed(config), Testbed(config)]
-    assert [testbed.how.image_size for testbed in testbeds] == [160, 160]
+    assert [testbed.loading.image_size for testbed in testbeds] == [160, 160]
     assert "resolution_schedule" not in testbeds[0].config.callbacks
     assert "resolution_schedule" in config.callbacks, "the user's configuration stays as it was"
     assert capsys.readouterr().err.count("images grow to 160 pixels (callbacks.resolution_schedule)") == 1

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from imagenet_opt.data.index.columns import check_ends, check_range, open_column
 from imagenet_opt.data.index.image_suffixes import IMAGE_SUFFIXES
 from imagenet_opt.data.index.misplaced import remedy
-from imagenet_opt.data.storage.retry import retried
+from imagenet_opt.data.storage.retry import retry_transient
 from imagenet_opt.errors import ClassMismatch, DataError, DatasetNotFound, EmptyClass
 
 log = logging.getLogger(__name__)
@@ -168,7 +168,7 @@ def _list(folder: Path, class_name: str) -> tuple[list[str], dict[str, int]]:
     """Sorted image paths and modification times of all folders in one class folder, as relative paths. Raises
     DataError."""
     try:
-        return retried(lambda: _images_below(folder, class_name), str(folder / class_name), _PATIENCE)
+        return retry_transient(lambda: _images_below(folder, class_name), str(folder / class_name), _PATIENCE)
     except OSError as error:
         raise DataError(f"cannot list {error.filename}: {error.strerror}; make it readable (data.root)") from error
 

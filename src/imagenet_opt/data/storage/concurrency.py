@@ -20,7 +20,7 @@ _PATIENCE = 20
 """Latencies for which more requests are not tried again."""
 
 
-class Depth:
+class ReadConcurrency:
     """Number of requests in flight: as many as become due during one answer (Little's law), and a half more.
 
     If bandwidth is the limit, more requests only wait longer, and with that latency their number would grow without
@@ -34,11 +34,11 @@ class Depth:
         self._unsure = 0  # answers until the latency is that of `_limit`
         self._paces: deque[float] = deque(maxlen=_PACES)
 
-    def slow(self) -> None:
+    def reset(self) -> None:
         """Note that a fast storage has become slow."""
         self.now = max(self.now, FIRST)
 
-    def follow(self, *, latency: float, pace: float | None, most: float, answers: int) -> None:
+    def update(self, *, latency: float, pace: float | None, most: float, answers: int) -> None:
         """Call for each batch. latency: median seconds of an answer. pace: seconds between the starts of two
         requests, without waits; None if unknown. most: number of requests that there is room for. answers: since the
         last call.

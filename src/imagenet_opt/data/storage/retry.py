@@ -22,7 +22,7 @@ TRANSIENT = frozenset(
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
 
-def retried(read: Callable[[], T], name: str, patience: float, warn: Callable[[str], None] = log.warning) -> T:
+def retry_transient(read: Callable[[], T], name: str, patience: float, warn: Callable[[str], None] = log.warning) -> T:
     """Result of `read`. After a temporary OSError it is repeated, with growing pauses, for `patience` seconds. name:
     for warnings. Raises the last OSError."""
     until, pause = math.inf, _FIRST_PAUSE

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from imagenet_opt.data.storage.store import Indices, Store
 
 
-class SlowStore:
+class ThrottledStore:
     """Adds latency, a bandwidth limit and faults to any store.
 
     latency_seconds: added to each request. bytes_per_second: of all requests of a process together; None for no limit.

@@ -13,7 +13,7 @@ def resize_batch(batch: RaggedBatch, dtype: torch.dtype) -> Batch:
     images = resize_ragged(
         batch.pixels, batch.heights, batch.widths, batch.offsets, batch.flips, size=batch.key.image_size, dtype=dtype
     )
-    return Batch(batch.labels, batch.indices, batch.valid, batch.key, batch.making, None, images)
+    return Batch(batch.labels, batch.indices, batch.valid, batch.key, batch.stats, None, images)
 
 
 def resize_ragged(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from imagenet_opt.errors import ConfigError
 
 
-class StandIn:
+class NullNetwork:
     """A forward that computes nothing: it returns zero logits of the right shape, which support a backward.
 
     net: the network; its own forward runs once if it has no attribute `num_classes`.

@@ -31,7 +31,7 @@ class Wait(NamedTuple):
     code: str
 
 
-class HostWaits(TorchFunctionMode):
+class HostSyncs(TorchFunctionMode):
     """While entered, counts in `counts` the operations of this thread that wait for the device.
 
     wait: called with the number of bytes before each such operation, so that a simulated device can make the host wait.

@@ -49,8 +49,8 @@ class Sampler:
         self._running = thread, stopped
         thread.start()
 
-    def drain(self) -> dict[str, float]:
-        """Means since the last drain; empty without a reading since then."""
+    def pop_metrics(self) -> dict[str, float]:
+        """Means since the last call; empty without a reading since then."""
         totals = self._totals
         means = _means(totals, self._drained)
         self._drained = totals

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
-from imagenet_opt.run.hook_timer import STEP, ActionClock
+from imagenet_opt.run.hook_timer import STEP, HookTimer
 
 
 class DeviceLaps:
@@ -14,7 +14,7 @@ class DeviceLaps:
     simulated: the callback of a simulated device, whose timeline counts the seconds, or None.
     """
 
-    def __init__(self, clock: ActionClock, simulated: Any, *, on_gpu: bool) -> None:
+    def __init__(self, clock: HookTimer, simulated: Any, *, on_gpu: bool) -> None:
         self._clock, self._simulated = clock, simulated
         self._busy_clock = CudaClock() if on_gpu else None
         self._step_clock = CudaClock() if on_gpu else None

@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 from lightning.pytorch import Trainer
 
-from imagenet_opt.run.hook_timer import CALLBACK, FETCH, LOGGER, ActionClock, saves
+from imagenet_opt.run.hook_timer import CALLBACK, FETCH, LOGGER, HookTimer, saves
 
 
 class Phases:
     """Seconds of each phase since `begin`."""
 
-    def __init__(self, clock: ActionClock) -> None:
+    def __init__(self, clock: HookTimer) -> None:
         self._clock = clock
         self._before: dict[str, float] = {}
 

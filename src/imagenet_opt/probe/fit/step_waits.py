@@ -3,8 +3,8 @@
 from collections import Counter
 from typing import Any
 
-from imagenet_opt.measure.telemetry.host_syncs import HostWaits
-from imagenet_opt.run.hook_timer import FETCH, ActionClock
+from imagenet_opt.measure.telemetry.host_syncs import HostSyncs
+from imagenet_opt.run.hook_timer import FETCH, HookTimer
 
 
 class StepWaits:
@@ -15,12 +15,12 @@ class StepWaits:
     logging steps do.
     """
 
-    def __init__(self, clock: ActionClock, simulated: Any, *, sees_gpu: bool) -> None:
+    def __init__(self, clock: HookTimer, simulated: Any, *, sees_gpu: bool) -> None:
         self.places: Counter[str] = Counter()
         self.num_ordinary = 0
         self.is_ordinary = False
         self._simulated = simulated
-        self._waits = HostWaits() if sees_gpu else None
+        self._waits = HostSyncs() if sees_gpu else None
         self._is_counting = False
         self._before: Counter[str] = Counter()
         if sees_gpu:

@@ -18,14 +18,14 @@ class Stock:
     def __init__(self, loader: Any, multiple: int) -> None:
         self.loader, self.multiple = loader, multiple
         self.num_at_begin = num_ready(loader)
-        self._making: list[float] = []
+        self._decode_seconds: list[float] = []
         self._most_images = 0
 
     def note(self, batch: Any) -> None:
         """Add a batch of the measurement."""
         self._most_images = max(self._most_images, len(batch))
-        if (making := getattr(batch, "making", None)) is not None:
-            self._making.append(making.decode_seconds / len(batch))
+        if (stats := getattr(batch, "stats", None)) is not None:
+            self._decode_seconds.append(stats.decode_seconds / len(batch))
 
     def lasts(self, num_steps: int) -> bool:
         """Whether almost nothing was taken from the stock; one batch may be partly made."""
@@ -40,15 +40,15 @@ class Stock:
         is_kept_up = min(self.num_at_begin, num_ready(self.loader)) >= self.multiple
         return is_kept_up or num_steps >= LEAST_ROUNDS * self.multiple or not hasattr(self.loader, "num_ready")
 
-    def making(self) -> tuple[float, float, float] | None:
+    def stats(self) -> tuple[float, float, float] | None:
         """Number of workers, seconds per image of one worker, and images that may have been prepared before the
         measurement; None if batches do not come from workers."""
         workers: Any = getattr(self.loader, "loader", None)
-        if workers is None or not self._making:
+        if workers is None or not self._decode_seconds:
             return None
         num_workers = float(max(1, workers.num_workers))
         images_before = (self.num_at_begin + 2 * num_workers) * self._most_images
-        return num_workers, sum(self._making) / len(self._making), images_before
+        return num_workers, sum(self._decode_seconds) / len(self._decode_seconds), images_before
 
     @property
     def _num_taken(self) -> int:
@@ -67,5 +67,5 @@ def images_ahead(batch: Batch, loader: Any) -> int:
     if workers is None:
         return 0
     num_workers = max(1, workers.num_workers)
-    ahead: int = (workers.prefetch_factor or 0) * len(batch) + 2 * batch.making.reads_in_flight
+    ahead: int = (workers.prefetch_factor or 0) * len(batch) + 2 * batch.stats.reads_in_flight
     return int(num_workers * ahead)

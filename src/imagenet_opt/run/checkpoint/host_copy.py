@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-class Snapshot:
+class HostCopy:
     """A copy of `state` made of dicts, lists, tuples, numbers, strings, None, and tensors on the CPU.
 
     Tensors that share memory in `state` share memory in the copy. GPU tensors are copied asynchronously in the current

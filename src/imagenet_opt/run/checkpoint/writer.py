@@ -13,7 +13,7 @@ import torch
 
 from imagenet_opt.atomic_file import NEW, replacing, sync_to_disk
 from imagenet_opt.run.checkpoint import files as files
-from imagenet_opt.run.checkpoint.host_copy import Snapshot
+from imagenet_opt.run.checkpoint.host_copy import HostCopy
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class CheckpointWriter:
     def busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def write(self, step: int, snapshot: Snapshot, *, is_best: bool) -> None:
+    def write(self, step: int, snapshot: HostCopy, *, is_best: bool) -> None:
         """Start a save, after the previous save has ended."""
         self.wait()
         self._thread = threading.Thread(target=self._run, args=(step, snapshot, is_best), daemon=True, name=_THREAD)
@@ -69,7 +69,7 @@ class CheckpointWriter:
         written, self._written = self._written, []
         return written
 
-    def _run(self, step: int, snapshot: Snapshot, is_best: bool) -> None:
+    def _run(self, step: int, snapshot: HostCopy, is_best: bool) -> None:
         began, error, size = time.perf_counter(), None, snapshot.num_bytes
         try:
             snapshot.wait()
@@ -82,7 +82,7 @@ class CheckpointWriter:
             )
         self._written.append(Written(step, is_best, time.perf_counter() - began, size / 1e6, error))
 
-    def _write(self, step: int, snapshot: Snapshot, is_best: bool) -> int:
+    def _write(self, step: int, snapshot: HostCopy, is_best: bool) -> int:
         path = files.step_file(self.run_folder, step)
         path.parent.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(path.parent).free < snapshot.num_bytes + _MARGIN_BYTES:
@@ -106,7 +106,7 @@ class CheckpointWriter:
             )
         return size
 
-    def _room(self, snapshot: Snapshot) -> str:
+    def _room(self, snapshot: HostCopy) -> str:
         try:
             free = f"{shutil.disk_usage(self.run_folder / files.FOLDER).free / 1e6:.0f} MB"
         except OSError as error:
@@ -121,7 +121,7 @@ def wait_for_writers(seconds: float) -> None:
             thread.join(seconds)
 
 
-def _save(snapshot: Snapshot, path: Path) -> None:
+def _save(snapshot: HostCopy, path: Path) -> None:
     with path.open("wb") as file:
         torch.save(snapshot.state, file)
         file.flush()

@@ -3,7 +3,7 @@
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 
-class Rewind(Callback):
+class TruncateLogs(Callback):
     """Lets loggers that have `truncate_after` drop the rows of steps that are trained again.
 
     The hook is called after every part has accepted the checkpoint, so a refused resume changes no metrics.

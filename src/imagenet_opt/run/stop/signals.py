@@ -30,7 +30,7 @@ _SAME_PRESS_SECONDS = 0.5
 """Signals within this time count as one Ctrl-C: `timeout -s INT` signals the process and its group."""
 
 
-class Stop:
+class StopRequest:
     """Handles SIGTERM, SIGHUP, SIGUSR1 and Ctrl-C: the first requests a stop, a second Ctrl-C ends the process at once.
 
     at_once: the process may stop immediately, as before the first step and while it waits for data. The signal then
@@ -127,7 +127,7 @@ def _say(text: str) -> None:
             os.write(2, f"{text}\n".encode())
 
 
-stop = Stop()
+stop = StopRequest()
 
 
 def _fork(begins: bool) -> None:

@@ -8,7 +8,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from imagenet_opt.display.progress import announced
-from imagenet_opt.display.table import Cell, Column, Plot, Series, Sheet
+from imagenet_opt.display.table import Cell, Column, Plot, Series, Table
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.measure.telemetry.torch_profile import (
@@ -19,7 +19,7 @@ from imagenet_opt.measure.telemetry.torch_profile import (
     timed_operations,
 )
 from imagenet_opt.probe.device_peak import MatmulPeak, matmul_peak, memory_bandwidth, seconds_per_call
-from imagenet_opt.probe.isolated import call_apart, limit
+from imagenet_opt.probe.isolated import call_isolated, limit
 from imagenet_opt.study.kinds.module_times import Part, parts
 from imagenet_opt.study.kinds.op_counter import counted_work
 from imagenet_opt.study.kinds.synthetic_step import subject_of
@@ -65,14 +65,14 @@ class Anatomy:
     compiled: Compiled | None
 
 
-def run(request: Request) -> list[Sheet]:
+def run(request: Request) -> list[Table]:
     """Measure and return the tables. Raises ImagenetOptError."""
     options = checked_options(Options, request)
     with announced(1) as announce:
         announce("one training step, taken apart")
         job = Job(request.overrides, request.seconds, options.num_steps)
         try:
-            values = call_apart(f"{__name__}.measured", job, limit_seconds=limit(job.seconds))
+            values = call_isolated(f"{__name__}.measured", job, limit_seconds=limit(job.seconds))
         except TurnFailed as error:
             raise ConfigError(f"study={request.name}: no step could be measured ({error})") from error
     return sheets_of(anatomy_of(values), options.num_operations)
@@ -127,12 +127,12 @@ def seen(seconds: float) -> float:
     return seconds
 
 
-def sheets_of(anatomy: Anatomy, num_operations: int) -> list[Sheet]:
+def sheets_of(anatomy: Anatomy, num_operations: int) -> list[Table]:
     """Build the tables. num_operations: number of operations shown."""
     return [_groups(anatomy), _operations(anatomy, num_operations), _limits(anatomy)]
 
 
-def _groups(anatomy: Anatomy) -> Sheet:
+def _groups(anatomy: Anatomy) -> Table:
     """Table of times and FLOPs by kind of operation."""
     columns = (
         Column("operations"),
@@ -144,7 +144,7 @@ def _groups(anatomy: Anatomy) -> Sheet:
         Column("GB/step", "{:,.3f}"),
         Column("GB/s", "{:,.1f}"),
     )
-    return Sheet("Kinds of operations", columns, tuple(map(_row, anatomy.parts)), _group_notes(anatomy), _bars(anatomy))
+    return Table("Kinds of operations", columns, tuple(map(_row, anatomy.parts)), _group_notes(anatomy), _bars(anatomy))
 
 
 def _row(part: Part) -> tuple[Cell, ...]:
@@ -178,7 +178,7 @@ def _bars(anatomy: Anatomy) -> tuple[Plot, ...]:
     return (Plot("Shares of a training step", "operations", "%", "bars", series),)
 
 
-def _operations(anatomy: Anatomy, num_operations: int) -> Sheet:
+def _operations(anatomy: Anatomy, num_operations: int) -> Table:
     whole = sum(operation.seconds for operation in anatomy.operations)
     shown = anatomy.operations[:num_operations]
     columns = (
@@ -190,10 +190,10 @@ def _operations(anatomy: Anatomy, num_operations: int) -> Sheet:
     )
     rows = tuple((one.name, one.group, one.num_calls, 1000 * one.seconds, 100 * one.seconds / whole) for one in shown)
     rest = len(anatomy.operations) - len(shown)
-    return Sheet("Operations that take longest", columns, rows, (f"{rest} others are shorter.",) if rest > 0 else ())
+    return Table("Operations that take longest", columns, rows, (f"{rest} others are shorter.",) if rest > 0 else ())
 
 
-def _limits(anatomy: Anatomy) -> Sheet:
+def _limits(anatomy: Anatomy) -> Table:
     """Table of what the step reaches and what the device can reach."""
     how = ", not compiled" if anatomy.compiled else ""
     rows = _rates(anatomy, anatomy.step_seconds, how)
@@ -210,7 +210,7 @@ def _limits(anatomy: Anatomy) -> Sheet:
     else:
         note = "No GPU here, so there are no gaps between kernels to look for."
     columns = (Column(f"on {anatomy.device}"), Column("measured", "{:,.4g}"), Column("unit"))
-    return Sheet("The step beside what the device can do", columns, tuple(rows), (*_limit_notes(anatomy), note))
+    return Table("The step beside what the device can do", columns, tuple(rows), (*_limit_notes(anatomy), note))
 
 
 def _rates(anatomy: Anatomy, seconds: float, how: str) -> list[tuple[Cell, ...]]:
@@ -240,8 +240,8 @@ def _limit_notes(anatomy: Anatomy) -> tuple[str, ...]:
     seconds, num_bytes = (sum(_values(anatomy.parts, name)) for name in ("seconds", "num_bytes"))
     share = 100 * sum(_values(anatomy.parts, "time_share"))
     notes = (
-        "The peak is the fastest square matrix product that was measured here, not the data sheet's. MFU as "
-        "in Chowdhery et al., PaLM, arXiv:2204.02311, which uses the data sheet's.",
+        "The peak is the fastest square matrix product that was measured here, not the data table's. MFU as "
+        "in Chowdhery et al., PaLM, arXiv:2204.02311, which uses the data table's.",
         *_compiled_notes(anatomy),
     )
     if not seconds:

@@ -16,13 +16,13 @@ from imagenet_opt.data.loader import train_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.display.progress import announced
-from imagenet_opt.display.table import Cell, Column, Plot, Series, Sheet, interval, series
+from imagenet_opt.display.table import Cell, Column, Plot, Series, Table, interval, series
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
 from imagenet_opt.measure.stats.intervals import median_interval
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.kinds.queue_law import first_wait, hidden_steps, idle_share, mean_step_seconds, simulated_waits
 from imagenet_opt.study.request import Request, checked_options
-from imagenet_opt.study.turns import KeptTurns, rounds_of
+from imagenet_opt.study.turns import CachedTurns, run_rounds
 
 WAITED = 0.2
 """A step has waited for its batch if that took more than this share of the time in which the loader makes one."""
@@ -72,9 +72,9 @@ class Times:
         return min(self.decode_seconds, self.load_seconds)
 
 
-def queue_sheet(
+def queue_table(
     turns_by_depth: Mapping[int, Sequence[Drained]], compute_seconds: float, decode_seconds: float
-) -> Sheet:
+) -> Table:
     """Table of measured and predicted waits. found: turns with the same number of steps, by depth of the queue."""
     load = statistics.median(turn.load_seconds for turns in turns_by_depth.values() for turn in turns)
     times, compute = Times(load, compute_seconds, decode_seconds), compute_seconds
@@ -91,7 +91,7 @@ def queue_sheet(
         Series("by the law", tuple(seconds), tuple(law)),
         Series("max(L, C), from then on", tuple(seconds), (max(load, compute),) * len(law)),
     )
-    return Sheet(
+    return Table(
         f"A loader of L = {load:.3f} s a batch and a simulated device of C = {compute:.3f} s, {num_steps} steps",
         _COLUMNS,
         tuple(_row(depth, turns, times) for depth, turns in turns_by_depth.items()),
@@ -152,12 +152,12 @@ def _words(times: Times, num_steps: int) -> tuple[str, ...]:
     )
 
 
-def scattered_sheet() -> Sheet:
+def scattered_table() -> Table:
     """Table of what a queue gains if load times vary, by simulation only."""
     load = np.random.default_rng(0).exponential(_SCATTERED_LOAD, _SCATTERED_STEPS).tolist()
     idle = [100 * idle_share(simulated_waits(load, 1.0, depth), 1.0) for depth in _DEPTHS]
     curve = Series("idle", _DEPTHS, tuple(idle))
-    return Sheet(
+    return Table(
         f"Calculated, not measured: a loader whose times scatter, on average {_SCATTERED_LOAD} of the device's",
         (Column("batches ready", "{:,.0f}"), Column("device idle, %", "{:.1f}")),
         tuple((float(depth), share) for depth, share in zip(_DEPTHS, idle, strict=True)),
@@ -190,49 +190,51 @@ class Options(BaseModel):
     load_seconds: float | None = Field(gt=0)
 
 
-def run(request: Request) -> list[Sheet]:
+def run(request: Request) -> list[Table]:
     """Measure and return the tables. Raises ImagenetOptError."""
     options = checked_options(Options, request)
     testbed = Testbed(composed(request.overrides))
-    num_requests = len(testbed.samples.store.groups(testbed.samples.rows[: testbed.how.batch_size]))
-    how = slowed(testbed.how, options.load_seconds, num_requests)
+    num_requests = len(testbed.samples.store.groups(testbed.samples.rows[: testbed.loading.batch_size]))
+    loading = slowed(testbed.loading, options.load_seconds, num_requests)
     with announced(1) as announce:
         announce("the loader alone")
-        kept = KeptTurns(request, tuple[float, float])  # the turns hold only beside what it gave
-        load_seconds, decode_seconds = kept.take("the loader alone", partial(alone, testbed, how))
+        kept = CachedTurns(request, tuple[float, float])  # the turns hold only beside what it gave
+        load_seconds, decode_seconds = kept.take("the loader alone", partial(alone, testbed, loading))
     compute_seconds = load_seconds / options.load_over_compute
     turns = {
         str(depth): partial(
-            drain, testbed, replace(how, prefetch_factor=depth), load_seconds, compute_seconds, options.num_steps
+            drain, testbed, replace(loading, prefetch_factor=depth), load_seconds, compute_seconds, options.num_steps
         )
         for depth in options.prefetch_factors
     }
-    rounds = rounds_of(turns, request, Drained, label="data.prefetch_factor={}")
+    rounds = run_rounds(turns, request, Drained, label="data.prefetch_factor={}")
     turns_by_depth = {int(depth): drained for depth, drained in rounds.results.items() if depth not in rounds.failures}
-    sheet = queue_sheet(turns_by_depth, compute_seconds, decode_seconds)
-    return [replace(sheet, notes=(*rounds.reasons, *sheet.notes)), scattered_sheet()]
+    table = queue_table(turns_by_depth, compute_seconds, decode_seconds)
+    return [replace(table, notes=(*rounds.reasons, *table.notes)), scattered_table()]
 
 
-def slowed(how: LoaderOptions, load_seconds: float | None, num_requests: int) -> LoaderOptions:
+def slowed(loading: LoaderOptions, load_seconds: float | None, num_requests: int) -> LoaderOptions:
     """A loader with one worker and one request in flight; each of the `num_requests` of a batch has added latency.
-    The worker reads one batch ahead: see Reader."""
-    options = replace(how, samples_per_epoch=None, num_workers=1, reads_in_flight=1)
+    The worker reads one batch ahead: see ReadAhead."""
+    options = replace(loading, samples_per_epoch=None, num_workers=1, reads_in_flight=1)
     return options if load_seconds is None else replace(options, added_latency_ms=1000 * load_seconds / num_requests)
 
 
-def alone(testbed: Testbed, how: LoaderOptions) -> tuple[float, float]:
+def alone(testbed: Testbed, loading: LoaderOptions) -> tuple[float, float]:
     """Seconds per batch of a loader whose batches are taken at once, and of its worker for decoding one."""
-    with _batches(testbed, replace(how, prefetch_factor=1), _STARTING + 1) as (loader, batches):
+    with _batches(testbed, replace(loading, prefetch_factor=1), _STARTING + 1) as (loader, batches):
         for _ in range(_STARTING):
             next(batches)
-        return _seconds_each(batches), loader.drain()["loader/decode_seconds"]
+        return _seconds_each(batches), loader.pop_metrics()["loader/decode_seconds"]
 
 
-def drain(testbed: Testbed, how: LoaderOptions, load_seconds: float, compute_seconds: float, num_steps: int) -> Drained:
+def drain(
+    testbed: Testbed, loading: LoaderOptions, load_seconds: float, compute_seconds: float, num_steps: int
+) -> Drained:
     """Fill the queue, let a simulated device take its batches, and then take some at once. load_seconds: time per
     batch of the loader alone."""
     timeline = DeviceTimeline()
-    with _batches(testbed, how, 1 + num_steps + int(how.prefetch_factor)) as (loader, batches):
+    with _batches(testbed, loading, 1 + num_steps + int(loading.prefetch_factor)) as (loader, batches):
         next(batches)  # starts the worker
         num_ready = _filled(loader, _STILL * max(_STILL_SECONDS, load_seconds))
         for _ in range(num_steps):
@@ -246,10 +248,12 @@ def drain(testbed: Testbed, how: LoaderOptions, load_seconds: float, compute_sec
 
 
 @contextmanager
-def _batches(testbed: Testbed, how: LoaderOptions, num: int) -> Iterator[tuple[DevicePrefetcher, Iterator[object]]]:
+def _batches(testbed: Testbed, loading: LoaderOptions, num: int) -> Iterator[tuple[DevicePrefetcher, Iterator[object]]]:
     """A loader and its batches: `num` measured batches, those that wait in the queue, and those timed afterwards."""
     num_batches = num + _HELD + _TIMED
-    loader = train_loader(testbed.samples.listed(testbed.samples.rows, num_batches * how.batch_size), how, testbed.seat)
+    loader = train_loader(
+        testbed.samples.listed(testbed.samples.rows, num_batches * loading.batch_size), loading, testbed.rank_info
+    )
     loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]
     batches = iter(loader)
     try:

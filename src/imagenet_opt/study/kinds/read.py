@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from imagenet_opt.config.compose import composed
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.order import block_size_for
-from imagenet_opt.data.storage.reader import Reader
+from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.display.progress import announced
-from imagenet_opt.display.table import Cell, Column, Plot, Sheet, interval, series
+from imagenet_opt.display.table import Cell, Column, Plot, Table, interval, series
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.block_ratios import measured_ratios, verdict
 from imagenet_opt.measure.stats.intervals import Estimate, median_interval
@@ -22,7 +22,7 @@ from imagenet_opt.measure.storage.parallel_reads import BatchRead, ReadPass, che
 from imagenet_opt.probe.samples import Rows, Samples
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.request import Request, checked_options
-from imagenet_opt.study.turns import rounds_of
+from imagenet_opt.study.turns import run_rounds
 
 State = Literal["cold", "warm"]
 COLD, WARM = "cold", "warm"
@@ -59,10 +59,10 @@ class Setting:
         return self.num_workers * self.batch_size
 
 
-def read_sheet(passes_of: Mapping[Setting, Sequence[ReadPass]], title: str) -> Sheet:
+def read_table(passes_of: Mapping[Setting, Sequence[ReadPass]], title: str) -> Table:
     passes = [p for some in passes_of.values() for p in some]
     mean_bytes = sum(p.num_bytes for p in passes) / sum(p.num_files for p in passes)
-    return Sheet(
+    return Table(
         f"Reading alone: {title}, {mean_bytes / 1e3:.0f} kB each",
         _COLUMNS,
         tuple(_row(setting, some) for setting, some in passes_of.items()),
@@ -191,12 +191,12 @@ class Files:
         return rows, self.samples.evict(rows).verified
 
 
-def run(request: Request) -> list[Sheet]:
+def run(request: Request) -> list[Table]:
     """Measure and return the tables. Raises ImagenetOptError."""
     options = checked_options(Options, request)
     testbed = Testbed(composed(request.overrides))
     samples, settings = testbed.samples, options.settings
-    if testbed.how.shuffle == "block":
+    if testbed.loading.shuffle == "block":
         samples.rows = in_blocks(len(samples.index), block_size_for(min(options.batch_size)))
     files = Files(samples, settings)
     for setting in settings:
@@ -205,16 +205,16 @@ def run(request: Request) -> list[Sheet]:
             raise ConfigError(f"study={request.name}: {setting}: {few}")
     files.bring()
     turns = {str(setting): partial(turn, files, setting, request.seconds) for setting in settings}
-    rounds = rounds_of(turns, request, ReadPass)
+    rounds = run_rounds(turns, request, ReadPass)
     passes_of = {setting: rounds.results[str(setting)] for setting in settings if str(setting) not in rounds.failures}
-    sheet = read_sheet(passes_of, _title(testbed))
-    return [replace(sheet, notes=(*rounds.reasons, *used_up(files, passes_of, request.seconds), *sheet.notes))]
+    table = read_table(passes_of, _title(testbed))
+    return [replace(table, notes=(*rounds.reasons, *used_up(files, passes_of, request.seconds), *table.notes))]
 
 
 def _title(testbed: Testbed) -> str:
     index = testbed.samples.index
     kind = f"packed (shards: {len(index.shards)})," if isinstance(index, ShardIndex) else "a folder,"
-    return f"{kind} {len(index):,} images, data.shuffle={testbed.how.shuffle}"
+    return f"{kind} {len(index):,} images, data.shuffle={testbed.loading.shuffle}"
 
 
 def used_up(files: Files, passes_of: Mapping[Setting, Sequence[ReadPass]], seconds: float) -> Iterator[str]:
@@ -268,7 +268,7 @@ def read(files: Files, setting: Setting, num_each: int) -> ReadPass:
 def _share(samples: Samples, reads_in_flight: int, batches: Rows) -> list[BatchRead]:
     """Runs in a process of its own: reads the batches of one worker and requests further batches ahead; decodes
     nothing."""
-    reader = Reader(samples.store, reads_in_flight=reads_in_flight, timeout_seconds=samples.how.read_timeout)
+    reader = ReadAhead(samples.store, reads_in_flight=reads_in_flight, timeout_seconds=samples.loading.read_timeout)
     places = [((0, step), batch) for step, batch in enumerate(batches)]
 
     def batch(step: int) -> list[bytes | Exception]:

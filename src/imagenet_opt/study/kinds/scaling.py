@@ -16,19 +16,19 @@ from imagenet_opt import machine
 from imagenet_opt.config.build import build_model, build_trainer, make, num_classes_of, wants_gpu
 from imagenet_opt.config.compose import composed
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.display.table import Cell, Column, Plot, Series, Sheet, interval, ratio_cells, series
+from imagenet_opt.display.table import Cell, Column, Plot, Series, Table, interval, ratio_cells, series
 from imagenet_opt.measure.stats import physics
 from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
 from imagenet_opt.measure.stats.intervals import CONFIDENCE, median_interval
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
 from imagenet_opt.probe.fit.stock import images_ahead, num_ready
-from imagenet_opt.probe.isolated import call_apart, limit
+from imagenet_opt.probe.isolated import call_isolated, limit
 from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
 from imagenet_opt.probe.samples import listed
 from imagenet_opt.probe.testbed import at_one_size
 from imagenet_opt.probe.throwaway_run import removed_afterwards, run_folder
 from imagenet_opt.study.request import Request, checked_options
-from imagenet_opt.study.turns import rounds_of
+from imagenet_opt.study.turns import run_rounds
 
 _LEAST_STEPS = 8
 _LISTED = 100_000
@@ -177,7 +177,7 @@ class Scaling(BaseModel):
         return sorted(numbers)
 
 
-def run(request: Request) -> list[Sheet]:
+def run(request: Request) -> list[Table]:
     """Measure all numbers of processes in turns and return the table. Raises ImagenetOptError."""
     import torch
 
@@ -190,9 +190,9 @@ def run(request: Request) -> list[Sheet]:
         for n in processes
         if n not in absent
     }
-    rounds = rounds_of(turns, request, StepRate, label="processes: {}")
+    rounds = run_rounds(turns, request, StepRate, label="processes: {}")
     shared = None if num_gpus else machine.usable_cpus()
-    return [sheet(processes, rounds, absent, num_cpus=shared)]
+    return [table(processes, rounds, absent, num_cpus=shared)]
 
 
 def _turn(job: Job, num_threads: int | None) -> StepRate:
@@ -200,11 +200,11 @@ def _turn(job: Job, num_threads: int | None) -> StepRate:
     own = {} if num_threads is None else {"OMP_NUM_THREADS": str(num_threads)}
     train = "imagenet_opt.study.kinds.scaling.train"
     with removed_afterwards() as runs:
-        values: Any = call_apart(train, job, limit_seconds=limit(job.seconds), environment={**own, **runs})
+        values: Any = call_isolated(train, job, limit_seconds=limit(job.seconds), environment={**own, **runs})
     return StepRate(**values)
 
 
-def sheet(processes: list[int], rounds: Rounds[StepRate], absent: dict[int, str], *, num_cpus: int | None) -> Sheet:
+def table(processes: list[int], rounds: Rounds[StepRate], absent: dict[int, str], *, num_cpus: int | None) -> Table:
     """Build the table. num_cpus: CPUs shared by the processes; None if each has a GPU. absent: reasons for missing
     numbers."""
     paces = {n: rounds.results.get(str(n), []) for n in processes}
@@ -222,7 +222,7 @@ def sheet(processes: list[int], rounds: Rounds[StepRate], absent: dict[int, str]
             f"Without GPUs all processes, each with as many threads as in every turn, share {num_cpus} CPUs with the "
             "loaders: this is no picture of GPUs."
         )
-    return Sheet("Weak scaling", COLUMNS, tuple(rows), tuple(notes), _plots(paces, shares))
+    return Table("Weak scaling", COLUMNS, tuple(rows), tuple(notes), _plots(paces, shares))
 
 
 def _row(num: int, paces: list[StepRate], share: Ratio | None, remark: str | None) -> tuple[Cell, ...]:

@@ -15,7 +15,7 @@ from imagenet_opt.display.table import (
     Column,
     Plot,
     Series,
-    Sheet,
+    Table,
     interval,
     ratio_cells,
     series,
@@ -24,9 +24,9 @@ from imagenet_opt.display.table import (
 from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
 from imagenet_opt.measure.stats.intervals import median_interval
 from imagenet_opt.probe.device_peak import seconds_per_call
-from imagenet_opt.study.kinds.synthetic_step import Subject, subject_of
+from imagenet_opt.study.kinds.synthetic_step import SyntheticStep, subject_of
 from imagenet_opt.study.request import Request, checked_options
-from imagenet_opt.study.turns import rounds_of, what_torch_refuses
+from imagenet_opt.study.turns import run_rounds, what_torch_refuses
 
 MULTIPLES = (64, 8)
 
@@ -78,7 +78,7 @@ class Layer:
     build: Callable[[], Callable[[], object]]
 
 
-def run(request: Request) -> list[Sheet]:
+def run(request: Request) -> list[Table]:
     """Measure and return the tables. Raises ImagenetOptError."""
     options = checked_options(Options, request)
     subject = subject_of(request.overrides)
@@ -89,19 +89,19 @@ def run(request: Request) -> list[Sheet]:
         **{f"{OUTPUTS}, {size}": last_layer(subject, OUTPUTS, size) for size in options.outputs},
     }
     turns = {name: partial(seconds_of, layer, subject, request.seconds) for name, layer in layers.items()}
-    rounds = rounds_of(turns, request, float, subject=asdict(subject))
+    rounds = run_rounds(turns, request, float, subject=asdict(subject))
     seconds_by_layer = [(layer, rounds.results[name]) for name, layer in layers.items() if name not in rounds.failures]
-    sheet = sheet_of(seconds_by_layer, subject)
-    return [replace(sheet, notes=(*rounds.reasons, *sheet.notes))]
+    table = sheet_of(seconds_by_layer, subject)
+    return [replace(table, notes=(*rounds.reasons, *table.notes))]
 
 
-def seconds_of(layer: Layer, subject: Subject, seconds: float) -> float:
+def seconds_of(layer: Layer, subject: SyntheticStep, seconds: float) -> float:
     """Measure a forward and backward pass; the layer is in memory only meanwhile. Raises TurnFailed."""
     with what_torch_refuses():
         return seconds_per_call(layer.build(), seconds=seconds, settle=subject.settle)
 
 
-def convolution(subject: Subject, channels: int) -> Layer:
+def convolution(subject: SyntheticStep, channels: int) -> Layer:
     """A 3x3 convolution as in ResNet-50's third stage."""
     side = max(1, subject.image_size // _STRIDE)
     shape = (subject.num_images, channels, side, side)
@@ -110,14 +110,16 @@ def convolution(subject: Subject, channels: int) -> Layer:
     return Layer(CHANNELS, channels, 2, flops, subject.num_images, partial(_forward_backward, subject, net, shape))
 
 
-def last_layer(subject: Subject, varies: str, size: int) -> Layer:
+def last_layer(subject: SyntheticStep, varies: str, size: int) -> Layer:
     """A matrix product of N x 2048 and 2048 x outputs."""
     num_images, outputs = (size, _CLASSES) if varies == BATCH else (subject.num_images, size)
     build = partial(_forward_backward, subject, partial(nn.Linear, _FEATURES, outputs), (num_images, _FEATURES))
     return Layer(varies, size, 1, 2.0 * _PASSES * num_images * _FEATURES * outputs, num_images, build)
 
 
-def _forward_backward(subject: Subject, net: Callable[[], nn.Module], shape: tuple[int, ...]) -> Callable[[], object]:
+def _forward_backward(
+    subject: SyntheticStep, net: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> Callable[[], object]:
     """shape: of the inputs. On a GPU the pass is a CUDA graph, because launching one layer takes longer than
     computing it."""
     layer, inputs = subject.placed(net()), subject.random(*shape).requires_grad_()
@@ -146,7 +148,7 @@ def _captured(call: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-def sheet_of(seconds_by_layer: list[tuple[Layer, list[float]]], subject: Subject) -> Sheet:
+def sheet_of(seconds_by_layer: list[tuple[Layer, list[float]]], subject: SyntheticStep) -> Table:
     """Build the table. found: seconds of a pass of each layer, one per round."""
     rows: list[tuple[Cell, ...]] = []
     curves: list[Series] = []
@@ -162,7 +164,7 @@ def sheet_of(seconds_by_layer: list[tuple[Layer, list[float]]], subject: Subject
         rows += [_row(layer, rates, better[layer], ratios.get(str(layer.size)), shape) for layer, rates in own.items()]
         if points := {float(layer.size): median_interval(rates) for layer, rates in own.items()}:
             curves.append(series(varies, dict(sorted(points.items()))))
-    return Sheet(
+    return Table(
         f"Sizes and multiples: {subject.num_images} images of {subject.image_size} pixels, {subject.where}",
         _columns(rows, shape),
         tuple(rows),
@@ -209,7 +211,7 @@ def _row(layer: Layer, rates: list[float], better: int | None, ratio: Ratio | No
     )
 
 
-def _words(rows: list[tuple[Cell, ...]], subject: Subject) -> tuple[str, ...]:
+def _words(rows: list[tuple[Cell, ...]], subject: SyntheticStep) -> tuple[str, ...]:
     off = [row for row in rows if row[2] is None and row[9] == "slower"]
     named = ", ".join(f"{row[0]} {row[1]} ({row[7]:.2f})" for row in off) or "none"
     words = (

@@ -8,15 +8,15 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from torch import Tensor, nn
 
-from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Series, Sheet, interval, ratio_cells, series
+from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Series, Table, interval, ratio_cells, series
 from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
 from imagenet_opt.measure.stats.intervals import median_interval
 from imagenet_opt.measure.stats.rounds import Rounds
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.probe.device_peak import seconds_per_call
-from imagenet_opt.study.kinds.synthetic_step import Subject, subject_of
+from imagenet_opt.study.kinds.synthetic_step import SyntheticStep, subject_of
 from imagenet_opt.study.request import Request, checked_options
-from imagenet_opt.study.turns import rounds_of, what_torch_refuses
+from imagenet_opt.study.turns import run_rounds, what_torch_refuses
 
 Loss = Callable[[], Tensor]
 """Mean loss of one batch, computed when called."""
@@ -102,23 +102,23 @@ class Trained:
     peak_gib: float | None
 
 
-def run(request: Request) -> list[Sheet]:
+def run(request: Request) -> list[Table]:
     """Measure and return the tables. Raises ImagenetOptError."""
     options = checked_options(Options, request)
     subject = subject_of(request.overrides)
     subject.prepare()
     turns = {f"{num} {way}": turn for num in options.num_batches for way, turn in _turns(subject, num, request.seconds)}
-    rounds = rounds_of(turns, request, Trained, subject=asdict(subject))
+    rounds = run_rounds(turns, request, Trained, subject=asdict(subject))
     return [sheet_of(rounds, subject, options.num_batches)]
 
 
-def _turns(subject: Subject, num_batches: int, seconds: float) -> list[tuple[str, Callable[[], Trained]]]:
+def _turns(subject: SyntheticStep, num_batches: int, seconds: float) -> list[tuple[str, Callable[[], Trained]]]:
     on_gpu = subject.device.type == "cuda"
     ways = [way for way in (EACH, EACH_ON_STREAMS, ADDED, STREAMS, WHOLE) if on_gpu or way not in _ON_STREAMS]
     return [(way, partial(train, subject, num_batches, way, seconds)) for way in ways]
 
 
-def train(subject: Subject, num_batches: int, way: str, seconds: float) -> Trained:
+def train(subject: SyntheticStep, num_batches: int, way: str, seconds: float) -> Trained:
     """Train this many batches repeatedly. Raises TurnFailed, for example if they do not fit into the GPU's memory."""
     on_gpu = subject.device.type == "cuda"
     if on_gpu:
@@ -130,7 +130,7 @@ def train(subject: Subject, num_batches: int, way: str, seconds: float) -> Train
     return Trained(num_batches * subject.num_images / taken, peak)
 
 
-def _step(subject: Subject, num_batches: int, way: str) -> Callable[[], None]:
+def _step(subject: SyntheticStep, num_batches: int, way: str) -> Callable[[], None]:
     """What trains all batches once."""
     net = subject.net()
     optimizer = subject.build_optimizer(net)
@@ -161,7 +161,7 @@ def _step(subject: Subject, num_batches: int, way: str) -> Callable[[], None]:
     return step
 
 
-def sheet_of(rounds: Rounds[Trained], subject: Subject, counts: tuple[int, ...]) -> Sheet:
+def sheet_of(rounds: Rounds[Trained], subject: SyntheticStep, counts: tuple[int, ...]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     curves: list[Series] = []
     for num in counts:
@@ -174,7 +174,7 @@ def sheet_of(rounds: Rounds[Trained], subject: Subject, counts: tuple[int, ...])
         rows += [_row(num, way, whole.get(way), ratios.get(way), peaks[way][-1:]) for way in ways]
         curves.append(series(f"{num} batches", {way: median_interval(rate) for way, rate in whole.items()}))
     has_peak = any(row[-1] is not None for row in rows)
-    return Sheet(
+    return Table(
         f"Several batches of {subject}",
         (*_COLUMNS, _PEAK) if has_peak else _COLUMNS,
         tuple(row if has_peak else row[:-1] for row in rows),
@@ -195,7 +195,7 @@ def _row(
     return (str(num), way, steps, rate.median, interval(rate, "{:,.0f}"), against, *ratio_cells(ratio), *peaks)
 
 
-def _words(subject: Subject) -> tuple[str, ...]:
+def _words(subject: SyntheticStep) -> tuple[str, ...]:
     note = (
         "Rows with one step train with a larger batch: it wants a learning rate of its own, and an epoch has fewer "
         "steps."

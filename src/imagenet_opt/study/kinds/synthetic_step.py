@@ -22,7 +22,7 @@ _TYPES = {"64": torch.float64, "32": torch.float32, "bf16": torch.bfloat16, "16"
 
 
 @dataclass(frozen=True)
-class Subject:
+class SyntheticStep:
     """What is computed, in plain values that other processes can receive.
 
     network: arguments of `build_network`; optimizer: arguments of `build_optimizer`. weights: dtype of the parameters.
@@ -100,7 +100,7 @@ class Subject:
             torch.cuda.synchronize(self.device)
 
 
-def subject_of(overrides: tuple[str, ...]) -> Subject:
+def subject_of(overrides: tuple[str, ...]) -> SyntheticStep:
     """What train.py would compute with these overrides. No data set is opened; without data= the settings of
     data=folder are used, not those of the demo. Raises ImagenetOptError."""
     chosen = any(word.startswith(("data=", "experiment=", "+experiment=")) for word in overrides)
@@ -112,7 +112,7 @@ def subject_of(overrides: tuple[str, ...]) -> Subject:
     precision = str(precision_of(config.trainer.precision, device))
     weights, products = types_of(precision)
     acceleration = config.callbacks.get("acceleration", {})
-    return Subject(
+    return SyntheticStep(
         network=network,
         optimizer=OmegaConf.to_container(config.optimizer, resolve=True),  # type: ignore[arg-type]
         num_images=_whole("data.batch_size", config.data.batch_size),

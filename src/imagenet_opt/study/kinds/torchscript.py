@@ -13,15 +13,15 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Sheet, interval, ratio_cells, series
+from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Table, interval, ratio_cells, series
 from imagenet_opt.measure.stats.block_ratios import measured_ratios
 from imagenet_opt.measure.stats.intervals import median_interval
 from imagenet_opt.measure.stats.rounds import Rounds
 from imagenet_opt.probe.device_peak import seconds_per_call
-from imagenet_opt.probe.isolated import call_apart, limit
-from imagenet_opt.study.kinds.synthetic_step import Subject, subject_of
+from imagenet_opt.probe.isolated import call_isolated, limit
+from imagenet_opt.study.kinds.synthetic_step import SyntheticStep, subject_of
 from imagenet_opt.study.request import Request, checked_options
-from imagenet_opt.study.turns import rounds_of
+from imagenet_opt.study.turns import run_rounds
 
 EAGER = "eager"
 _WARMUP = 5
@@ -47,7 +47,7 @@ class Options(BaseModel):
 class Job:
     """way: one of WAYS. seconds: of the timed stretch."""
 
-    subject: Subject
+    subject: SyntheticStep
     way: str
     seconds: float
 
@@ -76,13 +76,13 @@ WAYS: dict[str, Callable[[Any, Tensor], Any]] = {
 }
 
 
-def run(request: Request) -> list[Sheet]:
+def run(request: Request) -> list[Table]:
     """Measure and return the tables. Raises ImagenetOptError."""
     checked_options(Options, request)
     subject = subject_of(request.overrides)
     with tempfile.TemporaryDirectory(prefix="imagenet_opt_compiled_") as cache:
         turns = {way: partial(_apart, Job(subject, way, request.seconds), Path(cache, way)) for way in WAYS}
-        rounds = rounds_of(turns, request, Found, subject=asdict(subject))
+        rounds = run_rounds(turns, request, Found, subject=asdict(subject))
     return [sheet_of(rounds, subject)]
 
 
@@ -92,7 +92,7 @@ def _apart(job: Job, cache: Path) -> Found:
     again = cache.exists()
     cache.mkdir(exist_ok=True)
     environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
-    values = call_apart(f"{__name__}.measure", job, limit_seconds=limit(job.seconds), environment=environment)
+    values = call_isolated(f"{__name__}.measure", job, limit_seconds=limit(job.seconds), environment=environment)
     return Found(**values, again=again)
 
 
@@ -118,7 +118,7 @@ def measure(job: Job) -> dict[str, float]:
     return {"seconds": seconds, "ready_seconds": ready_seconds, "first_loss": losses[0]}
 
 
-def sheet_of(rounds: Rounds[Found], subject: Subject) -> Sheet:
+def sheet_of(rounds: Rounds[Found], subject: SyntheticStep) -> Table:
     seconds = {way: [result.seconds for result in results] for way, results in rounds.results.items()}
     rates = {way: [1 / value for value in values] for way, values in seconds.items()}
     ratios = measured_ratios(rates, [(way, EAGER) for way in rates if way != EAGER])
@@ -135,7 +135,7 @@ def sheet_of(rounds: Rounds[Found], subject: Subject) -> Sheet:
         )
         ready = (median(first), median(later) if later else None)
         rows.append((way, duration.median, interval(duration, "{:,.1f}"), *answer, *ready, results[0].first_loss))
-    return Sheet(
+    return Table(
         f"TorchScript beside torch.compile: {subject}",
         _COLUMNS,
         tuple(rows),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from imagenet_opt.probe.device_peak import seconds_per_call
-from imagenet_opt.study.kinds.synthetic_step import Subject
+from imagenet_opt.study.kinds.synthetic_step import SyntheticStep
 
 _UNTIL_STEADY = 2
 """Steps: the first one compiles; in modes with CUDA graphs of their own the second one records them."""
@@ -23,7 +23,7 @@ class Compiled:
 class TrainingStep:
     """Forward, backward and update on a batch that stays on the device; uncompiled until `compiled` is called."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: SyntheticStep) -> None:
         self.subject, self.net, self.batch = subject, subject.net(), subject.batch()
         self.optimizer = subject.build_optimizer(self.net)
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from imagenet_opt import machine
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
-from imagenet_opt.display.table import Column, Sheet
+from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED
@@ -24,7 +24,7 @@ Gains = dict[str, Worths]
 
 def keep_winners(
     study: Study, results: Sequence[RowResult], cache: ResultCache, report: Callable[[str], None]
-) -> Sheet:
+) -> Table:
     """Decide which steps to keep, and write them as an experiment if they pass the test together.
 
     A step is kept if it is faster in one measure, slower in none, and trains with the same loss. All kept steps
@@ -36,13 +36,13 @@ def keep_winners(
     columns = (Column("step"), Column("worth keeping"))
     rows = tuple((name, _answer(reason)) for name, reason in reasons.items())
     if not winners:
-        return Sheet("Worth keeping", columns, rows, ("Nothing was worth it for sure; no experiment was written.",))
+        return Table("Worth keeping", columns, rows, ("Nothing was worth it for sure; no experiment was written.",))
     try:
         words = words_of(study, results, winners)
         lines = _written(study, winners, words, measure_together(study, words, cache, report), cache)
     except ConfigError as error:
         lines = [f"No experiment was written: {error}."]
-    return Sheet("Worth keeping", columns, rows, tuple(lines))
+    return Table("Worth keeping", columns, rows, tuple(lines))
 
 
 def _answer(reason: str | None) -> str:

@@ -7,7 +7,7 @@ from imagenet_opt.config.build import precision_of
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import check_writable_experiments, unwritable
 from imagenet_opt.display.progress import announced, duration
-from imagenet_opt.display.table import Sheet
+from imagenet_opt.display.table import Table
 from imagenet_opt.errors import ConfigError, printable
 from imagenet_opt.measure.storage.page_cache import MOSTLY
 from imagenet_opt.probe.testbed import Testbed
@@ -18,7 +18,7 @@ from imagenet_opt.study.steps.compare import compare, undecided_rows
 from imagenet_opt.study.steps.losses import Losses, measure_losses
 from imagenet_opt.study.steps.plan import Plan, StepsFile, Study, check_rows
 from imagenet_opt.study.steps.speeds import job_of, measure_speeds
-from imagenet_opt.study.steps.table import sheets
+from imagenet_opt.study.steps.table import tables
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Storage:
     folder: str
 
 
-def run(request: Request) -> list[Sheet]:
+def run(request: Request) -> list[Table]:
     """Measure the speed of all rows, then their losses, and return the tables. Raises ImagenetOptError."""
     cache = ResultCache(request.folder)
     study = begin(request, cache)
@@ -42,8 +42,8 @@ def run(request: Request) -> list[Sheet]:
             report = cache.only_new(report)
             losses = measure_losses(study, speeds, cache, report) if request.parity_steps else Losses()
             results = compare(speeds, losses)
-            tables = sheets(study, results, speeds.ended)
-            return [*tables, keep_winners(study, results, cache, report)] if request.apply else tables
+            shown = tables(study, results, speeds.ended)
+            return [*shown, keep_winners(study, results, cache, report)] if request.apply else shown
 
 
 def _num_missing(study: Study, cache: ResultCache) -> int | None:
@@ -66,7 +66,7 @@ def begin(request: Request, cache: ResultCache) -> Study:
     testbed = Testbed(composed((*request.overrides, *file.below)))
     mixed = precision_of("mixed", testbed.device)
     has_gpu = testbed.device.type == "cuda"
-    plan = Plan(file, request.overrides, batch_size=testbed.how.batch_size, has_gpu=has_gpu, mixed=mixed)
+    plan = Plan(file, request.overrides, batch_size=testbed.loading.batch_size, has_gpu=has_gpu, mixed=mixed)
     rows = plan.rows()
     check_rows(rows)  # mistakes first
     _tell_replaced(plan, request)

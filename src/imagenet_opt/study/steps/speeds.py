@@ -13,7 +13,7 @@ from imagenet_opt.errors import ConfigError, ImagenetOptError, printable
 from imagenet_opt.measure.stats.rounds import Deadline, TurnFailed
 from imagenet_opt.measure.stats.sequential import is_look
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION, LaunchGaps
-from imagenet_opt.probe.isolated import Hung, call_apart, limit
+from imagenet_opt.probe.isolated import Hung, call_isolated, limit
 from imagenet_opt.probe.throwaway_run import removed_afterwards
 from imagenet_opt.study.request import Request
 from imagenet_opt.study.result_cache import ResultCache
@@ -207,7 +207,7 @@ def isolated(function: str, job: object, request: Request, *, timed_seconds: flo
     try:
         with removed_afterwards() as runs:
             name = f"imagenet_opt.study.steps.worker.{function}"
-            return call_apart(name, job, limit_seconds=seconds, environment={**cache, **runs})
+            return call_isolated(name, job, limit_seconds=seconds, environment={**cache, **runs})
     except Hung as error:
         hint = "it hangs or compiles for too long: leave it out in a study of your own, study=FILE.yaml"
         raise TurnFailed(f"{error}; {hint}") from error

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from imagenet_opt.display.table import Cell, Column, Plot, Series, Sheet, ratio_cells
+from imagenet_opt.display.table import Cell, Column, Plot, Series, Table, ratio_cells
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
 from imagenet_opt.study.request import Request
 from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths
@@ -25,7 +25,7 @@ _HELD_UP = 0.8
 """A full run that reaches less of what the network alone does is held up by its pipeline."""
 
 
-def sheets(study: Study, results: Sequence[RowResult], ended: str | None = None) -> list[Sheet]:
+def tables(study: Study, results: Sequence[RowResult], ended: str | None = None) -> list[Table]:
     """The tables of a study: ratios of each measure, details, and the overrides of each row.
 
     ended: the reason if measuring ended early.
@@ -34,7 +34,7 @@ def sheets(study: Study, results: Sequence[RowResult], ended: str | None = None)
     data = numbers(study, results) | {"all_together": worth_numbers(together)}
     absent = tuple((name, "left out", None, None, None) for name in study.plan.absent)
     ratios = [
-        Sheet(
+        Table(
             f"{study.request.title}: {name}",
             _COLUMNS,
             (*((result.row.name, *_ratio_row(result, measure)) for result in results), *absent),
@@ -59,7 +59,7 @@ def _ratio_row(result: RowResult, measure: str) -> tuple[Cell, Cell, Cell, Cell]
     return f"{worth.before:,.0f} -> {worth.after:,.0f}", ratio, interval, worth.verdict_in_words
 
 
-def _details(study: Study, results: Sequence[RowResult], lines: tuple[str, ...]) -> Sheet:
+def _details(study: Study, results: Sequence[RowResult], lines: tuple[str, ...]) -> Table:
     request = study.request
     columns = [
         Column("step"),
@@ -71,7 +71,7 @@ def _details(study: Study, results: Sequence[RowResult], lines: tuple[str, ...])
     columns += [Column("M images per $", "{:.1f}")] if request.price_per_hour else []
     columns += [Column("loss")] if request.parity_steps else []
     rows = tuple((result.row.name, *_cells(result, request)) for result in results if result.turns)
-    return Sheet(f"{request.title}: details", tuple(columns), rows, lines, (rate_plot(results),))
+    return Table(f"{request.title}: details", tuple(columns), rows, lines, (rate_plot(results),))
 
 
 def _cells(result: RowResult, request: Request) -> list[Cell]:
@@ -213,7 +213,7 @@ def _parity(parity: Parity | str | None) -> dict[str, Any] | None:
     return None if parity is None else {"not_compared": parity}
 
 
-def what_rows_set(plan: Plan, results: Sequence[RowResult]) -> Sheet:
+def what_rows_set(plan: Plan, results: Sequence[RowResult]) -> Table:
     """Table of the overrides of each row."""
     columns = (Column("step"), Column("its overrides"), Column("compared with"))
     rows: list[tuple[Cell, ...]] = [
@@ -221,4 +221,4 @@ def what_rows_set(plan: Plan, results: Sequence[RowResult]) -> Sheet:
     ]
     rows += [(step.name, " ".join(plan.words(step)), None) for step in plan.file.steps if step.name in plan.absent]
     meaning = _LEFT_OUT if plan.file.order == "leave_one_out" else _ADDED
-    return Sheet("What each row sets", columns, tuple(rows), (f"All have what the command line says. {meaning}",))
+    return Table("What each row sets", columns, tuple(rows), (f"All have what the command line says. {meaning}",))

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from imagenet_opt.data.storage.threads import Threads
+from imagenet_opt.data.storage.daemon_pool import DaemonPool
 
 
 def reading() -> set[threading.Thread]:
@@ -15,7 +15,7 @@ def reading() -> set[threading.Thread]:
 
 
 def test_results_and_errors_come_back() -> None:
-    threads = Threads(3)
+    threads = DaemonPool(3)
     futures = [threads.submit(divmod, 17, n) for n in (5, 0, 3)]
     assert [futures[0].result(10), futures[2].result(10)] == [(3, 2), (5, 2)]
     with pytest.raises(ZeroDivisionError):
@@ -23,7 +23,7 @@ def test_results_and_errors_come_back() -> None:
 
 
 def test_a_thread_in_the_place_of_one_that_hangs_goes_on() -> None:
-    answer, threads = threading.Event(), Threads(1)
+    answer, threads = threading.Event(), DaemonPool(1)
     hanging, next_one = threads.submit(answer.wait, 30), threads.submit(int, "7")
     threads.add()
     assert next_one.result(10) == 7
@@ -32,7 +32,7 @@ def test_a_thread_in_the_place_of_one_that_hangs_goes_on() -> None:
 
 
 def test_what_is_cancelled_is_not_called() -> None:
-    answer, called, threads = threading.Event(), [], Threads(1)
+    answer, called, threads = threading.Event(), [], DaemonPool(1)
     threads.submit(answer.wait, 30)
     assert threads.submit(called.append, 1).cancel()
     answer.set()
@@ -42,7 +42,7 @@ def test_what_is_cancelled_is_not_called() -> None:
 
 def test_threads_end_with_the_last_reference_once_all_calls_are_made() -> None:
     before, answer = reading(), threading.Event()
-    threads = Threads(3)
+    threads = DaemonPool(3)
     futures = [threads.submit(answer.wait, 30) for _ in range(5)]
     mine = reading() - before
     assert len(mine) == 3
@@ -57,7 +57,7 @@ def test_threads_end_with_the_last_reference_once_all_calls_are_made() -> None:
 def test_threads_end_with_an_owner_whose_method_they_called() -> None:
     class Owner:
         def __init__(self) -> None:
-            self.threads = Threads(3)
+            self.threads = DaemonPool(3)
 
         def call(self) -> int:
             return 1
@@ -73,7 +73,7 @@ def test_threads_end_with_an_owner_whose_method_they_called() -> None:
 
 
 def test_a_process_with_a_hanging_thread_comes_to_its_end() -> None:
-    package = "imagenet_opt.data.storage.threads"
+    package = "imagenet_opt.data.storage.daemon_pool"
     command = f"import threading; from {package} import Threads; Threads(1).submit(threading.Event().wait)"
     done = subprocess.run([sys.executable, "-c", command], timeout=60, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

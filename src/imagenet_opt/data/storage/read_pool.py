@@ -12,24 +12,24 @@ import numpy as np
 
 from imagenet_opt import machine
 from imagenet_opt.data.storage.concurrency import QUICK_SECONDS
+from imagenet_opt.data.storage.daemon_pool import DaemonPool
 from imagenet_opt.data.storage.outage import SparseWarnings, is_out
-from imagenet_opt.data.storage.retry import TRANSIENT, retried
+from imagenet_opt.data.storage.retry import TRANSIENT, retry_transient
 from imagenet_opt.data.storage.store import Indices, Store
-from imagenet_opt.data.storage.threads import Threads
-from imagenet_opt.data.storage.throttled_store import SlowStore
+from imagenet_opt.data.storage.throttled_store import ThrottledStore
 from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed
 
 log = logging.getLogger(__name__)
 
 Sample = bytes | BadSample
-Run = list[list[Sample]]
+Results = list[list[Sample]]
 """Samples of each request of a task."""
 
-CONVOY = 16
+READS_PER_TASK = 16
 """Quick requests that one task makes."""
 
 
-class Task:
+class ReadTask:
     """Requests that one thread makes in sequence.
 
     groups: positions of their samples in the batch. `found` grows with each answer. `index`, `since`: first sample and
@@ -38,11 +38,11 @@ class Task:
 
     def __init__(self, groups: list[Indices], wanted: list[Indices]) -> None:
         self.groups, self.wanted = groups, wanted
-        self.found: Run = []
+        self.found: Results = []
         self.index, self.since = int(wanted[0][0]), -math.inf
-        self.future: Future[Run]
+        self.future: Future[Results]
 
-    def answer(self, seconds: float) -> Run:
+    def answer(self, seconds: float) -> Results:
         """All results. Raises TimeoutError if one request has no answer for this long."""
         asked_at = time.monotonic()
         while not self.future.done():
@@ -53,7 +53,7 @@ class Task:
         return self.future.result()
 
 
-class Requests:
+class ReadPool:
     """Makes requests in threads; measures latency and size.
 
     Temporary errors are retried for half of `timeout_seconds`. If other samples can be read then, that one is a
@@ -65,8 +65,8 @@ class Requests:
         self.timeout_seconds = timeout_seconds
         self.mean_bytes = 128e3  # of a sample; ImageNet's mean until the first is read
         self._latencies: deque[float] = deque(maxlen=32)
-        self._threads: Threads | None = None
-        self._running: set[Task] = set()
+        self._threads: DaemonPool | None = None
+        self._running: set[ReadTask] = set()
         self._process = os.getpid()
         self._warn = SparseWarnings(log)
 
@@ -74,17 +74,17 @@ class Requests:
         """Whether earlier requests are lost, because threads do not survive a fork."""
         return self._process != os.getpid()
 
-    def start(self, groups: list[Indices], wanted: list[Indices], depth: int, *, stop_when_slow: bool) -> Task:
+    def start(self, groups: list[Indices], wanted: list[Indices], depth: int, *, stop_when_slow: bool) -> ReadTask:
         """Submit to a pool of `depth` threads; a pool within a quarter of that size is reused."""
         if self.forked():
             self._threads, self._running, self._process = None, set(), os.getpid()
         if self._threads is None or not 0.75 < depth / self._threads.num < 1.25:
-            self._threads = Threads(depth)
-        task = Task(groups, wanted)
+            self._threads = DaemonPool(depth)
+        task = ReadTask(groups, wanted)
         task.future = self._threads.submit(self._run, task, stop_when_slow)
         return task
 
-    def answer(self, task: Task) -> Run:
+    def answer(self, task: ReadTask) -> Results:
         """Result of a task; a request that hangs is repeated once. Raises ReadTimeout, StorageFailed."""
         try:
             return task.answer(self.timeout_seconds)
@@ -107,37 +107,37 @@ class Requests:
         """Median seconds of the last requests; 0 before the first."""
         return float(np.median(self._latencies)) if self._latencies else 0.0
 
-    def _start_apart(self, task: Task, first: int) -> Task:
+    def _start_apart(self, task: ReadTask, first: int) -> ReadTask:
         """Make its requests from `first` on in a separate thread, since all threads of the pool may hang."""
         task.future.cancel()
         if self._threads is not None:
             self._threads.add()
-        again = Task(task.groups[first:], task.wanted[first:])
-        again.future = Threads(1).submit(self._run, again, False)
+        again = ReadTask(task.groups[first:], task.wanted[first:])
+        again.future = DaemonPool(1).submit(self._run, again, False)
         return again
 
-    def _hanging(self, task: Task) -> Task:
+    def _hanging(self, task: ReadTask) -> ReadTask:
         """The task itself, or the task that blocks it."""
         begun = math.isfinite(task.since)
         return task if begun else min(tuple(self._running), key=lambda other: other.since, default=task)
 
-    def _run(self, task: Task, stop_when_slow: bool) -> Run:
+    def _run(self, task: ReadTask, stop_when_slow: bool) -> Results:
         """Run the requests; stop early if one of several is slow, since the others are better made at once."""
         self._running.add(task)
         try:
             for indices in task.wanted:
                 began = time.perf_counter()
                 task.found.append(self._make(task, indices, self.timeout_seconds / 2))
-                if stop_when_slow and time.perf_counter() - began > QUICK_SECONDS * CONVOY:
+                if stop_when_slow and time.perf_counter() - began > QUICK_SECONDS * READS_PER_TASK:
                     break
             return task.found
         finally:
             self._running.discard(task)
 
-    def _make(self, task: Task, indices: Indices, patience: float) -> list[Sample]:
+    def _make(self, task: ReadTask, indices: Indices, patience: float) -> list[Sample]:
         name = self.store.name(int(indices[0]))
         try:
-            return list(retried(partial(self._read, task, indices), name, patience, self._warn))
+            return list(retry_transient(partial(self._read, task, indices), name, patience, self._warn))
         except BadSample as error:
             if len(indices) == 1:
                 return [error]
@@ -150,7 +150,7 @@ class Requests:
                 return [BadSample(f"cannot read {name}: {reason}; restore the file or remove it (data.root)")]
         return [sample for index in indices for sample in self._make(task, np.array([index]), patience)]
 
-    def _read(self, task: Task, indices: Indices) -> list[bytes]:
+    def _read(self, task: ReadTask, indices: Indices) -> list[bytes]:
         task.index, task.since = int(indices[0]), time.monotonic()
         began = time.perf_counter()
         samples = self.store.read_many(indices)
@@ -158,7 +158,7 @@ class Requests:
         self.mean_bytes += 0.02 * (sum(map(len, samples)) / len(samples) - self.mean_bytes)
         return samples
 
-    def _check_storage(self, task: Task, index: int, reason: str) -> None:
+    def _check_storage(self, task: ReadTask, index: int, reason: str) -> None:
         """Raises StorageFailed unless another sample can be read, or has an error of its own."""
         if not is_out(index, len(self.store), lambda other: self._read(task, np.array([other]))):
             return
@@ -172,4 +172,4 @@ class Requests:
 
 def _rehearsed(store: Store) -> str:
     """Words to add to an error if the storage was slowed down on purpose."""
-    return f" ({store.settings} make it slow)" if isinstance(store, SlowStore) else ""
+    return f" ({store.settings} make it slow)" if isinstance(store, ThrottledStore) else ""

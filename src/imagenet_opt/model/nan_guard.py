@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from imagenet_opt.errors import NonFiniteLoss
-from imagenet_opt.model.recent_batches import FILE, RecentBatches
+from imagenet_opt.model.step_history import FILE, StepHistory
 
 _REMEDY = "lower optimizer.lr, or set model.max_grad_norm=1 or trainer.precision=32-true"
 
@@ -16,11 +16,11 @@ def _alone(decision: bool) -> bool:
     return decision
 
 
-class NonFinite:
+class NaNGuard:
     """Watches the losses of all steps; only the methods `stop_*` wait for the device."""
 
     def __init__(self) -> None:
-        self._recent = RecentBatches()
+        self._recent = StepHistory()
         self.begin(_alone, Path(FILE))
 
     def begin(self, agree: Callable[[bool], bool], file: Path) -> None:
@@ -28,7 +28,7 @@ class NonFinite:
         self._agree = agree
         self._file = file
 
-    def watch(self, step: int, loss: Tensor, indices: Tensor) -> None:
+    def check(self, step: int, loss: Tensor, indices: Tensor) -> None:
         """Note a step's loss () and samples (N,)."""
         self._recent.add(step, loss, indices)
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from imagenet_opt.data.storage.reader import Reader
+from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.store import Indices
 from tests.data.storage.stores import Numbers, batch, reading, texts
 
@@ -20,7 +20,7 @@ def test_samples_come_in_order_with_and_without_a_forecast(reads_in_flight: int 
         wrong = 100 if step == 7 else 0  # a forecast that does not come true
         following = [((wrong, s), batch(s + wrong)) for s in range(step + 1, step + 4)]
         assert reader.read((0, step), batch(step), following).samples == texts(batch(step))
-    assert reader.read_now(np.array([5, 3])) == [b"5", b"3"]
+    assert reader.read_unplanned(np.array([5, 3])) == [b"5", b"3"]
 
 
 def test_what_was_asked_for_is_kept_when_fewer_reads_are_allowed() -> None:
@@ -137,7 +137,7 @@ def test_the_bytes_ahead_are_bounded() -> None:
     assert 0 < most <= 200_000 / 10_000 + 8
 
 
-def read_in_child(reader: Reader) -> None:
+def read_in_child(reader: ReadAhead) -> None:
     assert reader.read((0, 1), batch(1), [((0, 2), batch(2))]).samples == texts(batch(1))
 
 

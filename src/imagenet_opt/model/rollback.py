@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-class Snapshot:
+class Rollback:
     """`buffers` (mainly batch-norm statistics) and the random state at the last `take`.
 
     Taking costs no host sync: copies are made on the device into reused memory, with one kernel per dtype.

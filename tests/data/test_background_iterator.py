@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from imagenet_opt.data.ahead import Ahead
+from imagenet_opt.data.background_iterator import BackgroundIterator
 
 
 class Counting:
@@ -24,7 +24,7 @@ class Counting:
 
 def test_the_items_are_the_same_and_only_the_next_one_is_made_in_advance() -> None:
     source = Counting(200)
-    items = Ahead(iter(source))
+    items = BackgroundIterator(iter(source))
     for i in range(199):
         assert next(items) == i
         assert source.begun[i + 1].wait(10)
@@ -37,7 +37,7 @@ def test_an_error_comes_in_its_place() -> None:
         yield 1
         raise KeyError("lost")
 
-    items = Ahead(source())
+    items = BackgroundIterator(source())
     assert next(items) == 1
     with pytest.raises(KeyError, match="lost"):
         next(items)
@@ -45,7 +45,7 @@ def test_an_error_comes_in_its_place() -> None:
 
 def test_closing_early_ends_the_thread_and_leaves_the_source_usable() -> None:
     source = iter(range(100))
-    items = Ahead(source)
+    items = BackgroundIterator(source)
     assert [next(items), next(items)] == [0, 1]
     items.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "batches ahead"]
@@ -60,7 +60,7 @@ def test_a_source_that_hangs_delays_neither_stop_nor_the_end_of_the_process() ->
         answer.wait()
         yield 1
 
-    items = Ahead(source())
+    items = BackgroundIterator(source())
     items.stop()
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == "batches ahead")
     answer.set()
@@ -80,7 +80,7 @@ def test_a_signal_is_not_kept_waiting_by_a_source_that_hangs() -> None:
         yield 1
 
     signal.signal(signal.SIGUSR1, leave)
-    items = Ahead(source())
+    items = BackgroundIterator(source())
     try:
         with pytest.raises(InterruptedError, match="stop"):
             begin.set()

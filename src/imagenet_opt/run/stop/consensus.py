@@ -9,7 +9,7 @@ import torch.distributed as dist
 _TIMEOUT = timedelta(minutes=30)
 
 
-class Agreement:
+class StopConsensus:
     """Gives every process the maximum of the numbers of all processes, one batch late.
 
     A number that is passed at one batch is returned at the next, so that the exchange over the host's network overlaps

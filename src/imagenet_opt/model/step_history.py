@@ -19,7 +19,7 @@ class Step(NamedTuple):
     indices: Tensor
 
 
-class RecentBatches:
+class StepHistory:
     """The steps since the last check, and enough before them to report 32. Adding costs no host sync. `overdue` if
     so many steps were added that a check is due."""
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from imagenet_opt.data.options import Auto
-from imagenet_opt.data.storage.concurrency import Depth
-from imagenet_opt.data.storage.requests import CONVOY, Requests, Sample, Task
+from imagenet_opt.data.storage.concurrency import ReadConcurrency
+from imagenet_opt.data.storage.read_pool import READS_PER_TASK, ReadPool, ReadTask, Sample
 from imagenet_opt.data.storage.store import Indices, Store
 
 READ_AHEAD_BYTES = 128 * 2**20
@@ -17,7 +17,7 @@ Place = tuple[int, int]
 """(epoch, step)."""
 
 
-class Fetched(NamedTuple):
+class ReadResult(NamedTuple):
     """One batch's samples in order, the seconds blocked, and the number of requests allowed in flight."""
 
     samples: list[Sample]
@@ -25,12 +25,13 @@ class Fetched(NamedTuple):
     reads_in_flight: int
 
 
-class Reader:
+class ReadAhead:
     """Provides the bytes of batches; while one batch is decoded, the next ones are read.
 
-    reads_in_flight: simultaneous requests; "auto" follows the storage, see Depth. max_bytes: limit of bytes read ahead.
-    timeout_seconds: after this time a request is repeated once, and then fails with ReadTimeout. Temporary errors are
-    retried for half of it; then the file is a BadSample, or, if the whole storage is out, StorageFailed is raised.
+    reads_in_flight: simultaneous requests; "auto" follows the storage, see ReadConcurrency. max_bytes: limit of bytes
+    read ahead. timeout_seconds: after this time a request is repeated once, and then fails with ReadTimeout. Temporary
+    errors are retried for half of it; then the file is a BadSample, or, if the whole storage is out, StorageFailed is
+    raised.
     """
 
     def __init__(
@@ -43,12 +44,12 @@ class Reader:
     ) -> None:
         self.store = store
         self.max_bytes = max_bytes
-        self._requests = Requests(store, timeout_seconds=timeout_seconds)
-        self._pending: dict[Place, list[Task]] = {}
-        self._depth: int | Depth = Depth() if reads_in_flight == "auto" else reads_in_flight
+        self._requests = ReadPool(store, timeout_seconds=timeout_seconds)
+        self._pending: dict[Place, list[ReadTask]] = {}
+        self._depth: int | ReadConcurrency = ReadConcurrency() if reads_in_flight == "auto" else reads_in_flight
         self._left_at: float | None = None
 
-    def read(self, place: Place, indices: Indices, following: Iterable[tuple[Place, Indices]] = ()) -> Fetched:
+    def read(self, place: Place, indices: Indices, following: Iterable[tuple[Place, Indices]] = ()) -> ReadResult:
         """The samples of the batch at `place`. following: batches that will be requested next, possibly endless. A
         sample that cannot be read is a BadSample in its place. Raises ReadTimeout, StorageFailed."""
         began = time.perf_counter()
@@ -64,31 +65,33 @@ class Reader:
         samples = self._collect(tasks, indices)
         self._follow(sum(len(task.groups) for task in tasks), busy_seconds)
         self._left_at = time.perf_counter()
-        return Fetched(samples, self._left_at - began, self.reads_in_flight)
+        return ReadResult(samples, self._left_at - began, self.reads_in_flight)
 
     @property
     def reads_in_flight(self) -> int:
         """Present limit of simultaneous requests."""
-        return self._depth.now if isinstance(self._depth, Depth) else self._depth
+        return self._depth.now if isinstance(self._depth, ReadConcurrency) else self._depth
 
-    def read_now(self, indices: Indices) -> list[Sample]:
+    def read_unplanned(self, indices: Indices) -> list[Sample]:
         """Read samples that were not read ahead."""
         return self._collect(self._submit(indices), indices)
 
-    def _submit(self, indices: Indices) -> list[Task]:
+    def _submit(self, indices: Indices) -> list[ReadTask]:
         """Submit requests for these samples: one task each, or several per task if they are fast."""
         groups = self.store.groups(indices)
-        size = CONVOY if self.reads_in_flight == 1 else 1
+        size = READS_PER_TASK if self.reads_in_flight == 1 else 1
         return [self._start(indices, groups[i : i + size]) for i in range(0, len(groups), size)]
 
-    def _start(self, indices: Indices, groups: list[Indices]) -> Task:
+    def _start(self, indices: Indices, groups: list[Indices]) -> ReadTask:
         wanted = [indices[group] for group in groups]
-        return self._requests.start(groups, wanted, self.reads_in_flight, stop_when_slow=isinstance(self._depth, Depth))
+        return self._requests.start(
+            groups, wanted, self.reads_in_flight, stop_when_slow=isinstance(self._depth, ReadConcurrency)
+        )
 
-    def _ahead(self, following: Iterable[tuple[Place, Indices]]) -> dict[Place, list[Task]]:
+    def _ahead(self, following: Iterable[tuple[Place, Indices]]) -> dict[Place, list[ReadTask]]:
         """Request the next batches: twice as many requests as may be in flight, so that one is always waiting.
         Earlier requests stay, even if fewer may be in flight now."""
-        ahead: dict[Place, list[Task]] = {}
+        ahead: dict[Place, list[ReadTask]] = {}
         requests = num_bytes = 0.0
         for place, indices in following:
             tasks = self._pending.get(place)
@@ -99,7 +102,7 @@ class Reader:
             num_bytes += len(indices) * self._requests.mean_bytes
         return ahead
 
-    def _collect(self, tasks: list[Task], indices: Indices) -> list[Sample]:
+    def _collect(self, tasks: list[ReadTask], indices: Indices) -> list[Sample]:
         samples: list[Sample] = [b""] * len(indices)
         waiting = deque(tasks)
         while waiting:
@@ -109,8 +112,8 @@ class Reader:
                 for place, sample in zip(group.tolist(), samples_of_group, strict=True):
                     samples[place] = sample
             if rest := task.groups[len(answers) :]:  # the storage has become slow: these at once, and so the others
-                if isinstance(self._depth, Depth):
-                    self._depth.slow()
+                if isinstance(self._depth, ReadConcurrency):
+                    self._depth.reset()
                 waiting.extend(self._start(indices, [group]) for group in rest)
                 for other in waiting:
                     if len(other.groups) > 1:
@@ -120,8 +123,8 @@ class Reader:
     def _follow(self, answers: int, busy_seconds: float | None) -> None:
         """Adapt to the storage after a batch. answers: number of its answers; busy: seconds that the worker was busy
         before."""
-        if isinstance(self._depth, Depth):
-            self._depth.follow(
+        if isinstance(self._depth, ReadConcurrency):
+            self._depth.update(
                 latency=self._requests.latency(),
                 pace=None if busy_seconds is None else busy_seconds / max(1, answers),
                 most=self.max_bytes / max(1.0, self._requests.mean_bytes),

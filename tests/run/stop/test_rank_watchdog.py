@@ -9,11 +9,11 @@ import sys
 import pytest
 
 from imagenet_opt.errors import TrainingError
-from imagenet_opt.run.stop.peers import Peers
+from imagenet_opt.run.stop.rank_watchdog import RankWatchdog
 
 HANGING = """
 import json, os, signal, sys, threading
-from imagenet_opt.run.stop.peers import Peers
+from imagenet_opt.run.stop.rank_watchdog import RankWatchdog
 rank, kind = int(sys.argv[1]), sys.argv[2]
 os.environ["MASTER_ADDR"] = "127.0.0.1"
 
@@ -23,7 +23,7 @@ def broadcast(value):
         return value
     return json.loads(sys.argv[3])
 
-peers = Peers(rank=rank, world_size=2, broadcast=broadcast, grace_seconds=0.05)
+peers = RankWatchdog(rank=rank, world_size=2, broadcast=broadcast, grace_seconds=0.05)
 print("together", flush=True)
 if sys.stdin.readline() == "close\\n":
     peers.close()
@@ -116,7 +116,7 @@ def test_a_rank_that_cannot_reach_rank_0_says_so_in_one_line(monkeypatch: pytest
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(TrainingError) as raised:
-        Peers(rank=3, world_size=4, broadcast=lambda _: (port, "word"))
+        RankWatchdog(rank=3, world_size=4, broadcast=lambda _: (port, "word"))
     message = str(raised.value)
     assert f"rank 3 cannot connect to rank 0 at 127.0.0.1:{port} (" in message
     assert "'~callbacks.preemption'" in message and "\n" not in message

@@ -8,7 +8,7 @@ from torch import Tensor
 _TOP = (1, 5)
 
 
-class Tally:
+class ClassificationMetrics:
     """Weighted sums of loss, top-1 and top-5 hits and samples, as one float64 tensor (4,) on the device.
 
     float64, because 1.28 million small float32 summands would lose digits. Adding costs no host sync.

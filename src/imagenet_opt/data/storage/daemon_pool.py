@@ -11,7 +11,7 @@ T = TypeVar("T")
 Calls = SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]
 
 
-class Threads:
+class DaemonPool:
     """`num` threads that make calls.
 
     They end with the last reference to this object, after all calls. At the end of the process nobody waits for them,

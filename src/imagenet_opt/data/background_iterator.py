@@ -11,7 +11,7 @@ _SIGNAL_SECONDS = 1.0
 """A signal that arrives just before the wait begins does not end it; the handler runs after this time at the latest."""
 
 
-class Ahead(Generic[T]):
+class BackgroundIterator(Generic[T]):
     """Iterates over `source`, one item ahead: when an item is taken, a thread begins to make the next one.
 
     An error of `source` is raised in its place. The thread is a daemon: a source that hangs does not delay the end of

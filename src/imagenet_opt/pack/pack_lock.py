@@ -8,19 +8,19 @@ from filelock import Timeout
 
 from imagenet_opt.atomic_file import NEW
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.file_lock import claim
+from imagenet_opt.file_lock import lock_file
 
 CLAIM = "claim"
 """Name of the lock file."""
 
 
 @contextmanager
-def alone_in(out: Path) -> Iterator[None]:
+def pack_lock(out: Path) -> Iterator[None]:
     """Lock the folder until this pack ends in any way, and remove half-written files before and after."""
     try:
         for folder in (out / "train", out / "val"):
             folder.mkdir(parents=True, exist_ok=True)
-        held = claim(out / CLAIM)
+        held = lock_file(out / CLAIM)
     except Timeout as error:
         raise ConfigError(f"another imagenet-opt pack writes into {out} (out); wait for it, or end it") from error
     except OSError as error:

@@ -32,7 +32,7 @@ _peer_lost = threading.Event()
 _watching = threading.Event()
 
 
-class Peers:
+class RankWatchdog:
     """Watches the other processes of a run from a thread.
 
     broadcast: returns rank 0's value in every process.

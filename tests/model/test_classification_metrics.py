@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from imagenet_opt.model.tally import Tally
+from imagenet_opt.model.classification_metrics import ClassificationMetrics
 
 
 def test_means_over_batches_leave_padding_out() -> None:
     torch.manual_seed(0)
-    tally = Tally(torch.device("cpu"))
+    tally = ClassificationMetrics(torch.device("cpu"))
     losses, hits1, hits5 = [], [], []
     for _ in range(4):
         logits, labels = torch.randn(6, 9), torch.randint(0, 9, (6,))
@@ -26,7 +26,7 @@ def test_means_over_batches_leave_padding_out() -> None:
 
 
 def test_read_is_nan_before_anything_was_added_and_after_a_reset() -> None:
-    tally = Tally(torch.device("cpu"))
+    tally = ClassificationMetrics(torch.device("cpu"))
     assert tally.read()["acc1"].isnan()
     tally.add(torch.ones(1), torch.ones(1, 2), torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.bool))
     assert tally.read()["loss"].item() == 1.0
@@ -35,7 +35,7 @@ def test_read_is_nan_before_anything_was_added_and_after_a_reset() -> None:
 
 
 def test_soft_labels_count_by_their_larger_share() -> None:
-    tally = Tally(torch.device("cpu"))
+    tally = ClassificationMetrics(torch.device("cpu"))
     soft = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]])
     tally.add(torch.ones(2), torch.tensor([[3.0, 1, 1], [3.0, 1, 1]]), soft, torch.ones(2, dtype=torch.bool))
     assert tally.read()["acc1"].item() == 0.5
@@ -43,7 +43,7 @@ def test_soft_labels_count_by_their_larger_share() -> None:
 
 @pytest.mark.parametrize(("num_classes", "names"), [(5, ["loss", "acc1"]), (6, ["loss", "acc1", "acc5"])])
 def test_top_5_is_left_out_below_six_classes(num_classes: int, names: list[str]) -> None:
-    tally = Tally(torch.device("cpu"))
+    tally = ClassificationMetrics(torch.device("cpu"))
     labels, valid = torch.zeros(2, dtype=torch.int64), torch.ones(2, dtype=torch.bool)
     tally.add(torch.ones(2), torch.randn(2, num_classes), labels, valid)
     assert list(tally.read()) == names

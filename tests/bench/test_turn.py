@@ -71,12 +71,12 @@ def test_images_count_as_made_by_what_their_batches_say(monkeypatch: pytest.Monk
     clock = Clock(monkeypatch)
 
     class Batch(list[int]):
-        making: SimpleNamespace
+        stats: SimpleNamespace
 
     def batches() -> Iterator[Batch]:
         for batch in Loader(clock):
             made = Batch(batch)
-            made.making = SimpleNamespace(made_at=clock.now - 9)
+            made.stats = SimpleNamespace(made_at=clock.now - 9)
             yield made
 
     assert take_turn(batches, num_warmup=5, num_batches=5).num_made == 8

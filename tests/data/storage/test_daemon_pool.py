@@ -74,6 +74,6 @@ def test_threads_end_with_an_owner_whose_method_they_called() -> None:
 
 def test_a_process_with_a_hanging_thread_comes_to_its_end() -> None:
     package = "imagenet_opt.data.storage.daemon_pool"
-    command = f"import threading; from {package} import Threads; Threads(1).submit(threading.Event().wait)"
+    command = f"import threading; from {package} import DaemonPool; DaemonPool(1).submit(threading.Event().wait)"
     done = subprocess.run([sys.executable, "-c", command], timeout=60, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

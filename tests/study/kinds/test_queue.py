@@ -29,7 +29,7 @@ def test_each_depth_beside_the_law(
     assert [row[:2] for row in measured.rows] == [("1", 2.0), ("2", 3.0)]
     assert len(measured.columns) == len(measured.rows[0])
     assert "Calculated" in calculated.title
-    for name in ("alone", "pop_metrics"):
+    for name in ("alone", "drain"):
         monkeypatch.setattr(queue, name, pytest.fail)
     assert run(request) == [measured, calculated]  # all is there, and what the device was simulated by
 

@@ -110,12 +110,7 @@ def fit(folder: Path, images_root: Path, *overrides: str, more: tuple[Callback, 
         ("optimizer=adamw",),
         ("optimizer=lamb",),
         ("data.augment=rand-m7-mstd0.5-inc1", "data.color_jitter=0.4", "data.random_erasing=0.5"),
-        (
-            "data.augment=trivialaugment",
-            "data.resize_on=device",
-            "data.random_erasing_mode=pixel",
-            "data.random_erasing=1",
-        ),
+        ("data.augment=trivialaugment", "data.random_erasing_mode=pixel", "data.random_erasing=1"),
     ],
     ids=lambda overrides: ",".join(overrides) or "default",
 )

@@ -185,7 +185,8 @@ def _rand_arguments(size: int, *, increasing: bool) -> dict[Operation, Argument]
 
     def posterize(strength: Numbers, sign: Numbers) -> Numbers:
         bits = np.floor(strength * 4)
-        return np.maximum(4 - bits if increasing else bits, 0)
+        kept: Numbers = np.maximum(4 - bits if increasing else bits, 0)
+        return kept
 
     def solarize(strength: Numbers, sign: Numbers) -> Numbers:
         threshold = np.minimum(256, np.floor(strength * 256))

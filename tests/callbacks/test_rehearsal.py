@@ -13,7 +13,7 @@ from callbacks.checkpoint import Checkpoint
 from callbacks.rehearsal import Rehearsal
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index.folder_index import open_split
-from imagenet_opt.data.prefetcher import to_images
+from imagenet_opt.data.transforms.batch_images import to_images
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
 from tests.callbacks.conftest import Clock, Plain, SlowStep

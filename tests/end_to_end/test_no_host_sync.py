@@ -109,6 +109,8 @@ def fit(folder: Path, images_root: Path, *overrides: str, more: tuple[Callback, 
         ("trainer.precision=bf16-mixed",),
         ("optimizer=adamw",),
         ("optimizer=lamb",),
+        ("data.augment=rand-m7-mstd0.5-inc1", "data.color_jitter=0.4", "data.random_erasing=0.5"),
+        ("data.augment=trivialaugment", "data.random_erasing_mode=pixel", "data.random_erasing=1"),
     ],
     ids=lambda overrides: ",".join(overrides) or "default",
 )

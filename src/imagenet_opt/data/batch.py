@@ -1,7 +1,7 @@
 """A batch on its way from a worker to the network."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.shared_buffers import Lease, shared_bytes
+from imagenet_opt.data.transforms.augment import Augmentation
 from imagenet_opt.errors import ConfigError
 
 _ALIGNMENT = 8
@@ -38,7 +39,7 @@ class BatchBase:
     """Fields of every batch.
 
     labels: int64 (N,), or float (N, num_classes) after mixing. indices: int64 (N,), positions in the index. valid: bool
-    (N,), False for padding. lease: position in shared memory.
+    (N,), False for padding. lease: position in shared memory. augmentation: what happens to the images on the device.
     """
 
     labels: Tensor
@@ -47,6 +48,7 @@ class BatchBase:
     key: BatchKey
     stats: LoadStats
     lease: Lease | None
+    augmentation: Augmentation | None = field(default=None, kw_only=True)
 
     def pin_memory(self) -> Self:
         """A copy in page-locked memory; the DataLoader calls this method by its name."""
@@ -75,7 +77,7 @@ class BatchBase:
         return replace(self, **changed)
 
     def _tensors(self) -> dict[str, Tensor]:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     def __len__(self) -> int:

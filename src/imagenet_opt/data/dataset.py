@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,11 +15,12 @@ from imagenet_opt.data.decode.decoder import Decoder, Opened
 from imagenet_opt.data.decode.region_codec import Pixels, region_codec
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.order import EvalOrder, SampleIds, TrainOrder
-from imagenet_opt.data.randomness import key_of, uniform
+from imagenet_opt.data.randomness import key_of, sample_uniform
 from imagenet_opt.data.shared_buffers import Lease, SharedBufferPool
 from imagenet_opt.data.storage.read_ahead import Place, ReadAhead
 from imagenet_opt.data.storage.read_pool import Sample
 from imagenet_opt.data.storage.store import Indices
+from imagenet_opt.data.transforms.augment import Augmenter
 from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS, Crops, center_crops, random_crops
 from imagenet_opt.data.transforms.resize import resize
 from imagenet_opt.errors import BadSample
@@ -38,6 +39,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
 
     resize_here: return images of the key's size, uint8, instead of ragged crops that the device resizes. skip_bad:
     replace samples that cannot be opened by others, drawn from (seed, pass, index); otherwise raise BadSample.
+    augmenter: None leaves images as they are.
     """
 
     reader: ReadAhead
@@ -45,6 +47,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
     labels: NDArray[np.int32]
     order: TrainOrder | EvalOrder
     crop_plan: CropPlan
+    augmenter: Augmenter | None
     resize_here: bool
     skip_bad: bool
     seed: int
@@ -79,6 +82,9 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         )
         self.buffers.count()
         made = builder.batch(labels, indices, valid, key, stats)
+        if self.augmenter is not None:
+            drawn = self.augmenter.draw(draw.indices, draw.pass_ids, key.image_size)
+            made = replace(made, augmentation=drawn)
         return made if get_worker_info() is None else made.share_memory()
 
     def _following(self, key: BatchKey) -> Iterator[tuple[Place, Indices]]:
@@ -206,11 +212,7 @@ def train_crops(*, seed: int, scale: tuple[float, float]) -> CropPlan:
     """Random crops and flips; each is a function of (seed, pass, sample index)."""
 
     def plan(draw: SampleIds, heights: Sizes, widths: Sizes) -> tuple[Crops, NDArray[np.bool_]]:
-        draws = np.empty((len(heights), RANDOM_CROP_DRAWS + 1))
-        for one_pass in np.unique(draw.pass_ids):
-            chosen = draw.pass_ids == one_pass
-            key = key_of(seed, int(one_pass))
-            draws[chosen] = uniform(key, draw.indices[chosen], draws.shape[1])
+        draws = sample_uniform(seed, draw.pass_ids, draw.indices, RANDOM_CROP_DRAWS + 1)
         return random_crops(heights, widths, draws[:, :-1], scale=scale), draws[:, -1] < 0.5
 
     return plan

@@ -22,11 +22,13 @@ from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore, is_packe
 from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import EvalOrder, SampleIds, TrainOrder, block_size_for
-from imagenet_opt.data.prefetcher import DevicePrefetcher, to_images
+from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
 from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.store import FolderStore, Store
 from imagenet_opt.data.storage.throttled_store import ThrottledStore
+from imagenet_opt.data.transforms.augment import Augmenter, build_augmenter
+from imagenet_opt.data.transforms.batch_images import to_images
 from imagenet_opt.data.worker_signals import ignore_group_signals
 
 log = logging.getLogger(__name__)
@@ -134,11 +136,10 @@ def batch_bytes(dataset: BatchDataset, batch_size: int, image_size: int) -> int:
 def _dataset(
     index: Split, options: LoaderOptions, rank_info: RankInfo, order: TrainOrder | EvalOrder, store: Store
 ) -> BatchDataset:
-    plan = (
-        train_crops(seed=options.seed, scale=options.crop_scale)
-        if isinstance(order, TrainOrder)
-        else eval_crops(crop_ratio=options.val_crop_ratio)
-    )
+    if is_training := isinstance(order, TrainOrder):
+        plan = train_crops(seed=options.seed, scale=options.crop_scale)
+    else:
+        plan = eval_crops(crop_ratio=options.val_crop_ratio)
     return BatchDataset(
         reader=ReadAhead(store, reads_in_flight=options.reads_in_flight, timeout_seconds=options.read_timeout),
         decoder=Decoder(
@@ -149,10 +150,21 @@ def _dataset(
         labels=index.labels,
         order=order,
         crop_plan=plan,
+        augmenter=_augmenter(options) if is_training else None,
         resize_here=options.resize_on == "worker" or (options.resize_on == "auto" and rank_info.device.type != "cuda"),
         skip_bad=options.on_bad_sample == "skip",
         seed=options.seed,
         buffers=SharedBufferPool(num_workers=0, depth=1),
+    )
+
+
+def _augmenter(options: LoaderOptions) -> Augmenter | None:
+    return build_augmenter(
+        seed=options.seed,
+        augment=options.augment,
+        color_jitter=options.color_jitter,
+        random_erasing=options.random_erasing,
+        random_erasing_mode=options.random_erasing_mode,
     )
 
 

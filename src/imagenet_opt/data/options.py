@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from imagenet_opt.data.transforms.augment_policy import parse_policy
 from imagenet_opt.errors import ConfigError
 
 Auto = Literal["auto"]
@@ -12,6 +13,7 @@ CHOICES = {
     "shuffle": ("global", "block"),
     "on_bad_sample": ("skip", "raise"),
     "copies": ("ahead", "pinned", "pageable"),
+    "random_erasing_mode": ("const", "pixel"),
 }
 LEAST = {
     "batch_size": 1,
@@ -44,6 +46,17 @@ class LoaderOptions:
     """Batches that each worker keeps ready, at least 1. "auto": 4. Lowered where the memory is too small."""
     crop_scale: tuple[float, float] = (0.08, 1.0)
     """Smallest and largest share of an image's area that a training crop takes, above 0 and at most 1."""
+    augment: str | None = None
+    """Changes each training image on the device, before normalising. "rand-m7-mstd0.5-inc1" and similar: timm's
+    RandAugment, with the sections m, n, p, mstd, mmax and inc. "trivialaugment": torchvision's TrivialAugmentWide.
+    None: nothing. docs/pipeline.md lists the differences from timm and torchvision. Unproven on a GPU."""
+    color_jitter: float = 0.0
+    """Brightness, contrast and saturation of each training image change by factors from 1 - this number to 1 + this
+    number, in any order, after `augment`. timm uses 0.4, and only where there is no RandAugment. 0: none."""
+    random_erasing: float = 0.0
+    """Share of the training images, 0 to 1, of which a box of 1/50 to 1/3 of the area is erased, after normalising."""
+    random_erasing_mode: str = "const"
+    """What is in an erased box: "const": the mean colour; "pixel": normally distributed noise."""
     val_image_size: int | None = None
     """Pixels of a side of the square validation images; None: `image_size`."""
     val_crop_ratio: float = 0.875
@@ -80,7 +93,7 @@ class LoaderOptions:
     max_mb_per_second: float | None = None
     """Rehearsal of slow storage: MB/s that each process may read; None: as fast as the storage is."""
     seed: int = 0
-    """Order, crops and flips are functions of this seed and of the place in the run."""
+    """Order, crops, flips and augmentation are functions of this seed and of the place in the run."""
 
     def __post_init__(self) -> None:
         for name, low in LEAST.items():
@@ -96,7 +109,10 @@ class LoaderOptions:
         object.__setattr__(self, "crop_scale", tuple(self.crop_scale))  # YAML has lists only
         if not _is_range((self.val_crop_ratio, 1)):
             raise ConfigError(f"data.val_crop_ratio={self.val_crop_ratio} must be above 0 and at most 1")
-        for name in ("max_bad_fraction", "added_latency_ms"):
+        parse_policy(self.augment)
+        if not _is_number(share := self.random_erasing) or not 0 <= share <= 1:
+            raise ConfigError(f"data.random_erasing={share} must be a probability from 0 to 1")
+        for name in ("max_bad_fraction", "added_latency_ms", "color_jitter"):
             if not _is_number(value := getattr(self, name)) or value < 0:
                 raise ConfigError(f"data.{name}={value} must be a number of at least 0")
         for name, optional in (("read_timeout", False), ("max_mb_per_second", True)):

@@ -21,8 +21,6 @@ from imagenet_opt.data.bad_samples import BadSamples
 from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
 from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.shared_buffers import SharedBufferPool
-from imagenet_opt.data.transforms.normalize import normalize
-from imagenet_opt.data.transforms.resize import resize_batch
 from imagenet_opt.errors import ImagenetOptError, WorkerDied
 from imagenet_opt.machine import GIB
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
@@ -36,13 +34,6 @@ _LOST = (ConnectionError, EOFError)
 _TOO_LARGE = ("while a batch was on its way to the device", "lower data.batch_size")
 _CLOSE_SECONDS = 1.0
 """For workers to end by themselves. One that waits for storage would not hear of it."""
-
-
-def to_images(batch: Batch | RaggedBatch, dtype: torch.dtype) -> Batch:
-    """A worker's batch as normalised images of `dtype`, on the device where it is."""
-    if isinstance(batch, RaggedBatch):
-        return resize_batch(batch, dtype)
-    return replace(batch, images=normalize(batch.images).to(dtype))
 
 
 class DevicePrefetcher:

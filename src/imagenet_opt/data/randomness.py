@@ -34,3 +34,19 @@ def uniform(key: int, indices: NDArray[np.int64], num_draws: int) -> NDArray[np.
     with np.errstate(over="ignore"):
         bits = _mix(per_index[:, None] + draws[None, :] * _GOLDEN)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def sample_uniform(
+    seed: int, pass_ids: NDArray[np.int64], indices: NDArray[np.int64], num_draws: int, *, stream: int | None = None
+) -> NDArray[np.float64]:
+    """Draw `num_draws` numbers in [0, 1) for each sample of a batch: float64 (len(indices), num_draws).
+
+    Each is a function of (seed, pass, index). stream: tells the draws for one purpose from those for another; None for
+    crops and flips.
+    """
+    draws = np.empty((len(indices), num_draws))
+    for one_pass in np.unique(pass_ids):
+        chosen = pass_ids == one_pass
+        place = (int(one_pass),) if stream is None else (int(one_pass), stream)
+        draws[chosen] = uniform(key_of(seed, *place), indices[chosen], num_draws)
+    return draws

@@ -63,6 +63,19 @@ def test_smaller_numbers_are_the_same_rounded(dtype: torch.dtype) -> None:
     assert torch.equal(resize_torch(*ragged, size=16, dtype=dtype), exact.to(dtype))
 
 
+def test_pixels_are_the_normalised_images_undone_and_rounded() -> None:
+    _, ragged = crops(40, 30, seed=0)
+    normalised = resize_torch(*ragged, size=16, dtype=torch.float32)
+    found = resize_torch(*ragged, size=16, dtype=torch.uint8)
+    assert found.dtype == torch.uint8
+    check_pixels(found, normalised)
+
+
+def check_pixels(found: torch.Tensor, normalised: torch.Tensor) -> None:
+    mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
+    assert (found.float() - 255 * (normalised * std + mean)).abs().max() <= 0.501
+
+
 def kernel_matches() -> None:
     """Run in a process of its own, where Triton's interpreter is on."""
     from imagenet_opt.data.transforms.resize_kernel import resize_kernel
@@ -73,6 +86,7 @@ def kernel_matches() -> None:
         assert images.is_contiguous(memory_format=torch.channels_last)
         check(images, sources, size)
         if size == 5:
+            check_pixels(resize_kernel(*ragged, size=size, dtype=torch.uint8), images)
             for dtype in (torch.bfloat16, torch.float16):
                 rounded = resize_kernel(*ragged, size=size, dtype=dtype)
                 assert rounded.dtype == dtype

@@ -13,14 +13,16 @@ def resize_batch(batch: RaggedBatch, dtype: torch.dtype) -> Batch:
     images = resize_ragged(
         batch.pixels, batch.heights, batch.widths, batch.offsets, batch.flips, size=batch.key.image_size, dtype=dtype
     )
-    return Batch(batch.labels, batch.indices, batch.valid, batch.key, batch.stats, None, images)
+    facts = (batch.labels, batch.indices, batch.valid, batch.key, batch.stats, None)
+    return Batch(*facts, images, augmentation=batch.augmentation)
 
 
 def resize_ragged(
     pixels: Tensor, heights: Tensor, widths: Tensor, offsets: Tensor, flips: Tensor, *, size: int, dtype: torch.dtype
 ) -> Tensor:
-    """images_NCHW: `dtype` (N, 3, size, size) in channels_last order, normalised; arguments as in RaggedBatch.
+    """images_NCHW: `dtype` (N, 3, size, size) in channels_last order; arguments as in RaggedBatch.
 
+    Normalised if `dtype` is floating; uint8 has the pixels themselves, 0 to 255, rounded.
     The filter is a triangle as wide as the reduction, as in torchvision's resize with antialias=True. On a GPU one
     Triton kernel does it all; on a CPU torch does it image by image.
     """
@@ -40,7 +42,7 @@ def resize_torch(
     for image, (height, width, start, flip) in zip(images, rows, strict=True):
         crop_CHW = pixels[start : start + height * width * 3].view(height, width, 3).permute(2, 0, 1).float()
         image.copy_(resize(crop_CHW, size, flip))
-    return normalize(images).to(dtype)
+    return images.add_(0.5).to(dtype) if dtype == torch.uint8 else normalize(images).to(dtype)
 
 
 def resize(crop_CHW: Tensor, size: int, flip: bool) -> Tensor:

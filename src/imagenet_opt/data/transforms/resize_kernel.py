@@ -21,8 +21,11 @@ def resize_kernel(
     """images_NCHW, channels_last: see resize.resize_ragged."""
     images_NHWC = torch.empty((len(heights), size, size, 3), dtype=dtype, device=pixels.device)
     grid = (len(heights), triton.cdiv(size * size, _BLOCK))
-    factors = [1 / (255 * std) for std in STD]
-    shifts = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
+    if dtype == torch.uint8:
+        factors, shifts = [1.0] * 3, [0.5] * 3  # the cast cuts off, so this rounds
+    else:
+        factors = [1 / (255 * std) for std in STD]
+        shifts = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
     _resize[grid](pixels, heights, widths, offsets, flips, images_NHWC, size, *factors, *shifts, BLOCK=_BLOCK)
     return images_NHWC.permute(0, 3, 1, 2)
 

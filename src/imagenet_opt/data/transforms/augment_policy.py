@@ -1,0 +1,221 @@
+"""Which operations the images of a batch get, and how strong they are: RandAugment, TrivialAugment, colour jitter.
+
+A policy turns numbers in [0, 1), a row for each image, into layers of operations. All of this happens on the host.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagenet_opt.data.transforms.augment_layer import Layer, Operation
+from imagenet_opt.errors import ConfigError
+
+Numbers = NDArray[np.float64]
+Argument = Callable[[Numbers, Numbers], Numbers]
+"""The argument of an operation from its strength and its sign (1 or -1), by image."""
+
+TRIVIAL = "trivialaugment"
+_SECTIONS = {"m": int, "n": int, "p": float, "mstd": float, "mmax": int, "inc": int}
+_BLACK = (0, 0, 0)
+_MEAN_COLOR = (124, 116, 104)  # of ImageNet, as timm fills
+_ENHANCEMENTS = (Operation.COLOR, Operation.CONTRAST, Operation.BRIGHTNESS, Operation.SHARPNESS)
+
+
+class Policy(Protocol):
+    """stream: tells the draws of an image for this purpose from its other draws."""
+
+    stream: ClassVar[int]
+
+    @property
+    def num_draws(self) -> int: ...
+
+    def layers(self, draws: Numbers, size: int) -> list[Layer]:
+        """draws: float64 (N, num_draws) in [0, 1). size: pixels of a side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandAugment:
+    """RandAugment as timm has it (timm.data.auto_augment; arXiv 1909.13719), but always with bilinear interpolation.
+
+    Each image gets `num_layers` of 15 operations, and each of these with `probability`. The magnitude, 0 to
+    `largest`, is normally distributed around `magnitude` with deviation `noise`; above 100, uniform from 0 to
+    `magnitude`. increasing: all operations change images more with a larger magnitude; otherwise posterize and
+    solarize change them less, and the enhancements change images least at 5.
+    """
+
+    magnitude: int = 10
+    num_layers: int = 2
+    probability: float = 0.5
+    noise: float = 0.0
+    largest: int = 10
+    increasing: bool = False
+
+    stream: ClassVar[int] = 1
+    OPERATIONS: ClassVar = tuple(operation for operation in Operation if operation is not Operation.NOTHING)
+    _DRAWS: ClassVar[int] = 5  # operation, whether at all, two for the magnitude, sign
+
+    @property
+    def num_draws(self) -> int:
+        return self._DRAWS * self.num_layers
+
+    def layers(self, draws: Numbers, size: int) -> list[Layer]:
+        arguments = _rand_arguments(size, increasing=self.increasing)
+        found = []
+        for part in np.split(draws, self.num_layers, axis=1):
+            operations = np.where(part[:, 1] < self.probability, _choose(self.OPERATIONS, part[:, 0]), 0)
+            strengths = self._magnitudes(part[:, 2], part[:, 3]) / 10
+            found.append(_layer(operations, strengths, part[:, 4], arguments, _MEAN_COLOR))
+        return found
+
+    def _magnitudes(self, first: Numbers, second: Numbers) -> Numbers:
+        if self.noise > 100:
+            magnitudes = first * self.magnitude
+        else:
+            normal = np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second)  # Box and Muller, 1958
+            magnitudes = self.magnitude + self.noise * normal
+        return np.clip(magnitudes, 0, self.largest)
+
+
+@dataclass(frozen=True)
+class TrivialAugment:
+    """TrivialAugmentWide as torchvision's recipes use it (arXiv 2103.10158): one of 14 operations for each image, with
+    one of 31 magnitudes; bilinear, black outside of the image."""
+
+    stream: ClassVar[int] = 1
+    num_draws: ClassVar[int] = 3
+    OPERATIONS: ClassVar = tuple(
+        operation for operation in Operation if operation not in (Operation.INVERT, Operation.SOLARIZE_ADD)
+    )
+    _BINS: ClassVar[int] = 31
+
+    def layers(self, draws: Numbers, size: int) -> list[Layer]:
+        strengths = np.floor(draws[:, 1] * self._BINS) / (self._BINS - 1)
+        return [_layer(_choose(self.OPERATIONS, draws[:, 0]), strengths, draws[:, 2], _trivial_arguments(), _BLACK)]
+
+
+@dataclass(frozen=True)
+class ColorJitter:
+    """Brightness, contrast and saturation of each image times a factor from 1 - strength (at least 0) to 1 + strength,
+    in an order drawn for each image, as torchvision's ColorJitter without hue."""
+
+    strength: float
+
+    stream: ClassVar[int] = 2
+    num_draws: ClassVar[int] = 6
+    OPERATIONS: ClassVar = (Operation.BRIGHTNESS, Operation.CONTRAST, Operation.COLOR)
+
+    def layers(self, draws: Numbers, size: int) -> list[Layer]:
+        order = np.argsort(draws[:, :3], axis=1)
+        low, high = max(0.0, 1 - self.strength), 1 + self.strength
+        factors = low + draws[:, 3:] * (high - low)
+        return [
+            Layer(np.array(self.OPERATIONS)[chosen], factors[np.arange(len(draws)), chosen], _BLACK)
+            for chosen in order.T
+        ]
+
+
+def parse_policy(text: str | None) -> RandAugment | TrivialAugment | None:
+    """The policy that data.augment names. Raises ConfigError."""
+    if text is None:
+        return None
+    if text == TRIVIAL:
+        return TrivialAugment()
+    if not isinstance(text, str) or text.split("-")[0] != "rand":
+        raise _unknown(text, "")
+    numbers: dict[str, float] = {}
+    for section in text.split("-")[1:]:
+        parts = re.fullmatch(r"([a-z]+)(\d+(?:\.\d+)?|inf)", section)
+        if parts is None or parts[1] not in _SECTIONS or (_SECTIONS[parts[1]] is int and not parts[2].isdigit()):
+            raise _unknown(text, f" has the section {section!r};")
+        numbers[parts[1]] = _SECTIONS[parts[1]](parts[2])
+    return _rand_augment(text, numbers)
+
+
+def _rand_augment(text: str, numbers: Mapping[str, float]) -> RandAugment:
+    if not 0 <= numbers.get("p", 0.5) <= 1:
+        raise _unknown(text, " has a probability p above 1;")
+    return RandAugment(
+        magnitude=int(numbers.get("m", 10)),
+        num_layers=int(numbers.get("n", 2)),
+        probability=numbers.get("p", 0.5),
+        noise=numbers.get("mstd", 0.0),
+        largest=int(numbers.get("mmax", 10)) or 10,
+        increasing=bool(numbers.get("inc", 0)),
+    )
+
+
+def _unknown(text: object, reason: str) -> ConfigError:
+    return ConfigError(
+        f"data.augment={text}{reason} must be null, {TRIVIAL}, or timm's RandAugment such as rand-m7-mstd0.5-inc1: "
+        "rand and any of m (magnitude), n (operations an image), p (probability of each), mstd, mmax, inc (0 or 1)"
+    )
+
+
+def _choose(operations: tuple[Operation, ...], draws: Numbers) -> NDArray[np.int64]:
+    return np.array(operations, dtype=np.int64)[(draws * len(operations)).astype(np.int64)]
+
+
+def _layer(
+    operations: NDArray[np.int64],
+    strengths: Numbers,
+    signs: Numbers,
+    arguments: Mapping[Operation, Argument],
+    fill: tuple[int, int, int],
+) -> Layer:
+    """signs: in [0, 1), half of them mean minus."""
+    values = np.zeros(len(operations))
+    signs = np.where(signs < 0.5, -1.0, 1.0)
+    for operation, argument_of in arguments.items():
+        rows = operations == operation
+        values[rows] = argument_of(strengths[rows], signs[rows])
+    return Layer(operations, values, fill)
+
+
+def _signed(most: float, *, middle: float = 0.0, least: float = -np.inf) -> Argument:
+    return lambda strength, sign: np.maximum(middle + most * strength * sign, least)
+
+
+def _rand_arguments(size: int, *, increasing: bool) -> dict[Operation, Argument]:
+    """timm's LEVEL_TO_ARG; strength is magnitude / 10. Posterize cannot keep less than 0 bits."""
+    enhance = _signed(0.9, middle=1.0, least=0.1) if increasing else lambda strength, sign: strength * 1.8 + 0.1
+
+    def posterize(strength: Numbers, sign: Numbers) -> Numbers:
+        bits = np.floor(strength * 4)
+        kept: Numbers = np.maximum(4 - bits if increasing else bits, 0)
+        return kept
+
+    def solarize(strength: Numbers, sign: Numbers) -> Numbers:
+        threshold = np.minimum(256, np.floor(strength * 256))
+        return 256 - threshold if increasing else threshold
+
+    return {
+        **_moves(rotate=30.0, shear=0.3, translate=_signed(0.45 * size)),
+        **dict.fromkeys(_ENHANCEMENTS, enhance),
+        Operation.POSTERIZE: posterize,
+        Operation.SOLARIZE: solarize,
+        Operation.SOLARIZE_ADD: lambda strength, sign: np.minimum(128, np.floor(strength * 110)),
+    }
+
+
+def _trivial_arguments() -> dict[Operation, Argument]:
+    """torchvision's TrivialAugmentWide._augmentation_space; strength is bin / 30."""
+    return {
+        **_moves(rotate=135.0, shear=0.99, translate=lambda strength, sign: np.trunc(32 * strength * sign)),
+        **dict.fromkeys(_ENHANCEMENTS, _signed(0.99, middle=1.0)),
+        Operation.POSTERIZE: lambda strength, sign: 8 - np.round(6 * strength),
+        Operation.SOLARIZE: lambda strength, sign: 255 * (1 - strength),
+    }
+
+
+def _moves(*, rotate: float, shear: float, translate: Argument) -> dict[Operation, Argument]:
+    return {
+        Operation.ROTATE: _signed(rotate),
+        Operation.SHEAR_X: _signed(shear),
+        Operation.SHEAR_Y: _signed(shear),
+        Operation.TRANSLATE_X: translate,
+        Operation.TRANSLATE_Y: translate,
+    }

@@ -1,0 +1,148 @@
+"""What policies draw, against timm's RandAugment and torchvision's TrivialAugmentWide and ColorJitter."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+import torch
+from timm.data import auto_augment
+from torchvision.transforms import autoaugment
+
+from imagenet_opt.data.transforms.augment_layer import Layer, Operation
+from imagenet_opt.data.transforms.augment_policy import ColorJitter, RandAugment, TrivialAugment, parse_policy
+from imagenet_opt.errors import ConfigError
+
+SIZE = 224
+A2 = "rand-m7-mstd0.5-inc1"
+TIMM_NAMES = {name.title().replace("_", ""): Operation[name] for name in Operation.__members__} | {
+    "AutoContrast": Operation.AUTOCONTRAST, "TranslateXRel": Operation.TRANSLATE_X,
+    "TranslateYRel": Operation.TRANSLATE_Y,
+}  # fmt: skip
+MOVED_BY_PIXELS = (Operation.TRANSLATE_X, Operation.TRANSLATE_Y)
+
+
+def drawn(policy: RandAugment | TrivialAugment | ColorJitter, num: int = 200_000, seed: int = 0) -> list[Layer]:
+    return policy.layers(np.random.default_rng(seed).random((num, policy.num_draws)), SIZE)
+
+
+def operation_of(timm_name: str) -> Operation:
+    return TIMM_NAMES[timm_name.removesuffix("Increasing")]
+
+
+def arguments_of(layer: Layer, operation: Operation) -> np.ndarray:
+    return layer.arguments[layer.operations == operation]
+
+
+@pytest.mark.parametrize("increasing", [0, 1])
+@pytest.mark.parametrize("magnitude", [0, 1, 5, 6, 7, 9, 10])
+def test_magnitudes_are_timms(magnitude: int, increasing: int) -> None:
+    (layer,) = drawn(parse_policy(f"rand-m{magnitude}-n1-p1-inc{increasing}"), 2_000)
+    names = auto_augment._RAND_INCREASING_TRANSFORMS if increasing else auto_augment._RAND_TRANSFORMS
+    assert {operation_of(name) for name in names} == set(layer.operations) == set(RandAugment.OPERATIONS)
+    for name in names:
+        found = sorted(set(arguments_of(layer, operation_of(name)).tolist()))
+        if (argument := auto_augment.LEVEL_TO_ARG[name]) is None:
+            assert found == [0.0]
+            continue
+        scale = SIZE if operation_of(name) in MOVED_BY_PIXELS else 1
+        expected = sorted({argument(magnitude, {})[0] * scale for _ in range(50)})  # with both signs
+        assert found == pytest.approx(expected), name
+
+
+def timms_magnitudes(text: str, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """The magnitudes that timm's operations get, of those images that they change."""
+    magnitudes: list[float] = []
+    monkeypatch.setitem(auto_augment.LEVEL_TO_ARG, "Rotate", lambda level, _: magnitudes.append(level) or (0.0,))
+    transform = auto_augment.rand_augment_transform(text, {})
+    rotate = next(operation for operation in transform.ops if operation.name == "Rotate")
+    rotate.aug_fn = lambda *_, **__: None
+    random.seed(0)
+    for _ in range(20_000):
+        rotate(None)
+    assert len(magnitudes) == pytest.approx(20_000 * rotate.prob, rel=0.05)
+    return np.array(magnitudes)
+
+
+@pytest.mark.parametrize(
+    "text", [A2, "rand-m6-mstd0.5-inc1", "rand-m9-mstd2", "rand-m8-mstd101-mmax20", "rand-m4-mstdinf"]
+)
+def test_noise_is_distributed_as_timms(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quantiles of the rotation, whose size is 3 degrees times the magnitude."""
+    (layer, _) = drawn(parse_policy(text))
+    found = np.abs(arguments_of(layer, Operation.ROTATE)) / 3
+    expected = timms_magnitudes(text.replace("mstdinf", "mstd101"), monkeypatch)
+    shares = [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99]
+    assert np.quantile(found, shares) == pytest.approx(np.quantile(expected, shares), abs=0.2)
+
+
+def test_two_operations_an_image_each_with_half_probability() -> None:
+    first, second = drawn(parse_policy(A2))
+    for layer in (first, second):
+        shares = np.bincount(layer.operations, minlength=16) / len(layer.operations)
+        assert shares[0] == pytest.approx(0.5, abs=0.005)
+        assert shares[1:] == pytest.approx(np.full(15, 0.5 / 15), abs=0.002)
+        signs = np.sign(arguments_of(layer, Operation.SHEAR_X))
+        assert abs(signs.mean()) < 0.05
+    same = (first.operations == second.operations) & (first.operations > 0)
+    assert same.mean() == pytest.approx(0.25 / 15, abs=0.002)  # independent, with replacement as timm's
+    assert first.fill == tuple(round(255 * mean) for mean in (0.485, 0.456, 0.406))
+
+
+def test_sections_of_the_string_are_timms() -> None:
+    policy = parse_policy("rand-n3-m9-p0.25-mstd1.5-mmax12-inc1")
+    theirs = auto_augment.rand_augment_transform("rand-n3-m9-p0.25-mstd1.5-mmax12-inc1", {})
+    one = theirs.ops[0]
+    assert policy == RandAugment(
+        magnitude=one.magnitude, num_layers=theirs.num_layers, probability=one.prob, noise=one.magnitude_std,
+        largest=one.magnitude_max, increasing=theirs.ops[4].name == "PosterizeIncreasing",
+    )  # fmt: skip
+    theirs = auto_augment.rand_augment_transform("rand", {})
+    assert (RandAugment().magnitude, RandAugment().num_layers) == (theirs.ops[0].magnitude, theirs.num_layers)
+    assert parse_policy("rand") == RandAugment()
+
+
+def test_trivial_augment_is_torchvisions() -> None:
+    (layer,) = drawn(TrivialAugment())
+    space = autoaugment.TrivialAugmentWide()._augmentation_space(31)
+    shares = np.bincount(layer.operations, minlength=16) / len(layer.operations)
+    named = {Operation.NOTHING if name == "Identity" else operation_of(name): name for name in space}
+    for operation in Operation:
+        assert shares[operation] == pytest.approx(1 / 14 if operation in named else 0, abs=0.003)
+    for operation, name in named.items():
+        magnitudes, signed = space[name]
+        values = magnitudes.double().reshape(-1).numpy()
+        values = np.union1d(values, -values) if signed else values
+        values = values + 1 if name in ("Brightness", "Color", "Contrast", "Sharpness") else values
+        # torch's 16 is 15.999999
+        values = np.trunc(values + 1e-5 * np.sign(values)) if operation in MOVED_BY_PIXELS else values
+        found, counts = np.unique(arguments_of(layer, operation).round(6), return_counts=True)
+        assert found == pytest.approx(np.unique(values.round(6)), abs=1e-5), name
+        if operation == Operation.SHEAR_X:
+            assert counts / counts.sum() == pytest.approx([1 / 62] * 30 + [1 / 31] + [1 / 62] * 30, abs=0.006)
+
+
+def test_color_jitter_is_torchvisions_without_hue() -> None:
+    layers = drawn(ColorJitter(0.4), 60_000)
+    assert len(layers) == 3
+    together = np.stack([layer.operations for layer in layers])
+    assert np.array_equal(np.sort(together, axis=0)[:, 0], np.sort(ColorJitter.OPERATIONS))
+    assert (np.sort(together, axis=0) == np.sort(ColorJitter.OPERATIONS)[:, None]).all()
+    _, counts = np.unique(together, axis=1, return_counts=True)
+    assert counts / 60_000 == pytest.approx([1 / 6] * 6, abs=0.01)
+    factors = np.concatenate([layer.arguments for layer in layers])
+    expected = torch.empty(0).new_tensor([0.6, 0.8, 1.0, 1.2, 1.4])  # uniform, as in ColorJitter.get_params
+    assert np.quantile(factors, [0, 0.25, 0.5, 0.75, 1]) == pytest.approx(expected.numpy(), abs=0.01)
+    assert min(layer.arguments.min() for layer in drawn(ColorJitter(1.5), 1_000)) >= 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["randaugment", "rand-m7-tweights", "rand-mx", "rand-m7.5", "rand-inc", "rand-p1.5", "augmix-m3", "v0", 7, ""],
+)
+def test_what_does_not_exist_is_told_in_one_line(text: object) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"data\.augment={re.escape(str(text))}.* null, trivialaugment, .*rand-m7"
+    ) as told:
+        parse_policy(text)
+    assert "\n" not in str(told.value)

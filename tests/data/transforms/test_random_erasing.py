@@ -1,0 +1,65 @@
+"""Random erasing against timm's."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from timm.data.random_erasing import RandomErasing as Timms
+
+from imagenet_opt.data.transforms.random_erasing import Erased, RandomErasing, erase
+
+
+def boxes(num: int, size: int, **options) -> np.ndarray:
+    policy = RandomErasing(**options)
+    return policy.erased(np.random.default_rng(0).random((num, policy.num_draws)), size).boxes
+
+
+def timms_boxes(num: int, size: int, probability: float) -> np.ndarray:
+    """top, left, height, width of what timm erases."""
+    random.seed(0)
+    timms, found = Timms(probability, device="cpu"), []
+    for _ in range(num):
+        rows, columns = torch.nonzero(timms(torch.ones(1, size, size))[0] == 0, as_tuple=True)
+        if len(rows):
+            top, left = int(rows.min()), int(columns.min())
+            found.append((top, left, int(rows.max()) - top + 1, int(columns.max()) - left + 1))
+    return np.array(found)
+
+
+def test_boxes_are_distributed_as_timms() -> None:
+    expected, found = timms_boxes(4_000, 64, 0.25), boxes(40_000, 64, probability=0.25)
+    assert len(expected) / 4_000 == pytest.approx(0.25, abs=0.03)
+    assert len(found) / 40_000 == pytest.approx(0.25, abs=0.01)
+    assert np.array_equal(found[:, 0], np.unique(found[:, 0]))
+    shares = [0.05, 0.25, 0.5, 0.75, 0.95]
+    for ours, theirs in zip(found[:, 1:5].T, expected.T, strict=True):
+        assert np.quantile(ours, shares) == pytest.approx(np.quantile(theirs, shares), abs=3)
+    assert (found[:, 1] + found[:, 3] <= 64).all() and (found[:, 2] + found[:, 4] <= 64).all()
+    assert (found[:, 1] + found[:, 3] == 64).any()  # the last row can be erased
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_images_too_small_for_a_box_stay(size: int) -> None:
+    found = boxes(200, size, probability=1.0)
+    assert (found[:, 3:5] >= 1).all() and (found[:, 3:5] < size).all()
+    assert (len(found) == 0) == (size == 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_box_becomes_the_mean_colour_or_noise(dtype: torch.dtype) -> None:
+    box = np.array([[1, 3, 5, 20, 30, 77], [2, 0, 0, 20, 30, 78]])
+    ones = torch.ones(4, 3, 40, 48, dtype=dtype).contiguous(memory_format=torch.channels_last)
+    const, noisy, again = ones.clone(), ones.clone(), ones.clone()
+    torch_state = torch.get_rng_state()
+    erase(const, Erased(box, "const"))
+    erase(noisy, Erased(box, "pixel"))
+    erase(again, Erased(box[1:], "pixel"))
+    assert torch.equal(torch_state, torch.get_rng_state())
+    inside = torch.zeros_like(ones, dtype=torch.bool)
+    inside[1, :, 3:23, 5:35] = inside[2, :, :20, :30] = True
+    assert (const[inside] == 0).all() and (const[~inside] == 1).all() and (noisy[~inside] == 1).all()
+    noise = noisy[inside].float()
+    assert abs(noise.mean()) < 0.1 and abs(noise.std() - 1) < 0.1
+    assert torch.equal(noisy[2], again[2])  # whatever else is in the batch
+    assert not torch.equal(noisy[1, :, 3:23, 5:35], noisy[2, :, :20, :30])

@@ -114,7 +114,7 @@ def test_batches_without_region_decode_are_the_same(
 
 
 def test_half_of_the_images_are_flipped() -> None:
-    draw = TrainOrder(num_samples=4000, batch_size=4000, seed=0).draw(0, 0)
+    draw = TrainOrder(num_samples=4000, batch_size=4000, seed=0).sample_ids(0, 0)
     side = np.full(4000, 50)
     assert 1850 < train_crops(seed=0, scale=(0.35, 1.0))(draw, side, side)[1].sum() < 2150
 
@@ -184,7 +184,7 @@ def test_a_replacement_is_shown_as_itself(copy: Path, loader: MakeLoader) -> Non
     found = [batch for batch in batches(loader(copy, max_bad_fraction=0.2)) if batch.stats.skipped]
     draws = TrainOrder(num_samples=39, batch_size=6, seed=3)
     for batch in found:
-        row = draws.draw(1, batch.key.step).indices.tolist().index(9)
+        row = draws.sample_ids(1, batch.key.step).indices.tolist().index(9)
         other = int(batch.indices[row])
         assert other != 9 and batch.labels[row] == other // 13
         expected = expected_image(files_of(copy)[other], other, epoch=1, size=32)

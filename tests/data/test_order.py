@@ -27,15 +27,15 @@ def test_two_ranks_see_the_global_batch_of_one() -> None:
     whole = train(100, 10)
     halves = [train(100, 5, rank=rank, world_size=2) for rank in (0, 1)]
     for step in range(10):
-        parts = np.concatenate([half.draw(3, step).indices for half in halves])
-        assert parts.tolist() == whole.draw(3, step).indices.tolist()
+        parts = np.concatenate([half.sample_ids(3, step).indices for half in halves])
+        assert parts.tolist() == whole.sample_ids(3, step).indices.tolist()
 
 
 def test_epochs_and_seeds_differ_and_any_batch_can_be_asked_first() -> None:
     order = train(100, 10)
     assert epoch_of(order, 0) != epoch_of(order, 1)
     assert epoch_of(order, 0) != epoch_of(TrainOrder(num_samples=100, batch_size=10, seed=1), 0)
-    assert train(100, 10).draw(5, 7).indices.tolist() == epoch_of(order, 5)[70:80]
+    assert train(100, 10).sample_ids(5, 7).indices.tolist() == epoch_of(order, 5)[70:80]
 
 
 @pytest.mark.parametrize("slice_size", [50, 30, 40, 100, 37])
@@ -49,7 +49,7 @@ def test_slices_go_through_all_samples_before_any_twice(slice_size: int) -> None
 
 def test_a_sample_met_again_is_a_new_pass() -> None:
     order = train(20, 10, samples_per_epoch=10)
-    passes = [order.sample_ids(epoch, 0).passes.tolist() for epoch in range(4)]
+    passes = [order.sample_ids(epoch, 0).pass_ids.tolist() for epoch in range(4)]
     assert passes == [[0] * 10, [0] * 10, [1] * 10, [1] * 10]
 
 
@@ -91,8 +91,8 @@ def test_blocks_are_split_by_rank_and_can_be_asked_for_in_any_order() -> None:
     whole = train(1000, 32, block_size=16)
     halves = [train(1000, 16, block_size=16, rank=rank, world_size=2) for rank in (0, 1)]
     for step in (20, 3, 11):
-        parts = np.concatenate([half.draw(2, step).indices for half in halves])
-        assert parts.tolist() == whole.draw(2, step).indices.tolist()
+        parts = np.concatenate([half.sample_ids(2, step).indices for half in halves])
+        assert parts.tolist() == whole.sample_ids(2, step).indices.tolist()
 
 
 def test_blocks_of_a_shuffled_set_mix_as_well_as_single_samples() -> None:

@@ -201,6 +201,15 @@ def num_processes(config: DictConfig, device: torch.device) -> tuple[int, int]:
     return local, local * int(config.trainer.get("num_nodes", 1))
 
 
+def share_batch(config: DictConfig, num_processes: int) -> None:
+    """Replace data.global_batch_size, if it is set, by data.batch_size of each process. Raises ConfigError."""
+    if (size := config.data.get("global_batch_size")) is None:
+        return
+    shared = LoaderOptions(global_batch_size=size).for_processes(num_processes)
+    with open_dict(config):
+        config.data.batch_size, config.data.global_batch_size = shared.batch_size, None
+
+
 def largest_size(config: DictConfig) -> int:
     """Width in pixels of the largest training images of the run."""
     growing = config.callbacks.get("resolution_schedule")

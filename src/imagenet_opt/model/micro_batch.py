@@ -6,7 +6,6 @@ from itertools import accumulate
 from typing import TypeVar
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from imagenet_opt.errors import ConfigError, OutOfMemory, first_line
 from imagenet_opt.out_of_memory import ran_out
@@ -14,6 +13,7 @@ from imagenet_opt.out_of_memory import ran_out
 log = logging.getLogger(__name__)
 
 Part = TypeVar("Part")
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class MicroBatches:
@@ -66,7 +66,7 @@ class StepMomentum:
     """
 
     def __init__(self, net: nn.Module) -> None:
-        norms = [part for part in net.modules() if isinstance(part, _BatchNorm)]
+        norms = [part for part in net.modules() if isinstance(part, _NORMS)]
         self._norms = [(norm, norm.momentum) for norm in norms if norm.momentum is not None]
         self._num_parts = 1
 

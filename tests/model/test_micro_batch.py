@@ -13,7 +13,7 @@ from imagenet_opt.errors import ConfigError, OutOfMemory
 from imagenet_opt.model.micro_batch import MicroBatches
 from tests.model.conftest import batches, fit
 
-OF_THREE: dict[str, Any] = {"micro_batch_size": 2, "max_epochs": 1}
+OF_THREE: dict[str, Any] = {"batch_size": 6, "micro_batch_size": 2, "max_epochs": 1}
 """One step of three parts."""
 
 
@@ -188,9 +188,9 @@ def test_batch_norm_follows_micro_batches_that_were_halved() -> None:
     """After running out of memory a step has more parts, so that each moves the statistics less."""
     tight, roomy = Small(2), Small(6)
     torch.manual_seed(5)
-    fit(tight, batches(4), batch_norm_momentum="per_step")
+    fit(tight, batches(4), batch_norm_momentum="per_step", batch_size=6)
     torch.manual_seed(5)
-    fit(roomy, batches(4), batch_norm_momentum="per_step", micro_batch_size=2)
+    fit(roomy, batches(4), batch_norm_momentum="per_step", batch_size=6, micro_batch_size=2)
     for net in (tight, roomy):
         assert net.front[1].momentum == pytest.approx(1 - 0.9 ** (1 / 3))
     assert torch.equal(tight.front[1].running_var, roomy.front[1].running_var)

@@ -82,6 +82,7 @@ def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
         net,
         optimizer=partial(build_optimizer, global_batch=global_batch, **optimizer),
         schedule=make(config.schedule, "schedule"),
+        batch_size=config.data.batch_size,
         network_config=network | {"image_size": config.data.val_image_size or config.data.image_size},
         **options,
     )

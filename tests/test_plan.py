@@ -7,6 +7,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from imagenet_opt.config.compose import composed as checked
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.evaluate import CONVENTIONS
 from imagenet_opt.model.network import build_network
@@ -84,8 +85,9 @@ def test_the_batch_of_all_processes_is_that_of_the_source() -> None:
 
 def test_a_batch_of_a_process_has_no_effect_beside_the_global_one() -> None:
     with pytest.raises(ConfigError, match=r"data\.batch_size=64 has no effect beside data\.global_batch_size=4096"):
-        composed("experiment=rn50_ffcv16", "data.batch_size=64")
-    assert composed("experiment=rn50_ffcv16", "data.batch_size=64", "data.global_batch_size=null").data.batch_size == 64
+        checked(("experiment=rn50_ffcv16", "data.batch_size=64"))
+    config = checked(("experiment=rn50_ffcv16", "data.batch_size=64", "data.global_batch_size=null"))
+    assert config.data.batch_size == 64
 
 
 def test_mlperfs_recipe() -> None:

@@ -1,11 +1,17 @@
 """What a run will do and cost: against numbers written out from the recipes' sources."""
 
+import math
 from pathlib import Path
 
 import pytest
+import torch
+from omegaconf import OmegaConf
 
+from imagenet_opt.config.compose import composed as checked
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.evaluate import CONVENTIONS
+from imagenet_opt.model.network import build_network
+from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.plan import A10G_RATE, IMAGENET, make_plan, tables
 from tests.conftest import composed
 
@@ -15,16 +21,17 @@ FFCV = {16: 12, 24: 19, 32: 25, 40: 32, 56: 45, 88: 71}
 
 
 @pytest.mark.parametrize("num_epochs", FFCV)
-def test_ffcvs_recipes_for_resnet18(num_epochs: int) -> None:
-    plan = make_plan(composed(f"experiment=rn18_ffcv{num_epochs}"), IMAGENET, rate=900, loader_rate=None)
+@pytest.mark.parametrize(("name", "peak", "steps"), [("rn18", 0.5, 1251), ("rn50", 1.7, 312)])
+def test_ffcvs_recipes(num_epochs: int, name: str, peak: float, steps: int) -> None:
+    plan = make_plan(composed(f"experiment={name}_ffcv{num_epochs}"), IMAGENET, rate=900, loader_rate=None)
     first = FFCV[num_epochs]
     assert [(phase.first_epoch, phase.num_epochs, phase.image_size) for phase in plan.phases] == [
         (0, first, 160),
         (first, num_epochs - first, 192),
     ]
-    assert plan.total_steps == 1251 * num_epochs == sum(phase.steps for phase in plan.phases)
-    falling = [0.5 * (num_epochs - epoch) / (num_epochs - 2) for epoch in range(2, num_epochs)]
-    rates = [0.5 * 1e-4, 0.5 * (0.5 + 0.5e-4), *falling]
+    assert plan.total_steps == steps * num_epochs == sum(phase.steps for phase in plan.phases)
+    falling = [peak * (num_epochs - epoch) / (num_epochs - 2) for epoch in range(2, num_epochs)]
+    rates = [peak * 1e-4, peak * (0.5 + 0.5e-4), *falling]
     assert plan.lr == pytest.approx(rates, rel=1e-5)
 
 
@@ -33,6 +40,54 @@ def test_torchvisions_first_recipe() -> None:
     assert plan.lr == pytest.approx([0.1] * 30 + [0.01] * 30 + [0.001] * 30)
     assert [(phase.image_size, phase.num_epochs) for phase in plan.phases] == [(224, 90)]
     assert plan.total_steps == 90 * 5004
+
+
+def test_nvidias_recipe() -> None:
+    """A staircase: 2.048 is reached in the eighth epoch, then half a cosine."""
+    plan = make_plan(composed("experiment=rn50_classic90"), IMAGENET, rate=900, loader_rate=None)
+    falling = [1.024 * (1 + math.cos(math.pi * (epoch - 8) / 82)) for epoch in range(8, 90)]
+    assert plan.lr == pytest.approx([0.256 * (epoch + 1) for epoch in range(8)] + falling)
+    assert plan.total_steps == 90 * 625 and [phase.image_size for phase in plan.phases] == [224]
+
+
+def test_mosaics_mild_recipe() -> None:
+    plan = make_plan(composed("experiment=rn50_mild"), IMAGENET, rate=900, loader_rate=None)
+    rising = [2.048 * (epoch * 625 + 1) / 5001 for epoch in range(8)]
+    falling = [1.024 * (1 + math.cos(math.pi * (epoch - 8) / 28)) for epoch in range(8, 36)]
+    assert plan.lr == pytest.approx(rising + falling) and plan.total_steps == 36 * 625
+    sizes = [phase.image_size for phase in plan.phases for _ in range(phase.num_epochs)]
+    exact = [176 * min(1.0, 0.5 + 0.5 * max(0.0, epoch / 36 - 0.4) / 0.4) for epoch in range(36)]
+    assert max(abs(size - side) for size, side in zip(sizes, exact, strict=True)) < 16
+    assert (sizes[0], sizes[28], sizes[29]) == (96, 160, 176)
+
+
+@pytest.mark.parametrize(("name", "one_dimensional"), [("rn50_ffcv16", 9), ("rn50_classic90", 9), ("rn50_mild", 107)])
+def test_the_tensors_that_recipes_decay(name: str, one_dimensional: int) -> None:
+    """54 matrices and kernels of ResNet-50 are decayed by all. Where names with "bn" are left out, four batch norms of
+    shortcuts and the bias of the head are not; without an exception all 53 batch norms and this bias are decayed."""
+    config = composed(f"experiment={name}")
+    with torch.device("meta"):
+        net = build_network("resnet50", num_classes=1000)
+    options = OmegaConf.to_container(config.optimizer) | {"global_batch": 2048, "device": torch.device("cpu")}
+    decayed = [group for group in build_optimizer(net, **options).param_groups if group["weight_decay"]]
+    (group,) = decayed
+    shapes = [parameter.ndim for parameter in group["params"]]
+    assert (len(shapes) - shapes.count(1), shapes.count(1)) == (54, one_dimensional)
+    assert group["weight_decay"] == {"rn50_ffcv16": 1e-4}.get(name, 2**-15)
+
+
+def test_the_batch_of_all_processes_is_that_of_the_source() -> None:
+    for name, batch, norm in (("ffcv88", 4096, 512), ("mild", 2048, 256), ("classic90", 2048, 256)):
+        config = composed(f"experiment=rn50_{name}")
+        assert (config.data.global_batch_size, config.model.micro_batch_size) == (batch, norm)
+        assert config.model.batch_norm_momentum == "per_step"
+
+
+def test_a_batch_of_a_process_has_no_effect_beside_the_global_one() -> None:
+    with pytest.raises(ConfigError, match=r"data\.batch_size=64 has no effect beside data\.global_batch_size=4096"):
+        checked(("experiment=rn50_ffcv16", "data.batch_size=64"))
+    config = checked(("experiment=rn50_ffcv16", "data.batch_size=64", "data.global_batch_size=null"))
+    assert config.data.batch_size == 64
 
 
 def test_mlperfs_recipe() -> None:
@@ -68,6 +123,7 @@ def test_smaller_images_need_a_faster_loader() -> None:
     [
         (["trainer.max_epochs=-1"], "trainer.max_epochs=-1 gives no plan"),
         (["data.batch_size=auto"], "data.batch_size=auto gives no plan; set a number"),
+        (["data.global_batch_size=2000000"], "data.global_batch_size=2000000 is larger than the 1281167"),
         (["data.batch_size=2000000"], "data.batch_size=2000000 is larger than the 1281167"),
         (["model.num_classes=10"], "the data has 1000 classes, the network only 10"),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from imagenet_opt.config.build import largest_size, make, plain
+from imagenet_opt.config.build import largest_size, make, plain, share_batch
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.network import RECIPE, build_network
@@ -70,6 +70,8 @@ def make_plan(
     asked = config.model.num_classes
     if asked is not None and asked < num_classes:
         raise ConfigError(f"the data has {num_classes} classes, the network only {asked} (model.num_classes)")
+    named = "data.batch_size" if config.data.get("global_batch_size") is None else "data.global_batch_size"
+    share_batch(config, 1)
     batch, num_epochs = config.data.batch_size, int(config.trainer.max_epochs or 0)
     if not isinstance(batch, int):
         raise ConfigError(f"data.batch_size={batch} gives no plan; set a number of images")
@@ -78,7 +80,7 @@ def make_plan(
     images = config.data.samples_per_epoch or num_train
     steps = int(images) // batch
     if steps < 1:
-        raise ConfigError(f"data.batch_size={batch} is larger than the {images} training images")
+        raise ConfigError(f"{named}={batch} is larger than the {images} training images")
     schedule = make(config.schedule, "schedule")
     peak = float(config.optimizer.lr) * batch / REFERENCE_BATCH
     run = {"num_steps": steps * num_epochs, "steps_per_epoch": float(steps)}

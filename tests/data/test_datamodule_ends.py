@@ -18,7 +18,7 @@ from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.dataset import BatchDataset
 from imagenet_opt.data.keys import BatchKey
-from imagenet_opt.data.prefetcher import explain_worker_death
+from imagenet_opt.data.loader_workers import explain_worker_death
 from imagenet_opt.errors import Preempted, WorkerDied
 from tests.data.conftest import end_of
 from tests.data.fits import Recorder, fit

@@ -45,7 +45,7 @@ def test_workers_and_starting_points_change_nothing(
     made = loader(images_root, num_workers=workers, **options)
     for epoch in (1, 2, 1):  # workers stay, and what they read ahead may turn out wrong
         found = batches(made, epoch=epoch, first=first)
-        assert [batch.key for batch in found] == [(epoch, step, 32) for step in range(first, 4)]
+        assert [batch.key[:3] for batch in found] == [(epoch, step, 32) for step in range(first, 4)]
     for batch, known in zip(found, expected[first:], strict=True):
         assert torch.equal(batch.images, known.images)
         assert torch.equal(batch.labels, known.labels)

@@ -23,10 +23,10 @@ from imagenet_opt.data.bad_samples import BadSamples
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.keys import BatchKey, BatchKeySampler
 from imagenet_opt.data.loader import RankInfo, open_index, train_loader
-from imagenet_opt.data.prefetcher import DevicePrefetcher, explain_worker_death
+from imagenet_opt.data.loader_workers import explain_worker_death, ignore_group_signals
+from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import SharedBufferPool
 from imagenet_opt.data.transforms.batch_images import to_images
-from imagenet_opt.data.worker_signals import ignore_group_signals
 from imagenet_opt.errors import BadSample, OutOfMemory, ReadTimeout, StorageFailed, WorkerDied
 from tests.conftest import write_images
 from tests.data.conftest import CPU, MakeLoader, batches, end_of, loading

@@ -13,6 +13,9 @@ from imagenet_opt.errors import ConfigError, OutOfMemory
 from imagenet_opt.model.micro_batch import MicroBatches
 from tests.model.conftest import batches, fit
 
+OF_THREE: dict[str, Any] = {"batch_size": 6, "micro_batch_size": 2, "max_epochs": 1}
+"""One step of three parts."""
+
 
 class Small(nn.Module):
     """A device that holds so many images: more raise torch's error, after batch norm and dropout."""
@@ -165,3 +168,29 @@ def test_a_validation_or_optimizer_that_does_not_fit_is_told_in_one_line() -> No
 def test_a_bad_size_is_told() -> None:
     with pytest.raises(ConfigError, match=r"model\.micro_batch_size=0"):
         MicroBatches(0)
+
+
+def test_micro_batches_move_the_statistics_of_batch_norm_as_one_batch_does() -> None:
+    """After a step of k parts with means m_1 to m_k: running = a^k running + (1 - a)(a^(k-1) m_1 + ... + m_k)."""
+    images = batches(1)[0].images
+    for rule, keep in (("per_micro_batch", 0.9), ("per_step", 0.9 ** (1 / 3))):
+        norm = nn.BatchNorm2d(3)
+        fit(nn.Sequential(norm, nn.Flatten(), nn.Linear(48, 3)), batches(1), **OF_THREE | {"batch_norm_momentum": rule})
+        mean, var = torch.zeros(3), torch.ones(3)
+        for part in images.split(2):
+            channels = part.transpose(0, 1).flatten(1)
+            mean, var = keep * mean + (1 - keep) * channels.mean(1), keep * var + (1 - keep) * channels.var(1)
+        torch.testing.assert_close(norm.running_mean, mean)
+        torch.testing.assert_close(norm.running_var, var)
+
+
+def test_batch_norm_follows_micro_batches_that_were_halved() -> None:
+    """After running out of memory a step has more parts, so that each moves the statistics less."""
+    tight, roomy = Small(2), Small(6)
+    torch.manual_seed(5)
+    fit(tight, batches(4), batch_norm_momentum="per_step", batch_size=6)
+    torch.manual_seed(5)
+    fit(roomy, batches(4), batch_norm_momentum="per_step", batch_size=6, micro_batch_size=2)
+    for net in (tight, roomy):
+        assert net.front[1].momentum == pytest.approx(1 - 0.9 ** (1 / 3))
+    assert torch.equal(tight.front[1].running_var, roomy.front[1].running_var)

@@ -13,7 +13,7 @@ from imagenet_opt.check.duplicates import find_twins
 from imagenet_opt.check.files import judge_examined, judge_status, judge_twins, same_folder
 from imagenet_opt.check.labels import Selection, check_labels
 from imagenet_opt.check.result import CheckResult
-from imagenet_opt.config.build import wants_gpu
+from imagenet_opt.config.build import device_of, num_processes, share_batch, wants_gpu
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.dataset import DataSet, data_of, demo_of
 from imagenet_opt.data.index.files import files_of, status_of
@@ -100,6 +100,7 @@ def _memory(config: DictConfig, num_classes: int) -> list[CheckResult]:
     """The verdict on the memory of a training step, if the run uses a GPU."""
     if not wants_gpu(config):
         return []
+    share_batch(config, num_processes(config, device_of(config))[1])
     card = gpu_bytes(config)
     judgement = judge_need(config, config.model.num_classes or num_classes, card)
     if judgement is None:

@@ -98,18 +98,20 @@ def bench(options: Options) -> "Report":
     from imagenet_opt import machine
     from imagenet_opt.bench.plan import make_plan, measure
     from imagenet_opt.bench.result import Report, data_facts
-    from imagenet_opt.config.build import device_of, make
+    from imagenet_opt.config.build import device_of, make, num_processes, share_batch
     from imagenet_opt.config.compose import composed
     from imagenet_opt.data.datamodule import cache_folder
 
     config = composed(options.overrides)
+    device = device_of(config)
+    share_batch(config, num_processes(config, device)[1])
     data = make(config.data, "data")
     plan = make_plan(
         data.train,
         data.loading,
         against=options.against,
         num_batches=options.batches,
-        has_gpu=device_of(config).type == "cuda",
+        has_gpu=device.type == "cuda",
         cache=cache_folder(config.data.cache_dir),
     )
     host = machine.facts()

@@ -82,6 +82,7 @@ def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
         net,
         optimizer=partial(build_optimizer, global_batch=global_batch, **optimizer),
         schedule=make(config.schedule, "schedule"),
+        batch_size=config.data.batch_size,
         network_config=network | {"image_size": config.data.val_image_size or config.data.image_size},
         **options,
     )
@@ -199,6 +200,15 @@ def num_processes(config: DictConfig, device: torch.device) -> tuple[int, int]:
     else:
         local = torch.cuda.device_count() if device.type == "cuda" else 1
     return local, local * int(config.trainer.get("num_nodes", 1))
+
+
+def share_batch(config: DictConfig, num_processes: int) -> None:
+    """Replace data.global_batch_size, if it is set, by data.batch_size of each process. Raises ConfigError."""
+    if (size := config.data.get("global_batch_size")) is None:
+        return
+    shared = LoaderOptions(global_batch_size=size).for_processes(num_processes)
+    with open_dict(config):
+        config.data.batch_size, config.data.global_batch_size = shared.batch_size, None
 
 
 def largest_size(config: DictConfig) -> int:

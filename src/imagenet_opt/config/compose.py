@@ -75,7 +75,18 @@ class CheckedLoader(ConfigLoaderImpl):
             _check_part(plain["hydra"][part], f"hydra.{part}", allowed)
         check_plugins(config, overrides)
         check_removed(config)
+        _check_batch(config, overrides)
         return config
+
+
+def _check_batch(config: DictConfig, overrides: list[str]) -> None:
+    """Refuse data.batch_size on the command line where data.global_batch_size, perhaps of a recipe, replaces it."""
+    given = [word for word in overrides if word.lstrip("+").startswith("data.batch_size=")]
+    if given and (size := OmegaConf.select(config, "data.global_batch_size")) is not None:
+        raise ConfigError(
+            f"{given[-1]} has no effect beside data.global_batch_size={size}, the batch of all processes together; set "
+            "data.global_batch_size=N alone, or add data.global_batch_size=null"
+        )
 
 
 def _trusted(names: Any, overrides: list[str]) -> list[str]:

@@ -1,7 +1,8 @@
 """A batch on its way from a worker to the network."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -33,6 +34,20 @@ class LoadStats(NamedTuple):
     num_given_up: int = 0
     codec_error: str = ""
 
+    @classmethod
+    def of_parts(cls, parts: "Sequence[LoadStats]") -> "LoadStats":
+        """Facts about a batch that came in parts: sums, and the largest reads_in_flight and made_at."""
+        return cls(
+            read_seconds=sum(part.read_seconds for part in parts),
+            decode_seconds=sum(part.decode_seconds for part in parts),
+            num_bytes=sum(part.num_bytes for part in parts),
+            reads_in_flight=max(part.reads_in_flight for part in parts),
+            made_at=max(part.made_at for part in parts),
+            skipped=tuple(skipped for part in parts for skipped in part.skipped),
+            num_given_up=sum(part.num_given_up for part in parts),
+            codec_error=next((part.codec_error for part in parts if part.codec_error), ""),
+        )
+
 
 @dataclass
 class BatchBase:
@@ -49,6 +64,10 @@ class BatchBase:
     stats: LoadStats
     lease: Lease | None
     augmentation: Augmentation | None = field(default=None, kw_only=True)
+
+    def clone(self) -> Self:
+        """A copy in ordinary memory of its own."""
+        return replace(self._each(Tensor.clone), lease=None)
 
     def pin_memory(self) -> Self:
         """A copy in page-locked memory; the DataLoader calls this method by its name."""
@@ -122,6 +141,28 @@ class RaggedBatch(BatchBase):
     @property
     def data(self) -> Tensor:
         return self.pixels
+
+
+def joined(parts: Sequence[Batch | RaggedBatch]) -> Batch | RaggedBatch:
+    """One batch of the parts of a step, in their order and on their device; a single part as it is."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    tensors: dict[str, Any] = {}
+    for name in first._tensors():
+        tensors[name] = torch.cat([getattr(part, name) for part in parts])
+    if isinstance(first, RaggedBatch):
+        starts = accumulate((len(part.data) for part in parts[:-1]), initial=0)
+        moved = [part._tensors()["offsets"] + start for part, start in zip(parts, starts, strict=True)]
+        tensors["offsets"] = torch.cat(moved)
+    drawn = [part.augmentation for part in parts if part.augmentation is not None]
+    return replace(
+        first,
+        stats=LoadStats.of_parts([part.stats for part in parts]),
+        lease=None,
+        augmentation=Augmentation.of_parts(drawn, [len(part) for part in parts]) if drawn else None,
+        **tensors,
+    )
 
 
 def images_of(batch: Any) -> Tensor | None:

@@ -103,7 +103,8 @@ class ImageData(LightningDataModule):
         if changed := [_change(name, saved.get(name), now) for name, now in facts.items() if saved.get(name) != now]:
             raise CheckpointMismatch(
                 f"the run cannot resume with other batches: {'; '.join(changed)}. Set seed, data.root (packed or not), "
-                "data.shuffle, data.samples_per_epoch and data.batch_size x processes as before, or start a new run: "
+                "data.shuffle, data.samples_per_epoch and data.batch_size x processes (or data.global_batch_size) as "
+                "before, or start a new run: "
                 "resume_from=null and another hydra.run.dir"
             )
 
@@ -120,7 +121,7 @@ class ImageData(LightningDataModule):
     def _order_facts(self, world_size: int) -> dict[str, int]:
         """Facts that determine the order of samples, besides the position in the run. Labels distinguish a changed
         folder tree, and a tree from shards, which are shuffled."""
-        options = self.loading
+        options = self.loading.for_processes(world_size)
         return {
             "seed": options.seed,
             _GLOBAL_BATCH: options.batch_size * world_size,

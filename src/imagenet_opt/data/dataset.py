@@ -14,7 +14,7 @@ from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
 from imagenet_opt.data.decode.decoder import Decoder, Opened
 from imagenet_opt.data.decode.region_codec import Pixels, region_codec
 from imagenet_opt.data.keys import BatchKey
-from imagenet_opt.data.order import EvalOrder, SampleIds, TrainOrder
+from imagenet_opt.data.order import EvalOrder, SampleIds, TrainOrder, part_of, parts_of
 from imagenet_opt.data.randomness import key_of, sample_uniform
 from imagenet_opt.data.shared_buffers import Lease, SharedBufferPool
 from imagenet_opt.data.storage.read_ahead import Place, ReadAhead
@@ -35,7 +35,7 @@ _REPLACEMENTS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class BatchDataset(Dataset["Batch | RaggedBatch"]):
-    """Maps a key to a whole batch, so that the order of samples is decided in one place.
+    """Maps a key to a whole batch, or to a part of a large one, so that the order of samples is decided in one place.
 
     resize_here: return images of the key's size, uint8, instead of ragged crops that the device resizes. skip_bad:
     replace samples that cannot be opened by others, drawn from (seed, pass, index); otherwise raise BadSample.
@@ -53,11 +53,17 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
     seed: int
     buffers: SharedBufferPool
 
+    @property
+    def num_parts(self) -> int:
+        """Number of parts of each batch."""
+        return parts_of(self.order.batch_size)
+
     def __getitem__(self, key: BatchKey) -> Batch | RaggedBatch:
-        draw = self.order.sample_ids(key.epoch, key.step)
-        fetched = self.reader.read((key.epoch, key.step), draw.indices, self._following(key))
+        item = key.step * self.num_parts + key.part
+        draw = self._draw(key.epoch, item)
+        fetched = self.reader.read((key.epoch, item), draw.indices, self._following(key.epoch, item))
         began = time.perf_counter()
-        self.buffers.new_batch(key.epoch, key.step)
+        self.buffers.new_batch(key.epoch, item)
         num_images, given_up_before = len(draw.indices), self.decoder.num_given_up
         builder = (
             ImageBuilder(self.buffers, num_images, key.image_size)
@@ -87,19 +93,25 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
             made = replace(made, augmentation=drawn)
         return made if get_worker_info() is None else made.share_memory()
 
-    def _following(self, key: BatchKey) -> Iterator[tuple[Place, Indices]]:
-        """Keys that this worker will probably receive next: every num_workers-th batch, then those of the next
-        epoch."""
+    def _draw(self, epoch: int, item: int) -> SampleIds:
+        """The samples of a part. item: number of the part within the epoch."""
+        step, part = divmod(item, self.num_parts)
+        block_size = self.order.block_size if isinstance(self.order, TrainOrder) else 1
+        return part_of(self.order.sample_ids(epoch, step), part, self.num_parts, block_size)
+
+    def _following(self, epoch: int, item: int) -> Iterator[tuple[Place, Indices]]:
+        """Parts that this worker will probably make next: every num_workers-th, then those of the next epoch."""
         info = get_worker_info()
         first, stride = (info.id, info.num_workers) if info else (0, 1)
-        epoch, step = key.epoch, key.step + stride
+        num_items = self.order.num_batches * self.num_parts
+        item += stride
         while True:
-            if step >= self.order.num_batches:
-                if isinstance(self.order, EvalOrder) or first >= self.order.num_batches:
+            if item >= num_items:
+                if isinstance(self.order, EvalOrder) or first >= num_items:
                     return
-                epoch, step = epoch + 1, first
-            yield (epoch, step), self.order.sample_ids(epoch, step).indices
-            step += stride
+                epoch, item = epoch + 1, first
+            yield (epoch, item), self._draw(epoch, item).indices
+            item += stride
 
     def _fill(
         self, builder: "ImageBuilder | RaggedBuilder", draw: SampleIds, samples: list[Sample]

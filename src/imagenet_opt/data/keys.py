@@ -7,15 +7,20 @@ from torch.utils.data import Sampler
 
 
 class BatchKey(NamedTuple):
-    """Identifies one batch of the run. `step` counts batches within the epoch; `image_size` is in pixels."""
+    """Identifies one batch of the run, or one of the `num_parts` parts in which workers hand over a large batch.
+
+    `step` counts batches within the epoch; `image_size` is in pixels.
+    """
 
     epoch: int
     step: int
     image_size: int
+    part: int = 0
+    num_parts: int = 1
 
 
 class BatchKeySampler(Sampler[BatchKey]):
-    """Yields the keys of one epoch, from any step.
+    """Yields the keys of one epoch, from any step: `num_parts` keys per batch. Its length is in batches.
 
     Lightning calls `set_epoch` at the start of each epoch; a resumed run calls `seek` before that. size_of: epoch ->
     image_size; may be replaced before an epoch's first batch. on_first_key: called before an epoch's first key, when no
@@ -23,9 +28,15 @@ class BatchKeySampler(Sampler[BatchKey]):
     """
 
     def __init__(
-        self, *, num_batches: int, size_of: Callable[[int], int], on_first_key: Callable[[], None] = lambda: None
+        self,
+        *,
+        num_batches: int,
+        size_of: Callable[[int], int],
+        num_parts: int = 1,
+        on_first_key: Callable[[], None] = lambda: None,
     ) -> None:
         self.num_batches = num_batches
+        self.num_parts = num_parts
         self.size_of = size_of
         self.on_first_key = on_first_key
         self.epoch = 0
@@ -45,7 +56,8 @@ class BatchKeySampler(Sampler[BatchKey]):
         epoch, first, self.first_step = self.epoch, self.first_step, 0
         self.on_first_key()
         for step in range(first, self.num_batches):
-            yield BatchKey(epoch, step, self.size_of(epoch))
+            for part in range(self.num_parts):
+                yield BatchKey(epoch, step, self.size_of(epoch), part, self.num_parts)
 
     def __len__(self) -> int:
         return self.num_batches

@@ -20,8 +20,9 @@ from imagenet_opt.data.decode.region_codec import load_codec
 from imagenet_opt.data.index.folder_index import FileIndex, Split, open_split, split_folder
 from imagenet_opt.data.index.shard_index import ShardIndex, ShardStore, is_packed, open_shards
 from imagenet_opt.data.keys import BatchKeySampler
+from imagenet_opt.data.loader_workers import ignore_group_signals
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.data.order import EvalOrder, SampleIds, TrainOrder, block_size_for
+from imagenet_opt.data.order import PART_IMAGES, EvalOrder, SampleIds, TrainOrder, block_size_for
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
 from imagenet_opt.data.storage.read_ahead import ReadAhead
@@ -29,7 +30,6 @@ from imagenet_opt.data.storage.store import FolderStore, Store
 from imagenet_opt.data.storage.throttled_store import ThrottledStore
 from imagenet_opt.data.transforms.augment import Augmenter, build_augmenter
 from imagenet_opt.data.transforms.batch_images import to_images
-from imagenet_opt.data.worker_signals import ignore_group_signals
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,7 @@ def train_loader(
     store: for the bytes of samples; None for the index's own store. largest_size: width in pixels of the largest images
     that `sampler.size_of` will request, for which workers and memory are planned; None for `options.image_size`.
     """
+    options = options.for_processes(rank_info.world_size)
     order = TrainOrder(
         num_samples=len(index),
         batch_size=options.batch_size,
@@ -85,9 +86,12 @@ def train_loader(
 
 
 def eval_loader(index: Split, options: LoaderOptions, rank_info: RankInfo) -> DevicePrefetcher:
-    """Batches of centred crops of every sample, in order; the last batch is padded."""
+    """Batches of centred crops of every sample, in order; the last batch is padded. A batch has no more images than a
+    part of a training batch, because validation runs the whole batch through the network at once."""
+    options = options.for_processes(rank_info.world_size)
+    batch_size = min(options.batch_size, PART_IMAGES)
     order = EvalOrder(
-        num_samples=len(index), batch_size=options.batch_size, rank=rank_info.rank, world_size=rank_info.world_size
+        num_samples=len(index), batch_size=batch_size, rank=rank_info.rank, world_size=rank_info.world_size
     )
     dataset = _dataset(index, options, rank_info, order, store_of(index, options))
     size = options.val_image_size or options.image_size
@@ -128,7 +132,7 @@ def mean_crop_bytes(dataset: BatchDataset) -> float:
 
 
 def batch_bytes(dataset: BatchDataset, batch_size: int, image_size: int) -> int:
-    """Shared memory of one batch."""
+    """Shared memory of one batch, or part of a batch, of `batch_size` images."""
     crop_bytes = 3.0 * image_size**2 if dataset.resize_here else mean_crop_bytes(dataset)
     return slot_bytes(int(batch_size * crop_bytes))
 
@@ -178,7 +182,10 @@ def _loader(
         log.info(budget.message)
     buffers = SharedBufferPool(num_workers=budget.num_workers, depth=budget.prefetch_factor + SPARE_BATCHES)
     keys = BatchKeySampler(
-        num_batches=dataset.order.num_batches, size_of=lambda epoch: size, on_first_key=buffers.restart
+        num_batches=dataset.order.num_batches,
+        size_of=lambda epoch: size,
+        num_parts=dataset.num_parts,
+        on_first_key=buffers.restart,
     )
     loader: DataLoader[Batch | RaggedBatch] = DataLoader(
         replace(dataset, buffers=buffers),
@@ -202,10 +209,11 @@ def _loader(
 
 
 def _budget(dataset: BatchDataset, options: LoaderOptions, rank_info: RankInfo, image_size: int) -> LoaderBudget:
+    part_images = -(-dataset.order.batch_size // dataset.num_parts)
     return fit_loader(
         num_workers=options.num_workers,
         prefetch_factor=options.prefetch_factor,
-        batch_bytes=batch_bytes(dataset, options.batch_size, image_size),
+        batch_bytes=batch_bytes(dataset, part_images, image_size),
         processes=rank_info.local_processes,
         sharing_cpus=rank_info.sharing_cpus,
     )

@@ -1,7 +1,7 @@
 """Options of the loader."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from imagenet_opt.data.transforms.augment_policy import parse_policy
@@ -17,6 +17,7 @@ CHOICES = {
 }
 LEAST = {
     "batch_size": 1,
+    "global_batch_size": 1,
     "image_size": 1,
     "val_image_size": 1,
     "samples_per_epoch": 1,
@@ -36,14 +37,19 @@ class LoaderOptions:
 
     batch_size: int = 256
     """Images per step of each process, at least 1. The command line also takes `auto`: the largest batch that fits
-    into the device's memory, which a run measures before it begins (docs/tuning.md)."""
+    into the device's memory, which a run measures before it begins (docs/tuning.md). Workers hand over a batch of more
+    than 512 images in parts, and a batch of validation has at most 512."""
+    global_batch_size: int | None = None
+    """Images per step of all processes together, in the place of `batch_size`: each process has an equal share. None:
+    `batch_size` x processes. With more images than the device holds at once, set `model.micro_batch_size`."""
     image_size: int = 224
     """Pixels of a side of the square training images."""
     num_workers: int | Auto = "auto"
     """Loader processes of each training process; 0 loads in the training process. "auto": one per usable CPU. A larger
     number than CPUs or memory allow is lowered, and one line says so."""
     prefetch_factor: int | Auto = "auto"
-    """Batches that each worker keeps ready, at least 1. "auto": 4. Lowered where the memory is too small."""
+    """Batches, or parts of large batches, that each worker keeps ready, at least 1. "auto": 4. Lowered where the
+    memory is too small."""
     crop_scale: tuple[float, float] = (0.08, 1.0)
     """Smallest and largest share of an image's area that a training crop takes, above 0 and at most 1."""
     augment: str | None = None
@@ -120,15 +126,34 @@ class LoaderOptions:
             if not (optional and value is None) and (not _is_number(value) or value <= 0):
                 raise ConfigError(f"data.{name}={value} must be a number above 0{', or null' * optional}")
 
+    def for_processes(self, num: int) -> "LoaderOptions":
+        """These options with `batch_size` of each of `num` processes in the place of `global_batch_size`. Raises
+        ConfigError if they cannot share it evenly."""
+        if self.global_batch_size is None:
+            return self
+        return replace(self, batch_size=share_of(self.global_batch_size, num), global_batch_size=None)
+
     def _check_whole(self, name: str, low: int) -> None:
         value, autos = getattr(self, name), ("num_workers", "prefetch_factor", "reads_in_flight")
-        if (value == "auto" and name in autos) or (value is None and name in ("val_image_size", "samples_per_epoch")):
+        nulls = ("global_batch_size", "val_image_size", "samples_per_epoch")
+        if (value == "auto" and name in autos) or (value is None and name in nulls):
             return
         if not isinstance(value, int) or isinstance(value, bool) or value < low:
             or_auto = ", or auto" if name in autos else ""
             if (name, value) == ("batch_size", "auto"):
                 or_auto = "; auto is for train.py and imagenet-opt tune: set the number that they find"
             raise ConfigError(f"data.{name}={value} must be a whole number of at least {low}{or_auto}")
+
+
+def share_of(global_batch_size: int, num_processes: int) -> int:
+    """Images per step of each process. Raises ConfigError if the processes cannot share them evenly."""
+    size, rest = divmod(global_batch_size, num_processes)
+    if rest:
+        raise ConfigError(
+            f"data.global_batch_size={global_batch_size} cannot be shared evenly by {num_processes} processes; choose "
+            "a multiple of their number, or another number (trainer.devices, trainer.num_nodes)"
+        )
+    return size
 
 
 def _is_range(limits: Any) -> bool:

@@ -1,13 +1,12 @@
 """Copies batches to the device while the device computes."""
 
-import errno
 import logging
-import resource
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -15,22 +14,19 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
-from imagenet_opt import machine
 from imagenet_opt.data.background_iterator import BackgroundIterator
 from imagenet_opt.data.bad_samples import BadSamples
-from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
+from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch, joined
 from imagenet_opt.data.keys import BatchKeySampler
+from imagenet_opt.data.loader_workers import explain_worker_death
 from imagenet_opt.data.shared_buffers import SharedBufferPool
-from imagenet_opt.errors import ImagenetOptError, WorkerDied
-from imagenet_opt.machine import GIB
+from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
 from imagenet_opt.out_of_memory import explained
 
 log = logging.getLogger(__name__)
 
 Sent = tuple[Batch | RaggedBatch, torch.cuda.Event | None]
-_LOST = (ConnectionError, EOFError)
-"""When the memory of a batch is fetched from a worker that has gone meanwhile."""
 _TOO_LARGE = ("while a batch was on its way to the device", "lower data.batch_size")
 _CLOSE_SECONDS = 1.0
 """For workers to end by themselves. One that waits for storage would not hear of it."""
@@ -40,10 +36,10 @@ class DevicePrefetcher:
     """Wraps a loader: pins the next batch and copies it on a side stream while the device computes with the present
     one.
 
-    `finish` then makes images of it on the compute stream. On a CPU nothing is copied. copies: "ahead" works as
-    described; "pinned" copies on the compute stream when a batch is requested; "pageable" does the same from ordinary
-    memory, and the host waits. The last two exist for comparison. The length is that of the whole epoch, also after a
-    resume within the epoch.
+    Parts of a large batch are copied as they come, and joined on the device. `finish` then makes images of the batch on
+    the compute stream. On a CPU nothing is copied. copies: "ahead" works as described; "pinned" copies on the compute
+    stream when a batch is requested; "pageable" does the same from ordinary memory, and the host waits. The last two
+    exist for comparison. The length is that of the whole epoch, also after a resume within the epoch.
 
     Raises WorkerDied, with the likely cause, if a worker process is killed; OutOfMemory if the device has no room for a
     batch.
@@ -72,7 +68,7 @@ class DevicePrefetcher:
         self._copy_clock = CudaClock() if device.type == "cuda" else None
         self._totals: defaultdict[str, float] = defaultdict(float)
         self._drained: dict[str, float] = {}
-        self._ahead: BackgroundIterator[Sent] | None = None
+        self._ahead: BackgroundIterator[list[Sent]] | None = None
         self._has_warned = False
 
     def __len__(self) -> int:
@@ -114,12 +110,12 @@ class DevicePrefetcher:
     @property
     def num_ready(self) -> int:
         """Number of finished batches that were not requested yet."""
-        return self.buffers.num_ready
+        return self.buffers.num_ready // self.sampler.num_parts
 
     def totals(self) -> dict[str, float]:
         """Sums over all `batches` delivered so far, and `copy_seconds` of the `copies` that the device has made."""
         copies = self._copy_clock.finished_seconds() if self._copy_clock is not None else []
-        self._add(copies=len(copies), copy_seconds=sum(copies))
+        self._add(copies=len(copies) / self.sampler.num_parts, copy_seconds=sum(copies))
         return dict(self._totals)
 
     def pop_metrics(self) -> dict[str, float]:
@@ -140,7 +136,8 @@ class DevicePrefetcher:
     def _batches(self) -> Iterator[Batch]:
         if self._ahead is not None:
             self._ahead.close()  # an epoch that was left early
-        source = self._on_device(iter(self.loader))
+        parts, num_parts = self._on_device(iter(self.loader)), self.sampler.num_parts
+        source = iter(lambda: list(islice(parts, num_parts)), [])  # keeps no reference to a batch it has given
         if self.loader.num_workers == 0:
             yield from self._delivered(source)
             return
@@ -150,21 +147,18 @@ class DevicePrefetcher:
         finally:
             ahead.stop()
 
-    def _delivered(self, source: Iterator[Sent]) -> Iterator[Batch]:
-        for batch, copied in source:
+    def _delivered(self, source: Iterator[list[Sent]]) -> Iterator[Batch]:
+        for parts in source:
             queued = self.num_ready
-            self.buffers.deliver()
-            self.bad.add(batch.stats.skipped, batch.key.epoch)
-            self._note(batch.stats, queued)
-            self._warn_of_whole_decode(batch.stats, len(batch))
-            if copied is not None:
-                computing = torch.cuda.current_stream(self.device)
-                computing.wait_event(copied)
-                batch.record_stream(computing)
-            elif self._copy_clock is not None:
-                batch = self._copy(batch, self._copy_clock)
-            yield self._finished(batch)
-            self.buffers.release(batch.lease)
+            for _ in parts:
+                self.buffers.deliver()
+            stats, key = LoadStats.of_parts([part.stats for part, _ in parts]), parts[0][0].key
+            self.bad.add(stats.skipped, key.epoch)
+            self._note(stats, queued)
+            self._warn_of_whole_decode(stats, sum(len(part) for part, _ in parts))
+            lease = parts[0][0].lease
+            yield self._finished(parts)
+            self.buffers.release(lease)
 
     def _on_device(self, batches: Iterator[Batch | RaggedBatch]) -> Iterator[Sent]:
         """Batches on their way to the device, with the event that says when they are there; None on a CPU."""
@@ -173,11 +167,19 @@ class DevicePrefetcher:
         for batch in batches:
             self.buffers.keep_mapped(batch.lease, batch.data)
             if self._stream is None or self.copies == "pageable":
-                yield batch, None
+                yield self._kept(batch), None
             elif self.copies == "pinned":
                 yield self._pin(batch), None
             else:
                 yield self._send(self._pin(batch), self._stream)
+
+    def _kept(self, part: Batch | RaggedBatch) -> Batch | RaggedBatch:
+        """A whole batch as it is; a part as a copy, because the worker needs its shared memory for further parts."""
+        if self.sampler.num_parts == 1:
+            return part
+        own = part.clone()
+        self.buffers.release(part.lease)
+        return own
 
     def _send(self, batch: Batch | RaggedBatch, stream: torch.cuda.Stream) -> Sent:
         assert self._copy_clock is not None
@@ -199,9 +201,24 @@ class DevicePrefetcher:
         clock.stop()
         return sent
 
-    def _finished(self, batch: Batch | RaggedBatch) -> Batch:
+    def _finished(self, parts: list[Sent]) -> Batch:
+        """The batch of these parts, which are dropped from the list to free their memory."""
         with explained(*_TOO_LARGE):
+            arrived = [self._arrived(part, copied) for part, copied in parts]
+            parts.clear()
+            batch = joined(arrived)
+            arrived.clear()
             return self.finish(batch)
+
+    def _arrived(self, part: Batch | RaggedBatch, copied: torch.cuda.Event | None) -> Batch | RaggedBatch:
+        """The part on the device, for use by the computing stream."""
+        if copied is not None:
+            computing = torch.cuda.current_stream(self.device)
+            computing.wait_event(copied)
+            part.record_stream(computing)
+        elif self._copy_clock is not None:
+            return self._copy(part, self._copy_clock)
+        return part
 
     def _note(self, stats: LoadStats, queued: int) -> None:
         self._add(
@@ -251,36 +268,3 @@ def _worker_message(error: ImagenetOptError) -> str | None:
     name = f"{type(error).__module__}.{type(error).__qualname__}: "
     _, separator, message = str(error).rpartition(name)
     return message.strip() if separator else None
-
-
-def _too_many_files() -> WorkerDied:
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = max(4 * limit, 2**16)
-    return WorkerDied(
-        f"too many open files: each process of this run may open {limit}, and each waiting batch takes two; lower "
-        f"data.num_workers or data.prefetch_factor, or raise the limit first: ulimit -n {enough} "
-        f"(docker run --ulimit nofile={enough})"
-    )
-
-
-def explain_worker_death(error: Exception) -> WorkerDied | None:
-    """Meaning of the DataLoader's error if a worker was killed, or if shared memory or file descriptors ran out; else
-    None.
-
-    The error is raised where the batch is requested, or by a signal handler wherever the process is at that moment.
-    """
-    text = str(error)
-    if "Too many open files" in text or "received 0 items of ancdata" in text:
-        return _too_many_files()
-    no_space = isinstance(error, OSError) and error.errno == errno.ENOSPC  # for a lock or a queue
-    full = no_space or "shared memory(shm)" in text or "Bus error" in text
-    lost = isinstance(error, _LOST) and "in DataLoader worker process" not in text
-    if not full and not lost and "DataLoader worker (pid" not in text:
-        return None
-    memory, shared = machine.available_memory() / GIB, machine.free_shared_memory() / GIB
-    room = f"free now: {memory:.1f} GiB of memory, {shared:.1f} GiB of /dev/shm"
-    remedy = "lower data.num_workers, data.prefetch_factor or data.batch_size"
-    if full:
-        return WorkerDied(f"a loader process found /dev/shm full; {remedy}, or enlarge /dev/shm; {room}")
-    reason = (text or type(error).__name__).splitlines()[0].strip()
-    return WorkerDied(f"a loader process was killed, usually because memory ran out; {remedy}; {room} ({reason})")

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.model.classification_metrics import ClassificationMetrics
 from imagenet_opt.model.loss import check_loss, losses_of
-from imagenet_opt.model.micro_batch import MicroBatches
+from imagenet_opt.model.micro_batch import MicroBatches, StepMomentum, part_sizes
 from imagenet_opt.model.nan_guard import NaNGuard
 from imagenet_opt.model.optimizer import check_saved_groups
 from imagenet_opt.model.rollback import Rollback
@@ -40,6 +40,8 @@ class Classifier(LightningModule):
     micro_batch_size: images per forward and backward; None for the whole batch. The step stays the same, so a
     smaller memory changes no recipe (batch norm alone sees fewer images at once). When the device's memory runs out
     it is halved and the step done again; between processes, where all must do the same, the run ends instead.
+    batch_norm_momentum: "per_micro_batch" applies the network's own (0.1) at each micro-batch; "per_step" lowers it so
+    that the statistics move once per step of `batch_size` images in this process, see StepMomentum.
     max_grad_norm: gradients are scaled down to this norm; None for never.
     A loss that is NaN or infinite ends the run at the next logging step or before the next checkpoint.
     loss, label_smoothing, target_threshold: of training, see model/loss.py; validation uses plain cross-entropy.
@@ -66,6 +68,8 @@ class Classifier(LightningModule):
         target_threshold: float | None = None,
         val_flip: bool = False,
         micro_batch_size: int | None = None,
+        batch_norm_momentum: Literal["per_micro_batch", "per_step"] = "per_micro_batch",
+        batch_size: int | None = None,
         max_grad_norm: float | None = None,
         set_to_none: bool = True,
         freeze: str | None = None,
@@ -82,6 +86,8 @@ class Classifier(LightningModule):
         self.losses = partial(losses_of, loss=loss, smoothing=label_smoothing, target_threshold=target_threshold)
         self.val_flip = val_flip
         self.micro_batches = MicroBatches(micro_batch_size)
+        self._momentum = StepMomentum(net) if batch_norm_momentum == "per_step" else None
+        self.batch_size = batch_size
         self.max_grad_norm = max_grad_norm
         self.set_to_none = set_to_none
         self._frozen = frozen_parts(net, freeze)
@@ -143,6 +149,7 @@ class Classifier(LightningModule):
         for part in self._frozen:
             part.eval()  # Lightning restores this after each validation
         self._before = Rollback(self.net.buffers())
+        self._set_momentum()
         optimizer: Any = self.optimizers()
         scheduler: Any = self.lr_schedulers()
         changed: dict[str, str] = {}
@@ -154,6 +161,11 @@ class Classifier(LightningModule):
             scheduler.base_lrs[i] = asked["lr"]
         if changed:
             rank_zero_info(f"optimizer, from step {self.trainer.global_step} on: {', '.join(changed.values())}")
+
+    def _set_momentum(self) -> None:
+        """For the present micro-batches; before callbacks compile the network for them."""
+        if self._momentum is not None and self.batch_size is not None:
+            self._momentum.set(len(part_sizes(self.batch_size, self.micro_batch_size)))
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         self._steps_ahead.begin()
@@ -194,6 +206,7 @@ class Classifier(LightningModule):
         self.net.zero_grad(set_to_none=True)
         self._before.restore()
         torch.cuda.empty_cache()
+        self._set_momentum()
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if hasattr(callback, "on_out_of_memory"):
                 callback.on_out_of_memory(self.trainer, self, batch)

@@ -19,6 +19,7 @@ from imagenet_opt.config.build import (
     num_classes_of,
     num_processes,
     precision_of,
+    share_batch,
 )
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.data.batch import Batch, RaggedBatch
@@ -63,7 +64,9 @@ class Testbed:
         self.config = config = config.copy()
         self.compared = compared
         at_one_size(config)
-        if (num := num_processes(config, self.device)[1]) != 1:
+        num = num_processes(config, self.device)[1]
+        share_batch(config, num)
+        if num != 1:
             _print_once(
                 f"{num} processes (trainer.devices): measured with one; imagenet-opt study study=scaling has several"
             )
@@ -218,8 +221,8 @@ class Testbed:
 
     @property
     def batch_bytes(self) -> float:
-        """Bytes of a batch in shared memory."""
-        return float(slot_bytes(self._sample.data.nbytes))
+        """Bytes of a batch in shared memory, or of a part of a large batch."""
+        return float(slot_bytes(self._sample.data.nbytes // self._sample.key.num_parts))
 
     @property
     def num_workers(self) -> int:

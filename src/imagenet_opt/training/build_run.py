@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from omegaconf import DictConfig, open_dict
 
 from imagenet_opt.config.allowed_targets import check_targets
-from imagenet_opt.config.build import build_model, build_trainer, check_types, make, num_classes_of
+from imagenet_opt.config.build import build_model, build_trainer, check_types, make, num_classes_of, share_batch
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError
 from imagenet_opt.model.classifier import Classifier
@@ -66,16 +66,22 @@ def build_run(config: DictConfig) -> Run:
 
 
 def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:
-    """Build the data, and replace model.num_classes=null and data.batch_size=auto by numbers."""
+    """Build the data, and replace model.num_classes=null, data.global_batch_size and data.batch_size=auto by the
+    numbers of a process."""
+    if config.data.get("global_batch_size") is not None:
+        share_batch(config, _world_size(config))
     is_auto = config.data.batch_size == AUTO
     with open_dict(config):
         config.data.batch_size = 1 if is_auto else config.data.batch_size
         data: ImageData = make(config.data, "data")
         config.model.num_classes = num_classes_of(config.model.num_classes, data)
     if is_auto:
-        world_size = build_trainer(only(config, callbacks=())).world_size
-        resolve_batch_size(config, data, checkpoint=checkpoint, world_size=world_size)
+        resolve_batch_size(config, data, checkpoint=checkpoint, world_size=_world_size(config))
     return data
+
+
+def _world_size(config: DictConfig) -> int:
+    return int(build_trainer(only(config, callbacks=())).world_size)
 
 
 def _initial_weights(config: DictConfig, model: Classifier) -> str | None:

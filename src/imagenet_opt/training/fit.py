@@ -6,7 +6,7 @@ from pathlib import Path
 from lightning.pytorch.utilities import rank_zero_info
 from omegaconf import DictConfig
 
-from imagenet_opt.data.prefetcher import explain_worker_death
+from imagenet_opt.data.loader_workers import explain_worker_death
 from imagenet_opt.errors import Preempted, WorkerDied
 from imagenet_opt.run.checkpoint.files import step_files
 from imagenet_opt.run.loggers.wandb_logger import finish

@@ -13,7 +13,6 @@ from imagenet_opt.probe.memory import (
     Trial,
     even_parts,
     largest_that_fits,
-    most_images,
 )
 from imagenet_opt.tune.device_turns import Changes, Turns
 
@@ -33,9 +32,10 @@ class Batch:
     notes: list[str] = field(default_factory=list)
 
 
-def tune_batch(turns: Turns, kept: Changes, *, wanted: int, num_train: int, seconds: float, share: float) -> Batch:
-    """Find the batch size. kept: settings found before. wanted: the configured batch size. seconds: of a short turn.
-    share: of the time. Raises OutOfMemory if not one image fits, ConfigError if that cannot be tried."""
+def tune_batch(turns: Turns, kept: Changes, *, wanted: int, most: int, seconds: float, share: float) -> Batch:
+    """Find the batch size. kept: settings found before. wanted: the configured batch size. most: the largest to try.
+    seconds: of a short turn. share: of the time. Raises OutOfMemory if not one image fits, ConfigError if that cannot
+    be tried."""
     config, stamps = turns.config(kept), [turns.deadline.passed]
 
     def before(what: str) -> None:
@@ -49,7 +49,7 @@ def tune_batch(turns: Turns, kept: Changes, *, wanted: int, num_train: int, seco
 
     trials = MemoryTrials(config, before, limit)
     batch = Batch(wanted, tried=trials.tried)
-    _fit(batch, trials, wanted, max(wanted, most_images(num_train)))
+    _fit(batch, trials, wanted, max(wanted, most))
     if batch.fitting > wanted:
         _grow(batch, turns, kept, seconds, share)
     side, lr, spare = largest_size(config), config.optimizer.lr, f"{100 * SPARE:.0f} %"

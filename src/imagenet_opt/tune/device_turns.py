@@ -7,6 +7,7 @@ from statistics import median
 
 from omegaconf import DictConfig, open_dict
 
+from imagenet_opt.config.build import device_of, num_processes, share_batch
 from imagenet_opt.config.compose import composed
 from imagenet_opt.errors import ImagenetOptError
 from imagenet_opt.measure.stats.rounds import Deadline, OutOfTime, TurnFailed
@@ -44,6 +45,7 @@ class Turns:
         config = composed((*self.overrides, *changes))
         with open_dict(config):
             config.model.num_classes = self.num_classes
+            share_batch(config, num_processes(config, device_of(config))[1])
             if "acceleration" in config.callbacks:
                 config.callbacks.acceleration.on_failure = "stop"
         return config

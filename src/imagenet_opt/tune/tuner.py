@@ -98,7 +98,7 @@ def _tune_device(tuning: Tuning, turns: Turns, testbed: Testbed, seconds: float)
         raise ConfigError(f"the configuration itself does not train: {why}; try python train.py with it") from error
     tuning.overrides = compute.changes
     try:
-        batch = tuning.batch = _batch(turns, compute.changes, testbed, seconds, BATCH_SHARE)
+        batch = tuning.batch = _batch(tuning, turns, compute.changes, testbed, seconds, BATCH_SHARE)
     except ImagenetOptError as error:
         tuning.notes.append(f"the batch is not tuned: {error}")
         return compute.rate
@@ -118,7 +118,7 @@ def _compute(tuning: Tuning, turns: Turns, testbed: Testbed, seconds: float) -> 
     try:
         return tune()
     except TurnFailed as error:
-        if not lacks_memory(error) or not (cut := _batch(turns, (), testbed, seconds, COMPUTE_SHARE).changes):
+        if not lacks_memory(error) or not (cut := _batch(tuning, turns, (), testbed, seconds, COMPUTE_SHARE).changes):
             raise
     tuning.notes.append(f"the batch does not fit at once: the device alone is measured with {' '.join(cut)}")
     turns.overrides = (*given, *cut)
@@ -128,6 +128,9 @@ def _compute(tuning: Tuning, turns: Turns, testbed: Testbed, seconds: float) -> 
         turns.overrides = given
 
 
-def _batch(turns: Turns, kept: Changes, testbed: Testbed, seconds: float, share: float) -> Batch:
-    num, wanted = num_train(testbed.data), testbed.loading.batch_size
-    return tune_batch(turns, kept, wanted=wanted, num_train=num, seconds=seconds, share=share)
+def _batch(tuning: Tuning, turns: Turns, kept: Changes, testbed: Testbed, seconds: float, share: float) -> Batch:
+    """A batch that data.global_batch_size decides stays as it is."""
+    wanted = testbed.loading.batch_size
+    grows = tuning.config.data.get("global_batch_size") is None
+    most = most_images(num_train(testbed.data)) if grows else wanted
+    return tune_batch(turns, kept, wanted=wanted, most=most, seconds=seconds, share=share)

@@ -14,7 +14,7 @@ READ_AHEAD_BYTES = 128 * 2**20
 """What one worker reads ahead at most."""
 
 Place = tuple[int, int]
-"""(epoch, step)."""
+"""(epoch, number of the part within the epoch)."""
 
 
 class ReadResult(NamedTuple):

@@ -1,5 +1,6 @@
 """Augmentation of training batches: drawn by the worker, applied on the device of the batch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,10 +8,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imagenet_opt.data.randomness import sample_uniform
-from imagenet_opt.data.transforms.augment_layer import Layer
+from imagenet_opt.data.transforms.augment_layer import Layer, joined_layer
 from imagenet_opt.data.transforms.augment_ops import apply_layer
 from imagenet_opt.data.transforms.augment_policy import ColorJitter, Policy, parse_policy
-from imagenet_opt.data.transforms.random_erasing import Erased, RandomErasing
+from imagenet_opt.data.transforms.random_erasing import Erased, RandomErasing, joined_boxes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,13 @@ class Augmentation:
 
     layers: tuple[Layer, ...]
     erased: Erased | None
+
+    @classmethod
+    def of_parts(cls, parts: "Sequence[Augmentation]", sizes: Sequence[int]) -> "Augmentation":
+        """That of a batch that came in parts of `sizes` images."""
+        layers = tuple(map(joined_layer, zip(*(part.layers for part in parts), strict=True)))
+        boxes = [part.erased for part in parts if part.erased is not None]
+        return cls(layers=layers, erased=joined_boxes(boxes, sizes) if boxes else None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """The operations of augmentation, and one of them for each image of a batch: what policies draw and the device does."""
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -40,3 +41,9 @@ class Layer(NamedTuple):
     operations: NDArray[np.int64]
     arguments: NDArray[np.float64]
     fill: tuple[int, int, int]
+
+
+def joined_layer(parts: Sequence[Layer]) -> Layer:
+    """The layer of a batch from those of its parts."""
+    operations, arguments = (np.concatenate(arrays) for arrays in zip(*(part[:2] for part in parts), strict=True))
+    return Layer(operations, arguments, parts[0].fill)

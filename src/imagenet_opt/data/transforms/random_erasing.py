@@ -1,6 +1,8 @@
 """Random erasing: a box of some images becomes the mean colour or noise."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -21,6 +23,14 @@ class Erased(NamedTuple):
 
     boxes: NDArray[np.int64]
     mode: str
+
+
+def joined_boxes(parts: Sequence[Erased], sizes: Sequence[int]) -> Erased:
+    """The boxes of a batch from those of its parts, which have `sizes` images."""
+    moved = [part.boxes.copy() for part in parts]
+    for boxes, start in zip(moved, accumulate(sizes, initial=0), strict=False):
+        boxes[:, 0] += start
+    return Erased(np.concatenate(moved), parts[0].mode)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,16 @@ from omegaconf import DictConfig, open_dict
 from pydantic import BaseModel, ConfigDict, PositiveInt, field_validator
 
 from imagenet_opt import machine
-from imagenet_opt.config.build import build_model, build_trainer, make, num_classes_of, wants_gpu
+from imagenet_opt.config.build import (
+    build_model,
+    build_trainer,
+    device_of,
+    make,
+    num_classes_of,
+    num_processes,
+    share_batch,
+    wants_gpu,
+)
 from imagenet_opt.config.compose import composed
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.display.table import Cell, Column, Plot, Series, Table, interval, ratio_cells, series
@@ -114,6 +123,7 @@ def train(job: Job) -> dict[str, float]:
     images."""
     config = composed(job.overrides)
     at_one_size(config)
+    share_batch(config, num_processes(config, device_of(config))[1])
     seed_everything(config.seed, verbose=False)
     data = make(config.data, "data")
     with open_dict(config):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from imagenet_opt.config.build import check_types, device_of, precision_of
+from imagenet_opt.config.build import check_types, device_of, num_processes, precision_of, share_batch
 from imagenet_opt.config.compose import composed
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.network import RECIPE, build_network
@@ -106,6 +106,7 @@ def subject_of(overrides: tuple[str, ...]) -> SyntheticStep:
     chosen = any(word.startswith(("data=", "experiment=", "+experiment=")) for word in overrides)
     config = composed(overrides if chosen else ("data=folder", *overrides))
     device = device_of(config)
+    share_batch(config, num_processes(config, device)[1])
     network = {name: config.model[name] for name in RECIPE}
     network["num_classes"] = network["num_classes"] or _CLASSES
     check_types(build_network, network, "model.")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from imagenet_opt.data.worker_signals import ignore_group_signals
+from imagenet_opt.data.loader_workers import ignore_group_signals
 
 
 def test_a_worker_outlives_the_groups_signals_and_obeys_its_parent() -> None:

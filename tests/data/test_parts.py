@@ -1,0 +1,110 @@
+"""Large batches come from workers in parts: the same images in the same order, in less memory."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from imagenet_opt.data.batch import Batch
+from imagenet_opt.data.loader import RankInfo, open_index, train_loader
+from imagenet_opt.data.order import PART_IMAGES, TrainOrder, part_of
+from imagenet_opt.data.prefetcher import DevicePrefetcher
+from imagenet_opt.errors import ConfigError
+from imagenet_opt.probe.samples import listed
+from tests.data.conftest import CPU, batches, loading
+
+LARGE, SMALL = 1040, 208
+"""A batch of three parts, and a fifth of it, which comes whole."""
+MakeLong = Callable[..., DevicePrefetcher]
+
+
+@pytest.fixture
+def long(
+    images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> MakeLong:
+    """Makes loaders of two large batches an epoch, of small images that come again and again."""
+    monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 4)
+    index = open_index(images_root, "train", tmp_path)
+
+    def make(*, rank: int = 0, world_size: int = 1, **options) -> DevicePrefetcher:
+        again = listed(index, np.arange(39), 2 * LARGE + 30)
+        given = loading(image_size=8, **{"batch_size": LARGE} | options)
+        made = train_loader(again, given, RankInfo(device=CPU, rank=rank, world_size=world_size))
+        request.addfinalizer(made.close)
+        return made
+
+    return make
+
+
+def equal(found: Batch, known: list[Batch]) -> bool:
+    """Whether a batch is these smaller batches, one after the other."""
+    names = ("images", "labels", "indices", "valid")
+    return all(torch.equal(getattr(found, n), torch.cat([getattr(one, n) for one in known])) for n in names)
+
+
+AUGMENTED = {"augment": "rand-m9-mstd0.5", "color_jitter": 0.4, "random_erasing": 0.5, "random_erasing_mode": "pixel"}
+
+
+@pytest.mark.parametrize(
+    ("workers", "options"),
+    [
+        (0, {"resize_on": "worker"}),
+        (2, {"resize_on": "device"}),
+        (2, {"resize_on": "worker", "shuffle": "block"}),
+        (2, {"resize_on": "device", **AUGMENTED}),
+    ],
+)
+def test_a_batch_of_parts_is_the_batch(long: MakeLong, workers: int, options: dict[str, Any]) -> None:
+    """Small batches follow each other in the order of large ones: the order of samples does not depend on the batch."""
+    small = batches(long(batch_size=SMALL, **options))
+    made = long(num_workers=workers, prefetch_factor=1, **options)
+    for epoch in (1, 2, 1):  # workers stay
+        found = batches(made, epoch=epoch)
+    assert [batch.key[:2] for batch in found] == [(1, 0), (1, 1)] and len(made) == 2
+    assert equal(found[0], small[:5]) and equal(found[1], small[5:])
+    resumed = batches(made, epoch=1, first=1)
+    assert len(resumed) == 1 and equal(resumed[0], small[5:])
+
+
+def test_parts_are_counted_as_one_batch(long: MakeLong) -> None:
+    made = long(num_workers=2)
+    taken = batches(made, epoch=0)
+    totals, stats = made.totals(), [batch.stats for batch in taken]
+    assert totals["batches"] == 2
+    assert totals["mb_read"] == pytest.approx(sum(each.num_bytes for each in stats) / 1e6)
+    assert totals["decode_seconds"] == pytest.approx(sum(each.decode_seconds for each in stats))
+    assert not made.buffers.holding.any()  # every part was given back to its worker
+
+
+def test_parts_are_whole_blocks_and_nearly_equal() -> None:
+    order = TrainOrder(num_samples=9000, batch_size=4096, seed=0, block_size=16)
+    draw = order.sample_ids(0, 1)
+    parts = [part_of(draw, part, 8, 16).indices for part in range(8)]
+    assert [len(part) for part in parts] == [PART_IMAGES] * 8
+    assert torch.cat([torch.from_numpy(part) for part in parts]).tolist() == draw.indices.tolist()
+    single = TrainOrder(num_samples=999, batch_size=520, seed=0).sample_ids(0, 0)
+    assert [len(part_of(single, part, 3).indices) for part in range(3)] == [173, 173, 174]
+
+
+def test_processes_share_the_global_batch(long: MakeLong) -> None:
+    whole = batches(long(batch_size=6, global_batch_size=SMALL), first=8)
+    halves = [batches(long(global_batch_size=SMALL, rank=rank, world_size=2), first=8) for rank in (0, 1)]
+    assert len(halves[0]) == len(whole) == 2
+    for together, *shares in zip(whole, *halves, strict=True):
+        assert equal(together, shares)
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (209, "data.global_batch_size=209 cannot be shared evenly by 2 processes"),
+        (0, "data.global_batch_size=0 must be a whole number of at least 1"),
+        (10**6, "is more than the 2145 training images .* data.global_batch_size to at most 2144"),
+    ],
+)
+def test_a_global_batch_that_cannot_be(long: MakeLong, size: int, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        long(global_batch_size=size, world_size=2)

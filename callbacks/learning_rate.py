@@ -14,7 +14,7 @@ class LearningRate(Callback):
 
     | key | unit |
     |---|---|
-    | `lr` | of the first optimizer's first parameter group |
+    | `lr` | of the first optimizer's first parameter group; with `optimizer.layer_decay` that of the head |
     """
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from imagenet_opt.config.compose import composed as checked
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.evaluate import CONVENTIONS
+from imagenet_opt.evaluate.view import CONVENTIONS
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.plan import A10G_RATE, IMAGENET, make_plan, tables
@@ -95,6 +95,13 @@ def test_mlperfs_recipe() -> None:
     assert plan.total_steps == 37 * 3140
     expected = [0, 1.5, *(1e-4 + (3 - 1e-4) * (1 - (epoch - 2) / 35) ** 2 for epoch in range(2, 37))]
     assert plan.lr == pytest.approx(expected, rel=1e-6)
+
+
+def test_fixres_has_the_rates_of_its_authors() -> None:
+    """8 * 1e-3 for 512 images, a tenth after 30 epochs; 56 epochs at 384 px."""
+    plan = make_plan(composed("experiment=fixres"), IMAGENET, rate=900, loader_rate=None)
+    assert plan.lr == pytest.approx([0.008] * 30 + [0.0008] * 26)
+    assert [(phase.image_size, phase.num_epochs) for phase in plan.phases] == [(384, 56)]
 
 
 def test_hours_are_images_over_rates() -> None:

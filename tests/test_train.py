@@ -124,6 +124,7 @@ def test_the_network_opens_in_plain_timm(clean: Path) -> None:
     network = timm.create_model("test_resnet", num_classes=3)
     network.load_state_dict(checkpoint["network"], strict=True)
     assert checkpoint["network_config"]["num_classes"] == 3
+    assert checkpoint["network_config"]["classes"] == ["class0", "class1", "class2"]
 
 
 @pytest.mark.slow

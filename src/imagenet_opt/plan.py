@@ -64,7 +64,7 @@ def make_plan(
 
     sizes: training images, validation images, classes. rate: images/s that the GPU trains at 224 px; None for the
     estimate for an A10G. loader_rate: images/s that the loader delivers; None if it is never the limit. Raises
-    ConfigError for a run without an end, and for more classes in the recipe than in the data.
+    ConfigError for a run without an end, and for fewer classes in the network than in the data.
     """
     num_train, num_val, num_classes = sizes
     asked = config.model.num_classes

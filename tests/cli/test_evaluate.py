@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,15 +38,37 @@ def test_a_checkpoint_that_is_not_there_is_named(tmp_path: Path) -> None:
         main([f"ckpt={tmp_path}/none.ckpt", "data=demo"])
 
 
+def checkpoint(folder: Path, **facts: Any) -> list[str]:
+    """Words that evaluate an untrained network on the images of images_root; facts: about its classes."""
+    torch.manual_seed(0)
+    recipe = {"name": "test_resnet", "blurpool": False, "small_stem": False, "image_size": 32} | facts
+    network = build_network("test_resnet", num_classes=facts["num_classes"])
+    torch.save({"network": network.state_dict(), "network_config": recipe, "global_step": 1}, folder / "last.ckpt")
+    return [f"ckpt={folder}", f"data.cache_dir={folder}/cache", "data.num_workers=0"]
+
+
+def test_classes_that_the_data_lacks_are_left_out_and_that_is_said(
+    images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = checkpoint(tmp_path, num_classes=5, classes=["zebra", "class1", "class2", "ant", "class0"])
+    main([*own, f"data.root={images_root}", "--json", f"{tmp_path}/out.json"])
+    assert "crop 0.875, logits restricted to 3 of 5 classes" in " ".join(capsys.readouterr().out.split())
+    whole = json.loads((tmp_path / "out.json").read_text())
+    assert (whole["num_logits"], whole["classes"]) == (5, ["class0", "class1", "class2"])
+
+
+def test_a_file_that_is_not_real_json_is_told(images_root: Path, tmp_path: Path) -> None:
+    (tmp_path / "real.json").write_text("[[1], [2]]")
+    own = checkpoint(tmp_path, num_classes=3)
+    with pytest.raises(ConfigError, match=r"--real-labels \S+ holds 2 entries; expected real.json of 50,000 lists"):
+        main([*own, f"data.root={images_root}", "--real-labels", f"{tmp_path}/real.json"])
+
+
 def test_the_results_are_printed_and_written(
     images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    torch.manual_seed(0)
-    recipe = {"name": "test_resnet", "num_classes": 3, "blurpool": False, "small_stem": False, "image_size": 32}
-    network = build_network("test_resnet", num_classes=3)
-    torch.save({"network": network.state_dict(), "network_config": recipe, "global_step": 1}, tmp_path / "last.ckpt")
-    own = [f"data.root={images_root}", f"data.cache_dir={tmp_path}/cache", "data.num_workers=0"]
-    main([f"ckpt={tmp_path}", *own, "--per-class", "--tta", "--json", f"{tmp_path}/out.json"])
+    own = [*checkpoint(tmp_path, num_classes=3), f"data.root={images_root}"]
+    main([*own, "--per-class", "--tta", "--json", f"{tmp_path}/out.json"])
     said, whole = " ".join(capsys.readouterr().out.split()), json.loads((tmp_path / "out.json").read_text())
     assert f"{tmp_path.name}/last.ckpt, 32 px, crop 0.875, with the mirror image" in said
     assert f"{100 * whole['top1']:.2f} % of {sum(whole['images'])} images" in said

@@ -10,7 +10,7 @@ import imagenet_opt
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.cli.main import COMMANDS
 from imagenet_opt.cli.pack import KEYS
-from imagenet_opt.evaluate import CONVENTIONS
+from imagenet_opt.evaluate.view import CONVENTIONS
 
 HEAVY = ("torch", "timm", "lightning", "hydra", "numpy")
 

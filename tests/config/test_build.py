@@ -28,8 +28,9 @@ def test_there_are_recipes() -> None:
 
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "demo"])
 def test_every_recipe_builds_on_any_number_of_classes(recipe: str, images_root: Path, tmp_path: Path) -> None:
-    stem, offline = "model.small_stem=false", "model.pretrained=false"  # test_resnet has a stem of its own
-    run = build_run(tiny(tmp_path, images_root, f"experiment={recipe}", "data.batch_size=6", stem, offline))
+    stem = "model.small_stem=false"  # test_resnet has a stem of its own
+    offline = ("model.pretrained=false", "model.freeze=null")
+    run = build_run(tiny(tmp_path, images_root, f"experiment={recipe}", "data.batch_size=6", stem, *offline))
     assert run.data.num_classes == 3
     assert run.model.net.get_classifier().out_features == 3
     assert run.checkpoint is None
@@ -83,6 +84,17 @@ def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> Non
         (("model.label_smoothing=2",), errors.ConfigError, ("model.label_smoothing=2",)),
         (("schedule.final_factor=abc",), errors.ConfigError, ("schedule.final_factor=abc",)),
         (("data.crop_scale=[1,-0.5]",), errors.ConfigError, ("data.crop_scale=[1, -0.5]", "[0.08, 1.0]")),
+        (("data.train_crop=centre",), errors.ConfigError, ("data.train_crop=centre must be one of random, center",)),
+        (
+            ("model.freeze=all_but_head",),
+            errors.ConfigError,
+            ("model.freeze=all_but_head", "random; set model.init_from"),
+        ),
+        (
+            ("experiment=fixres",),
+            errors.ConfigError,
+            ("model.freeze=all_but_head_and_last_norm", "model.pretrained=true"),
+        ),
         (("data.val_crop_ratio=7",), errors.ConfigError, ("data.val_crop_ratio=7",)),
         (("data.samples_per_epoch=abc",), errors.ConfigError, ("data.samples_per_epoch=abc",)),
         (("callbacks.acceleration.compile_mode=foo",), errors.ConfigError, ("compile_mode='foo'", "max-autotune")),
@@ -100,6 +112,14 @@ def test_mistakes_name_the_key_and_the_remedy(
         build_run(config)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_a_network_of_more_classes_than_the_data_is_told(
+    images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        build_run(tiny(tmp_path, images_root, "model.num_classes=1000"))
+    assert "the network has 1000 classes (model.num_classes), the data 3; model.num_classes=null follows" in caplog.text
 
 
 def test_a_run_folder_that_cannot_be_made_is_named(images_root: Path, tmp_path: Path) -> None:

@@ -52,6 +52,16 @@ def test_workers_and_starting_points_change_nothing(
         assert torch.equal(batch.indices, known.indices)
 
 
+def test_centred_training_crops_are_those_of_validation(images_root: Path, loader: MakeLoader, tmp_path: Path) -> None:
+    made = loader(images_root, batch_size=8, train_crop="center", val_crop_ratio=0.8)
+    trained = {int(i): image for batch in batches(made) for i, image in zip(batch.indices, batch.images, strict=True)}
+    index, options = open_split(images_root, "train", tmp_path), loading(batch_size=13, val_crop_ratio=0.8)
+    validated = eval_loader(index, options, RankInfo(device=CPU))
+    images = torch.cat([batch.images.clone() for batch in validated])
+    validated.close()
+    assert len(trained) == 32 and all(torch.equal(image, images[i]) for i, image in trained.items())
+
+
 @pytest.mark.parametrize("shuffle", ["global", "block"])
 def test_each_epoch_shows_other_crops_in_another_order(images_root: Path, loader: MakeLoader, shuffle: str) -> None:
     made = loader(images_root, batch_size=8, shuffle=shuffle)

@@ -17,7 +17,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.classifier import frozen_parts
+from imagenet_opt.model.network import frozen_parts
 from imagenet_opt.model.schedule import cosine
 from tests.callbacks.conftest import switched
 from tests.model.conftest import OPTIMIZER, Loader, batches, fit, network
@@ -216,6 +216,9 @@ def test_the_checkpoint_holds_the_averaged_network_when_there_is_one(tmp_path: P
         assert not torch.equal(saved["network"][name], saved["current_model_state"][f"net.{name}"])
 
 
+DISTILLED = {"head_dist.weight", "head_dist.bias"}
+
+
 def test_frozen_parts_keep_weights_and_statistics() -> None:
     """All parts before the head and the head alone; in training too, batch norm uses what it has learned before."""
     net = timm.create_model("test_resnet", num_classes=3)
@@ -229,5 +232,38 @@ def test_parts_are_frozen_up_to_a_stage() -> None:
     net = timm.create_model("resnet18", num_classes=3)
     frozen = {name for name, part in net.named_children() if part in frozen_parts(net, "layer2")}
     assert frozen == {"conv1", "bn1", "act1", "maxpool", "layer1", "layer2"}
-    with pytest.raises(ConfigError, match=r"model.freeze=layer9 must be all_but_head or a part .*: conv1, bn1, layer1"):
-        frozen_parts(net, "layer9")
+    for name in ("layer9", "fc"):
+        with pytest.raises(
+            ConfigError, match=rf"model.freeze={name} must be all_but_head, .* or a part .*: conv1, bn1, l"
+        ):
+            frozen_parts(net, name)
+
+
+def test_with_the_last_norm_its_statistics_change_too() -> None:
+    net = timm.create_model("test_resnet", num_classes=3)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    _, module = fit(net, batches(4), batches(2), freeze="all_but_head_and_last_norm")
+    changed = {name for name, tensor in module.net.state_dict().items() if not torch.equal(tensor, before[name])}
+    norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    assert changed == {"fc.weight", "fc.bias", *(f"layer4.0.bn2.{part}" for part in norm)}
+
+
+@pytest.mark.parametrize(
+    ("model", "freeze", "trained"),
+    [
+        (
+            "resnet50",
+            "all_but_head_and_last_norm",
+            {"layer4.2.bn3.weight", "layer4.2.bn3.bias", "fc.weight", "fc.bias"},
+        ),
+        ("test_convnext", "all_but_head", {"head.fc.weight", "head.fc.bias"}),
+        ("test_vit", "all_but_head", {"head.weight", "head.bias"}),
+        ("test_vit", "blocks", {"norm.weight", "norm.bias", "head.weight", "head.bias"}),
+        ("deit_tiny_distilled_patch16_224", "all_but_head", {"head.weight", "head.bias", *DISTILLED}),
+    ],
+)
+def test_what_is_trained_with_frozen_parts(model: str, freeze: str, trained: set[str]) -> None:
+    """The head may be within a part, or be two; class tokens and position embeddings belong to no part."""
+    net = timm.create_model(model, num_classes=3)
+    frozen_parts(net, freeze)
+    assert {name for name, weight in net.named_parameters() if weight.requires_grad} == trained

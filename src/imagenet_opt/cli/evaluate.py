@@ -17,11 +17,17 @@ imagenet-opt evaluate model.name=resnet50.a3_in1k model.pretrained=true data.roo
                  weights (EMA), the averaged weights are used
   model.pretrained=true   with model.name=NAME: timm's weights, with their own mean, std, image size and crop
   eval=NAME      evaluate as others do: torchvision, nvidia and mlperf (256 to 224 px), torchvision_v2 and mosaic
-                 (232 to 224 px), timm (224 px, crop 0.95), ffcv (256 px, crop 0.875, mirror image added). Without it:
-                 data.val_image_size, or the size of the checkpoint, and data.val_crop_ratio
+                 (232 to 224 px), timm (224 px, crop 0.95), ffcv (256 px, crop 0.875, mirror image added), fixres
+                 (384 px, crop 0.875). Without it: data.val_image_size, or the size of the checkpoint, and
+                 data.val_crop_ratio
   --tta          also classify the mirror image, and use the mean of both (test-time augmentation)
+  --real-labels FILE   also the accuracy by ReaL labels: FILE is real.json, the classes that people see in each image of
+                 ImageNet's validation set. Images without such a class do not count
   --per-class    print the accuracy of each class, the lowest first
   --json FILE    write all results
+
+The folders of val may be some of the network's classes, as in ImageNet-A and ImageNet-R: only their logits are used. Or
+they are class numbers, as in ImageNet-V2 (data.val_folder=imagenetv2-matched-frequency-format-val).
 
 Any override of train.py may be added, such as data.val_folder=valid, data.val_image_size=288, data.val_crop_ratio=1 or
 data.num_workers=8. Accuracies of different eval= are not comparable. Images are always resized bilinearly."""
@@ -37,6 +43,7 @@ class Options:
     ckpt: Path | None = None
     convention: str | None = None
     tta: bool = False
+    real_labels: Path | None = None
     per_class: bool = False
     json: Path | None = None
 
@@ -46,21 +53,26 @@ def main(argv: list[str]) -> None:
         print(HELP)
         return
     options = parse(argv)
-    from imagenet_opt import evaluate as evaluation
     from imagenet_opt.config.compose import composed
     from imagenet_opt.config.dataset import data_of, demo_of
     from imagenet_opt.display.progress import progress
     from imagenet_opt.display.terminal_table import print_tables
+    from imagenet_opt.evaluate.evaluate import evaluate
+    from imagenet_opt.evaluate.network import pretrained, saved
+    from imagenet_opt.evaluate.real_labels import read_real_labels
+    from imagenet_opt.evaluate.result import tables
+    from imagenet_opt.evaluate.view import view_of
 
+    real_labels = None if options.real_labels is None else read_real_labels(options.real_labels)
     config = composed(options.overrides)
     data = data_of(config) if "root" in config.data else demo_of(config)
-    network = evaluation.pretrained(config.model.name) if options.ckpt is None else evaluation.saved(options.ckpt)
-    view = evaluation.view_of(network, data.loading, options.convention, tta=options.tta)
+    network = pretrained(config.model.name) if options.ckpt is None else saved(options.ckpt)
+    view = view_of(network, data.loading, options.convention, tta=options.tta)
     val = data.open("val")
     with progress("evaluating", "images") as show:
-        result = evaluation.evaluate(network, val, data.loading, view, on_progress=show)
+        result = evaluate(network, val, data.loading, view, real_labels=real_labels, on_progress=show)
     name = f"timm's {config.model.name}" if options.ckpt is None else "/".join(options.ckpt.absolute().parts[-2:])
-    print_tables(evaluation.tables(result, val.classes, name, view, by_class=options.per_class))
+    print_tables(tables(result, val.classes, name, view, by_class=options.per_class))
     if options.json is not None:
         facts = {"command": ["imagenet-opt", "evaluate", *argv], "ckpt": str(options.ckpt), "eval": options.convention}
         whole = facts | asdict(view) | asdict(result) | {"classes": list(val.classes)}
@@ -72,6 +84,7 @@ def parse(argv: list[str]) -> Options:
     parser = Parser("evaluate")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--tta", action="store_true")
+    parser.add_argument("--real-labels", type=Path)
     parser.add_argument("--per-class", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_intermixed_args(argv)
@@ -86,7 +99,8 @@ def parse(argv: list[str]) -> Options:
     ckpt = None if own["ckpt"] is None else Path(own["ckpt"]).expanduser()
     if ckpt is not None and ckpt.is_dir():
         ckpt = ckpt / "best.ckpt" if (ckpt / "best.ckpt").exists() else ckpt / "last.ckpt"
-    return Options(rest, ckpt, own["eval"], arguments.tta, arguments.per_class, arguments.json)
+    switches = arguments.tta, arguments.real_labels, arguments.per_class, arguments.json
+    return Options(rest, ckpt, own["eval"], *switches)
 
 
 def _last(words: list[str], key: str) -> str | None:

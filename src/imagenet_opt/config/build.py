@@ -176,6 +176,11 @@ def num_classes_of(asked: int | None, data: ImageData) -> int:
             f"the data has {data.num_classes} classes, the network only {asked} (model.num_classes); "
             "use model.num_classes=null to follow the data"
         )
+    if asked > data.num_classes:
+        rank_zero_info(
+            f"the network has {asked} classes (model.num_classes), the data {data.num_classes}; model.num_classes=null "
+            "follows the data"
+        )
     return asked
 
 

@@ -140,7 +140,8 @@ def batch_bytes(dataset: BatchDataset, batch_size: int, image_size: int) -> int:
 def _dataset(
     index: Split, options: LoaderOptions, rank_info: RankInfo, order: TrainOrder | EvalOrder, store: Store
 ) -> BatchDataset:
-    if is_training := isinstance(order, TrainOrder):
+    is_training = isinstance(order, TrainOrder)
+    if is_training and options.train_crop == "random":
         plan = train_crops(seed=options.seed, scale=options.crop_scale)
     else:
         plan = eval_crops(crop_ratio=options.val_crop_ratio)

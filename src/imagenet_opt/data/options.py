@@ -9,6 +9,7 @@ from imagenet_opt.errors import ConfigError
 
 Auto = Literal["auto"]
 CHOICES = {
+    "train_crop": ("random", "center"),
     "resize_on": ("auto", "device", "worker"),
     "shuffle": ("global", "block"),
     "on_bad_sample": ("skip", "raise"),
@@ -52,6 +53,8 @@ class LoaderOptions:
     memory is too small."""
     crop_scale: tuple[float, float] = (0.08, 1.0)
     """Smallest and largest share of an image's area that a training crop takes, above 0 and at most 1."""
+    train_crop: str = "random"
+    """"random": a random crop of each image, mirrored half of the time. "center": the validation's crop, unmirrored."""
     augment: str | None = None
     """Changes each training image on the device, before normalising. "rand-m7-mstd0.5-inc1" and similar: timm's
     RandAugment, with the sections m, n, p, mstd, mmax and inc. "trivialaugment": torchvision's TrivialAugmentWide.

@@ -19,6 +19,7 @@ from imagenet_opt.model.classification_metrics import ClassificationMetrics
 from imagenet_opt.model.loss import check_loss, losses_of
 from imagenet_opt.model.micro_batch import MicroBatches, StepMomentum, part_sizes
 from imagenet_opt.model.nan_guard import NaNGuard
+from imagenet_opt.model.network import frozen_parts
 from imagenet_opt.model.optimizer import check_saved_groups
 from imagenet_opt.model.rollback import Rollback
 from imagenet_opt.model.schedule import Schedule
@@ -47,8 +48,8 @@ class Classifier(LightningModule):
     loss, label_smoothing, target_threshold: of training, see model/loss.py; validation uses plain cross-entropy.
     val_flip: validation adds the logits of the mirrored image (test-time augmentation).
     set_to_none: after a step gradients are freed; otherwise they are filled with zeros, as PyTorch did before 2.0.
-    freeze: parts of the network that are not trained, and whose batch-norm statistics stay: "all_but_head", or the name
-    of a part such as "layer2", with all parts before it; None for nothing.
+    freeze: parts of the network that are not trained, and whose batch-norm statistics stay, see model/network.py; None
+    for nothing.
     network_config: plain values from which the network can be built again; kept in the checkpoint.
 
     Logs train/loss, train/acc1 (means since the last logging step) and val/loss, val/acc1 and, of six
@@ -91,8 +92,6 @@ class Classifier(LightningModule):
         self.max_grad_norm = max_grad_norm
         self.set_to_none = set_to_none
         self._frozen = frozen_parts(net, freeze)
-        for part in self._frozen:
-            part.requires_grad_(False)
         self.network_config = network_config or {}
         self.nan_guard = NaNGuard()
         self._seed = torch.initial_seed()
@@ -155,7 +154,8 @@ class Classifier(LightningModule):
         changed: dict[str, str] = {}
         for i, (group, asked) in enumerate(zip(optimizer.param_groups, self._asked, strict=True)):
             had = asked | group | {"lr": scheduler.base_lrs[i]}  # the checkpoint may lack an option of a newer torch
-            changed |= {name: f"{name} {had[name]} -> {asked[name]}" for name in asked if had[name] != asked[name]}
+            new = {name: f"{name} {had[name]} -> {asked[name]}" for name in asked if had[name] != asked[name]}
+            changed = new | changed  # of a rate, that of the first group
             factor = scheduler.lr_lambdas[i](scheduler.last_epoch)
             group |= asked | {"initial_lr": asked["lr"], "lr": asked["lr"] * factor}
             scheduler.base_lrs[i] = asked["lr"]
@@ -277,18 +277,3 @@ class Classifier(LightningModule):
         if last or not hasattr(strategy, "block_backward_sync"):
             return nullcontext()
         return strategy.block_backward_sync()  # type: ignore[no-any-return]
-
-
-def frozen_parts(net: nn.Module, freeze: str | None) -> list[nn.Module]:
-    """The parts of `net` that are not trained, see Classifier. Raises ConfigError for an unknown part."""
-    if freeze is None:
-        return []
-    parts = dict(net.named_children())
-    head: nn.Module = net.get_classifier()  # type: ignore[operator]
-    if freeze == "all_but_head":
-        return [part for part in parts.values() if part is not head]
-    names = list(parts)
-    if freeze not in names or parts[freeze] is head:
-        usable = ", ".join(name for name, part in parts.items() if part is not head and list(part.parameters()))
-        raise ConfigError(f"model.freeze={freeze} must be all_but_head or a part of the network: {usable}")
-    return [parts[name] for name in names[: names.index(freeze) + 1]]

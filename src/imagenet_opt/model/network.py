@@ -1,4 +1,4 @@
-"""Networks by their timm name."""
+"""Networks by their timm name, and their parts that are not trained."""
 
 import difflib
 from typing import Any, Literal
@@ -9,7 +9,7 @@ from timm.layers.blur_pool import BlurPool2d
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
-from imagenet_opt.errors import ModelError, UnknownModel, first_line
+from imagenet_opt.errors import ConfigError, ModelError, UnknownModel, first_line
 
 RECIPE = ("name", "num_classes", "blurpool", "small_stem")
 """What `build_network` takes, by its keys in the group model and in checkpoints."""
@@ -73,6 +73,54 @@ def pretrained_network(name: str) -> nn.Module:
             "come from the Hugging Face hub, or from its cache on this machine"
         ) from error
     return network
+
+
+ALL_BUT_HEAD, ALL_BUT_HEAD_AND_LAST_NORM = "all_but_head", "all_but_head_and_last_norm"
+_SHORTCUT = "downsample"
+"""Of timm's names; a norm of a shortcut is not the last norm of its block, although it comes last."""
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.GroupNorm, nn.LayerNorm)
+
+
+def frozen_parts(network: nn.Module, freeze: str | None) -> list[nn.Module]:
+    """Stop the gradients of the parts that are not trained, and return these parts.
+
+    freeze: None for nothing; "all_but_head"; "all_but_head_and_last_norm", whose statistics change too (FixRes, arXiv
+    1906.06423); or the name of a part such as "layer2", with all parts before it. Parameters of no part, such as class
+    tokens, count as before all parts. Raises ConfigError for an unknown part.
+    """
+    if freeze is None:
+        return []
+    trained = _trained_parts(network, freeze)
+    weights = {id(weight) for part in trained for weight in part.parameters()}
+    for weight in network.parameters():
+        weight.requires_grad_(id(weight) in weights)
+    return _outside(network, trained)
+
+
+def _trained_parts(network: nn.Module, freeze: str) -> list[nn.Module]:
+    head: Any = network.get_classifier()  # type: ignore[operator]
+    heads: list[nn.Module] = list(head) if isinstance(head, tuple) else [head]  # distilled networks have two
+    if freeze == ALL_BUT_HEAD:
+        return heads
+    if freeze == ALL_BUT_HEAD_AND_LAST_NORM:
+        norms = [layer for name, layer in network.named_modules() if isinstance(layer, NORMS) and _SHORTCUT not in name]
+        return heads + norms[-1:]
+    parts = dict(network.named_children())
+    usable = [name for name, part in parts.items() if not any(layer in heads for layer in part.modules())]
+    if freeze not in usable:
+        names = ", ".join(name for name in usable if list(parts[name].parameters()))
+        words = f"{ALL_BUT_HEAD}, {ALL_BUT_HEAD_AND_LAST_NORM}"
+        raise ConfigError(f"model.freeze={freeze} must be {words} or a part of the network: {names}")
+    return list(parts.values())[list(parts).index(freeze) + 1 :]
+
+
+def _outside(part: nn.Module, trained: list[nn.Module]) -> list[nn.Module]:
+    """The largest parts without any of the trained ones."""
+    if part in trained:
+        return []
+    if not any(layer in trained for layer in part.modules()):
+        return [part]
+    return [own for child in part.children() for own in _outside(child, trained)]
 
 
 def _check_name(name: str) -> None:

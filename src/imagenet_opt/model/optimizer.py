@@ -1,4 +1,5 @@
-"""Creates optimizers by timm's names, with timm's rule for weight decay, and `fused` if torch supports it."""
+"""Creates optimizers by timm's names, with parameter groups for weight decay and learning rate, and `fused` if torch
+supports it."""
 
 import difflib
 import inspect
@@ -11,11 +12,12 @@ from timm.optim import (
     get_optimizer_class,
     get_optimizer_info,
     list_optimizers,
+    param_groups_layer_decay,
 )
-from torch import nn
 from torch.optim import Optimizer
 
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
+from imagenet_opt.model.network import NORMS
 
 REFERENCE_BATCH = 256
 """Images per step for which learning rates are stated (linear scaling rule, arXiv 1706.02677)."""
@@ -31,16 +33,22 @@ def build_optimizer(
     device: torch.device,
     fused: bool | None = None,
     no_decay: Literal["ndim", "name_bn", "norm", "none"] = "ndim",
+    layer_decay: float | None = None,
     **options: Any,
 ) -> Optimizer:
     """Optimizer over the network's two parameter groups: decayed first, then not decayed.
 
     name: one of timm.optim.list_optimizers(); options that are not given have timm's defaults.
     lr: per 256 images; multiplied by global_batch / 256. fused: None means on a GPU, where the optimizer has it.
-    no_decay: parameters without weight decay, see NO_DECAY. options: the optimizer's own, such as momentum or betas.
+    no_decay: parameters without weight decay, see NO_DECAY. layer_decay: above 0 and at most 1; the learning rate of
+    each layer is this factor times that of the layer after it, and each layer has its own parameter groups, the head's
+    first. Layers are timm's: the head, each block, the stem (BEiT, arXiv 2106.08254). None: one rate.
+    options: the optimizer's own, such as momentum or betas.
 
     Raises ConfigError for an unknown name or option, and for fused=True where there is no fused form.
     """
+    if layer_decay is not None and not 0 < layer_decay <= 1:
+        raise ConfigError(f"optimizer.layer_decay={layer_decay} must be above 0 and at most 1, or null for one rate")
     known = _options_of(name)
     if unknown := sorted(set(options) - known):
         key = f"optimizer.{unknown[0]}"
@@ -50,8 +58,12 @@ def build_optimizer(
     if "fused" in known:
         options["fused"] = device.type == "cuda" if fused is None else fused
     try:
-        groups = _parameter_groups(network, weight_decay, no_decay)
-        return create_optimizer_v2(groups, name, lr=lr * global_batch / REFERENCE_BATCH, **options)
+        rate = lr * global_batch / REFERENCE_BATCH
+        if layer_decay is None:
+            groups = _parameter_groups(network, weight_decay, no_decay)
+        else:
+            groups = _groups_by_layer(network, weight_decay, no_decay, rate, layer_decay)
+        return create_optimizer_v2(groups, name, lr=rate, **options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"optimizer.*: {error}") from error
 
@@ -61,10 +73,14 @@ def check_saved_groups(saved: list[dict[str, Any]], optimizer: Optimizer) -> Non
     sizes, expected = ([len(group["params"]) for group in groups] for groups in (saved, optimizer.param_groups))
     if sizes != expected:
         raise CheckpointMismatch(
-            f"the checkpoint's optimizer has parameter groups of {sizes} tensors, expected {expected}; train with the "
-            "versions of timm and imagenet-opt that wrote it, or start a new run with resume_from=null and another "
-            "hydra.run.dir"
+            f"the checkpoint's optimizer has parameter groups of {_some(sizes)} tensors, expected {_some(expected)}; "
+            "set optimizer.layer_decay, optimizer.no_decay and model.freeze as they were, train with the versions of "
+            "timm and imagenet-opt that wrote it, or start a new run with resume_from=null and another hydra.run.dir"
         )
+
+
+def _some(sizes: list[int]) -> str:
+    return str(sizes) if len(sizes) <= 4 else f"[{', '.join(map(str, sizes[:3]))}, ...] ({len(sizes)} groups)"
 
 
 def _options_of(name: str) -> set[str]:
@@ -96,6 +112,22 @@ def _parameter_groups(network: torch.nn.Module, weight_decay: float, no_decay: s
     return [group for group in groups if group["params"]]
 
 
+def _groups_by_layer(
+    network: torch.nn.Module, weight_decay: float, no_decay: str, rate: float, layer_decay: float
+) -> list[dict[str, Any]]:
+    """timm's groups for layer_decay, from the head to the stem, with learning rates in place of timm's `lr_scale`."""
+    groups: list[dict[str, Any]] = param_groups_layer_decay(
+        network,
+        weight_decay,
+        no_weight_decay_list=NO_DECAY[no_decay](network),
+        weight_decay_exclude_1d=False,  # the rule has named them
+        layer_decay=layer_decay,
+    )
+    for group in groups:
+        group["lr"] = rate * group.pop("lr_scale")
+    return groups[::-1]
+
+
 def _vectors(network: torch.nn.Module) -> set[str]:
     excluded: set[str] = getattr(network, "no_weight_decay", set)()
     return {name for name, p in network.named_parameters() if p.ndim <= 1 or name.endswith(".bias")} | excluded
@@ -106,8 +138,7 @@ def _named_bn(network: torch.nn.Module) -> set[str]:
 
 
 def _of_norms(network: torch.nn.Module) -> set[str]:
-    norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.GroupNorm, nn.LayerNorm)
-    layers = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, norms)]
+    layers = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, NORMS)]
     return {f"{name}.{own}" for name, layer in layers for own, _ in layer.named_parameters(recurse=False)}
 
 

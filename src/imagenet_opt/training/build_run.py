@@ -48,8 +48,9 @@ def build_run(config: DictConfig) -> Run:
     data = _make_data(config, checkpoint)
     trainer = build_trainer(config, RankCheck(checkpoint))
     model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
-    if checkpoint is None and (weights := _initial_weights(config, model)):
-        rank_zero_info(weights)
+    model.network_config["classes"] = list(data.train.classes)
+    if checkpoint is None:
+        _begin(config, model)
     if has_number:  # otherwise trials have shown that the batch fits
         log_need(config)
     done_steps = 0
@@ -84,10 +85,17 @@ def _world_size(config: DictConfig) -> int:
     return int(build_trainer(only(config, callbacks=())).world_size)
 
 
-def _initial_weights(config: DictConfig, model: Classifier) -> str | None:
-    """Load the first weights of a new run; see load_initial_weights."""
+def _begin(config: DictConfig, model: Classifier) -> None:
+    """Load the first weights of a new run; see load_initial_weights. Raises ConfigError for frozen random weights."""
     own = config.model
-    return load_initial_weights(model.net, own.name, pretrained=own.pretrained, init_from=own.init_from)
+    weights = load_initial_weights(model.net, own.name, pretrained=own.pretrained, init_from=own.init_from)
+    if weights is not None:
+        rank_zero_info(weights)
+    elif own.freeze is not None:
+        raise ConfigError(
+            f"model.freeze={own.freeze} keeps weights as they are, and they are random; set model.init_from=RUN_FOLDER "
+            "or model.pretrained=true"
+        )
 
 
 def _check_epochs(saved: dict[str, Any], max_epochs: int | None) -> None:

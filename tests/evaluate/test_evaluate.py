@@ -4,13 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from torch import Tensor, nn
 
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.transforms.normalize import MEAN, STD
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, ModelError
-from imagenet_opt.evaluate import Network, View, evaluate, pretrained, view_of
+from imagenet_opt.evaluate.evaluate import evaluate
+from imagenet_opt.evaluate.network import Network, pretrained
+from imagenet_opt.evaluate.view import View, view_of
 from imagenet_opt.model import network as networks
 from tests.conftest import loading
 
@@ -91,6 +94,13 @@ def test_data_with_other_classes_is_refused(images_root: Path, tmp_path: Path) -
     index = open_split(images_root, "val", tmp_path)
     with pytest.raises(CheckpointMismatch, match="1000 classes, the validation images have 3"):
         evaluate(Network(Recorder(), 1000, 16), index, loading(), View(16, 1.0))
+
+
+def test_a_size_that_the_network_does_not_take_is_told(images_root: Path, tmp_path: Path) -> None:
+    net = timm.create_model("test_vit", num_classes=3, dynamic_img_size=False).eval()
+    index = open_split(images_root, "val", tmp_path)
+    with pytest.raises(ConfigError, match=r"does not take images of 96 pixels \(data\.val_image_size, eval=\): .*160"):
+        evaluate(Network(net, 3, 160), index, loading(batch_size=2), View(96, 0.875, tta=True))
 
 
 def test_weights_that_cannot_be_fetched_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""Accuracy, loss and calibration of a trained network."""

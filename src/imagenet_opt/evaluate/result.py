@@ -1,0 +1,110 @@
+"""Results of an evaluation: sums over batches, measures, tables."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from imagenet_opt.data.batch import Batch
+from imagenet_opt.display.table import Column, Table
+from imagenet_opt.evaluate.view import View
+
+_BINS = 15
+"""Of the calibration error, as in its source."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Shares from 0 to 1. top5: None with five classes or fewer. nll: mean negative log-likelihood, in nats.
+    calibration_error: see `Sums`. correct, images: of each class. num_logits: of the network; only the logits of the
+    classes count. real_top1: by ReaL labels, of the real_images with labels; None without them."""
+
+    top1: float
+    top5: float | None
+    nll: float
+    calibration_error: float
+    correct: list[int]
+    images: list[int]
+    num_logits: int = 0
+    real_top1: float | None = None
+    real_images: int = 0
+
+    @property
+    def top1_margin(self) -> float:
+        return _margin(self.top1, sum(self.images))
+
+
+def _margin(share: float, num: int) -> float:
+    """Half of the 95 % interval of a share for another draw of as many images (normal approximation)."""
+    return float(1.96 * (share * (1 - share) / num) ** 0.5)
+
+
+def tables(result: Result, classes: Sequence[str], name: str, view: View, *, by_class: bool) -> list[Table]:
+    """Tables of the result. by_class: whether to add the accuracy of each class, the lowest first."""
+    rows = [
+        ("top-1 accuracy", 100 * result.top1, _of_images(result.top1, sum(result.images))),
+        ("top-5 accuracy", 100 * (result.top5 or math.nan), "%"),
+        ("negative log-likelihood", result.nll, "nats"),
+        ("calibration error", 100 * result.calibration_error, "%, mean distance of confidence and accuracy"),
+    ]
+    if result.real_top1 is not None:
+        unit = _of_images(result.real_top1, result.real_images)
+        rows.append(("top-1 accuracy by ReaL labels", 100 * result.real_top1, unit))
+    cut = f"{view.image_size} px, crop {view.crop_ratio:.3g}{', with the mirror image' * view.tta}"
+    if len(classes) < result.num_logits:
+        cut += f", logits restricted to {len(classes)} of {result.num_logits} classes"
+    columns = (Column("measure"), Column("value", "{:.2f}"), Column("unit"))
+    tables = [Table(f"{name}, {cut}", columns, tuple(row for row in rows if not math.isnan(row[1])))]
+    if by_class:
+        counts = zip(classes, result.correct, result.images, strict=True)
+        shares = [(100 * hits / images, label, float(images)) for label, hits, images in counts if images]
+        columns = (Column("class"), Column("top-1 %", "{:.1f}"), Column("images", "{:.0f}"))
+        lowest_first = tuple((label, share, images) for share, label, images in sorted(shares))
+        tables.append(Table("Accuracy by class", columns, lowest_first))
+    return tables
+
+
+def _of_images(share: float, num: int) -> str:
+    return f"% of {num:,} images, +- {100 * _margin(share, num):.2f} (95 % interval)"
+
+
+class Sums:
+    """Sums over batches, on the device.
+
+    The calibration error is the mean distance of confidence and accuracy over 15 bins of equal width, weighted by their
+    images (Guo et al., arXiv 1706.04599).
+    """
+
+    def __init__(self, num_classes: int, device: torch.device) -> None:
+        self.num_classes = num_classes
+        self._classes = torch.zeros(2, num_classes, dtype=torch.int64, device=device)
+        self._bins = torch.zeros(3, _BINS, dtype=torch.float64, device=device)
+        self._totals = torch.zeros(2, dtype=torch.float64, device=device)
+
+    def add(self, logits: Tensor, batch: Batch) -> None:
+        """logits: float32 (N, C). batch: labels int64 (N,), valid bool (N,)."""
+        logits, labels = logits[batch.valid], batch.labels[batch.valid]
+        confidence, chosen = logits.softmax(1).max(1)
+        hits = chosen == labels
+        self._classes.index_add_(1, labels, torch.stack([hits.long(), torch.ones_like(labels)]))
+        bins = (confidence * _BINS).long().clamp(max=_BINS - 1)
+        self._bins.index_add_(1, bins, torch.stack([torch.ones_like(confidence), confidence, hits.float()]).double())
+        best = logits.topk(min(5, self.num_classes), dim=1).indices
+        losses = cross_entropy(logits, labels, reduction="sum")
+        self._totals += torch.stack([(best == labels[:, None]).any(1).sum(), losses]).double()
+
+    def result(self) -> Result:
+        """Shares and means; one copy to the host."""
+        (correct, images), (counts, confidence, hits) = self._classes.tolist(), self._bins.cpu()
+        num, (top5, nll) = sum(images), self._totals.tolist()
+        return Result(
+            top1=sum(correct) / num,
+            top5=top5 / num if self.num_classes > 5 else None,
+            nll=nll / num,
+            calibration_error=float((confidence - hits).abs().sum() / counts.sum()),
+            correct=correct,
+            images=images,
+        )

@@ -1,0 +1,146 @@
+"""Learning rates that shrink towards the stem: timm's groups, and their rates throughout a run."""
+
+import math
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from timm.optim import create_optimizer_v2, list_optimizers
+from torch import nn
+from torch.optim import Optimizer
+
+from callbacks.learning_rate import LearningRate
+from imagenet_opt.config.build import check_types
+from imagenet_opt.errors import CheckpointMismatch, ConfigError
+from imagenet_opt.model.optimizer import build_optimizer
+from imagenet_opt.model.schedule import cosine
+from tests.model.conftest import OPTIMIZER, batches, fit
+from tests.model.test_optimizer import NEEDS_CUDA
+
+DECAYED = partial(OPTIMIZER, layer_decay=0.5)
+"""Its peak rate is 0.125."""
+
+
+def resnet() -> nn.Module:
+    torch.manual_seed(0)
+    return timm.create_model("test_resnet", num_classes=3)
+
+
+def build(net: nn.Module, name: str = "adamw", **options: Any) -> Optimizer:
+    settings = {"lr": 0.5, "weight_decay": 0.25, "global_batch": 384, "layer_decay": 0.7} | options
+    return build_optimizer(net, name, device=torch.device("cpu"), **settings)
+
+
+def options_of(optimizer: Optimizer, net: nn.Module, rate: str = "lr") -> dict[str, tuple[float, float]]:
+    """Name of each parameter -> learning rate, weight decay."""
+    names = {id(parameter): name for name, parameter in net.named_parameters()}
+    groups = optimizer.param_groups
+    return {names[id(p)]: (group[rate], group["weight_decay"]) for group in groups for p in group["params"]}
+
+
+@pytest.mark.parametrize("model", ["test_vit", "test_resnet", "test_convnext"])
+def test_rates_and_decay_are_timms(model: str) -> None:
+    net = timm.create_model(model, num_classes=3)
+    theirs = options_of(create_optimizer_v2(net, "adamw", weight_decay=0.25, layer_decay=0.7), net, "lr_scale")
+    ours = options_of(build(net), net)
+    assert ours == {name: (pytest.approx(0.75 * scale), decay) for name, (scale, decay) in theirs.items()}
+
+
+def test_each_block_has_a_factor_of_the_rate_of_the_next_one() -> None:
+    net = timm.create_model("resnet18", num_classes=3)
+    for name, (rate, _) in options_of(build(net, "sgd"), net).items():
+        stage = re.match(r"layer(\d)\.(\d)", name)
+        layers_after = 0 if name.startswith("fc") else 9 if stage is None else 9 - 2 * int(stage[1]) + 1 - int(stage[2])
+        assert rate == pytest.approx(0.75 * 0.7**layers_after), name
+
+
+@pytest.mark.parametrize("rule", ["ndim", "name_bn", "norm", "none"])
+def test_what_decays_stays_the_choice_of_no_decay(rule: Any) -> None:
+    net = timm.create_model("resnet18", num_classes=3)
+    layered, plain = (options_of(build(net, no_decay=rule, layer_decay=factor), net) for factor in (0.7, None))
+    assert {name: decay for name, (_, decay) in layered.items()} == {name: decay for name, (_, decay) in plain.items()}
+
+
+@pytest.mark.filterwarnings("ignore:It is highly recommended to have 'opt_einsum'")
+def test_every_optimizer_has_the_groups_of_sgd() -> None:
+    net = timm.create_model("test_resnet", num_classes=3)
+    expected = options_of(build(net, "sgd"), net)
+    for name in sorted({*list_optimizers()} - NEEDS_CUDA - {"adahessian"}):
+        assert options_of(build(net, name), net) == expected, name
+
+
+def test_a_step_of_sgd_is_the_gradient_times_the_rate_of_its_layer() -> None:
+    net = resnet()
+    optimizer = build(net, "sgd", weight_decay=0.0, momentum=0.0, nesterov=False)
+    before = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
+    net(torch.ones(2, 3, 32, 32)).square().sum().backward()
+    optimizer.step()
+    rates = options_of(optimizer, net)
+    for name, parameter in net.named_parameters():
+        torch.testing.assert_close(parameter.detach(), before[name] - rates[name][0] * parameter.grad)
+
+
+class Rates(Callback):
+    """Rates of all groups, in each step."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[float]] = []
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self.seen.append([group["lr"] for group in trainer.optimizers[0].param_groups])
+
+
+def test_rates_keep_their_ratio_and_that_of_the_head_is_logged() -> None:
+    rates, logged = Rates(), []
+
+    class Read(LearningRate):
+        def on_train_batch_end(self, *hook: Any) -> None:
+            super().on_train_batch_end(*hook)
+            logged.append(self._lr)
+
+    fit(resnet(), batches(4), None, rates, Read(), optimizer=DECAYED)
+    factors = [cosine(step, num_steps=8, steps_per_epoch=4, warmup_epochs=0.5) for step in range(8)]
+    layers_after = [math.log2(rates.seen[0][0] / rate) for rate in rates.seen[0]]
+    assert set(layers_after) == set(range(6))
+    for seen, factor in zip(rates.seen, factors, strict=True):
+        assert seen == pytest.approx([0.125 * factor * 0.5**layers for layers in layers_after])
+    assert logged == pytest.approx([0.125 * factor for factor in factors])
+
+
+def test_a_run_resumes_with_the_rates_of_its_layers(tmp_path: Path) -> None:
+    class Save(Callback):
+        def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            if trainer.current_epoch == 0:
+                trainer.save_checkpoint(tmp_path / "half.ckpt")
+
+    before, after = Rates(), Rates()
+    _, whole = fit(resnet(), batches(4), None, before, Save(), optimizer=DECAYED)
+    _, half = fit(resnet(), batches(4), None, after, optimizer=DECAYED, ckpt_path=tmp_path / "half.ckpt")
+    assert after.seen == before.seen[4:]
+    assert all(torch.equal(a, b) for a, b in zip(whole.net.parameters(), half.net.parameters(), strict=True))
+    with pytest.raises(CheckpointMismatch, match=r"parameter groups of \[.*groups\) .*; set optimizer\.layer_decay,"):
+        fit(resnet(), batches(4), optimizer=OPTIMIZER, ckpt_path=tmp_path / "half.ckpt")
+
+
+def test_a_frozen_stem_changes_no_rate_of_the_layers_after_it() -> None:
+    _, module = fit(resnet(), batches(1), freeze="layer1", optimizer=DECAYED, schedule=lambda step, **_: 1.0)
+    trained = options_of(module.trainer.optimizers[0], module.net)
+    assert not any(name.startswith(("conv1", "bn1", "layer1")) for name in trained)
+    everything = options_of(DECAYED(net := resnet(), device=torch.device("cpu")), net)
+    assert trained == {name: everything[name] for name in trained} != {}
+
+
+@pytest.mark.parametrize("value", [0, -0.5, 1.5, float("nan")])
+def test_a_factor_out_of_range_is_told(value: float) -> None:
+    with pytest.raises(ConfigError, match=r"optimizer\.layer_decay=\S+ must be above 0 and at most 1"):
+        build(resnet(), layer_decay=value)
+
+
+def test_a_word_for_a_factor_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"optimizer\.layer_decay=half must be"):
+        check_types(build_optimizer, {"layer_decay": "half"}, "optimizer.")

@@ -30,7 +30,8 @@ def test_there_are_recipes() -> None:
 def test_every_recipe_builds_on_any_number_of_classes(recipe: str, images_root: Path, tmp_path: Path) -> None:
     stem = "model.small_stem=false"  # test_resnet has a stem of its own
     offline = ("model.pretrained=false", "model.freeze=null")
-    run = build_run(tiny(tmp_path, images_root, f"experiment={recipe}", "data.batch_size=6", stem, *offline))
+    small = ("data.global_batch_size=null", "data.batch_size=6")
+    run = build_run(tiny(tmp_path, images_root, f"experiment={recipe}", *small, stem, *offline))
     assert run.data.num_classes == 3
     assert run.model.net.get_classifier().out_features == 3
     assert run.checkpoint is None

@@ -29,7 +29,7 @@ LAYERS = (
 """Top-level packages and modules; each imports those of lower layers and itself only."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 HYDRA = ("config/", "cli/mistakes.py", "sweep/")
-OMEGACONF = (*HYDRA, "cli/", "probe/", "training/", "study/", "tune/", "doctor/", "check/", "report/", "plan.py")
+OMEGACONF = (*HYDRA, "cli/", "probe/", "training/", "study/", "tune/", "doctor/", "check/", "report/", "plan/")
 LIGHTNING = (
     "probe/", "training/", "run/", "study/", "doctor/", "cli/", "config/build.py", "data/datamodule.py",
     "model/classifier.py", "tune/", "sweep/",

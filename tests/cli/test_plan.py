@@ -7,6 +7,7 @@ import pytest
 
 from imagenet_opt.cli.plan import main, parse
 from imagenet_opt.errors import ConfigError
+from tests.conftest import write_images
 
 
 def test_a_recipe_is_planned_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,10 +20,26 @@ def test_a_recipe_is_planned_and_written(tmp_path: Path, capsys: pytest.CaptureF
     assert "reproduced here no" in said and "estimate for an A10G" in said
 
 
-def test_the_data_decides_the_steps(images_root: Path, tmp_path: Path) -> None:
+def test_the_data_decides_the_steps(images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = [f"data.root={images_root}", f"data.cache_dir={tmp_path}/cache", "data.batch_size=4"]
     main([*own, "trainer.max_epochs=3", "model=resnet18", "--json", f"{tmp_path}/plan.json"])
     assert json.loads((tmp_path / "plan.json").read_text())["total_steps"] == 3 * (39 // 4)
+    assert "it could not be measured: 39 training images are too few" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.slow
+def test_the_loader_is_measured_at_the_size_of_each_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagenet_opt.plan.loader_rates.SECONDS", 0.2)
+    root = write_images(tmp_path / "images", num_classes=2, per_class=40)
+    sizes = [f"callbacks.resolution_schedule.{value}" for value in ("start=32", "end=64", "step=32")]
+    own = [f"data.root={root}", f"data.cache_dir={tmp_path}/cache", "data.batch_size=8", "data.num_workers=1"]
+    run = ["model=resnet18", "trainer.max_epochs=8", "+callbacks=resolution_schedule", *sizes]
+    main([*own, *run, "--rate", "1e9", "--json", f"{tmp_path}/plan.json"])
+    phases = json.loads((tmp_path / "plan.json").read_text())["phases"]
+    assert [phase["image_size"] for phase in phases] == [32, 64]
+    for phase in phases:  # so fast a GPU waits for any loader
+        hours = phase["steps"] * 8 / phase["images_per_second_loaded"] / 3600
+        assert phase["hours"] == pytest.approx(hours)
 
 
 @pytest.mark.parametrize("name", ["rate", "loader-rate", "price-per-hour"])

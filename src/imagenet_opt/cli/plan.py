@@ -3,9 +3,13 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from imagenet_opt.cli.arguments import Parser, check_writable
 from imagenet_opt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 HELP = """Show what a run will do and cost before it starts: phases, learning rates, rates, hours, published accuracy.
 
@@ -14,13 +18,14 @@ imagenet-opt plan experiment=rn50_tv1 data.root=/fsx/imagenet --rate 850 --loade
 imagenet-opt plan experiment=rn18_ffcv88 trainer.max_epochs=60 --json plan.json
 
   --rate R            images/s that your GPU trains at 224 px with this network (default: an estimate for an A10G)
-  --loader-rate R     images/s that your loader delivers, from imagenet-opt bench (default: it is never the limit)
+  --loader-rate R     images/s that your loader delivers (default: measured with data.root, 5 s for each image size;
+                      without it, the loader is never the limit)
   --price-per-hour P  dollars per hour of the machine
   --json FILE         write the plan: phases, lr (at the first step of each epoch), total_steps, gpu_hours,
                       published_top1, reproduced
 
 Any override of train.py may be added. Without data.root, the plan is for ImageNet's 1,281,167 training images. Nothing
-is trained and no GPU is used; the plan is for one GPU. Smaller images train faster, so they need a faster loader: 900
+is trained; the plan is for one GPU. Smaller images train faster, so they need a faster loader: 900
 images/s at 224 px are 1,760 at 160 px."""
 
 
@@ -43,25 +48,46 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.config.compose import composed
     from imagenet_opt.config.dataset import data_of, demo_of
     from imagenet_opt.display.terminal_table import print_tables
-    from imagenet_opt.plan import IMAGENET, make_plan, tables
+    from imagenet_opt.plan.plan import IMAGENET, make_plan
+    from imagenet_opt.plan.tables import tables
 
-    config, sizes = composed(options.overrides), IMAGENET
+    config, sizes, has_data = composed(options.overrides), IMAGENET, False
     if config.data.get("root") or "root" not in config.data:
+        has_data = True
         data = data_of(config) if "root" in config.data else demo_of(config)
         train, val = data.open("train"), data.open("val")
         sizes = len(train), len(val), len(train.classes)
-    plan = make_plan(config, sizes, rate=options.rate, loader_rate=options.loader_rate)
-    print_tables(
-        tables(
-            plan,
-            is_estimate=options.rate is None,
-            loader_rate=options.loader_rate,
-            price_per_hour=options.price_per_hour,
-        )
-    )
+    plan = make_plan(config.copy(), sizes, rate=options.rate)
+    distinct = sorted({phase.image_size for phase in plan.phases})
+    rates, about_loader = _loader_rates(options, config, distinct, has_data=has_data)
+    plan = make_plan(config, sizes, rate=options.rate, loader_rates=rates)
+    estimate, price = options.rate is None, options.price_per_hour
+    print_tables(tables(plan, is_estimate=estimate, about_loader=about_loader, price_per_hour=price))
     if options.json is not None:
         command = {"command": ["imagenet-opt", "plan", *argv]}
         options.json.write_text(json.dumps(command | plan.plain(), indent=1))
+
+
+def _loader_rates(
+    options: Options, config: "DictConfig", image_sizes: list[int], *, has_data: bool
+) -> tuple[dict[int, float], str]:
+    """Images/s of the loader by image size, and a sentence that says how they are known, or why they are not."""
+    if options.loader_rate is not None:
+        return dict.fromkeys(image_sizes, options.loader_rate), "The loader's rate is that of --loader-rate."
+    if not has_data:
+        return {}, "The loader is assumed to keep up; with data.root it is measured, and --loader-rate sets its rate."
+    from imagenet_opt.display.progress import announced
+    from imagenet_opt.plan.loader_rates import SECONDS, measure_loader_rates
+
+    try:
+        with announced(len(image_sizes)) as announce:
+            rates, num_workers = measure_loader_rates(config, image_sizes, announce)
+    except ConfigError as error:
+        return {}, f"The loader is assumed to keep up, as it could not be measured: {error}."
+    return rates, (
+        f"The loader was measured alone on this machine, for {SECONDS:.0f} s a size, with data.num_workers="
+        f"{num_workers} and files that were not in memory."
+    )
 
 
 def parse(argv: list[str]) -> Options:

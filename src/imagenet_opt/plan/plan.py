@@ -1,15 +1,15 @@
 """Computes what a run will do and cost before it starts: its phases, learning rates, rates and hours."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from omegaconf import DictConfig
 
 from imagenet_opt.config.build import largest_size, make, plain, share_batch
-from imagenet_opt.display.table import Column, Table
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
@@ -27,15 +27,24 @@ _RESNET50_FLOPS = 8.18e9
 
 @dataclass(frozen=True)
 class Phase:
-    """Consecutive epochs with images of one size. first_epoch: counted from 0. steps: of all its epochs.
-    images_per_second_needed: that the loader must deliver to keep the GPU busy."""
+    """Consecutive epochs with images of one size.
+
+    first_epoch: counted from 0. steps: of all its epochs. images_per_second_needed: that the loader must deliver to
+    keep the GPU busy. images_per_second_loaded: that it delivers; None if unknown.
+    """
 
     first_epoch: int
     num_epochs: int
     image_size: int
     steps: int
     images_per_second_needed: float
+    images_per_second_loaded: float | None
     hours: float
+
+    @property
+    def waits_for_loader(self) -> bool:
+        loaded = self.images_per_second_loaded
+        return loaded is not None and loaded < self.images_per_second_needed
 
 
 @dataclass(frozen=True)
@@ -58,13 +67,18 @@ class Plan:
 
 
 def make_plan(
-    config: DictConfig, sizes: tuple[int, int, int], *, rate: float | None, loader_rate: float | None
+    config: DictConfig,
+    sizes: tuple[int, int, int],
+    *,
+    rate: float | None = None,
+    loader_rates: Mapping[int, float] = MappingProxyType({}),
 ) -> Plan:
     """Plan a run of one process.
 
     sizes: training images, validation images, classes. rate: images/s that the GPU trains at 224 px; None for the
-    estimate for an A10G. loader_rate: images/s that the loader delivers; None if it is never the limit. Raises
-    ConfigError for a run without an end, and for fewer classes in the network than in the data.
+    estimate for an A10G. loader_rates: images/s that the loader delivers, by image size; it is never the limit for a
+    size without a rate. Raises ConfigError for a run without an end, and for fewer classes in the network than in the
+    data.
     """
     num_train, num_val, num_classes = sizes
     asked = config.model.num_classes
@@ -85,7 +99,7 @@ def make_plan(
     peak = float(config.optimizer.lr) * batch / REFERENCE_BATCH
     run = {"num_steps": steps * num_epochs, "steps_per_epoch": float(steps)}
     costs = _Costs(config, num_classes, rate)
-    phases = tuple(_phases(config, num_epochs, steps, batch, costs, loader_rate))
+    phases = tuple(_phases(config, num_epochs, steps, batch, costs, loader_rates))
     val_size = config.data.val_image_size or config.data.image_size
     val_seconds = num_epochs * num_val * (1 + config.model.val_flip) * costs.seconds(val_size) / TRAINING_FORWARDS
     memory = need_of(config, num_classes, batch, config.model.micro_batch_size)
@@ -117,74 +131,19 @@ class _Costs:
 
 
 def _phases(
-    config: DictConfig, num_epochs: int, steps: int, batch: int, costs: _Costs, loader_rate: float | None
+    config: DictConfig, num_epochs: int, steps: int, batch: int, costs: _Costs, loader_rates: Mapping[int, float]
 ) -> Iterator[Phase]:
     first = 0
-    for size, epochs in groupby(_sizes(config, num_epochs)):
-        num, seconds = len(list(epochs)), costs.seconds(size)
-        slowest = max(seconds, 0.0 if loader_rate is None else 1 / loader_rate)
-        yield Phase(first, num, size, num * steps, 1 / seconds, num * steps * batch * slowest / 3600)
+    for size, epochs in groupby(image_sizes(config, num_epochs)):
+        num, seconds, loaded = len(list(epochs)), costs.seconds(size), loader_rates.get(size)
+        slowest = max(seconds, 0.0 if loaded is None else 1 / loaded)
+        yield Phase(first, num, size, num * steps, 1 / seconds, loaded, num * steps * batch * slowest / 3600)
         first += num
 
 
-def _sizes(config: DictConfig, num_epochs: int) -> list[int]:
+def image_sizes(config: DictConfig, num_epochs: int) -> list[int]:
     """Side of the training images in each epoch."""
     if "resolution_schedule" not in config.callbacks:
         return [largest_size(config)] * num_epochs
     schedule = make(config.callbacks.resolution_schedule, "callbacks.resolution_schedule")
     return [schedule.size_of(epoch, num_epochs) for epoch in range(num_epochs)]
-
-
-def tables(plan: Plan, *, is_estimate: bool, loader_rate: float | None, price_per_hour: float | None) -> list[Table]:
-    """Tables of the plan. is_estimate: whether the GPU's rate is the estimate for an A10G."""
-    columns = (
-        Column("epochs"),
-        Column("image size", "{:.0f}"),
-        Column("steps", "{:,.0f}"),
-        Column("images/s needed", "{:,.0f}"),
-        Column("hours", "{:.1f}"),
-        Column("limit"),
-    )
-    rows = []
-    for phase in plan.phases:
-        is_slow = loader_rate is not None and loader_rate < phase.images_per_second_needed
-        last = phase.first_epoch + phase.num_epochs
-        numbers = (float(phase.image_size), float(phase.steps), phase.images_per_second_needed, phase.hours)
-        rows.append((f"{phase.first_epoch + 1} to {last}", *numbers, "loader" if is_slow else "GPU"))
-    phases = Table("Phases", columns, tuple(rows), tuple(_notes(plan, is_estimate, loader_rate)))
-    facts = [("steps", f"{plan.total_steps:,}"), ("learning rate", _rates(plan.lr))]
-    facts += [("hours on one GPU", f"{plan.gpu_hours:.1f}, of which {plan.validation_hours:.1f} for validation")]
-    if plan.memory_gib is not None:
-        facts += [("memory of a step", f"{plan.memory_gib:.1f} GiB for its tensors")]
-    if price_per_hour is not None:
-        facts += [("price", f"${plan.gpu_hours * price_per_hour:,.2f}")]
-    facts += list(_published(plan.recipe))
-    return [Table("The run", (Column("fact"), Column("value")), tuple(facts)), phases]
-
-
-def _rates(lr: tuple[float, ...]) -> str:
-    top = max(range(len(lr)), key=lr.__getitem__)
-    return f"{lr[0]:.3g} in epoch 1, {lr[top]:.3g} in epoch {top + 1}, {lr[-1]:.3g} in epoch {len(lr)}"
-
-
-def _notes(plan: Plan, is_estimate: bool, loader_rate: float | None) -> Iterator[str]:
-    if is_estimate:
-        yield (
-            f"The GPU's rate is an estimate for an A10G ({A10G_RATE:.0f} images/s of ResNet-50 at 224 px; others in "
-            "proportion to FLOPs); --rate sets the rate of this network on your GPU at 224 px."
-        )
-    if loader_rate is None:
-        yield "The loader is assumed to keep up; imagenet-opt bench measures it, and --loader-rate sets it."
-    elif any(loader_rate < phase.images_per_second_needed for phase in plan.phases):
-        yield "Where the loader is the limit: add CPUs, or pack smaller images (imagenet-opt pack)."
-
-
-def _published(recipe: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if not recipe:
-        return
-    yield "published top-1", f"{recipe['published_top1']} % (imagenet-opt evaluate eval={recipe['evaluation']})"
-    yield "seed noise", f"{recipe['sigma']} % (one standard deviation)"
-    yield "reproduced here", str(recipe["reproduced"] or "no")
-    yield "source", str(recipe["source"])
-    for number, deviation in enumerate(recipe["deviations"], 1):
-        yield f"deviation {number}", deviation

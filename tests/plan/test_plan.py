@@ -12,10 +12,11 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.evaluate.view import CONVENTIONS
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
-from imagenet_opt.plan import A10G_RATE, IMAGENET, make_plan, tables
+from imagenet_opt.plan.plan import A10G_RATE, IMAGENET, make_plan
+from imagenet_opt.plan.tables import tables
 from tests.conftest import composed
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 FFCV = {16: 12, 24: 19, 32: 25, 40: 32, 56: 45, 88: 71}
 """Epochs of FFCV's recipes -> the first epoch of 192 pixels, counted from 0."""
 
@@ -23,7 +24,7 @@ FFCV = {16: 12, 24: 19, 32: 25, 40: 32, 56: 45, 88: 71}
 @pytest.mark.parametrize("num_epochs", FFCV)
 @pytest.mark.parametrize(("name", "peak", "steps"), [("rn18", 0.5, 1251), ("rn50", 1.7, 312)])
 def test_ffcvs_recipes(num_epochs: int, name: str, peak: float, steps: int) -> None:
-    plan = make_plan(composed(f"experiment={name}_ffcv{num_epochs}"), IMAGENET, rate=900, loader_rate=None)
+    plan = make_plan(composed(f"experiment={name}_ffcv{num_epochs}"), IMAGENET, rate=900)
     first = FFCV[num_epochs]
     assert [(phase.first_epoch, phase.num_epochs, phase.image_size) for phase in plan.phases] == [
         (0, first, 160),
@@ -36,7 +37,7 @@ def test_ffcvs_recipes(num_epochs: int, name: str, peak: float, steps: int) -> N
 
 
 def test_torchvisions_first_recipe() -> None:
-    plan = make_plan(composed("experiment=rn50_tv1"), IMAGENET, rate=900, loader_rate=None)
+    plan = make_plan(composed("experiment=rn50_tv1"), IMAGENET, rate=900)
     assert plan.lr == pytest.approx([0.1] * 30 + [0.01] * 30 + [0.001] * 30)
     assert [(phase.image_size, phase.num_epochs) for phase in plan.phases] == [(224, 90)]
     assert plan.total_steps == 90 * 5004
@@ -44,14 +45,14 @@ def test_torchvisions_first_recipe() -> None:
 
 def test_nvidias_recipe() -> None:
     """A staircase: 2.048 is reached in the eighth epoch, then half a cosine."""
-    plan = make_plan(composed("experiment=rn50_classic90"), IMAGENET, rate=900, loader_rate=None)
+    plan = make_plan(composed("experiment=rn50_classic90"), IMAGENET, rate=900)
     falling = [1.024 * (1 + math.cos(math.pi * (epoch - 8) / 82)) for epoch in range(8, 90)]
     assert plan.lr == pytest.approx([0.256 * (epoch + 1) for epoch in range(8)] + falling)
     assert plan.total_steps == 90 * 625 and [phase.image_size for phase in plan.phases] == [224]
 
 
 def test_mosaics_mild_recipe() -> None:
-    plan = make_plan(composed("experiment=rn50_mild"), IMAGENET, rate=900, loader_rate=None)
+    plan = make_plan(composed("experiment=rn50_mild"), IMAGENET, rate=900)
     rising = [2.048 * (epoch * 625 + 1) / 5001 for epoch in range(8)]
     falling = [1.024 * (1 + math.cos(math.pi * (epoch - 8) / 28)) for epoch in range(8, 36)]
     assert plan.lr == pytest.approx(rising + falling) and plan.total_steps == 36 * 625
@@ -91,7 +92,7 @@ def test_a_batch_of_a_process_has_no_effect_beside_the_global_one() -> None:
 
 
 def test_mlperfs_recipe() -> None:
-    plan = make_plan(composed("experiment=rn50_mlperf"), IMAGENET, rate=900, loader_rate=None)
+    plan = make_plan(composed("experiment=rn50_mlperf"), IMAGENET, rate=900)
     assert plan.total_steps == 37 * 3140
     expected = [0, 1.5, *(1e-4 + (3 - 1e-4) * (1 - (epoch - 2) / 35) ** 2 for epoch in range(2, 37))]
     assert plan.lr == pytest.approx(expected, rel=1e-6)
@@ -99,7 +100,7 @@ def test_mlperfs_recipe() -> None:
 
 def test_fixres_has_the_rates_of_its_authors() -> None:
     """8 * 1e-3 for 512 images, a tenth after 30 epochs; 56 epochs at 384 px."""
-    plan = make_plan(composed("experiment=fixres"), IMAGENET, rate=900, loader_rate=None)
+    plan = make_plan(composed("experiment=fixres"), IMAGENET, rate=900)
     assert plan.lr == pytest.approx([0.008] * 30 + [0.0008] * 26)
     assert [(phase.image_size, phase.num_epochs) for phase in plan.phases] == [(384, 56)]
 
@@ -107,21 +108,19 @@ def test_fixres_has_the_rates_of_its_authors() -> None:
 def test_hours_are_images_over_rates() -> None:
     """One epoch of 64 steps at 224 px, and a validation pass of a third of a training image's cost each."""
     config = composed("trainer.max_epochs=1", "data.batch_size=100", "model=resnet18", "schedule.warmup_epochs=0")
-    plan = make_plan(config, (6400, 300, 10), rate=200, loader_rate=None)
+    plan = make_plan(config, (6400, 300, 10), rate=200)
     assert plan.gpu_hours * 3600 == pytest.approx(6400 / 200 + 300 / 200 / 3)
-    slow = make_plan(config, (6400, 300, 10), rate=200, loader_rate=100)
+    slow = make_plan(config, (6400, 300, 10), rate=200, loader_rates={224: 100})
     assert slow.phases[0].hours * 3600 == pytest.approx(6400 / 100)
     assert slow.phases[0].images_per_second_needed == pytest.approx(200)
-    phases = tables(slow, is_estimate=False, loader_rate=100, price_per_hour=None)[1]
+    phases = tables(slow, is_estimate=False, about_loader="measured", price_per_hour=None)[1]
     assert [row[-1] for row in phases.rows] == ["loader"]
 
 
 def test_smaller_images_need_a_faster_loader() -> None:
     small = composed("data.image_size=160", "trainer.max_epochs=1")
-    assert make_plan(small, IMAGENET, rate=900, loader_rate=None).phases[0].images_per_second_needed == pytest.approx(
-        1760, rel=0.01
-    )
-    estimate = make_plan(composed("trainer.max_epochs=1"), IMAGENET, rate=None, loader_rate=None)
+    assert make_plan(small, IMAGENET, rate=900).phases[0].images_per_second_needed == pytest.approx(1760, rel=0.01)
+    estimate = make_plan(composed("trainer.max_epochs=1"), IMAGENET)
     assert estimate.phases[0].images_per_second_needed == pytest.approx(A10G_RATE, rel=0.01)
 
 
@@ -137,7 +136,7 @@ def test_smaller_images_need_a_faster_loader() -> None:
 )
 def test_runs_without_a_plan_are_refused(overrides: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        make_plan(composed(*overrides), IMAGENET, rate=None, loader_rate=None)
+        make_plan(composed(*overrides), IMAGENET)
 
 
 def test_the_docs_have_the_recipes_as_they_are() -> None:
@@ -150,6 +149,6 @@ def test_the_docs_have_the_recipes_as_they_are() -> None:
         start = f"| `{name}` | {recipe.published_top1} | `{recipe.evaluation}` | {config.trainer.max_epochs} |"
         (row,) = [line for line in page.splitlines() if line.startswith(start)]
         assert row.endswith(f"| {recipe.reproduced or 'no'} |")
-        hours = make_plan(config, IMAGENET, rate=None, loader_rate=None).gpu_hours
+        hours = make_plan(config, IMAGENET).gpu_hours
         assert f"| {hours:.1f} |" in row
         assert recipe.evaluation in CONVENTIONS and recipe.source and recipe.sigma > 0

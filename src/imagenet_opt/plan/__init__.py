@@ -1,0 +1,1 @@
+"""What a run will do and cost, before it starts."""

@@ -1,0 +1,64 @@
+"""The tables that `imagenet-opt plan` prints."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from imagenet_opt.display.table import Column, Table
+from imagenet_opt.plan.plan import A10G_RATE, Plan
+
+
+def tables(plan: Plan, *, is_estimate: bool, about_loader: str, price_per_hour: float | None) -> list[Table]:
+    """Tables of the plan. is_estimate: whether the GPU's rate is the estimate for an A10G. about_loader: how the
+    loader's rates are known, or why they are not."""
+    columns = (
+        Column("epochs"),
+        Column("image size", "{:.0f}"),
+        Column("steps", "{:,.0f}"),
+        Column("images/s needed", "{:,.0f}"),
+        Column("loader", "{:,.0f}"),
+        Column("hours", "{:.1f}"),
+        Column("limit"),
+    )
+    rows = []
+    for phase in plan.phases:
+        last = phase.first_epoch + phase.num_epochs
+        rates = (phase.images_per_second_needed, phase.images_per_second_loaded)
+        numbers = (float(phase.image_size), float(phase.steps), *rates, phase.hours)
+        limit = "loader" if phase.waits_for_loader else "GPU"
+        rows.append((f"{phase.first_epoch + 1} to {last}", *numbers, limit))
+    phases = Table("Phases", columns, tuple(rows), tuple(_notes(plan, is_estimate, about_loader)))
+    facts = [("steps", f"{plan.total_steps:,}"), ("learning rate", _rates(plan.lr))]
+    facts += [("hours on one GPU", f"{plan.gpu_hours:.1f}, of which {plan.validation_hours:.1f} for validation")]
+    if plan.memory_gib is not None:
+        facts += [("memory of a step", f"{plan.memory_gib:.1f} GiB for its tensors")]
+    if price_per_hour is not None:
+        facts += [("price", f"${plan.gpu_hours * price_per_hour:,.2f}")]
+    facts += list(_published(plan.recipe))
+    return [Table("The run", (Column("fact"), Column("value")), tuple(facts)), phases]
+
+
+def _rates(lr: tuple[float, ...]) -> str:
+    top = max(range(len(lr)), key=lr.__getitem__)
+    return f"{lr[0]:.3g} in epoch 1, {lr[top]:.3g} in epoch {top + 1}, {lr[-1]:.3g} in epoch {len(lr)}"
+
+
+def _notes(plan: Plan, is_estimate: bool, about_loader: str) -> Iterator[str]:
+    if is_estimate:
+        yield (
+            f"The GPU's rate is an estimate for an A10G ({A10G_RATE:.0f} images/s of ResNet-50 at 224 px; others in "
+            "proportion to FLOPs); --rate sets the rate of this network on your GPU at 224 px."
+        )
+    yield about_loader
+    if any(phase.waits_for_loader for phase in plan.phases):
+        yield "Where the loader is the limit: add CPUs, or pack smaller images (imagenet-opt pack)."
+
+
+def _published(recipe: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if not recipe:
+        return
+    yield "published top-1", f"{recipe['published_top1']} % (imagenet-opt evaluate eval={recipe['evaluation']})"
+    yield "seed noise", f"{recipe['sigma']} % (one standard deviation)"
+    yield "reproduced here", str(recipe["reproduced"] or "no")
+    yield "source", str(recipe["source"])
+    for number, deviation in enumerate(recipe["deviations"], 1):
+        yield f"deviation {number}", deviation

@@ -13,7 +13,7 @@ LR_PER_256 = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """SGD with Nesterov's momentum, a warmup and half a cosine by step, random crops and flips, smoothed labels, float32.
+    """SGD with Nesterov's momentum, a warmup and half a cosine by step, random crops and flips, smoothed labels.
 
     model: a name of timm. image_size: pixels of a side, of training and validation. warmup: epochs.
     """

@@ -13,8 +13,8 @@ MARGIN = 1.5
 """Percentage points of top-1. The seeds of a run as short as this one differ by about half a point, and three seeds of
 each trainer then give an interval of about one point on both sides."""
 RULE = (
-    f"the {CONFIDENCE:.0%} interval of the difference contains 0 and lies within {MARGIN} points of it on both sides: "
-    "within the seed noise. It does not contain 0: not within the seed noise. Otherwise: undecided"
+    f"within the seed noise, if the {CONFIDENCE:.0%} interval of the difference contains 0 and lies between -{MARGIN} "
+    f"and +{MARGIN} points; not within the seed noise, if it does not contain 0; otherwise undecided"
 )
 
 
@@ -40,11 +40,11 @@ def verdict(found: Difference) -> str:
     """By RULE."""
     if not found.low <= 0 <= found.high:
         return "not within the seed noise"
-    return "within the seed noise" if -MARGIN <= found.low and found.high <= MARGIN else "undecided: use more --seeds"
+    return "within the seed noise" if found.low >= -MARGIN and found.high <= MARGIN else "undecided: use more --seeds"
 
 
 def table(ours: Sequence[Learned], theirs: Sequence[Learned]) -> str:
-    """Markdown: a row for each seed, their mean and standard deviation; then difference, ratio of the rates, verdict."""
+    """Markdown: rows of the seeds, means and deviations; below them the difference, the ratio and the verdict."""
     lines = [
         "| seed | this trainer, top-1 % | timm, top-1 % | this trainer, images/s | timm, images/s | ratio |",
         "|---|---|---|---|---|---|",

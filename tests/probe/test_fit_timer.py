@@ -27,6 +27,7 @@ class Queue(ResidentLoader):
     def __init__(self, batch: Batch, num_ready: int, *, refilled: bool) -> None:
         super().__init__(batch)
         self.loader = SimpleNamespace(num_workers=1, prefetch_factor=num_ready)
+        self.sampler = SimpleNamespace(num_parts=1)
         self.num_ready, self.refilled = num_ready, refilled
 
     def __iter__(self) -> Iterator[Batch]:

@@ -8,6 +8,7 @@ import pytest
 
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe import throughput
+from imagenet_opt.probe.fit.stock import batches_per_round
 from imagenet_opt.probe.fit_timer import FitTiming
 from imagenet_opt.probe.throughput import Span, drain, fit_ceiling
 
@@ -33,6 +34,7 @@ class SlowLoader:
         self.now = 0.0
         self.num_given = 0
         self.loader = SimpleNamespace(num_workers=WORKERS, prefetch_factor=4)
+        self.sampler = SimpleNamespace(num_parts=1)
         self.decode_seconds = min(0.3, seconds)
         monkeypatch.setattr(throughput, "time", SimpleNamespace(perf_counter=lambda: self.now))
 
@@ -107,3 +109,8 @@ def test_a_full_run_is_not_faster_than_the_workers() -> None:
         fit_ceiling(seen)
     stock = FitTiming(**steps, num_workers=2.0, making_seconds=0.002, images_before=640.0)
     assert fit_ceiling(stock).images_per_second == pytest.approx(6400), "all were made before"
+
+
+@pytest.mark.parametrize(("num_workers", "num_parts", "batches"), [(8, 1, 8), (8, 8, 1), (2, 8, 1), (5, 2, 3)])
+def test_workers_that_make_parts_finish_fewer_batches_in_a_round(num_workers, num_parts, batches) -> None:
+    assert batches_per_round(num_workers, num_parts) == batches

@@ -149,7 +149,7 @@ class Examination(Reading):
                 self._check_time_for_run()
             timing = self.testbed.train(index(), self._span(3.5), cold=state == "cold")
             self._use_kernel_seconds(timing)
-            ceiling = fit_ceiling(timing, multiple=self.testbed.num_workers, in_bursts=True)
+            ceiling = fit_ceiling(timing, multiple=self.testbed.batches_per_round, in_bursts=True)
             self._note_ceiling(f"full_{state}", ceiling)
             self.runs[state] = timing
 
@@ -174,7 +174,7 @@ class Examination(Reading):
         configured, reads = int(self.testbed.loading.batch_size), self.ceilings.get("storage_cold")
         if reads is None:
             return configured
-        num_batches = (1 + SKIPPED_ROUNDS_COLD + LEAST_ROUNDS) * max(1, self.testbed.num_workers)
+        num_batches = (1 + SKIPPED_ROUNDS_COLD + LEAST_ROUNDS) * self.testbed.batches_per_round
         fitting = int(reads.images_per_second * span.limit / num_batches)
         return max(min(_LEAST_BATCH, configured), min(configured, fitting))
 
@@ -183,7 +183,7 @@ class Examination(Reading):
         loader = self.ceilings.get("loader_cold")
         if loader is None:
             return
-        num_batches = (1 + LEAST_ROUNDS) * max(1, self.testbed.num_workers)
+        num_batches = (1 + LEAST_ROUNDS) * self.testbed.batches_per_round
         needed = num_batches * self.testbed.loading.batch_size / loader.images_per_second
         if needed > self._span(1).last:
             reason = f"{num_batches} batches of {self.testbed.loading.batch_size} images take {needed:.0f} s"

@@ -33,6 +33,7 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, too_slow
 from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
 from imagenet_opt.model.network import RECIPE, build_network
+from imagenet_opt.probe.fit.stock import batches_per_round
 from imagenet_opt.probe.fit_timer import FitTimer, FitTiming
 from imagenet_opt.probe.memory import NoHalving
 from imagenet_opt.probe.resident_loader import ResidentLoader, take_one
@@ -164,14 +165,14 @@ class Testbed:
             samples.warm(seconds)
         rows = samples.cold_rows() if cold else samples.warm_rows
         timing = self.train(samples.listed(rows), Span(seconds, longest=_MOST_SECONDS), cold=cold)
-        return timing, fit_ceiling(timing, multiple=self.num_workers, in_bursts=True).images_per_second
+        return timing, fit_ceiling(timing, multiple=self.batches_per_round, in_bursts=True).images_per_second
 
     def _fit(self, config: DictConfig, data: Any, span: Span) -> FitTiming:
         timer = FitTimer(
             seconds=span.seconds,
             limit_seconds=span.limit,
             longest_seconds=span.last,
-            multiple=self.num_workers,
+            multiple=self.batches_per_round,
             sees_kernels=isinstance(data, ResidentLoader),
             sees_waits=not self.compared,
         )
@@ -193,7 +194,7 @@ class Testbed:
             )
         if not timing.has_rate:
             num, seconds = len(timing.step_seconds), timing.stamps[-1] - timing.stamps[0]
-            needed, size = LEAST_ROUNDS * max(1, self.num_workers), self.loading.batch_size
+            needed, size = LEAST_ROUNDS * self.batches_per_round, self.loading.batch_size
             raise ConfigError(too_slow("storage", num_batches=num, batch_size=size, seconds=seconds, needed=needed))
         return timing
 
@@ -222,22 +223,27 @@ class Testbed:
     @property
     def batch_bytes(self) -> float:
         """Bytes of a batch in shared memory, or of a part of a large batch."""
-        return float(slot_bytes(self._sample.data.nbytes // self._sample.key.num_parts))
+        return float(slot_bytes(self._sample.data.nbytes // self._fitted.sampler.num_parts))
 
     @property
     def num_workers(self) -> int:
         """Number of workers after the loader has adapted it to the machine."""
-        return int(self._fitted.num_workers)
+        return int(self._fitted.loader.num_workers)
+
+    @property
+    def batches_per_round(self) -> int:
+        """Batches that arrive together, see stock.batches_per_round."""
+        return batches_per_round(self.num_workers, self._fitted.sampler.num_parts)
 
     @property
     def prefetch_factor(self) -> int:
         """Batches ahead per worker, after the loader has adapted this to the machine."""
-        return int(self._fitted.prefetch_factor or 0)
+        return int(self._fitted.loader.prefetch_factor or 0)
 
     @cached_property
-    def _fitted(self) -> Any:
+    def _fitted(self) -> DevicePrefetcher:
         self.samples.glance()
-        return self.from_memory().loader
+        return self.from_memory()
 
     def dtypes(self) -> tuple[str, Counter[str]]:
         """The trainer's precision, and the dtypes of convolutions in a step."""

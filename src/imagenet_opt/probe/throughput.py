@@ -11,7 +11,7 @@ from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats import physics
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, has_few_pauses, rate_windows, too_slow
-from imagenet_opt.probe.fit.stock import images_ahead
+from imagenet_opt.probe.fit.stock import batches_per_round, images_ahead
 from imagenet_opt.probe.fit_timer import FitTiming
 
 
@@ -37,11 +37,12 @@ class Span:
 class Made:
     """Delivered batches, without the first ones of each worker.
 
-    made_at: when a batch and all before it were made, in seconds. delivered_at: when it had been requested and was
-    available.
+    per_round: batches that arrive together, see batches_per_round. made_at: when a batch and all before it were made,
+    in seconds. delivered_at: when it had been requested and was available.
     """
 
     num_workers: int
+    per_round: int
     made_at: list[float] = field(default_factory=list)
     delivered_at: list[float] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -63,11 +64,11 @@ class Made:
     @property
     def has_rounds(self) -> bool:
         """Whether each worker made enough batches for a rate; workers finish theirs at about the same time."""
-        return len(self.sizes) - 1 >= LEAST_ROUNDS * self.num_workers
+        return len(self.sizes) - 1 >= LEAST_ROUNDS * self.per_round
 
     def is_over(self, span: Span, since: float, ahead: int) -> bool:
         """Whether to stop. since: start of the loader. ahead: images that may be in preparation."""
-        least = max(3 * self.num_workers * self.sizes[-1], 3 * ahead)
+        least = max(3 * self.per_round * self.sizes[-1], 3 * ahead)
         enough = self.seconds >= span.seconds and self.num_images >= least
         if enough and self.has_rounds and not has_few_pauses(self.delivered_at):
             return True
@@ -86,12 +87,13 @@ def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED
     A batch counts when its worker has made it, since prefetched batches arrive at once and do not show the rate. Raises
     ConfigError if too few batches were made for a rate.
     """
-    made = Made(max(1, loader.loader.num_workers))
+    num_workers = max(1, loader.loader.num_workers)
+    made = Made(num_workers, batches_per_round(num_workers, loader.sampler.num_parts))
     loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]
     began = time.perf_counter()
     try:
         for number, batch in enumerate(loader):
-            if number < skipped_rounds * made.num_workers:
+            if number < skipped_rounds * made.per_round:
                 loader.pop_metrics()
                 continue
             made.add(batch, time.perf_counter())
@@ -105,14 +107,14 @@ def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED
     facts |= {"num_workers": float(loader.loader.num_workers), "batch_size": float(made.sizes[0])}
     facts |= {"longest_gap_seconds": max(end - begin for begin, end in pairwise(made.delivered_at))}
     _check(made, facts)
-    return Ceiling(rate_windows(made.made_at, made.sizes, multiple=made.num_workers), facts, in_bursts=True)
+    return Ceiling(rate_windows(made.made_at, made.sizes, multiple=made.per_round), facts, in_bursts=True)
 
 
 def _too_few(made: Made, skipped_rounds: int, facts: dict[str, float], seconds: float) -> ConfigError:
     reads = facts.get("read_seconds", 0.0) >= facts.get("decode_seconds", 0.0)
     stage = "storage" if reads else "decoding"
-    needed = (skipped_rounds + LEAST_ROUNDS) * made.num_workers + 1
-    num, size = skipped_rounds * made.num_workers + len(made.sizes), made.sizes[0] if made.sizes else 0
+    needed = (skipped_rounds + LEAST_ROUNDS) * made.per_round + 1
+    num, size = skipped_rounds * made.per_round + len(made.sizes), made.sizes[0] if made.sizes else 0
     return ConfigError(too_slow(stage, num_batches=num, batch_size=size, seconds=seconds, needed=needed))
 
 

@@ -12,7 +12,7 @@ _MOST_TAKEN = 0.05
 class Stock:
     """The prefetched batches at the start of a measurement, and the batches that workers made during it.
 
-    multiple: batches that arrive together, one per worker. num_at_begin: batches that were ready at the start.
+    multiple: batches that arrive together, see batches_per_round. num_at_begin: batches that were ready at the start.
     """
 
     def __init__(self, loader: Any, multiple: int) -> None:
@@ -66,6 +66,12 @@ def images_ahead(batch: Batch, loader: Any) -> int:
     workers: Any = getattr(loader, "loader", None)
     if workers is None:
         return 0
-    num_workers = max(1, workers.num_workers)
-    ahead: int = (workers.prefetch_factor or 0) * len(batch) + 2 * batch.stats.reads_in_flight
+    num_workers, num_parts = max(1, workers.num_workers), loader.sampler.num_parts
+    ahead: float = (workers.prefetch_factor or 0) * len(batch) / num_parts + 2 * batch.stats.reads_in_flight
     return int(num_workers * ahead)
+
+
+def batches_per_round(num_workers: int, num_parts: int) -> int:
+    """Batches that arrive together, at least 1: all workers finish theirs at about the same time, and a large batch is
+    made of `num_parts` parts, one after the other from different workers."""
+    return max(1, -(-num_workers // num_parts))

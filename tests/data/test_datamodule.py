@@ -152,6 +152,7 @@ def test_what_was_skipped_is_known_after_a_restart(
         ({"seed": 4}, "seed was 3, is now 4"),
         ({"batch_size": 8}, "a global batch was 6 images, is now 8"),
         ({"samples_per_epoch": 12}, "data.samples_per_epoch was 0, is now 12"),
+        ({"repeated_augmentation": 3}, "data.repeated_augmentation was 1, is now 3"),
     ],
 )
 def test_a_run_does_not_go_on_in_another_order(

@@ -1,7 +1,10 @@
 """Every sample once a pass, whatever the ranks, the slices and the batch."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
+from timm.data.distributed_sampler import RepeatAugSampler
 
 from imagenet_opt.data.order import EvalOrder, TrainOrder, block_size_for
 from imagenet_opt.errors import BatchTooLarge, ConfigError
@@ -51,6 +54,27 @@ def test_a_sample_met_again_is_a_new_pass() -> None:
     order = train(20, 10, samples_per_epoch=10)
     passes = [order.sample_ids(epoch, 0).pass_ids.tolist() for epoch in range(4)]
     assert passes == [[0] * 10, [0] * 10, [1] * 10, [1] * 10]
+
+
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_repeated_augmentation_repeats_as_many_images_as_timm(world_size: int) -> None:
+    """timm's epoch of 768 samples is 256 images, each three times in a row."""
+    theirs = RepeatAugSampler(range(768), num_replicas=1, rank=0, num_repeats=3)
+    orders = [train(768, 48 // world_size, repetitions=3, rank=r, world_size=world_size) for r in range(world_size)]
+    ours = np.array([[i for order in orders for i in order.sample_ids(1, step).indices] for step in range(16)])
+    for step, batch in enumerate(np.array(list(theirs)).reshape(16, 48)):
+        assert sorted(Counter(ours[step].tolist()).values()) == sorted(Counter(batch.tolist()).values()) == [3] * 16
+        assert len(set(ours[step, :16].tolist())) == 16, "the copies of an image are apart"
+    assert set(Counter(ours.ravel().tolist()).values()) == {3}
+    assert set(epoch_of(orders[0], 1)) != set(epoch_of(orders[0], 2))
+
+
+def test_each_copy_of_a_repeated_image_is_a_new_pass() -> None:
+    order = train(20, 10, repetitions=3)
+    draws = [order.sample_ids(epoch, step) for epoch in (0, 1, 2) for step in (0, 1)]
+    seen = [pair for draw in draws for pair in zip(draw.indices.tolist(), draw.pass_ids.tolist(), strict=True)]
+    assert len(set(seen)) == len(seen) == 60
+    assert train(20, 10, repetitions=3).sample_ids(2, 1).indices.tolist() == draws[5].indices.tolist()
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])

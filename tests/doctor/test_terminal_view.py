@@ -7,7 +7,8 @@ from rich.console import Console
 
 from imagenet_opt.doctor.diagnosis import STAGES
 from imagenet_opt.doctor.terminal_view import print_diagnosis
-from tests.doctor.diagnoses import QUIET, make_diagnosis, make_facts
+from imagenet_opt.probe.growing_images import SizePhase
+from tests.doctor.diagnoses import QUIET, RATES, make_diagnosis, make_facts
 
 
 def printed(width: int, encoding: str = "utf-8", **changes: object) -> str:
@@ -37,6 +38,16 @@ def test_what_matters_comes_first() -> None:
     assert "the run reaches 96% of it" in text
     assert "4% of the rate that the stages alone allow" in text
     assert "3.65 times as fast" in text
+
+
+def test_each_phase_of_growing_images_is_judged() -> None:
+    phases = (SizePhase(0, 12, 112, 4.0), SizePhase(12, 1, 224, 1.0), SizePhase(13, 2, 448, 0.2))
+    lines = [" ".join(line.split()).strip("│ ") for line in printed(150, growing=phases).splitlines()]
+    rates = "the GPU takes about {:,.0f} images/s, the loader delivers {:,.0f}; "
+    gpu, loader = RATES["gpu"], RATES["loader_cold"]
+    assert "at 112 px epochs 1 to 12: " + rates.format(4 * gpu, loader) + "the GPU waits" in lines
+    assert "at 448 px epochs 14 to 15: " + rates.format(0.2 * gpu, loader) + "the loader keeps up" in lines
+    assert any(line.startswith("at 224 px epoch 13:") for line in lines)
 
 
 def test_bars_are_as_long_as_the_rates() -> None:

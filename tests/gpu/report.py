@@ -216,7 +216,7 @@ def markdown(report: dict[str, Any]) -> str:
         lines += table("trial", "what became of it", "images/s", "peak GiB", "what the run said")
         lines += map(small_card_row, report["small_card"])
     for name, study in report["studies"].items():
-        lines += ["", f"## {name}: {study['command']}", "", *map(sheet_markdown, study["tables"])]
+        lines += ["", f"## {name}: {study['command']}", "", *map(table_markdown, study["tables"])]
     if report["cifar10_curve"]:
         lines += ["", "## CIFAR-10", "", *table("step", "top-1")]
         lines += [f"| {step} | {accuracy:.2%} |" for step, accuracy in report["cifar10_curve"]]
@@ -240,7 +240,7 @@ def table(*headings: str) -> list[str]:
     return [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
 
 
-def sheet_markdown(table: dict[str, Any]) -> str:
+def table_markdown(table: dict[str, Any]) -> str:
     columns = tuple(Column(**column) for column in table["columns"])
     return Table(table["title"], columns, tuple(map(tuple, table["rows"])), tuple(table["notes"])).markdown()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
+from timm.scheduler import CosineLRScheduler
 
 from imagenet_opt.config.compose import composed as checked
 from imagenet_opt.errors import ConfigError
@@ -62,10 +63,41 @@ def test_mosaics_mild_recipe() -> None:
     assert (sizes[0], sizes[28], sizes[29]) == (96, 160, 176)
 
 
-@pytest.mark.parametrize(("name", "one_dimensional"), [("rn50_ffcv16", 9), ("rn50_classic90", 9), ("rn50_mild", 107)])
+@pytest.mark.parametrize(("name", "size", "num_epochs", "peak"), [("a3", 160, 100, 8e-3), ("a2", 224, 300, 5e-3)])
+def test_timms_recipes(name: str, size: int, num_epochs: int, peak: float) -> None:
+    """timm's own scheduler, with the arguments of its training script: --warmup-lr 1e-4 --min-lr 1e-6."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
+    theirs = CosineLRScheduler(
+        optimizer, t_initial=num_epochs, lr_min=1e-6, warmup_t=5, warmup_lr_init=1e-4, cycle_limit=1
+    )
+    plan = make_plan(composed(f"experiment=rn50_{name}"), IMAGENET, rate=900)
+    assert plan.lr == pytest.approx([theirs._get_lr(epoch)[0] for epoch in range(num_epochs)])
+    assert plan.total_steps == num_epochs * 625 and [phase.image_size for phase in plan.phases] == [size]
+
+
+def test_torchvisions_second_recipe() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+    warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=5)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=595)
+    theirs = torch.optim.lr_scheduler.SequentialLR(optimizer, [warmup, cosine], milestones=[5])
+    rates = []
+    for _ in range(600):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        theirs.step()
+    plan = make_plan(composed("experiment=rn50_tv2"), IMAGENET, rate=900)
+    assert plan.lr == pytest.approx(rates, abs=1e-9)
+    assert plan.total_steps == 600 * 1251 and [phase.image_size for phase in plan.phases] == [176]
+
+
+@pytest.mark.parametrize(
+    ("name", "one_dimensional"),
+    [("rn50_ffcv16", 9), ("rn50_classic90", 9), ("rn50_mild", 107), ("rn50_a2", 0), ("rn50_tv2", 1)],
+)
 def test_the_tensors_that_recipes_decay(name: str, one_dimensional: int) -> None:
     """54 matrices and kernels of ResNet-50 are decayed by all. Where names with "bn" are left out, four batch norms of
-    shortcuts and the bias of the head are not; without an exception all 53 batch norms and this bias are decayed."""
+    shortcuts and the bias of the head are not; without an exception all 53 batch norms and this bias are decayed. timm
+    leaves out all of them, torchvision's second recipe the batch norms."""
     config = composed(f"experiment={name}")
     with torch.device("meta"):
         net = build_network("resnet50", num_classes=1000)
@@ -74,11 +106,11 @@ def test_the_tensors_that_recipes_decay(name: str, one_dimensional: int) -> None
     (group,) = decayed
     shapes = [parameter.ndim for parameter in group["params"]]
     assert (len(shapes) - shapes.count(1), shapes.count(1)) == (54, one_dimensional)
-    assert group["weight_decay"] == {"rn50_ffcv16": 1e-4}.get(name, 2**-15)
+    assert group["weight_decay"] == {"rn50_ffcv16": 1e-4, "rn50_a2": 0.02, "rn50_tv2": 2e-5}.get(name, 2**-15)
 
 
 def test_the_batch_of_all_processes_is_that_of_the_source() -> None:
-    for name, batch, norm in (("ffcv88", 4096, 512), ("mild", 2048, 256), ("classic90", 2048, 256)):
+    for name, batch, norm in (("ffcv88", 4096, 512), ("mild", 2048, 256), ("classic90", 2048, 256), ("tv2", 1024, 128)):
         config = composed(f"experiment=rn50_{name}")
         assert (config.data.global_batch_size, config.model.micro_batch_size) == (batch, norm)
         assert config.model.batch_norm_momentum == "per_step"

@@ -46,6 +46,14 @@ def test_each_setting_of_the_loader_is_compared_with_the_start() -> None:
     assert said == ["kept, though once: read error", "undecided"]
 
 
+def test_the_smallest_images_of_the_run_decide_what_the_loader_must_reach() -> None:
+    found = CoordinateSearch(LoaderSetting(1, 4, 16), {LoaderSetting(1, 4, 16): [100.0]}, why="budget")
+    assert (
+        "the device takes 200 images/s of 160 px, the smallest of the run"
+        in _loader_table(Loader(found, (), target=240.0, num_processes=1, smallest=160), "").notes
+    )
+
+
 def test_a_setting_of_the_device_reaches_from_its_least_to_its_most_turn() -> None:
     turns = Turns((), 10, Deadline(60), lambda what: None)
     climbed = CoordinateSearch("now", {"now": [100.0, 110.0, 90.0], "compiled": [150.0]}, why="budget")

@@ -55,12 +55,12 @@ def main(argv: list[str]) -> None:
     begin_measuring()
     command = shlex.join(["imagenet-opt", "tune", *argv])
     from imagenet_opt.display.terminal_table import about
-    from imagenet_opt.tune.outputs import print_tuning, sheets_of, write_experiment, write_json
+    from imagenet_opt.tune.outputs import print_tuning, tables_of, write_experiment, write_json
     from imagenet_opt.tune.tuner import tune
 
     facts = about(command)
     tuning = tune(options.overrides, options.budget_seconds)
-    tables = sheets_of(tuning)
+    tables = tables_of(tuning)
     print_tuning(tuning, tables)
     write_experiment(tuning, tables, command, options.overrides)
     if options.json is not None:

@@ -222,6 +222,16 @@ def largest_size(config: DictConfig) -> int:
     return int(config.data.image_size if growing is None else max(growing.start, growing.end))
 
 
+def image_sizes(config: DictConfig) -> list[int]:
+    """Width in pixels of the training images in each epoch; of one epoch if trainer.max_epochs sets no number. Raises
+    ConfigError for an invalid schedule."""
+    num_epochs = max(1, int(config.trainer.max_epochs or 1))
+    if config.callbacks.get("resolution_schedule") is None:
+        return [largest_size(config)] * num_epochs
+    schedule = make(config.callbacks.resolution_schedule, "callbacks.resolution_schedule")
+    return [schedule.size_of(epoch, num_epochs) for epoch in range(num_epochs)]
+
+
 def check_config(config: DictConfig) -> None:
     """Check the parts that make up a training step. Raises ConfigError."""
     model, data = plain(config.model), plain(config.data)

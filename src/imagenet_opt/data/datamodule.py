@@ -32,7 +32,8 @@ _OF_IMAGES = (
 DEMO_OPTIONS = LoaderOptions(batch_size=50, image_size=48, crop_scale=(0.35, 1.0))
 """For the small images of the demo."""
 _GLOBAL_BATCH = "images of a global batch"
-"""Key in checkpoints."""
+_REPEATED = "data.repeated_augmentation"
+"""Keys in checkpoints."""
 
 
 class ImageData(LightningDataModule):
@@ -100,12 +101,12 @@ class ImageData(LightningDataModule):
     def check_order(self, saved: Mapping[str, Any], world_size: int) -> None:
         """Raise CheckpointMismatch if samples would come in another order. saved: result of `state_dict`."""
         facts = self._order_facts(world_size)
+        saved = {_REPEATED: 1, **saved}  # older checkpoints lack it
         if changed := [_change(name, saved.get(name), now) for name, now in facts.items() if saved.get(name) != now]:
             raise CheckpointMismatch(
                 f"the run cannot resume with other batches: {'; '.join(changed)}. Set seed, data.root (packed or not), "
-                "data.shuffle, data.samples_per_epoch and data.batch_size x processes (or data.global_batch_size) as "
-                "before, or start a new run: "
-                "resume_from=null and another hydra.run.dir"
+                "data.shuffle, data.samples_per_epoch, data.repeated_augmentation and data.batch_size x processes (or "
+                "data.global_batch_size) as before, or start a new run: resume_from=null and another hydra.run.dir"
             )
 
     def identity(self) -> dict[str, int]:
@@ -129,6 +130,7 @@ class ImageData(LightningDataModule):
             "training images": len(self.train),
             "checksum of their labels in order": self._label_checksum,
             "data.samples_per_epoch": options.samples_per_epoch or 0,
+            _REPEATED: options.repeated_augmentation,
         }
 
     def _image_facts(self) -> dict[str, str]:

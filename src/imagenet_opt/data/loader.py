@@ -76,6 +76,7 @@ def train_loader(
         seed=options.seed,
         samples_per_epoch=options.samples_per_epoch,
         block_size=block_size_for(options.batch_size) if options.shuffle == "block" else 1,
+        repetitions=options.repeated_augmentation,
         rank=rank_info.rank,
         world_size=rank_info.world_size,
     )

@@ -22,6 +22,7 @@ LEAST = {
     "image_size": 1,
     "val_image_size": 1,
     "samples_per_epoch": 1,
+    "repeated_augmentation": 1,
     "max_crop_pixels": 1,
     "num_workers": 0,
     "prefetch_factor": 1,
@@ -73,6 +74,10 @@ class LoaderOptions:
     samples_per_epoch: int | None = None
     """Images of a shorter epoch, in whole batches; the epochs go through all images before any image comes twice.
     None: the whole training set."""
+    repeated_augmentation: int = 1
+    """How often each image of an epoch comes, with other crops and augmentation each time; an epoch has as many samples
+    as without, so it sees only one of that many images. timm's recipes A1 and A2 have 3, torchvision's 4. Only with
+    `shuffle=global` and without `samples_per_epoch`."""
     shuffle: str = "global"
     """"global": any order of all images. "block": 8 to 16 neighbours of the index stay together, for shards on slow
     storage."""
@@ -118,6 +123,12 @@ class LoaderOptions:
         object.__setattr__(self, "crop_scale", tuple(self.crop_scale))  # YAML has lists only
         if not _is_range((self.val_crop_ratio, 1)):
             raise ConfigError(f"data.val_crop_ratio={self.val_crop_ratio} must be above 0 and at most 1")
+        if self.repeated_augmentation > 1 and (self.shuffle == "block" or self.samples_per_epoch is not None):
+            other = "data.shuffle=block" if self.shuffle == "block" else "data.samples_per_epoch"
+            raise ConfigError(
+                f"data.repeated_augmentation={self.repeated_augmentation} does not work with {other}; set "
+                "data.shuffle=global and data.samples_per_epoch=null, or data.repeated_augmentation=1"
+            )
         parse_policy(self.augment)
         if not _is_number(share := self.random_erasing) or not 0 <= share <= 1:
             raise ConfigError(f"data.random_erasing={share} must be a probability from 0 to 1")

@@ -19,7 +19,8 @@ parts stays small. Our choice: 512 crops of ImageNet take about 150 MB."""
 class SampleIds(NamedTuple):
     """One rank's samples of one batch: int64 (batch_size,) each, and how many of them are not padding.
 
-    `pass_ids`: how often the whole data set was seen before each draw; with whole epochs this is the epoch.
+    `pass_ids`: how often the whole data set was seen before each draw; with whole epochs this is the epoch. Repetitions
+    of an image have pass_ids of their own.
     """
 
     indices: NDArray[np.int64]
@@ -58,6 +59,11 @@ class TrainOrder:
     batch. block_size: number of neighbours in the index that always come together in one batch, so that storage can
     deliver them in one request; 1 shuffles single samples. Each pass draws new block boundaries, so other samples are
     left over each time. Raises BatchTooLarge if not even one global batch fits.
+
+    repetitions: how often each image of an epoch comes, for repeated augmentation (arXiv 1901.09335); needs single
+    samples and whole epochs. An epoch has as many samples as without, so it sees only one of `repetitions` images; each
+    epoch shuffles anew. The copies of an image are in one global batch, first copies before second ones, so that ranks
+    and micro-batches get different images, as they do in timm and torchvision.
     """
 
     num_samples: int
@@ -65,6 +71,7 @@ class TrainOrder:
     seed: int
     samples_per_epoch: int | None = None
     block_size: int = 1
+    repetitions: int = 1
     rank: int = 0
     world_size: int = 1
     _shuffles: list[Shuffle] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -106,6 +113,8 @@ class TrainOrder:
         return 0 if self.samples_per_epoch else self.num_samples - self.num_batches * self.global_batch
 
     def sample_ids(self, epoch: int, step: int) -> SampleIds:
+        if self.repetitions > 1:
+            return self._repeated(epoch, step)
         stride = self.num_batches * self.global_batch if self.samples_per_epoch else self.pass_samples
         start = epoch * stride + step * self.global_batch + self.rank * self.batch_size
         positions = np.arange(start, start + self.batch_size, dtype=np.int64)
@@ -119,6 +128,14 @@ class TrainOrder:
                 shuffle.shift + shuffle.blocks[blocks] * np.int64(self.block_size) + places
             ) % self.num_samples
         return SampleIds(indices, passes, self.batch_size)
+
+    def _repeated(self, epoch: int, step: int) -> SampleIds:
+        positions = step * self.global_batch + np.arange(self.global_batch, dtype=np.int64)
+        positions = positions[np.argsort(positions % self.repetitions, kind="stable")]
+        mine = positions[self.rank * self.batch_size : (self.rank + 1) * self.batch_size]
+        images, copies = np.divmod(mine, self.repetitions)
+        indices = self._shuffle(epoch).blocks[images].astype(np.int64)
+        return SampleIds(indices, epoch * self.repetitions + copies, self.batch_size)
 
     def _shuffle(self, one_pass: int) -> Shuffle:
         """The shuffle of a pass. The last two are kept, because at the end of a pass the next one is already read."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.measure.stats.rate import Ceiling
+from imagenet_opt.probe.growing_images import SizePhase
 
 STAGES = {
     "gpu": "GPU, batch resident",
@@ -61,8 +62,8 @@ class Measurements:
     of a step of the full run that the main process spent in "fetch", "logging", "checkpoint", "step", "callback NAME",
     ... step_seconds: of each step of the full run. curves: points (x, y) by name: "workers" (workers, images/s decoded
     from memory), "reads_in_flight" (requests in flight, images/s read cold), "reads_in_flight_cached" (the same from
-    memory), "cached_share" (share of the data in the page cache, images/s read). config: the whole configuration
-    without secrets.
+    memory), "cached_share" (share of the data in the page cache, images/s read). growing: the phases of a run whose
+    images grow; measured is its largest size. config: the whole configuration without secrets.
     """
 
     simulated: str | None
@@ -72,6 +73,7 @@ class Measurements:
     step_seconds: tuple[float, ...] = ()
     curves: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     phases: Mapping[str, float] = field(default_factory=dict)
+    growing: tuple[SizePhase, ...] = ()
     machine: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from imagenet_opt.doctor.diagnosis import Diagnosis, Finding, Measurements, Step
 from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import Ceiling
+from imagenet_opt.probe.growing_images import SizePhase
 
 FILE = "doctor.json"
 
@@ -63,6 +64,7 @@ def diagnosis_of(plain: Mapping[str, Any]) -> Diagnosis:
         ),
         "facts": lambda facts: Facts(**facts),
         "step_seconds": tuple,
+        "growing": lambda phases: tuple(SizePhase(*phase) for phase in phases),
         "curves": lambda curves: {name: tuple((x, y) for x, y in points) for name, points in curves.items()},
     }
 

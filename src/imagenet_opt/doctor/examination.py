@@ -253,6 +253,7 @@ class Examination(Reading):
             ceilings=self.ceilings,
             facts=self.facts,
             curves=self.curves,
+            growing=testbed.growing,
             machine=hardware | machine.hardware(str(self.samples.index.folder), on_gpu=on_gpu),
             versions=machine.versions(),
             config=OmegaConf.to_container(testbed.config, resolve=False),  # type: ignore[arg-type]

@@ -86,8 +86,21 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         rows.append((when, f"{rate(fixed)}, {diagnosis.next_gain:.2f} times as fast"))
     elif is_judged(diagnosis) and diagnosis.cause != "healthy":
         rows.append(("if fixed", _NOT_PREDICTABLE))
+    if is_judged(diagnosis):
+        rows += growing_rows(diagnosis)
     if diagnosis.next_stage is not None:
         rows.append(("next limit", STAGES.get(diagnosis.next_stage, diagnosis.next_stage)))
+    return rows
+
+
+def growing_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """For a run whose images grow: whether the loader keeps up in each phase."""
+    evidence, rows = evidence_of(diagnosis), []
+    for phase in diagnosis.measurements.growing:
+        needed, supply = phase.speed * evidence.gpu_rate, evidence.supply_rate
+        verdict = "the GPU waits" if supply < needed else "the loader keeps up"
+        rates = f"the GPU takes about {needed:,.0f} images/s, the loader delivers {supply:,.0f}"
+        rows.append((f"at {phase.image_size} px", f"{phase.epochs}: {rates}; {verdict}"))
     return rows
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from imagenet_opt.config.build import largest_size, make, plain, share_batch
+from imagenet_opt.config.build import image_sizes, make, plain, share_batch
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
@@ -99,7 +99,7 @@ def make_plan(
     peak = float(config.optimizer.lr) * batch / REFERENCE_BATCH
     run = {"num_steps": steps * num_epochs, "steps_per_epoch": float(steps)}
     costs = _Costs(config, num_classes, rate)
-    phases = tuple(_phases(config, num_epochs, steps, batch, costs, loader_rates))
+    phases = tuple(_phases(config, steps, batch, costs, loader_rates))
     val_size = config.data.val_image_size or config.data.image_size
     val_seconds = num_epochs * num_val * (1 + config.model.val_flip) * costs.seconds(val_size) / TRAINING_FORWARDS
     memory = need_of(config, num_classes, batch, config.model.micro_batch_size)
@@ -131,19 +131,11 @@ class _Costs:
 
 
 def _phases(
-    config: DictConfig, num_epochs: int, steps: int, batch: int, costs: _Costs, loader_rates: Mapping[int, float]
+    config: DictConfig, steps: int, batch: int, costs: _Costs, loader_rates: Mapping[int, float]
 ) -> Iterator[Phase]:
     first = 0
-    for size, epochs in groupby(image_sizes(config, num_epochs)):
+    for size, epochs in groupby(image_sizes(config)):
         num, seconds, loaded = len(list(epochs)), costs.seconds(size), loader_rates.get(size)
         slowest = max(seconds, 0.0 if loaded is None else 1 / loaded)
         yield Phase(first, num, size, num * steps, 1 / seconds, loaded, num * steps * batch * slowest / 3600)
         first += num
-
-
-def image_sizes(config: DictConfig, num_epochs: int) -> list[int]:
-    """Side of the training images in each epoch."""
-    if "resolution_schedule" not in config.callbacks:
-        return [largest_size(config)] * num_epochs
-    schedule = make(config.callbacks.resolution_schedule, "callbacks.resolution_schedule")
-    return [schedule.size_of(epoch, num_epochs) for epoch in range(num_epochs)]

@@ -14,6 +14,7 @@ from imagenet_opt.config.build import (
     build_model,
     build_trainer,
     device_of,
+    image_sizes,
     largest_size,
     make,
     num_classes_of,
@@ -35,6 +36,7 @@ from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.probe.fit.stock import batches_per_round
 from imagenet_opt.probe.fit_timer import FitTimer, FitTiming
+from imagenet_opt.probe.growing_images import SizePhase, size_phases
 from imagenet_opt.probe.memory import NoHalving
 from imagenet_opt.probe.resident_loader import ResidentLoader, take_one
 from imagenet_opt.probe.samples import Index, Samples
@@ -64,6 +66,7 @@ class Testbed:
     def __init__(self, config: DictConfig, *, compared: bool = False, seed: int | None = None) -> None:
         self.config = config = config.copy()
         self.compared = compared
+        self._image_sizes = image_sizes(config)
         at_one_size(config)
         num = num_processes(config, self.device)[1]
         share_batch(config, num)
@@ -261,6 +264,14 @@ class Testbed:
 
     def _network(self) -> nn.Module:
         return build_network(**{name: self.config.model[name] for name in RECIPE})
+
+    @cached_property
+    def growing(self) -> tuple[SizePhase, ...]:
+        """The phases of a run whose images grow; empty for a run with images of one size."""
+        if len(set(self._image_sizes)) == 1:
+            return ()
+        with torch.device("meta"):
+            return size_phases(self._network(), self._image_sizes)
 
     @cached_property
     def widths(self) -> tuple[int, ...]:

@@ -39,13 +39,15 @@ class LoaderSetting:
 
 @dataclass
 class Loader:
-    """target: sufficient images per second, or None if unknown. num_processes: processes of a node, which share its
+    """target: sufficient images per second, or None if unknown. smallest: size of the images at which the device takes
+    most, in pixels; None if their size does not change. num_processes: processes of a node, which share its
     CPUs; the settings are those of one process."""
 
     climb: CoordinateSearch[LoaderSetting]
     changes: Changes
     target: float | None
     num_processes: int
+    smallest: int | None = None
 
 
 def tune_loader(
@@ -69,10 +71,12 @@ def tune_loader(
         begun = True
         return rate
 
-    target = None if device_rate is None else ENOUGH * device_rate
+    fastest = max(testbed.growing, key=lambda phase: phase.speed, default=None)
+    target = None if device_rate is None else ENOUGH * device_rate * (1 if fastest is None else fastest.speed)
     cpus = max(1, machine.usable_cpus() // rank_info.sharing_cpus)
     climbed = climb(start, (partial(_workers, cpus), _prefetch, _reads), turn, enough=target)
-    return Loader(climbed, climbed.best.beside(start), target, rank_info.local_processes)
+    smallest = None if fastest is None else fastest.image_size
+    return Loader(climbed, climbed.best.beside(start), target, rank_info.local_processes, smallest)
 
 
 def _rank_info(testbed: Testbed) -> RankInfo:

@@ -39,7 +39,7 @@ _WHY = {
 }
 
 
-def sheets_of(tuning: Tuning) -> list[Table]:
+def tables_of(tuning: Tuning) -> list[Table]:
     """A table for each part; titles say if the device was simulated."""
     tables = []
     if tuning.turns is not None:
@@ -89,7 +89,8 @@ def _loader_table(loader: Loader, simulated: str) -> Table:
     if loader.target is None:
         facts = ["what the device takes is not known: it was not measured with all that is kept"]
     else:
-        facts = [f"the device takes {loader.target / ENOUGH:,.0f} images/s{simulated}"]
+        size = "" if loader.smallest is None else f" of {loader.smallest} px, the smallest of the run"
+        facts = [f"the device takes {loader.target / ENOUGH:,.0f} images/s{size}{simulated}"]
     if (num := loader.num_processes) > 1:
         facts.append(f"{num} processes share the CPUs and the storage: one was measured, with 1/{num} of the CPUs")
     return Table(f"loader alone{simulated}", (*_RATES, Column("verdict")), tuple(rows), (*facts, _WHY[climb.why]))

@@ -13,7 +13,7 @@ from imagenet_opt.display.table import Table
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.measure.telemetry.torch_profile import GROUPS, Operation
 from imagenet_opt.probe.device_peak import MatmulPeak
-from imagenet_opt.study.kinds.anatomy import Anatomy, anatomy_of, run, seen, sheets_of
+from imagenet_opt.study.kinds.anatomy import Anatomy, anatomy_of, run, seen, tables_of
 from imagenet_opt.study.kinds.module_times import Part
 from imagenet_opt.study.kinds.synthetic_step import SyntheticStep, subject_of
 from imagenet_opt.study.kinds.training_step import Compiled, TrainingStep, compiled
@@ -86,7 +86,7 @@ def values(limits: Table) -> dict[str, Any]:
 
 
 def test_what_the_tables_make_of_the_numbers() -> None:
-    groups, operations, limits = sheets_of(MADE_UP, 1)
+    groups, operations, limits = tables_of(MADE_UP, 1)
     assert [row[0] for row in groups.rows] == ["contraction", "normalisation", "element-wise"]
     for row, expected in zip(
         groups.rows,
@@ -115,7 +115,7 @@ def test_what_the_tables_make_of_the_numbers() -> None:
 
 
 def test_a_compiled_step_stands_beside_the_other() -> None:
-    *_, limits = sheets_of(replace(MADE_UP, compiled=Compiled("max-autotune", 0.25)), 2)
+    *_, limits = tables_of(replace(MADE_UP, compiled=Compiled("max-autotune", 0.25)), 2)
     found = values(limits)
     for name, before, after in (
         ("training step", 500, 250),
@@ -164,7 +164,7 @@ def test_what_cannot_be_compiled_is_told_beside_all_else(checked: None) -> None:
     subject = replace(subject_of((*SMALL, COMPILING)), compile={"mode": "none such"})
     found = compiled(TrainingStep(subject), seconds=0.1)
     assert found is not None and found.seconds is None
-    *_, limits = sheets_of(replace(MADE_UP, compiled=found), 2)
+    *_, limits = tables_of(replace(MADE_UP, compiled=found), 2)
     assert f"{MFU}, not compiled" in values(limits) and f"{MFU}, compiled" not in values(limits)
     assert any("could not be compiled" in note and "none such" in note for note in limits.notes)
 

@@ -18,7 +18,7 @@ from imagenet_opt.study.kinds.shapes import (
     neighbour,
     padded_share,
     run,
-    sheet_of,
+    table_of,
 )
 from imagenet_opt.study.kinds.synthetic_step import subject_of
 from tests.study.studies import TINY, small_request
@@ -76,7 +76,7 @@ def test_a_size_off_the_multiples_is_compared_flop_for_flop(checked: None) -> No
     """Twice the time for hardly more work is half the speed."""
     subject = subject_of(CPU)
     even, odd = last_layer(subject, OUTPUTS, 256), last_layer(subject, OUTPUTS, 257)
-    table = sheet_of([(even, [1.0] * 6), (odd, [2.0 * 257 / 256] * 6)], subject)
+    table = table_of([(even, [1.0] * 6), (odd, [2.0 * 257 / 256] * 6)], subject)
     row = next(row for row in table.rows if row[1] == "257")
     assert row[6:] == ("256", pytest.approx(0.5), "0.50-0.50", "slower", pytest.approx(257 / 264))
     assert "last layer: outputs 257 (0.50)" in table.notes[0]
@@ -84,7 +84,7 @@ def test_a_size_off_the_multiples_is_compared_flop_for_flop(checked: None) -> No
 
 def test_a_tiny_layer_has_digits(checked: None) -> None:
     layer = last_layer(subject_of(CPU), OUTPUTS, 8)
-    table = sheet_of([(layer, [layer.flops / 1e9 / rate for rate in (0.031, 0.033, 0.034)])], subject_of(CPU))
+    table = table_of([(layer, [layer.flops / 1e9 / rate for rate in (0.031, 0.033, 0.034)])], subject_of(CPU))
     assert table.texts()[0][4:6] == ["0.033", "0.031-0.034"]
 
 

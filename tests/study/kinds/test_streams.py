@@ -16,7 +16,7 @@ from imagenet_opt.study.kinds.streams import (
     Trained,
     backward_in_turn,
     run,
-    sheet_of,
+    table_of,
 )
 from imagenet_opt.study.kinds.synthetic_step import subject_of
 from tests.study.studies import TINY, small_request
@@ -47,7 +47,7 @@ def test_streams_are_compared_with_the_same_step_in_turn(checked: None) -> None:
         },
         {f"4 {WHOLE}": "the GPU's memory does not hold it"},
     )
-    table = sheet_of(found, subject_of(CPU), (4,))
+    table = table_of(found, subject_of(CPU), (4,))
     rows = {row[1]: row for row in table.rows}
     assert table.columns[-1].heading == "peak GiB"
     assert rows[STREAMS][5:] == ("added in turn", pytest.approx(1.0), "1.00-1.00", "no difference", 1.5)
@@ -61,7 +61,7 @@ def test_streams_are_compared_with_the_same_step_in_turn(checked: None) -> None:
 def test_where_the_added_row_failed_nothing_is_compared(checked: None) -> None:
     some = [Trained(90.0 + i, None) for i in range(3)]
     found = Rounds({f"2 {EACH}": some, f"2 {ADDED}": [], f"2 {WHOLE}": some}, {f"2 {ADDED}": "no"})
-    rows = {row[1]: row for row in sheet_of(found, subject_of(CPU), (2,)).rows}
+    rows = {row[1]: row for row in table_of(found, subject_of(CPU), (2,)).rows}
     assert rows[EACH][3] == 91.0 and rows[EACH][5:9] == (None,) * 4
 
 

@@ -7,7 +7,7 @@ from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
 from imagenet_opt.probe.isolated import call_isolated
 from imagenet_opt.study.kinds import torchscript
 from imagenet_opt.study.kinds.synthetic_step import subject_of
-from imagenet_opt.study.kinds.torchscript import EAGER, WAYS, Found, Job, measure, sheet_of
+from imagenet_opt.study.kinds.torchscript import EAGER, WAYS, Found, Job, measure, table_of
 from tests.study.studies import TINY, small_request
 
 CPU = (*TINY, "trainer.accelerator=cpu")
@@ -20,7 +20,7 @@ def times(seconds: float) -> list[Found]:
 
 def test_forms_beside_eager(checked: None) -> None:
     found = Rounds({EAGER: times(1.0), TRACE: times(1.0), COMPILE: times(0.499), BOTH: []}, {BOTH: "RuntimeError: no."})
-    table = sheet_of(found, subject_of(CPU))
+    table = table_of(found, subject_of(CPU))
     rows = {row[0]: row for row in table.rows}
     assert rows[EAGER][3:6] == (None, None, None)
     assert rows[TRACE][5] == "no difference"
@@ -60,12 +60,12 @@ def test_a_study_that_was_stopped_knows_who_found_code_on_disk(
 
 
 def test_no_gain_is_an_answer(checked: None) -> None:
-    table = sheet_of(Rounds({EAGER: times(1.0), TRACE: times(1.0)}), subject_of(CPU))
+    table = table_of(Rounds({EAGER: times(1.0), TRACE: times(1.0)}), subject_of(CPU))
     assert "No form is certain to be quicker than eager here." in table.notes
 
 
 def test_where_eager_failed_nothing_is_compared(checked: None) -> None:
-    table = sheet_of(Rounds({EAGER: [], TRACE: times(1.0)}, {EAGER: "killed by signal 9"}), subject_of(CPU))
+    table = table_of(Rounds({EAGER: [], TRACE: times(1.0)}, {EAGER: "killed by signal 9"}), subject_of(CPU))
     assert table.rows[1][1] == pytest.approx(1002.5) and table.rows[1][3:6] == (None,) * 3
     assert "Nothing could be compared with eager here." in table.notes
 

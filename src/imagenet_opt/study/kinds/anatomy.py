@@ -75,7 +75,7 @@ def run(request: Request) -> list[Table]:
             values = call_isolated(f"{__name__}.measured", job, limit_seconds=limit(job.seconds))
         except TurnFailed as error:
             raise ConfigError(f"study={request.name}: no step could be measured ({error})") from error
-    return sheets_of(anatomy_of(values), options.num_operations)
+    return tables_of(anatomy_of(values), options.num_operations)
 
 
 def measured(job: Job) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def seen(seconds: float) -> float:
     return seconds
 
 
-def sheets_of(anatomy: Anatomy, num_operations: int) -> list[Table]:
+def tables_of(anatomy: Anatomy, num_operations: int) -> list[Table]:
     """Build the tables. num_operations: number of operations shown."""
     return [_groups(anatomy), _operations(anatomy, num_operations), _limits(anatomy)]
 

@@ -91,7 +91,7 @@ def run(request: Request) -> list[Table]:
     turns = {name: partial(seconds_of, layer, subject, request.seconds) for name, layer in layers.items()}
     rounds = run_rounds(turns, request, float, subject=asdict(subject))
     seconds_by_layer = [(layer, rounds.results[name]) for name, layer in layers.items() if name not in rounds.failures]
-    table = sheet_of(seconds_by_layer, subject)
+    table = table_of(seconds_by_layer, subject)
     return [replace(table, notes=(*rounds.reasons, *table.notes))]
 
 
@@ -148,7 +148,7 @@ def _captured(call: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-def sheet_of(seconds_by_layer: list[tuple[Layer, list[float]]], subject: SyntheticStep) -> Table:
+def table_of(seconds_by_layer: list[tuple[Layer, list[float]]], subject: SyntheticStep) -> Table:
     """Build the table. found: seconds of a pass of each layer, one per round."""
     rows: list[tuple[Cell, ...]] = []
     curves: list[Series] = []

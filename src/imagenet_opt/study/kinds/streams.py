@@ -109,7 +109,7 @@ def run(request: Request) -> list[Table]:
     subject.prepare()
     turns = {f"{num} {way}": turn for num in options.num_batches for way, turn in _turns(subject, num, request.seconds)}
     rounds = run_rounds(turns, request, Trained, subject=asdict(subject))
-    return [sheet_of(rounds, subject, options.num_batches)]
+    return [table_of(rounds, subject, options.num_batches)]
 
 
 def _turns(subject: SyntheticStep, num_batches: int, seconds: float) -> list[tuple[str, Callable[[], Trained]]]:
@@ -161,7 +161,7 @@ def _step(subject: SyntheticStep, num_batches: int, way: str) -> Callable[[], No
     return step
 
 
-def sheet_of(rounds: Rounds[Trained], subject: SyntheticStep, counts: tuple[int, ...]) -> Table:
+def table_of(rounds: Rounds[Trained], subject: SyntheticStep, counts: tuple[int, ...]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     curves: list[Series] = []
     for num in counts:

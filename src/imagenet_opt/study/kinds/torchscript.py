@@ -83,7 +83,7 @@ def run(request: Request) -> list[Table]:
     with tempfile.TemporaryDirectory(prefix="imagenet_opt_compiled_") as cache:
         turns = {way: partial(_apart, Job(subject, way, request.seconds), Path(cache, way)) for way in WAYS}
         rounds = run_rounds(turns, request, Found, subject=asdict(subject))
-    return [sheet_of(rounds, subject)]
+    return [table_of(rounds, subject)]
 
 
 def _apart(job: Job, cache: Path) -> Found:
@@ -118,7 +118,7 @@ def measure(job: Job) -> dict[str, float]:
     return {"seconds": seconds, "ready_seconds": ready_seconds, "first_loss": losses[0]}
 
 
-def sheet_of(rounds: Rounds[Found], subject: SyntheticStep) -> Table:
+def table_of(rounds: Rounds[Found], subject: SyntheticStep) -> Table:
     seconds = {way: [result.seconds for result in results] for way, results in rounds.results.items()}
     rates = {way: [1 / value for value in values] for way, values in seconds.items()}
     ratios = measured_ratios(rates, [(way, EAGER) for way in rates if way != EAGER])

@@ -1,0 +1,39 @@
+"""What a run whose images grow asks of the loader: small images train faster, so they need a faster loader."""
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import NamedTuple
+
+from torch import nn
+
+from imagenet_opt.probe.model_flops import forward_flops
+
+
+class SizePhase(NamedTuple):
+    """Consecutive epochs with images of one size, in pixels.
+
+    first_epoch: counted from 0. speed: how many times as many images/s the device takes as at the run's largest size,
+    by the FLOPs of the network.
+    """
+
+    first_epoch: int
+    num_epochs: int
+    image_size: int
+    speed: float
+
+    @property
+    def epochs(self) -> str:
+        """Counted from 1, as "epochs 1 to 12"."""
+        last = self.first_epoch + self.num_epochs
+        return f"epoch {last}" if self.num_epochs == 1 else f"epochs {self.first_epoch + 1} to {last}"
+
+
+def size_phases(net: nn.Module, sizes: Iterable[int]) -> tuple[SizePhase, ...]:
+    """The phases of a run. net: on any device, also `meta`. sizes: of the images in each epoch."""
+    lengths = [(size, len(list(epochs))) for size, epochs in groupby(sizes)]
+    flops = {size: forward_flops(net, size) for size in {size for size, _ in lengths}}
+    most, phases, first = max(flops.values()), [], 0
+    for size, num in lengths:
+        phases.append(SizePhase(first, num, size, most / flops[size]))
+        first += num
+    return tuple(phases)

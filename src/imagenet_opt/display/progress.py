@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Protocol
 
 from imagenet_opt.display.printable import printable
@@ -14,6 +15,12 @@ class Show(Protocol):
     """Show that `done` of `total` units are done, and num_bytes in all if given."""
 
     def __call__(self, done: int, total: int, num_bytes: int | None = None) -> None: ...
+
+
+@cache
+def print_once(sentence: str) -> None:
+    """Print a sentence to stderr, once per process."""
+    print(sentence, file=sys.stderr)
 
 
 @contextmanager

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable
 
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 
+from imagenet_opt.probe.growing_images import set_size
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import Span
 
@@ -24,17 +25,11 @@ def measure_loader_rates(
     rates, num_workers = {}, 0
     for size in sizes:
         announce(f"the loader at {size} px")
-        testbed = Testbed(_at(config, size))
+        at_size = config.copy()
+        set_size(at_size, size)
+        testbed = Testbed(at_size)
         batch_size = min(_BATCH, testbed.loading.batch_size)
         index = testbed.samples.listed(testbed.samples.cold_rows())
         measured = testbed.load(index, Span(SECONDS, longest=_LONGEST_SECONDS), cold=True, batch_size=batch_size)
         rates[size], num_workers = measured.images_per_second, int(measured.facts["num_workers"])
     return rates, num_workers
-
-
-def _at(config: DictConfig, size: int) -> DictConfig:
-    config = config.copy()
-    with open_dict(config):
-        config.data.image_size = size
-        config.callbacks.pop("resolution_schedule", None)
-    return config

@@ -1,9 +1,8 @@
 """A training setup to measure each stage of the pipeline alone, and all stages together."""
 
-import sys
 from collections import Counter
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from imagenet_opt.config.build import (
     build_trainer,
     device_of,
     image_sizes,
-    largest_size,
     make,
     num_classes_of,
     num_processes,
@@ -30,13 +28,14 @@ from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import slot_bytes
 from imagenet_opt.data.storage.memory_store import MemoryStore
 from imagenet_opt.data.storage.store import Store
+from imagenet_opt.display.progress import print_once
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, too_slow
 from imagenet_opt.measure.telemetry.dtypes import precision_of_convolutions
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.probe.fit.stock import batches_per_round
 from imagenet_opt.probe.fit_timer import FitTimer, FitTiming
-from imagenet_opt.probe.growing_images import SizePhase, size_phases
+from imagenet_opt.probe.growing_images import SizePhase, at_one_size, size_phases
 from imagenet_opt.probe.memory import NoHalving
 from imagenet_opt.probe.resident_loader import ResidentLoader, take_one
 from imagenet_opt.probe.samples import Index, Samples
@@ -71,7 +70,7 @@ class Testbed:
         num = num_processes(config, self.device)[1]
         share_batch(config, num)
         if num != 1:
-            _print_once(
+            print_once(
                 f"{num} processes (trainer.devices): measured with one; imagenet-opt study study=scaling has several"
             )
         self.data: ImageData = make(config.data, "data")
@@ -280,25 +279,6 @@ class Testbed:
             net = self._network()
         layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
         return tuple(size for layer in layers for size in tuple(layer.weight.shape[:2]) if size != 3)
-
-
-def at_one_size(config: DictConfig) -> None:
-    """Replace a schedule of growing images by its largest, slowest size. Raises ConfigError for an invalid schedule."""
-    if "resolution_schedule" not in config.callbacks:
-        return
-    make(config.callbacks.resolution_schedule, "callbacks.resolution_schedule")
-    with open_dict(config):
-        config.data.image_size = largest_size(config)
-        del config.callbacks.resolution_schedule
-    _print_once(
-        f"images grow to {config.data.image_size} pixels (callbacks.resolution_schedule): measured at that size"
-    )
-
-
-@cache
-def _print_once(sentence: str) -> None:
-    """Print a sentence to stderr, once per process."""
-    print(sentence, file=sys.stderr)
 
 
 def recorded_rate(gpu: str) -> float | None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.errors import ConfigError, OutOfMemory
-from imagenet_opt.probe.testbed import Testbed, at_one_size
+from imagenet_opt.probe.growing_images import at_one_size
+from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.steps.worker import LossJob, SpeedJob, losses, speed
 from tests.config.configs import composed
 from tests.conftest import hold_images

@@ -31,10 +31,10 @@ from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
 from imagenet_opt.measure.stats.intervals import CONFIDENCE, median_interval
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
 from imagenet_opt.probe.fit.stock import images_ahead, num_ready
+from imagenet_opt.probe.growing_images import at_one_size
 from imagenet_opt.probe.isolated import call_isolated, limit
 from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
 from imagenet_opt.probe.samples import listed
-from imagenet_opt.probe.testbed import at_one_size
 from imagenet_opt.probe.throwaway_run import removed_afterwards, run_folder
 from imagenet_opt.study.request import Request, checked_options
 from imagenet_opt.study.turns import run_rounds

@@ -100,8 +100,8 @@ def losses(job: LossJob) -> list[float]:
 
     from imagenet_opt.config.build import make, num_classes_of
     from imagenet_opt.config.compose import composed
+    from imagenet_opt.probe.growing_images import at_one_size
     from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
-    from imagenet_opt.probe.testbed import at_one_size
     from imagenet_opt.probe.throwaway_run import only, run_folder
     from imagenet_opt.run.loggers.metrics_csv import FILE
     from imagenet_opt.training.build_run import build_run

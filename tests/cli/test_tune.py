@@ -235,7 +235,12 @@ def test_a_loader_that_cannot_be_measured_is_a_turn_that_failed(tmp_path: Path) 
             raise StorageFailed("the storage is gone")
 
     testbed: Any = SimpleNamespace(
-        config=composed(tmp_path), device=CPU, loading=loading(), rank_info=RankInfo(device=CPU), samples=Unreadable()
+        config=composed(tmp_path),
+        device=CPU,
+        loading=loading(),
+        rank_info=RankInfo(device=CPU),
+        samples=Unreadable(),
+        growing=(),
     )
     with pytest.raises(TurnFailed, match="the storage is gone"):
         tune_loader(testbed, Deadline(60), lambda what: None, device_rate=100.0, seconds=1.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from imagenet_opt.data.transforms.normalize import MEAN, STD
+from imagenet_opt.data.transforms.image_format import MEAN, STD
 from imagenet_opt.errors import CheckpointError, ConfigError, ModelError
 
 if TYPE_CHECKING:  # torch and timm take seconds to import, so only after the arguments are checked
@@ -87,7 +87,8 @@ def _metadata(config: dict[str, Any]) -> dict[str, str]:
     from imagenet_opt.model.network import RECIPE
 
     facts = {key: json.dumps(config[key]) for key in (*RECIPE[1:], "image_size")}
-    return {"name": config["name"], **facts, "mean": json.dumps(MEAN), "std": json.dumps(STD)}
+    format = {"mean": json.dumps(config.get("mean", MEAN)), "std": json.dumps(config.get("std", STD))}
+    return {"name": config["name"], **facts, **format}
 
 
 def _logits(network: "nn.Module", images: "Tensor", ckpt: Path) -> "Tensor":

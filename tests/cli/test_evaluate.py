@@ -57,6 +57,20 @@ def test_classes_that_the_data_lacks_are_left_out_and_that_is_said(
     assert (whole["num_logits"], whole["classes"]) == (5, ["class0", "class1", "class2"])
 
 
+def test_images_are_those_of_the_runs_validation_unless_the_user_sets_them(
+    images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = {"val_crop_ratio": 0.9, "val_interpolation": "bicubic", "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
+    own = [*checkpoint(tmp_path, num_classes=3, **facts), f"data.root={images_root}", "--json", f"{tmp_path}/out.json"]
+    losses = []
+    for changes in ([], ["data.val_crop_ratio=1"], ["data.mean=[0,0,0]"]):
+        main([*own, *changes])
+        losses.append(json.loads((tmp_path / "out.json").read_text())["nll"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "32 px bicubic, crop 0.9 " in said and "32 px bicubic, crop 1 " in said
+    assert len(set(losses)) == 3
+
+
 def test_a_file_that_is_not_real_json_is_told(images_root: Path, tmp_path: Path) -> None:
     (tmp_path / "real.json").write_text("[[1], [2]]")
     own = checkpoint(tmp_path, num_classes=3)
@@ -70,7 +84,7 @@ def test_the_results_are_printed_and_written(
     own = [*checkpoint(tmp_path, num_classes=3), f"data.root={images_root}"]
     main([*own, "--per-class", "--tta", "--json", f"{tmp_path}/out.json"])
     said, whole = " ".join(capsys.readouterr().out.split()), json.loads((tmp_path / "out.json").read_text())
-    assert f"{tmp_path.name}/last.ckpt, 32 px, crop 0.875, with the mirror image" in said
+    assert f"{tmp_path.name}/last.ckpt, 32 px bilinear, crop 0.875, with the mirror image" in said
     assert f"{100 * whole['top1']:.2f} % of {sum(whole['images'])} images" in said
     assert (whole["image_size"], whole["crop_ratio"], whole["tta"]) == (32, 0.875, True)
     assert whole["classes"] == ["class0", "class1", "class2"] and whole["top5"] is None

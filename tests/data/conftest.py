@@ -20,7 +20,7 @@ from imagenet_opt.data.datamodule import ImageData, folder_data
 from imagenet_opt.data.loader import RankInfo, open_index, train_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.prefetcher import DevicePrefetcher
-from imagenet_opt.data.transforms.normalize import MEAN, STD
+from imagenet_opt.data.transforms.image_format import MEAN, STD
 from tests.conftest import loading as loading_at_large
 from tests.conftest import loading_options
 

@@ -15,7 +15,7 @@ from PIL import Image
 from callbacks.resolution_schedule import ResolutionSchedule
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.data.transforms.normalize import STD
+from imagenet_opt.data.transforms.image_format import STD
 from imagenet_opt.errors import CheckpointMismatch, TooManyBadSamples
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions

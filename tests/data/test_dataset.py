@@ -19,7 +19,7 @@ from imagenet_opt.data.loader import RankInfo, eval_loader, open_index
 from imagenet_opt.data.order import TrainOrder
 from imagenet_opt.data.randomness import key_of, uniform
 from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS
-from imagenet_opt.data.transforms.normalize import MEAN, STD
+from imagenet_opt.data.transforms.image_format import MEAN, STD
 from imagenet_opt.errors import BadSample, TooManyBadSamples
 from tests.data.conftest import CPU, MakeLoader, batches, encoded, loading, pixels, torchvision_crop
 

@@ -27,6 +27,7 @@ from imagenet_opt.data.loader_workers import explain_worker_death, ignore_group_
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.shared_buffers import SharedBufferPool
 from imagenet_opt.data.transforms.batch_images import to_images
+from imagenet_opt.data.transforms.image_format import ImageFormat
 from imagenet_opt.errors import BadSample, OutOfMemory, ReadTimeout, StorageFailed, WorkerDied
 from tests.conftest import write_images
 from tests.data.conftest import CPU, MakeLoader, batches, end_of, loading
@@ -65,7 +66,7 @@ def wrapped(dataset: Dataset, **options: Any) -> DevicePrefetcher:
         DataLoader(dataset, batch_size=None, sampler=keys, **options),
         keys,
         device=CPU,
-        finish=partial(to_images, dtype=torch.float32),
+        finish=partial(to_images, format=ImageFormat()),
         bad=BadSamples(num_samples=3, max_fraction=0),
         buffers=SharedBufferPool(num_workers=1, depth=2),
     )

@@ -96,6 +96,10 @@ def test_the_plain_run_is_the_same_again(losses_of: Callable[..., Losses]) -> No
         (("data.random_erasing=0.9",), "data.random_erasing_mode=pixel", TRAINING),
         ((), "data.val_image_size=40", VALIDATION),
         ((), "data.val_crop_ratio=0.5", VALIDATION),
+        ((), "data.interpolation=bicubic", TRAINING),
+        ((), "data.val_interpolation=area", VALIDATION),
+        ((), "data.mean=[0.5,0.5,0.5]", TRAINING),
+        ((), "data.std=[0.5,0.5,0.5]", TRAINING),
         ((), "seed=1", TRAINING),
     ],
 )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from imagenet_opt.data.index.folder_index import open_split
-from imagenet_opt.data.transforms.normalize import MEAN, STD
+from imagenet_opt.data.transforms.image_format import MEAN, STD
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, ModelError
 from imagenet_opt.evaluate.evaluate import evaluate
 from imagenet_opt.evaluate.network import Network, pretrained
@@ -48,7 +48,7 @@ def expected_calibration_error(probabilities: np.ndarray, labels: np.ndarray) ->
 
 def test_measures_are_their_formulas(images_root: Path, tmp_path: Path) -> None:
     index, net = open_split(images_root, "val", tmp_path), Recorder()
-    result = evaluate(Network(net, 3, 16), index, loading(batch_size=4), View(16, 0.875))
+    result = evaluate(Network(net, 3), index, loading(batch_size=4), View(16, 0.875))
     labels = index.labels.astype(np.int64)
     logits = torch.cat(net.logits)[: len(labels)]
     probabilities = logits.softmax(1).detach().numpy()
@@ -64,7 +64,7 @@ def test_measures_are_their_formulas(images_root: Path, tmp_path: Path) -> None:
 
 def test_with_tta_the_mirror_image_counts_as_much(images_root: Path, tmp_path: Path) -> None:
     index, net = open_split(images_root, "val", tmp_path), Recorder()
-    result = evaluate(Network(net, 3, 16), index, loading(batch_size=4), View(16, 0.875, tta=True))
+    result = evaluate(Network(net, 3), index, loading(batch_size=4), View(16, 0.875, tta=True))
     assert torch.equal(net.images[0].flip(-1), net.images[1])
     logits = torch.cat([(a + b) / 2 for a, b in zip(net.logits[::2], net.logits[1::2], strict=True)])[: len(index)]
     labels = torch.from_numpy(index.labels.astype(np.int64))
@@ -74,33 +74,33 @@ def test_with_tta_the_mirror_image_counts_as_much(images_root: Path, tmp_path: P
 def test_a_network_sees_its_own_normalisation(images_root: Path, tmp_path: Path) -> None:
     index, ours, theirs = open_split(images_root, "val", tmp_path), Recorder(), Recorder()
     view = View(16, 0.875)
-    evaluate(Network(ours, 3, 16), index, loading(batch_size=4), view)
-    evaluate(Network(theirs, 3, 16, (0.5,) * 3, (0.25,) * 3), index, loading(batch_size=4), view)
+    evaluate(Network(ours, 3), index, loading(batch_size=4), view)
+    evaluate(Network(theirs, 3), index, loading(batch_size=4, mean=(0.5,) * 3, std=(0.25,) * 3), view)
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, STD))
     torch.testing.assert_close(theirs.images[0], (ours.images[0] * std + mean - 0.5) / 0.25)
 
 
 def test_a_view_is_the_configured_one_or_that_of_a_convention() -> None:
-    network = Network(nn.Identity(), 3, 160)
-    assert view_of(network, loading(val_crop_ratio=0.9), None, tta=False) == View(160, 0.9)
-    assert view_of(network, loading(val_image_size=200, val_crop_ratio=0.9), None, tta=True) == View(200, 0.9, True)
-    assert view_of(network, loading(), "ffcv", tta=False) == View(256, 0.875, True)
-    assert view_of(network, loading(), "timm", tta=True) == View(224, 0.95, True)
+    own = loading(val_image_size=200, val_crop_ratio=0.9, interpolation="area")
+    assert view_of(own, None, tta=True) == View(200, 0.9, "area", True)
+    assert view_of(loading(val_interpolation="bicubic"), None, tta=False).interpolation == "bicubic"
+    assert view_of(own, "ffcv", tta=False) == View(256, 0.875, "area", True)
+    assert view_of(own, "timm", tta=True) == View(224, 0.95, "bicubic", True)
     with pytest.raises(ConfigError, match="eval=tim is not known; did you mean timm"):
-        view_of(network, loading(), "tim", tta=False)
+        view_of(loading(), "tim", tta=False)
 
 
 def test_data_with_other_classes_is_refused(images_root: Path, tmp_path: Path) -> None:
     index = open_split(images_root, "val", tmp_path)
     with pytest.raises(CheckpointMismatch, match="1000 classes, the validation images have 3"):
-        evaluate(Network(Recorder(), 1000, 16), index, loading(), View(16, 1.0))
+        evaluate(Network(Recorder(), 1000), index, loading(), View(16, 1.0))
 
 
 def test_a_size_that_the_network_does_not_take_is_told(images_root: Path, tmp_path: Path) -> None:
     net = timm.create_model("test_vit", num_classes=3, dynamic_img_size=False).eval()
     index = open_split(images_root, "val", tmp_path)
     with pytest.raises(ConfigError, match=r"does not take images of 96 pixels \(data\.val_image_size, eval=\): .*160"):
-        evaluate(Network(net, 3, 160), index, loading(batch_size=2), View(96, 0.875, tta=True))
+        evaluate(Network(net, 3), index, loading(batch_size=2), View(96, 0.875, tta=True))
 
 
 def test_weights_that_cannot_be_fetched_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def renamed(root: Path, folder: Path, names: list[str]) -> FileIndex:
 def evaluated(index: FileIndex, net: Recorder, **options: object) -> tuple[Result, Tensor]:
     """The result, and all logits of the network."""
     real_labels = options.pop("real_labels", None)
-    network = Network(net, net.head.out_features, 16, **options)
+    network = Network(net, net.head.out_features, **options)
     result = evaluate(network, index, loading(batch_size=4), VIEW, real_labels=real_labels)
     return result, torch.cat(net.logits)[: len(index)]
 
@@ -59,7 +59,7 @@ def test_only_the_logits_of_the_classes_count(
     assert result.nll == pytest.approx(cross_entropy(logits, labels).item(), rel=1e-5)
     assert result.correct == [int(hits[labels == label].sum()) for label in range(3)]
     title = tables(result, index.classes, "net", VIEW, by_class=False)[0].title
-    assert title == "net, 16 px, crop 0.875, logits restricted to 3 of 5 classes"
+    assert title == "net, 16 px bilinear, crop 0.875, logits restricted to 3 of 5 classes"
 
 
 def test_accuracy_by_real_labels_is_timms(images_root: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from callbacks.ema import Ema
 from imagenet_opt.data.decode.decoder import Decoder
+from imagenet_opt.data.transforms.image_format import ImageFormat
 from imagenet_opt.data.transforms.resize import resize_ragged, resize_torch
 from imagenet_opt.machine import versions
 from imagenet_opt.measure.telemetry.gpu import device_names, find_device
@@ -91,13 +92,13 @@ def resize(num_images: int) -> Found:
     there = [one.to(DEVICE) for one in (pixels, *small)]
 
     def kernel() -> Tensor:
-        return resize_ragged(*there, size=224, dtype=torch.bfloat16)
+        return resize_ragged(*there, size=224, format=ImageFormat(dtype=torch.bfloat16))
 
     began = time.perf_counter()
     resized = kernel()
     settle()
     found: Found = {"num_crops": num_images, "mb": pixels.nbytes / 1e6, "first_seconds": time.perf_counter() - began}
-    right = resize_torch(pixels, *(one[:4] for one in small), size=224, dtype=torch.float32)
+    right = resize_torch(pixels, *(one[:4] for one in small), size=224, format=ImageFormat())
     found["largest_difference"] = float((resized[:4].float().cpu() - right).abs().max())
     found["ms"] = milliseconds(kernel)
     if ON_GPU:

@@ -1,7 +1,10 @@
 """The Triton kernel on a real GPU: thousands of crops against torchvision, and no wait for the device."""
 
+from dataclasses import replace
+
 import torch
 
+from imagenet_opt.data.transforms.image_format import ImageFormat
 from imagenet_opt.data.transforms.resize_kernel import resize_kernel
 from tests.data.transforms.test_resize import check, crops
 
@@ -10,19 +13,21 @@ def test_thousands_of_crops_are_torchvisions() -> None:
     for size, most, num in ((8, 40, 2000), (64, 200, 1000), (224, 600, 100), (33, 500, 200)):
         sources, ragged = crops(num, most, seed=size)
         on_device = [tensor.cuda() for tensor in ragged]
-        images = resize_kernel(*on_device, size=size, dtype=torch.float32)
-        assert images.is_contiguous(memory_format=torch.channels_last)
-        check(images.cpu(), sources, size)
-        half = resize_kernel(*on_device, size=size, dtype=torch.bfloat16)
-        assert (half.float() - images).abs().max() < 0.02
+        for interpolation in ("bilinear", "bicubic", "area"):
+            format = ImageFormat(interpolation=interpolation)
+            images = resize_kernel(*on_device, size=size, format=format)
+            assert images.is_contiguous(memory_format=torch.channels_last)
+            check(images.cpu(), sources, size, interpolation)
+            half = resize_kernel(*on_device, size=size, format=replace(format, dtype=torch.bfloat16))
+            assert (half.float() - images).abs().max() < 0.02
 
 
 def test_the_host_does_not_wait_for_it() -> None:
     _, ragged = crops(64, 100, seed=0)
     on_device = [tensor.cuda() for tensor in ragged]
-    resize_kernel(*on_device, size=64, dtype=torch.bfloat16)  # compiled
+    resize_kernel(*on_device, size=64, format=ImageFormat(dtype=torch.bfloat16))  # compiled
     torch.cuda.set_sync_debug_mode("error")
     try:
-        resize_kernel(*on_device, size=64, dtype=torch.bfloat16)
+        resize_kernel(*on_device, size=64, format=ImageFormat(dtype=torch.bfloat16))
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, ConfigError, ModelError
+from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, ConfigError
 from imagenet_opt.model import initial_weights
 from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.network import build_network
@@ -77,16 +77,21 @@ def test_files_without_weights_are_told(name: str, content: Any, error: type, wo
         load(network(), tmp_path / name)
 
 
-def test_timms_weights_are_loaded_and_their_normalisation_must_be_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timms_weights_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = timm.create_model("resnet10t")
     monkeypatch.setattr(initial_weights, "pretrained_network", lambda name: theirs)
     net = network()
     said = load_initial_weights(net, "resnet10t", pretrained=True, init_from=None)
     assert said is not None and "timm's weights of resnet10t" in said and "1000 classes is replaced" in said
     assert torch.equal(net.layer1[0].conv1.weight, theirs.layer1[0].conv1.weight)
-    theirs.pretrained_cfg = theirs.pretrained_cfg | {"mean": (0.5, 0.5, 0.5)}
-    with pytest.raises(ModelError, match=r"expect images of mean and std \(\(0.5, 0.5, 0.5\)"):
-        load_initial_weights(net, "resnet10t", pretrained=True, init_from=None)
+
+
+def test_weights_trained_with_another_mean_are_refused(tmp_path: Path) -> None:
+    net, file = network(), tmp_path / "last.ckpt"
+    torch.save({"network": net.state_dict(), "network_config": {"mean": [0.5, 0.5, 0.5]}}, file)
+    own = {"mean": [0.485, 0.456, 0.406]}
+    with pytest.raises(CheckpointMismatch, match=r"set data\.mean=\[0\.5, 0\.5, 0\.5\]"):
+        load_initial_weights(net, "resnet10t", init_from=str(file), network_config=own)
 
 
 def test_only_one_source_is_used() -> None:

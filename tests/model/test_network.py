@@ -15,6 +15,8 @@ def test_the_head_follows_the_number_of_classes() -> None:
 def test_an_unknown_name_gets_near_ones() -> None:
     with pytest.raises(UnknownModel, match=r"model\.name.*resnet50"):
         build_network("resnet5O", num_classes=10)
+    with pytest.raises(UnknownModel, match=r"no weights 'resnet18\.tv' \(model\.name\); it has .*resnet18\.tv_in1k"):
+        build_network("resnet18.tv", num_classes=10)
 
 
 def test_blurpool_puts_in_antialiasing_layers() -> None:

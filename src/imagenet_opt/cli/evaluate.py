@@ -15,11 +15,12 @@ imagenet-opt evaluate model.name=resnet50.a3_in1k model.pretrained=true data.roo
 
   ckpt=PATH      a checkpoint of train.py, or a run's folder: its best.ckpt, else its last.ckpt. If the run averaged its
                  weights (EMA), the averaged weights are used
-  model.pretrained=true   with model.name=NAME: timm's weights, with their own mean, std, image size and crop
+  model.pretrained=true   with model.name=NAME: timm's weights, with their own mean, std, image size, crop and
+                 interpolation
   eval=NAME      evaluate as others do: torchvision, nvidia and mlperf (256 to 224 px), torchvision_v2 and mosaic
-                 (232 to 224 px), timm (224 px, crop 0.95), ffcv (256 px, crop 0.875, mirror image added), fixres
-                 (384 px, crop 0.875). Without it: data.val_image_size, or the size of the checkpoint, and
-                 data.val_crop_ratio
+                 (232 to 224 px), timm (224 px, crop 0.95, bicubic), ffcv (256 px, crop 0.875, area, mirror image
+                 added), fixres (384 px, crop 0.875). Without it: as the run of the checkpoint validated, or by
+                 data.val_image_size, data.val_crop_ratio and data.val_interpolation
   --tta          also classify the mirror image, and use the mean of both (test-time augmentation)
   --real-labels FILE   also the accuracy by ReaL labels: FILE is real.json, the classes that people see in each image of
                  ImageNet's validation set. Images without such a class do not count
@@ -30,9 +31,9 @@ The folders of val may be some of the network's classes, as in ImageNet-A and Im
 they are class numbers, as in ImageNet-V2 (data.val_folder=imagenetv2-matched-frequency-format-val).
 
 Any override of train.py may be added, such as data.val_folder=valid, data.val_image_size=288, data.val_crop_ratio=1 or
-data.num_workers=8. Accuracies of different eval= are not comparable. Images are always resized bilinearly."""
+data.num_workers=8. Accuracies of different eval= are not comparable."""
 
-_OF_THE_VIEW = ("data.val_image_size=", "data.val_crop_ratio=")
+_OF_THE_VIEW = ("data.val_image_size=", "data.val_crop_ratio=", "data.val_interpolation=")
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,15 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.evaluate.view import view_of
 
     real_labels = None if options.real_labels is None else read_real_labels(options.real_labels)
-    config = composed(options.overrides)
+    chosen = composed(options.overrides)
+    network = pretrained(chosen.model.name) if options.ckpt is None else saved(options.ckpt)
+    config = composed((*network.overrides, *options.overrides))
     data = data_of(config) if "root" in config.data else demo_of(config)
-    network = pretrained(config.model.name) if options.ckpt is None else saved(options.ckpt)
-    view = view_of(network, data.loading, options.convention, tta=options.tta)
+    view = view_of(data.loading, options.convention, tta=options.tta)
     val = data.open("val")
     with progress("evaluating", "images") as show:
         result = evaluate(network, val, data.loading, view, real_labels=real_labels, on_progress=show)
-    name = f"timm's {config.model.name}" if options.ckpt is None else "/".join(options.ckpt.absolute().parts[-2:])
+    name = f"timm's {chosen.model.name}" if options.ckpt is None else "/".join(options.ckpt.absolute().parts[-2:])
     print_tables(tables(result, val.classes, name, view, by_class=options.per_class))
     if options.json is not None:
         facts = {"command": ["imagenet-opt", "evaluate", *argv], "ckpt": str(options.ckpt), "eval": options.convention}
@@ -93,7 +95,7 @@ def parse(argv: list[str]) -> Options:
     own = {key: _last(arguments.overrides, key) for key in ("ckpt", "eval", "model.pretrained")}
     if bool(own["ckpt"]) == (own["model.pretrained"] == "true"):
         raise ConfigError("add ckpt=RUN_FOLDER or ckpt=FILE, or model.name=NAME model.pretrained=true")
-    rest = tuple(word for word in arguments.overrides if word.partition("=")[0] not in own)
+    rest = tuple(word for word in arguments.overrides if word.partition("=")[0] not in ("ckpt", "eval"))
     if own["eval"] is not None and (both := [word for word in rest if word.startswith(_OF_THE_VIEW)]):
         raise ConfigError(f"eval={own['eval']} and {both[0]} both set how images are cut out; leave one of them out")
     ckpt = None if own["ckpt"] is None else Path(own["ckpt"]).expanduser()

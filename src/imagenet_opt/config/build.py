@@ -15,7 +15,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.utilities import rank_zero_info
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from pydantic import TypeAdapter, ValidationError
 
 from imagenet_opt import machine
@@ -28,6 +28,7 @@ from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.loss import start_bias
 from imagenet_opt.model.network import RECIPE, STARTING, build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer
+from imagenet_opt.model.saved_network import VALIDATED_WITH
 from imagenet_opt.run.loggers.truncate import TruncateLogs
 
 log = logging.getLogger(__name__)
@@ -83,12 +84,20 @@ def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
         optimizer=partial(build_optimizer, global_batch=global_batch, **optimizer),
         schedule=make(config.schedule, "schedule"),
         batch_size=config.data.batch_size,
-        network_config=network | {"image_size": config.data.val_image_size or config.data.image_size},
+        network_config=network | _validated_with(config.data),
         **options,
     )
     lr = optimizer["lr"] * global_batch / REFERENCE_BATCH
     rank_zero_info(f"{network['name']}: {network['num_classes']} classes, batch {global_batch}, lr {lr:.3g}")
     return model
+
+
+def _validated_with(data: DictConfig) -> dict[str, Any]:
+    """How validation makes the images of the network, for its network_config."""
+    values = {key: data.get(key) for key in VALIDATED_WITH}
+    values |= {"image_size": data.val_image_size or data.image_size}
+    values["val_interpolation"] = values["val_interpolation"] or data.get("interpolation")
+    return {key: list(value) if isinstance(value, ListConfig) else value for key, value in values.items()}
 
 
 def precision_of(precision: Any, device: torch.device) -> Any:

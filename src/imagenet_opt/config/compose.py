@@ -15,6 +15,7 @@ from imagenet_opt.config.allowed_targets import check_targets, is_within, leaves
 from imagenet_opt.config.hydra_plugins import TARGETS as _PLUGINS
 from imagenet_opt.config.hydra_plugins import check_plugins
 from imagenet_opt.config.overrides import complete, config_folder
+from imagenet_opt.config.pretrained_weights import register as register_of_weights
 from imagenet_opt.config.removed_keys import check_removed
 from imagenet_opt.config.secrets import check_overrides, check_secrets, guard_environment
 from imagenet_opt.errors import ConfigError
@@ -47,12 +48,13 @@ def composed(overrides: tuple[str, ...]) -> DictConfig:
 
 def check_all() -> None:
     """From now on let Hydra compose through CheckedLoader in this process. Interpolations then give no secrets, and
-    make no containers out of text, in which a target could hide."""
+    make no containers out of text, in which a target could hide; `of_weights` is known."""
     hydra_internal.ConfigLoaderImpl = CheckedLoader  # type: ignore[attr-defined]  # Hydra has no public place for it
-    _guard_resolvers()
+    _set_resolvers()
 
 
-def _guard_resolvers() -> None:
+def _set_resolvers() -> None:
+    register_of_weights()
     guard_environment()
     for name in ("oc.create", "oc.decode"):
         OmegaConf.clear_resolver(name)
@@ -64,7 +66,7 @@ class CheckedLoader(ConfigLoaderImpl):
     def load_configuration(
         self, config_name: str | None, overrides: list[str], *args: Any, **options: Any
     ) -> DictConfig:
-        _guard_resolvers()  # a job on another machine begins here
+        _set_resolvers()  # a job on another machine begins here
         check_overrides(overrides)
         config = super().load_configuration(config_name, overrides, *args, **options)
         plain: Any = OmegaConf.to_container(config)

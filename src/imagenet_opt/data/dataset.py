@@ -48,6 +48,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
     order: TrainOrder | EvalOrder
     crop_plan: CropPlan
     augmenter: Augmenter | None
+    interpolation: str
     resize_here: bool
     skip_bad: bool
     seed: int
@@ -66,7 +67,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         self.buffers.new_batch(key.epoch, item)
         num_images, given_up_before = len(draw.indices), self.decoder.num_given_up
         builder = (
-            ImageBuilder(self.buffers, num_images, key.image_size)
+            ImageBuilder(self.buffers, num_images, key.image_size, self.interpolation)
             if self.resize_here
             else RaggedBuilder(self.buffers, num_images)
         )
@@ -170,8 +171,8 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
 class ImageBuilder:
     """Rows of a batch as images of one size, resized in the worker."""
 
-    def __init__(self, buffers: SharedBufferPool, num_images: int, size: int) -> None:
-        self.size = size
+    def __init__(self, buffers: SharedBufferPool, num_images: int, size: int, interpolation: str) -> None:
+        self.size, self.interpolation = size, interpolation
         num_bytes = num_images * 3 * size * size
         buffer, self.lease = buffers.acquire(num_bytes)
         self.images = buffer[:num_bytes].view(num_images, 3, size, size)
@@ -180,7 +181,8 @@ class ImageBuilder:
         """Does nothing; the memory exists already."""
 
     def write(self, row: int, pixels: Pixels, flip: bool) -> None:
-        self.images[row] = resize(torch.from_numpy(pixels).permute(2, 0, 1), self.size, flip)
+        crop_CHW = torch.from_numpy(pixels).permute(2, 0, 1)
+        self.images[row] = resize(crop_CHW, self.size, flip, self.interpolation)
 
     def batch(self, labels: Tensor, indices: Tensor, valid: Tensor, key: BatchKey, stats: LoadStats) -> Batch:
         return Batch(labels, indices, valid, key, stats, self.lease, self.images)

@@ -30,6 +30,7 @@ from imagenet_opt.data.storage.store import FolderStore, Store
 from imagenet_opt.data.storage.throttled_store import ThrottledStore
 from imagenet_opt.data.transforms.augment import Augmenter, build_augmenter
 from imagenet_opt.data.transforms.batch_images import to_images
+from imagenet_opt.data.transforms.image_format import ImageFormat
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +158,7 @@ def _dataset(
         order=order,
         crop_plan=plan,
         augmenter=_augmenter(options) if is_training else None,
+        interpolation=options.interpolation if is_training else options.val_interpolation or options.interpolation,
         resize_here=options.resize_on == "worker" or (options.resize_on == "auto" and rank_info.device.type != "cuda"),
         skip_bad=options.on_bad_sample == "skip",
         seed=options.seed,
@@ -204,7 +206,8 @@ def _loader(
     bad = BadSamples(
         num_samples=len(dataset.labels), max_fraction=options.max_bad_fraction, world_size=rank_info.world_size
     )
-    finish = partial(to_images, dtype=rank_info.dtype)
+    format = ImageFormat(dtype=rank_info.dtype, interpolation=dataset.interpolation, mean=options.mean, std=options.std)
+    finish = partial(to_images, format=format)
     return DevicePrefetcher(
         loader, keys, device=rank_info.device, finish=finish, bad=bad, buffers=buffers, copies=options.copies
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from imagenet_opt.data.transforms.augment_policy import parse_policy
+from imagenet_opt.data.transforms.image_format import MEAN, RGB, STD
 from imagenet_opt.errors import ConfigError
 
 Auto = Literal["auto"]
@@ -13,6 +14,7 @@ CHOICES = {
     "resize_on": ("auto", "device", "worker"),
     "shuffle": ("global", "block"),
     "on_bad_sample": ("skip", "raise"),
+    "interpolation": ("bilinear", "bicubic", "area"),
     "copies": ("ahead", "pinned", "pageable"),
     "random_erasing_mode": ("const", "pixel"),
 }
@@ -71,6 +73,15 @@ class LoaderOptions:
     """Pixels of a side of the square validation images; None: `image_size`."""
     val_crop_ratio: float = 0.875
     """Side of the centred validation crop, as a share of the image's shorter side; above 0 and at most 1."""
+    mean: RGB = MEAN
+    """Mean of the normalised red, green and blue, for pixels from 0 to 1."""
+    std: RGB = STD
+    """Their standard deviation."""
+    interpolation: str = "bilinear"
+    """Filter of the resize of training and validation images: "bilinear" or "bicubic", both antialiased as in Pillow,
+    or "area", OpenCV's INTER_AREA. "bicubic" and "area" are unproven on a GPU."""
+    val_interpolation: str | None = None
+    """The same for validation images alone; None: `interpolation`."""
     samples_per_epoch: int | None = None
     """Images of a shorter epoch, in whole batches; the epochs go through all images before any image comes twice.
     None: the whole training set."""
@@ -115,12 +126,21 @@ class LoaderOptions:
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise ConfigError(f"data.{name}={value} must be one of {', '.join(choices)}")
+        if (value := self.val_interpolation) not in (None, *CHOICES["interpolation"]):
+            raise ConfigError(
+                f"data.val_interpolation={value} must be null or one of {', '.join(CHOICES['interpolation'])}"
+            )
         for name in ("region_decode", "exif_rotation"):
             if not isinstance(value := getattr(self, name), bool):
                 raise ConfigError(f"data.{name}={value} must be true or false")
         if not _is_range(self.crop_scale):
             raise ConfigError(f"data.crop_scale={self.crop_scale} must be two shares of the area, such as [0.08, 1.0]")
-        object.__setattr__(self, "crop_scale", tuple(self.crop_scale))  # YAML has lists only
+        for name in ("mean", "std"):
+            if not _is_rgb(value := getattr(self, name)) or (name == "std" and min(value) <= 0):
+                above = " above 0" if name == "std" else ""
+                raise ConfigError(f"data.{name}={value} must be three numbers{above}, for red, green and blue")
+        for name in ("crop_scale", "mean", "std"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # YAML has lists only
         if not _is_range((self.val_crop_ratio, 1)):
             raise ConfigError(f"data.val_crop_ratio={self.val_crop_ratio} must be above 0 and at most 1")
         if self.repeated_augmentation > 1 and (self.shuffle == "block" or self.samples_per_epoch is not None):
@@ -175,6 +195,10 @@ def _is_range(limits: Any) -> bool:
     if not isinstance(limits, list | tuple) or len(limits) != 2:
         return False
     return all(_is_number(limit) for limit in limits) and 0 < limits[0] <= limits[1] <= 1
+
+
+def _is_rgb(values: Any) -> bool:
+    return isinstance(values, list | tuple) and len(values) == 3 and all(map(_is_number, values))
 
 
 def _is_number(value: Any) -> bool:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from imagenet_opt.data.index.folder_index import Split
 from imagenet_opt.data.loader import RankInfo, eval_loader
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.data.transforms.normalize import MEAN, STD
 from imagenet_opt.errors import ConfigError, first_line
 from imagenet_opt.evaluate.classes import logits_by_number, logits_of
 from imagenet_opt.evaluate.network import Network
@@ -37,16 +36,17 @@ def evaluate(
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     options = replace(loading, batch_size=min(loading.batch_size, len(val)), max_bad_fraction=1.0)
-    options = replace(options, val_image_size=view.image_size, val_crop_ratio=view.crop_ratio)
+    options = replace(
+        options, val_image_size=view.image_size, val_crop_ratio=view.crop_ratio, val_interpolation=view.interpolation
+    )
     logits_used = torch.tensor(logits_of(val.classes, network.classes, network.num_classes), device=device)
     sums, real = Sums(len(val.classes), device), _real_accuracy(real_labels, val, network, device)
     net, done = network.net.to(device), 0
-    convert = _converter(network, device)
     loader = eval_loader(val, options, RankInfo(device=device))
     try:
         for batch in loader:
             with torch.inference_mode():
-                logits = _logits(net, convert(batch.images), view)[:, logits_used]
+                logits = _logits(net, batch.images, view)[:, logits_used]
                 sums.add(logits, batch)
                 if real is not None:
                     real.add(logits_used[logits.argmax(1)], batch)
@@ -79,14 +79,3 @@ def _real_accuracy(
         return None
     paths = map(val.path, range(len(val)))
     return RealAccuracy(labels, paths, logits_by_number(network.classes, network.num_classes), device)
-
-
-def _converter(network: Network, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """From images normalised by ImageNet's mean and deviation to those that the network expects."""
-    if (tuple(network.mean), tuple(network.std)) == (MEAN, STD):
-        return lambda images: images
-    ours, theirs = (
-        [torch.tensor(values, device=device).view(1, 3, 1, 1) for values in pair]
-        for pair in ((MEAN, STD), (network.mean, network.std))
-    )
-    return lambda images: (images * ours[1] + ours[0] - theirs[0]) / theirs[1]

@@ -7,30 +7,28 @@ from typing import Any
 from timm.data import ImageNetInfo, infer_imagenet_subset
 from torch import nn
 
-from imagenet_opt.data.transforms.normalize import MEAN, STD
 from imagenet_opt.model.network import pretrained_network
-from imagenet_opt.model.saved_network import open_network
+from imagenet_opt.model.saved_network import VALIDATED_WITH, open_network
 
 
 @dataclass(frozen=True)
 class Network:
-    """net: in evaluation mode. num_classes: of its logits. mean, std: of RGB in [0, 1], with which it expects its
-    images normalised. classes: names of its classes in the order of the logits; None if they are not known."""
+    """net: in evaluation mode. num_classes: of its logits. classes: names of its classes in the order of the logits;
+    None if they are not known. overrides: of the configuration, so that the network sees images as in its
+    own validation."""
 
     net: nn.Module
     num_classes: int
-    image_size: int
-    mean: tuple[float, ...] = MEAN
-    std: tuple[float, ...] = STD
-    crop_ratio: float | None = None
     classes: tuple[str, ...] | None = None
+    overrides: tuple[str, ...] = ()
 
 
 def saved(ckpt: Path) -> Network:
     """The network of a checkpoint of train.py; averaged weights if the run kept them. Raises CheckpointError."""
     net, config, _ = open_network(ckpt)
     classes = tuple(config["classes"]) if "classes" in config else None
-    return Network(net, config["num_classes"], config["image_size"], classes=classes)
+    known = {"val_image_size": config["image_size"]} | {key: config[key] for key in VALIDATED_WITH if config.get(key)}
+    return Network(net, config["num_classes"], classes, tuple(f"data.{key}={value}" for key, value in known.items()))
 
 
 def pretrained(name: str) -> Network:
@@ -38,12 +36,5 @@ def pretrained(name: str) -> Network:
     net = pretrained_network(name).eval()
     facts: dict[str, Any] = net.pretrained_cfg  # type: ignore[assignment]
     subset = infer_imagenet_subset(facts)
-    return Network(
-        net,
-        facts["num_classes"],
-        facts["input_size"][-1],
-        facts["mean"],
-        facts["std"],
-        facts.get("crop_pct"),
-        tuple(ImageNetInfo(subset).label_names()) if subset else None,
-    )
+    classes = tuple(ImageNetInfo(subset).label_names()) if subset else None
+    return Network(net, facts["num_classes"], classes, (f"data.val_image_size={facts['input_size'][-1]}",))

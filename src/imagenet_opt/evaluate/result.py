@@ -53,7 +53,8 @@ def tables(result: Result, classes: Sequence[str], name: str, view: View, *, by_
     if result.real_top1 is not None:
         unit = _of_images(result.real_top1, result.real_images)
         rows.append(("top-1 accuracy by ReaL labels", 100 * result.real_top1, unit))
-    cut = f"{view.image_size} px, crop {view.crop_ratio:.3g}{', with the mirror image' * view.tta}"
+    cut = f"{view.image_size} px {view.interpolation}, crop {view.crop_ratio:.3g}"
+    cut += ", with the mirror image" * view.tta
     if len(classes) < result.num_logits:
         cut += f", logits restricted to {len(classes)} of {result.num_logits} classes"
     columns = (Column("measure"), Column("value", "{:.2f}"), Column("unit"))

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
-from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, ConfigError, ModelError
+from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, ConfigError
 from imagenet_opt.model.network import pretrained_network
 from imagenet_opt.run.checkpoint import files as checkpoints
 
@@ -16,38 +16,33 @@ _WRAPPERS = ("network", "state_dict", "model")
 
 
 def load_initial_weights(
-    net: nn.Module, name: str, *, pretrained: bool = False, init_from: str | None = None
+    net: nn.Module,
+    name: str,
+    *,
+    pretrained: bool = False,
+    init_from: str | None = None,
+    network_config: Mapping[str, Any] = MappingProxyType({}),
 ) -> str | None:
     """Load weights into `net`, and return a sentence about them; None if none are configured.
 
     pretrained: timm's weights of the network `name`. init_from: a checkpoint of train.py, a .safetensors file or a file
-    of torch.save with a state dict. A head for another number of classes is not loaded. Raises ConfigError,
-    CheckpointError, ModelError; CheckpointMismatch for weights of another architecture.
+    of torch.save with a state dict. A head for another number of classes is not loaded. network_config: of the run.
+    Raises ConfigError, CheckpointError, ModelError; CheckpointMismatch for weights of another architecture, or trained
+    with another mean or std than the network_config has.
     """
     if pretrained and init_from is not None:
         raise ConfigError("model.pretrained=true and model.init_from both choose the first weights; use one of them")
     if pretrained:
-        weights, source = _of_timm(name), f"timm's weights of {name} (model.pretrained)"
+        weights, source = pretrained_network(name).state_dict(), f"timm's weights of {name} (model.pretrained)"
     elif init_from is not None:
-        weights, source = _of_file(Path(init_from).expanduser()), f"the weights of {init_from} (model.init_from)"
+        weights = _of_file(Path(init_from).expanduser(), network_config)
+        source = f"the weights of {init_from} (model.init_from)"
     else:
         return None
     return f"starting from {source}{_load(net, weights, source)}"
 
 
-def _of_timm(name: str) -> dict[str, Tensor]:
-    network = pretrained_network(name)
-    facts: dict[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
-    ours, theirs = (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD), (tuple(facts["mean"]), tuple(facts["std"]))
-    if theirs != ours:
-        raise ModelError(
-            f"timm's weights of {name} expect images of mean and std {theirs}, and training makes {ours}; choose other "
-            "weights (model.name, model.pretrained)"
-        )
-    return network.state_dict()
-
-
-def _of_file(path: Path) -> dict[str, Tensor]:
+def _of_file(path: Path, network_config: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors by name."""
     if path.is_dir():
         path = path / checkpoints.BEST if (path / checkpoints.BEST).exists() else path / checkpoints.LAST
@@ -62,6 +57,8 @@ def _of_file(path: Path) -> dict[str, Tensor]:
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{path} cannot be opened as safetensors (model.init_from): {error}") from error
     content: object = checkpoints.load(path, "model.init_from")
+    if isinstance(content, Mapping):
+        _check_normalization(path, content.get("network_config", {}), network_config)
     for key in _WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
@@ -70,6 +67,15 @@ def _of_file(path: Path) -> dict[str, Tensor]:
     if not weights or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
         raise CheckpointError(f"{path} holds no weights by name (model.init_from); expected a state dict")
     return weights
+
+
+def _check_normalization(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    for key in ("mean", "std"):
+        if key in saved and key in own and list(saved[key]) != list(own[key]):
+            raise CheckpointMismatch(
+                f"the weights of {path} (model.init_from) were trained with data.{key}={saved[key]}, and this run has "
+                f"data.{key}={own[key]}; set data.{key}={saved[key]}"
+            )
 
 
 def _load(net: nn.Module, weights: dict[str, Tensor], source: str) -> str:

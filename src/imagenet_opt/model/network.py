@@ -13,8 +13,6 @@ from imagenet_opt.errors import ConfigError, ModelError, UnknownModel, first_lin
 
 RECIPE = ("name", "num_classes", "blurpool", "small_stem")
 """What `build_network` takes, by its keys in the group model and in checkpoints."""
-
-
 STARTING = ("zero_init_last", "drop_path_rate")
 """What `build_network` takes for training only: a trained network does not need it."""
 
@@ -124,7 +122,12 @@ def _outside(part: nn.Module, trained: list[nn.Module]) -> list[nn.Module]:
 
 
 def _check_name(name: str) -> None:
-    if not timm.is_model(name):
+    architecture, _, tag = name.partition(".")
+    if timm.is_model(name):
+        known = timm.list_pretrained(f"{architecture}.*")
+        if tag and name not in known:
+            raise UnknownModel(f"timm has no weights {name!r} (model.name); it has {', '.join(known) or 'none of it'}")
+    else:
         similar = difflib.get_close_matches(name, timm.list_models(), n=5, cutoff=0.5)
         hint = f"near: {', '.join(similar)}" if similar else "see timm.list_models()"
         raise UnknownModel(f"timm has no model {name!r} (model.name); {hint}")

@@ -11,6 +11,9 @@ from imagenet_opt.errors import CheckpointError
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.run.checkpoint import files as checkpoints
 
+VALIDATED_WITH = ("val_crop_ratio", "val_interpolation", "mean", "std")
+"""Keys of data in a network_config, beside `image_size`, which is that of validation."""
+
 
 def open_network(ckpt: Path) -> tuple[nn.Module, dict[str, Any], Callable[[], nn.Module]]:
     """The network of a checkpoint, its network_config, and a function that builds an untrained one like it. Raises

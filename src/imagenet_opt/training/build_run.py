@@ -88,7 +88,9 @@ def _world_size(config: DictConfig) -> int:
 def _begin(config: DictConfig, model: Classifier) -> None:
     """Load the first weights of a new run; see load_initial_weights. Raises ConfigError for frozen random weights."""
     own = config.model
-    weights = load_initial_weights(model.net, own.name, pretrained=own.pretrained, init_from=own.init_from)
+    weights = load_initial_weights(
+        model.net, own.name, pretrained=own.pretrained, init_from=own.init_from, network_config=model.network_config
+    )
     if weights is not None:
         rank_zero_info(weights)
     elif own.freeze is not None:

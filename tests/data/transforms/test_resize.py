@@ -3,14 +3,16 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2.functional import horizontal_flip, resized_crop
 
-from imagenet_opt.data.transforms.normalize import MEAN, STD
-from imagenet_opt.data.transforms.resize import resize_torch
+from imagenet_opt.data.transforms.image_format import MEAN, STD, ImageFormat
+from imagenet_opt.data.transforms.resize import resize, resize_torch
 
 Ragged = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -36,10 +38,28 @@ def crops(num: int, most: int, seed: int) -> tuple[list[tuple[torch.Tensor, tupl
     return sources, (torch.cat(parts), sizes[:, 0].contiguous(), sizes[:, 1].contiguous(), offsets, flips)
 
 
-def check(images: torch.Tensor, sources: list, size: int) -> None:
+def reference(image: torch.Tensor, box: tuple[int, ...], size: int, interpolation: str) -> torch.Tensor:
+    """float (3, size, size), 0 to 255: torchvision's, or for "area" by the matrices of the overlaps of pixels."""
+    if interpolation != "area":
+        mode = InterpolationMode(interpolation)
+        return resized_crop(image.float(), *box, size=[size, size], interpolation=mode, antialias=True).clamp(0, 255)
+    top, left, height, width = box
+    rows, columns = overlaps(height, size), overlaps(width, size)
+    return rows @ image[:, top : top + height, left : left + width].float() @ columns.T
+
+
+def overlaps(source: int, size: int) -> torch.Tensor:
+    """(size, source): the share of each output pixel that a source pixel fills."""
+    ends, pixels = np.arange(size + 1) * source / size, np.arange(source)
+    last = np.minimum(ends[1:, None], pixels + 1)
+    share = np.clip(last - np.maximum(ends[:-1, None], pixels), 0, None) * size / source
+    return torch.from_numpy(share).float()
+
+
+def check(images: torch.Tensor, sources: list, size: int, interpolation: str = "bilinear") -> None:
     mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
     for found, (image, box, flip) in zip(images, sources, strict=True):
-        expected = resized_crop(image.float(), *box, size=[size, size], antialias=True)
+        expected = reference(image, box, size, interpolation)
         expected = horizontal_flip(expected) if flip else expected
         off = ((found.float() * std + mean) - expected / 255).abs()
         assert off.mean() <= 1 / 255, (box, flip)
@@ -49,24 +69,33 @@ def check(images: torch.Tensor, sources: list, size: int) -> None:
 @pytest.mark.parametrize(
     ("size", "most", "num"), [(1, 9, 100), (8, 40, 900), (24, 24, 400), (32, 100, 400), (32, 4, 200)]
 )
-def test_plain_torch_is_torchvision(size: int, most: int, num: int) -> None:
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "area"])
+def test_plain_torch_is_torchvision(size: int, most: int, num: int, interpolation: str) -> None:
     sources, ragged = crops(num, most, seed=size + most)
-    images = resize_torch(*ragged, size=size, dtype=torch.float32)
+    images = resize_torch(*ragged, size=size, format=ImageFormat(interpolation=interpolation))
     assert images.is_contiguous(memory_format=torch.channels_last)
-    check(images, sources, size)
+    check(images, sources, size, interpolation)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "area"])
+def test_pixels_of_a_worker_are_those_of_the_device(interpolation: str) -> None:
+    pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 37, 61), dtype=np.uint8))
+    found = resize(pixels, 20, True, interpolation)
+    assert found.dtype == torch.uint8
+    assert (found.float() - resize(pixels.float(), 20, True, interpolation)).abs().max() <= 1
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_smaller_numbers_are_the_same_rounded(dtype: torch.dtype) -> None:
     _, ragged = crops(20, 30, seed=0)
-    exact = resize_torch(*ragged, size=16, dtype=torch.float32)
-    assert torch.equal(resize_torch(*ragged, size=16, dtype=dtype), exact.to(dtype))
+    exact = resize_torch(*ragged, size=16, format=ImageFormat())
+    assert torch.equal(resize_torch(*ragged, size=16, format=ImageFormat(dtype=dtype)), exact.to(dtype))
 
 
 def test_pixels_are_the_normalised_images_undone_and_rounded() -> None:
     _, ragged = crops(40, 30, seed=0)
-    normalised = resize_torch(*ragged, size=16, dtype=torch.float32)
-    found = resize_torch(*ragged, size=16, dtype=torch.uint8)
+    normalised = resize_torch(*ragged, size=16, format=ImageFormat())
+    found = resize_torch(*ragged, size=16, format=ImageFormat(dtype=torch.uint8))
     assert found.dtype == torch.uint8
     check_pixels(found, normalised)
 
@@ -80,15 +109,18 @@ def kernel_matches() -> None:
     """Run in a process of its own, where Triton's interpreter is on."""
     from imagenet_opt.data.transforms.resize_kernel import resize_kernel
 
-    for size, most, num in ((5, 7, 8), (16, 40, 4), (32, 32, 2), (32, 90, 1)):
-        sources, ragged = crops(num, most, seed=size * most)
-        images = resize_kernel(*ragged, size=size, dtype=torch.float32)
-        assert images.is_contiguous(memory_format=torch.channels_last)
-        check(images, sources, size)
-        if size == 5:
-            check_pixels(resize_kernel(*ragged, size=size, dtype=torch.uint8), images)
+    for interpolation in ("bilinear", "bicubic", "area"):
+        format = ImageFormat(interpolation=interpolation)
+        for size, most, num in ((5, 7, 8), (16, 40, 4), (32, 32, 2), (32, 90, 1)):
+            sources, ragged = crops(num, most, seed=size * most)
+            images = resize_kernel(*ragged, size=size, format=format)
+            assert images.is_contiguous(memory_format=torch.channels_last)
+            check(images, sources, size, interpolation)
+            if size != 5:
+                continue
+            check_pixels(resize_kernel(*ragged, size=size, format=replace(format, dtype=torch.uint8)), images)
             for dtype in (torch.bfloat16, torch.float16):
-                rounded = resize_kernel(*ragged, size=size, dtype=dtype)
+                rounded = resize_kernel(*ragged, size=size, format=replace(format, dtype=dtype))
                 assert rounded.dtype == dtype
                 torch.testing.assert_close(rounded.float(), images, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
 

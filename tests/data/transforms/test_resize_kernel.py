@@ -12,13 +12,20 @@ CAPABILITIES = [75, 80, 86, 89, 90, 100, 120]
 MOST_REGISTERS = 42
 """Of a thread: the 1,536 threads that an SM of an A10G (sm_86) holds then share its 65,536 registers.
 
-Seen with Triton 3.9: 39 (sm_75), 32 (80), 37 (86 and 89), 30 (90), 32 (100), 40 (120); with 3.6: 41 at most.
+Seen with Triton 3.9: 40 (sm_80), 40 (86 and 89), 32 (90), 40 (100), 40 (120), each with area, the largest of the three.
 """
+MOST_REGISTERS_SM_75 = 64
+"""The same for the 1,024 threads of an SM of a T4. Seen: 53 with area, 39 with the others."""
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-def test_it_compiles_without_spills_and_within_its_registers(capability: int, dtype: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "interpolation"),
+    [("bf16", "bilinear"), ("fp16", "bilinear"), ("fp32", "bilinear"), ("bf16", "bicubic"), ("bf16", "area")],
+)
+def test_it_compiles_without_spills_and_within_its_registers(
+    capability: int, dtype: str, interpolation: str, tmp_path: Path
+) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
@@ -28,16 +35,17 @@ def test_it_compiles_without_spills_and_within_its_registers(capability: int, dt
         pytest.skip("Triton's interpreter is on: nothing is compiled")
     tensors = {"pixels": "*u8", "heights": "*i32", "widths": "*i32", "offsets": "*i64", "flips": "*i1"}
     numbers = {name: "fp32" for name in _resize.arg_names if name.startswith(("factor", "shift"))}
-    signature = tensors | {"images": f"*{dtype}", "size": "i32", "BLOCK": "constexpr"} | numbers
+    signature = tensors | {"images": f"*{dtype}", "size": "i32"} | numbers
+    constants = {"INTERPOLATION": interpolation, "BLOCK": _BLOCK}
     kernel = triton.compile(
-        ASTSource(fn=_resize, signature=signature, constexprs={"BLOCK": _BLOCK}),
+        ASTSource(fn=_resize, signature=signature | dict.fromkeys(constants, "constexpr"), constexprs=constants),
         target=GPUTarget("cuda", capability, 32),
     )
     assert len(kernel.asm["cubin"]) > 0
     assert kernel.metadata.shared == 0
     registers, spilled_bytes = resources(kernel.asm["ptx"], tmp_path)
     assert spilled_bytes == 0
-    assert registers <= MOST_REGISTERS
+    assert registers <= (MOST_REGISTERS_SM_75 if capability == 75 else MOST_REGISTERS)
 
 
 def resources(ptx: str, folder: Path) -> tuple[int, int]:

@@ -5,19 +5,16 @@ from functools import cache
 import torch
 from torch import Tensor
 
-MEAN = (0.485, 0.456, 0.406)
+from imagenet_opt.data.transforms.image_format import RGB, ImageFormat
 
 
-STD = (0.229, 0.224, 0.225)
-
-
-def normalize(images_NCHW: Tensor) -> Tensor:
-    """float32 images, normalised by ImageNet's mean and deviation with one multiply-add per pixel."""
-    factor, offset = _constants(images_NCHW.device)
-    return torch.addcmul(offset, images_NCHW, factor)
+def normalize(images_NCHW: Tensor, format: ImageFormat) -> Tensor:
+    """Images in the format's dtype, from float32 with one multiply-add per pixel."""
+    factor, offset = _constants(images_NCHW.device, format.mean, format.std)
+    return torch.addcmul(offset, images_NCHW, factor).to(format.dtype)
 
 
 @cache
-def _constants(device: torch.device) -> tuple[Tensor, Tensor]:
-    std = torch.tensor(STD).view(1, 3, 1, 1)
-    return (1 / (255 * std)).to(device), (-torch.tensor(MEAN).view(1, 3, 1, 1) / std).to(device)
+def _constants(device: torch.device, mean: RGB, std: RGB) -> tuple[Tensor, Tensor]:
+    means, deviations = (torch.tensor(values).view(1, 3, 1, 1) for values in (mean, std))
+    return (1 / (255 * deviations)).to(device), (-means / deviations).to(device)

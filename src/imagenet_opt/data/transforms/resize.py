@@ -1,51 +1,82 @@
 """Resizes ragged crops to images of one size: antialiased resize, flip, normalise and cast, for a whole batch."""
 
+from math import ceil
+
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from imagenet_opt.data.batch import Batch, RaggedBatch
+from imagenet_opt.data.transforms.image_format import ImageFormat
 from imagenet_opt.data.transforms.normalize import normalize
 
 
-def resize_batch(batch: RaggedBatch, dtype: torch.dtype) -> Batch:
+def resize_batch(batch: RaggedBatch, format: ImageFormat) -> Batch:
     """The batch with its crops as images of its key's size, on the device of the crops."""
-    images = resize_ragged(
-        batch.pixels, batch.heights, batch.widths, batch.offsets, batch.flips, size=batch.key.image_size, dtype=dtype
-    )
+    ragged = (batch.pixels, batch.heights, batch.widths, batch.offsets, batch.flips)
+    images = resize_ragged(*ragged, size=batch.key.image_size, format=format)
     facts = (batch.labels, batch.indices, batch.valid, batch.key, batch.stats, None)
     return Batch(*facts, images, augmentation=batch.augmentation)
 
 
 def resize_ragged(
-    pixels: Tensor, heights: Tensor, widths: Tensor, offsets: Tensor, flips: Tensor, *, size: int, dtype: torch.dtype
+    pixels: Tensor, heights: Tensor, widths: Tensor, offsets: Tensor, flips: Tensor, *, size: int, format: ImageFormat
 ) -> Tensor:
-    """images_NCHW: `dtype` (N, 3, size, size) in channels_last order; arguments as in RaggedBatch.
+    """images_NCHW: (N, 3, size, size) of the format, in channels_last order; tensors as in RaggedBatch.
 
-    Normalised if `dtype` is floating; uint8 has the pixels themselves, 0 to 255, rounded.
-    The filter is a triangle as wide as the reduction, as in torchvision's resize with antialias=True. On a GPU one
-    Triton kernel does it all; on a CPU torch does it image by image.
+    On a GPU one Triton kernel does it all; on a CPU torch does it image by image. uint8 is rounded.
     """
     if pixels.device.type == "cuda":
         from imagenet_opt.data.transforms.resize_kernel import resize_kernel  # Triton is there where CUDA is
 
-        return resize_kernel(pixels, heights, widths, offsets, flips, size=size, dtype=dtype)
-    return resize_torch(pixels, heights, widths, offsets, flips, size=size, dtype=dtype)
+        chosen = resize_kernel
+    else:
+        chosen = resize_torch
+    return chosen(pixels, heights, widths, offsets, flips, size=size, format=format)
 
 
 def resize_torch(
-    pixels: Tensor, heights: Tensor, widths: Tensor, offsets: Tensor, flips: Tensor, *, size: int, dtype: torch.dtype
+    pixels: Tensor, heights: Tensor, widths: Tensor, offsets: Tensor, flips: Tensor, *, size: int, format: ImageFormat
 ) -> Tensor:
     """The same in plain torch: the reference for the kernel, and the version for CPUs."""
     images = torch.empty((len(heights), size, size, 3)).permute(0, 3, 1, 2)
     rows = zip(heights.tolist(), widths.tolist(), offsets.tolist(), flips.tolist(), strict=True)
     for image, (height, width, start, flip) in zip(images, rows, strict=True):
         crop_CHW = pixels[start : start + height * width * 3].view(height, width, 3).permute(2, 0, 1).float()
-        image.copy_(resize(crop_CHW, size, flip))
-    return images.add_(0.5).to(dtype) if dtype == torch.uint8 else normalize(images).to(dtype)
+        image.copy_(resize(crop_CHW, size, flip, format.interpolation))
+    return images.add_(0.5).to(torch.uint8) if format.dtype == torch.uint8 else normalize(images, format)
 
 
-def resize(crop_CHW: Tensor, size: int, flip: bool) -> Tensor:
-    """(3, size, size) in the crop's dtype; uint8 is rounded."""
-    resized = interpolate(crop_CHW[None], size=(size, size), mode="bilinear", antialias=True)[0]
+def resize(crop_CHW: Tensor, size: int, flip: bool, interpolation: str) -> Tensor:
+    """(3, size, size) in the crop's dtype, 0 to 255; uint8 is rounded.
+
+    interpolation: "bilinear" and "bicubic" are antialiased: their filters are as wide as the reduction, as in
+    torchvision's resize with antialias=True and in Pillow. "area": the mean of the part of the crop that a pixel
+    covers, as OpenCV's INTER_AREA makes reductions.
+    """
+    if interpolation == "area":
+        resized = _area(crop_CHW, size)
+    else:
+        resized = interpolate(crop_CHW[None], size=(size, size), mode=interpolation, antialias=True)[0]
+        resized = resized.clamp_(0, 255) if interpolation == "bicubic" else resized  # its filter is negative in parts
     return resized.flip(-1) if flip else resized
+
+
+def _area(crop_CHW: Tensor, size: int) -> Tensor:
+    _, height, width = crop_CHW.shape
+    by_row = _means(crop_CHW.permute(1, 2, 0).reshape(height, width * 3), size).view(size, width, 3)
+    by_column = _means(by_row.transpose(0, 1).reshape(width, size * 3), size).view(size, size, 3)
+    images = by_column.permute(2, 1, 0)
+    return (images if crop_CHW.is_floating_point() else images.round()).to(crop_CHW.dtype)
+
+
+def _means(rows: Tensor, num: int) -> Tensor:
+    """float32 (num, W): means of `num` equally long stretches of rows (H, W), whose ends lie within rows."""
+    height = len(rows)
+    ends = torch.arange(num + 1) * (height / num)
+    first, means = ends[:-1].long(), torch.zeros(num, rows.shape[1])
+    for step in range(ceil(height / num) + 1):
+        row = first + step
+        share = (torch.minimum(ends[1:], row + 1) - torch.maximum(ends[:-1], row)).clamp(min=0) * (num / height)
+        means.addcmul_(rows[row.clamp(max=height - 1)].float(), share[:, None])
+    return means

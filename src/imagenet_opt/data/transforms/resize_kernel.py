@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from imagenet_opt.data.transforms.normalize import MEAN, STD
+from imagenet_opt.data.transforms.image_format import ImageFormat
 
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # as ever; Triton 3.9 warns where it is not said
 
@@ -16,17 +16,20 @@ _BLOCK = 128
 
 
 def resize_kernel(
-    pixels: Tensor, heights: Tensor, widths: Tensor, offsets: Tensor, flips: Tensor, *, size: int, dtype: torch.dtype
+    pixels: Tensor, heights: Tensor, widths: Tensor, offsets: Tensor, flips: Tensor, *, size: int, format: ImageFormat
 ) -> Tensor:
     """images_NCHW, channels_last: see resize.resize_ragged."""
-    images_NHWC = torch.empty((len(heights), size, size, 3), dtype=dtype, device=pixels.device)
+    images_NHWC = torch.empty((len(heights), size, size, 3), dtype=format.dtype, device=pixels.device)
     grid = (len(heights), triton.cdiv(size * size, _BLOCK))
-    if dtype == torch.uint8:
+    if format.dtype == torch.uint8:
         factors, shifts = [1.0] * 3, [0.5] * 3  # the cast cuts off, so this rounds
     else:
-        factors = [1 / (255 * std) for std in STD]
-        shifts = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
-    _resize[grid](pixels, heights, widths, offsets, flips, images_NHWC, size, *factors, *shifts, BLOCK=_BLOCK)
+        factors = [1 / (255 * std) for std in format.std]
+        shifts = [-mean / std for mean, std in zip(format.mean, format.std, strict=True)]
+    _resize[grid](
+        pixels, heights, widths, offsets, flips, images_NHWC, size, *factors, *shifts,
+        INTERPOLATION=format.interpolation, BLOCK=_BLOCK,
+    )  # fmt: skip
     return images_NHWC.permute(0, 3, 1, 2)
 
 
@@ -34,19 +37,18 @@ def resize_kernel(
 def _resize(  # type: ignore[no-untyped-def]
     pixels, heights, widths, offsets, flips, images, size,
     factor_r, factor_g, factor_b, shift_r, shift_g, shift_b,
-    BLOCK: tl.constexpr,
+    INTERPOLATION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A program makes BLOCK output pixels, row by row, of one image; each is the weighted mean of its window.
 
-    Output pixel o has its centre at (o + 0.5) * scale in the source; a source pixel s weighs
-    max(0, 1 - |s + 0.5 - centre| / max(scale, 1)). The window is clipped at the crop's border, as in torch's
-    upsample_bilinear2d_aa.
+    Output pixel o has its centre at (o + 0.5) * scale in the source. The window is clipped at the crop's border, as in
+    torch's upsample_bilinear2d_aa.
     """
     image = tl.program_id(0).to(tl.int64)
     height, width = tl.load(heights + image), tl.load(widths + image)
     start = tl.load(offsets + image)
     scale_y, scale_x = height.to(tl.float32) / size, width.to(tl.float32) / size
-    reach_y, reach_x = tl.maximum(scale_y, 1.0), tl.maximum(scale_x, 1.0)
+    reach_y, reach_x = _reach(scale_y, INTERPOLATION), _reach(scale_x, INTERPOLATION)
 
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = place < size * size
@@ -64,21 +66,60 @@ def _resize(  # type: ignore[no-untyped-def]
     total = tl.zeros([BLOCK], tl.float32)
     for step_y in range((2 * reach_y).to(tl.int32) + 2):
         row = first_y + step_y
-        weight_y = tl.maximum(1.0 - tl.abs(row + 0.5 - centre_y) / reach_y, 0.0)
+        weight_y = _weight(row + 0.5 - centre_y, scale_y, INTERPOLATION)
         weight_y = tl.where(row < last_y, weight_y, 0.0)
         for step_x in range((2 * reach_x).to(tl.int32) + 2):
             column = first_x + step_x
-            weight = tl.maximum(1.0 - tl.abs(column + 0.5 - centre_x) / reach_x, 0.0) * weight_y
+            weight = _weight(column + 0.5 - centre_x, scale_x, INTERPOLATION) * weight_y
             weight = tl.where(column < last_x, weight, 0.0)
-            taken = inside & (weight > 0.0)
+            taken = inside & (weight != 0.0)
             source = pixels + start + (row.to(tl.int64) * width + column) * 3
             red += weight * tl.load(source, mask=taken, other=0).to(tl.float32)
             green += weight * tl.load(source + 1, mask=taken, other=0).to(tl.float32)
             blue += weight * tl.load(source + 2, mask=taken, other=0).to(tl.float32)
             total += weight
-    total = tl.maximum(total, 1e-12)  # outside the image nothing was added
+    total = tl.where(inside, total, 1.0)
     target = images + (image * size * size + place) * 3
     kind = images.dtype.element_ty
-    tl.store(target, (red / total * factor_r + shift_r).to(kind), mask=inside)
-    tl.store(target + 1, (green / total * factor_g + shift_g).to(kind), mask=inside)
-    tl.store(target + 2, (blue / total * factor_b + shift_b).to(kind), mask=inside)
+    tl.store(target, (_pixel(red, total, INTERPOLATION) * factor_r + shift_r).to(kind), mask=inside)
+    tl.store(target + 1, (_pixel(green, total, INTERPOLATION) * factor_g + shift_g).to(kind), mask=inside)
+    tl.store(target + 2, (_pixel(blue, total, INTERPOLATION) * factor_b + shift_b).to(kind), mask=inside)
+
+
+@triton.jit
+def _reach(scale, INTERPOLATION: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Distance, in source pixels, within which the centres of the pixels of a window lie."""
+    if INTERPOLATION == "area":
+        reach = 0.5 * scale + 0.5
+    elif INTERPOLATION == "bicubic":
+        reach = 2 * tl.maximum(scale, 1.0)
+    else:
+        reach = tl.maximum(scale, 1.0)
+    return reach
+
+
+@triton.jit
+def _weight(distance, scale, INTERPOLATION: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Weight of a source pixel at this distance of its centre from that of the output pixel.
+
+    bilinear: a triangle. bicubic: Keys' cubic with a = -0.5, as in Pillow and in torch with antialias=True. area: the
+    part of the source pixel that the output pixel covers.
+    """
+    if INTERPOLATION == "area":
+        weight = tl.minimum(tl.maximum(0.5 * scale + 0.5 - tl.abs(distance), 0.0), tl.minimum(scale, 1.0))
+    elif INTERPOLATION == "bicubic":
+        far = tl.abs(distance) / tl.maximum(scale, 1.0)
+        near = (1.5 * far - 2.5) * far * far + 1.0
+        outer = ((-0.5 * far + 2.5) * far - 4.0) * far + 2.0
+        weight = tl.where(far < 1.0, near, tl.where(far < 2.0, outer, 0.0))
+    else:
+        weight = tl.maximum(1.0 - tl.abs(distance) / tl.maximum(scale, 1.0), 0.0)
+    return weight
+
+
+@triton.jit
+def _pixel(weighted, total, INTERPOLATION: tl.constexpr):  # type: ignore[no-untyped-def]
+    pixel = weighted / total
+    if INTERPOLATION == "bicubic":  # its weights are negative in parts
+        pixel = tl.clamp(pixel, 0.0, 255.0)
+    return pixel

@@ -15,7 +15,8 @@ FILES = sorted([*PACKAGE.rglob("*.py"), *CALLBACKS.glob("*.py"), REPOSITORY / "t
 LAYERS = (
     ("cli",),
     ("report", "study", "tune", "sweep"),
-    ("doctor", "bench", "check", "pack", "hydrate", "evaluate", "export", "plan"),
+    ("doctor", "bench", "check", "hydrate", "evaluate", "export", "plan"),
+    ("pack",),
     ("training",),
     ("probe",),
     ("config",),

@@ -8,7 +8,7 @@ import pytest
 
 import imagenet_opt
 from imagenet_opt.bench.peers import PEERS
-from imagenet_opt.cli.main import COMMANDS
+from imagenet_opt.cli.main import COMMANDS, run
 from imagenet_opt.cli.pack import KEYS
 from imagenet_opt.evaluate.view import CONVENTIONS
 
@@ -58,13 +58,14 @@ def test_a_mistake_inside_a_command_is_one_line_too() -> None:
         ("hydrate", ["Files may be released again"]),
         ("pack", [f"\n  {key}  " for key in (*KEYS, "--verify")]),
         ("tune", ["--budget", "--json", "data.batch_size=auto"]),
+        ("dashboard", ["--entity", "--project", "--dry-run"]),
     ],
 )
 def test_help_of_a_command_names_its_options(
     command: str, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = import_module(f"imagenet_opt.cli.{command}")
-    module.main(["out=x", "--help"])
+    run(command, ["out=x", "--help"])
     text = capsys.readouterr().out
     assert text.strip() == module.HELP.strip() and max(map(len, text.splitlines())) <= 120
     assert [word for word in words if word not in text] == []

@@ -11,6 +11,7 @@ from PIL import Image
 from imagenet_opt.cli.pack import main, parse
 from imagenet_opt.data.index.shard_index import is_packed, open_shards
 from imagenet_opt.errors import ConfigError, ShardMismatch
+from imagenet_opt.pack.plan import PackOptions
 from tests.cli.packs import finish, images, jpeg, start
 
 
@@ -104,8 +105,11 @@ def test_an_unfinished_pack_is_to_be_finished_not_verified(tmp_path: Path) -> No
         (["out=a", "--verfy"], "there is no key --verfy; did you mean --verify?"),
         (["data.root=a", "out=b", "maxside=3"], "there is no key maxside; did you mean max_side=?"),
         (["root=a"], "there is no key root; did you mean data.root=?"),
-        (["zzz=1"], "there is no key zzz; expected data.root, out, max_side, "),
+        (["zzz=1"], "there is no key zzz; expected data.root, out, for, max_side, "),
         (["data.root=a", "out="], "out has no value; expected out=VALUE"),
+        (["data.root=a", "out=b", "for=300"], "for=300 must be 224 or 176; max_side=PIXELS sets any size"),
+        (["data.root=a", "out=b", "for=224", "max_side=3"], "for=224 and max_side=3 both set the size; leave one"),
+        (["data.root=a", "out=b", "reencode=yes"], "reencode=yes must be shrunk or all"),
         (["data.root=a", "out=b", "max_side=0"], "max_side=0 must be a whole number from 1 to 65500"),
         (["data.root=a", "out=b", "quality=96"], "quality=96 must be a whole number from 1 to 95"),
         (["data.root=a", "out=b", "workers=all"], "workers=all must be a whole number from 1 to 1024, or auto"),
@@ -116,6 +120,12 @@ def test_an_unfinished_pack_is_to_be_finished_not_verified(tmp_path: Path) -> No
 def test_what_is_wrong_with_the_arguments_is_said(argv: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         parse(argv)
+
+
+def test_a_preset_is_for_a_width_of_training_images() -> None:
+    options = parse(["data.root=a", "out=b", "for=176", "quality=80"]).options
+    assert (options.max_side, options.quality, options.reencode) == (400, 80, "all")
+    assert parse(["data.root=a", "out=b", "for=224"]).options == PackOptions(max_side=500, reencode="all")
 
 
 def test_a_folder_that_looks_like_a_number_stays_a_folder() -> None:

@@ -12,10 +12,23 @@ from tests.conftest import write_images
 
 def test_a_recipe_is_planned_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "plan.json"
-    main(["experiment=rn18_ffcv16", "--price-per-hour", "1.5", "--loader-rate", "1500", "--json", str(file)])
+    main(
+        [
+            "experiment=rn18_ffcv16",
+            "--price-per-hour",
+            "1.5",
+            "--watts",
+            "150",
+            "--loader-rate",
+            "1500",
+            "--json",
+            str(file),
+        ]
+    )
     said, plan = " ".join(capsys.readouterr().out.split()), json.loads(file.read_text())
     assert (plan["total_steps"], plan["published_top1"], plan["reproduced"]) == (20016, 66.9, None)
     assert len(plan["lr"]) == 16 and [phase["image_size"] for phase in plan["phases"]] == [160, 192]
+    assert f"energy of the GPU {0.15 * plan['gpu_hours']:.1f} kWh at 150 W" in said
     assert f"price ${1.5 * plan['gpu_hours']:.2f}" in said and "published top-1 66.9 %" in said
     assert "reproduced here no" in said and "estimate for an A10G" in said
 
@@ -35,14 +48,19 @@ def test_the_loader_is_measured_at_the_size_of_each_phase(tmp_path: Path, monkey
     own = [f"data.root={root}", f"data.cache_dir={tmp_path}/cache", "data.batch_size=8", "data.num_workers=1"]
     run = ["model=resnet18", "trainer.max_epochs=8", "+callbacks=resolution_schedule", *sizes]
     main([*own, *run, "--rate", "1e9", "--json", f"{tmp_path}/plan.json"])
-    phases = json.loads((tmp_path / "plan.json").read_text())["phases"]
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    phases = plan["phases"]
     assert [phase["image_size"] for phase in phases] == [32, 64]
     for phase in phases:  # so fast a GPU waits for any loader
         hours = phase["steps"] * 8 / phase["images_per_second_loaded"] / 3600
         assert phase["hours"] == pytest.approx(hours)
+    assert [run["option"] for run in plan["packed"]] == ["for=224", "for=176"]
+    for run in plan["packed"]:
+        training = plan["gpu_hours"] - plan["validation_hours"]
+        assert run["gpu_hours"] == pytest.approx(training / run["speedup"] + plan["validation_hours"])
 
 
-@pytest.mark.parametrize("name", ["rate", "loader-rate", "price-per-hour"])
+@pytest.mark.parametrize("name", ["rate", "loader-rate", "price-per-hour", "watts"])
 def test_numbers_that_are_none_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"--{name} 0 must be a number above 0"):
         parse([f"--{name}", "0"])

@@ -97,7 +97,7 @@ SBATCH = """#!/bin/sh
 for file; do :; done
 cp "$file" {folder}/submitted.sh
 export SLURM_JOB_ID=12 SLURM_ARRAY_JOB_ID=12 SLURM_JOB_NAME=imagenet-opt SLURM_NTASKS=1 SLURM_JOB_NUM_NODES=1
-for i in 0 1; do SLURM_ARRAY_TASK_ID=$i sh "$file" > /dev/null 2>&1 & done
+for i in 0 1; do SLURM_ARRAY_TASK_ID=$i sh {folder}/submitted.sh > /dev/null 2>&1 & done
 echo Submitted batch job 12
 """
 SRUN = """#!/bin/sh

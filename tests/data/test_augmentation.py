@@ -128,7 +128,7 @@ def test_an_experiment_can_augment_the_images_of_a_run(images_root: Path, own_co
     assert not any(torch.equal(one, other) for one, other in zip(plain, augmented, strict=True))
 
 
-@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("size", [3, 5])
 def test_tiny_images_can_be_augmented(images_root: Path, loader: MakeLoader, size: int) -> None:
     made = loader(images_root, image_size=size, **ALL | {"augment": "rand-m9-n6-p1-inc1"})
     assert all(batch.images.isfinite().all() for batch in batches(made))

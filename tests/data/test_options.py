@@ -22,6 +22,7 @@ from tests.data.conftest import loading
         ({"val_crop_ratio": 1.5}, r"data\.val_crop_ratio=1\.5"),
         ({"max_crop_pixels": 0}, r"data\.max_crop_pixels=0"),
         ({"region_decode": "off"}, r"data\.region_decode=off must be true or false"),
+        ({"augment": "trivialaugment", "image_size": 2}, r"image_size=2 is smaller than the 3 .*data\.augment=null"),
         ({"repeated_augmentation": 0}, r"data\.repeated_augmentation=0 must be a whole number of at least 1"),
         ({"repeated_augmentation": 3, "shuffle": "block"}, r"does not work with data\.shuffle=block; set"),
         ({"repeated_augmentation": 3, "samples_per_epoch": 9}, r"does not work with data\.samples_per_epoch; set"),

@@ -41,6 +41,15 @@ def test_smaller_images_were_not_measured() -> None:
     assert found.sentence == "CPU-bound: 139 img/s, and the simulated a10g alone reaches 320."
 
 
+def test_a_pack_brings_what_its_forecast_says() -> None:
+    """Twice as many images/s a worker; the simulated device takes 320."""
+    forecast = {"pack_option": "for=176", "pack_speedup": 2.0, "pack_bytes_ratio": 0.4}
+    found = judge(seen(SLOW_DECODE, STARVED, megapixels=12.0, **forecast))
+    rule = next(finding for finding in found.findings if finding.rule == "slow_decode")
+    assert found.next_gain == pytest.approx(2 * 148 / 139, rel=0.01) and "2.0 x img/s a worker" in rule.remedy
+    assert rule.commands[0].endswith(" for=176")
+
+
 def test_more_reads_in_flight_bring_what_was_read_with_as_many() -> None:
     curve = ((1.0, 4.0), (16.0, 65.0), (64.0, 180.0), (256.0, 190.0))
     facts: dict[str, Any] = {"storage_bound": "latency", "requests_in_flight": 16.0}

@@ -17,7 +17,7 @@ from imagenet_opt.errors import (
     DataError,
     PackStopped,
 )
-from imagenet_opt.pack.image import prepare
+from imagenet_opt.pack.image import Encoding, prepare
 from imagenet_opt.pack.layouts import open_train
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.shard_writer import ShardPart, write_shard
@@ -94,7 +94,7 @@ WHOLE = jpeg(64, 48)
 )
 def test_what_is_packed_is_what_training_opens(encoded: bytes, fits: bool) -> None:
     def packs() -> None:
-        assert prepare(encoded, max_side=None, quality=90)[0] == encoded
+        assert prepare(encoded, Encoding())[0] == encoded
 
     def opens() -> None:
         decoder = Decoder(exif_rotation=False, max_crop_pixels=2**22)
@@ -127,7 +127,7 @@ def shard_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     """Writes a shard of eight files of storage that fails so; it is patient for a short while."""
     monkeypatch.setattr("imagenet_opt.pack.source.PATIENCE", 0.3)
     source = open_train(small_tree(tmp_path / "data"), "train")
-    options: dict[str, Any] = {"first": 0, "max_side": None, "quality": 90, "advance": lambda: None}
+    options: dict[str, Any] = {"encoding": Encoding(), "first": 0, "advance": lambda: None}
 
     def write(fails: Callable[[int, int], bool]) -> ShardPart:
         Faulty.fails, Faulty.tries = staticmethod(fails), Counter()

@@ -13,7 +13,7 @@ from PIL import Image
 from imagenet_opt.errors import (
     BadSample,
 )
-from imagenet_opt.pack.image import prepare
+from imagenet_opt.pack.image import Encoding, prepare
 from tests.pack.packs import jpeg, png
 
 
@@ -22,7 +22,7 @@ def opened(encoded: bytes) -> Image.Image:
 
 
 def shrunk(encoded: bytes) -> Image.Image:
-    made, extension = prepare(encoded, max_side=100, quality=90)
+    made, extension = prepare(encoded, Encoding(100))
     assert (opened(made).format, extension) == ("JPEG", "jpg")
     return opened(made)
 
@@ -37,9 +37,23 @@ def test_the_longer_side_is_what_was_asked(width: int, height: int, size: tuple[
 
 def test_an_image_that_fits_keeps_every_byte() -> None:
     for encoded in (jpeg(100, 60), jpeg(60, 100, mode="CMYK"), jpeg(5, 5, mode="L")):
-        assert prepare(encoded, max_side=100, quality=10) == (encoded, "jpg")
+        assert prepare(encoded, Encoding(100, 10)) == (encoded, "jpg")
     picture = png(np.zeros((3, 100), np.uint8))
-    assert prepare(picture, max_side=100, quality=10) == (picture, "png")
+    assert prepare(picture, Encoding(100, 10)) == (picture, "png")
+
+
+def test_images_that_become_smaller_files_are_encoded_again() -> None:
+    """A progressive JPEG of quality 100 becomes a baseline one of the same size; one of low quality keeps its bytes."""
+    pixels = Image.effect_noise((90, 60), 40).convert("RGB")
+    fat, lean = io.BytesIO(), io.BytesIO()
+    pixels.save(fat, "JPEG", quality=100, progressive=True)
+    pixels.save(lean, "JPEG", quality=20)
+    made, extension = prepare(fat.getvalue(), Encoding(quality=90, reencode="all"))
+    assert len(made) < len(fat.getvalue()) and extension == "jpg" and opened(made).size == (90, 60)
+    assert "progressive" in opened(fat.getvalue()).info and "progressive" not in opened(made).info
+    difference = np.asarray(opened(made), float) - np.asarray(opened(fat.getvalue()), float)
+    assert np.abs(difference).mean() < 6
+    assert prepare(lean.getvalue(), Encoding(quality=90, reencode="all")) == (lean.getvalue(), "jpg")
 
 
 @pytest.mark.parametrize(("mode", "becomes"), [("L", "L"), ("RGB", "RGB"), ("CMYK", "RGB")])
@@ -71,7 +85,7 @@ def test_exif_rotation_is_not_applied_and_metadata_goes() -> None:
 
 
 def test_quality_decides_the_size() -> None:
-    sizes = [len(prepare(jpeg(400, 300), max_side=100, quality=quality)[0]) for quality in (30, 90)]
+    sizes = [len(prepare(jpeg(400, 300), Encoding(100, quality))[0]) for quality in (30, 90)]
     assert sizes[0] < sizes[1] / 2
 
 
@@ -89,10 +103,10 @@ def test_an_image_of_20000_pixels_takes_little_memory(tmp_path: Path) -> None:
     file = tmp_path / "huge.jpg"
     file.write_bytes(huge_jpeg(20000))
     code = (
-        "import resource, sys; from pathlib import Path; from imagenet_opt.pack.image import prepare\n"
+        "import resource, sys; from pathlib import Path; from imagenet_opt.pack.image import Encoding, prepare\n"
         "encoded = Path(sys.argv[1]).read_bytes()\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "made = prepare(encoded, max_side=256, quality=90)[0]\n"
+        "made = prepare(encoded, Encoding(256))[0]\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
         "Path(sys.argv[1]).write_bytes(made)"
     )
@@ -108,4 +122,4 @@ def test_a_huge_image_that_only_full_decoding_opens_is_refused() -> None:
     huge = header[:16] + (20000).to_bytes(4, "big") * 2 + header[24:]
     huge = huge[:29] + zlib.crc32(huge[12:29]).to_bytes(4, "big") + huge[33:]
     with pytest.raises(BadSample, match="400000000"):
-        prepare(huge, max_side=None, quality=90)
+        prepare(huge, Encoding())

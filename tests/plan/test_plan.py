@@ -145,7 +145,7 @@ def test_hours_are_images_over_rates() -> None:
     slow = make_plan(config, (6400, 300, 10), rate=200, loader_rates={224: 100})
     assert slow.phases[0].hours * 3600 == pytest.approx(6400 / 100)
     assert slow.phases[0].images_per_second_needed == pytest.approx(200)
-    phases = tables(slow, is_estimate=False, about_loader="measured", price_per_hour=None)[1]
+    phases = tables(slow, is_estimate=False, about_loader="measured")[1]
     assert [row[-1] for row in phases.rows] == ["loader"]
 
 
@@ -171,8 +171,9 @@ def test_runs_without_a_plan_are_refused(overrides: list[str], words: str) -> No
         make_plan(composed(*overrides), IMAGENET)
 
 
-def test_the_docs_have_the_recipes_as_they_are() -> None:
+def test_docs_and_headers_have_the_recipes_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recipe without a recorded run must not look reproduced."""
+    monkeypatch.setattr("imagenet_opt.plan.plan.need_of", lambda *_: None)  # the memory, which takes most of the time
     page = (REPOSITORY / "docs/recipes.md").read_text()
     recipes = [file.stem for file in (REPOSITORY / "conf/experiment").glob("*.yaml") if file.stem.startswith("rn")]
     for name in recipes:
@@ -183,4 +184,7 @@ def test_the_docs_have_the_recipes_as_they_are() -> None:
         assert row.endswith(f"| {recipe.reproduced or 'no'} |")
         hours = make_plan(config, IMAGENET).gpu_hours
         assert f"| {hours:.1f} |" in row
+        header = (REPOSITORY / f"conf/experiment/{name}.yaml").read_text().partition("defaults:")[0]
+        assert f"plan for one A10G: {hours:.1f} hours." in header and f"Published: {recipe.published_top1} %" in header
+        assert ("Not reproduced here." in header) == (recipe.reproduced is None)
         assert recipe.evaluation in CONVENTIONS and recipe.source and recipe.sigma > 0

@@ -12,6 +12,7 @@ import numpy as np
 
 from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER, Job
 from imagenet_opt.bench.peers import PEERS
+from imagenet_opt.bench.same_bytes import encoded_again
 from imagenet_opt.bench.turn import Turn, run_turn, write_packed
 from imagenet_opt.data.budget import fit_loader
 from imagenet_opt.data.index.folder_index import FileIndex
@@ -53,10 +54,15 @@ def make_plan(
     num_batches: int,
     has_gpu: bool,
     cache: Path,
+    same_bytes: bool = False,
 ) -> Plan:
-    """Decide what to measure. Raises ConfigError, BatchTooLarge."""
-    if against and isinstance(index, ShardIndex):
-        raise ConfigError(f"--against needs a folder of image files, but {index.folder} (data.root) is packed")
+    """Decide what to measure. same_bytes: whether all rows read the files encoded again, see encoded_again.
+
+    Raises ConfigError, BatchTooLarge, DataError.
+    """
+    if (against or same_bytes) and isinstance(index, ShardIndex):
+        name = "--against" if against else "--same-bytes"
+        raise ConfigError(f"{name} needs a folder of image files, but {index.folder} (data.root) is packed")
     TrainOrder(num_samples=len(index), batch_size=loading.batch_size, seed=loading.seed)  # refuses too large a batch
     budget = fit_loader(
         num_workers=loading.num_workers,
@@ -67,7 +73,9 @@ def make_plan(
     absent = {name: reason for name in (CEILING, *against) if (reason := _why_not(name, loading))}
     limit = (CEILING,) if REGION in own else ()
     sides = tuple(name for name in (*own, *limit, *against) if name not in absent)
-    files = _part(index, loading.seed) if any(map(_packs, sides)) else index
+    files = _part(index, loading.seed) if same_bytes or any(map(_packs, sides)) else index
+    if same_bytes and isinstance(files, FileIndex):
+        files = encoded_again(files, cache / "bench")
     ready = max(1, budget.num_workers) * budget.prefetch_factor
     num_warmup = max(LEAST_WARMUP, ready)
     num_batches = _whole_rounds(num_batches, budget.num_workers)

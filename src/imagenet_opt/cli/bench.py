@@ -22,6 +22,8 @@ Any override of train.py may be added: data.batch_size=384 data.num_workers=8 da
   --batches N    batches timed in a turn, after a warm-up that is discarded (default 20)
   --repeats R    turns of each row (default 6, the fewest that give a median a 95 % interval)
   --against A,B  other loaders: {", ".join(PEERS)}; or all
+  --same-bytes   encode all files again as JPEGs of quality 90, once, and let every loader read these; FFCV's own
+                 file has this quality, so its rate is compared on equal bytes
   --json FILE    write everything that was measured
 
 Rows: `worker resize` hands over uint8 images of one size, as other loaders do; `region decode` hands over crops for the
@@ -49,13 +51,11 @@ class Options:
     batches: int = 20
     repeats: int = 6
     against: tuple[str, ...] = ()
+    same_bytes: bool = False
     json: Path | None = None
 
 
 def main(argv: list[str]) -> None:
-    if {"--help", "-h"} & set(argv):
-        print(HELP)
-        return
     options = parse(argv)
     report = bench(options)
     from imagenet_opt.bench.result import print_report, write_json
@@ -72,6 +72,7 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--batches", type=int, default=Options.batches)
     parser.add_argument("--repeats", type=int, default=Options.repeats)
     parser.add_argument("--against", default="")
+    parser.add_argument("--same-bytes", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_intermixed_args(argv)
     for name, most in LIMITS.items():
@@ -80,7 +81,12 @@ def parse(argv: list[str]) -> Options:
     if arguments.json is not None:
         check_writable(arguments.json)
     return Options(
-        tuple(arguments.overrides), arguments.batches, arguments.repeats, _peers(arguments.against), arguments.json
+        tuple(arguments.overrides),
+        arguments.batches,
+        arguments.repeats,
+        _peers(arguments.against),
+        arguments.same_bytes,
+        arguments.json,
     )
 
 
@@ -113,6 +119,7 @@ def bench(options: Options) -> "Report":
         num_batches=options.batches,
         has_gpu=device.type == "cuda",
         cache=cache_folder(config.data.cache_dir),
+        same_bytes=options.same_bytes,
     )
     host = machine.facts()
     rounds = measure(plan, repeats=options.repeats)

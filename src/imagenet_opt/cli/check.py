@@ -4,13 +4,9 @@ import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from imagenet_opt.cli.arguments import Parser, check_writable
-from imagenet_opt.errors import ConfigError, printable
-
-if TYPE_CHECKING:
-    from imagenet_opt.check.result import CheckResult
+from imagenet_opt.errors import ConfigError
 
 HELP = """Find the faults of a data set before hours of training: classes, counts, bad files, duplicates, wrong labels.
 
@@ -44,10 +40,6 @@ Checks:
 The check asks for the size of every file, which takes minutes on slow storage. Exit status: 0 without errors, but
 perhaps with warnings; 1 with errors; 2 if the check was impossible."""
 
-_SHOWN = 5
-"""Details of a warning or an error that are printed; a file gets all."""
-_COLOURS = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "bold red"}
-
 
 @dataclass(frozen=True)
 class Options:
@@ -61,11 +53,9 @@ class Options:
 
 def main(argv: list[str]) -> None:
     """Exit with status 1 if a verdict is an error."""
-    if {"--help", "-h"} & set(argv):
-        print(HELP)
-        return
     options = parse(argv)
     from imagenet_opt.check.dataset import check
+    from imagenet_opt.check.terminal_view import show, show_worst
 
     verdicts, labels = check(options.overrides, ckpt=options.ckpt, num_samples=options.sample)
     show(verdicts)
@@ -104,40 +94,3 @@ def parse(argv: list[str]) -> Options:
         sample=None if arguments.all else arguments.sample or Options.sample,
         json=arguments.json,
     )
-
-
-def show_worst(classes: dict[str, dict[str, float | None]]) -> None:
-    """Print the classes with the lowest accuracy on val. classes: accuracy on train and val by name; None without
-    images."""
-    known = [(shares["val"], shares["train"], name) for name, shares in classes.items() if shares["val"] is not None]
-    print("worst classes of val, as the network sees them:")
-    for val, train, name in sorted(known, key=lambda one: (one[0], -(one[1] or 0.0)))[:_SHOWN]:
-        of_train = "no image" if train is None else f"{100 * train:.0f} %"
-        print(f"  {printable(name)}: right on {100 * val:.0f} % of val, {of_train} of train")
-
-
-def show(verdicts: "list[CheckResult]") -> None:
-    """Print the verdicts as a table, and below it the files and classes that they name."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from imagenet_opt.display.terminal_table import terminal
-
-    console = terminal(120)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("check", "", "found"):
-        table.add_column(name, overflow="fold", no_wrap=name == "")
-    for verdict in verdicts:
-        level = Text(verdict.level, style=_COLOURS[verdict.level])
-        table.add_row(printable(verdict.check), level, printable(verdict.text))
-    console.print(table)
-    for verdict in verdicts:
-        if verdict.details and verdict.level != "info":
-            console.print(f"{verdict.check}:")
-            for line in verdict.details[:_SHOWN]:
-                console.print(f"  {printable(line)}", soft_wrap=True)
-            if more := verdict.details[_SHOWN:]:
-                console.print(f"  and {len(more)} more (--json FILE has all)")
-    worst = {level: sum(verdict.level == level for verdict in verdicts) for level in ("error", "warning")}
-    console.print(", ".join(f"{num} {level}{'s' * (num != 1)}" for level, num in worst.items()))

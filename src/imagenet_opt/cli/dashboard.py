@@ -1,9 +1,17 @@
 """`imagenet-opt dashboard`: creates a W&B workspace with charts that show whether the GPU waits for data."""
 
-import argparse
-
+from imagenet_opt.cli.arguments import Parser
 from imagenet_opt.errors import ConfigError
 
+HELP = """Create a W&B workspace with the charts of a run: does the GPU wait for data?
+
+imagenet-opt dashboard --entity USER_OR_TEAM [--project NAME] [--dry-run]
+
+  --entity   W&B user or team, who will own the workspace
+  --project  W&B project of the runs, logger.wandb.project (default imagenet-opt)
+  --dry-run  only print the sections and their charts
+
+Needs a key (`wandb login`) and pip install wandb-workspaces."""
 SECTIONS = {
     "Throughput": (
         "throughput/it_per_second",
@@ -20,24 +28,16 @@ SECTIONS = {
 
 def axis(metric: str) -> str:
     """Metric of the x axis. W&B's own Step counts logged rows, not training steps."""
-    from imagenet_opt.run.loggers.wandb_logger import (  # imports Lightning, which --help does not wait for
-        BY_EPOCH,
-        STEP,
-    )
+    from imagenet_opt.run.loggers.wandb_logger import BY_EPOCH, STEP  # imports Lightning
 
     return "epoch" if metric in BY_EPOCH else STEP
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="imagenet-opt dashboard",
-        description="Create a W&B workspace with the charts of a run. Needs a key and pip install wandb-workspaces.",
-    )
-    parser.add_argument("--entity", help="W&B user or team")
-    parser.add_argument(
-        "--project", default="imagenet-opt", help="W&B project of the runs, logger.wandb.project (default imagenet-opt)"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="only print the sections and their charts")
+    parser = Parser("dashboard")
+    parser.add_argument("--entity")
+    parser.add_argument("--project", default="imagenet-opt")
+    parser.add_argument("--dry-run", action="store_true")
     arguments = parser.parse_args(argv)
     if arguments.dry_run:
         for section, metrics in SECTIONS.items():

@@ -58,9 +58,6 @@ class Options:
 
 
 def main(argv: list[str]) -> None:
-    if {"--help", "-h"} & set(argv):
-        print(HELP)
-        return
     options = parse(argv)
     begin_measuring()
     from imagenet_opt.config.compose import composed

@@ -50,9 +50,6 @@ class Options:
 
 
 def main(argv: list[str]) -> None:
-    if {"--help", "-h"} & set(argv):
-        print(HELP)
-        return
     options = parse(argv)
     from imagenet_opt.config.compose import composed
     from imagenet_opt.config.dataset import data_of, demo_of

@@ -33,9 +33,6 @@ KEYS = ("ckpt", "format", "out", "image_size")
 
 
 def main(argv: list[str]) -> None:
-    if {"--help", "-h"} & set(argv):
-        print(HELP)
-        return
     arguments = parse(argv)
     from imagenet_opt.export import export
 

@@ -55,9 +55,6 @@ class Options:
 
 def main(argv: list[str]) -> None:
     """Exit with status 1 if files could not be read."""
-    if {"--help", "-h"} & set(argv):
-        print(HELP)
-        return
     options = parse(argv)
     from imagenet_opt.config.dataset import compose_data
     from imagenet_opt.hydrate.run import hydrate_splits

@@ -21,7 +21,7 @@ COMMANDS = {
     "export": ("imagenet_opt.cli.export", "write a trained network as safetensors or ONNX, and check the file"),
     "dashboard": ("imagenet_opt.cli.dashboard", "lay out the charts of a project in Weights & Biases"),
 }
-"""Name -> module with `main(argv)`, what it does."""
+"""Name -> module with `HELP` and `main(argv)`, what it does."""
 
 
 def main() -> None:
@@ -38,11 +38,15 @@ def main() -> None:
 
 
 def run(name: str, argv: list[str]) -> None:
-    """Run a command. Raises ConfigError, with similar names, for an unknown command."""
+    """Run a command, or print its help. Raises ConfigError, with similar names, for an unknown command."""
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS, "imagenet-opt --help lists them")
         raise ConfigError(f"there is no command {name}; {hint}")
-    import_module(COMMANDS[name][0]).main(argv)
+    command = import_module(COMMANDS[name][0])
+    if {"--help", "-h"} & set(argv):
+        print(command.HELP)
+    else:
+        command.main(argv)
 
 
 def usage() -> str:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +21,19 @@ Shared storage is slow for many small files. Shards are read in large blocks, ca
 disk, and can contain smaller images.
 
 imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet                     keeps all bytes of the images
-imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet-256 max_side=256    about a sixth of the size
+imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet-224 for=224         smaller images, for training at 224 px
 imagenet-opt pack out=/nvme/imagenet --verify                                    checks the packed data
 
 Then: python train.py data.root=/nvme/imagenet. WebDataset and any tar reader open the shards too. data.root is
-only read. out needs about as much space as the images, unless max_side shrinks them.
+only read. out needs about as much space as the images, unless for or max_side shrinks them.
 
   data.root          folder with train/ and val/, each with a folder per class, or a tar file per class as in ILSVRC
   out                folder for train/ and val/ with shard-00000.tar, ..., their index and rejected.csv
+  for                224 or 176, the width of training images: reencode=all and max_side=500 or 400, as FFCV's data sets
+                     for ResNet-50 and ResNet-18. docs/packing.md has rates, bytes and published accuracies
   max_side           images with a longer side are shrunk to this number of pixels; default: keep all bytes
-  quality            of the shrunk JPEGs, 1 to 95; default 90
+  quality            of the encoded JPEGs, 1 to 95; default 90
+  reencode           shrunk: encode only images that are shrunk (default). all: also others whose files become smaller
   shard_mb           approximate MB per shard; default 256
   workers            number of processes; default auto, one for each usable CPU
   seed               of the order of the training images in the shards; default 0
@@ -51,8 +54,10 @@ FLAGS = ("--verify",)
 KEYS = (
     "data.root",
     "out",
+    "for",
     "max_side",
     "quality",
+    "reencode",
     "shard_mb",
     "workers",
     "seed",
@@ -79,9 +84,6 @@ class Arguments:
 
 
 def main(argv: list[str]) -> None:
-    if {"--help", "-h"} & set(argv):
-        print(HELP)
-        return
     arguments = parse(argv)
     try:
         print(_verify(arguments) if arguments.verify else _pack(arguments))
@@ -105,12 +107,24 @@ def parse(argv: list[str]) -> Arguments:
     numbers: dict[str, Any] = {key: _whole(given, key, *ends) for key, ends in _ENDS.items() if key in given}
     if "shard_mb" in given:
         numbers["shard_mb"] = _megabytes(given["shard_mb"])
-    from imagenet_opt.pack.plan import PackOptions  # numpy, for which no --help and no mistake waits
+    if given.get("reencode", "shrunk") not in ("shrunk", "all"):
+        raise ConfigError(f"reencode={given['reencode']} must be shrunk or all")
+    if "for" in given and "max_side" in given:
+        raise ConfigError(
+            f"for={given['for']} and max_side={given['max_side']} both set the size; leave one of them out"
+        )
+    if given.get("for", "224") not in ("224", "176"):
+        raise ConfigError(f"for={given['for']} must be 224 or 176; max_side=PIXELS sets any size")
+    from imagenet_opt.pack.plan import PRESETS, PackOptions  # numpy, for which no --help and no mistake waits
+
+    preset = PRESETS[int(given["for"])] if "for" in given else PackOptions()
+    if "reencode" in given:
+        numbers["reencode"] = given["reencode"]
 
     return Arguments(
         root=None if root is None else Path(root).expanduser(),
         out=Path(given["out"]).expanduser(),
-        options=PackOptions(**numbers),
+        options=replace(preset, **numbers),
         workers=usable_cpus() if workers == "auto" else _whole(given, "workers", 1, 1024, ", or auto"),
         val_labels=None if labels is None else Path(labels).expanduser(),
         train_folder=given.get("data.train_folder", "train"),

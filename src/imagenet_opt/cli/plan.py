@@ -21,12 +21,14 @@ imagenet-opt plan experiment=rn18_ffcv88 trainer.max_epochs=60 --json plan.json
   --loader-rate R     images/s that your loader delivers (default: measured with data.root, 5 s for each image size;
                       without it, the loader is never the limit)
   --price-per-hour P  dollars per hour of the machine
+  --watts W           power of your GPU while it trains (gpu/power_watts of a run), for the energy
   --json FILE         write the plan: phases, lr (at the first step of each epoch), total_steps, gpu_hours,
                       published_top1, reproduced
 
 Any override of train.py may be added. Without data.root, the plan is for ImageNet's 1,281,167 training images. Nothing
 is trained; the plan is for one GPU. Smaller images train faster, so they need a faster loader: 900
-images/s at 224 px are 1,760 at 160 px."""
+images/s at 224 px are 1,760 at 160 px. Where the loader is too slow, some images are packed in memory to
+show what imagenet-opt pack would give."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +39,17 @@ class Options:
     rate: float | None = None
     loader_rate: float | None = None
     price_per_hour: float | None = None
+    watts: float | None = None
     json: Path | None = None
 
 
 def main(argv: list[str]) -> None:
-    if {"--help", "-h"} & set(argv):
-        print(HELP)
-        return
     options = parse(argv)
     from imagenet_opt.config.compose import composed
     from imagenet_opt.config.dataset import data_of, demo_of
+    from imagenet_opt.display.progress import announced
     from imagenet_opt.display.terminal_table import print_tables
+    from imagenet_opt.plan.packs import packed_runs
     from imagenet_opt.plan.plan import IMAGENET, make_plan
     from imagenet_opt.plan.tables import tables
 
@@ -60,12 +62,18 @@ def main(argv: list[str]) -> None:
     plan = make_plan(config.copy(), sizes, rate=options.rate)
     distinct = sorted({phase.image_size for phase in plan.phases})
     rates, about_loader = _loader_rates(options, config, distinct, has_data=has_data)
-    plan = make_plan(config, sizes, rate=options.rate, loader_rates=rates)
-    estimate, price = options.rate is None, options.price_per_hour
-    print_tables(tables(plan, is_estimate=estimate, about_loader=about_loader, price_per_hour=price))
+    plan = make_plan(config.copy(), sizes, rate=options.rate, loader_rates=rates)
+    packed = []
+    if has_data and options.loader_rate is None and any(phase.waits_for_loader for phase in plan.phases):
+        with announced(1) as announce:
+            announce("images that are packed smaller")
+            packed = packed_runs(config, sizes, options.rate, rates)
+    costs = {"price_per_hour": options.price_per_hour, "watts": options.watts}
+    print_tables(tables(plan, is_estimate=options.rate is None, about_loader=about_loader, packed=packed, **costs))
     if options.json is not None:
         command = {"command": ["imagenet-opt", "plan", *argv]}
-        options.json.write_text(json.dumps(command | plan.plain(), indent=1))
+        packs = {"packed": [run._asdict() for run in packed]}
+        options.json.write_text(json.dumps(command | plan.plain() | packs, indent=1))
 
 
 def _loader_rates(
@@ -94,15 +102,15 @@ def parse(argv: list[str]) -> Options:
     """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("plan")
     parser.add_argument("overrides", nargs="*")
-    for name in ("rate", "loader-rate", "price-per-hour"):
-        parser.add_argument(f"--{name}", type=float)
+    numbers = ("rate", "loader_rate", "price_per_hour", "watts")
+    for name in numbers:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_intermixed_args(argv)
-    for name in ("rate", "loader_rate", "price_per_hour"):
+    for name in numbers:
         if (value := getattr(arguments, name)) is not None and not 0 < value < float("inf"):
             raise ConfigError(f"--{name.replace('_', '-')} {value:g} must be a number above 0")
     if arguments.json is not None:
         check_writable(arguments.json)
-    return Options(
-        tuple(arguments.overrides), arguments.rate, arguments.loader_rate, arguments.price_per_hour, arguments.json
-    )
+    chosen = {name: getattr(arguments, name) for name in numbers}
+    return Options(overrides=tuple(arguments.overrides), json=arguments.json, **chosen)

@@ -45,9 +45,6 @@ class Options:
 
 
 def main(argv: list[str]) -> None:
-    if {"--help", "-h"} & set(argv):
-        print(HELP)
-        return
     options = parse(argv)
     from imagenet_opt.atomic_file import write_atomically
     from imagenet_opt.display.terminal_table import terminal

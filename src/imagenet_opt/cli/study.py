@@ -65,9 +65,6 @@ class Options:
 
 
 def main(argv: list[str]) -> None:
-    if {"--help", "-h"} & set(argv):
-        print(HELP)
-        return
     options = parse(argv)
     begin_measuring()
     from imagenet_opt.display.terminal_table import about, print_tables

@@ -47,9 +47,6 @@ class Options:
 
 
 def main(argv: list[str]) -> None:
-    if {"--help", "-h"} & set(argv):
-        print(HELP)
-        return
     options = parse(argv)
     check_writable_experiments()
     begin_measuring()

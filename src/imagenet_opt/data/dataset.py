@@ -66,6 +66,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         began = time.perf_counter()
         self.buffers.new_batch(key.epoch, item)
         num_images, given_up_before = len(draw.indices), self.decoder.num_given_up
+        num_bytes = sum(len(sample) for sample in fetched.samples if isinstance(sample, bytes))
         builder = (
             ImageBuilder(self.buffers, num_images, key.image_size, self.interpolation)
             if self.resize_here
@@ -80,7 +81,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         stats = LoadStats(
             read_seconds=fetched.wait_seconds,
             decode_seconds=time.perf_counter() - began,
-            num_bytes=sum(len(sample) for sample in fetched.samples if isinstance(sample, bytes)),
+            num_bytes=num_bytes,
             reads_in_flight=fetched.reads_in_flight,
             made_at=time.monotonic(),
             skipped=tuple(skipped),
@@ -140,7 +141,8 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
     def _decode(
         self, builder: "ImageBuilder | RaggedBuilder", rows: NDArray[np.int64], draw: SampleIds, samples: list[Sample]
     ) -> dict[int, BadSample]:
-        """Decode samples into rows of the builder; returns the errors by row."""
+        """Decode samples into rows of the builder; returns the errors by row. The bytes of each image are dropped from
+        `samples` once it is decoded."""
         bad: dict[int, BadSample] = {}
         opened: list[tuple[int, Opened]] = []
         for place, (row, index, sample) in enumerate(zip(rows.tolist(), draw.indices.tolist(), samples, strict=True)):
@@ -159,7 +161,10 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         crops, flips = self.crop_plan(part, heights, widths)
         builder.reserve(int(np.minimum(crops.heights * crops.widths, self.decoder.max_crop_pixels).sum()))
         boxes = zip(*(side.tolist() for side in crops), strict=True)
-        for (place, image), box, flip in zip(opened, boxes, flips.tolist(), strict=True):
+        opened.reverse()
+        for box, flip in zip(boxes, flips.tolist(), strict=True):
+            place, image = opened.pop()
+            samples[place] = b""
             row = int(rows[place])
             try:
                 builder.write(row, self.decoder.crop(image, box), flip)

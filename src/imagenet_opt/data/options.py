@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from imagenet_opt.data.transforms.augment_policy import parse_policy
+from imagenet_opt.data.transforms.augment_policy import SMALLEST_IMAGE, parse_policy
 from imagenet_opt.data.transforms.image_format import MEAN, RGB, STD
 from imagenet_opt.errors import ConfigError
 
@@ -143,15 +143,7 @@ class LoaderOptions:
             object.__setattr__(self, name, tuple(getattr(self, name)))  # YAML has lists only
         if not _is_range((self.val_crop_ratio, 1)):
             raise ConfigError(f"data.val_crop_ratio={self.val_crop_ratio} must be above 0 and at most 1")
-        if self.repeated_augmentation > 1 and (self.shuffle == "block" or self.samples_per_epoch is not None):
-            other = "data.shuffle=block" if self.shuffle == "block" else "data.samples_per_epoch"
-            raise ConfigError(
-                f"data.repeated_augmentation={self.repeated_augmentation} does not work with {other}; set "
-                "data.shuffle=global and data.samples_per_epoch=null, or data.repeated_augmentation=1"
-            )
-        parse_policy(self.augment)
-        if not _is_number(share := self.random_erasing) or not 0 <= share <= 1:
-            raise ConfigError(f"data.random_erasing={share} must be a probability from 0 to 1")
+        self._check_augmentation()
         for name in ("max_bad_fraction", "added_latency_ms", "color_jitter"):
             if not _is_number(value := getattr(self, name)) or value < 0:
                 raise ConfigError(f"data.{name}={value} must be a number of at least 0")
@@ -166,6 +158,21 @@ class LoaderOptions:
         if self.global_batch_size is None:
             return self
         return replace(self, batch_size=share_of(self.global_batch_size, num), global_batch_size=None)
+
+    def _check_augmentation(self) -> None:
+        if self.repeated_augmentation > 1 and (self.shuffle == "block" or self.samples_per_epoch is not None):
+            other = "data.shuffle=block" if self.shuffle == "block" else "data.samples_per_epoch"
+            raise ConfigError(
+                f"data.repeated_augmentation={self.repeated_augmentation} does not work with {other}; set "
+                "data.shuffle=global and data.samples_per_epoch=null, or data.repeated_augmentation=1"
+            )
+        if parse_policy(self.augment) is not None and self.image_size < SMALLEST_IMAGE:
+            raise ConfigError(
+                f"data.image_size={self.image_size} is smaller than the {SMALLEST_IMAGE} pixels that data.augment="
+                f"{self.augment} needs (its sharpness looks at 3 x 3 pixels); set a larger one or data.augment=null"
+            )
+        if not _is_number(share := self.random_erasing) or not 0 <= share <= 1:
+            raise ConfigError(f"data.random_erasing={share} must be a probability from 0 to 1")
 
     def _check_whole(self, name: str, low: int) -> None:
         value, autos = getattr(self, name), ("num_workers", "prefetch_factor", "reads_in_flight")

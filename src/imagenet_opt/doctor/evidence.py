@@ -156,8 +156,12 @@ class Evidence:
     @property
     def cpu_rate(self) -> float:
         """Rate at which the loader and the training process together use all usable CPUs."""
+        return self.cpu_rate_with(self.decode_rate)
+
+    def cpu_rate_with(self, decode_rate: float) -> float:
+        """`cpu_rate` if all workers together decoded `decode_rate` images per second."""
         workers = min(max(1, self.facts.num_workers), self.facts.usable_cpus)
-        cpu_seconds = (self.facts.main_cpu_seconds or 0.0) / self.measurements.batch_size + workers / self.decode_rate
+        cpu_seconds = (self.facts.main_cpu_seconds or 0.0) / self.measurements.batch_size + workers / decode_rate
         return self.facts.usable_cpus / cpu_seconds
 
     @property

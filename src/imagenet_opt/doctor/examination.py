@@ -23,6 +23,8 @@ from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling
 from imagenet_opt.measure.storage.limit import mixed_rate
 from imagenet_opt.measure.telemetry.gpu import GpuState
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION
+from imagenet_opt.pack.forecast import forecast
+from imagenet_opt.pack.plan import PRESETS, preset_for
 from imagenet_opt.probe.fit_timer import FitTiming
 from imagenet_opt.probe.samples import Index, Rows
 from imagenet_opt.probe.testbed import Testbed
@@ -119,7 +121,16 @@ class Examination(Reading):
             self._note_ceiling("decode_all", rates[workers])
             if workers < usable:
                 rates[usable] = testbed.decode(self._span(1.5), usable)
+            self._forecast_pack()
             self.curves["workers"] = tuple((float(num), rates[num].images_per_second) for num in sorted(rates))
+
+    def _forecast_pack(self) -> None:
+        if self.facts.packed:
+            return
+        width = preset_for(self.testbed.loading.image_size)
+        if (expected := forecast(self.testbed, PRESETS[width])) is not None:
+            self.facts.pack_option = f"for={width}"
+            self.facts.pack_speedup, self.facts.pack_bytes_ratio = expected.speedup.ratio, expected.bytes_ratio
 
     def _compute(self) -> None:
         testbed = self.testbed

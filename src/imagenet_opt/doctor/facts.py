@@ -45,6 +45,12 @@ class Facts:
     """Mean size of a file."""
     megapixels: float | None = None
     """Mean size of a decoded image."""
+    pack_option: str | None = None
+    """Option of `imagenet-opt pack` that fits the image size of the run, such as "for=224"; None for packed data."""
+    pack_speedup: float | None = None
+    """Images/s of a loader process with some images packed so / with the originals, all in memory."""
+    pack_bytes_ratio: float | None = None
+    """Bytes of these images packed / of the originals."""
     images_per_request: float | None = None
     """Mean number of images that one request to the storage returns."""
     first_touch_seconds: float | None = None

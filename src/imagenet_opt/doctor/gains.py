@@ -13,6 +13,15 @@ def loader_gain(evidence: Evidence, rate: float) -> float:
     return max(1.0, min(rate, evidence.cpu_rate, evidence.fed_rate) / evidence.measured_rate)
 
 
+def pack_gain(evidence: Evidence) -> float | None:
+    """Gain if the CPUs made batches as fast as the forecast of a pack says; None without a forecast."""
+    speedup = evidence.facts.pack_speedup
+    if speedup is None:
+        return None
+    supply = min(evidence.loader_rate * speedup, evidence.cpu_rate_with(evidence.decode_rate * speedup))
+    return max(1.0, min(supply, evidence.fed_rate) / evidence.measured_rate)
+
+
 def first_epoch_gain(evidence: Evidence) -> float:
     """Gain of the first epoch if it is as fast as later ones."""
     return evidence.measured_rate / (evidence.first_epoch_rate or evidence.measured_rate)

@@ -49,7 +49,7 @@ class DataPlace:
         """The command that packs the data to a local disk. Shards are only copied; with options, the command packs the
         original images again.
 
-        options: such as max_side=500, which make images smaller.
+        options: such as for=224, which make images smaller.
         """
         if self.packed and not options:
             folder = "YOUR_FOLDER" if self.root is None else os.path.expanduser(self.root)
@@ -107,6 +107,11 @@ def callbacks_like(evidence: Evidence, words: str) -> dict[str, str]:
 
 def data_place(evidence: Evidence) -> DataPlace:
     return DataPlace.configured(configured(evidence, "data"), packed=evidence.facts.packed)
+
+
+def smaller_pack(evidence: Evidence) -> str:
+    """The command that packs smaller images, for images of the run's size."""
+    return data_place(evidence).pack(evidence.facts.pack_option or "for=224")
 
 
 def list_processes(names: str) -> str:

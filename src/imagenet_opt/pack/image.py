@@ -1,6 +1,7 @@
-"""Checks one image before packing, and shrinks the image if requested."""
+"""Checks one image before packing, and shrinks or encodes it again if requested."""
 
 import io
+from typing import NamedTuple
 
 from PIL import Image, UnidentifiedImageError
 
@@ -11,10 +12,19 @@ _MOST_PIXELS = 180 * 10**6
 """Half a gigabyte in decoded form."""
 
 
-def prepare(encoded: bytes, *, max_side: int | None, quality: int) -> tuple[bytes, str]:
-    """The bytes to pack and their file extension: `encoded` itself, or a JPEG whose longer side is max_side pixels.
+class Encoding(NamedTuple):
+    """How images are packed; its fields are keys of PackOptions."""
 
-    Of a complete JPEG that needs no shrinking only the header is read; any other image is decoded completely.
+    max_side: int | None = None
+    quality: int = 90
+    reencode: str = "shrunk"
+
+
+def prepare(encoded: bytes, encoding: Encoding) -> tuple[bytes, str]:
+    """The bytes to pack and their file extension: `encoded` itself, or a JPEG whose longer side has at most max_side
+    pixels.
+
+    Of a complete JPEG that keeps its bytes only the header is read; any other image is decoded completely.
 
     Raises BadSample with the reason; the caller adds the file name.
     """
@@ -22,9 +32,13 @@ def prepare(encoded: bytes, *, max_side: int | None, quality: int) -> tuple[byte
         raise BadSample("the file is empty")
     try:
         with open_image(encoded) as image:
-            if max_side is not None and max(image.size) > max_side:
-                return _shrink(image, max_side, quality), "jpg"
-            if not is_whole_jpeg(encoded):
+            if encoding.max_side is not None and max(image.size) > encoding.max_side:
+                return _encode(image, _shrunk(image, encoding.max_side), encoding.quality), "jpg"
+            if encoding.reencode == "all":
+                again = _encode(image, image.size, encoding.quality)
+                if len(again) < len(encoded):
+                    return again, "jpg"
+            elif not is_whole_jpeg(encoded):
                 _decode(image)
             return encoded, EXTENSIONS[str(image.format)]
     except UnidentifiedImageError as error:
@@ -41,14 +55,23 @@ def _decode(image: Image.Image) -> None:
     image.load()
 
 
-def _shrink(image: Image.Image, max_side: int, quality: int) -> bytes:
-    """A smaller JPEG without metadata and without EXIF rotation, since training does not rotate either."""
+def _shrunk(image: Image.Image, max_side: int) -> tuple[int, int]:
+    """Width and height."""
     scale = max_side / max(image.size)
     width, height = (max(1, round(side * scale)) for side in image.size)
-    image.draft(None, (2 * width, 2 * height))  # libjpeg decodes at 1/2, 1/4 or 1/8, to at least twice the target size
+    return width, height
+
+
+def _encode(image: Image.Image, size: tuple[int, int], quality: int) -> bytes:
+    """A baseline JPEG of (width, height) without metadata and without EXIF rotation, since training does not rotate
+    either."""
+    if size != image.size:
+        image.draft(None, (2 * size[0], 2 * size[1]))  # libjpeg decodes at 1/2, 1/4 or 1/8, to at least twice the size
     _decode(image)
-    small = eight_bits(image).resize((width, height), Image.Resampling.LANCZOS, reducing_gap=3.0)
-    small.info.clear()
+    pixels = eight_bits(image)
+    if size != pixels.size:
+        pixels = pixels.resize(size, Image.Resampling.LANCZOS, reducing_gap=3.0)
+    pixels.info.clear()
     file = io.BytesIO()
-    small.save(file, "JPEG", quality=quality)
+    pixels.save(file, "JPEG", quality=quality)
     return file.getvalue()

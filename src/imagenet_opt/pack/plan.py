@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from imagenet_opt.data.index.shard_index import FORMAT, PLAN, shard_name
 from imagenet_opt.errors import BadSample, ConfigError
-from imagenet_opt.pack.image import prepare
+from imagenet_opt.pack.image import Encoding, prepare
 from imagenet_opt.pack.processes import ShardTask
 from imagenet_opt.pack.shard_writer import write_json
 from imagenet_opt.pack.source import Source
@@ -24,15 +24,31 @@ _NUM_SIZED, _NUM_SHRUNK = 1000, 100
 
 @dataclass(frozen=True)
 class PackOptions:
-    """max_side: limit of the longer side in pixels, None to keep the bytes; quality: JPEG quality of shrunk images.
+    """max_side: limit of the longer side in pixels, None to keep it. quality: JPEG quality of encoded images. reencode:
+    which images are encoded, those that are "shrunk", or "all" whose bytes become fewer by it.
 
     shard_mb: approximate size of a shard in 10^6 bytes. seed: seed of the order of the training images.
     """
 
     max_side: int | None = None
     quality: int = 90
+    reencode: str = "shrunk"
     shard_mb: float = 256.0
     seed: int = 0
+
+    @property
+    def encoding(self) -> Encoding:
+        return Encoding(self.max_side, self.quality, self.reencode)
+
+
+PRESETS = {224: PackOptions(max_side=500, reencode="all"), 176: PackOptions(max_side=400, reencode="all")}
+"""Width of training images -> options for them. The sides are those of FFCV's published data sets: for ResNet-50, which
+is trained at 160 to 192 pixels and judged at 256, and for ResNet-18 (libffcv/ffcv-imagenet, README)."""
+
+
+def preset_for(image_size: int) -> int:
+    """The key of PRESETS for training images of this width."""
+    return min((width for width in PRESETS if width >= image_size), default=max(PRESETS))
 
 
 @dataclass(frozen=True)
@@ -49,7 +65,7 @@ class PackSplit:
         """The task of a shard; the numbers of samples of two shards differ by at most one."""
         first, end = (len(self.order) * i // self.num_shards for i in (shard, shard + 1))
         path, source, options = self.folder / shard_name(shard), self.source.take(self.order[first:end]), self.options
-        return ShardTask(path, self.part(shard), source, first, options.max_side, options.quality)
+        return ShardTask(path, self.part(shard), source, first, options.encoding)
 
     def part(self, shard: int) -> Path:
         """File with a finished shard's part of the index, until the index is written."""
@@ -77,8 +93,10 @@ def plan(*splits: PackSplit) -> list[PackSplit]:
 def _about(split: PackSplit) -> dict[str, Any]:
     """Facts that must be equal to resume a pack: options, names and labels in order, sizes of some files."""
     files, options = split.source.files, asdict(split.options)
-    if split.options.max_side is None:
-        del options["quality"]
+    if split.options.reencode == PackOptions.reencode:
+        del options["reencode"]
+        if split.options.max_side is None:
+            del options["quality"]
     sizes = split.source.num_bytes(_some(split.order, _NUM_SIZED))
     digest = hashlib.sha256(json.dumps(files.classes).encode())
     for column in (files.labels, files.names, files.name_offsets, split.order, sizes):
@@ -127,7 +145,7 @@ def _fitting_shards(split: PackSplit) -> int:
     """Number of shards of about shard_mb, estimated from some images."""
     options, sampled = split.options, _some(split.order, _NUM_SIZED)
     sizes = split.source.num_bytes(sampled).clip(0)
-    if options.max_side is not None:
+    if options.max_side is not None or options.reencode == "all":
         sizes = np.array([_packed_bytes(split, i) for i in _some(sampled, _NUM_SHRUNK).tolist()])
     fitting = len(split.order) * (sizes.mean() + _TAR_BYTES) / (options.shard_mb * 1e6)
     return int(np.clip(round(fitting), 1, len(split.order)))
@@ -135,7 +153,6 @@ def _fitting_shards(split: PackSplit) -> int:
 
 def _packed_bytes(split: PackSplit, i: int) -> int:
     try:
-        encoded, options = split.source.read(i), split.options
-        return len(prepare(encoded, max_side=options.max_side, quality=options.quality)[0])
+        return len(prepare(split.source.read(i), split.options.encoding)[0])
     except (OSError, BadSample):
         return 0

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from imagenet_opt.errors import PackStopped
+from imagenet_opt.pack.image import Encoding
 from imagenet_opt.pack.shard_writer import write_json, write_shard
 from imagenet_opt.pack.source import Source
 
@@ -27,8 +28,7 @@ class ShardTask:
     part: Path
     source: Source
     first: int
-    max_side: int | None
-    quality: int
+    encoding: Encoding
 
 
 def make_shards(tasks: Sequence[ShardTask], workers: int, on_progress: Callable[[int, int], None]) -> None:
@@ -112,7 +112,5 @@ def _make_shard(slot: int, task: ShardTask) -> None:
 
 
 def _write(task: ShardTask, advance: Callable[[], None]) -> None:
-    part = write_shard(
-        task.path, task.source, first=task.first, max_side=task.max_side, quality=task.quality, advance=advance
-    )
+    part = write_shard(task.path, task.source, task.encoding, first=task.first, advance=advance)
     write_json(task.part, asdict(part))

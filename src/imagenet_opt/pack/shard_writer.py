@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from imagenet_opt.atomic_file import replacing
 from imagenet_opt.errors import BadSample, PackStopped
-from imagenet_opt.pack.image import prepare
+from imagenet_opt.pack.image import Encoding, prepare
 from imagenet_opt.pack.source import Source
 
 _READS_IN_FLIGHT = 16
@@ -42,7 +42,7 @@ class ShardPart:
 
 
 def write_shard(
-    path: Path, source: Source, *, first: int, max_side: int | None, quality: int, advance: Callable[[], None]
+    path: Path, source: Source, encoding: Encoding, *, first: int, advance: Callable[[], None]
 ) -> ShardPart:
     """Write all of `source` as samples numbered from `first`; `advance` is called after each sample.
 
@@ -56,7 +56,7 @@ def write_shard(
                 try:
                     if isinstance(encoded, OSError):
                         raise BadSample(encoded.strerror or str(encoded))
-                    image, extension = prepare(encoded, max_side=max_side, quality=quality)
+                    image, extension = prepare(encoded, encoding)
                 except BadSample as error:
                     part.rejected.append((source.place(i), str(error)))
                 else:

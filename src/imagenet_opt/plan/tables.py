@@ -1,15 +1,24 @@
 """The tables that `imagenet-opt plan` prints."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from imagenet_opt.display.table import Column, Table
+from imagenet_opt.plan.packs import PackedRun
 from imagenet_opt.plan.plan import A10G_RATE, Plan
 
 
-def tables(plan: Plan, *, is_estimate: bool, about_loader: str, price_per_hour: float | None) -> list[Table]:
+def tables(
+    plan: Plan,
+    *,
+    is_estimate: bool,
+    about_loader: str,
+    packed: Sequence[PackedRun] = (),
+    price_per_hour: float | None = None,
+    watts: float | None = None,
+) -> list[Table]:
     """Tables of the plan. is_estimate: whether the GPU's rate is the estimate for an A10G. about_loader: how the
-    loader's rates are known, or why they are not."""
+    loader's rates are known, or why they are not. price_per_hour: dollars. watts: of the GPU while it trains."""
     columns = (
         Column("epochs"),
         Column("image size", "{:.0f}"),
@@ -33,8 +42,25 @@ def tables(plan: Plan, *, is_estimate: bool, about_loader: str, price_per_hour: 
         facts += [("memory of a step", f"{plan.memory_gib:.1f} GiB for its tensors")]
     if price_per_hour is not None:
         facts += [("price", f"${plan.gpu_hours * price_per_hour:,.2f}")]
+    if watts is not None:
+        facts += [("energy of the GPU", f"{plan.gpu_hours * watts / 1000:,.1f} kWh at {watts:g} W")]
     facts += list(_published(plan.recipe))
-    return [Table("The run", (Column("fact"), Column("value")), tuple(facts)), phases]
+    run = Table("The run", (Column("fact"), Column("value")), tuple(facts))
+    return [run, phases, _packs(packed)] if packed else [run, phases]
+
+
+def _packs(packed: Sequence[PackedRun]) -> Table:
+    columns = (
+        Column("imagenet-opt pack"),
+        Column("GB", "{:,.1f}"),
+        Column("loader, times as fast", "{:.2f}"),
+        Column("hours of the run", "{:.1f}"),
+    )
+    note = (
+        "Measured with some images, packed and decoded in memory: right where the CPUs are the loader's limit, not the "
+        "storage. docs/packing.md says what is known of accuracy with smaller images."
+    )
+    return Table("With the data packed smaller", columns, tuple(packed), (note,))
 
 
 def _rates(lr: tuple[float, ...]) -> str:
@@ -50,7 +76,7 @@ def _notes(plan: Plan, is_estimate: bool, about_loader: str) -> Iterator[str]:
         )
     yield about_loader
     if any(phase.waits_for_loader for phase in plan.phases):
-        yield "Where the loader is the limit: add CPUs, or pack smaller images (imagenet-opt pack)."
+        yield "Where the loader is the limit: add CPUs, or pack smaller images (imagenet-opt pack for=224)."
 
 
 def _published(recipe: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -146,3 +146,9 @@ def test_what_does_not_exist_is_told_in_one_line(text: object) -> None:
     ) as told:
         parse_policy(text)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("text", ["rand-m99", "rand-m13-mmax12", "rand-n0"])
+def test_numbers_that_would_change_nothing_are_told_in_one_line(text: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^data\.augment={text} has (a magnitude m above the largest|no operation)"):
+        parse_policy(text)

@@ -175,7 +175,12 @@ def test_probes_see_what_was_read(file: str, tmp_path: Path) -> None:
     cold = probed([Extent(file)])
     if cold.share is None:
         pytest.skip("this file system has no RWF_NOWAIT")
-    assert cold.share == 0
+
+    def seen_cold() -> bool:
+        evict(file, write_out=True)
+        return probed([Extent(file)]).share == 0
+
+    assert any(seen_cold() for _ in range(20)), "the read-ahead of a fast disk may end before the probe looks"
     other = tmp_path / "other"
     other.write_bytes(b"x" * PAGE)  # what was just written is in memory
     extents = [Extent(str(other)), Extent(str(tmp_path / "absent"))]

@@ -19,6 +19,8 @@ Argument = Callable[[Numbers, Numbers], Numbers]
 """The argument of an operation from its strength and its sign (1 or -1), by image."""
 
 TRIVIAL = "trivialaugment"
+SMALLEST_IMAGE = 3
+"""Pixels of a side for which each operation of a policy changes the image: sharpness has a kernel of 3 x 3."""
 _SECTIONS = {"m": int, "n": int, "p": float, "mstd": float, "mmax": int, "inc": int}
 _BLACK = (0, 0, 0)
 _MEAN_COLOR = (124, 116, 104)  # of ImageNet, as timm fills
@@ -138,7 +140,7 @@ def parse_policy(text: str | None) -> RandAugment | TrivialAugment | None:
 def _rand_augment(text: str, numbers: Mapping[str, float]) -> RandAugment:
     if not 0 <= numbers.get("p", 0.5) <= 1:
         raise _unknown(text, " has a probability p above 1;")
-    return RandAugment(
+    policy = RandAugment(
         magnitude=int(numbers.get("m", 10)),
         num_layers=int(numbers.get("n", 2)),
         probability=numbers.get("p", 0.5),
@@ -146,12 +148,18 @@ def _rand_augment(text: str, numbers: Mapping[str, float]) -> RandAugment:
         largest=int(numbers.get("mmax", 10)) or 10,
         increasing=bool(numbers.get("inc", 0)),
     )
+    if policy.magnitude > policy.largest:
+        raise _unknown(text, f" has a magnitude m above the largest, {policy.largest} (mmax);")
+    if policy.num_layers < 1:
+        raise _unknown(text, " has no operation (n0);")
+    return policy
 
 
 def _unknown(text: object, reason: str) -> ConfigError:
     return ConfigError(
         f"data.augment={text}{reason} must be null, {TRIVIAL}, or timm's RandAugment such as rand-m7-mstd0.5-inc1: "
-        "rand and any of m (magnitude), n (operations an image), p (probability of each), mstd, mmax, inc (0 or 1)"
+        "rand and any of m (magnitude, 0 to 10), n (operations an image), p (probability of each), mstd, mmax, inc "
+        "(0 or 1)"
     )
 
 

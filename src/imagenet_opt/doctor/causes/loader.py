@@ -5,7 +5,7 @@ import math
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.gains import first_epoch_gain, loader_gain, stall_gain
-from imagenet_opt.doctor.remedies import data_place
+from imagenet_opt.doctor.remedies import data_place, smaller_pack
 from imagenet_opt.doctor.symptoms import (
     SLOWER,
     STALL_SECONDS,
@@ -51,12 +51,14 @@ def lazy_mount(evidence: Evidence) -> Finding:
 def storage_bandwidth(evidence: Evidence) -> Finding:
     rate, data = evidence.storage_rate * (evidence.facts.mb_per_image or 0.0), data_place(evidence)
     fired = is_slow_reading(evidence) and not is_lazy(evidence) and evidence.facts.storage_bound == "bandwidth"
+    ratio = evidence.facts.pack_bytes_ratio
+    smaller = f" ({ratio:.2f} of their bytes, measured with some of them)" if ratio else ""
     return Finding(
         "storage_bandwidth",
         fired,
         f"storage gives {rate:.0f} MB/s with any number of requests in flight: {evidence.storage_rate:.0f} img/s",
-        f"pack the images smaller (max_side), or {_NEARER[data.packed]}",
-        commands=(data.pack("max_side=400"), *((data.pack(),) if data.packed else ())),
+        f"pack the images smaller{smaller}, or {_NEARER[data.packed]}",
+        commands=(smaller_pack(evidence), *((data.pack(),) if data.packed else ())),
         gain=loader_gain(evidence, evidence.decode_rate) if fired else None,
     )
 

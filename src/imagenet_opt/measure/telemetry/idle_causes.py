@@ -135,7 +135,7 @@ def _verdict(window: Window, busy: float, idle: Mapping[str, float]) -> str:
 
 CAUSES = {
     "read": ("waiting for storage", "more requests in flight, or files packed onto a local disk (imagenet-opt pack)"),
-    "decode": ("decoding images", "more CPUs, or smaller images (imagenet-opt pack max_side=...)"),
+    "decode": ("decoding images", "more CPUs, or smaller images (imagenet-opt pack for=224)"),
     "main_process": (
         "the main process",
         "look at its callbacks and at operations in the step that wait for the device",

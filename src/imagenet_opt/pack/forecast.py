@@ -1,0 +1,59 @@
+"""Forecasts what a pack gives before it is made: some images are packed in memory and decoded beside the originals."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from imagenet_opt.data.storage.memory_store import MemoryStore
+from imagenet_opt.errors import BadSample
+from imagenet_opt.measure.stats.block_ratios import Ratio, pair_ratio
+from imagenet_opt.pack.image import prepare
+from imagenet_opt.pack.plan import PackOptions
+from imagenet_opt.probe.testbed import Testbed
+
+_MOST_IMAGES = 96
+_BATCH = 64
+_ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """bytes_ratio: bytes of the packed images / bytes of the originals. speedup: images/s that a loader process makes
+    of packed images / of the originals, all in memory, with its interval."""
+
+    num_images: int
+    bytes_ratio: float
+    speedup: Ratio
+
+
+def forecast(testbed: Testbed, options: PackOptions) -> Forecast | None:
+    """Pack some of the images that `testbed.samples` has read, in memory, and make batches of both kinds in turns.
+
+    In each turn both have the same images and crops. None if no image can be packed.
+    """
+    originals, packed = [], []
+    for encoded in testbed.samples.encoded[:_MOST_IMAGES]:
+        try:
+            packed.append(prepare(encoded, options.encoding)[0])
+        except BadSample:
+            continue
+        originals.append(encoded)
+    if not packed:
+        return None
+    batches = [_batches(testbed, images) for images in (originals, packed)]
+    seconds: list[list[float]] = [[], []]
+    for number in range(_ROUNDS + 1):
+        for which in (0, 1) if number % 2 else (1, 0):
+            began = time.perf_counter()
+            next(batches[which])
+            seconds[which].append(time.perf_counter() - began)
+    ratio = sum(map(len, packed)) / sum(map(len, originals))
+    return Forecast(len(packed), ratio, pair_ratio(seconds[0][1:], seconds[1][1:]))  # the first batches warm up
+
+
+def _batches(testbed: Testbed, images: list[bytes]) -> Iterator[Any]:
+    """Batches of random crops, made in this process when they are taken."""
+    index = testbed.samples.in_memory
+    store = MemoryStore(images, len(index))
+    return iter(testbed.loader(index, num_workers=0, store=store, batch_size=_BATCH).loader)

@@ -261,6 +261,24 @@ def test_a_batch_holds_one_whole_image_at_a_time(tmp_path: Path, loader: MakeLoa
     assert peak < 3 * 500 * 400 * 4  # pixels, with copies that decoding makes of them; twelve images have 12
 
 
+def test_a_worker_holds_the_files_of_few_images(tmp_path: Path, loader: MakeLoader) -> None:
+    (tmp_path / "data/train/a").mkdir(parents=True)
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 200, 3), np.uint8))
+    content = encoded(noise, "JPEG", quality=95)
+    for i in range(256):
+        (tmp_path / f"data/train/a/{i}.jpg").write_bytes(content)
+    made = loader(tmp_path / "data", batch_size=256, reads_in_flight=1)
+    dataset, key = made.loader.dataset, next(iter(made.sampler))
+    dataset[key]  # what is imported and kept for later
+    tracemalloc.start()
+    try:
+        dataset[key]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * 32 * len(content)  # those that are decoded and those that are read meanwhile, of 256
+
+
 def test_a_png_of_one_pixel_named_jpeg_is_an_image_too(copy: Path, loader: MakeLoader) -> None:
     files_of(copy)[3].write_bytes(encoded(Image.new("RGB", (1, 1), (200, 10, 10)), "PNG"))
     found = [b for b in batches(loader(copy, batch_size=13)) if 3 in b.indices.tolist()]

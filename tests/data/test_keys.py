@@ -27,6 +27,16 @@ def test_a_resume_goes_on_inside_its_epoch_and_the_next_pass_is_whole(following:
     assert [key[:2] for key in sampler] == [(following, step) for step in range(5)]
 
 
+@pytest.mark.parametrize(("first_parts", "num_parts"), [(1, 1), (3, 1), (2, 2)])
+def test_later_keys_are_foreseen(first_parts: int, num_parts: int) -> None:
+    sampler = BatchKeySampler(num_batches=5, size_of=lambda epoch: 32, first_parts=first_parts, num_parts=num_parts)
+    sampler.seek(2, 1)
+    keys = list(sampler)
+    assert [key.step for key in keys] == [1] * first_parts + [step for step in (2, 3, 4) for _ in range(num_parts)]
+    for number, key in enumerate(keys):
+        assert [key.after(i, num_parts) for i in range(len(keys) - number)] == keys[number:]
+
+
 def test_a_resume_at_the_end_of_an_epoch_has_nothing_left_of_it() -> None:
     sampler = keys()
     sampler.seek(1, 5)

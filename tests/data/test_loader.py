@@ -4,6 +4,7 @@ import os
 import re
 import resource
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from imagenet_opt.data.loader import (
     train_loader,
 )
 from imagenet_opt.data.prefetcher import DevicePrefetcher
-from imagenet_opt.data.storage.store import FolderStore
+from imagenet_opt.data.storage.store import FolderStore, Indices
 from imagenet_opt.data.storage.throttled_store import ThrottledStore
 from imagenet_opt.errors import ConfigError
 from tests.data.conftest import CPU, MakeLoader, batches, encoded, loading
@@ -50,6 +51,43 @@ def test_workers_and_starting_points_change_nothing(
         assert torch.equal(batch.images, known.images)
         assert torch.equal(batch.labels, known.labels)
         assert torch.equal(batch.indices, known.indices)
+
+
+@pytest.mark.parametrize("shuffle", ["global", "block"])
+def test_all_workers_make_the_first_batch_together(images_root: Path, loader: MakeLoader, shuffle: str) -> None:
+    made = loader(images_root, num_workers=2, batch_size=18, shuffle=shuffle)
+    for epoch in range(2):
+        made.sampler.set_epoch(epoch)
+        before = made.buffers.made.clone()
+        first, second = islice(made, 2)
+        assert len(first) == len(second) == 18
+        assert first.key.num_parts == 2 and second.key.num_parts == 1
+        assert ((made.buffers.made - before) >= 9).all()
+
+
+class CountingStore(FolderStore):
+    """Counts the samples that all workers read."""
+
+    def __init__(self, index: FileIndex) -> None:
+        super().__init__(index)
+        self.counts = torch.zeros(len(index), dtype=torch.int64).share_memory_()
+
+    def read_many(self, indices: Indices) -> list[bytes]:
+        self.counts[indices] += 1
+        return super().read_many(indices)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_what_is_read_ahead_is_what_comes(images_root: Path, tmp_path: Path, workers: int) -> None:
+    index = open_split(images_root, "train", tmp_path)
+    store = CountingStore(index)
+    options = loading(batch_size=6, num_workers=workers, reads_in_flight=1)
+    made = train_loader(index, options, RankInfo(device=CPU), store)
+    store.counts[:] = 0  # some sizes were looked at
+    for epoch in range(3):
+        assert len(batches(made, epoch)) == 6
+    made.close()
+    assert 3 * 36 <= int(store.counts.sum()) <= 3 * 36 + workers * 6  # and a batch of the fourth epoch
 
 
 def test_centred_training_crops_are_those_of_validation(images_root: Path, loader: MakeLoader, tmp_path: Path) -> None:

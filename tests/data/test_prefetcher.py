@@ -96,7 +96,7 @@ class SlowSampler:
 
 def wait_until_made(made: DevicePrefetcher, num: int) -> None:
     deadline = time.monotonic() + 60
-    while made.buffers.num_made < num:
+    while made.buffers.num_made < num * made.batch_size:
         assert time.monotonic() < deadline, "the workers make no more batches"
         time.sleep(0.001)
 

@@ -65,6 +65,7 @@ def wrapped(dataset: Dataset, **options: Any) -> DevicePrefetcher:
     return DevicePrefetcher(
         DataLoader(dataset, batch_size=None, sampler=keys, **options),
         keys,
+        batch_size=1,
         device=CPU,
         finish=partial(to_images, format=ImageFormat()),
         bad=BadSamples(num_samples=3, max_fraction=0),

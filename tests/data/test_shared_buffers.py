@@ -16,10 +16,10 @@ class Stamps(Dataset):
         return 12
 
     def __getitem__(self, i: int) -> tuple[torch.Tensor, Lease | None]:
-        self.buffers.new_batch(0, i + 1)
+        self.buffers.new_batch(0, i + 1, 0)
         buffer, lease = self.buffers.acquire(1000)
         buffer.fill_(i)
-        self.buffers.count()
+        self.buffers.count(1)
         return buffer, lease
 
 
@@ -59,14 +59,14 @@ def test_a_late_return_does_not_free_a_later_batch() -> None:
 
 def test_an_epoch_begun_anew_frees_what_was_never_fetched() -> None:
     buffers = SharedBufferPool(num_workers=1, depth=2)
-    buffers.new_batch(0, 1)
+    buffers.new_batch(0, 1, 0)
     buffers.holding[0] = 5
-    buffers.new_batch(0, 2)
+    buffers.new_batch(0, 2, 0)
     assert buffers.holding.tolist() == [[5, 5]]
-    buffers.new_batch(1, 0)
+    buffers.new_batch(1, 0, 0)
     assert buffers.holding.tolist() == [[0, 0]]
     buffers.holding[0] = 6
-    buffers.new_batch(1, 0)
+    buffers.new_batch(1, 0, 0)
     assert buffers.holding.tolist() == [[0, 0]]
 
 

@@ -7,7 +7,7 @@ from torch.utils.data import Sampler
 
 
 class BatchKey(NamedTuple):
-    """Identifies one batch of the run, or one of the `num_parts` parts in which workers hand over a large batch.
+    """Identifies one batch of the run, or one of the `num_parts` parts in which workers hand over a batch.
 
     `step` counts batches within the epoch; `image_size` is in pixels.
     """
@@ -18,9 +18,18 @@ class BatchKey(NamedTuple):
     part: int = 0
     num_parts: int = 1
 
+    def after(self, num_keys: int, parts: int) -> "BatchKey":
+        """The key that comes `num_keys` keys later, where all later batches have `parts` parts."""
+        rest = self.num_parts - self.part
+        if num_keys < rest:
+            return self._replace(part=self.part + num_keys)
+        steps, part = divmod(num_keys - rest, parts)
+        return self._replace(step=self.step + 1 + steps, part=part, num_parts=parts)
+
 
 class BatchKeySampler(Sampler[BatchKey]):
-    """Yields the keys of one epoch, from any step: `num_parts` keys per batch. Its length is in batches.
+    """Yields the keys of one epoch, from any step: `num_parts` keys per batch, `first_parts` for the first batch of
+    each pass, which all workers make together. Its length is in batches.
 
     Lightning calls `set_epoch` at the start of each epoch; a resumed run calls `seek` before that. size_of: epoch ->
     image_size; may be replaced before an epoch's first batch. on_first_key: called before an epoch's first key, when no
@@ -33,10 +42,12 @@ class BatchKeySampler(Sampler[BatchKey]):
         num_batches: int,
         size_of: Callable[[int], int],
         num_parts: int = 1,
+        first_parts: int = 1,
         on_first_key: Callable[[], None] = lambda: None,
     ) -> None:
         self.num_batches = num_batches
         self.num_parts = num_parts
+        self.first_parts = first_parts
         self.size_of = size_of
         self.on_first_key = on_first_key
         self.epoch = 0
@@ -56,8 +67,9 @@ class BatchKeySampler(Sampler[BatchKey]):
         epoch, first, self.first_step = self.epoch, self.first_step, 0
         self.on_first_key()
         for step in range(first, self.num_batches):
-            for part in range(self.num_parts):
-                yield BatchKey(epoch, step, self.size_of(epoch), part, self.num_parts)
+            num_parts = self.first_parts if step == first else self.num_parts
+            for part in range(num_parts):
+                yield BatchKey(epoch, step, self.size_of(epoch), part, num_parts)
 
     def __len__(self) -> int:
         return self.num_batches

@@ -189,6 +189,7 @@ def _loader(
         num_batches=dataset.order.num_batches,
         size_of=lambda epoch: size,
         num_parts=dataset.num_parts,
+        first_parts=dataset.first_parts(budget.num_workers),
         on_first_key=buffers.restart,
     )
     loader: DataLoader[Batch | RaggedBatch] = DataLoader(
@@ -209,7 +210,14 @@ def _loader(
     format = ImageFormat(dtype=rank_info.dtype, interpolation=dataset.interpolation, mean=options.mean, std=options.std)
     finish = partial(to_images, format=format)
     return DevicePrefetcher(
-        loader, keys, device=rank_info.device, finish=finish, bad=bad, buffers=buffers, copies=options.copies
+        loader,
+        keys,
+        batch_size=dataset.order.batch_size,
+        device=rank_info.device,
+        finish=finish,
+        bad=bad,
+        buffers=buffers,
+        copies=options.copies,
     )
 
 

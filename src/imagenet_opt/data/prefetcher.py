@@ -50,6 +50,7 @@ class DevicePrefetcher:
         loader: "DataLoader[Batch | RaggedBatch]",
         keys: BatchKeySampler,
         *,
+        batch_size: int,
         device: torch.device,
         finish: Callable[[Batch | RaggedBatch], Batch],
         bad: BadSamples,
@@ -59,6 +60,7 @@ class DevicePrefetcher:
         self.loader = loader
         self.sampler = keys  # Lightning looks here for set_epoch,
         self.batch_sampler = None  # and here when there is a sampler
+        self.batch_size = batch_size
         self.device = device
         self.finish = finish
         self.bad = bad
@@ -110,7 +112,7 @@ class DevicePrefetcher:
     @property
     def num_ready(self) -> int:
         """Number of finished batches that were not requested yet."""
-        return self.buffers.num_ready // self.sampler.num_parts
+        return self.buffers.num_ready // self.batch_size
 
     def totals(self) -> dict[str, float]:
         """Sums over all `batches` delivered so far, and `copy_seconds` of the `copies` that the device has made."""
@@ -136,8 +138,7 @@ class DevicePrefetcher:
     def _batches(self) -> Iterator[Batch]:
         if self._ahead is not None:
             self._ahead.close()  # an epoch that was left early
-        parts, num_parts = self._on_device(iter(self.loader)), self.sampler.num_parts
-        source = iter(lambda: list(islice(parts, num_parts)), [])  # keeps no reference to a batch it has given
+        source = _by_step(self._on_device(iter(self.loader)))
         if self.loader.num_workers == 0:
             yield from self._delivered(source)
             return
@@ -150,12 +151,12 @@ class DevicePrefetcher:
     def _delivered(self, source: Iterator[list[Sent]]) -> Iterator[Batch]:
         for parts in source:
             queued = self.num_ready
-            for _ in parts:
-                self.buffers.deliver()
+            num_images = sum(len(part) for part, _ in parts)
+            self.buffers.deliver(num_images)
             stats, key = LoadStats.of_parts([part.stats for part, _ in parts]), parts[0][0].key
             self.bad.add(stats.skipped, key.epoch)
             self._note(stats, queued)
-            self._warn_of_whole_decode(stats, sum(len(part) for part, _ in parts))
+            self._warn_of_whole_decode(stats, num_images)
             lease = parts[0][0].lease
             yield self._finished(parts)
             self.buffers.release(lease)
@@ -175,7 +176,7 @@ class DevicePrefetcher:
 
     def _kept(self, part: Batch | RaggedBatch) -> Batch | RaggedBatch:
         """A whole batch as it is; a part as a copy, because the worker needs its shared memory for further parts."""
-        if self.sampler.num_parts == 1:
+        if part.key.num_parts == 1:
             return part
         own = part.clone()
         self.buffers.release(part.lease)
@@ -247,6 +248,15 @@ class DevicePrefetcher:
     def _add(self, **values: float) -> None:
         for name, value in values.items():
             self._totals[name] += value
+
+
+def _by_step(parts: Iterator[Sent]) -> Iterator[list[Sent]]:
+    """The parts of each batch. Keeps no reference to a batch that it has given."""
+    for first in parts:
+        batch = [first, *islice(parts, first[0].key.num_parts - 1)]
+        del first
+        yield batch
+        del batch
 
 
 def _wake(iterator: Any) -> None:

@@ -27,7 +27,7 @@ class SharedBufferPool:
     """Shared buffers, `depth` for each worker, and which of them hold a batch that is still needed.
 
     A worker takes one, the process that trains gives it back once the batch is copied; without a free one, memory is
-    fresh. Also counts the batches that each worker has made and that were delivered.
+    fresh. Also counts the images that each worker has made and that were delivered.
     """
 
     def __init__(self, *, num_workers: int, depth: int) -> None:
@@ -37,18 +37,20 @@ class SharedBufferPool:
         self._num_delivered = 0  # of all epochs, as `made` counts
         self._buffers: dict[int, Tensor] = {}
         self._number = 0
-        self._place = (0, 0)
+        self._place = (0, 0, 0)
         self._seen: dict[tuple[int, int], Tensor] = {}
 
-    def new_batch(self, epoch: int, step: int) -> None:
-        """Called in a worker for each batch. With a new epoch, or one begun anew, all earlier batches are done with."""
-        if epoch != self._place[0] or step <= self._place[1]:
+    def new_batch(self, epoch: int, step: int, part: int) -> None:
+        """Called in a worker for each batch or part. With a new epoch, or one begun anew, all earlier batches are done
+        with."""
+        place = (epoch, step, part)
+        if epoch != self._place[0] or place <= self._place:
             self.holding[_worker()] = 0
-        self._place = (epoch, step)
+        self._place = place
 
     def acquire(self, num_bytes: int) -> tuple[Tensor, Lease | None]:
-        """uint8 (num_bytes, rounded up), of any content. In the process that trains it is ordinary memory."""
-        size = _rounded(num_bytes)
+        """uint8 (num_bytes or more,), of any content. In the process that trains it is ordinary memory."""
+        size = rounded_bytes(num_bytes)
         if get_worker_info() is None:
             return torch.empty(size, dtype=torch.uint8), None
         worker = _worker()
@@ -58,29 +60,29 @@ class SharedBufferPool:
                     self._buffers[slot] = shared_bytes(slot_bytes(num_bytes))
                 self._number += 1
                 self.holding[worker, slot] = self._number
-                return self._buffers[slot][:size], Lease(worker, slot, self._number)
+                return self._buffers[slot], Lease(worker, slot, self._number)
         return shared_bytes(size), None
 
-    def count(self) -> None:
-        """Called in a worker when a batch is made."""
-        self.made[_worker()] += 1
+    def count(self, num_images: int) -> None:
+        """Called in a worker when a batch or part is made."""
+        self.made[_worker()] += num_images
 
     @property
     def num_made(self) -> int:
-        """Batches that all workers have made."""
+        """Images that all workers have made."""
         return int(self.made.numpy().sum())
 
     def restart(self) -> None:
         """An epoch begins, and all batches of earlier epochs are done with. Called before a worker has a key of it."""
         self._num_delivered = self.num_made
 
-    def deliver(self) -> None:
+    def deliver(self, num_images: int) -> None:
         """A batch has reached the process that trains."""
-        self._num_delivered += 1
+        self._num_delivered += num_images
 
     @property
     def num_ready(self) -> int:
-        """Batches of this epoch that are made and not delivered."""
+        """Images of this epoch that are made and not delivered."""
         return max(0, self.num_made - self._num_delivered)
 
     def keep_mapped(self, lease: Lease | None, pixels: Tensor) -> None:
@@ -101,10 +103,11 @@ def _worker() -> int:
 
 def slot_bytes(num_bytes: int) -> int:
     """Shared memory that a slot takes whose first batch has `num_bytes`."""
-    return int(_rounded(num_bytes) * _SPARE)
+    return int(rounded_bytes(num_bytes) * _SPARE)
 
 
-def _rounded(num_bytes: int) -> int:
+def rounded_bytes(num_bytes: int) -> int:
+    """Bytes of a buffer for `num_bytes`."""
     return -(-num_bytes // _ROUNDING) * _ROUNDING
 
 

@@ -13,20 +13,21 @@ from imagenet_opt.data.storage.store import Indices, Store
 READ_AHEAD_BYTES = 128 * 2**20
 """What one worker reads ahead at most."""
 
-Place = tuple[int, int]
-"""(epoch, number of the part within the epoch)."""
+Place = tuple[int, ...]
+"""What tells a portion of a batch from all others: its epoch, batch, part and so on."""
 
 
 class ReadResult(NamedTuple):
-    """One batch's samples in order, the seconds blocked, and the number of requests allowed in flight."""
+    """Samples of a portion in order, their bytes, the seconds blocked, and the number of requests allowed in flight."""
 
     samples: list[Sample]
+    num_bytes: int
     wait_seconds: float
     reads_in_flight: int
 
 
 class ReadAhead:
-    """Provides the bytes of batches; while one batch is decoded, the next ones are read.
+    """Provides the bytes of portions of batches; while one portion is decoded, the next ones are read.
 
     reads_in_flight: simultaneous requests; "auto" follows the storage, see ReadConcurrency. max_bytes: limit of bytes
     read ahead. timeout_seconds: after this time a request is repeated once, and then fails with ReadTimeout. Temporary
@@ -50,7 +51,7 @@ class ReadAhead:
         self._left_at: float | None = None
 
     def read(self, place: Place, indices: Indices, following: Iterable[tuple[Place, Indices]] = ()) -> ReadResult:
-        """The samples of the batch at `place`. following: batches that will be requested next, possibly endless. A
+        """The samples of the portion at `place`. following: portions that will be requested next, possibly endless. A
         sample that cannot be read is a BadSample in its place. Raises ReadTimeout, StorageFailed."""
         began = time.perf_counter()
         if self._requests.forked():
@@ -65,7 +66,8 @@ class ReadAhead:
         samples = self._collect(tasks, indices)
         self._follow(sum(len(task.groups) for task in tasks), busy_seconds)
         self._left_at = time.perf_counter()
-        return ReadResult(samples, self._left_at - began, self.reads_in_flight)
+        num_bytes = sum(len(sample) for sample in samples if isinstance(sample, bytes))
+        return ReadResult(samples, num_bytes, self._left_at - began, self.reads_in_flight)
 
     @property
     def reads_in_flight(self) -> int:
@@ -89,7 +91,7 @@ class ReadAhead:
         )
 
     def _ahead(self, following: Iterable[tuple[Place, Indices]]) -> dict[Place, list[ReadTask]]:
-        """Request the next batches: twice as many requests as may be in flight, so that one is always waiting.
+        """Request the next portions: twice as many requests as may be in flight, so that one is always waiting.
         Earlier requests stay, even if fewer may be in flight now."""
         ahead: dict[Place, list[ReadTask]] = {}
         requests = num_bytes = 0.0
@@ -121,7 +123,7 @@ class ReadAhead:
         return samples
 
     def _follow(self, answers: int, busy_seconds: float | None) -> None:
-        """Adapt to the storage after a batch. answers: number of its answers; busy: seconds that the worker was busy
+        """Adapt to the storage after a portion. answers: number of its answers; busy: seconds that the worker was busy
         before."""
         if isinstance(self._depth, ReadConcurrency):
             self._depth.update(

@@ -100,6 +100,11 @@ def test_aggressive_and_baseline_differ_in_the_knobs_only(tmp_path: Path) -> Non
         (("data.samples_per_epoch=abc",), errors.ConfigError, ("data.samples_per_epoch=abc",)),
         (("callbacks.acceleration.compile_mode=foo",), errors.ConfigError, ("compile_mode='foo'", "max-autotune")),
         (("callbacks.acceleration.on_failure=stopp",), errors.ConfigError, ("on_failure=stopp", "eager")),
+        (
+            ("model.name=vit_tiny_patch16_224", "data.image_size=224", "data.val_image_size=256"),
+            errors.ConfigError,
+            ("no images of 256 pixels", "data.val_image_size", "model (224)"),
+        ),
         (("trainer.precision=17-mixed",), errors.ConfigError, ("trainer.precision=17-mixed", "'mixed'", "'32-true'")),
         (("trainer.precision=fp16",), errors.ConfigError, ("or '16-true' or", "; did you mean 16-mixed?")),
     ],

@@ -57,6 +57,13 @@ def test_a_word_that_is_mistyped_is_answered_with_those_that_exist(capsys: pytes
     )
 
 
+@pytest.mark.parametrize(("word", "example"), [("rn50_a2", "experiment=rn50_a2"), ("fast", "data.batch_size=64")])
+def test_a_word_without_a_value_is_answered_with_an_example(
+    word: str, example: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(word, capsys) == f"ConfigError: {word}: options are KEY=VALUE, such as {example}"
+
+
 def test_a_flag_in_place_of_a_key_is_answered_with_the_key() -> None:
     check_flags(["--multi", "data.batch_size=1,2", "--cfg", "job", "-h"])
     with pytest.raises(ConfigError, match=r"--batch-size: options are KEY=VALUE, such as data\.batch_size=VALUE"):

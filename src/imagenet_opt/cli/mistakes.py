@@ -9,7 +9,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -90,6 +90,8 @@ def _explain(error: Exception) -> str:
     text = " ".join(str(error).partition("Config search path")[0].split())
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and "/" in error.missing_cfg_file:
         return _no_option(error.missing_cfg_file, error.options)
+    if isinstance(error, OverrideParseException) and "=" not in error.override:
+        return _no_value(error.override)
     if not key or "Could not override" not in text:
         return text
     if said := explain_removed(key):
@@ -105,6 +107,12 @@ def _no_option(place: str, known: Sequence[str] | None) -> str:
     near = did_you_mean(option, options, "")
     hint = "".join(hint for start, hint in _HINTS.items() if place.startswith(start))
     return f"there is no {group} '{option}'; {near}{' ' * bool(near)}options: {', '.join(options)}{hint}"
+
+
+def _no_value(word: str) -> str:
+    """word: of the command line, without an equals sign."""
+    is_experiment = (config_folder() / "experiment" / f"{word}.yaml").is_file()
+    return f"{word}: options are KEY=VALUE, such as {f'experiment={word}' if is_experiment else 'data.batch_size=64'}"
 
 
 def _default_config() -> DictConfig:

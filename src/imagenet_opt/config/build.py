@@ -26,7 +26,7 @@ from imagenet_opt.errors import ConfigError, ImagenetOptError, did_you_mean
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.loss import start_bias
-from imagenet_opt.model.network import RECIPE, STARTING, build_network
+from imagenet_opt.model.network import RECIPE, STARTING, build_network, check_image_size
 from imagenet_opt.model.optimizer import REFERENCE_BATCH, build_optimizer
 from imagenet_opt.model.saved_network import VALIDATED_WITH
 from imagenet_opt.run.loggers.truncate import TruncateLogs
@@ -77,6 +77,8 @@ def build_model(config: DictConfig, *, global_batch: int) -> Classifier:
     check_types(Classifier, options, "model.")
     check_types(build_optimizer, optimizer, "optimizer.")
     net = build_network(**network, **starting)
+    for size in {*image_sizes(config), config.data.val_image_size or config.data.image_size}:
+        check_image_size(net, size)
     if options.get("loss") == "bce_sum":
         start_bias(net.get_classifier(), network["num_classes"])  # type: ignore[operator]
     model = Classifier(

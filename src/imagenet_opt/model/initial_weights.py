@@ -31,7 +31,10 @@ def load_initial_weights(
     with another mean or std than the network_config has.
     """
     if pretrained and init_from is not None:
-        raise ConfigError("model.pretrained=true and model.init_from both choose the first weights; use one of them")
+        raise ConfigError(
+            "model.pretrained=true and model.init_from both choose the first weights; add model.pretrained=false to "
+            "start from the file, or model.init_from=null"
+        )
     if pretrained:
         weights, source = pretrained_network(name).state_dict(), f"timm's weights of {name} (model.pretrained)"
     elif init_from is not None:

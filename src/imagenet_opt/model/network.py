@@ -1,5 +1,6 @@
 """Networks by their timm name, and their parts that are not trained."""
 
+import copy
 import difflib
 from typing import Any, Literal
 
@@ -71,6 +72,20 @@ def pretrained_network(name: str) -> nn.Module:
             "come from the Hugging Face hub, or from its cache on this machine"
         ) from error
     return network
+
+
+def check_image_size(network: nn.Module, size: int) -> None:
+    """Raises ConfigError for a network that takes images of another size only, as many transformers do."""
+    facts: dict[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
+    if not facts.get("fixed_input_size"):
+        return
+    try:
+        with torch.no_grad():
+            copy.deepcopy(network).to("meta").eval()(torch.empty(1, 3, size, size, device="meta"))
+    except AssertionError as error:  # of timm
+        raise ConfigError(
+            f"the network takes no images of {size} pixels (data.image_size, data.val_image_size): {first_line(error)}"
+        ) from error
 
 
 ALL_BUT_HEAD, ALL_BUT_HEAD_AND_LAST_NORM = "all_but_head", "all_but_head_and_last_norm"

@@ -1,0 +1,167 @@
+"""Training loops that take turns in one process, so that a slow moment of the machine slows all of them alike."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+_LEAST_WARM_STEPS = 8
+"""Steps of the first turn, which is not timed: memory, cuDNN's choices and the optimizer's state settle."""
+_LEAST_STEPS = 2
+"""Least timed steps of a later turn. The step before them is not timed, because the caches hold another loop's data."""
+
+
+class Alternation:
+    """Training loops by name. Each runs in a thread of its own; one trains for a turn while all others wait.
+
+    loops: a loop calls `begin_step` and `end_step` of its `Turns`, and ends once `begin_step` returns False.
+    window_seconds: least timed length of a turn. The first turn of a loop only warms it up. failures: by name, the
+    error that ended a loop; such a loop takes no more turns. TF32 and cuDNN's search belong to the process, so each
+    turn sets them to the values of its loop.
+    """
+
+    def __init__(self, loops: Mapping[str, Callable[["Turns"], None]], *, window_seconds: float) -> None:
+        self._turns = {name: Turns(name, loop, window_seconds) for name, loop in loops.items()}
+        self.failures: dict[str, BaseException] = {}
+
+    def cycle(self) -> dict[str, float]:
+        """Give each loop a turn. Returns the images per second of each turn that was timed."""
+        rates = {}
+        for name, turns in self._turns.items():
+            if name in self.failures:
+                continue
+            if (rate := turns.take()) is not None:
+                rates[name] = rate
+            if turns.error is not None:
+                self.failures[name] = turns.error
+        return rates
+
+    def __enter__(self) -> "Alternation":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for turns in self._turns.values():
+            turns.end()
+
+
+class Turns:
+    """The turns of one training loop, which runs in a thread."""
+
+    def __init__(self, name: str, loop: Callable[["Turns"], None], window_seconds: float) -> None:
+        self.error: BaseException | None = None
+        self._loop, self._window_seconds = loop, window_seconds
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._may_train, self._has_paused = threading.Semaphore(0), threading.Semaphore(0)
+        self._is_warm = self._must_end = False
+        self._switches = _switches()
+        self._clock = _Clock(torch.device("cpu"))
+        self._num_steps = self._num_images = 0
+        self._rate: float | None = None
+
+    def take(self) -> float | None:
+        """Let the loop train for a turn. Returns its images per second; None if the turn was not timed."""
+        if self._thread.ident is None:
+            self._thread.start()
+        process, self._rate = _switches(), None
+        _set_switches(self._switches)
+        self._may_train.release()
+        self._has_paused.acquire()
+        self._switches = _switches()
+        _set_switches(process)
+        return self._rate
+
+    def end(self) -> None:
+        """End the loop and its thread."""
+        self._must_end = True
+        if self._thread.is_alive():
+            self.take()
+            self._thread.join()
+
+    def _run(self) -> None:
+        self._may_train.acquire()
+        try:
+            self._loop(self)
+            if not self._must_end:
+                self.error = RuntimeError("the training ended by itself")
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._has_paused.release()
+
+    def begin_step(self, device: torch.device) -> bool:
+        """Wait for the next turn if this one is over. Returns whether to train on."""
+        if self._is_over():
+            self._rate = self._num_images / self._clock.stop() if self._is_warm else None
+            self._is_warm, self._num_steps = True, 0
+            self._has_paused.release()
+            self._may_train.acquire()
+        if self._num_steps <= 1:
+            self._clock, self._num_images = _Clock(device), 0
+        return not self._must_end
+
+    def end_step(self, num_images: int) -> None:
+        """Count a step."""
+        self._num_steps += 1
+        self._num_images += num_images
+
+    def _is_over(self) -> bool:
+        least = 1 + (_LEAST_STEPS if self._is_warm else _LEAST_WARM_STEPS)
+        return self._num_steps >= least and self._clock.host_seconds >= self._window_seconds
+
+
+class TurnsOfFit(Callback):
+    """Callback that trains only in the turns of a fit."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        trainer.should_stop = not self._turns.begin_step(trainer.strategy.root_device)  # after one more step
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._turns.end_step(len(batch))
+
+
+class _Clock:
+    """Seconds since its creation, by the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._began, self._begin = time.perf_counter(), _event(device)
+        self._device = device
+
+    @property
+    def host_seconds(self) -> float:
+        """Seconds by the host, which runs ahead of a GPU."""
+        return time.perf_counter() - self._began
+
+    def stop(self) -> float:
+        """Wait for the device and return its seconds."""
+        if self._begin is None:
+            return self.host_seconds
+        end: Any = _event(self._device)
+        end.synchronize()
+        return float(self._begin.elapsed_time(end)) / 1000
+
+
+def _event(device: torch.device) -> torch.cuda.Event | None:
+    """An event at the present end of the stream; None for a CPU, which does not run behind the host."""
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _switches() -> tuple[str, bool, bool]:
+    cudnn = torch.backends.cudnn
+    return torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
+
+
+def _set_switches(switches: tuple[str, bool, bool]) -> None:
+    matmul_precision, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = switches
+    torch.set_float32_matmul_precision(matmul_precision)

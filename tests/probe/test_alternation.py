@@ -1,0 +1,106 @@
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor, nn
+
+from imagenet_opt.probe.alternation import Alternation, Turns, TurnsOfFit
+
+BATCH = 4
+
+
+class Model(LightningModule):
+    """Notes the name of its fit at each step. precision: of float32 matrix products, set by this fit."""
+
+    def __init__(self, name: str, steps: list[str], precision: str = "highest", fails_at: int | None = None) -> None:
+        super().__init__()
+        self.net, self.name, self.steps = nn.Linear(3, 1), name, steps
+        self.precision, self.fails_at = precision, fails_at
+
+    def on_fit_start(self) -> None:
+        torch.set_float32_matmul_precision(self.precision)
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        if batch_idx == self.fails_at:
+            raise ValueError(f"step {batch_idx}")
+        assert torch.get_float32_matmul_precision() == self.precision
+        self.steps.append(self.name)
+        return self.net(batch).sum()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def fit_of(model: Model, num_batches: int = 1_000_000) -> Callable[[Turns], None]:
+    class Batches:
+        def __len__(self) -> int:
+            return num_batches
+
+        def __iter__(self) -> Iterator[Tensor]:
+            return (torch.ones(BATCH, 3) for _ in range(num_batches))
+
+    def fit(turns: Turns) -> None:
+        trainer = Trainer(
+            accelerator="cpu",
+            max_epochs=1,
+            logger=False,
+            callbacks=[TurnsOfFit(turns)],
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(model, train_dataloaders=Batches())
+
+    return fit
+
+
+def runs(names: list[str]) -> list[str]:
+    return [name for place, name in enumerate(names) if place == 0 or names[place - 1] != name]
+
+
+def test_each_fit_trains_for_one_window_at_a_time_with_its_own_switches() -> None:
+    steps: list[str] = []
+    before = torch.get_float32_matmul_precision()
+    fits = {name: fit_of(Model(name, steps, precision)) for name, precision in (("a", "high"), ("b", "highest"))}
+    with Alternation(fits, window_seconds=0.01) as turns:
+        assert turns.cycle() == {}  # warming up
+        rates = [turns.cycle() for _ in range(3)]
+        assert torch.get_float32_matmul_precision() == before
+        trained = runs(steps)
+    assert trained == ["a", "b"] * 4
+    assert all(rate.keys() == {"a", "b"} and min(rate.values()) > 0 for rate in rates)
+    assert turns.failures == {}
+    assert not {"a", "b"} & {thread.name for thread in threading.enumerate()}
+
+
+def test_a_fit_that_fails_leaves_its_turns_to_the_others() -> None:
+    steps: list[str] = []
+    fits = {"bad": fit_of(Model("bad", steps, fails_at=2)), "good": fit_of(Model("good", steps))}
+    with Alternation(fits, window_seconds=0.01) as turns:
+        turns.cycle()
+        assert turns.cycle().keys() == {"good"}
+    assert isinstance(turns.failures["bad"], ValueError)
+    assert str(turns.failures["bad"]) == "step 2"
+
+
+def test_a_fit_whose_data_ends_has_failed() -> None:
+    with Alternation({"short": fit_of(Model("short", []), num_batches=3)}, window_seconds=0.01) as turns:
+        turns.cycle()
+    assert "ended by itself" in str(turns.failures["short"])
+
+
+def test_a_rate_counts_the_images_of_the_timed_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    class Slow(Model):
+        def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+            nonlocal now
+            now += 0.5
+            return super().training_step(batch, batch_idx)
+
+    monkeypatch.setattr("imagenet_opt.probe.alternation.time.perf_counter", lambda: now)
+    with Alternation({"slow": fit_of(Slow("slow", []))}, window_seconds=2.0) as turns:
+        turns.cycle()
+        assert turns.cycle() == {"slow": pytest.approx(BATCH / 0.5)}

@@ -1,129 +1,119 @@
-"""The full trainer against a bare PyTorch loop: same network, batches and optimizer, logging off, interleaved.
+"""The trainer beside a bare PyTorch loop: same network, batch and optimizer, in turns of a few steps in one process.
 
-    python suites/benchmarks/trainer_vs_loop.py [--steps 30] [--repeats 5] [--workers 1]
+    python -m suites.benchmarks.trainer_vs_loop [--cycles 150] [--model resnet10t] [--batch 50] [--image-size 64]
 
-Prints images per second of each repeat after a warm-up, their medians, and the ratio of each pair.
+All loops train on one batch that stays in memory, in float32, on one CPU for each thread of torch. The trainer has the
+callbacks of a usual run, except those that write checkpoints or start a process. One of the two trainers logs no row,
+the other logs a row of metrics.csv at each step. Prints images per second, the ratio of trainer and bare loop, and the
+milliseconds of a row, each with its 95 % interval. Every cycle is a block: one turn of each loop.
 """
 
 import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as train.py does
+os.environ.setdefault("OMP_PROC_BIND", "true")
 
 import argparse
-import logging
-import sys
-import time
-import warnings
+import math
 from functools import partial
-from pathlib import Path
-from statistics import median
+from statistics import fmean, median, stdev
 
 import torch
-from lightning.pytorch import Callback, Trainer, seed_everything
+from omegaconf import DictConfig, open_dict
+from torch import nn
 from torch.nn.functional import cross_entropy
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from callbacks.throughput import Throughput
-from imagenet_opt.data.datamodule import cache_folder, demo_data
-from imagenet_opt.data.loader import RankInfo, open_index, train_loader
-from imagenet_opt.machine import usable_cpus, versions
-from imagenet_opt.model.classifier import Classifier
+from imagenet_opt.config.build import build_model, build_trainer
+from imagenet_opt.config.compose import composed
+from imagenet_opt.machine import cpu_name, usable_cpus, versions
+from imagenet_opt.measure.stats.block_ratios import pair_ratio, student_quantile
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
-from imagenet_opt.model.schedule import cosine
-from tests.conftest import loading, loading_options
+from imagenet_opt.probe.alternation import Alternation, Turns, TurnsOfFit
+from imagenet_opt.probe.device_steps import random_batch
+from imagenet_opt.probe.resident_loader import ResidentLoader
+from imagenet_opt.probe.throwaway_run import only, run_folder
+from imagenet_opt.training.quiet import quiet
 
-BATCH, SIZE, WARMUP = 50, 64, 5
-LOADING = dict(batch_size=BATCH, image_size=SIZE, prefetch_factor=4, crop_scale=(0.35, 1.0), seed=0)
-
-
-def optimizer_of(network: torch.nn.Module, device: torch.device) -> torch.optim.Optimizer:
-    options = dict(name="sgd", lr=0.1, momentum=0.9, weight_decay=1e-4, fused=None, global_batch=BATCH)
-    return build_optimizer(network, device=device, **options)
-
-
-class Stopwatch(Callback):
-    """When the warm-up ended and when the last step did."""
-
-    def __init__(self, num_steps: int) -> None:
-        self.num_steps = num_steps
-
-    def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
-        if trainer.global_step == WARMUP:
-            self.began = time.perf_counter()
-        if trainer.global_step == self.num_steps:
-            self.seconds = time.perf_counter() - self.began
+CALLBACKS = ("acceleration", "mixing", "throughput", "bottleneck", "gpu_utilization", "host_utilization", "learning_rate")
+OVERRIDES = (
+    "data=demo",
+    "trainer.accelerator=cpu",
+    "trainer.devices=1",
+    "trainer.precision=32-true",
+    "callbacks.acceleration.channels_last=false",
+    "model.label_smoothing=0",
+    "optimizer.no_decay=none",
+)
+NO_ROWS = 1_000_000_000
+DEVICE = torch.device("cpu")
 
 
-def with_trainer(num_steps: int, workers: int) -> float:
-    """Images per second of Lightning's loop with Classifier, ImageData and the throughput callback."""
-    seed_everything(0, verbose=False)
-    data = demo_data(**loading_options(num_workers=workers, **LOADING))
-    watch = Stopwatch(num_steps)
-    model = Classifier(
-        build_network("resnet10t", num_classes=10),
-        optimizer=optimizer_of,
-        schedule=partial(cosine, warmup_epochs=0),
-        label_smoothing=0.0,
-    )
-    trainer = Trainer(
-        accelerator="cpu",
-        max_steps=num_steps,
-        callbacks=[Throughput(), watch],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        limit_val_batches=0,
-    )
-    trainer.fit(model, datamodule=data)
-    return BATCH * (num_steps - WARMUP) / watch.seconds
+def train(config: DictConfig, every_n_steps: int, turns: Turns) -> None:
+    """Lightning's loop with the project's model and callbacks, which logs a row every so many steps."""
+    logger = config.logger.csv
+    with run_folder(only(config, callbacks=CALLBACKS)) as config:
+        with open_dict(config):
+            config.logger = {"csv": {**logger, "folder": config.run_folder}}
+            config.trainer.log_every_n_steps = every_n_steps
+        trainer = build_trainer(config)
+        trainer.callbacks.append(TurnsOfFit(turns))  # type: ignore[attr-defined]
+        model = build_model(config, global_batch=config.data.batch_size)
+        batch = random_batch(config, trainer)
+        trainer.fit(model, train_dataloaders=ResidentLoader(batch), weights_only=True)
 
 
-def bare(num_steps: int, workers: int) -> float:
-    """Images per second of a loop written out."""
-    seed_everything(0, verbose=False)
-    device = torch.device("cpu")
-    index = open_index(cache_folder(None) / "demo-2000-400", "train", cache_folder(None))
-    batches = train_loader(index, loading(num_workers=workers, **LOADING), RankInfo(device=device))
-    network = build_network("resnet10t", num_classes=10).train()
-    optimizer = optimizer_of(network, device)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(cosine, num_steps=num_steps, steps_per_epoch=40))
-    step = 0
-    while True:
-        for batch in batches:
-            loss = cross_entropy(network(batch.images), batch.labels)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            schedule.step()
-            step += 1
-            if step == WARMUP:
-                began = time.perf_counter()
-            if step == num_steps:
-                return BATCH * (num_steps - WARMUP) / (time.perf_counter() - began)
+def loop(config: DictConfig, turns: Turns) -> None:
+    """A loop written out."""
+    num, side = config.data.batch_size, config.data.image_size
+    images, labels = torch.randn(num, 3, side, side), torch.randint(config.model.num_classes, (num,))
+    network: nn.Module = build_network(config.model.name, num_classes=config.model.num_classes).train()
+    sgd = config.optimizer
+    options = dict(name="sgd", lr=sgd.lr, momentum=sgd.momentum, nesterov=sgd.nesterov, weight_decay=sgd.weight_decay)
+    optimizer = build_optimizer(network, device=DEVICE, global_batch=num, fused=sgd.fused, no_decay="none", **options)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    while turns.begin_step(DEVICE):
+        loss = cross_entropy(network(images), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        schedule.step()
+        turns.end_step(num)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--workers", type=int, default=1)
-    args = parser.parse_args()
-    warnings.filterwarnings("ignore")
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    print(f"{usable_cpus()} CPUs, {versions()}")
-    print("repeat  trainer  bare  ratio   (images/s)")
-    rows = []
-    for repeat in range(args.repeats):
-        rates = {}
-        for run in (with_trainer, bare) if repeat % 2 else (bare, with_trainer):  # neither always comes second
-            rates[run] = run(args.steps, args.workers)
-        rows.append((rates[with_trainer], rates[bare], rates[with_trainer] / rates[bare]))
-        print("{:6}  {:7.1f}  {:4.1f}  {:.3f}".format(repeat, *rows[-1]))
-    print("median  {:7.1f}  {:4.1f}  {:.3f}".format(*(median(column) for column in zip(*rows, strict=True))))
+    parser.add_argument("--cycles", type=int, default=150)
+    parser.add_argument("--window", type=float, default=0.5, help="least seconds of a turn (default: %(default)s)")
+    parser.add_argument("--model", default="resnet10t")
+    parser.add_argument("--batch", type=int, default=50)
+    parser.add_argument("--image-size", type=int, default=64)
+    options = parser.parse_args()
+    quiet()
+    given = (f"model.name={options.model}", f"data.batch_size={options.batch}", f"data.image_size={options.image_size}")
+    config = composed((*OVERRIDES, *given))
+    with open_dict(config):
+        config.model.num_classes = 10
+    print(f"{cpu_name()}, {usable_cpus()} CPUs, {torch.get_num_threads()} threads; {versions()}", flush=True)
+    loops = {
+        "bare loop": partial(loop, config),
+        "trainer": partial(train, config, NO_ROWS),
+        "trainer with rows": partial(train, config, 1),
+    }
+    with Alternation(loops, window_seconds=options.window) as alternation:
+        alternation.cycle()
+        cycles = [alternation.cycle() for _ in range(options.cycles)]
+    for name, error in alternation.failures.items():
+        raise RuntimeError(name) from error
+    rates = {name: [cycle[name] for cycle in cycles] for name in loops}
+    for name, values in rates.items():
+        print(f"{name}: {median(values):.1f} images/s")
+    ratio = pair_ratio(rates["trainer"], rates["bare loop"])
+    print(f"trainer / bare loop: {ratio.ratio:.4f} ({ratio.low:.4f} to {ratio.high:.4f})")
+    pairs = zip(rates["trainer with rows"], rates["trainer"], strict=True)
+    costs = [1000 * options.batch * (1 / with_rows - 1 / without) for with_rows, without in pairs]
+    reach = student_quantile(0.975, len(costs) - 1) * stdev(costs) / math.sqrt(len(costs))
+    print(f"a row of metrics: {fmean(costs):+.2f} ms ({fmean(costs) - reach:+.2f} to {fmean(costs) + reach:+.2f})")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from imagenet_opt.probe.resident_loader import ResidentLoader
 from imagenet_opt.probe.throwaway_run import only, run_folder
 from imagenet_opt.training.quiet import quiet
 
-CALLBACKS = ("acceleration", "mixing", "throughput", "bottleneck", "gpu_utilization", "host_utilization", "learning_rate")
+CALLBACKS = ("acceleration", "mixing", "throughput", "bottleneck", "gpu_utilization", "learning_rate")
 OVERRIDES = (
     "data=demo",
     "trainer.accelerator=cpu",

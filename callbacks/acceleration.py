@@ -115,12 +115,7 @@ class Acceleration(Callback):
             self.compiler.shrink(_parts(pl_module, batch))
 
     def on_validation_batch_start(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         self._lay_out(batch)
 

@@ -28,11 +28,7 @@ class Ema(WeightAveraging):
     """
 
     def __init__(
-        self,
-        *,
-        decay: float | None = 0.9998,
-        half_life_steps: float | None = None,
-        update_every_n_steps: int = 1,
+        self, *, decay: float | None = 0.9998, half_life_steps: float | None = None, update_every_n_steps: int = 1
     ) -> None:
         super().__init__()
         if update_every_n_steps < 1:

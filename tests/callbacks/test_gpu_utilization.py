@@ -22,9 +22,7 @@ def said() -> Iterator[list[str]]:
 
 
 @pytest.mark.filterwarnings(
-    "ignore:.*does not have many workers",
-    "ignore:GPU available but not used",
-    "ignore:.*LeafSpec.*:FutureWarning",
+    "ignore:.*does not have many workers", "ignore:GPU available but not used", "ignore:.*LeafSpec.*:FutureWarning"
 )
 def test_without_cuda_it_says_so_once_and_logs_nothing(said: list[str]) -> None:
     callback = GpuUtilization(interval_seconds=0.001)

@@ -12,9 +12,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from callbacks.host_utilization import HostUtilization
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*does not have many workers",
-    "ignore:GPU available but not used",
-    "ignore:.*LeafSpec.*:FutureWarning",
+    "ignore:.*does not have many workers", "ignore:GPU available but not used", "ignore:.*LeafSpec.*:FutureWarning"
 )
 KEYS = {"host/cpu_percent", "host/memory_used_gib"}
 TIMEOUT = 30

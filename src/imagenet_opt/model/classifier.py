@@ -121,10 +121,7 @@ class Classifier(LightningModule):
         factor = partial(
             self.schedule, num_steps=int(num_steps), steps_per_epoch=float(self.trainer.num_training_batches)
         )
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},
-        }
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"}}
 
     def _check_optimizer(self, options: set[str], saved: set[str]) -> None:
         """Raise CheckpointMismatch unless one set of options contains the other, as an upgrade of torch may add

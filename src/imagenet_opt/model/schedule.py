@@ -16,12 +16,7 @@ _TRIANGLE: list[list[float]] = [[0, 0], [0.1, 1], [1, 0]]
 
 
 def cosine(
-    step: int,
-    *,
-    num_steps: int,
-    steps_per_epoch: float,
-    warmup_epochs: float = 5.0,
-    final_factor: float = 0.0,
+    step: int, *, num_steps: int, steps_per_epoch: float, warmup_epochs: float = 5.0, final_factor: float = 0.0
 ) -> float:
     """Linear warmup to 1, then half a cosine to `final_factor` (SGDR without restarts, arXiv 1608.03983)."""
     rising, progress = _progress(step, num_steps, warmup_epochs * steps_per_epoch)
@@ -29,12 +24,7 @@ def cosine(
 
 
 def linear(
-    step: int,
-    *,
-    num_steps: int,
-    steps_per_epoch: float,
-    warmup_epochs: float = 2.0,
-    final_factor: float = 0.0,
+    step: int, *, num_steps: int, steps_per_epoch: float, warmup_epochs: float = 2.0, final_factor: float = 0.0
 ) -> float:
     """Linear warmup to 1, then a straight line to `final_factor`."""
     rising, progress = _progress(step, num_steps, warmup_epochs * steps_per_epoch)
@@ -69,11 +59,7 @@ def cosine_by_epoch(
 
 
 def piecewise(
-    step: int,
-    *,
-    num_steps: int,
-    steps_per_epoch: float,
-    points: Sequence[Sequence[float]] = _TRIANGLE,
+    step: int, *, num_steps: int, steps_per_epoch: float, points: Sequence[Sequence[float]] = _TRIANGLE
 ) -> float:
     """Straight lines between points (share of the run, factor), from share 0 to share 1.
 

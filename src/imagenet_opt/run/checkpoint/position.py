@@ -44,11 +44,7 @@ def rewrite_position(checkpoint: dict[str, Any], place: Position) -> None:
     fit_loop = checkpoint["loops"]["fit_loop"]
     fit_loop["epoch_progress"] |= {"total": epochs, "current": dict(epochs)}
     batches = fit_loop["epoch_loop.batch_progress"]
-    batches |= {
-        "total": _all(batches["total"]["processed"]),
-        "current": _all(step),
-        "is_last_batch": False,
-    }
+    batches |= {"total": _all(batches["total"]["processed"]), "current": _all(step), "is_last_batch": False}
     fit_loop[_VALIDATION] |= {"total": _all(0), "current": _all(0), "is_last_batch": False}
     checkpoint["epoch"] = epoch
 

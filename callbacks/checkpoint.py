@@ -117,9 +117,7 @@ class Checkpoint(LightningCheckpoint):
         if trainer.global_step > self._saved_step and self._due(trainer):
             self._save(trainer)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         self._random_before = random_state()
         if is_logging_step(trainer):
             self._collect()

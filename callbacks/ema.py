@@ -54,9 +54,7 @@ class Ema(WeightAveraging):
         self._empty = int(self._average_model.n_averaged) == 0
         self._averages, self._weights = _by_kind(average), _by_kind(pl_module)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if trainer.global_step > self._latest_update_step and self.should_update(step_idx=trainer.global_step - 1):
             self._update()
             self._latest_update_step = trainer.global_step

@@ -68,9 +68,7 @@ class Profiler(Callback):
             self._profile = self._new_profile()
             self._profile.start()
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         self._num_done += 1
         if self._profile is not None:
             self._num_recorded = self._num_done - self.start_step - 1

@@ -148,9 +148,7 @@ class Rehearsal(Callback):
             for parameter in getattr(pl_module, self.network).parameters():
                 parameter.grad = torch.zeros_like(parameter)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if is_logging_step(trainer):
             now = self.timeline.busy_seconds, self.timeline.idle_seconds
             utilization = share(*(new - old for new, old in zip(now, self._logged, strict=True)))

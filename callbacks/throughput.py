@@ -118,9 +118,7 @@ class Throughput(Callback):
         if self._device_clock is not None:
             self._device_clock.start()
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if self._device_clock is not None:
             self._device_clock.stop()
         self._ended_at = time.perf_counter()

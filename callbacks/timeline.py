@@ -79,9 +79,7 @@ class Timeline(Callback):
         if self._recording is not None:
             self._leave("validation", self._validation_began, time.perf_counter())
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if self._recording is not None and is_logging_step(trainer):
             self._warn(self._recording)
             log_host_numbers(pl_module, self._cost())

@@ -57,7 +57,7 @@ def test_steps_are_those_of_sgd_by_hand() -> None:
     ("name", "options", "words"),
     [
         ("lamb", {"fused": True}, r"optimizer\.fused"),
-        ("adamww", {}, r"no optimizer 'adamww' \(optimizer\.name\); near: adamw,"),
+        ("adamww", {}, r"no optimizer 'adamww' \(optimizer\.name\); did you mean adamw\?"),
         ("zzz", {}, r"no optimizer 'zzz' \(optimizer\.name\); see timm\.optim\.list_optimizers"),
         ("adahessian", {}, r"optimizer\.name=adahessian needs second derivatives"),
         ("sgd", {"betas": (0.9, 0.99)}, r"has no option betas .*remove it with ~optimizer\.betas"),

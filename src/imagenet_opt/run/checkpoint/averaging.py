@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import WeightAveraging
 
 
 def watch_averaging(trainer: Trainer) -> None:
-    """Record from now on whether the module holds averaged weights, which WeightAveraging swaps in for validation.
+    """Record whether the module holds averaged weights, which WeightAveraging swaps in for validation.
 
     WeightAveraging swaps the weights in a private method and keeps no record, and a validation may be interrupted.
     """

@@ -53,12 +53,11 @@ class WandbRunLogger(WandbLogger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         step = self._step if step is None else step
-        if self.logged_until is not None and step <= self.logged_until:
-            return
-        if step != self._step:
-            self._send_row()
-        self._step = step
-        self._row |= metrics
+        if self.logged_until is None or step > self.logged_until:
+            if step != self._step:
+                self._send_row()
+            self._step = step
+            self._row |= metrics
 
     @rank_zero_only
     def truncate_after(self, step: int) -> None:
@@ -85,7 +84,7 @@ class WandbRunLogger(WandbLogger):
             self._works = False
             log.warning(
                 f"W&B failed at step {self._step} ({type(error).__name__}: {error}); training continues without W&B, "
-                f"metrics.csv has every row, and the next start of the run sends the missing rows"
+                "metrics.csv has every row, and the next start of the run sends the missing rows"
             )
             return
         with suppress(OSError):  # a full disk is not a failure of W&B
@@ -111,7 +110,7 @@ def build_wandb(
         mode_now = _usable(os.environ.get("WANDB_MODE") or mode)
         experiment = _start(mode_now, {"project": project, "name": name, "group": group, "dir": folder, "id": run_id})
         online = not (experiment.offline or experiment.disabled)
-        logged_until = experiment.starting_step - 1 if online else _logged_offline(Path(folder))
+        logged_until = experiment.starting_step - 1 if online else _last_sent_step(Path(folder))
     return WandbRunLogger(folder=folder, logged_until=logged_until, experiment=experiment, project=project, name=name)
 
 
@@ -171,8 +170,8 @@ def finish(logger: Any, *, exit_code: int, preempted: bool = False) -> None:
     warnings: list[str | None] = []
     ending = threading.Thread(target=lambda: warnings.append(_end(run, exit_code, preempted)), daemon=True)
     ending.start()
-    ending.join(_PREEMPTED_SECONDS if preempted else None)  # W&B's own time-out is fixed when its run begins
-    if warning := warnings[0] if warnings else _sent_later(run, _PREEMPTED_SECONDS):
+    ending.join(_PREEMPTED_SECONDS if preempted else None)  # W&B's own time-out cannot be changed after its start
+    if warning := warnings[0] if warnings else _not_answered(run, _PREEMPTED_SECONDS):
         log.warning(warning)
 
 
@@ -183,15 +182,15 @@ def _end(run: Any, exit_code: int, preempted: bool) -> str | None:
             run.mark_preempting()
         run.finish(exit_code=exit_code)
     except TimeoutError:
-        return _sent_later(run, _FINISH_SECONDS)
+        return _not_answered(run, _FINISH_SECONDS)
     except Exception as error:  # a finished training does not fail because of W&B
         return f"W&B could not end its run ({type(error).__name__}: {error})"
     return None
 
 
-def _sent_later(run: Any, seconds: float) -> str:
+def _not_answered(run: Any, seconds: float) -> str:
     command = f"wandb sync --include-online {Path(run.dir).parent}"
-    return f"W&B did not answer for {seconds} s; to send the rest later: `{command}`"
+    return f"W&B did not answer for {seconds} s; to send the rest later, run `{command}`"
 
 
 def _usable(mode: str) -> str:
@@ -228,7 +227,7 @@ def _start(mode: str, options: dict[str, Any]) -> Any:
         run = _start_offline(options) if mode == "offline" else wandb.init(mode=mode, **options)  # type: ignore[arg-type]
     except (wandb.errors.Error, OSError) as error:
         log.warning(f"W&B cannot be reached ({first_line(error)}); logging offline, `wandb sync` sends the run later")
-        wandb.teardown()  # else the failed attempt still holds the run id
+        wandb.teardown()  # otherwise the failed attempt still holds the run id
         run = _start_offline(options)
     run.define_metric("*", step_metric=STEP, step_sync=True)
     for name in BY_EPOCH:
@@ -247,8 +246,8 @@ def _start_offline(options: dict[str, Any]) -> Any:
         return wandb.init(mode="disabled", **options)
 
 
-def _logged_offline(folder: Path) -> int | None:
-    """The last step that earlier starts of the run sent to W&B; None if unknown."""
+def _last_sent_step(folder: Path) -> int | None:
+    """The last step that earlier starts of the run logged to W&B; None if unknown."""
     try:
         return int((folder / STEP_FILE).read_text())
     except (OSError, ValueError):

@@ -28,6 +28,7 @@ _REMEDY = "allow TCP connections between the machines, or turn the monitoring of
 _SIGNS = ("peer", "gloo", "NCCL", "ProcessGroup", "store", "socket")
 """Words in the errors of collective operations when a process has died."""
 _lost: list[str] = []
+"""Why the first process was lost; at most one entry."""
 _peer_lost = threading.Event()
 _watching = threading.Event()
 
@@ -81,9 +82,8 @@ class RankWatchdog:
             self._lines[0] = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
             self._lines[0].sendall(f"{token} {self.rank}\n".encode())
         except OSError as error:
-            raise TrainingError(
-                f"rank {self.rank} cannot connect to rank 0 at {host}:{port} ({error}); {_REMEDY}"
-            ) from None
+            message = f"rank {self.rank} cannot connect to rank 0 at {host}:{port} ({error}); {_REMEDY}"
+            raise TrainingError(message) from None
         self._readers[0] = self._lines[0].makefile("r")
 
     def _accept(self, server: socket.socket, world_size: int, token: str) -> None:
@@ -130,7 +130,7 @@ class RankWatchdog:
             threading.Event().wait(_CLEAN_UP_SECONDS)
         for thread in threading.enumerate():
             if thread.name == "checkpoint writer":
-                thread.join(_CLEAN_UP_SECONDS)  # else the checkpoint in progress would be lost
+                thread.join(_CLEAN_UP_SECONDS)  # otherwise the checkpoint in progress would be lost
         print(f"TrainingError: {_message(reason)}", file=sys.stderr, flush=True)
         os._exit(1)
 

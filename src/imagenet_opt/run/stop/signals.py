@@ -52,7 +52,7 @@ class StopRequest:
         self.why, self.requested_at = 0, 0.0
         self._pressed_at: float | None = None
         self._pid = os.getpid()
-        self.forking = False  # an exception during a fork is lost, and may leave a lock held
+        self.forking = False  # an exception during a fork is lost and may leave a lock held
 
     @property
     def reason(self) -> str:

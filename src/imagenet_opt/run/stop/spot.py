@@ -69,8 +69,8 @@ class SpotNotice:
 
     def _new_token(self) -> dict[str, str]:
         address = urljoin(self.url, "/latest/api/token")
-        request = Request(address, method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "21600"})
-        status, body = self._ask(request)
+        lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}
+        status, body = self._ask(Request(address, method="PUT", headers=lifetime))
         if status != _OK:
             raise OSError(f"HTTP status {status} for a token")
         return {"X-aws-ec2-metadata-token": body.decode("ascii").strip()}

@@ -24,7 +24,7 @@ _TRAINING = {
 }
 _VALIDATION = {"val/loss": ("loss", "{:.3f}"), "val/acc1": ("acc1", "{:.1%}"), "val/acc5": ("acc5", "{:.1%}")}
 _AFTER_VALUE = ("img/s", "GiB", "left", "s")
-"""Names that a line has behind their value."""
+"""Names that follow their value in a line."""
 _IN_BAR = ("loss", "acc1", "img/s", "data wait", "left")
 _RATE = "throughput/it_per_second"
 

@@ -87,7 +87,7 @@ class Rehearsal(Callback):
 
     def _begin(self) -> None:
         self.timeline = self._device = DeviceTimeline(steps_ahead=self._steps_ahead)
-        self.waits = HostSyncs(self._wait, on_device=_is_own)
+        self.waits = HostSyncs(self._wait, on_device=_is_not_shared)
         self._random = np.random.default_rng(self._seed)
         self._unsent_bytes = 0
         self._is_watching = self._has_stepped = False
@@ -138,7 +138,7 @@ class Rehearsal(Callback):
         )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._take_over(trainer.train_dataloader)
+        self._simulate_finish(trainer.train_dataloader)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         """Run the optimizer once, so that it has its state and checkpoints have their real size; later steps have no
@@ -161,7 +161,7 @@ class Rehearsal(Callback):
         self._device = DeviceTimeline(steps_ahead=self._steps_ahead)
         loaders = trainer.val_dataloaders
         for loader in loaders if isinstance(loaders, list) else [loaders]:
-            self._take_over(loader)
+            self._simulate_finish(loader)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._device.synchronize()
@@ -176,10 +176,10 @@ class Rehearsal(Callback):
             rank_zero_info(f"{self.simulated}: accelerator utilisation {100 * utilization:.1f} % {required}: {verdict}")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._give_back()
+        self._restore_all()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._give_back()
+        self._restore_all()
 
     def summary(self) -> dict[str, float]:
         numbers = {
@@ -191,14 +191,14 @@ class Rehearsal(Callback):
         return {f"rehearsal/{name}": value for name, value in numbers.items() if value is not None}
 
     def launch(self, images: Tensor, *, training: bool) -> None:
-        """Queue the computation on images (N, 3, H, W), after the copy of the batch unless that was queued already."""
-        one, num_bytes = self.accelerator, self._unsent_bytes
+        """Queue the computation on images (N, 3, H, W), after the copy of the batch if the copy is not queued yet."""
+        accelerator, side = self.accelerator, (images.shape[-2] * images.shape[-1]) ** 0.5
+        compute_seconds = accelerator.step_seconds(len(images), side, training=training)
+        if accelerator.jitter:
+            compute_seconds *= max(0.0, 1 + accelerator.jitter * self._random.standard_normal())
+        self._device.submit(compute_seconds, accelerator.copy_seconds(self._unsent_bytes))
         self._unsent_bytes = 0
-        compute_seconds = one.step_seconds(len(images), (images.shape[-2] * images.shape[-1]) ** 0.5, training=training)
-        if one.jitter:
-            compute_seconds *= max(0.0, 1 + one.jitter * self._random.standard_normal())
-        self._device.submit(compute_seconds, one.copy_seconds(num_bytes))
-        burn(one.step_launch_seconds(training=training))
+        burn(accelerator.step_launch_seconds(training=training))
 
     def _wait(self, num_bytes: int) -> None:
         self._device.synchronize(self.accelerator.read_back_seconds(num_bytes))
@@ -207,7 +207,7 @@ class Rehearsal(Callback):
         if action in _FETCHES:
             self._stop_watching()
 
-    def _fetch_ends(self, action: str, began: float, ended: float) -> None:
+    def _fetch_ends(self, action: str, *_: float) -> None:
         if action in _FETCHES:
             self._is_watching = True
             self.waits.__enter__()
@@ -217,7 +217,7 @@ class Rehearsal(Callback):
             self._is_watching = False
             self.waits.__exit__(None, None, None)
 
-    def _take_over(self, loader: Any) -> None:
+    def _simulate_finish(self, loader: Any) -> None:
         if hasattr(loader, "finish") and loader.finish != self._finish:
             self._replace(loader, "finish", self._finish)
 
@@ -236,14 +236,14 @@ class Rehearsal(Callback):
         )
 
     def _replace(self, owner: Any, name: str, new: Any) -> None:
-        """Replace an attribute of this object until `_give_back`."""
+        """Replace an attribute of this object until `_restore_all`."""
         if name in vars(owner):
             self._restore.append(partial(setattr, owner, name, vars(owner)[name]))
         else:
             self._restore.append(partial(delattr, owner, name))
         setattr(owner, name, new)
 
-    def _give_back(self) -> None:
+    def _restore_all(self) -> None:
         self._stop_watching()
         while self._restore:
             self._restore.pop()()
@@ -255,8 +255,8 @@ def _is_too_short(trainer: Trainer) -> bool:
     return any(is_too_short(callback.summary()) for callback in callbacks if hasattr(callback, "summary"))
 
 
-def _is_own(tensor: Tensor) -> bool:
-    """Whether a tensor is not in shared memory, which belongs to the loader."""
+def _is_not_shared(tensor: Tensor) -> bool:
+    """Whether a tensor is not in shared memory, as the loader's tensors are."""
     return not tensor.is_shared()
 
 

@@ -104,7 +104,7 @@ class Throughput(Callback):
         waited, self._waited = self._clock.seconds[FETCH] - self._waited, self._clock.seconds[FETCH]
         if not self._startup:
             self._startup["startup/first_batch_seconds"] = waited
-            self._window, self._epoch, self._steady = Window(), Window(), Window()  # start-up is no training
+            self._window, self._epoch, self._steady = Window(), Window(), Window()  # start-up is not training
             waited, self._ended_at = 0.0, time.perf_counter()
         pause = 0.0
         images = images_of(batch)
@@ -156,7 +156,7 @@ class Throughput(Callback):
         if self._paused_at is not None and not trainer.sanity_checking:
             for window in self._windows():
                 window.pause_seconds += time.perf_counter() - self._paused_at
-            self._ended_at = time.perf_counter()  # or another size of the next batch would count the pause again
+            self._ended_at = time.perf_counter()  # otherwise a next batch of another size would count the pause again
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._clock is not None:

@@ -13,8 +13,6 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.telemetry.host_syncs import HostSyncs
 from tests.callbacks.conftest import Plain, Project
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
-
 
 class WaitsOf(Callback):
     """Counts what makes the host wait in the `on_train_batch_end` of another callback."""

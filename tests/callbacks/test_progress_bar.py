@@ -14,8 +14,6 @@ from callbacks import progress_bar
 from callbacks.progress_bar import ProgressBar
 from tests.callbacks.conftest import Plain
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
-
 
 class Telling(Plain):
     """Logs a loss that tells its step, and an accuracy that tells its epoch."""

@@ -11,8 +11,6 @@ from callbacks.resolution_schedule import ResolutionSchedule
 from imagenet_opt.errors import ConfigError
 from tests.callbacks.conftest import Named, Plain, images
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
-
 
 def pooled() -> Plain:
     """Takes images of any size."""

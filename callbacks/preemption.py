@@ -14,6 +14,9 @@ from imagenet_opt.run.stop.rank_watchdog import RankWatchdog
 from imagenet_opt.run.stop.signals import SPOT, stop
 from imagenet_opt.run.stop.spot import SpotNotice
 
+_REPLACED = "register_signal_handlers", "teardown", "_broadcast_sigterm_tensor", "_on_before_fetch", "_on_after_fetch"
+"""Names of the methods of Lightning that this callback replaces."""
+
 
 class Preemption(Callback):
     """Raises `Preempted` between two batches of training or validation, after a signal or a spot notice.
@@ -82,13 +85,9 @@ class Preemption(Callback):
         if self._peers is not None:
             self._peers.close()
         training = trainer.fit_loop.epoch_loop
-        for place, names in (
-            (trainer._signal_connector, ("register_signal_handlers", "teardown")),
-            (training, ("_broadcast_sigterm_tensor", "_on_before_fetch", "_on_after_fetch")),
-            (training.val_loop, ("_on_before_fetch", "_on_after_fetch")),
-        ):
-            for name in names:
-                vars(place).pop(name, None)
+        for owner in (trainer._signal_connector, training, training.val_loop):
+            for name in _REPLACED:
+                vars(owner).pop(name, None)
         stop.restore()
 
     def _before_fetch(self, original: Callable[[], None]) -> None:

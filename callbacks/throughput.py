@@ -78,10 +78,8 @@ class Throughput(Callback):
     def __init__(self) -> None:
         self._clock: HookTimer | None = None
         self._device_clock: CudaClock | None = None
-        self._paused_at: float | None = None
         self._startup: dict[str, float] = {}
         self._shape: Any = None
-        self._window, self._epoch, self._steady = Window(), Window(), Window()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -94,7 +92,6 @@ class Throughput(Callback):
         self._planned = trainer.estimated_stepping_batches - trainer.global_step
         self._world_size = trainer.world_size
         self._startup = {}
-        self._window, self._epoch, self._steady = Window(), Window(), Window()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._epoch = Window()
@@ -133,10 +130,11 @@ class Throughput(Callback):
             self._steady = Window(num_ready=_num_ready(trainer))
         if is_logging_step(trainer):
             _wait_for_device(trainer)
-            log_host_numbers(pl_module, self._window.rates(trainer.world_size) | self._device_seconds())
-            loader: Any = trainer.train_dataloader
-            if hasattr(loader, "pop_metrics"):
-                log_host_numbers(pl_module, loader.pop_metrics())
+            numbers = self._window.rates(trainer.world_size)
+            if self._device_clock is not None and (seconds := self._device_clock.finished_seconds()):
+                numbers["throughput/device_step_seconds"] = fmean(seconds)
+            pop_metrics = getattr(trainer.train_dataloader, "pop_metrics", dict)
+            log_host_numbers(pl_module, numbers | pop_metrics())
             self._window = Window()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -153,7 +151,7 @@ class Throughput(Callback):
         self._paused_at = time.perf_counter()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._paused_at is not None and not trainer.sanity_checking:
+        if self._clock is not None and not trainer.sanity_checking:
             for window in self._windows():
                 window.pause_seconds += time.perf_counter() - self._paused_at
             self._ended_at = time.perf_counter()  # otherwise a next batch of another size would count the pause again
@@ -170,10 +168,6 @@ class Throughput(Callback):
 
     def _windows(self) -> tuple[Window, Window, Window]:
         return self._window, self._epoch, self._steady
-
-    def _device_seconds(self) -> dict[str, float]:
-        finished = self._device_clock.finished_seconds() if self._device_clock is not None else []
-        return {"throughput/device_step_seconds": fmean(finished)} if finished else {}
 
 
 def _wait_for_device(trainer: Trainer) -> None:

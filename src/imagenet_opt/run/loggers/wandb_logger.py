@@ -167,25 +167,23 @@ def finish(logger: Any, *, exit_code: int, preempted: bool = False) -> None:
     run = _run_of(logger)
     if run is None:
         return
-    warnings: list[str | None] = []
-    ending = threading.Thread(target=lambda: warnings.append(_end(run, exit_code, preempted)), daemon=True)
+    ending = threading.Thread(target=_end, args=(run, exit_code, preempted), daemon=True)
     ending.start()
     ending.join(_PREEMPTED_SECONDS if preempted else None)  # W&B's own time-out cannot be changed after its start
-    if warning := warnings[0] if warnings else _not_answered(run, _PREEMPTED_SECONDS):
-        log.warning(warning)
+    if ending.is_alive():
+        log.warning(_not_answered(run, _PREEMPTED_SECONDS))
 
 
-def _end(run: Any, exit_code: int, preempted: bool) -> str | None:
-    """Finish the run; returns a warning if that failed."""
+def _end(run: Any, exit_code: int, preempted: bool) -> None:
+    """Finish the run, or log why that failed: a finished training does not fail because of W&B."""
     try:
         if preempted:
             run.mark_preempting()
         run.finish(exit_code=exit_code)
     except TimeoutError:
-        return _not_answered(run, _FINISH_SECONDS)
-    except Exception as error:  # a finished training does not fail because of W&B
-        return f"W&B could not end its run ({type(error).__name__}: {error})"
-    return None
+        log.warning(_not_answered(run, _FINISH_SECONDS))
+    except Exception as error:
+        log.warning(f"W&B could not end its run ({type(error).__name__}: {error})")
 
 
 def _not_answered(run: Any, seconds: float) -> str:

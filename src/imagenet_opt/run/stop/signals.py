@@ -128,10 +128,5 @@ def _say(text: str) -> None:
 
 
 stop = StopRequest()
-
-
-def _fork(begins: bool) -> None:
-    stop.forking = begins
-
-
-os.register_at_fork(before=partial(_fork, True), after_in_parent=partial(_fork, False))
+_set_forking = partial(setattr, stop, "forking")
+os.register_at_fork(before=partial(_set_forking, True), after_in_parent=partial(_set_forking, False))

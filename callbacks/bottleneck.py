@@ -16,15 +16,17 @@ Sums = dict[str, float]
 
 
 class Bottleneck(Callback):
-    """Divides the time since its last logged row into shares, by what the device did or waited for. The shares add up
-    to 1. The rules are in `imagenet_opt.measure.telemetry.idle_causes`.
+    """Divides the time since the last logged row into shares, by the device's work or the reason of its wait. The
+    shares add up to 1. The rules are in `imagenet_opt.measure.telemetry.idle_causes`.
 
     | key | share of the time, 0 to 1 |
     |---|---|
     | `bottleneck/busy` | the device computes: by CUDA events, or as simulated; on a CPU, the host's time in the step |
     | `bottleneck/read`, `bottleneck/decode` | the device waits for a batch that a worker is still reading or decoding |
     | `bottleneck/main_process` | the device waits for callbacks, or for the thread that delivers batches |
-    | `bottleneck/logging`, `bottleneck/checkpoint`, `bottleneck/validation` | the device waits for a row, save, ... |
+    | `bottleneck/logging` | the device waits for loggers |
+    | `bottleneck/checkpoint` | the device waits for the save of a checkpoint |
+    | `bottleneck/validation` | the device waits for a validation |
     | `bottleneck/copy` | the device waits for the copy of a batch |
     | `bottleneck/unexplained` | all other time; with a loader that has no `totals()`, any wait for a batch |
 
@@ -91,7 +93,7 @@ class Bottleneck(Callback):
             self._clock = None
 
     def summary(self) -> dict[str, float]:
-        """Shares of the whole run, under the logged keys; empty if the run was too short."""
+        """Shares of the time of the run, under the logged keys; empty if the run was too short."""
         return _row(self._shares)
 
     def _tell(self, attribution: Attribution) -> None:

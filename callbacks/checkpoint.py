@@ -54,8 +54,8 @@ class Checkpoint(LightningCheckpoint):
     | key, at the logging step after a save | unit |
     |---|---|
     | `checkpoint/stall_seconds` | seconds for which the save stopped training |
-    | `checkpoint/write_seconds` | seconds until it was verified on the disk |
-    | `checkpoint/mb` | its size in MB |
+    | `checkpoint/write_seconds` | seconds until the file was verified on the disk |
+    | `checkpoint/mb` | size of the file in MB |
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class Checkpoint(LightningCheckpoint):
         return trainer.strategy.reduce_boolean_decision(due and trainer.is_global_zero, all=False)
 
     def _score(self, trainer: Trainer) -> float:
-        """The monitored number of the present weights; nan if it belongs to earlier weights."""
+        """The monitored number of the present weights; nan if only earlier weights were validated."""
         current = trainer.global_step == self._validated_step
         return float(trainer.callback_metrics.get(self.monitor, math.nan)) if current else math.nan
 

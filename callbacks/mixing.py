@@ -1,4 +1,4 @@
-"""Mixup and CutMix on the device, on whole batches."""
+"""Mixup and CutMix of each batch on the device."""
 
 from typing import Any, Literal
 

@@ -22,8 +22,8 @@ class Preemption(Callback):
     """Raises `Preempted` between two batches of training or validation, after a signal or a spot notice.
 
     The signals are SIGTERM, SIGUSR1 and Ctrl-C. A run of one process stops at once while it waits for data, and before
-    its first step. Several processes stop at the same batch, whichever of them got the signal; each must have the same
-    number of batches. A second Ctrl-C ends the process immediately. Lightning's signal handlers are turned off,
+    its first step. Several processes stop at the same batch, even if only one process got the signal; all must have the
+    same number of batches. A second Ctrl-C ends the process immediately. Lightning's signal handlers are turned off,
     including its SLURM requeue.
 
     The checkpoint callback saves the state: its `on_exception` receives the `Preempted`. spot_notice_url: requested

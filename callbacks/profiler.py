@@ -31,12 +31,12 @@ class Profiler(Callback):
 
     `ms_per_step` is the time of kernels on a GPU, otherwise of the CPU. A step begins at the end of the step before,
     so the trace includes waits for data. Recorded steps are slower than others: compare operations within a trace, but
-    do not use it to measure speed. Logs nothing. With several processes, rank 0 is recorded. If a fit ends earlier,
+    do not measure speed with them. Logs nothing. With several processes, rank 0 is recorded. If a fit ends earlier,
     the steps so far are written. A full disk causes a warning, and training continues. torch allows only one profiler
     at a time.
 
-    Lightning's PyTorchProfiler (2.6, torch 2.15) records such a window too, but prints a warning at each step outside
-    of the window, and a fit that ends before the window ends with an AssertionError.
+    Lightning's PyTorchProfiler (2.6, torch 2.15) records a window of steps too, but prints a warning at each other
+    step, and a fit that ends before the window ends with an AssertionError.
 
     Raises ConfigError.
     """

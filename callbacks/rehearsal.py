@@ -1,4 +1,4 @@
-"""Trains without the accelerator: its computation is simulated on a timeline, everything else is real."""
+"""Trains without an accelerator: a timeline simulates its computation, everything else is real."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -42,11 +42,13 @@ class Rehearsal(Callback):
 
     | key | unit |
     |---|---|
-    | `rehearsal/accelerator_utilization` | share of the time in which the simulated device computed, 0 to 1 |
+    | `rehearsal/accelerator_utilization` | computing share of the device's time since the last logging step, 0 to 1 |
 
-    measured since the last logging step. `summary()` has the share for the whole run without the first step and
-    validation, as MLPerf Storage defines it; `rehearsal/busy_seconds` and `rehearsal/idle_seconds` of the device; and
-    the number of `rehearsal/host_waits`.
+    | key of `summary()`, without the first step and validation | unit |
+    |---|---|
+    | `rehearsal/accelerator_utilization` | computing share of the device's time, 0 to 1, as in MLPerf Storage |
+    | `rehearsal/busy_seconds`, `rehearsal/idle_seconds` | seconds of the device |
+    | `rehearsal/host_waits` | number of waits of the host for the device |
 
     Raises ConfigError; CheckpointMismatch when resuming from a checkpoint of a real run.
     """
@@ -136,7 +138,7 @@ class Rehearsal(Callback):
         self._simulate_finish(trainer.train_dataloader)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Run the optimizer once, so that it has its state and checkpoints have their real size; later steps have no
+        """Run the optimizer once, so that checkpoints contain its state and have their real size; later steps have no
         gradients."""
         if not self._has_stepped:
             self._has_stepped = True

@@ -49,7 +49,7 @@ class Throughput(Callback):
     The host may be several steps ahead of the GPU. So rates are computed when the GPU has finished all queued work: the
     host waits for the GPU at logging steps, once after the warm-up, before each validation and after each epoch.
 
-    Rates of the whole run start after ten steps, and after as many steps as batches were ready at the end of the first
+    Rates of the run start after ten steps, and after as many steps as batches were ready at the end of the first
     step: workers fill their queue while the network is compiled, which would make slow storage look fast.
 
     | key | unit |
@@ -162,8 +162,8 @@ class Throughput(Callback):
             self._clock = None
 
     def summary(self) -> dict[str, float]:
-        """Rates of the whole run after the warm-up, the number of batches that they cover and that were ready
-        before, and the seconds of the first batch and step."""
+        """Rates of the run after the warm-up, the number of measured batches, how many of these were ready before the
+        measurement, and the seconds of the first batch and step."""
         return getattr(self, "_rates", {}) | self._startup
 
     def _windows(self) -> tuple[Window, Window, Window]:
@@ -177,7 +177,7 @@ def _wait_for_device(trainer: Trainer) -> None:
 
 
 def _num_ready(trainer: Trainer) -> int:
-    """Number of batches that are ready; if the loader does not report it, the most that it prefetches."""
+    """Number of ready batches; for a loader that does not report this number, the most batches that it prefetches."""
     loader: Any = trainer.train_dataloader
     workers = getattr(loader, "num_workers", 0)
     return int(getattr(loader, "num_ready", workers and workers * loader.prefetch_factor))

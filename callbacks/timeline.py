@@ -156,7 +156,7 @@ class Timeline(Callback):
         self._add(kind, began, ended)
 
     def _add(self, kind: str, began: float, ended: float) -> None:
-        """Record an event. Times are those of `time.perf_counter`."""
+        """Record an event. began, ended: of `time.perf_counter`."""
         since = time.time() - time.perf_counter()
         self._gauges.add_event(KINDS.index(kind), since + began, since + ended)
 

@@ -111,7 +111,7 @@ class Classifier(LightningModule):
         ]
         if self._saved_groups is not None:
             check_saved_groups(self._saved_groups, optimizer)
-        self.trainer.fit_loop.setup_data()  # else the number of batches may not be known yet
+        self.trainer.fit_loop.setup_data()  # otherwise the number of batches may be unknown
         num_steps = self.trainer.estimated_stepping_batches
         if num_steps == float("inf"):
             raise ConfigError("a run without end has no schedule; set trainer.max_epochs or trainer.max_steps")
@@ -200,7 +200,7 @@ class Classifier(LightningModule):
                 callback.on_out_of_memory(self.trainer, self, batch)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Clip gradients. Lightning refuses to clip with fused optimizers, whose scaled gradients it does not touch."""
+        """Clip gradients. Lightning refuses to clip scaled gradients of fused optimizers."""
         if self.max_grad_norm is None:
             return
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)

@@ -20,8 +20,8 @@ class CompiledForward:
     catches an error.
 
     In modes with CUDA graphs, gradients are in the graphs' memory, which the next forward frees. Gradients of an
-    earlier micro-batch are therefore moved before it. Source: https://github.com/pytorch/pytorch/issues/96693, wrong
-    accumulated gradients.
+    earlier micro-batch are therefore moved before the next forward. Source:
+    https://github.com/pytorch/pytorch/issues/96693, wrong accumulated gradients.
     """
 
     def __init__(self, net: nn.Module, *, mode: str, fullgraph: bool) -> None:

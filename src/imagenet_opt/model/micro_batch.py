@@ -1,4 +1,4 @@
-"""Micro-batches: how many images go through the network at once if the device cannot hold the whole batch."""
+"""Micro-batches: parts of a batch for devices that cannot hold the batch."""
 
 import logging
 from collections.abc import Callable
@@ -83,8 +83,8 @@ class StepMomentum:
 
 
 def part_sizes(num_images: int, size: int | None) -> list[int]:
-    """Sizes of the fewest parts of at most `size` images, which differ by at most one image; larger parts come
-    first. None for one part."""
+    """Sizes of the fewest parts of at most `size` images, whose sizes differ by at most 1; larger parts come first.
+    size=None: one part."""
     num_parts = -(-num_images // (size or num_images))
     smaller, num_larger = divmod(num_images, num_parts)
     return [smaller + 1] * num_larger + [smaller] * (num_parts - num_larger)

@@ -24,7 +24,7 @@ class _Step(NamedTuple):
 
 
 class NaNGuard:
-    """Keeps the losses and sample indices of the last steps on the device; only the methods `stop_*` wait for it.
+    """Keeps the losses and sample indices of the last steps on the device; only `stop_*` wait for the device.
 
     all_agree: whether its argument is true in all processes. file: for the samples of the last steps.
     """
@@ -36,7 +36,7 @@ class NaNGuard:
 
     @property
     def overdue(self) -> bool:
-        """Whether so many steps were added since the last `stop_if_bad` that it should be called."""
+        """Whether `stop_if_bad` is due, because many steps were added since its last call."""
         return self._num_unchecked >= _MOST_UNCHECKED
 
     def add(self, number: int, loss: Tensor, indices: Tensor) -> None:
@@ -54,8 +54,8 @@ class NaNGuard:
         raise NonFiniteLoss(f"the loss is {bad.loss.item()} at step {bad.number}; {_REMEDY}{self._report(bad)}")
 
     def stop_if_worthless(self, tensors: Iterable[Tensor], num_steps: int) -> None:
-        """Like `stop_if_bad`, also for weights that are not finite, which happens a step before the loss shows it.
-        Two host syncs."""
+        """Like `stop_if_bad`, also for weights that are not finite; the loss shows this only one step later. Two host
+        syncs."""
         self.stop_if_bad()
         if not self._all_agree(bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all())):
             raise NonFiniteLoss(f"weights are NaN or infinite after {num_steps} steps, though no loss was; {_REMEDY}")

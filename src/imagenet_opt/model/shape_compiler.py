@@ -158,7 +158,7 @@ class ShapeCompiler:
 
 
 def _mode_on(device: torch.device, mode: str) -> str:
-    """The mode for this device; a CPU has only one."""
+    """The mode for this device; CPUs have no mode but "default"."""
     return "default" if device.type == "cpu" else mode
 
 

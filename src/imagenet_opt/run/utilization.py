@@ -19,7 +19,7 @@ class Utilization(Callback):
         self._sampler = Sampler(name, interval_seconds=interval_seconds)
 
     def readings(self, trainer: Trainer) -> Readings | None:
-        """What rank 0 samples; None for nothing. Every rank calls this."""
+        """The readings that rank 0 samples; None for no readings. Every rank calls this method."""
         raise NotImplementedError
 
     def summary(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Weights & Biases: online when there is a key, else offline; a resumed run stays the same W&B run."""
+"""Weights & Biases: online with a key, otherwise offline; a resumed run stays the same W&B run."""
 
 import logging
 import os
@@ -39,8 +39,8 @@ class WandbRunLogger(WandbLogger):
 
     logged_until: the last step that W&B already has, None if unknown; rows up to this step are not sent again.
     A row is sent when the next row starts, since validation adds metrics to the row of its step. A failed run does
-    not send its last row; the resumed run sends it from metrics.csv in `folder` or logs it again.
-    When W&B fails, one warning says so, and training continues without W&B.
+    not send its last row; the resumed run sends this row from metrics.csv in `folder` or logs it again.
+    When W&B fails, one warning is logged, and training continues without W&B.
     """
 
     def __init__(self, *, folder: str, logged_until: int | None, experiment: Any, **options: Any) -> None:
@@ -61,7 +61,7 @@ class WandbRunLogger(WandbLogger):
 
     @rank_zero_only
     def truncate_after(self, step: int) -> None:
-        """Before a run resumes after `step`: send from metrics.csv the rows up to it that W&B lost in a crash."""
+        """Before a run resumes after `step`, send the rows up to `step` from metrics.csv that W&B lost in a crash."""
         if self.logged_until is None:
             self.logged_until = step
         for row_step, row in read_rows(self._folder / FILE):
@@ -101,8 +101,8 @@ def build_wandb(
 ) -> WandbRunLogger:
     """Build a W&B logger that writes below `folder`; wandb_id.txt there holds the id of the W&B run.
 
-    mode: "auto" is online when a key is found, else offline; the variable WANDB_MODE overrides it. W&B never asks for
-    a login: without a usable key, or when the server does not answer, every online mode becomes offline.
+    mode: "auto" is online with a key, otherwise offline; the variable WANDB_MODE overrides it. W&B never asks for a
+    login: without a usable key, or when the server does not answer, every online mode becomes offline.
     """
     experiment, logged_until = None, None
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]

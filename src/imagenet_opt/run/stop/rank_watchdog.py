@@ -37,7 +37,7 @@ class RankWatchdog:
     """Watches the other processes of a run from a thread.
 
     broadcast: returns rank 0's value in every process.
-    grace_seconds: time for the main thread to fail by itself, as it does where the backend detects the loss.
+    grace_seconds: time for the main thread to fail by itself, if the backend detects the loss.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RankWatchdog:
         self._ending = threading.Event()
         self._lock = threading.Lock()
         self._lines: dict[int, socket.socket] = {}
-        self._readers: dict[int, IO[str]] = {}  # one reader for each line, as it may buffer later text
+        self._readers: dict[int, IO[str]] = {}  # one reader per connection, since a reader may buffer later text
         server = socket.create_server(("", 0), backlog=world_size) if rank == 0 else None
         port, token = broadcast((server.getsockname()[1], secrets.token_hex(8)) if server else None)
         if server:

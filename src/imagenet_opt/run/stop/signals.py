@@ -1,6 +1,6 @@
 """Requests to stop a run, and the moment at which the run stops.
 
-The process has one `stop`, as it has one handler for each signal.
+A process has one `stop`, because it has one handler per signal.
 """
 
 import multiprocessing
@@ -33,7 +33,7 @@ _SAME_PRESS_SECONDS = 0.5
 class StopRequest:
     """Handles SIGTERM, SIGHUP, SIGUSR1 and Ctrl-C: the first requests a stop, a second Ctrl-C ends the process at once.
 
-    at_once: the process may stop immediately, as before the first step and while it waits for data. The signal then
+    at_once: the process may stop immediately: before the first step and while it waits for data. Then the signal
     raises Preempted; otherwise `check` raises Preempted between two batches.
     over: the run has ended; a later signal is ignored, and the process finishes.
     """

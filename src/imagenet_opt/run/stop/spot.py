@@ -22,10 +22,10 @@ _ACTIONS = ("terminate", "stop", "hibernate")
 
 
 class SpotNotice:
-    """Polls `url` every `every_seconds` in a thread, and calls `notify` once when it announces an interruption.
+    """Polls `url` every `every_seconds` in a thread, and calls `notify` once when the server announces an interruption.
 
-    The thread fetches a token where the server requires one (IMDSv2). A failing server costs one warning and is polled
-    again.
+    The thread fetches a token where the server requires one (IMDSv2). A failing server is polled
+    again after one warning.
     """
 
     def __init__(self, url: str, *, every_seconds: float, notify: Callable[[], None]) -> None:
@@ -35,7 +35,7 @@ class SpotNotice:
         self._headers: dict[str, str] = {}
         self._warned = False
         self._closed = threading.Event()
-        self._open = build_opener(ProxyHandler({})).open  # the address is the machine's own, unknown to any proxy
+        self._open = build_opener(ProxyHandler({})).open  # a link-local address, which no proxy knows
         self._thread = threading.Thread(target=self._poll, daemon=True, name="spot notice")
         self._thread.start()
 

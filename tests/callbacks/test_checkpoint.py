@@ -96,16 +96,6 @@ def test_minutes_are_looked_at_when_something_is_logged(project, tmp_path: Path)
     assert steps(tmp_path) == [5, 10, 15, 20]
 
 
-def test_a_run_that_goes_back_keeps_its_new_checkpoints(project, tmp_path: Path) -> None:
-    project.fit(Checkpoint(folder=str(tmp_path), keep=3), max_epochs=3)
-    for file in (tmp_path / "checkpoints").iterdir():
-        os.utime(file, (0, 0))
-    first = tmp_path / "checkpoints/step_00000010.ckpt"
-    again = Checkpoint(folder=str(tmp_path), every_n_steps=4, keep=3)
-    project.fit(again, Unhurried(), max_epochs=2, ckpt_path=first)
-    assert steps(tmp_path) == [12, 16, 20]
-
-
 def test_a_loader_without_a_length_is_fine(project, tmp_path: Path) -> None:
     project.fit(Checkpoint(folder=str(tmp_path)), data=Stream(), max_epochs=2)
     project.fit(Checkpoint(folder=str(tmp_path)), data=Stream(), max_epochs=3, ckpt_path=tmp_path / "last.ckpt")

@@ -143,16 +143,16 @@ def test_ddp_sends_the_gradients_of_a_compiled_network_while_the_backward_goes_o
 
 @pytest.fixture
 def modes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What networks are compiled with, in modes that are for GPUs; they run as they are."""
-    asked: list[str] = []
+    """Modes in which networks were compiled; they are for GPUs, and the networks run as they are."""
+    modes: list[str] = []
 
     def compile_network(net: nn.Module, *, mode: str, **_: Any) -> None:
-        asked.append(mode)
+        modes.append(mode)
         net._compiled_call_impl = net._call_impl
 
     monkeypatch.setattr(nn.Module, "compile", compile_network)
     monkeypatch.setattr("imagenet_opt.model.shape_compiler._mode_on", lambda device, mode: mode)
-    return asked
+    return modes
 
 
 class StaticGradients(torch.autograd.Function):
@@ -206,8 +206,7 @@ class RunsOut(nn.Sequential):
 
 def fitted_in_parts(net: nn.Module, *callbacks: Callback) -> classifier.Classifier:
     """Two batches of six images, and one of two in validation."""
-    batch = batches(1)[0]
-    few = classifier.Images(batch.images[:2], batch.labels[:2], batch.valid[:2], batch.indices[:2])
+    few = classifier.Images(**{name: tensor[:2] for name, tensor in vars(batches(1)[0]).items()})
     return classifier.fit(net, batches(2), [few], *callbacks, max_epochs=1)[1]
 
 
@@ -250,11 +249,8 @@ def test_graphs_are_given_back_before_a_step_is_done_again(monkeypatch: pytest.M
             events.append("released")
             super().release()
 
-    def capture(net: nn.Module, sample: tuple[torch.Tensor]) -> nn.Module:
-        return net
-
     monkeypatch.setattr("imagenet_opt.model.shape_compiler.GraphedForward", Graphed)
-    monkeypatch.setattr("imagenet_opt.model.shape_compiler.capture_on_gpu", lambda: capture)
+    monkeypatch.setattr("imagenet_opt.model.shape_compiler.capture_on_gpu", lambda: lambda net, sample: net)
     monkeypatch.setattr("callbacks.acceleration._can_graph", lambda trainer: True)
     fitted_in_parts(net, switched(cuda_graph=True))
     assert events[:5] == [6, 6, "released", 3, 3]

@@ -12,13 +12,6 @@ from imagenet_opt.errors import ConfigError
 from tests.callbacks.conftest import Named, Plain, images
 
 
-def pooled() -> Plain:
-    """Takes images of any size."""
-    module = Plain()
-    module.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
-    return module
-
-
 def test_sizes_grow_in_steps_and_stay() -> None:
     schedule = ResolutionSchedule(start=128, end=224, grow_from=0.2, grow_until=0.8)
     assert [schedule.size_of(epoch, 10) for epoch in range(10)] == [128] * 4 + [160] * 2 + [192] * 2 + [224] * 2
@@ -35,7 +28,7 @@ def test_images_of_a_foreign_loader_are_resized_and_the_size_logged(project, col
             return nn.functional.cross_entropy(self.net(pixels), labels)
 
     module = Recording()
-    module.net = pooled().net
+    module.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
     schedule = ResolutionSchedule(start=4, end=12, grow_from=0.0, grow_until=0.667, step=4)
     project.fit(schedule, module=module, max_epochs=3, collate_fn=collate_fn)
     assert [pixels.shape[-1] for pixels, _ in module.seen] == [4] * 10 + [8] * 10 + [12] * 10

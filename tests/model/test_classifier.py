@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.network import frozen_parts
 from imagenet_opt.model.schedule import cosine
+from tests.callbacks.conftest import Memory
 from tests.model.conftest import OPTIMIZER, Loader, batches, fit, network
 
 
@@ -77,34 +78,24 @@ def test_soft_labels_are_trained_on_and_smoothed_as_torch_does() -> None:
 
 
 def test_training_rows_are_means_since_the_last_one() -> None:
-    rows = []
-
-    class Read(Callback):
-        def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
-            rows.append({name: float(value) for name, value in trainer.callback_metrics.items()})
-
-    given = batches(4)
-    given[1].valid[3:] = False
+    train, logger = batches(4), Memory()
+    train[1].valid[3:] = False
     still = partial(OPTIMIZER, lr=0.0)
-    fit(network(), given, None, Read(), optimizer=still, log_every_n_steps=2)
-    logits = [network()(batch.images)[batch.valid] for batch in given]
-    labels = [batch.labels[batch.valid] for batch in given]
-    for last, pair in ((1, slice(0, 2)), (3, slice(2, 4))):
-        expected = torch.cat(logits[pair]), torch.cat(labels[pair])
-        hits = expected[0].argmax(1) == expected[1]
-        assert rows[last]["train/loss"] == pytest.approx(cross_entropy(*expected).item(), rel=1e-5)
-        assert rows[last]["train/acc1"] == pytest.approx(hits.double().mean().item())
-    assert "train/loss" not in rows[0]
-    assert rows[2]["train/loss"] == rows[1]["train/loss"]
+    fit(network(), train, None, optimizer=still, log_every_n_steps=2, logger=logger)
+    rows = [(step, row) for step, row in logger.rows if "train/loss" in row]
+    assert [step for step, _ in rows] == [1, 3, 5, 7]
+    for (_, row), pair in zip(rows, (train[:2], train[2:]), strict=False):
+        logits = torch.cat([network()(batch.images)[batch.valid] for batch in pair])
+        labels = torch.cat([batch.labels[batch.valid] for batch in pair])
+        assert row["train/loss"] == pytest.approx(cross_entropy(logits, labels).item(), rel=1e-5)
+        assert row["train/acc1"] == pytest.approx((logits.argmax(1) == labels).double().mean().item())
 
 
 class Norm(Callback):
     """Norms of the gradients that the optimizer used."""
 
-    def __init__(self) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: nn.Module) -> None:
         self.norms: list[float] = []
-
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         trainer.optimizers[0].register_step_post_hook(lambda *_: self.norms.append(self.norm(pl_module)))
 
     def norm(self, module: nn.Module) -> float:

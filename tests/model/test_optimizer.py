@@ -23,10 +23,6 @@ def build(net: nn.Module, name: str = "sgd", **options: object) -> torch.optim.O
     return build_optimizer(net, name, device=torch.device("cpu"), **settings)
 
 
-def test_the_rate_is_per_256_images() -> None:
-    assert [group["lr"] for group in build(network(), lr=0.5, global_batch=384).param_groups] == [0.75, 0.75]
-
-
 def test_fused_is_for_gpus_unless_asked_for() -> None:
     assert build(network()).defaults["fused"] is False
     assert build(network(), fused=True).defaults["fused"] is True
@@ -43,7 +39,7 @@ def test_steps_are_those_of_sgd_by_hand() -> None:
         for i, p in enumerate(net.parameters()):
             slope = p.grad + (0.01 * weights[i] if p.ndim > 1 else 0)
             speeds[i] = 0.9 * speeds[i] + slope
-            weights[i] = weights[i] - 0.75 * (slope + 0.9 * speeds[i])
+            weights[i] = weights[i] - 0.75 * (slope + 0.9 * speeds[i])  # 0.5 per 256 images, at a batch of 384
         optimizer.step()
         for p, expected in zip(net.parameters(), weights, strict=True):
             torch.testing.assert_close(p.detach(), expected, rtol=1e-4, atol=1e-5)
@@ -120,24 +116,12 @@ def test_a_checkpoint_with_other_groups_is_refused_in_one_line() -> None:
         check_saved_groups(torch.optim.AdamW(net.parameters()).state_dict()["param_groups"], now)
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw", "lamb"])
-def test_each_lowers_a_loss(name: str) -> None:
-    net = network()
-    optimizer = build(net, name, lr=0.01)
-    images, labels = torch.randn(8, 3, 5, 5), torch.arange(8) % 2
-    losses = []
-    for _ in range(30):
-        loss = nn.functional.cross_entropy(net(images), labels)
-        losses.append(loss.item())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert losses[-1] < losses[0] / 2
-
-
 @pytest.mark.parametrize(
     ("model", "rule", "num_vectors"),
-    [("resnet18", "name_bn", 7), ("resnet50", "name_bn", 9), ("resnet50", "ndim", 0), ("resnet50", "norm", 1)],
+    [
+        *(("resnet18", "name_bn", 7), ("resnet50", "name_bn", 9), ("resnet50", "ndim", 0), ("resnet50", "norm", 1)),
+        ("resnet18", "none", 41),
+    ],
 )
 def test_which_vectors_decay_depends_on_the_rule(model: str, rule: Any, num_vectors: int) -> None:
     """By name the norms of ResNet's shortcuts and the head's bias decay; by layer only the head's bias does."""
@@ -145,10 +129,7 @@ def test_which_vectors_decay_depends_on_the_rule(model: str, rule: Any, num_vect
     groups = build(net, no_decay=rule).param_groups
     assert sum(p.ndim == 1 for p in groups[0]["params"]) == num_vectors
     assert sum(len(group["params"]) for group in groups) == len(list(net.parameters()))
-
-
-def test_all_can_decay() -> None:
-    assert [group["weight_decay"] for group in build(network(), no_decay="none").param_groups] == [1e-4]
+    assert [group["weight_decay"] for group in groups] == ([1e-4] if rule == "none" else [1e-4, 0.0])
 
 
 def test_lars_is_its_formula() -> None:

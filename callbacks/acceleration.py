@@ -78,6 +78,14 @@ class Acceleration(Callback):
         )
         self._before: tuple[str, bool, bool] | None = None
 
+    @property
+    def compile_seconds(self) -> float | None:
+        return self.compiler.compile_seconds
+
+    @property
+    def cuda_graph_seconds(self) -> float | None:
+        return self.compiler.cuda_graph_seconds
+
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         net, device, compiler = self._net(pl_module), trainer.strategy.root_device, self.compiler
         compiler.begin(net, device, partial(_training, trainer), say=rank_zero_info)
@@ -125,9 +133,8 @@ class Acceleration(Callback):
         self.teardown(trainer, pl_module, "fit")  # Lightning does not call this hook after an error
 
     def summary(self) -> dict[str, float]:
-        names = ("compile_seconds", "cuda_graph_seconds")
-        seconds = {f"startup/{name}": getattr(self.compiler, name) for name in names}
-        return {key: value for key, value in seconds.items() if value is not None}
+        seconds = {"compile_seconds": self.compile_seconds, "cuda_graph_seconds": self.cuda_graph_seconds}
+        return {f"startup/{name}": value for name, value in seconds.items() if value is not None}
 
     def _net(self, pl_module: LightningModule) -> nn.Module:
         net = getattr(pl_module, self.network, None)

@@ -73,10 +73,8 @@ class Checkpoint(LightningCheckpoint):
             if value is not None and not value > 0:
                 raise ConfigError(f"checkpoint.{name}={value} must be above 0, or null for never")
         self.folder = None if folder is None else Path(folder)
-        self.every_n_steps = every_n_steps
-        self.every_minutes = every_minutes
-        self.keep = keep
-        self.monitor = monitor
+        self.every_n_steps, self.every_minutes = every_n_steps, every_minutes
+        self.keep, self.monitor = keep, monitor
         self.best = -math.inf
         self._random: dict[str, Any] | None = None
         self._rank = 0

@@ -48,9 +48,8 @@ class Preemption(Callback):
         if not self._alone:
             broadcast = trainer.strategy.broadcast
             self._peers = RankWatchdog(rank=trainer.global_rank, world_size=trainer.world_size, broadcast=broadcast)
-            for (
-                thread
-            ) in threading.enumerate():  # Lightning's thread would silently kill this process when a child ends
+            # Lightning's observer would silently kill this process when one of its child processes ends.
+            for thread in threading.enumerate():
                 if thread.name == "child-process-observer":
                     thread._child_processes = []  # type: ignore[attr-defined]
         if self.spot_notice_url is not None and trainer.local_rank == 0:

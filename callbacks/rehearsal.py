@@ -95,6 +95,11 @@ class Rehearsal(Callback):
         self._is_watching = self._has_stepped = False
         self._logged = (0.0, 0.0)
 
+    @property
+    def simulated(self) -> str:
+        """Name of the accelerator in all messages; the summary of a run reads this property too."""
+        return f"simulated {printable(self.accelerator.name)}"
+
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if trainer.world_size > 1:
             raise ConfigError("a rehearsal simulates one accelerator; set trainer.devices=1 and trainer.num_nodes=1")
@@ -172,7 +177,7 @@ class Rehearsal(Callback):
             too_short = any(map(is_too_short, summaries))
             verdict = "too short to tell" if too_short else "pass" if utilization >= PASS else "fail"
             rank_zero_info(
-                f"simulated {printable(self.accelerator.name)}: accelerator utilisation {100 * utilization:.1f} % "
+                f"{self.simulated}: accelerator utilisation {100 * utilization:.1f} % "
                 f"(MLPerf Storage asks for {100 * PASS:.0f} %): {verdict}"
             )
 

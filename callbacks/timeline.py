@@ -62,9 +62,8 @@ class Timeline(Callback):
             self._clock.stopped.append(self._action_stopped)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._epoch_began = (
-            time.perf_counter()
-        )  # Lightning calls no on_train_epoch_start when a run resumes in an epoch
+        # A run that resumes inside an epoch calls no on_train_epoch_start.
+        self._epoch_began = time.perf_counter()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._epoch_began = time.perf_counter()
@@ -112,10 +111,8 @@ class Timeline(Callback):
         if seconds - before >= STRETCH_SECONDS:
             self._checked = seconds, cpu_seconds
             if (percent := 100 * (cpu_seconds - cpu_before) / (seconds - before)) > MOST_CPU_PERCENT:
-                remedy = "'~callbacks.timeline' trains without it"
-                self._warn_once(
-                    f"recording takes more than {MOST_CPU_PERCENT:g} % of a CPU", f"{percent:.1f} %; {remedy}"
-                )
+                reason = f"{percent:.1f} %; '~callbacks.timeline' trains without it"
+                self._warn_once(f"recording takes more than {MOST_CPU_PERCENT:g} % of a CPU", reason)
 
     def _warn_once(self, message: str, reason: str) -> None:
         if message not in self._warned:

@@ -63,6 +63,9 @@ class Memory(Logger):
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         pass
 
+    def values(self, key: str) -> list[float]:
+        return [row[key] for _, row in self.rows if key in row]
+
 
 def alike() -> TensorDataset:
     """Forty equal images: a loader that begins again has the same batches."""
@@ -148,6 +151,19 @@ def fitted(project: Project, *callbacks: Callback, net: nn.Module, **options: An
 def assert_same_weights(first: Plain, second: Plain) -> None:
     """Equal to the last bit."""
     torch.testing.assert_close(weights(first), weights(second), rtol=0, atol=0)
+
+
+class AtCall(Callback):
+    """Calls `act` at one call of one hook, counted from 1."""
+
+    def __init__(self, hook: str, call: int, act: Callable[[], None]) -> None:
+        self.left, self.act = call, act
+        setattr(self, hook, self.count)
+
+    def count(self, *_: Any) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.act()
 
 
 class WatchKeys(Callback):

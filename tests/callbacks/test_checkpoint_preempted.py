@@ -20,7 +20,7 @@ from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.schedule import cosine
 from imagenet_opt.run.checkpoint import files as files
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
-from tests.callbacks.conftest import WatchKeys
+from tests.callbacks.conftest import AtCall, WatchKeys
 from tests.conftest import loading, quiet_trainer
 from tests.model.conftest import OPTIMIZER
 
@@ -30,17 +30,12 @@ pytestmark = [
 ]
 
 
-class Preempt(Callback):
-    """Raises at the hook's n-th call."""
-
+class Preempt(AtCall):
     def __init__(self, hook: str, call: int) -> None:
-        self.left = call
-        setattr(self, hook, self.count)
+        super().__init__(hook, call, self.stop)
 
-    def count(self, *_: Any) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Preempted("told to stop")
+    def stop(self) -> None:
+        raise Preempted("told to stop")
 
 
 class PreemptWaiting(Preempt, WatchKeys):
@@ -140,7 +135,7 @@ WITHOUT_AVERAGING = [HOOKS[0], HOOKS[1], HOOKS[5], HOOKS[8]]
 @pytest.mark.parametrize(
     ("ema", "place"), [*((True, place) for place in HOOKS), *((False, place) for place in WITHOUT_AVERAGING)]
 )
-def test_it_ends_as_the_run_that_never_was(
+def test_a_preempted_run_ends_as_the_undisturbed_run(
     clean: dict[tuple[bool, Any], Path], images_root: Path, tmp_path: Path, ema: bool, place: tuple[str, int, Any, int]
 ) -> None:
     hook, call, interval, saved = place
@@ -152,7 +147,7 @@ def test_it_ends_as_the_run_that_never_was(
     assert_same_run(clean[ema, interval], tmp_path)
 
 
-def test_a_last_validation_is_made_up_for_when_no_step_is_left(images_root: Path, tmp_path: Path) -> None:
+def test_a_run_without_steps_left_repeats_its_last_validation(images_root: Path, tmp_path: Path) -> None:
     fit(tmp_path / "clean", images_root, ema=True, max_steps=12)
     with pytest.raises(Preempted):
         fit(tmp_path / "cut", images_root, Preempt("on_validation_batch_start", 10), ema=True, max_steps=12)

@@ -65,7 +65,7 @@ def test_a_batch_with_names_is_mixed_as_a_list_is() -> None:
     assert torch.equal(named.labels, listed[1])
 
 
-def test_a_batch_of_another_kind_is_told() -> None:
+def test_a_batch_of_another_kind_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"a batch that is a tuple.*list \[images, labels\].*callbacks\.mixing\.mode"):
         mix_at((torch.rand(2, 3, 8, 8), torch.tensor([0, 1])))
 
@@ -84,6 +84,6 @@ def test_yaml_may_read_the_mode_as_a_boolean(written: str, mixes: bool, project)
 
 
 @pytest.mark.parametrize("mode", ["sometimes", "auto"])
-def test_an_unknown_mode_is_told(mode: str) -> None:
+def test_an_unknown_mode_is_refused(mode: str) -> None:
     with pytest.raises(ConfigError, match=rf"callbacks\.mixing\.mode='{mode}' must be on .* or off"):
         Mixing(mode=mode, num_classes=3)

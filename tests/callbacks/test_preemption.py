@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,8 @@ from callbacks.checkpoint import Checkpoint
 from callbacks.ema import Ema
 from callbacks.preemption import Preemption
 from imagenet_opt.errors import Preempted
-from tests.callbacks.conftest import Plain, Project, alike, opened
+from tests.callbacks.conftest import AtCall, Plain, Project, alike, opened
 from tests.processes import run_forked
-
-
-class Terminate(Callback):
-    """Sends this process SIGTERM at one call of one hook."""
-
-    def __init__(self, hook: str, call: int) -> None:
-        self.left = call
-        setattr(self, hook, self.count)
-
-    def count(self, *_: Any) -> None:
-        self.left -= 1
-        if self.left == 0:
-            signal.raise_signal(signal.SIGTERM)
 
 
 class Scored(Plain):
@@ -70,7 +58,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[in
 )
 def test_stopped_at_any_hook_it_ends_as_the_whole_run(project, whole, tmp_path: Path, hook: str, call: int) -> None:
     with pytest.raises(Preempted, match="SIGTERM"):
-        fit(project, tmp_path, Terminate(hook, call))
+        fit(project, tmp_path, AtCall(hook, call, partial(signal.raise_signal, signal.SIGTERM)))
     rows = logged(project)
     last = tmp_path / "last.ckpt"
     reached = opened(last)["global_step"] if last.exists() else 0

@@ -104,7 +104,7 @@ def test_training_is_as_without_it_and_a_second_fit_is_recorded_too(project, tmp
     assert left(tmp_path) == ["step_4.csv", "step_4.json.gz"]
 
 
-def test_what_cannot_be_written_costs_a_warning(project, tmp_path: Path, caplog) -> None:
+def test_files_that_cannot_be_written_cause_a_warning(project, tmp_path: Path, caplog) -> None:
     (tmp_path / "profile").write_text("a file is in the way")
     project.fit(Profiler(folder=tmp_path, start_step=1, num_steps=1))
     assert project.trainer.global_step == 20

@@ -34,7 +34,7 @@ def test_images_of_a_foreign_loader_are_resized_and_the_size_logged(project, col
     assert [pixels.shape[-1] for pixels, _ in module.seen] == [4] * 10 + [8] * 10 + [12] * 10
     first = torch.stack([images()[i][0] for i in range(4)])
     assert torch.equal(module.seen[0][0], interpolate(first, size=(4, 4), mode="bilinear", antialias=True))
-    assert [row["resolution"] for _, row in project.logger.rows if "resolution" in row][:1] == [4.0]
+    assert project.logger.values("resolution")[:1] == [4.0]
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,6 @@ def test_images_of_a_foreign_loader_are_resized_and_the_size_logged(project, col
         ({"start": 128, "end": 224, "grow_from": 0.3, "grow_until": 0.1}, "grow_from=0.3"),
     ],
 )
-def test_what_makes_no_schedule_is_refused(options: dict[str, int], words: str) -> None:
+def test_options_that_make_no_schedule_are_refused(options: dict[str, int], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         ResolutionSchedule(**options)

@@ -54,8 +54,7 @@ def test_a_slow_step_is_not_waiting_and_validation_is_left_out(project, clock: C
     project.fit(throughput, SlowValidation(clock), module=SlowStep(clock))
     assert throughput.summary()["throughput/data_wait_fraction"] == 0
     assert throughput.summary()["throughput/it_per_second"] == pytest.approx(100)
-    epochs = [row["throughput/epoch_seconds"] for _, row in project.logger.rows if "throughput/epoch_seconds" in row]
-    assert epochs == pytest.approx([0.1, 0.1])
+    assert project.logger.values("throughput/epoch_seconds") == pytest.approx([0.1, 0.1])
 
 
 class Lagging(Plain):
@@ -90,7 +89,7 @@ def test_a_validation_before_images_of_another_size_is_left_out_once(project, cl
     module = Slow(clock)
     module.net = nn.Linear(3, 3)
     project.fit(Grow(), Throughput(), module=module)
-    rates = [row["throughput/it_per_second"] for _, row in project.logger.rows if "throughput/it_per_second" in row]
+    rates = project.logger.values("throughput/it_per_second")
     assert rates == pytest.approx([100.0] * len(rates)) and len(rates) == 4
 
 
@@ -103,13 +102,11 @@ def test_rates_are_those_of_a_device_that_lags_behind_the_host(
     monkeypatch.setattr("callbacks.throughput._wait_for_device", lambda _: module.device_timeline.synchronize())
     options = {"max_epochs": 3, "log_every_n_steps": 7, "limit_val_batches": limit_val_batches}
     project.fit(throughput, SlowValidation(clock), module=module, **options)
-    rows = [row for _, row in project.logger.rows]
-    rates = [row["throughput/it_per_second"] for row in rows if row.keys() & RATES]
+    rates = project.logger.values("throughput/it_per_second")
     assert len(rates) == 4
     for rate in [*rates, throughput.summary()["throughput/it_per_second"]]:
         assert rate == pytest.approx(100, rel=0.05)  # after each wait the host needs 1 ms to queue a step
-    epochs = [row["throughput/epoch_seconds"] for row in rows if "throughput/epoch_seconds" in row]
-    assert epochs == pytest.approx([0.1] * 3, rel=0.05)
+    assert project.logger.values("throughput/epoch_seconds") == pytest.approx([0.1] * 3, rel=0.05)
 
 
 @pytest.mark.parametrize(("module", "collate_fn"), [(Plain, None), (Reading, Named.of)])

@@ -64,8 +64,8 @@ def test_samples_show_step_phase_and_no_queue(project, tmp_path: Path) -> None:
     during = (samples["step"] == 3) & (samples["phase"] == KINDS.index("step"))
     assert during.sum() >= 2
     assert np.isnan(samples["queue_depth"]).all()
-    rows = [row for _, row in project.logger.rows if "timeline/cpu_percent" in row]
-    assert rows and all(0 < row["timeline/cpu_percent"] < 200 for row in rows)
+    percents = project.logger.values("timeline/cpu_percent")
+    assert percents and all(0 < percent < 200 for percent in percents)
 
 
 def test_batches_ready_are_those_that_the_loader_tells(project, tmp_path: Path) -> None:

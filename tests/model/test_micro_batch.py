@@ -162,7 +162,7 @@ def test_a_validation_or_optimizer_that_does_not_fit_is_told_in_one_line() -> No
         fit(Full(nn.Flatten(), nn.Linear(48, 3)), batches(1))
 
 
-def test_a_bad_size_is_told() -> None:
+def test_a_bad_size_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model\.micro_batch_size=0"):
         MicroBatches(0)
 

@@ -56,7 +56,7 @@ def test_steps_are_those_of_sgd_by_hand() -> None:
         ("sgd", {"betas": (0.9, 0.99)}, r"has no option betas .*remove it with ~optimizer\.betas"),
     ],
 )
-def test_what_an_optimizer_does_not_have_is_told(name: str, options: dict[str, object], words: str) -> None:
+def test_options_that_an_optimizer_does_not_have_are_refused(name: str, options: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         build(network(), name, **options)
 

@@ -41,5 +41,5 @@ class Asking(Plain):
 def test_it_is_yes_at_the_batches_after_which_a_row_is_written(options: dict[str, int], batches: list[int]) -> None:
     project, module = Project(), Asking()
     project.fit(module=module, **options)
-    assert [row["batch"] for _, row in project.logger.rows if "batch" in row] == batches
+    assert project.logger.values("batch") == batches
     assert module.in_step == module.at_end == batches

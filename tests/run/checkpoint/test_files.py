@@ -122,7 +122,7 @@ def test_a_file_that_would_run_code_is_not_opened(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_checkpoint_of_another_program_is_told(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_program_is_refused(tmp_path: Path) -> None:
     torch.save({"state_dict": {}}, tmp_path / "x.ckpt")
     with pytest.raises(CheckpointError, match=r"holds no `network`.*\(checkpoint\)"):
         files.read(tmp_path / "x.ckpt", key="checkpoint")

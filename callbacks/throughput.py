@@ -79,6 +79,7 @@ class Throughput(Callback):
         self._clock: HookTimer | None = None
         self._device_clock: CudaClock | None = None
         self._startup: dict[str, float] = {}
+        self._rates: dict[str, float] = {}
         self._shape: Any = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -91,7 +92,7 @@ class Throughput(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._planned = trainer.estimated_stepping_batches - trainer.global_step
         self._world_size = trainer.world_size
-        self._startup = {}
+        self._startup, self._rates = {}, {}
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._epoch = Window()
@@ -164,7 +165,7 @@ class Throughput(Callback):
     def summary(self) -> dict[str, float]:
         """Rates of the run after the warm-up, the number of measured batches, how many of these were ready before the
         measurement, and the seconds of the first batch and step."""
-        return getattr(self, "_rates", {}) | self._startup
+        return self._rates | self._startup
 
     def _windows(self) -> tuple[Window, Window, Window]:
         return self._window, self._epoch, self._steady

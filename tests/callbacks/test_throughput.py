@@ -120,6 +120,15 @@ def test_rows_come_at_logging_steps_and_agree(project, module: type[Plain], coll
         assert ratio == pytest.approx(4)
 
 
+def test_a_fit_that_fails_in_its_first_epoch_has_no_rates_of_the_fit_before(project) -> None:
+    throughput, failing = Throughput(), Callback()
+    project.fit(throughput)
+    failing.on_train_batch_end = lambda *_: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        project.fit(throughput, failing)
+    assert not throughput.summary().keys() & RATES
+
+
 def test_the_profiler_of_the_user_still_works_and_is_given_back(project) -> None:
     profiler = SimpleProfiler()
     project.fit(Throughput(), profiler=profiler)

@@ -69,7 +69,7 @@ def test_turns_that_follow_the_law_stand_beside_it() -> None:
         assert for_ever == 2.66
         assert steady is None if depth == 24 else round(float(steady or 0), 6) == 2.66
     assert [row[2] for row in table.rows] == [6.0, 7.0, 10.0, 30.0]
-    assert any("postpones" in note for note in table.notes)
+    assert any("only postpones the effect of a slow loader" in note for note in table.notes)
     assert [len(curve.x) for curve in table.plots[0].series] == [4, 4, 4]
 
 

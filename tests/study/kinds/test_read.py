@@ -126,7 +126,7 @@ def test_a_turn_is_as_long_as_the_batches_after_the_first_say(
     assert nums[4:] == [1, 8, 11]
     (note,) = used_up(files, {cold: [short]}, 16)
     assert note.startswith(
-        "90 files on storage were used up before the time in 1 of 1 cold turns, the shortest after 1.8 s"
+        "All 90 files on storage were read before the end of 1 of 1 cold turns, the shortest after 1.8 s of 16 s"
     )
     assert not [*used_up(files, {cold: [short]}, 2)]
     assert not [*used_up(files, {warm: [short]}, 16)]
@@ -134,7 +134,7 @@ def test_a_turn_is_as_long_as_the_batches_after_the_first_say(
 
 def test_too_few_files_are_named(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:
     with pytest.raises(
-        ConfigError, match=r"study=read: cold, workers 1.*batch 256: only 90 files; set study.batch_size="
+        ConfigError, match=r"study=read: cold, .*batch 256: only 90 files; set smaller study.batch_size="
     ):
         run(small_request("read", tmp_path, *overrides, **GRID | {"batch_size": [256]}, state=["cold"]))
 

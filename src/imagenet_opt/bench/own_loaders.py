@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import replace
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from imagenet_opt.data.order import SampleIds, TrainOrder
 from imagenet_opt.errors import BadSample
 
 _IN_MEMORY = 1024
-"""Files that each process of the ceiling keeps: about 110 MB of ImageNet's, more than a CPU's caches hold."""
+"""Files that each process of the ceiling keeps: about 110 MB of ImageNet, more than a CPU's caches hold."""
 
 Crop = tuple[bytes, Box]
 """A file's bytes, and a part of its image."""
@@ -47,7 +48,8 @@ class Ours:
 def ceiling(job: Job) -> Iterable[Sized]:
     """Measure our region decode from memory: a process per worker decodes the crops of files in memory.
 
-    Nothing is read, and only the number of decoded images is sent back. Files that the codec refuses are left out.
+    The timed processes read nothing and send only the number of decoded images. Files that the codec refuses are left
+    out.
     """
     context = torch.multiprocessing.get_context("fork")
     decoded = context.SimpleQueue()
@@ -64,14 +66,12 @@ def _decode_for_ever(job: Job, worker: int, decoded: Any) -> None:
     try:
         codec = region_codec()
         if not (crops := list(_crops(job, worker))):
-            raise ValueError("none of the files is a JPEG that it decodes in part")
-        size, place = job.loading.batch_size, 0
+            raise ValueError("nvImageCodec can decode a region of none of the files")
+        endless_crops, batch_size = cycle(crops), job.loading.batch_size
         while True:
-            for i in range(place, place + size):
-                encoded, box = crops[i % len(crops)]
+            for encoded, box in islice(endless_crops, batch_size):
                 codec.decode(codec.parse(encoded), box)
-            place += size
-            decoded.put(size)
+            decoded.put(batch_size)
     except Exception as error:
         decoded.put(f"{type(error).__name__}: {error}")
 

@@ -109,14 +109,14 @@ def test_tables_of_an_uncompiled_step() -> None:
 
 def test_tables_of_a_compiled_step() -> None:
     *_, limits = tables_of(replace(MADE_UP, compiled=Compiled("max-autotune", 0.25)), 2)
-    for name, uncompiled, compiled in (
+    for name, before, after in (
         ("training step", 500, 250),
         ("training", 16, 32),
         ("contractions of the step", 2, 4),
         (MFU, 25, 50),
     ):
         pair = (values(limits)[f"{name}, not compiled"], values(limits)[f"{name}, compiled"])
-        assert pair == pytest.approx((uncompiled, compiled))
+        assert pair == pytest.approx((before, after))
     assert values(limits)["time in which no kernel runs, not compiled"] == pytest.approx(20)
     assert any("in the mode max-autotune" in note for note in limits.notes)
 

@@ -163,7 +163,7 @@ def test_what_wins_is_written_with_what_was_tried_and_trains(
         "loader alone: setting 4 workers, auto ahead, auto reads": "faster",
     }
     assert "lr 0.00781 at batch 4 of one process: 0.5 per 256 images" in said
-    assert "8 images were seen to fit at 224 px with 10 % of the free memory to spare, not compiled" in said
+    assert "8 images fit at 224 px, not compiled, with 10 % of the free memory to spare" in said
     assert "the device takes 273 images/s" in said and any(line.startswith("the GPU is the limit") for line in said)
 
 
@@ -290,4 +290,7 @@ def test_a_simulated_gpu_has_its_loader_tuned_only(
     (table,) = found["tables"]
     assert table["title"] == "loader alone, simulated a10g" and len(table["rows"]) == 1
     said = capsys.readouterr().out
-    assert "precision, compilation and batch need the device itself" in said and "the GPU is the limit" in said
+    assert (
+        "simulated a10g: tuning precision, compilation and batch needs the real device" in said
+        and "the GPU is the limit" in said
+    )

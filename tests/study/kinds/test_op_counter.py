@@ -32,7 +32,7 @@ def test_every_operation_reads_its_inputs_and_writes_its_outputs_once() -> None:
     assert moved(lambda: a.sum()) == {"normalisation": FLOAT * 201}
 
 
-def test_views_and_empty_memory_move_nothing_and_what_is_repeated_lies_there_once() -> None:
+def test_views_move_nothing_and_repeated_elements_count_once() -> None:
     a = torch.ones(10, 20)
     assert moved(lambda: a.view(20, 10).t()[2:].detach().expand(3, 8, 20)) == {}
     assert moved(lambda: torch.empty_like(a)) == {}
@@ -53,7 +53,7 @@ def test_a_step_of_a_linear_layer() -> None:
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
-def test_resnet_18_has_the_flops_that_are_known(dtype: torch.dtype | None) -> None:
+def test_resnet_18_has_its_published_flops(dtype: torch.dtype | None) -> None:
     """1.82 G multiply-adds for 224 x 224 pixels (He et al., 2015, table 1: 1.8 G): a step has two FLOPs for each,
     three times, but for the gradient of the images."""
     import timm
@@ -77,9 +77,9 @@ def test_each_group_has_its_share_and_its_rates() -> None:
     ]
     work = Work(Counter({"contraction": 6_000_000_000_000, "element-wise": 2_000_000_000_000}),
                 Counter({"element-wise": 8_000_000_000, "copies": 1_000}))  # fmt: skip
-    found = {part.group: part for part in parts(operations, work)}
-    assert tuple(found) == GROUPS
-    contraction, elementwise, copies = found["contraction"], found["element-wise"], found["copies"]
+    by_group = {part.group: part for part in parts(operations, work)}
+    assert tuple(by_group) == GROUPS
+    contraction, elementwise, copies = by_group["contraction"], by_group["element-wise"], by_group["copies"]
     assert (contraction.seconds, contraction.time_share, contraction.flop_share) == pytest.approx((0.6, 0.6, 0.75))
     assert contraction.gflops_per_second == pytest.approx(10_000)
     assert contraction.gb_per_second is None
@@ -88,5 +88,5 @@ def test_each_group_has_its_share_and_its_rates() -> None:
     assert (copies.seconds, copies.time_share, copies.gflops_per_second) == (0.0, 0.0, None)
 
 
-def test_nothing_measured_is_no_error() -> None:
+def test_no_operations_have_no_shares() -> None:
     assert all(part.time_share == part.flop_share == 0 for part in parts([], Work(Counter(), Counter())))

@@ -239,12 +239,12 @@ def _rates(report: Report) -> Table:
     )
     rows: list[tuple[Cell, ...]] = []
     for side in report.rows():
-        if not (rates := report.rates(side)):
+        if rates := report.rates(side):
+            rate = median_interval(rates)
+            first = median(turn.first_batch_seconds for turn in report.rounds.results[side])
+            rows.append((side, rate.median, _span(rate, "{:.0f}"), f"{first:.1f} s", describe(side, report.plan.job)))
+        else:
             rows.append((side, None, "", "", report.failure(side)))
-            continue
-        rate = median_interval(rates)
-        first = median(turn.first_batch_seconds for turn in report.rounds.results[side])
-        rows.append((side, rate.median, _span(rate, "{:.0f}"), f"{first:.1f} s", describe(side, report.plan.job)))
     return Table("loader alone", columns, tuple(rows))
 
 

@@ -13,7 +13,7 @@ from imagenet_opt.display.table import Table
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.measure.telemetry.torch_profile import GROUPS, Operation
 from imagenet_opt.probe.device_peak import MatmulPeak
-from imagenet_opt.study.kinds.anatomy import Anatomy, anatomy_of, run, seen, tables_of
+from imagenet_opt.study.kinds.anatomy import ANATOMY, Anatomy, run, seen, tables_of
 from imagenet_opt.study.kinds.op_counter import Part
 from imagenet_opt.study.kinds.synthetic_step import SyntheticStep, subject_of
 from imagenet_opt.study.kinds.training_step import Compiled, TrainingStep, compiled
@@ -124,7 +124,7 @@ def test_tables_of_a_compiled_step() -> None:
 @pytest.mark.parametrize("compiled", [None, Compiled("default", 0.25), Compiled("default", failure="no compiler")])
 def test_json_keeps_all_measurements(compiled: Compiled | None) -> None:
     anatomy = replace(MADE_UP, compiled=compiled)
-    assert anatomy_of(json.loads(json.dumps(asdict(anatomy)))) == anatomy
+    assert ANATOMY.validate_python(json.loads(json.dumps(asdict(anatomy)))) == anatomy
 
 
 class OnlyCompiled(nn.Linear):

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field, TypeAdapter
 
 from imagenet_opt.display.progress import announced
 from imagenet_opt.display.table import Cell, Column, Plot, Series, Table
@@ -29,10 +29,9 @@ _MEMORY_BOUND = ("normalisation", "element-wise")
 """Groups whose time depends on memory bandwidth, not on FLOP/s."""
 
 
-class Options(BaseModel):
+class Options(BaseModel, extra="forbid"):
     """num_steps: number of profiled steps. num_operations: number of operations in the table."""
 
-    model_config = ConfigDict(extra="forbid")
     num_steps: int = Field(ge=1, le=1000)
     num_operations: int = Field(ge=1)
 
@@ -64,6 +63,10 @@ class Anatomy:
     compiled: Compiled | None
 
 
+ANATOMY = TypeAdapter(Anatomy)
+"""Builds an Anatomy from JSON values."""
+
+
 def run(request: Request) -> list[Table]:
     """Measure and return the tables. Raises ImagenetOptError."""
     options = checked_options(Options, request)
@@ -74,7 +77,7 @@ def run(request: Request) -> list[Table]:
             values = call_isolated(f"{__name__}.measured", job, limit_seconds=limit(job.seconds))
         except TurnFailed as error:
             raise ConfigError(f"study={request.name}: no step could be measured ({error})") from error
-    return tables_of(anatomy_of(values), options.num_operations)
+    return tables_of(ANATOMY.validate_python(values), options.num_operations)
 
 
 def measured(job: Job) -> dict[str, Any]:
@@ -101,19 +104,6 @@ def measured(job: Job) -> dict[str, Any]:
         compiled=compiled(step, seconds=job.seconds),
     )
     return asdict(anatomy)
-
-
-def anatomy_of(values: dict[str, Any]) -> Anatomy:
-    """Build an Anatomy from JSON values."""
-    return Anatomy(
-        **values
-        | {
-            "peak": MatmulPeak(*values["peak"]),
-            "parts": tuple(Part(**part) for part in values["parts"]),
-            "operations": tuple(Operation(**operation) for operation in values["operations"]),
-            "compiled": values["compiled"] and Compiled(**values["compiled"]),
-        }
-    )
 
 
 def seen(seconds: float) -> float:

@@ -9,7 +9,7 @@ from functools import partial
 from statistics import fmean, median
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, Field, PositiveInt
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.data.loader import train_loader
@@ -171,13 +171,12 @@ _HELD = 4
 """Batches that the training process holds at most, beside prefetch_factor."""
 
 
-class Options(BaseModel):
+class Options(BaseModel, extra="forbid"):
     """prefetch_factors: depths of the queue. num_steps: of each turn. load_over_compute: by which factor the loader
     is slower than the device. load_seconds: target time per batch, reached by slowing down the storage; None to
     leave the storage as it is.
     """
 
-    model_config = ConfigDict(extra="forbid")
     prefetch_factors: tuple[PositiveInt, ...] = Field(min_length=1)
     num_steps: int = Field(ge=6, le=10_000)
     load_over_compute: float = Field(gt=1)

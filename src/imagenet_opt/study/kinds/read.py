@@ -8,7 +8,7 @@ from statistics import median
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, Field, PositiveInt
 
 from imagenet_opt.config.compose import composed
 from imagenet_opt.data.index.shard_index import ShardIndex
@@ -146,10 +146,9 @@ _SHORT = 0.8
 """A turn that lasts less than this part of the requested time gets a note."""
 
 
-class Options(BaseModel):
+class Options(BaseModel, extra="forbid"):
     """num_workers: numbers of processes. reads_in_flight: requests of each process. batch_size: in files."""
 
-    model_config = ConfigDict(extra="forbid")
     num_workers: tuple[PositiveInt, ...] = Field(min_length=1)
     reads_in_flight: tuple[PositiveInt, ...] = Field(min_length=1)
     batch_size: tuple[PositiveInt, ...] = Field(min_length=1)

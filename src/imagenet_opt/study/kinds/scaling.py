@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from omegaconf import DictConfig, open_dict
-from pydantic import BaseModel, ConfigDict, PositiveInt, field_validator
+from pydantic import BaseModel, PositiveInt, field_validator
 
 from imagenet_opt import machine
 from imagenet_opt.config.build import (
@@ -169,10 +169,9 @@ COLUMNS = (
 )
 
 
-class Scaling(BaseModel):
+class Scaling(BaseModel, extra="forbid"):
     """Keys of conf/study/scaling.yaml."""
 
-    model_config = ConfigDict(extra="forbid")
     processes: list[PositiveInt]
 
     @field_validator("processes")

@@ -6,7 +6,7 @@ from functools import partial
 from statistics import median
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, Field, PositiveInt
 from torch import nn
 
 from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Table, ratio_cells, shape_of
@@ -45,10 +45,9 @@ _PASSES = 3
 """Matrix products of a layer's forward and backward pass: outputs, and gradients of inputs and of weights."""
 
 
-class Options(BaseModel):
+class Options(BaseModel, extra="forbid"):
     """channels: input and output channels of the convolution. batches, outputs: of the last layer."""
 
-    model_config = ConfigDict(extra="forbid")
     channels: tuple[PositiveInt, ...] = Field(min_length=2)
     batches: tuple[PositiveInt, ...] = Field(min_length=2)
     outputs: tuple[PositiveInt, ...] = Field(min_length=2)

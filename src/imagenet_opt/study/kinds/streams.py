@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, Field, PositiveInt
 from torch import Tensor, nn
 
 from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Series, Table, ratio_cells
@@ -85,10 +85,9 @@ _PEAK = Column("peak GiB", "{:.2f}")
 """Left out on a CPU, which has no peak memory for each row."""
 
 
-class Options(BaseModel):
+class Options(BaseModel, extra="forbid"):
     """num_batches: numbers of batches that are trained together; each number is a part of the table."""
 
-    model_config = ConfigDict(extra="forbid")
     num_batches: tuple[PositiveInt, ...] = Field(min_length=1)
 
 

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from torch import Tensor
 
 from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Table, ratio_cells
@@ -39,8 +39,8 @@ _COLUMNS = (
 )
 
 
-class Options(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class Options(BaseModel, extra="forbid"):
+    """This study has no options."""
 
 
 @dataclass(frozen=True)

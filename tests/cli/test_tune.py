@@ -87,9 +87,9 @@ def test_an_unwritable_json_file_keeps_the_experiment(
     monkeypatch.setattr("imagenet_opt.tune.loader._rate", gone)
     monkeypatch.setattr(machine, "usable_cpus", lambda: 4)
     root = write_images(tmp_path / "images", num_classes=3, per_class=22)
-    given = ["rehearse=a10g", f"data.root={root}", "data.num_workers=1", "data.cache_dir=cache"]
+    overrides = ["rehearse=a10g", f"data.root={root}", "data.num_workers=1", "data.cache_dir=cache"]
     with pytest.raises(ConfigError, match=r"--json .*found/tune\.json could not be written: No such file"):
-        main([*given, "--budget=10s", f"--json={folder}/tune.json"])
+        main([*overrides, "--budget=10s", f"--json={folder}/tune.json"])
     (file,) = (own_conf / "experiment").glob("tuned_*_tune.yaml")
     assert yaml.safe_load(file.read_text()) == {"data": {"num_workers": 4}}
 
@@ -125,9 +125,9 @@ def test_the_experiment_has_all_measurements_and_trains(
     monkeypatch.setattr(machine, "usable_cpus", lambda: 4)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     root = write_images(tmp_path / "images", num_classes=3, per_class=22)
-    given = [f"data.root={root}", "data.batch_size=2", "data.num_workers=1", "trainer.accelerator=cpu"]
-    given += [f"data.cache_dir={tmp_path}", "trainer.devices=1", "optimizer.lr=0.5"]
-    main(given)
+    overrides = [f"data.root={root}", "data.batch_size=2", "data.num_workers=1", "trainer.accelerator=cpu"]
+    overrides += [f"data.cache_dir={tmp_path}", "trainer.devices=1", "optimizer.lr=0.5"]
+    main(overrides)
     (file,) = (own_conf / "experiment").glob("tuned_*_tune.yaml")
     assert yaml.safe_load(file.read_text()) == {
         "trainer": {"precision": "mixed"},
@@ -142,12 +142,12 @@ def test_the_experiment_has_all_measurements_and_trains(
     assert (config.data.batch_size, config.data.num_workers, config.optimizer.lr) == (4, 4, 0.5)
     assert (config.callbacks.acceleration.compile, config.callbacks.acceleration.channels_last) == (True, False)
 
-    package, when, command, *said = [line for line in file.read_text().splitlines() if line.startswith("#")]
+    package, when, command, *header = [line for line in file.read_text().splitlines() if line.startswith("#")]
     assert package == "# @package _global_" and command.startswith("# imagenet-opt tune data.root=")
     assert datetime.fromisoformat(when.removeprefix("# ").split(",")[0]).utcoffset() is not None
     assert machine.cpu_name() in when and when.endswith(f"torch {machine.versions()['torch']}")
-    said = [line.removeprefix("# ") for line in said]
-    rows = [line for line in said if ", verdict " in line]
+    lines = [line.removeprefix("# ") for line in header]
+    rows = [line for line in lines if ", verdict " in line]
     formats, batches = "precision and memory order, not compiled", "what fits into the memory"
     assert {re.split(", (?:images/s|at once) ", row)[0]: row.rpartition(", verdict ")[2] for row in rows} == {
         f"device alone: {formats}: setting as configured": "as it was",
@@ -163,13 +163,13 @@ def test_the_experiment_has_all_measurements_and_trains(
         "loader alone: setting 1 workers, auto ahead, auto reads": "as it was",
         "loader alone: setting 4 workers, auto ahead, auto reads": "faster",
     }
-    assert "lr 0.00781 at batch 4 of one process: 0.5 per 256 images" in said
-    assert "8 images fit at 224 px, not compiled, with 10 % of the free memory to spare" in said
-    assert "the device takes 273 images/s" in said and any(line.startswith("the GPU is the limit") for line in said)
+    assert "lr 0.00781 at batch 4 of one process: 0.5 per 256 images" in lines
+    assert "8 images fit at 224 px, not compiled, with 10 % of the free memory to spare" in lines
+    assert "the device takes 273 images/s" in lines and any(line.startswith("the GPU is the limit") for line in lines)
 
 
 @pytest.mark.parametrize(
-    ("given", "same"),
+    ("overrides", "same"),
     [
         (["data=demo", "data.batch_size=24"], {"schedule.warmup_epochs": 1, "model.name": "resnet10t"}),
         (["data.root=/my data", "model.name=resnet34"], {"data.root": "/my data", "model.name": "resnet34"}),
@@ -181,12 +181,12 @@ def test_the_experiment_has_all_measurements_and_trains(
     ],
 )
 def test_the_printed_command_trains_the_tuned_configuration(
-    given: list[str], same: dict[str, Any], own_conf: Path
+    overrides: list[str], same: dict[str, Any], own_conf: Path
 ) -> None:
     """data=demo implies its recipe, and the command has no key that the file sets."""
     file = own_conf / "experiment/tuned.yaml"
     file.write_text("# @package _global_\ndata:\n  batch_size: 4\n")
-    line = how_to_train(file, given)
+    line = how_to_train(file, overrides)
     python, script, *words = shlex.split(line.partition("train with it: ")[2])
     assert (python, script) == ("python", "train.py") and sum("experiment=" in word for word in words) == 1
     config = composed_from(own_conf, words)
@@ -263,13 +263,13 @@ def test_a_small_tuning_of_the_demo_data(
     file = tmp_path / "tune.json"
     small = ["model.name=test_resnet", "data.image_size=32", "data.num_workers=1", "trainer.accelerator=cpu"]
     main([*small, "data.cache_dir=cache", "data.num_train=400", "data.batch_size=8", "--budget=3s", f"--json={file}"])
-    found = json.loads(file.read_text())
-    said = capsys.readouterr()
-    assert found["simulated"] is None and found["budget_seconds"] == 3
-    titles = [table["title"] for table in found["tables"]]
+    content = json.loads(file.read_text())
+    printed = capsys.readouterr()
+    assert content["simulated"] is None and content["budget_seconds"] == 3
+    titles = [table["title"] for table in content["tables"]]
     assert titles[0].startswith("device alone") and titles[-1] == "loader alone"
-    assert "what fits into the memory" in titles and found["tables"][0]["rows"][0][1] > 0
-    assert "not tried: budget" in said.out and "lr 0.0156 at batch 8" in said.out
+    assert "what fits into the memory" in titles and content["tables"][0]["rows"][0][1] > 0
+    assert "not tried: budget" in printed.out and "lr 0.0156 at batch 8" in printed.out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "conf", "tune.json"]
 
 
@@ -280,12 +280,10 @@ def test_with_a_simulated_gpu_only_the_loader_is_tuned(
     monkeypatch.setattr(arguments, "_LEAST_SECONDS", 3)
     slow = ["rehearse=a10g", "callbacks.rehearsal.images_per_second=1", "data.num_workers=1"]
     main([*slow, "data.cache_dir=cache", "data.num_train=400", "--budget=3s", "--json=tune.json"])
-    found = json.loads((tmp_path / "tune.json").read_text())
-    assert (found["simulated"], found["overrides"]) == ("a10g", [])
-    (table,) = found["tables"]
+    content = json.loads((tmp_path / "tune.json").read_text())
+    assert (content["simulated"], content["overrides"]) == ("a10g", [])
+    (table,) = content["tables"]
     assert table["title"] == "loader alone, simulated a10g" and len(table["rows"]) == 1
-    said = capsys.readouterr().out
-    assert (
-        "simulated a10g: tuning precision, compilation and batch needs the real device" in said
-        and "the GPU is the limit" in said
-    )
+    printed = capsys.readouterr().out
+    assert "simulated a10g: tuning precision, compilation and batch needs the real device" in printed
+    assert "the GPU is the limit" in printed

@@ -65,7 +65,7 @@ def ceiling(job: Job) -> Iterable[Sized]:
 def _decode_for_ever(job: Job, worker: int, decoded: Any) -> None:
     try:
         codec = region_codec()
-        if not (crops := list(_crops(job, worker))):
+        if not (crops := list(islice(_crops(job, worker), _IN_MEMORY))):
             raise ValueError("nvImageCodec can decode a region of none of the files")
         endless_crops, batch_size = cycle(crops), job.loading.batch_size
         while True:
@@ -77,12 +77,12 @@ def _decode_for_ever(job: Job, worker: int, decoded: Any) -> None:
 
 
 def _crops(job: Job, worker: int) -> Iterator[Crop]:
-    """The first `_IN_MEMORY` files, with their crops, that this worker of our loader would decode."""
+    """The files of the first epoch that this worker of our loader decodes, with their crops."""
     index, loading = job.long_index(), job.loading
     order = TrainOrder(num_samples=len(index), batch_size=loading.batch_size, seed=loading.seed)
     plan = train_crops(seed=loading.seed, scale=loading.crop_scale)
     store = store_of(index, replace(loading, added_latency_ms=0.0, max_mb_per_second=None))
-    codec, num = region_codec(), 0
+    codec = region_codec()
     for step in range(worker, order.num_batches, max(1, job.num_workers)):
         for i in order.sample_ids(0, step).indices:
             try:
@@ -95,9 +95,5 @@ def _crops(job: Job, worker: int) -> Iterator[Crop]:
             crops, _ = plan(SampleIds(np.array([i]), np.zeros(1, np.int64), 1), *sizes)
             top, left, height, width = (int(side[0]) for side in crops)
             box = (top, left, height, width)
-            if codec.decode(stream, box) is None:
-                continue
-            yield encoded, box
-            num += 1
-            if num == _IN_MEMORY:
-                return
+            if codec.decode(stream, box) is not None:
+                yield encoded, box

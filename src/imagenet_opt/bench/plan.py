@@ -24,7 +24,7 @@ from imagenet_opt.errors import ConfigError, DataError
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed, interleave
 
 LEAST_WARMUP = 10
-"""Discarded batches, or workers x prefetch if that is more: so many batches may be ready before the first is taken."""
+"""Discarded batches, or workers x prefetch if that is more: so many batches may be ready at the start."""
 MOST_PACKED = 20_000
 """Files converted to another loader's format; of a larger data set, all rows read the same random part."""
 
@@ -142,13 +142,13 @@ def _prepared(plan: Plan, side: str) -> Job:
 
 
 def _turn(job: Job) -> Callable[[], Turn]:
-    def own() -> Turn:
+    def turn_of_ours() -> Turn:
         try:
             return run_turn(job)
         except TurnFailed as error:
             raise DataError(f"the loader ended ({job.side}): {error}") from error
 
-    return own if job.side in OWN else partial(run_turn, job)
+    return turn_of_ours if job.side in OWN else partial(run_turn, job)
 
 
 def _own_rows(resize_on: str, *, has_gpu: bool, compares: bool) -> tuple[str, ...]:

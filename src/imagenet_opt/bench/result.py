@@ -170,13 +170,13 @@ def _interval(centre: float, interval: Interval, name: str) -> dict[str, Any]:
 def describe(side: str, job: Job) -> str:
     """One line about what a row measures."""
     size = job.loading.image_size
-    own = {
+    ours = {
         WORKER: f"uint8 images of {size} x {size}, resized by the workers",
         REGION: "crops as they are, for the GPU to resize",
         CEILING: "such crops from memory, nothing read, nothing handed over",
     }
-    if side in own:
-        return own[side]
+    if side in ours:
+        return ours[side]
     slow = f"; {job.loading.added_latency_ms:g} ms added to each open" if job.loading.added_latency_ms else ""
     return PEERS[side].how + slow
 

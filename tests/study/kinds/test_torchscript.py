@@ -19,8 +19,10 @@ def times(seconds: float) -> list[Found]:
 
 
 def test_forms_beside_eager(checked: None) -> None:
-    found = Rounds({EAGER: times(1.0), TRACE: times(1.0), COMPILE: times(0.499), BOTH: []}, {BOTH: "RuntimeError: no."})
-    table = table_of(found, subject_of(CPU))
+    rounds = Rounds(
+        {EAGER: times(1.0), TRACE: times(1.0), COMPILE: times(0.499), BOTH: []}, {BOTH: "RuntimeError: no."}
+    )
+    table = table_of(rounds, subject_of(CPU))
     rows = {row[0]: row for row in table.rows}
     assert rows[EAGER][3:6] == (None, None, None)
     assert rows[TRACE][5] == "no difference"

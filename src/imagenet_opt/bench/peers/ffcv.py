@@ -1,4 +1,4 @@
-"""FFCV: one file of its own, decoded and resized by compiled threads."""
+"""FFCV: a file in its own format, decoded and resized by compiled threads."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -36,7 +36,7 @@ def loader(job: Job) -> Iterable[Tensor]:
 
 
 def pack(job: Job, folder: Path) -> None:
-    """Write FFCV's file at quality 90 and full size, its defaults; with other values it may store pixels, not JPEGs."""
+    """Write FFCV's file with its defaults, quality 90 and full size; with other values FFCV may store raw pixels."""
     from ffcv.fields import IntField, RGBImageField
     from ffcv.writer import DatasetWriter
     from PIL import Image

@@ -1,4 +1,4 @@
-"""timm's loader as its workers run it under --use-prefetcher, without the step on the GPU that follows."""
+"""timm's loader as in the workers of --use-prefetcher, without the later step on the GPU."""
 
 import time
 from collections.abc import Iterable

@@ -22,8 +22,8 @@ from imagenet_opt.study.request import read_study
 from imagenet_opt.study.steps.compare import compare
 from imagenet_opt.study.steps.losses import Losses
 from imagenet_opt.study.steps.plan import Plan, StepsFile, Study
-from imagenet_opt.study.steps.speeds import Speeds
 from imagenet_opt.study.steps.table import tables
+from imagenet_opt.study.steps.turn import Speeds
 from tests.gpu import first, needed, repeated, report, small_card
 from tests.processes import Forked
 from tests.study.studies import small_request, speed

@@ -87,8 +87,7 @@ def test_only_what_is_measured_is_announced(tmp_path: Path) -> None:
     reported: list[str] = []
     for _ in range(2):
         cache = ResultCache(tmp_path)
-        report = cache.only_new(reported.append)
+        cache.report = reported.append
         for name in ("a", "b"):
-            report(name)
-            cache.take(Job((name,)), 0, lambda: 1)
+            cache.take(Job((name,)), 0, lambda: 1, label=name)
     assert reported == ["a", "b"]

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -11,14 +10,14 @@ from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import host
 from imagenet_opt.display.table import Table
 from imagenet_opt.study.result_cache import ResultCache
-from imagenet_opt.study.steps import speeds as measuring
 from imagenet_opt.study.steps.apply import choose, keep_winners, measure_together, words_of
-from imagenet_opt.study.steps.compare import RowResult, compare, undecided_rows
+from imagenet_opt.study.steps.compare import RowResult, compare
 from imagenet_opt.study.steps.losses import Losses, Parity
 from imagenet_opt.study.steps.plan import Study
-from imagenet_opt.study.steps.speeds import Speeds, measure_speeds
+from imagenet_opt.study.steps.speeds import measure_speeds
+from imagenet_opt.study.steps.turn import Speeds
 from imagenet_opt.study.steps.worker import TogetherJob
-from tests.study.turns import Processes, announced, steps_study
+from tests.study.turns import Processes, steps_study
 
 LAST, FUSED = "callbacks.acceleration.channels_last=true", "optimizer.fused=true"
 COMPILE, MODE = "callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=max-autotune"
@@ -42,10 +41,10 @@ class Measured:
         return compare(self.speeds, self.losses)
 
     def words(self) -> list[str]:
-        return words_of(self.study, self.results(), [])
+        return words_of(self.study.plan.file, self.results(), [])
 
     def keep(self) -> Table:
-        return keep_winners(self.study, self.results(), ResultCache(self.study.request.folder), announced)
+        return keep_winners(self.study, self.results(), ResultCache(self.study.request.folder))
 
 
 def measured(
@@ -59,10 +58,9 @@ def measured(
 
 
 @pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch, own_conf: Path, checked: None) -> Processes:
-    found = Processes(times={LAST: 1.2, COMPILE: 1.3, MODE: 1.1})
-    monkeypatch.setattr(measuring, "call_isolated", found)
-    return found
+def processes(processes: Processes, own_conf: Path) -> Processes:
+    processes.times = {LAST: 1.2, COMPILE: 1.3, MODE: 1.1}
+    return processes
 
 
 def experiments(conf: Path) -> list[Path]:
@@ -207,19 +205,13 @@ def test_turns_of_all_together_are_none_of_later_rounds(processes: Processes, tm
     cache = ResultCache(tmp_path)
     studies = {repeats: steps_study(tmp_path, STEPS[:1], repeats=repeats) for repeats in (2, 3)}
 
-    def num_new(measure: Callable[..., object], *details: Any) -> int:
+    def num_new(repeats: int, words: list[str] | None = None) -> int:
         before = len(processes.jobs)
-        measure(*details, cache, announced)
+        measure_together(studies[repeats], words, cache) if words else measure_speeds(studies[repeats], cache)
         return len(processes.jobs) - before
 
-    def speeds(study: Study, *others: Any) -> None:
-        measure_speeds(study, *others, undecided_rows)
-
-    assert num_new(speeds, studies[2]) == 4
-    assert num_new(measure_together, studies[2], [LAST]) == 4
-    assert num_new(speeds, studies[3]) == 2
-    assert num_new(measure_together, studies[3], [LAST]) == 2
-    assert num_new(measure_together, studies[2], [FUSED]) == 4, "the start has turns beside each"
+    assert [num_new(2), num_new(2, [LAST]), num_new(3), num_new(3, [LAST])] == [4, 4, 2, 2]
+    assert num_new(2, [FUSED]) == 4, "the start has turns beside each"
 
 
 def test_what_is_not_faster_together_is_not_written(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
@@ -245,11 +237,9 @@ def test_of_those_that_replace_each_other_the_one_that_helps_full_runs_is_kept(
     found = measured(tmp_path, processes)
     for speed in found.speeds.turns["max-autotune"]:
         speed["full"] = 520.0 * 1.2
-    assert (
-        choose(found.study, found.results())["max-autotune"] == "compile is the better of those that replace each other"
-    )
+    assert choose(found.results())["max-autotune"] == "compile is the better of those that replace each other"
     found.losses.parities["compile"] = Parity(0.3, 0.2)
-    assert choose(found.study, found.results())["max-autotune"] is None, "what trains otherwise is no rival"
+    assert choose(found.results())["max-autotune"] is None, "what trains otherwise is no rival"
 
 
 def test_nothing_worth_it_is_an_answer(processes: Processes, own_conf: Path, tmp_path: Path) -> None:

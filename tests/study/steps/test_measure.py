@@ -1,6 +1,5 @@
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,14 @@ import torch
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.isolated import Hung
-from imagenet_opt.study.result_cache import ResultCache
-from imagenet_opt.study.steps import speeds as measuring
-from imagenet_opt.study.steps.compare import compare, undecided_rows
+from imagenet_opt.study.steps import turn
+from imagenet_opt.study.steps.compare import compare
 from imagenet_opt.study.steps.losses import Losses
 from imagenet_opt.study.steps.measure import begin, run
-from imagenet_opt.study.steps.plan import Study
-from imagenet_opt.study.steps.speeds import MOST_TRIES, Speed, Speeds, isolated, measure_speeds
 from imagenet_opt.study.steps.table import tables
+from imagenet_opt.study.steps.turn import MOST_TRIES, Speed, isolated
 from tests.study.studies import TINY, small_request
-from tests.study.turns import Processes, Words, announced, steps_study
+from tests.study.turns import Processes, Words, measured, steps_study
 
 FUSED = "optimizer.fused=true"
 STEPS: list[dict[str, Any]] = [
@@ -28,23 +25,17 @@ STEPS: list[dict[str, Any]] = [
 ]
 
 
-def measured(study: Study, cache: ResultCache, report: Callable[[str], None]) -> Speeds:
-    return measure_speeds(study, cache, report, undecided_rows)
-
-
 @pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch, checked: None) -> Processes:
-    found = Processes(times={FUSED: 1.5})
-    monkeypatch.setattr(measuring, "call_isolated", found)
-    monkeypatch.setattr(measuring, "CALM_SECONDS", 0.0)
-    return found
+def turns(processes: Processes) -> Processes:
+    processes.times = {FUSED: 1.5}
+    return processes
 
 
 def test_without_its_first_row_a_study_ends_with_what_to_mend(tmp_path: Path, turns: Processes) -> None:
     turns.fails = lambda words, number: True
     study = steps_study(tmp_path, STEPS, start=["seed=3"])
     with pytest.raises(ConfigError, match=r"first row, start, .*: out of memory; .* python train.py data=demo .*seed"):
-        measured(study, ResultCache(tmp_path), announced)
+        measured(study)
 
 
 def test_gaps_and_failures_are_told_once_and_at_once(
@@ -53,7 +44,7 @@ def test_gaps_and_failures_are_told_once_and_at_once(
     on_gpu = turns.speed
     monkeypatch.setattr(turns, "speed", lambda words: on_gpu(words) | {"step_seconds": 0.1, "kernel_seconds": 0.05})
     turns.fails = lambda words, number: number == 2
-    measured(steps_study(tmp_path, STEPS), ResultCache(tmp_path), lambda what: print(what, file=sys.stderr))
+    measured(steps_study(tmp_path, STEPS), lambda label: print(label, file=sys.stderr))
     first, gain, second, failed, *others = capsys.readouterr().err.splitlines()
     assert (first, second) == ("round 1 of 2: start", "round 1 of 2: fused")
     assert "closing the gaps gains 2.00 x at most" in gain
@@ -66,14 +57,14 @@ def test_where_the_first_row_fails_later_the_rounds_before_count(tmp_path: Path,
     """Each round begins with another row; in the third the last one has its turn before the start."""
     turns.fails = lambda words, number: number == 8
     study = steps_study(tmp_path, STEPS, repeats=4)
-    speeds = measured(study, ResultCache(tmp_path), announced)
+    speeds = measured(study)
     assert len(turns.jobs) == 8 and FUSED not in turns.jobs[-1].overrides
     assert {name: len(some) for name, some in speeds.turns.items()} == {"start": 2, "fused": 2, "freed": 2}
     table, _, details, _ = tables(study, compare(speeds, Losses()), speeds.ended)
     assert any(note.startswith("Measuring ended in round 3, as start failed") for note in details.notes)
     assert table.texts()[1][2] == "1.50 x"
     turns.fails = lambda words, number: False
-    measured(steps_study(tmp_path, STEPS, repeats=4), ResultCache(tmp_path), announced)
+    measured(steps_study(tmp_path, STEPS, repeats=4))
     assert len(turns.jobs) == 8 + 5, "what has failed and what was not tried"
 
 
@@ -85,8 +76,8 @@ def test_a_round_that_was_interrupted_resumes(tmp_path: Path, turns: Processes) 
 
     turns.fails = interrupted
     with pytest.raises(KeyboardInterrupt):
-        measured(steps_study(tmp_path, STEPS), ResultCache(tmp_path), announced)
-    measured(steps_study(tmp_path, STEPS), ResultCache(tmp_path), announced)
+        measured(steps_study(tmp_path, STEPS))
+    measured(steps_study(tmp_path, STEPS))
     assert len(turns.jobs) == 5 + 2, "none is measured twice but the interrupted one"
 
 
@@ -103,7 +94,7 @@ def test_rows_stop_when_they_are_decided_and_the_others_go_on(tmp_path: Path, tu
     steps = [*STEPS, {"name": "last", "overrides": ["seed=8"]}]
     study = steps_study(tmp_path, steps, repeats=None, budget_seconds=1e6)
     reported: list[str] = []
-    speeds = measured(study, ResultCache(tmp_path), reported.append)
+    speeds = measured(study, reported.append)
     num = {name: len(some) for name, some in speeds.turns.items()}
     assert num["start"] == num["fused"] == 2 < num["freed"] == num["last"]
     assert num["last"] in (4, 8, 16, 32), "rows stop only after the rounds in which the intervals allow a look"
@@ -120,7 +111,7 @@ def test_without_time_for_more_all_rows_have_two_rounds_and_say_what_would_decid
     noisy = lambda words: exact(words) | ({"full": 500 * next(rates, 1.0)} if FUSED in words else {})  # noqa: E731
     turns.speed = noisy  # type: ignore[method-assign]
     study = steps_study(tmp_path, STEPS, repeats=None, budget_seconds=0.0)
-    speeds = measured(study, ResultCache(tmp_path), announced)
+    speeds = measured(study)
     for speed in (speed for some in speeds.turns.values() for speed in some):
         speed["turn_seconds"] = 10.0
     worth = compare(speeds, Losses())[1].worth
@@ -141,7 +132,7 @@ def test_a_disturbed_turn_is_measured_again_and_the_quieter_one_counts(
 
     turns.speed = disturbed  # type: ignore[method-assign]
     study = steps_study(tmp_path, STEPS[:1], repeats=2)
-    speeds = measured(study, ResultCache(tmp_path), announced)
+    speeds = measured(study)
     kept = [speed["full"] for some in speeds.turns.values() for speed in some]
     assert len(turns.jobs) == 9 and 460 not in kept and 497 in kept
     assert "measured again, as others used 40 % of the CPUs" in capsys.readouterr().err
@@ -156,7 +147,7 @@ def test_on_a_machine_that_is_always_busy_only_the_first_turn_is_measured_again(
 ) -> None:
     exact = turns.speed
     turns.speed = lambda words: exact(words) | {"others_percent": 50.0}  # type: ignore[method-assign]
-    speeds = measured(steps_study(tmp_path, STEPS[:1], repeats=2), ResultCache(tmp_path), announced)
+    speeds = measured(steps_study(tmp_path, STEPS[:1], repeats=2))
     assert len(turns.jobs) == 4 + MOST_TRIES - 1
     notes = tables(steps_study(tmp_path, STEPS[:1], repeats=2), compare(speeds, Losses()))[2].notes
     assert "Other programs used 50 % of the CPUs or more in most turns, so the intervals are wide." in notes
@@ -165,7 +156,7 @@ def test_on_a_machine_that_is_always_busy_only_the_first_turn_is_measured_again(
 def test_beside_other_steps_all_is_measured_anew(tmp_path: Path, turns: Processes) -> None:
     for steps, num_turns in ((STEPS[:1], 4), (STEPS, 6), (STEPS, 0)):
         before = len(turns.jobs)
-        measured(steps_study(tmp_path, steps), ResultCache(tmp_path), announced)
+        measured(steps_study(tmp_path, steps))
         assert len(turns.jobs) - before == num_turns
 
 
@@ -173,7 +164,7 @@ def test_a_row_that_fails_later_is_told_where_others_stand_on_it(tmp_path: Path,
     """In the second round of three rows the second has the first turn."""
     turns.fails = lambda words, number: number == 4
     study = steps_study(tmp_path, STEPS, repeats=2)
-    speeds = measured(study, ResultCache(tmp_path), announced)
+    speeds = measured(study)
     table, _, details, _ = tables(study, compare(speeds, Losses()))
     assert "freed was measured on top of fused, which failed later: its worth includes that." in details.notes
     assert table.texts()[2][2] == "1.50 x"
@@ -188,9 +179,9 @@ def test_a_turn_may_take_an_hour_to_compile_and_what_hangs_is_told(
         limits.append(limit_seconds)
         raise Hung("no end")
 
-    monkeypatch.setattr(measuring, "call_isolated", hang)
+    monkeypatch.setattr(turn, "call_isolated", hang)
     with pytest.raises(TurnFailed, match=r"no end; it hangs .* leave it out in a study of your own"):
-        isolated("speed", None, small_request("ladder", tmp_path), timed_seconds=8)
+        isolated("speed", None, tmp_path, timed_seconds=8)
     assert limits == [3680]
 
 
@@ -201,7 +192,7 @@ def test_what_the_start_undoes_and_what_is_nothing_here_is_told_beforehand(
     own = ("trainer.accelerator=cpu", f"data.cache_dir={tmp_path}", "data.num_train=64", "data.num_val=10")
     steps = [STEPS[0], {"name": "mixed", "overrides": ["trainer.precision=mixed"]}]
     request = small_request("ladder", tmp_path, *TINY, *own, "trainer.precision=bf16-mixed", steps=steps)
-    assert begin(request, ResultCache(tmp_path)).plan.absent == {"mixed": "mixed is 32-true on this CPU"}
+    assert begin(request)[0].plan.absent == {"mixed": "mixed is 32-true on this CPU"}
     said = capsys.readouterr().err
     assert said.count("study=ladder replaces what the command line says: trainer.precision=bf16-mixed") == 1
 
@@ -247,7 +238,7 @@ def test_what_no_experiment_can_hold_is_told_before_hours_of_measuring(
     steps = [{"name": "seed", "overrides": ["seed=1"]}, {"name": "a", "overrides": [word]}]
     request = steps_study(tmp_path, steps, apply=True).request
     with pytest.raises(ConfigError, match=rf"--apply: .*{reason}.*; leave --apply out"):
-        begin(request, ResultCache(tmp_path))
+        begin(request)
 
 
 def test_where_no_experiment_can_be_written_is_told_too(
@@ -256,4 +247,4 @@ def test_where_no_experiment_can_be_written_is_told_too(
     request = steps_study(tmp_path, STEPS, apply=True).request
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "experiment")
     with pytest.raises(ConfigError, match="experiment cannot be written"):
-        begin(request, ResultCache(tmp_path))
+        begin(request)

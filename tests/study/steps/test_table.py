@@ -12,8 +12,9 @@ from imagenet_opt.study.steps.apply import why_not
 from imagenet_opt.study.steps.compare import RowResult, compare
 from imagenet_opt.study.steps.losses import Losses, Parity
 from imagenet_opt.study.steps.plan import Plan, StepsFile, Study
-from imagenet_opt.study.steps.speeds import Speed, Speeds, gaps
+from imagenet_opt.study.steps.speeds import gaps
 from imagenet_opt.study.steps.table import tables
+from imagenet_opt.study.steps.turn import Speed, Speeds
 from tests.study.studies import small_request, speed
 
 

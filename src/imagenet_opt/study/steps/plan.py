@@ -4,15 +4,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
-from typing import Literal
+from typing import Any, Literal
 
 from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict, PositiveFloat
 
 from imagenet_opt.config.build import check_config
 from imagenet_opt.config.compose import composed
+from imagenet_opt.display.progress import duration
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.study.request import Request
+from imagenet_opt.study.steps.worker import SpeedJob
 
 Order = Literal["cumulative", "alone", "leave_one_out"]
 PLAIN = (
@@ -103,11 +105,12 @@ class Row:
         return next((name for name in self.pair or () if name != self.name), None)
 
     @cached_property
-    def config(self) -> object:
+    def config(self) -> dict[str, Any]:
         """The composed configuration in plain values. Raises ConfigError."""
         config = composed(self.overrides)
         check_config(config)
-        return OmegaConf.to_container(config)
+        plain: Any = OmegaConf.to_container(config)
+        return dict(plain)
 
 
 class Plan:
@@ -135,13 +138,6 @@ class Plan:
             unmixed = [step.name for step in file.steps if "trainer.precision=mixed" in step.overrides]
             self.absent = dict.fromkeys(unmixed, NOT_MIXED) | self.absent
         self.steps = [step for step in file.steps if step.name not in self.absent]
-
-    def left_out(self) -> list[str]:
-        """For each reason why steps are left out, the reason and their names."""
-        return [
-            f"{reason}: {'; '.join(name for name, other in self.absent.items() if other == reason)}"
-            for reason in dict.fromkeys(self.absent.values())
-        ]
 
     def rows(self, failed: Mapping[str, int] | None = None) -> list[Row]:
         """Build the rows; the first row has no step.
@@ -185,18 +181,20 @@ class Plan:
         end = names.index(step.instead_of or step.name)
         return [other for other in self.steps if not other.instead_of and names.index(other.name) < end]
 
-    def alternatives(self) -> list[list[str]]:
-        """Groups of steps that replace each other, by name; most groups have one step."""
-        names: dict[str, list[str]] = {}
-        for step in self.steps:
-            names.setdefault(step.instead_of or step.name, []).append(step.name)
-        return list(names.values())
-
-    def replaced(self) -> list[tuple[str, str]]:
-        """Overrides of the command line that the start overrides, each with the start's override."""
+    def remarks(self, name: str) -> list[str]:
+        """Lines about ignored parts of the command line and of the study `name`."""
         starts = {key_of(word): word for word in self.file.below}
-        given = [(word, starts[key_of(word)]) for word in self.overrides if key_of(word) in starts]
-        return [(word, start) for word, start in given if _value(word) != _value(start)]
+        both = [(word, starts[key_of(word)]) for word in self.overrides if key_of(word) in starts]
+        replaced = [f"{word} (it starts with {start})" for word, start in both if _value(word) != _value(start)]
+        lines = [f"study={name} replaces what the command line says: {', '.join(replaced)}"] if replaced else []
+        return [*lines, *(f"left out, as {reason}" for reason in self.left_out())]
+
+    def left_out(self) -> list[str]:
+        """For each reason why steps are left out, the reason and their names."""
+        return [
+            f"{reason}: {'; '.join(name for name, other in self.absent.items() if other == reason)}"
+            for reason in dict.fromkeys(self.absent.values())
+        ]
 
     def words(self, step: Step) -> list[str]:
         """Overrides of a step, including the batch size from its factor."""
@@ -215,6 +213,21 @@ class Study:
     request: Request
     rows: list[Row]
     cold: bool
+
+    @cached_property
+    def job(self) -> SpeedJob:
+        """The measurement of the first row; those of other rows differ in their overrides."""
+        beside = tuple(tuple(self.plan.words(step)) for step in self.plan.file.steps)
+        return SpeedJob(self.rows[0].overrides, self.request.seconds, self.cold, beside)
+
+    def summary(self) -> str:
+        """A sentence about the coming measurements."""
+        num, request = len(self.rows), self.request
+        losses = f", then losses of {request.parity_steps} steps" if request.parity_steps else ""
+        if request.repeats is None:
+            return f"{num} rows in turns for {duration(request.budget_seconds)}; rows that are decided stop{losses}"
+        turns = f"{num * request.repeats} turns in processes of their own"
+        return f"{num} rows, {request.repeats} rounds: {turns}{losses}"
 
 
 def _check(file: StepsFile) -> None:

@@ -18,10 +18,12 @@ Words = tuple[str, ...]
 
 @dataclass
 class Processes:
-    """Replaces `call_isolated`. times: by override, the factor of its speed. curve: losses with these overrides.
-    fails: whether the process with these overrides fails, by the number of the process from 1."""
+    """Replaces `call_isolated`. times: by override, the factor of its speed. change: changes the speed of a turn.
+    curve: losses with these overrides. fails: whether the process with these overrides fails, by the number of the
+    process from 1."""
 
     times: dict[str, float] = field(default_factory=dict)
+    change: Callable[[Words, Speed], Speed] = lambda words, speed: speed
     curve: Callable[[Words], list[float]] = lambda words: [1.0]
     fails: Callable[[Words, int], bool] = lambda words, number: False
     jobs: list[Any] = field(default_factory=list)
@@ -30,7 +32,8 @@ class Processes:
         self.jobs.append(job)
         if self.fails(job.overrides, len(self.jobs)):
             raise TurnFailed("out of memory")
-        return self.speed(job.overrides) if isinstance(job, SpeedJob) else self.curve(job.overrides)
+        words = job.overrides
+        return self.change(words, self.speed(words)) if isinstance(job, SpeedJob) else self.curve(words)
 
     def speed(self, words: Words) -> Speed:
         """Only the overrides decide, so intervals have no width."""

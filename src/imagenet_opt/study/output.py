@@ -22,7 +22,9 @@ def write_outputs(tables: list[Table], request: Request, facts: dict[str, Any]) 
     line = f"{facts['date']}, {host['gpu'] or host['cpu']}, {host['usable_cpus']} CPUs, "
     line += ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     text = f"## {request.title}\n\n{line}\n\n    {command}\n\n" + "\n".join(table.markdown() for table in tables)
-    lengths: dict[str, Any] = {name: getattr(request, name) for name in ("repeats", "seconds") if name in KINDS[request.kind]}
+    lengths: dict[str, Any] = {
+        name: getattr(request, name) for name in ("repeats", "seconds") if name in KINDS[request.kind]
+    }
     lengths |= {"budget_seconds": request.budget_seconds} if request.repeats is None else {}
     numbers = strict_json({"study": request.name} | lengths | facts | {"tables": [asdict(table) for table in tables]})
     page = render_page(

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from statistics import median
 
@@ -12,7 +13,7 @@ from imagenet_opt.display.progress import duration
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.study.result_cache import ResultCache, say
 from imagenet_opt.study.steps.plan import Row, Study
-from imagenet_opt.study.steps.turn import Speed, Speeds, isolated
+from imagenet_opt.study.steps.turn import Speeds, isolated
 from imagenet_opt.study.steps.worker import LossJob
 
 NUM_SEEDS = 3
@@ -65,20 +66,19 @@ class Losses:
 
 
 def measure_losses(study: Study, speeds: Speeds, cache: ResultCache) -> Losses:
-    """Compare the losses of each row with those of its base, same seed; other seeds of the first row give the
-    tolerance."""
+    """Compare the loss of each row with the loss of its base, with the same seed. The tolerance is the spread of the
+    first row's losses over seeds."""
     first, *others = [row for row in speeds.rows if row.name not in speeds.failures]
     losses = Losses(parities={row.name: row.other_loss for row in others if row.other_loss})
     if not (rows := [row for row in others if row.name not in losses.parities]):
         return losses
     curves = _Curves(losses.curves, study, speeds, cache)
     names = {name for row in rows for name in row.pair or ()}
-    curves.print_time(
-        [*((first, seed) for seed in range(NUM_SEEDS)), *((row, 0) for row in others if row.name in names)]
-    )
+    firsts = [(first, number) for number in range(NUM_SEEDS)]
+    curves.print_time([*firsts, *((row, 0) for row in others if row.name in names)])
     seeds = []
-    for seed in range(NUM_SEEDS):
-        if isinstance(curve := curves.of(first, seed), str):
+    for number in range(NUM_SEEDS):
+        if isinstance(curve := curves.of(first, number), str):
             losses.parities |= {row.name: f"not compared, as {first.name} failed: {curve}" for row in rows}
             return losses
         seeds.append(curve)
@@ -94,7 +94,7 @@ def measure_losses(study: Study, speeds: Speeds, cache: ResultCache) -> Losses:
 
 
 class _Curves:
-    """Trains the rows to get their loss curves, each once. curves: by row and seed; collects those of `of`."""
+    """Trains the rows to get their loss curves. curves: by row and seed; collects the curves that `of` returns."""
 
     def __init__(
         self, curves: dict[str, dict[int, list[float]]], study: Study, speeds: Speeds, cache: ResultCache
@@ -105,50 +105,38 @@ class _Curves:
         self.failures: dict[LossJob, str] = {}
 
     def of(self, row: Row, number: int = 0) -> list[float] | str:
-        """Loss curve with the `number`th seed, or the reason for its failure."""
-        job, seed = self._job(row, number), self.seed + number
+        """Loss curve with the `number`th seed, or the reason for its failure. Each curve is trained once."""
+        job = self._job(row, number)
         if job in self.failures:
             return self.failures[job]
+        seconds, seed = self._seconds(row)[0], self.seed + number
         label = f"loss of {self.num_steps} steps: {row.name}, seed {seed}"
-        seconds = self._training_seconds(row)
+        train = partial(isolated, "losses", job, self.cache.folder, timed_seconds=seconds)
         try:
-            curve: list[float] = self.cache.take(
-                job,
-                0,
-                lambda: isolated("losses", job, self.cache.folder, timed_seconds=seconds),
-                config=row.config,
-                label=label,
-            )
+            curve: list[float] = self.cache.take(job, 0, train, config=row.config, label=label)
         except TurnFailed as error:
             self.failures[job] = str(error)
-            return str(error)
+            return self.failures[job]
         self.curves.setdefault(row.name, {})[seed] = curve
         return curve
 
     def _job(self, row: Row, number: int) -> LossJob:
         return LossJob((*row.overrides, f"seed={self.seed + number}"), self.num_steps)
 
-    def _turns(self, row: Row) -> list[Speed]:
-        return self.speeds.turns.get(row.name) or self.speeds.turns[self.speeds.rows[0].name]
-
-    def _training_seconds(self, row: Row) -> float:
-        """Estimated training time of a row, from its measured speed, or from that of the first row."""
-        speed = self._turns(row)[0]
-        return self.num_steps * (speed["batch_size"] or 0.0) / (speed["full"] or 1.0)
-
-    def _seconds(self, row: Row) -> float:
-        """Estimated time including the start of the process; nan if it is unknown."""
-        turns = [seconds for speed in self._turns(row) if (seconds := speed.get("turn_seconds")) is not None]
-        if not turns:
-            return math.nan
-        return self._training_seconds(row) + max(0.0, median(turns) - 2 * self.timed_seconds)
+    def _seconds(self, row: Row) -> tuple[float, float]:
+        """Estimated training time of a row, from its speed or that of the first row, without and with the start of the
+        process; the latter is nan if it is unknown."""
+        turns = self.speeds.turns.get(row.name) or self.speeds.turns[self.speeds.rows[0].name]
+        training = self.num_steps * (turns[0]["batch_size"] or 0.0) / (turns[0]["full"] or 1.0)
+        each = [seconds for speed in turns if (seconds := speed.get("turn_seconds")) is not None]
+        start = max(0.0, median(each) - 2 * self.timed_seconds) if each else math.nan
+        return training, training + start
 
     def print_time(self, curves: Sequence[tuple[Row, int]]) -> None:
         """Print on stderr how long the training of these rows, each with the number of its seed, will take. Stored
         curves take no time."""
         new = [row for row, number in curves if not self.cache.has(self._job(row, number), 0, config=row.config)]
-        if not new:
-            return
-        seconds = sum(map(self._seconds, new))
-        time = "" if math.isnan(seconds) else f", about {duration(seconds)} with the start of each process"
-        say(f"comparing losses trains {self.num_steps} steps {len(new)} times{time}; --parity 0 leaves it out")
+        if new:
+            seconds = sum(self._seconds(row)[1] for row in new)
+            time = "" if math.isnan(seconds) else f", about {duration(seconds)} with the start of each process"
+            say(f"comparing losses trains {self.num_steps} steps {len(new)} times{time}; --parity 0 leaves it out")

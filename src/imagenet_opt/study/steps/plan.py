@@ -33,11 +33,12 @@ PLAIN = (
 )
 """Training before any optimisation: `start: plain`."""
 UNMIXED = ("callbacks.mixing.mode='off'",)
-"""Below the rows of a plain start as well, and in no experiment: it belongs to the recipe, which is the user's."""
+"""Also part of a plain start, but of no experiment: mixing belongs to the user's recipe."""
 NOT_HERE = "there is no GPU here"
 NOT_MIXED = "mixed is 32-true on this CPU"
 _ROUNDED_FROM, _MULTIPLE = 64, 8
-"""A batch from so many images on is made a multiple that tensor cores want, which moves it by a sixteenth at most."""
+"""Batches of at least _ROUNDED_FROM images become a multiple of _MULTIPLE for tensor cores; their size changes by a
+sixteenth at most."""
 
 
 class Step(BaseModel):
@@ -86,8 +87,8 @@ class Row:
 
     step: None for the first row. own: overrides of the step, or of the start in the first row. overrides: all overrides
     of the row. pair: names of the row with the step and the row without it; None for the first row. also: steps that
-    the row has and its base lacks, because they failed after the first round. other_loss: the reason why the loss
-    differs from that of the base on purpose. is_ground: whether later rows build on this step.
+    the row has and its base lacks, because these steps failed after the first round. other_loss: the reason why the
+    row's loss differs from its base on purpose. is_ground: whether later rows build on this step.
     """
 
     name: str
@@ -121,18 +122,10 @@ class Plan:
     """
 
     def __init__(
-        self,
-        file: StepsFile,
-        overrides: tuple[str, ...],
-        *,
-        batch_size: int,
-        has_gpu: bool,
-        mixed: str,
+        self, file: StepsFile, overrides: tuple[str, ...], *, batch_size: int, has_gpu: bool, mixed: str
     ) -> None:
         _check(file)
-        self.file = file
-        self.overrides = overrides
-        self.batch_size = batch_size
+        self.file, self.overrides, self.batch_size = file, overrides, batch_size
         self.absent = {step.name: NOT_HERE for step in file.steps if step.needs == "gpu" and not has_gpu}
         if mixed == "32-true":
             unmixed = [step.name for step in file.steps if "trainer.precision=mixed" in step.overrides]
@@ -145,29 +138,28 @@ class Plan:
         failed: by name, the round (from 0) in which a row failed. Nothing is compared with a failed row. In a ladder,
         the rows after a row that failed in round 0 are trained without its step.
         """
-        is_whole = self.file.order == "leave_one_out"
-        name = "all of them" if is_whole else "start"
-        first = Row(name, None, self.file.below, self._overrides(self.steps if is_whole else ()))
-        return [first, *(self._row(step, first, failed or {}) for step in self.steps)]
+        is_leave_one_out = self.file.order == "leave_one_out"
+        name, steps = ("all of them", self.steps) if is_leave_one_out else ("start", [])
+        first = Row(name, None, self.file.below, self._overrides(steps))
+        return [first, *(self._row(step, first.name, failed or {}) for step in self.steps)]
 
-    def _row(self, step: Step, first: Row, failed: Mapping[str, int]) -> Row:
-        below = self._below(step)
-        passed_over = list(takewhile(lambda other: other.name in failed, reversed(below)))
-        base = below[-1 - len(passed_over)].name if len(passed_over) < len(below) else first.name
-        also = [other for other in reversed(passed_over) if failed[other.name] > 0]
+    def _row(self, step: Step, first: str, failed: Mapping[str, int]) -> Row:
+        own, below = tuple(self.words(step)), self._below(step)
         if self.file.order == "leave_one_out":
-            pair, steps = (base, step.name), [other for other in self.steps if other is not step]
-        else:
-            pair, steps = (step.name, base), [*(other for other in below if failed.get(other.name) != 0), step]
+            others = [other for other in self.steps if other is not step]
+            return Row(step.name, step, own, self._overrides(others), (first, step.name), other_loss=step.other_loss)
+        passed_over = list(takewhile(lambda other: other.name in failed, reversed(below)))
+        base = below[-1 - len(passed_over)].name if len(passed_over) < len(below) else first
+        also = [other for other in reversed(passed_over) if failed[other.name] > 0]
         return Row(
             step.name,
             step,
-            tuple(self.words(step)),
-            self._overrides(steps),
-            pair,
+            own,
+            self._overrides([*(other for other in below if failed.get(other.name) != 0), step]),
+            (step.name, base),
             tuple(other.name for other in also),
             next((other.other_loss for other in [step, *also] if other.other_loss), None),
-            self.file.order == "cumulative" and not step.instead_of,
+            is_ground=self.file.order == "cumulative" and not step.instead_of,
         )
 
     def _overrides(self, steps: Iterable[Step]) -> tuple[str, ...]:
@@ -243,15 +235,11 @@ def _check(file: StepsFile) -> None:
         if step.instead_of is None:
             earlier.append(step.name)
         elif file.order == "leave_one_out":
-            raise ConfigError(
-                f"steps: {step.name}: instead_of={step.instead_of} contradicts order: leave_one_out, which has all "
-                "steps on at once; keep one of the two"
-            )
+            reason = "contradicts order: leave_one_out, which has all steps on at once; keep one of the two"
+            raise ConfigError(f"steps: {step.name}: instead_of={step.instead_of} {reason}")
         elif step.instead_of not in earlier:
-            raise ConfigError(
-                f"steps: {step.name}: instead_of={step.instead_of} must be the name of a step before it that replaces "
-                f"none itself: {', '.join(earlier) or 'there is none'}"
-            )
+            expected = f"the name of an earlier step that replaces none: {', '.join(earlier) or 'there is none'}"
+            raise ConfigError(f"steps: {step.name}: instead_of={step.instead_of} must be {expected}")
 
 
 def key_of(word: str) -> str:

@@ -59,7 +59,7 @@ def mine(tmp_path: Path) -> Path:
         (["--price-per-hour", "-1"], "--price-per-hour -1.0 must be dollars above 0"),
         (["--price-per-hour", "nan"], "--price-per-hour nan must be dollars above 0"),
         (["--price-per-hour", "inf"], "--price-per-hour inf must be dollars above 0"),
-        (["study=read", "study.state=[cold"], r"study.state=\[cold: no value that YAML knows"),
+        (["study=read", "study.state=[cold"], r"study.state=\[cold: not valid YAML; expected a value such as"),
         (["--apply", "study=queue"], r"--apply has no effect in study=queue \(kind: queue\), which takes --repeats$"),
         (["--apply", "--parity", "0"], "--apply keeps steps whose loss was compared: give --parity STEPS above 0"),
         (["--parity", "0", "study=read"], "--parity has no effect .* which takes --repeats and --seconds"),
@@ -83,24 +83,6 @@ def test_defaults() -> None:
     typed = parse(["--repeats", "3", "--seconds", "2", "--parity", "0", "--price-per-hour", "1.5"])
     assert (typed.repeats, typed.seconds, typed.parity_steps, typed.price_per_hour) == (3, 2.0, 0, 1.5)
     assert parse(["--apply"]).apply and not typed.apply
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("title: A trial\n", r"kind must be given \(kind: one of steps, scaling"),
-        ("title: A trial\nkind: nosuch\n", "kind=nosuch must be one of steps, scaling"),
-        (
-            "title: A trial\nkind: steps\norder: sideways\nsteps: []\n",
-            "order=sideways must be 'cumulative', 'alone' or 'leave_one_out'",
-        ),
-        ("title: [unclosed\n", r"study=.*mine.yaml: .* cannot be read: "),
-    ],
-)
-def test_a_mistake_in_the_studys_file_names_its_key(text: str, message: str, mine: Path, tmp_path: Path) -> None:
-    mine.write_text(text)
-    with pytest.raises(ConfigError, match=message):
-        measure.run(parse([f"study={mine}", "data=demo", "--folder", str(tmp_path)]))
 
 
 @pytest.mark.parametrize("start", ["plain", "[rehearse=a10g]"])

@@ -31,11 +31,11 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   study=torchscript    scripted and traced networks beside compiled ones
 
   --budget TIME       of steps: time for measuring speeds, such as 90s or 20m (default 10m). All rows have two turns,
-                      then the rows that are still undecided take turns
-  --repeats R         rounds in which all take turns (default 5; of steps only where it is given, in place of a budget);
-                      anatomy has none
+                      then the undecided rows take further turns
+  --repeats R         rounds in which all rows take turns (default 5; steps have rounds only if R is given, instead of a
+                      budget); not of anatomy
   --seconds S         of each timed stretch (default 8, with a budget 3); not of queue: see study.num_steps
-  --parity STEPS      of steps: train each row for so many steps and compare the loss (default 200; 0: no check)
+  --parity STEPS      of steps: train each row for STEPS steps and compare the loss (default 200; 0: no check)
   --price-per-hour P  of steps: price of this machine in dollars; adds images per dollar
   --folder FOLDER     for study.md, study.html, study.json and the stored turns (default runs/study_NAME)
   --json FILE         also write all measurements to this file
@@ -44,9 +44,9 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
 
 A turn of the ladder takes 5 to 20 s, more with compile. After the budget, the losses are compared; the command says
 how long this takes. Stopped? Run the same command again; it resumes after the measured turns (anatomy starts again).
-A verdict is faster, slower, no difference (within 3 %) or undecided (raise --budget or --repeats), and allows for the
-number of comparisons and of looks at them. Without a GPU, rows that need a GPU are left out, with the reason; the
-others are measured on the CPU."""
+A verdict is faster, slower, no difference (within 3 %) or undecided (raise --budget or --repeats); its interval allows
+for the number of comparisons and of looks at them. Without a GPU, rows that need a GPU are left out, with the reason;
+the other rows are measured on the CPU."""
 
 DEFAULTS = {"seconds": 8.0, "parity": 200, "price_per_hour": None, "apply": False}
 BUDGET, SECONDS_OF_BUDGET = "10m", 3.0

@@ -56,7 +56,7 @@ def _place(loc: tuple[str | int, ...]) -> tuple[str, int] | tuple[()]:
 
 
 def _unknown(key: str, fields: Mapping[str, FieldInfo]) -> str:
-    expected = f"expected {', '.join(fields)}" if fields else "there are none beside title and kind"
+    expected = f"expected {', '.join(fields)}" if fields else "expected only title and kind"
     return f"there is no key {key}; {did_you_mean(key, fields, expected)}"
 
 
@@ -191,7 +191,7 @@ def _values(changes: Sequence[str]) -> dict[str, Any]:
         values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(changes)))
     except YAMLError as error:
         words = " ".join(f"study.{change}" for change in changes)
-        raise ConfigError(f"{words}: no value that YAML knows, such as study.num_workers=[4,8]") from error
+        raise ConfigError(f"{words}: not valid YAML; expected a value such as study.num_workers=[4,8]") from error
     return dict(values)
 
 

@@ -77,7 +77,7 @@ def test_useful_steps_become_an_experiment_whose_header_has_the_measurements(
     table = study.keep()
     assert dict(table.rows) == {
         "channels_last": "yes",
-        "compile": "no: max-autotune is the better of those that replace each other",
+        "compile": "no: max-autotune is the best of the steps that replace each other",
         "max-autotune": "yes",
         "fused": "no: no difference",
     }
@@ -115,9 +115,16 @@ def test_all_steps_together_are_measured_with_the_users_mixing(processes: Proces
 @pytest.mark.parametrize(
     ("words", "alone", "together", "rates", "reason", "base"),
     [
-        (ALL, TIMES, TIMES, "1,716 -> 1,716", "no difference from {}, so you have it all already", NOW),
-        ((COMPILE,), {LAST: 1.2, COMPILE: 0.8}, TIMES, "1,300 -> 1,200", "together they are slower than {}", NOW),
-        ((), TIMES, {COMPILE: 0.8}, "1,000 -> 800", "together they are not faster for sure than {}", START),
+        (
+            ALL,
+            TIMES,
+            TIMES,
+            "1,716 -> 1,716",
+            "no difference from {}: your configuration already has all useful steps",
+            NOW,
+        ),
+        ((COMPILE,), {LAST: 1.2, COMPILE: 0.8}, TIMES, "1,300 -> 1,200", "together the steps are slower than {}", NOW),
+        ((), TIMES, {COMPILE: 0.8}, "1,000 -> 800", "together the steps are not faster for sure than {}", START),
     ],
 )
 def test_without_a_gain_over_start_and_user_no_experiment_is_written(
@@ -152,7 +159,7 @@ def test_harmful_settings_are_switched_off(processes: Processes, tmp_path: Path)
     study = measured(tmp_path, processes, FUSED)
     study.speeds.turns["fused"] = [processes.speed(()) for _ in range(2)]
     assert study.words() == ["optimizer.fused=false"]
-    assert "Off, as it did harm: optimizer.fused=false" in study.keep().notes
+    assert "Switched off as harmful: optimizer.fused=false" in study.keep().notes
     (file,) = experiments(tmp_path)
     assert yaml.safe_load(file.read_text())["optimizer"] == {"fused": False}
     study.speeds.turns["fused"] = study.speeds.turns["max-autotune"]
@@ -184,7 +191,7 @@ def test_an_undecided_gain_over_the_user_writes_no_experiment(processes: Process
 
     processes.change = noisy
     processes.times = {COMPILE: 1.5, LAST: 1.2, MODE: 0.85}
-    reason = "whether they are faster than how you train now is undecided"
+    reason = "whether the steps are faster than how you train now is undecided"
     assert study.keep().notes[-1] == f"No experiment was written: {reason}."
 
 
@@ -220,7 +227,7 @@ def test_turns_of_all_steps_together_are_not_turns_of_rows(processes: Processes,
 def test_a_turn_that_fails_together_leaves_no_experiment(processes: Processes, tmp_path: Path) -> None:
     study = measured(tmp_path, processes)
     processes.fails = lambda words, number: MODE in words
-    assert study.keep().notes == ("No experiment was written: all that is worth keeping: out of memory.",)
+    assert study.keep().notes == ("No experiment was written: all useful steps: out of memory.",)
     assert len(processes.jobs) == 3, "the start and the user's own run once, for nothing"
     assert not experiments(tmp_path)
 
@@ -231,7 +238,7 @@ def test_of_steps_that_replace_each_other_the_best_of_the_full_pipeline_is_kept(
     study = measured(tmp_path, processes)
     for speed in study.speeds.turns["max-autotune"]:
         speed["full"] = 520.0 * 1.2
-    reason = "compile is the better of those that replace each other"
+    reason = "compile is the best of the steps that replace each other"
     assert choose(study.results())["max-autotune"] == reason
     study.losses.parities["compile"] = Parity(0.3, 0.2)
     assert choose(study.results())["max-autotune"] is None, "a step with another loss is no rival"
@@ -240,5 +247,5 @@ def test_of_steps_that_replace_each_other_the_best_of_the_full_pipeline_is_kept(
 def test_without_a_useful_step_nothing_is_measured_together(processes: Processes, tmp_path: Path) -> None:
     processes.times = {}
     table = measured(tmp_path, processes).keep()
-    assert table.notes == ("Nothing was worth it for sure; no experiment was written.",)
+    assert table.notes == ("No step was certainly useful; no experiment was written.",)
     assert not experiments(tmp_path) and not processes.jobs

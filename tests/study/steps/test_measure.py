@@ -147,7 +147,9 @@ def test_a_row_that_fails_later_is_named_if_others_build_on_it(tmp_path: Path, t
     turns.fails = lambda words, number: number == 4
     study = steps_study(tmp_path, STEPS, repeats=2)
     table, _, details, _ = tables(study, compare(measured(study), Losses()))
-    assert "freed was measured on top of fused, which failed later: its worth includes that." in details.notes
+    assert (
+        "freed was measured on top of fused, which failed later: the ratio includes the failed steps." in details.notes
+    )
     assert table.texts()[2][2] == "1.50 x"
 
 
@@ -173,7 +175,7 @@ def test_overrides_without_effect_are_printed_beforehand(
     steps = [STEPS[0], {"name": "mixed", "overrides": ["trainer.precision=mixed"]}]
     request = small_request("ladder", tmp_path, *small, "trainer.precision=bf16-mixed", steps=steps)
     assert begin(request)[0].plan.absent == {"mixed": "mixed is 32-true on this CPU"}
-    replaced = "study=ladder replaces what the command line says: trainer.precision=bf16-mixed"
+    replaced = "study=ladder replaces overrides of the command line: trainer.precision=bf16-mixed"
     assert capsys.readouterr().err.count(replaced) == 1
 
 

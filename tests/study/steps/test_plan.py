@@ -161,8 +161,10 @@ def test_mixed_precision_that_is_none_here_is_left_out() -> None:
 
 def test_overrides_of_the_command_line_that_the_start_replaces_are_listed() -> None:
     words = ("trainer.precision=bf16-mixed", "callbacks.mixing.mode=off", "data.copies=pageable", "data.batch_size=8")
-    replaced = "trainer.precision=bf16-mixed (it starts with trainer.precision=32-true)"
-    assert shipped("ladder", *words).remarks("mine") == [f"study=mine replaces what the command line says: {replaced}"]
+    replaced = "trainer.precision=bf16-mixed (the study starts with trainer.precision=32-true)"
+    assert shipped("ladder", *words).remarks("mine") == [
+        f"study=mine replaces overrides of the command line: {replaced}"
+    ]
 
 
 @pytest.mark.parametrize(

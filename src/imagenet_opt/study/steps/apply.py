@@ -17,7 +17,7 @@ from imagenet_opt.study.steps.plan import Row, StepsFile, Study, key_of
 from imagenet_opt.study.steps.turn import Speed, take_turn
 from imagenet_opt.study.steps.worker import TogetherJob
 
-START, NOW, TOGETHER = "the start", "how you train now", "all that is worth keeping"
+START, NOW, TOGETHER = "the start", "how you train now", "all useful steps"
 Gains = dict[str, Worths]
 """Gain of TOGETHER over START and over NOW, by the name of the other; without NOW if the user trains as START does."""
 
@@ -33,7 +33,7 @@ def keep_winners(study: Study, results: Sequence[RowResult], cache: ResultCache)
     winners = [result for result in results if reasons.get(result.row.name, "no step") is None]
     answers = {None: "yes", UNDECIDED: UNDECIDED}
     rows = tuple((name, answers.get(reason, f"no: {reason}")) for name, reason in reasons.items())
-    lines = ["Nothing was worth it for sure; no experiment was written."]
+    lines = ["No step was certainly useful; no experiment was written."]
     if winners:
         try:
             words = words_of(study.plan.file, results, winners)
@@ -76,7 +76,7 @@ def choose(results: Sequence[RowResult]) -> dict[str, str | None]:
             good.setdefault(step.instead_of or step.name, []).append(result)
     for rivals in good.values():
         best = max(rivals, key=lambda result: _order(result.worth))
-        sentence = f"{best.row.name} is the better of those that replace each other"
+        sentence = f"{best.row.name} is the best of the steps that replace each other"
         reasons |= {result.row.name: sentence for result in rivals if result is not best}
     return reasons
 
@@ -136,7 +136,7 @@ def _written(
     if reason := _no_gain(gains):
         return [*lines, f"No experiment was written: {reason}."]
     if off := [word for word in words if word in study.plan.file.lasting]:
-        lines.append(f"Off, as it did harm: {' '.join(off)}")
+        lines.append(f"Switched off as harmful: {' '.join(off)}")
     request, where = study.request, cache.machine
     header = [
         f"{now()}, {host()}, {where['gpu'] or where['cpu']}, {where['cpus']} CPUs, torch {machine.versions()['torch']}",
@@ -152,14 +152,14 @@ def _written(
 def _no_gain(gains: Gains) -> str | None:
     """The reason why all steps together are not worth an experiment; None if they are."""
     if not gains[START].is_gain:
-        return "together they are not faster for sure than the start"
+        return "together the steps are not faster for sure than the start"
     both = gains.get(NOW, Worths()).verdicts
     if "slower" in both:
-        return f"together they are slower than {NOW}"
+        return f"together the steps are slower than {NOW}"
     if UNDECIDED in both and "faster" not in both:
-        return f"whether they are faster than {NOW} is {UNDECIDED}"
+        return f"whether the steps are faster than {NOW} is {UNDECIDED}"
     if both == {"no difference"}:
-        return f"no difference from {NOW}, so you have it all already"
+        return f"no difference from {NOW}: your configuration already has all useful steps"
     return None
 
 

@@ -177,8 +177,8 @@ class Plan:
         """Lines about ignored parts of the command line and of the study `name`."""
         starts = {key_of(word): word for word in self.file.below}
         both = [(word, starts[key_of(word)]) for word in self.overrides if key_of(word) in starts]
-        replaced = [f"{word} (it starts with {start})" for word, start in both if _value(word) != _value(start)]
-        lines = [f"study={name} replaces what the command line says: {', '.join(replaced)}"] if replaced else []
+        replaced = [f"{word} (the study starts with {start})" for word, start in both if _value(word) != _value(start)]
+        lines = [f"study={name} replaces overrides of the command line: {', '.join(replaced)}"] if replaced else []
         return [*lines, *(f"left out, as {reason}" for reason in self.left_out())]
 
     def left_out(self) -> list[str]:

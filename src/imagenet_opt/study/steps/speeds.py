@@ -35,13 +35,13 @@ def measure_speeds(study: Study, cache: ResultCache) -> Speeds:
         if not num:
             train = shlex.join(["python", "train.py", *first.overrides])
             raise ConfigError(
-                f"study={study.request.name}: its first row, {first.name}, cannot be measured, and nothing without it: "
-                f"{error}; fix what stops this run: {train}"
+                f"study={study.request.name}: the first row, {first.name}, with which all rows are compared, cannot be "
+                f"measured: {error}; fix the error of this run: {train}"
             ) from error
         speeds.turns = {row: turns[:num] for row, turns in speeds.turns.items()}
         speeds.ended = (
-            f"Measuring ended in round {num + 1}, as {first.name} failed, with which all are compared: {error}. "
-            f"The complete rounds, {num}, are what the table shows; the same command tries the others again."
+            f"Measuring ended in round {num + 1}, as {first.name} failed, and all rows are compared with {first.name}: "
+            f"{error}. The table shows the {num} complete rounds; the same command measures the others again."
         )
     return speeds
 

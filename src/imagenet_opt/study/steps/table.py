@@ -14,11 +14,11 @@ from imagenet_opt.study.steps.plan import Plan, Study
 from imagenet_opt.study.steps.speeds import gaps
 from imagenet_opt.study.steps.turn import MOST_OTHERS_PERCENT, least_others
 
-_ADDED = "Each row trains with what the row that it is compared with has, and with its own."
-_LEFT_OUT = "The first row trains with all of them, each other one without its own."
+_ADDED = "Each row trains with the overrides of the row that it is compared with, and with its own overrides."
+_LEFT_OUT = "The first row trains with the overrides of all steps, each other row without its own overrides."
 _MIDDLES = (
-    "Images/s are medians of the rounds, ratios those of geometric means over them: where rounds differ much, one does "
-    "not follow from the other."
+    "Images/s are medians of the rounds, ratios are ratios of geometric means: if rounds differ much, a ratio differs "
+    "from the ratio of the medians."
 )
 _BUSY = 0.9
 """A device that is busy for this share of a full run does not wait for its pipeline."""
@@ -85,19 +85,19 @@ def notes(study: Study, results: Sequence[RowResult], together: Worths, ended: s
     """Sentences below the table."""
     plan, first = study.plan, results[0]
     num = sum(bool(worths) for result in results for worths in (result.worth, result.together))
-    named = "the row that the next table names"
-    against = {"cumulative": named, "alone": "the start", "leave_one_out": "all without it"}
+    base = {"cumulative": "the row in the next table", "alone": "the start", "leave_one_out": "all steps but this one"}
     lines = [
-        f"Worth: against {against[plan.file.order]}, in {len(first.turns)} rounds, {len(MEASURES) * num} comparisons "
-        f"whose intervals hold together with {CONFIDENCE:.0%}.",
+        f"Each ratio compares with {base[plan.file.order]}, in {len(first.turns)} rounds. The intervals of all "
+        f"{len(MEASURES) * num} comparisons hold at once with a probability of {CONFIDENCE:.0%}.",
         _MIDDLES,
         f"Full runs read {'from storage' if study.cold else 'files that are in memory'}.",
     ]
     lines += [f"{result.row.name} failed: {result.failure}." for result in results if result.failure is not None]
     lines += [
-        f"{row.name} was measured on top of {', '.join(row.also)}, which failed later: its worth includes that."
-        for row in (result.row for result in results if result.failure is None)
-        if row.also
+        f"{result.row.name} was measured on top of {', '.join(result.row.also)}, which failed later: the ratio "
+        "includes the failed steps."
+        for result in results
+        if result.row.also and result.failure is None
     ]
     lines += [ended] if ended else []
     lines += [f"Left out, as {reason}." for reason in plan.left_out()]
@@ -137,7 +137,7 @@ def _held_up(results: Sequence[RowResult]) -> list[str]:
         return []
     rates = f"With {fastest.row.name} the network alone does {alone:,.0f} images/s, the full pipeline {full:,.0f}"
     if all(speed["kernel_seconds"] is None for speed in fastest.turns):
-        return [f"{rates}: on a CPU the loader computes on the network's cores, so what one saves the other has."]
+        return [f"{rates}: on a CPU the loader computes on the network's cores, so either gains from a faster other."]
     return [
         f"{rates}: behind that bottleneck, a faster network gains nothing. `imagenet-opt doctor` names the bottleneck."
     ]
@@ -208,4 +208,6 @@ def what_rows_set(plan: Plan, results: Sequence[RowResult]) -> Table:
     ]
     rows += [(step.name, " ".join(plan.words(step)), None) for step in plan.file.steps if step.name in plan.absent]
     meaning = _LEFT_OUT if plan.file.order == "leave_one_out" else _ADDED
-    return Table("What each row sets", columns, tuple(rows), (f"All have what the command line says. {meaning}",))
+    return Table(
+        "What each row sets", columns, tuple(rows), (f"All rows have the overrides of the command line. {meaning}",)
+    )

@@ -210,7 +210,7 @@ def test_the_ladders_are_of_the_steps_that_the_studies_have() -> None:
     steps = yaml.safe_load((ROOT / "conf/study/ladder.yaml").read_text())["steps"]
     known = {word for step in steps for word in step.get("overrides", [])}
     for name in report.LADDERS:
-        _, file = read_study(str(ROOT / f"tests/gpu/{name}.yaml"), ROOT / "conf/study", [])
+        _, file = read_study(str(ROOT / f"tests/gpu/{name}.yaml"))
         ladder = StepsFile.model_validate(file.model_extra)
         plan = Plan(ladder, (), batch_size=128, has_gpu=True, mixed="bf16-mixed")
         assert {word for row in plan.rows() if row.step for word in row.own} <= known

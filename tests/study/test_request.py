@@ -65,7 +65,7 @@ def test_a_file_that_is_no_study_is_reported(text: str, message: str, tmp_path: 
     file = tmp_path / "mine.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError) as raised:
-        read_study(str(file), tmp_path)
+        read_study(str(file))
     assert str(raised.value).startswith(f"study={file}: {message.format(file)}")
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
-from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe.measuring import begin_measuring
 from imagenet_opt.study.request import DEFAULT_ROUNDS, FLAGS, KINDS, Request, read_study, shipped_names
@@ -98,13 +97,13 @@ def parse(argv: list[str]) -> Request:
 
 
 def _request(arguments: Namespace, command: str) -> Request:
-    shipped, words = config_folder() / "study", arguments.overrides
+    words = arguments.overrides
     for word in words:
-        if word in shipped_names(shipped) or ("=" not in word and word.endswith((".yaml", ".yml"))):
+        if word in shipped_names() or ("=" not in word and word.endswith((".yaml", ".yml"))):
             raise ConfigError(f"{word}: expected KEY=VALUE; did you mean study={word}?")
     name = ["ladder", *(word.partition("=")[2] for word in words if word.startswith("study="))][-1]
     changes = [word.removeprefix("study.") for word in words if word.startswith("study.")]
-    stem, file = read_study(name, shipped, changes)
+    stem, file = read_study(name, changes)
     flags = _flags(arguments, stem, file.kind)
     return Request(
         name=stem,

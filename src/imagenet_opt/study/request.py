@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.errors import ConfigError, did_you_mean
 
 _EXPECTED = {
@@ -147,13 +148,13 @@ class Request:
         return self.repeats or DEFAULT_ROUNDS
 
 
-def read_study(name: str, shipped: Path, changes: Sequence[str] = ()) -> tuple[str, StudyFile]:
+def read_study(name: str, changes: Sequence[str] = ()) -> tuple[str, StudyFile]:
     """Read a study by the name of a shipped study or by its path; also return the file's stem.
 
     changes: new values of keys, such as "num_workers=[4,8]". Raises ConfigError for unknown names, with similar names,
     and for invalid files.
     """
-    file = _file_of(name, shipped)
+    file = _file_of(name)
     changed = _values(changes)
     try:
         written: Any = OmegaConf.to_container(OmegaConf.load(file))
@@ -168,21 +169,19 @@ def read_study(name: str, shipped: Path, changes: Sequence[str] = ()) -> tuple[s
     return file.stem, study
 
 
-def _file_of(name: str, shipped: Path) -> Path:
-    """Find the file of a study. Raises ConfigError."""
+def _file_of(name: str) -> Path:
     if name.endswith((".yaml", ".yml")):
         if not (file := Path(name)).is_file():
             raise ConfigError(f"study={name}: no such file ({file.absolute()})")
         return file
-    if not (file := shipped / f"{name}.yaml").is_file():
-        known = shipped_names(shipped)
-        hint = did_you_mean(name, known, f"expected {', '.join(known)}, or a YAML file")
+    if name not in (shipped := shipped_names()):
+        hint = did_you_mean(name, shipped, f"expected {', '.join(shipped)}, or a YAML file")
         raise ConfigError(f"study={name}: there is no such study; {hint}")
-    return file
+    return config_folder() / "study" / f"{name}.yaml"
 
 
-def shipped_names(shipped: Path) -> list[str]:
-    return sorted(file.stem for file in shipped.glob("*.yaml"))
+def shipped_names() -> list[str]:
+    return sorted(file.stem for file in (config_folder() / "study").glob("*.yaml"))
 
 
 def _values(changes: Sequence[str]) -> dict[str, Any]:

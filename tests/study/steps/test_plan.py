@@ -1,4 +1,4 @@
-"""A step that train.py would refuse is known before anything is measured."""
+"""The rows of a study, and mistakes in its steps."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,10 @@ REPLACING = [
 ]
 
 
-def plan(order: str, *, steps: list[dict[str, Any]] = STEPS, has_gpu: bool = False, mixed: str = "bf16-mixed") -> Plan:
+Steps = list[dict[str, Any]]
+
+
+def plan(order: str, *, steps: Steps = STEPS, has_gpu: bool = False, mixed: str = "bf16-mixed") -> Plan:
     file = StepsFile.model_validate({"order": order, "start": ["s=1"], "steps": steps})
     return Plan(file, ("data.root=d",), batch_size=64, has_gpu=has_gpu, mixed=mixed)
 
@@ -38,9 +41,9 @@ def row(made: Plan, name: str, failed: dict[str, int] | None = None) -> Row:
     return next(row for row in made.rows(failed) if row.name == name)
 
 
-def shipped(name: str, *given: str, has_gpu: bool = True) -> Plan:
-    _, found = read_study(name, config_folder() / "study")
-    return Plan(StepsFile.model_validate(found.model_extra), given, batch_size=50, has_gpu=has_gpu, mixed="bf16-mixed")
+def shipped(name: str, *words: str, has_gpu: bool = True) -> Plan:
+    file = StepsFile.model_validate(read_study(name)[1].model_extra)
+    return Plan(file, words, batch_size=50, has_gpu=has_gpu, mixed="bf16-mixed")
 
 
 def composed(*words: str) -> DictConfig:
@@ -62,10 +65,8 @@ X, Y, Z, W = ("x=1",), ("y=1",), ("z=1", "data.batch_size=96"), ("w=1",)
         ("cumulative", STEPS, {}, "c", (*X, *Y, *Z, *W), ("c", "b")),
         ("cumulative", STEPS, {"b": 0}, "c", (*X, *Y, *W), ("c", "on a GPU")),
         ("cumulative", STEPS, {"b": 1}, "c", (*X, *Y, *Z, *W), ("c", "on a GPU")),
-        *(
-            ("cumulative", REPLACING, {}, *row)
-            for row in (("b", (*X, "z=1"), ("b", "a")), ("b3", (*X, "z=3"), ("b3", "a")))
-        ),
+        ("cumulative", REPLACING, {}, "b", (*X, "z=1"), ("b", "a")),
+        ("cumulative", REPLACING, {}, "b3", (*X, "z=3"), ("b3", "a")),
         ("cumulative", REPLACING, {}, "c", (*X, "z=1", *W), ("c", "b")),
         ("cumulative", REPLACING, {"b": 0}, "b2", (*X, "z=2"), ("b2", "a")),
         ("cumulative", REPLACING, {"b": 0}, "c", (*X, *W), ("c", "a")),
@@ -76,12 +77,7 @@ X, Y, Z, W = ("x=1",), ("y=1",), ("z=1", "data.batch_size=96"), ("w=1",)
     ],
 )
 def test_the_overrides_of_a_row_and_its_comparison(
-    order: str,
-    steps: list[dict[str, Any]],
-    failed: dict[str, int],
-    name: str,
-    words: tuple[str, ...],
-    pair: tuple[str, str] | None,
+    order: str, steps: Steps, failed: dict[str, int], name: str, words: tuple[str, ...], pair: tuple[str, str] | None
 ) -> None:
     """A row builds on no step that failed in round 0. After a later failure the row stays as measured, but has another
     base."""
@@ -113,33 +109,29 @@ def test_steps_that_need_a_gpu_are_left_out_without_one() -> None:
     ("order", "steps", "message"),
     [
         ("cumulative", [{"name": "a", "instead_of": "b"}, {"name": "b"}], "a: instead_of=b must be .*: there is none"),
-        (
-            "alone",
-            [*REPLACING, {"name": "d", "instead_of": "b2"}],
-            "d: instead_of=b2 must be .*replaces none.*: a, b, c",
-        ),
+        ("alone", [*REPLACING, {"name": "d", "instead_of": "b2"}], "d: instead_of=b2 must be .*replaces none: a, b, c"),
         ("leave_one_out", REPLACING, "b2: instead_of=b contradicts order: leave_one_out"),
     ],
 )
-def test_what_a_step_replaces_is_one_before_it(order: str, steps: list[dict[str, Any]], message: str) -> None:
+def test_a_step_replaces_an_earlier_step(order: str, steps: Steps, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         plan(order, steps=steps)
 
 
 @pytest.mark.parametrize("order", ["alone", "leave_one_out"])
-def test_where_steps_do_not_build_on_each_other_a_failure_changes_no_other_row(order: str) -> None:
-    made = plan(order)
-    assert made.rows({"b": 0}) == made.rows()
-    assert not any(one.also for one in made.rows({"b": 1}))
+def test_if_steps_do_not_build_on_each_other_a_failure_changes_no_other_row(order: str) -> None:
+    rows = plan(order).rows()
+    assert plan(order).rows({"b": 0}) == plan(order).rows({"b": 1}) == rows
+    assert not any(row.also for row in rows)
 
 
 @pytest.mark.parametrize("word", ["allow_targets=[os]", "+hydra.run.dir=/tmp", "hydra/launcher=slurm"])
-def test_a_strangers_file_says_nothing_that_only_the_user_may(word: str) -> None:
+def test_a_studys_file_may_not_set_what_only_the_user_may_set(word: str) -> None:
     with pytest.raises(ConfigError, match="set it on the command line"):
         plan("alone", steps=[{"name": "a", "overrides": [word]}])
 
 
-def test_names_must_tell_the_steps_apart() -> None:
+def test_names_of_steps_must_differ() -> None:
     with pytest.raises(ConfigError, match="each with a name of its own, found a, a"):
         plan("alone", steps=[{"name": "a"}, {"name": "a"}])
 
@@ -151,7 +143,7 @@ def test_a_batch_becomes_a_multiple_of_eight_unless_it_is_small(size: int, facto
     assert row(made, "a").overrides == (f"data.batch_size={batch}",)
 
 
-def test_mixed_precision_that_is_none_here_is_left_out() -> None:
+def test_mixed_precision_is_left_out_if_it_means_float32() -> None:
     steps = [{"name": "mixed", "overrides": ["trainer.precision=mixed"]}, STEPS[0]]
     assert plan("cumulative", steps=steps).absent == {}
     made = plan("cumulative", steps=steps, mixed="32-true")
@@ -177,8 +169,8 @@ def test_overrides_of_the_command_line_that_the_start_replaces_are_listed() -> N
         ("compile and a CUDA graph", {"cuda_graph": True}),
     ],
 )
-def test_each_way_to_compile_says_all_that_it_is_by_itself(name: str, more: dict[str, Any]) -> None:
-    """Whether what it replaces worked or not, was worth keeping or not."""
+def test_each_way_to_compile_sets_all_its_keys(name: str, more: dict[str, Any]) -> None:
+    """The way does not depend on whether the compile step, which it replaces, was useful."""
     ladder = shipped("ladder", "data.root=/data")
     made = row(ladder, name, {} if name == "compile" else {"compile": 0})
     ways = {"compile": True, "compile_mode": "default", "fullgraph": False, "cuda_graph": False} | more
@@ -198,16 +190,16 @@ def test_the_order_of_the_ladder() -> None:
 
 
 @pytest.mark.parametrize("name", ["ladder", "leave_one_out", "checklist"])
-def test_regions_are_decoded_by_a_step_of_its_own(name: str) -> None:
+def test_region_decode_is_a_step(name: str) -> None:
     made = shipped(name, "data.root=/data")
     step, first = row(made, "region decode"), made.rows()[0]
-    parts = [composed(*one.overrides).data.region_decode for one in (row(made, str(step.base)), step)]
+    parts = [composed(*made_row.overrides).data.region_decode for made_row in (row(made, str(step.base)), step)]
     assert parts == ([True, False] if name == "leave_one_out" else [False, True])
     assert step.other_loss is None, "its pixels are the same"
     assert composed(*first.overrides).data.region_decode == (name == "leave_one_out")
 
 
-def test_all_that_can_be_on_at_once_is_and_each_is_left_out_once() -> None:
+def test_leave_one_out_switches_all_steps_on() -> None:
     made = shipped("leave_one_out", "data.root=/data")
     whole = composed(*made.rows()[0].overrides)
     switches = {name for name, value in acceleration(whole).items() if value is True}

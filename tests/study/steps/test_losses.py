@@ -20,7 +20,7 @@ LEVELS = {FUSED: 0.15, MIXED: 5.0, FREED: 0.15, "seed=1": 0.1, "seed=2": 0.2}
 
 
 def curve(words: Words) -> list[float]:
-    """Two steps that stay within what seeds differ by, 0.2, but not both together."""
+    """Each of two steps stays within the spread of seeds, 0.2, but not both together."""
     level = sum(LEVELS.get(word, 0.0) for word in words)
     return [2.0 + level, 1.0 + level]
 
@@ -48,8 +48,8 @@ def test_each_loss_is_compared_with_the_loss_without_the_step(
     assert losses.parities == {"fused": same, "mixing": "mixed labels", "freed": same}
     assert losses.curves["start"].keys() == {0, 1, 2} and losses.curves["freed"].keys() == {0}
     assert len(curves.jobs) == 6, "three seeds of the start, and each row once"
-    said = capsys.readouterr().err
-    assert said == "comparing losses trains 10 steps 6 times; --parity 0 leaves it out\n", "the time is unknown"
+    time = capsys.readouterr().err
+    assert time == "comparing losses trains 10 steps 6 times; --parity 0 leaves it out\n", "the time is unknown"
     assert losses_of(tmp_path) == losses
     assert len(curves.jobs) == 6, "stored curves are not trained again"
     assert not capsys.readouterr().err, "and take no time"
@@ -88,20 +88,18 @@ def test_the_announced_time_includes_the_start_of_each_process(
     assert "10 steps 4 times, about 48.3 s with the start of each process;" in capsys.readouterr().err
 
 
-def test_a_curve_nearer_than_the_seeds_are_to_each_other_agrees() -> None:
-    found = parity([7.1, 1.1], [7.0, 1.0], SEEDS)
-    assert found.distance == pytest.approx(0.1)
-    assert found.spread == pytest.approx(math.sqrt((0.3**2 + 0.4**2) / 2))
-    assert found.agrees and str(found) == "same: 0.100, seeds 0.354"
-
-
-def test_a_curve_farther_away_is_told() -> None:
-    assert str(parity([3.0, 2.0], SEEDS[0], SEEDS)) == "DIFFERS: 1.000, seeds 0.354"
-
-
-def test_a_loss_that_is_not_finite_never_agrees() -> None:
-    found = parity([2.0, math.nan], SEEDS[0], SEEDS)
-    assert not found.agrees and str(found) == "the loss is not finite"
+@pytest.mark.parametrize(
+    ("curve", "text"),
+    [
+        ([2.1, 1.1], "same: 0.100, seeds 0.354"),
+        ([3.0, 2.0], "DIFFERS: 1.000, seeds 0.354"),
+        ([2.0, math.nan], "the loss is not finite"),
+    ],
+)
+def test_a_curve_agrees_if_it_is_nearer_than_the_seeds_are_to_each_other(curve: list[float], text: str) -> None:
+    comparison = parity(curve, SEEDS[0], SEEDS)
+    assert comparison.spread == pytest.approx(math.sqrt((0.3**2 + 0.4**2) / 2))
+    assert (comparison.agrees, str(comparison)) == (text.startswith("same"), text)
 
 
 def test_one_seed_has_no_spread() -> None:

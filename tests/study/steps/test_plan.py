@@ -81,9 +81,8 @@ def test_the_overrides_of_a_row_and_its_comparison(
 ) -> None:
     """A row builds on no step that failed in round 0. After a later failure the row stays as measured, but has another
     base."""
-    found = row(plan(order, steps=steps, has_gpu=True), name, failed)
-    assert found.overrides == ("data.root=d", "s=1", *words)
-    assert found.pair == pair
+    planned = row(plan(order, steps=steps, has_gpu=True), name, failed)
+    assert (planned.overrides, planned.pair) == (("data.root=d", "s=1", *words), pair)
 
 
 @pytest.mark.parametrize(

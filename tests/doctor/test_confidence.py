@@ -18,7 +18,7 @@ def test_a_run_as_fast_as_expected_leaves_no_doubt() -> None:
         ({"cause": "unexplained", "measured": 150.0}, "medium", "gives 68% of the expected rate, and no experiment"),
         ({"measured": 250.0}, "medium", "gives 113% of the expected rate: something changed"),
         ({"ceilings": {"gpu": Ceiling((800.0, 820.0))}}, "medium", "in only 2 windows"),
-        ({"ceilings": {"copy": Ceiling((9800.0,))}}, "medium", "in only 1 windows"),
+        ({"ceilings": {"copy": Ceiling((9800.0,))}}, "medium", "in only 1 window,"),
         ({"ceilings": {"full_cold": Ceiling(tuple(RATES["full_cold"] * x for x in (0.5, 0.6, 1, 1, 1, 1.4, 1.5)))}},
          "medium", "varies widely"),
         ({"ceilings": {"full_cold": Ceiling((RATES["full_cold"],) * 6, {"steady": 0.0})}},

@@ -18,12 +18,12 @@ from imagenet_opt.doctor.remedies import DataPlace
 from imagenet_opt.probe.testbed import Testbed
 
 _NUM_CHECKED = 200
-"""Files whose places and sizes are checked; they stand for the data set."""
+"""Files that represent the data set in checks of places and sizes."""
 
 
 def facts_of_run(testbed: Testbed) -> Facts:
-    """Facts that need no experiment: the machine's CPUs, the configuration, and which files are in memory."""
-    how, trainer, limits = testbed.loading, testbed.config.trainer, machine.cpu_limits()
+    """Facts that need no experiment: the CPUs, the configuration, and which files are in memory."""
+    loading, trainer, limits = testbed.loading, testbed.config.trainer, machine.cpu_limits()
     cached = testbed.samples.residency()  # before anything reads a sample
     on_cpu = testbed.device.type == "cpu"
     facts = Facts(
@@ -37,8 +37,8 @@ def facts_of_run(testbed: Testbed) -> Facts:
         num_samples=len(testbed.samples.index),
         log_every_n_steps=trainer.log_every_n_steps,
         cpu_limit=min(limits, key=lambda name: limits[name]),
-        resize_on="worker" if how.resize_on == "auto" and on_cpu else how.resize_on,
-        reads_in_flight=str(how.reads_in_flight),
+        resize_on="worker" if loading.resize_on == "auto" and on_cpu else loading.resize_on,
+        reads_in_flight=str(loading.reads_in_flight),
         precision=str(trainer.precision),
         rated_images_per_second=testbed.rated,
         cached_share=cached.share,
@@ -53,20 +53,20 @@ def facts_of_run(testbed: Testbed) -> Facts:
 
 def check_machine(testbed: Testbed) -> list[Finding]:
     """Run all checks that need no experiment. Some samples must have been read (`Samples.glance`)."""
-    config, how, samples = testbed.config, testbed.loading, testbed.samples
-    configured = {"num_workers": testbed.num_workers, "prefetch_factor": testbed.prefetch_factor}
-    configured |= {name: getattr(how, name) for name in configured if getattr(how, name) != "auto"}
+    config, loading, samples = testbed.config, testbed.loading, testbed.samples
+    workers, ahead = testbed.num_workers, testbed.prefetch_factor
     return check_environment(
         Setup(
             data=DataPlace.configured(config.data, packed=samples.is_packed),
             folder=str(samples.index.folder),
             files=tuple(extent.path for extent in samples.extents(samples.rows[:_NUM_CHECKED])),
             data_bytes=int(mb_per_image(samples.encoded) * 1e6 * len(samples.index)),
-            **configured,
-            fitted_workers=testbed.num_workers,
-            fitted_prefetch=testbed.prefetch_factor,
+            num_workers=workers if loading.num_workers == "auto" else loading.num_workers,
+            prefetch_factor=ahead if loading.prefetch_factor == "auto" else loading.prefetch_factor,
+            fitted_workers=workers,
+            fitted_prefetch=ahead,
             batch_bytes=testbed.batch_bytes,
-            batch_size=how.batch_size,
+            batch_size=loading.batch_size,
             precision=str(config.trainer.precision),
             widths=testbed.widths,
             num_classes=config.model.num_classes,
@@ -82,7 +82,7 @@ def mb_per_image(encoded: list[bytes]) -> float:
 
 
 def megapixels(encoded: list[bytes]) -> float:
-    """Mean size of encoded images, in megapixels; skips images that cannot be opened."""
+    """Mean size of encoded images, in megapixels. Images that cannot be opened do not count."""
     sizes = []
     for image in encoded[:_NUM_CHECKED]:
         with contextlib.suppress(*REFUSED):

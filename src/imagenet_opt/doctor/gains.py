@@ -1,11 +1,11 @@
-"""Predicts how many times as fast a run becomes once a cause is fixed; the next limit caps each gain."""
+"""Predicts how many times as fast a run becomes once a cause is fixed. The next limit caps each gain."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.symptoms import SLOWER, is_short_of_cpu, is_slow_reading
+from imagenet_opt.doctor.symptoms import is_short_of_cpu, is_slow_reading, is_slow_to_copy
 
 
 def loader_gain(evidence: Evidence, rate: float) -> float:
@@ -13,8 +13,13 @@ def loader_gain(evidence: Evidence, rate: float) -> float:
     return max(1.0, min(rate, evidence.cpu_rate, evidence.fed_rate) / evidence.measured_rate)
 
 
+def stages_gain(evidence: Evidence) -> float:
+    """Gain if the run reaches the rate that its stages allow."""
+    return loader_gain(evidence, evidence.loader_rate)
+
+
 def pack_gain(evidence: Evidence) -> float | None:
-    """Gain if the CPUs made batches as fast as the forecast of a pack says; None without a forecast."""
+    """Gain if packed images are decoded as fast as was forecast; None without a forecast."""
     speedup = evidence.facts.pack_speedup
     if speedup is None:
         return None
@@ -22,19 +27,9 @@ def pack_gain(evidence: Evidence) -> float | None:
     return max(1.0, min(supply, evidence.fed_rate) / evidence.measured_rate)
 
 
-def first_epoch_gain(evidence: Evidence) -> float:
-    """Gain of the first epoch if it is as fast as later ones."""
-    return evidence.measured_rate / (evidence.first_epoch_rate or evidence.measured_rate)
-
-
 def gpu_gain(evidence: Evidence, rate: float) -> float:
     """Gain if the GPU reaches `rate`, limited by the loader and the copy."""
     return max(1.0, min(evidence.rate_with_copy(rate), evidence.supply_rate) / evidence.measured_rate)
-
-
-def stall_gain(evidence: Evidence) -> float:
-    """Gain if the run reaches the rate that its stages allow."""
-    return max(1.0, min(evidence.fed_rate, evidence.supply_rate) / evidence.measured_rate)
 
 
 def most_gain(evidence: Evidence) -> float:
@@ -49,16 +44,15 @@ def cpus_gain(evidence: Evidence, usable: float) -> float:
 
 def gains_of_environment(evidence: Evidence) -> tuple[Finding, ...]:
     """Findings of the environment, with the gains of their remedies if the experiments can predict them."""
-    return tuple(
-        replace(finding, gain=_OF_ENVIRONMENT[finding.rule](evidence))
-        if finding.fired and finding.rule in _OF_ENVIRONMENT
-        else finding
-        for finding in evidence.environment
-    )
+    findings = []
+    for finding in evidence.environment:
+        predict = _OF_ENVIRONMENT.get(finding.rule)
+        findings.append(replace(finding, gain=predict(evidence)) if finding.fired and predict else finding)
+    return tuple(findings)
 
 
 def _of_storage(evidence: Evidence) -> float | None:
-    """Gain from another storage: 1 if reading is not the limit, else unknown."""
+    """Gain from a faster storage: 1 if reading is not the limit, else unknown."""
     return None if is_slow_reading(evidence) else 1.0
 
 
@@ -78,7 +72,7 @@ def _of_gpu(evidence: Evidence) -> float | None:
 
 
 def _of_link(evidence: Evidence) -> float | None:
-    return None if evidence.rate_with_copy(evidence.compute_rate) < SLOWER * evidence.compute_rate else 1.0
+    return None if is_slow_to_copy(evidence) else 1.0
 
 
 _OF_ENVIRONMENT: dict[str, Callable[[Evidence], float | None]] = {

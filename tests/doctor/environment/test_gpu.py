@@ -11,14 +11,7 @@ from imagenet_opt.doctor.environment.gpu import check_gpu
 from imagenet_opt.measure.telemetry import gpu
 from imagenet_opt.measure.telemetry.gpu import GpuState
 
-HEALTHY = GpuState(
-    index=3,
-    name="NVIDIA A10G",
-    clock_reasons=0,
-    others=(),
-    link=(4, 16),
-    most_link=(4, 16),
-)
+HEALTHY = GpuState(index=3, name="NVIDIA A10G", clock_reasons=0, others=(), link=(4, 16), most_link=(4, 16))
 
 
 def fired(state: GpuState | None) -> dict[str, Finding]:
@@ -97,12 +90,7 @@ class Driver:
         return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in self.pids]
 
     def __getattr__(self, name: str) -> object:
-        values = {
-            "Index": 2,
-            "Name": "a GPU",
-            "CurrPcieLinkGeneration": 3,
-            "CurrPcieLinkWidth": 8,
-        }
+        values = {"Index": 2, "Name": "a GPU", "CurrPcieLinkGeneration": 3, "CurrPcieLinkWidth": 8}
         values |= {"MaxPcieLinkGeneration": 4, "MaxPcieLinkWidth": 16}
         return lambda device: values[name.removeprefix("nvmlDeviceGet")]
 

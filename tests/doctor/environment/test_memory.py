@@ -14,12 +14,7 @@ MIB, GIB = 2**20, 2**30
 def test_it_fires_where_the_loader_has_to_do_with_less(setup: Callable[..., Setup], size_mib: int) -> None:
     """8 workers x (4 + 3) x 64 MiB, twice, in half of the room: 14336 MiB."""
     budget = fit_loader(
-        num_workers=8,
-        prefetch_factor=4,
-        batch_bytes=64 * MIB,
-        cpus=8,
-        memory=1000 * GIB,
-        shared_memory=size_mib * MIB,
+        num_workers=8, prefetch_factor=4, batch_bytes=64 * MIB, cpus=8, memory=1000 * GIB, shared_memory=size_mib * MIB
     )
     found = check_shared_memory(
         setup(fitted_workers=budget.num_workers, fitted_prefetch=budget.prefetch_factor), free=size_mib * MIB

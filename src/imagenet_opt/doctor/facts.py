@@ -1,11 +1,11 @@
-"""Facts about a run and its machine that are not rates of a stage."""
+"""Facts about a run and its machine."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 
 @dataclass(kw_only=True)
 class Facts:
-    """All inputs of the rules except the ceilings. None: unknown, or not checked."""
+    """What the rules read, except ceilings. None: unknown, or not checked."""
 
     usable_cpus: int
     """CPUs that this process may use, after affinity, cgroup quota and SLURM."""
@@ -48,15 +48,15 @@ class Facts:
     pack_option: str | None = None
     """Option of `imagenet-opt pack` that fits the image size of the run, such as "for=224"; None for packed data."""
     pack_speedup: float | None = None
-    """Images/s of a loader process with some images packed so / with the originals, all in memory."""
+    """Images/s of a loader process on some packed images / on the originals, all in memory."""
     pack_bytes_ratio: float | None = None
-    """Bytes of these images packed / of the originals."""
+    """Bytes of these packed images / bytes of the originals."""
     images_per_request: float | None = None
     """Mean number of images that one request to the storage returns."""
     first_touch_seconds: float | None = None
-    """Median time of a request to files that nobody has read."""
+    """Median time of a request for files that were not read before."""
     second_touch_seconds: float | None = None
-    """Median time of the same request again, after the files were dropped from the page cache."""
+    """Median time of the second read of the same files, which had left the page cache."""
     first_touch_evidence: str | None = None
     first_requests_in_flight: int | None = None
     """Requests in flight of all workers when an epoch begins."""
@@ -69,7 +69,7 @@ class Facts:
     cold_passes: float | None = None
     """How many times the loader's experiment read each file from storage."""
     storage_latency_seconds: float | None = None
-    """Median time of a request with no other in flight."""
+    """Median time of a request while no other request is in flight."""
     storage_bound: str | None = None
     """What bounds the storage at `requests_in_flight`: "latency", "bandwidth" or "cpu"."""
     storage_evidence: str | None = None
@@ -98,5 +98,4 @@ class Facts:
 
     def known(self) -> dict[str, float | str]:
         """All facts that are not None, by name."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in vars(self).items() if value is not None}

@@ -10,11 +10,15 @@ import torch
 from imagenet_opt import machine
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.doctor.diagnosis import Finding
-from imagenet_opt.doctor.environment.check import check_environment
-from imagenet_opt.doctor.environment.precision import check_precision
+from imagenet_opt.doctor.environment.cpus import check_cpus
+from imagenet_opt.doctor.environment.lustre import check_limits, check_released
+from imagenet_opt.doctor.environment.memory import check_memory, check_page_cache, check_shared_memory
+from imagenet_opt.doctor.environment.mount import check_mount, check_options
 from imagenet_opt.doctor.environment.setup import Setup
+from imagenet_opt.doctor.environment.tensor_cores import check_channels_last, check_multiples, check_precision
 from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.doctor.remedies import DataPlace
+from imagenet_opt.measure.storage.lustre import read_hsm_states, read_limits
 from imagenet_opt.probe.testbed import Testbed
 
 _NUM_CHECKED = 200
@@ -74,6 +78,26 @@ def check_machine(testbed: Testbed) -> list[Finding]:
             cuda_index=testbed.device.index,
         )
     )
+
+
+def check_environment(setup: Setup) -> list[Finding]:
+    """Run all checks that need no experiment, in the order in which a batch passes through the machine. No check raises
+    an error if this machine lacks a feature."""
+    mount, installed, available = machine.find_mount(setup.folder), os.cpu_count() or 1, machine.available_memory()
+    kind = "" if mount is None else mount.kind
+    is_lustre = kind == "lustre"
+    return [
+        check_cpus(machine.cpu_limits(), installed=installed, slurm=os.environ),
+        check_shared_memory(setup, free=machine.free_shared_memory()),
+        check_memory(setup, available=available),
+        check_page_cache(setup, available=available),
+        check_mount(mount, setup.data, model="" if mount is None else machine.disk_model(mount.device)),
+        check_options(mount),
+        check_released(read_hsm_states(setup.files) if is_lustre else None, setup.data, kind),
+        check_limits(read_limits() if is_lustre else None, kind, num_cpus=installed),
+        check_multiples(setup),
+        check_channels_last(setup),
+    ]
 
 
 def mb_per_image(encoded: list[bytes]) -> float:

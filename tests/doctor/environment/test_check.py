@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from imagenet_opt.doctor.environment.check import check_environment
+from imagenet_opt.doctor.first_look import check_environment
 from imagenet_opt.doctor.environment.setup import Setup
 
 

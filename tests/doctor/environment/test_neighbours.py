@@ -15,7 +15,7 @@ from imagenet_opt.doctor.environment.neighbours import Neighbours, Occupancy, Oc
 from imagenet_opt.machine import usable_cpus
 
 BURN = "import time\nwhile time.process_time() < 0.5: pass\nprint('done', flush=True)\nimport sys; sys.stdin.read()\n"
-CALM = Occupancy(10.0, 2.0, 0.0, 5.0, 0.0, (Occupant("cron", 7, 2.0),))
+CALM = Occupancy(10.0, 2.0, 0.0, 0.0, (Occupant("cron", 7, 2.0),))
 
 
 ORPHAN = 'exec 3<&0; "$0" -c "$1" <&3 & echo $!'
@@ -75,22 +75,20 @@ def test_what_no_user_can_end_is_not_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert [(one.name, one.pid) for one in found.stop().top] == [("blender", 7000)]
 
 
-def test_steal_waiting_and_swapping_are_the_growth_of_their_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steal_and_swapping_are_the_growth_of_their_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     times = SimpleNamespace(user=0.0, nice=0.0, system=0.0, steal=100.0)
     swap = SimpleNamespace(sin=5_000_000, sout=0)
-    waited, moment = [3.0], [50.0]
+    moment = [50.0]
     monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [times] * 64)
     monkeypatch.setattr(psutil, "swap_memory", lambda: swap)
-    monkeypatch.setattr(neighbours, "_waited_seconds", lambda: waited[0])
     monkeypatch.setattr(neighbours, "monotonic", lambda: moment[0])
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setattr(neighbours, "usable_cpus", lambda: 2)
     found = Neighbours()
     found.start()
-    times.steal, swap.sout, waited[0], moment[0] = 101.0, 35_000_000, 5.5, 60.0
+    times.steal, swap.sout, moment[0] = 101.0, 35_000_000, 60.0
     occupancy = found.stop()
     assert occupancy.steal_percent == pytest.approx(10.0)  # 1 s on each of 2 CPUs in 10 s
-    assert occupancy.waiting_percent == pytest.approx(25.0)
     assert occupancy.swapped_mb == pytest.approx(35.0) and check_swapping(occupancy).fired
 
 

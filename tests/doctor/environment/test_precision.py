@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from imagenet_opt.doctor.environment.precision import check_precision
+from imagenet_opt.doctor.environment.tensor_cores import check_precision
 from imagenet_opt.measure.telemetry.dtypes import convolutions_take_tf32, precision_of_convolutions
 
 

@@ -1,13 +1,13 @@
-"""Checks whether /dev/shm, RAM and the page cache have room for batches in flight and the data set."""
+"""Checks whether /dev/shm and RAM have room for the batches, and the page cache for the data set."""
 
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment.setup import Setup
 from imagenet_opt.machine import GIB
 
 _SPARE_BATCHES = 3
-"""Batches of a worker in addition to those ahead: being made, being sent, in use."""
+"""Batches of a worker in addition to the batches ahead: one being made, one being sent, one in use."""
 _LOADERS = 2
-"""Loaders of a process: validation has workers of its own while those of training keep their batches."""
+"""Loaders of a process: the workers of training keep their batches while validation has its own workers."""
 _SHARE = 0.5
 """Share of the free memory that batches may use."""
 
@@ -15,50 +15,32 @@ _SHARE = 0.5
 def check_shared_memory(setup: Setup, *, free: int) -> Finding:
     """Check that batches fit in /dev/shm. free: its free bytes. Docker's default size is 64 MiB (docker run,
     --shm-size)."""
-    return _check_room(
-        setup,
-        "small_shared_memory",
-        f"of /dev/shm, {free / GIB:.2f} GiB free",
-        free,
-        "start the container with a larger --shm-size, or with --ipc=host; in Kubernetes mount an emptyDir with "
-        "medium: Memory at /dev/shm",
-        ("docker run --shm-size={gib}g ...", "sudo mount -o remount,size={gib}G /dev/shm"),
-    )
+    remedy = "start the container with a larger --shm-size, or with --ipc=host; in Kubernetes mount an emptyDir with "
+    remedy += "medium: Memory at /dev/shm"
+    commands = ("docker run --shm-size={gib}g ...", "sudo mount -o remount,size={gib}G /dev/shm")
+    return _check_room(setup, "small_shared_memory", "free in /dev/shm", free, remedy, commands)
 
 
 def check_memory(setup: Setup, *, available: int) -> Finding:
     """Check that batches fit in memory, of which /dev/shm is a part. available: bytes that may be allocated."""
-    return _check_room(
-        setup,
-        "small_memory",
-        f"of memory, {available / GIB:.1f} GiB available",
-        available,
-        "request more memory (sbatch --mem, docker run --memory), or use fewer workers or batches ahead",
-        ("sbatch --mem={gib}G ...",),
-    )
+    remedy = "request more memory (sbatch --mem, docker run --memory), or use fewer workers or batches ahead"
+    return _check_room(setup, "small_memory", "of available memory", available, remedy, ("sbatch --mem={gib}G ...",))
 
 
-def _check_room(
-    setup: Setup, rule: str, of_what: str, free: int, remedy: str, commands: tuple[str, str] | tuple[str]
-) -> Finding:
+def _check_room(setup: Setup, rule: str, of_memory: str, free: int, remedy: str, commands: tuple[str, ...]) -> Finding:
     batches = setup.num_workers * (setup.prefetch_factor + _SPARE_BATCHES) * _LOADERS
     need = batches * setup.batch_bytes
     evidence = (
         f"{setup.num_workers} workers x {setup.prefetch_factor} batches ahead need up to {need / GIB:.2f} GiB "
-        f"({batches} batches of {setup.batch_bytes / 2**20:.1f} MiB), and may use {_SHARE * free / GIB:.2f} GiB "
-        f"{of_what}"
+        f"({batches} batches of {setup.batch_bytes / 2**20:.1f} MiB), and may use {_SHARE * free / GIB:.2f} GiB, "
+        f"{_SHARE:.0%} of the {free / GIB:.2f} GiB {of_memory}"
     )
     if need <= _SHARE * free:
         return Finding(rule, False, evidence)
+    evidence += f"; the loader uses {setup.fitted_workers} workers x {setup.fitted_prefetch} batches ahead"
+    overrides = (f"data.num_workers={setup.fitted_workers}", f"data.prefetch_factor={setup.fitted_prefetch}")
     gib = int(need / _SHARE / GIB) + 1
-    return Finding(
-        rule,
-        True,
-        f"{evidence}; the loader uses {setup.fitted_workers} x {setup.fitted_prefetch}",
-        remedy=remedy,
-        overrides=(f"data.num_workers={setup.fitted_workers}", f"data.prefetch_factor={setup.fitted_prefetch}"),
-        commands=tuple(command.format(gib=gib) for command in commands),
-    )
+    return Finding(rule, True, evidence, remedy, overrides, tuple(command.format(gib=gib) for command in commands))
 
 
 def check_page_cache(setup: Setup, *, available: int) -> Finding:
@@ -76,8 +58,8 @@ def check_page_cache(setup: Setup, *, available: int) -> Finding:
     return Finding(
         "page_cache",
         True,
-        f"{sizes}: {share:.0%} fits, so every epoch reads the rest, and more, from storage",
-        remedy="pack smaller images (about a sixth of ImageNet's size), onto a local disk if there is one; or use "
-        "a machine with more memory",
+        f"{sizes}: {share:.0%} fits, so every epoch reads at least the rest from storage",
+        "pack smaller images (about a sixth of ImageNet's size), onto a local disk if there is one; or use a machine "
+        "with more memory",
         commands=(setup.data.pack("max_side=256"),),
     )

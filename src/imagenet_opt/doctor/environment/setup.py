@@ -1,4 +1,4 @@
-"""The run that the environment checks examine, as plain values without its data or network."""
+"""The run that the checks examine, as plain values."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,7 @@ from imagenet_opt.doctor.remedies import DataPlace
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A run on this machine.
-
-    data: as configured. folder: real path of the training files. files: some of these. data_bytes: size of the whole
+    """data: as configured. folder: real path of the training files. files: some of these. data_bytes: size of the whole
     training set. num_workers, prefetch_factor: as configured, with auto resolved. fitted_workers, fitted_prefetch:
     after the loader's memory budget. batch_bytes: mean size of a batch that a worker sends. precision:
     trainer.precision, which may be "mixed". widths: channels in and out of the network's convolutions and linear

@@ -1,19 +1,24 @@
-"""Checks sizes and memory format for tensor cores."""
+"""Checks precision, sizes and memory format for tensor cores."""
+
+from collections.abc import Mapping
 
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment.setup import Setup
 
+_NO_GPU = "there is no CUDA GPU here"
 _BYTES = 16
 _PREFERRED_BYTES = 128
 """Sizes should be multiples of _BYTES, on an A100 rather of _PREFERRED_BYTES: 8 and 64 values of 16 bits, 4 and 32 of
 TF32. Source: NVIDIA, Matrix Multiplication Background User's Guide, section Tensor Core Requirements."""
+_TF32_CAPABILITY = (8, 0)
+"""Ampere, the first GPUs with TF32."""
 
 
 def check_multiples(setup: Setup) -> Finding:
     """Check that batch size, channels and number of classes are multiples that tensor cores need."""
     rule = "tensor_core_multiples"
     if setup.cuda_index is None:
-        return Finding(rule, None, "no CUDA GPU here")
+        return Finding(rule, None, _NO_GPU)
     if setup.precision.startswith("64"):
         return Finding(rule, None, f"tensor cores are not used in trainer.precision={setup.precision}")
     value_bytes = 4 if setup.precision.startswith("32") else 2
@@ -21,15 +26,16 @@ def check_multiples(setup: Setup) -> Finding:
     keys = (("data.batch_size", (setup.batch_size,)), ("classes", (setup.num_classes,)), ("channels", setup.widths))
     off = [f"{name} {n}" for name, sizes in keys for n in sorted(set(sizes)) if n % multiple]
     if not off:
-        better = sorted({n for _, sizes in keys for n in sizes if n % preferred})
-        rest = f"; not of {preferred}, which are faster on an A100: {', '.join(map(str, better))}" if better else ""
+        others = sorted({n for _, sizes in keys for n in sizes if n % preferred})
+        rest = f"; not of {preferred}, which are faster on an A100: {', '.join(map(str, others))}" if others else ""
         return Finding(rule, False, f"all sizes are multiples of {multiple}{rest}")
+    needed = f"tensor cores need multiples of {multiple} in trainer.precision={setup.precision}"
     size = setup.batch_size
     return Finding(
         rule,
         True,
-        f"no multiples of {multiple}, as tensor cores need in trainer.precision={setup.precision}: {', '.join(off)}",
-        remedy="round the batch size, and the network's channels if you can choose them",
+        f"{needed}; these sizes are not: {', '.join(off)}",
+        "round the batch size, and the network's channels if you can choose them",
         overrides=(f"data.batch_size={-(-size // multiple) * multiple}",) if size % multiple else (),
     )
 
@@ -41,13 +47,45 @@ def check_channels_last(setup: Setup) -> Finding:
     """
     rule = "channels_last"
     if setup.cuda_index is None:
-        return Finding(rule, None, "no CUDA GPU here")
+        return Finding(rule, None, _NO_GPU)
     if setup.channels_last or setup.precision.startswith("64"):
         return Finding(rule, False, "images and weights are channels_last, or the precision does not need it")
     return Finding(
         rule,
         True,
         "images and weights are in NCHW order, which tensor cores do not accept: each convolution converts them",
-        remedy="keep images and weights in channels_last order",
+        "keep images and weights in channels_last order",
         overrides=("callbacks.acceleration.channels_last=true",),
     )
+
+
+def check_precision(
+    dtypes: Mapping[str, int], *, precision: str, capability: tuple[int, int] | None, conv_tf32: bool
+) -> Finding:
+    """Fires if convolutions run in float32 without TF32 on a GPU with tensor cores.
+
+    dtypes: of `precision_of_convolutions`. capability: torch.cuda.get_device_capability(); None on a CPU. conv_tf32: of
+    `convolutions_take_tf32`, while the network trained; set_float32_matmul_precision does not affect convolutions.
+    Source: PyTorch's CUDA semantics, TensorFloat-32 on Ampere (and later) devices.
+    """
+    rule = "float32_convolutions"
+    if capability is None:
+        return Finding(rule, None, _NO_GPU)
+    total = sum(count for name, count in dtypes.items() if name.startswith("convolution "))
+    if not total:
+        return Finding(rule, None, "no convolution was recorded in the step; a compiled step hides them")
+    num_float32 = dtypes.get("convolution float32", 0)
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(dtypes.items()))
+    evidence = f"in one step, trainer.precision={precision}: {counts}"
+    if not num_float32:
+        return Finding(rule, False, evidence)
+    has_tf32 = capability >= _TF32_CAPABILITY
+    if has_tf32 and conv_tf32:
+        return Finding(rule, False, f"{evidence}; float32 convolutions run in TF32")
+    evidence += f"; {num_float32} of {total} convolutions without tensor cores"
+    remedy, overrides = "compute in 16 bits", ["trainer.precision=mixed"]
+    if has_tf32:
+        evidence += ", because cudnn.allow_tf32 is off (set_float32_matmul_precision does not affect convolutions)"
+        remedy += ", or in TF32"
+        overrides.append("callbacks.acceleration.tf32=true")
+    return Finding(rule, True, evidence, remedy, tuple(overrides))

@@ -12,9 +12,8 @@ from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment.cpus import check_cpus
 from imagenet_opt.doctor.environment.lustre import check_limits, check_released
-from imagenet_opt.doctor.environment.memory import check_memory, check_page_cache, check_shared_memory
+from imagenet_opt.doctor.environment.memory import Batches, check_memory, check_page_cache, check_shared_memory
 from imagenet_opt.doctor.environment.mount import check_mount, check_options
-from imagenet_opt.doctor.environment.setup import Setup
 from imagenet_opt.doctor.environment.tensor_cores import check_channels_last, check_multiples, check_precision
 from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.doctor.remedies import DataPlace
@@ -56,48 +55,48 @@ def facts_of_run(testbed: Testbed) -> Facts:
 
 
 def check_machine(testbed: Testbed) -> list[Finding]:
-    """Run all checks that need no experiment. Some samples must have been read (`Samples.glance`)."""
-    config, loading, samples = testbed.config, testbed.loading, testbed.samples
-    workers, ahead = testbed.num_workers, testbed.prefetch_factor
-    return check_environment(
-        Setup(
-            data=DataPlace.configured(config.data, packed=samples.is_packed),
-            folder=str(samples.index.folder),
-            files=tuple(extent.path for extent in samples.extents(samples.rows[:_NUM_CHECKED])),
-            data_bytes=int(mb_per_image(samples.encoded) * 1e6 * len(samples.index)),
-            num_workers=workers if loading.num_workers == "auto" else loading.num_workers,
-            prefetch_factor=ahead if loading.prefetch_factor == "auto" else loading.prefetch_factor,
-            fitted_workers=workers,
-            fitted_prefetch=ahead,
-            batch_bytes=testbed.batch_bytes,
-            batch_size=loading.batch_size,
-            precision=str(config.trainer.precision),
-            widths=testbed.widths,
-            num_classes=config.model.num_classes,
-            channels_last=bool(config.callbacks.get("acceleration", {}).get("channels_last", False)),
-            cuda_index=testbed.device.index,
-        )
-    )
-
-
-def check_environment(setup: Setup) -> list[Finding]:
     """Run all checks that need no experiment, in the order in which a batch passes through the machine. No check raises
-    an error if this machine lacks a feature."""
-    mount, installed, available = machine.find_mount(setup.folder), os.cpu_count() or 1, machine.available_memory()
-    kind = "" if mount is None else mount.kind
+    an error if the machine lacks a feature. Some samples must have been read (`Samples.glance`)."""
+    config, loading, samples = testbed.config, testbed.loading, testbed.samples
+    batches = _batches(testbed)
+    installed, available = os.cpu_count() or 1, machine.available_memory()
+    data = DataPlace.configured(config.data, packed=samples.is_packed)
+    data_bytes = int(mb_per_image(samples.encoded) * 1e6 * len(samples.index))
+    mount = machine.find_mount(str(samples.index.folder))
+    kind, model = ("", "") if mount is None else (mount.kind, machine.disk_model(mount.device))
     is_lustre = kind == "lustre"
+    files = [extent.path for extent in samples.extents(samples.rows[:_NUM_CHECKED])]
+    has_gpu, precision = testbed.device.type == "cuda", str(config.trainer.precision)
+    channels_last = bool(config.callbacks.get("acceleration", {}).get("channels_last", False))
     return [
         check_cpus(machine.cpu_limits(), installed=installed, slurm=os.environ),
-        check_shared_memory(setup, free=machine.free_shared_memory()),
-        check_memory(setup, available=available),
-        check_page_cache(setup, available=available),
-        check_mount(mount, setup.data, model="" if mount is None else machine.disk_model(mount.device)),
+        check_shared_memory(batches, free=machine.free_shared_memory()),
+        check_memory(batches, available=available),
+        check_page_cache(batches, data, data_bytes=data_bytes, available=available),
+        check_mount(mount, data, model=model),
         check_options(mount),
-        check_released(read_hsm_states(setup.files) if is_lustre else None, setup.data, kind),
+        check_released(read_hsm_states(files) if is_lustre else None, data, kind),
         check_limits(read_limits() if is_lustre else None, kind, num_cpus=installed),
-        check_multiples(setup),
-        check_channels_last(setup),
+        check_multiples(
+            has_gpu=has_gpu,
+            precision=precision,
+            batch_size=loading.batch_size,
+            num_classes=config.model.num_classes,
+            channels=testbed.widths,
+        ),
+        check_channels_last(has_gpu=has_gpu, precision=precision, channels_last=channels_last),
     ]
+
+
+def _batches(testbed: Testbed) -> Batches:
+    loading, workers, ahead = testbed.loading, testbed.num_workers, testbed.prefetch_factor
+    return Batches(
+        num_workers=workers if loading.num_workers == "auto" else loading.num_workers,
+        prefetch_factor=ahead if loading.prefetch_factor == "auto" else loading.prefetch_factor,
+        fitted_workers=workers,
+        fitted_prefetch=ahead,
+        batch_bytes=testbed.batch_bytes,
+    )
 
 
 def mb_per_image(encoded: list[bytes]) -> float:

@@ -1,9 +1,8 @@
 """Checks precision, sizes and memory format for tensor cores."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from imagenet_opt.doctor.diagnosis import Finding
-from imagenet_opt.doctor.environment.setup import Setup
 
 _NO_GPU = "there is no CUDA GPU here"
 _BYTES = 16
@@ -14,41 +13,44 @@ _TF32_CAPABILITY = (8, 0)
 """Ampere, the first GPUs with TF32."""
 
 
-def check_multiples(setup: Setup) -> Finding:
-    """Check that batch size, channels and number of classes are multiples that tensor cores need."""
+def check_multiples(
+    *, has_gpu: bool, precision: str, batch_size: int, num_classes: int, channels: Iterable[int]
+) -> Finding:
+    """Check that the sizes are multiples that tensor cores need. channels: in and out of convolutions and linear
+    layers, except the image's own."""
     rule = "tensor_core_multiples"
-    if setup.cuda_index is None:
+    if not has_gpu:
         return Finding(rule, None, _NO_GPU)
-    if setup.precision.startswith("64"):
-        return Finding(rule, None, f"tensor cores are not used in trainer.precision={setup.precision}")
-    value_bytes = 4 if setup.precision.startswith("32") else 2
+    if precision.startswith("64"):
+        return Finding(rule, None, f"tensor cores are not used in trainer.precision={precision}")
+    value_bytes = 4 if precision.startswith("32") else 2
     multiple, preferred = _BYTES // value_bytes, _PREFERRED_BYTES // value_bytes
-    keys = (("data.batch_size", (setup.batch_size,)), ("classes", (setup.num_classes,)), ("channels", setup.widths))
-    off = [f"{name} {n}" for name, sizes in keys for n in sorted(set(sizes)) if n % multiple]
+    sizes = [("data.batch_size", batch_size), ("classes", num_classes)]
+    sizes += [("channels", num) for num in sorted(set(channels))]
+    off = [f"{name} {num}" for name, num in sizes if num % multiple]
     if not off:
-        others = sorted({n for _, sizes in keys for n in sizes if n % preferred})
+        others = sorted({num for _, num in sizes if num % preferred})
         rest = f"; not of {preferred}, which are faster on an A100: {', '.join(map(str, others))}" if others else ""
         return Finding(rule, False, f"all sizes are multiples of {multiple}{rest}")
-    needed = f"tensor cores need multiples of {multiple} in trainer.precision={setup.precision}"
-    size = setup.batch_size
+    needed = f"tensor cores need multiples of {multiple} in trainer.precision={precision}"
     return Finding(
         rule,
         True,
         f"{needed}; these sizes are not: {', '.join(off)}",
         "round the batch size, and the network's channels if you can choose them",
-        overrides=(f"data.batch_size={-(-size // multiple) * multiple}",) if size % multiple else (),
+        overrides=(f"data.batch_size={-(-batch_size // multiple) * multiple}",) if batch_size % multiple else (),
     )
 
 
-def check_channels_last(setup: Setup) -> Finding:
+def check_channels_last(*, has_gpu: bool, precision: str, channels_last: bool) -> Finding:
     """Check the memory format: cuDNN's tensor-core convolutions take NHWC; NCHW data is converted each time.
 
     Source: NVIDIA, Convolutional Layers User's Guide, section Tensor Layouts In Memory.
     """
     rule = "channels_last"
-    if setup.cuda_index is None:
+    if not has_gpu:
         return Finding(rule, None, _NO_GPU)
-    if setup.channels_last or setup.precision.startswith("64"):
+    if channels_last or precision.startswith("64"):
         return Finding(rule, False, "images and weights are channels_last, or the precision does not need it")
     return Finding(
         rule,

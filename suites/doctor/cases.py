@@ -160,9 +160,7 @@ CASES = {
     "slow GPU": Case("slow_gpu", ("callbacks.rehearsal.images_per_second=120",)),
     "busy neighbour": Case("busy_neighbour", QUICK, beside=busy_cpus),
     "prefetch too small": Case(
-        "small_prefetch",
-        ("data.prefetch_factor=1", *_device(150)),
-        {"every": 300, "late": 0.8},
+        "small_prefetch", ("data.prefetch_factor=1", *_device(150)), {"every": 300, "late": 0.8}
     ),
     "slow logging": Case(
         "slow_logging",

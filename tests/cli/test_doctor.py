@@ -13,10 +13,9 @@ from imagenet_opt.cli.doctor import examine, main, parse, write
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import complete
 from imagenet_opt.doctor.apply import Trial, apply, cure_of, write_experiment
-from imagenet_opt.doctor.causes.cause import CAUSES
 from imagenet_opt.doctor.diagnosis import STAGES, Finding
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis
-from imagenet_opt.doctor.verdict import judge
+from imagenet_opt.doctor.verdict import CAUSES, judge
 from imagenet_opt.errors import ConfigError, WorkerDied
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.probe.testbed import Testbed

@@ -71,12 +71,7 @@ STORIES = {
     ),
     "storage_bandwidth": seen(SLOW_STORAGE, READING, storage_bound="bandwidth"),
     "lazy_mount": seen(
-        SLOW_STORAGE,
-        READING,
-        storage_bound="latency",
-        lazy=True,
-        first_touch_seconds=0.4,
-        second_touch_seconds=0.005,
+        SLOW_STORAGE, READING, storage_bound="latency", lazy=True, first_touch_seconds=0.4, second_touch_seconds=0.005
     ),
     "few_workers": seen(
         SLOW_DECODE | {"decode_one": 152.0}, STARVED, num_workers=1, curves={"workers": ((1.0, 152.0), (4.0, 600.0))}

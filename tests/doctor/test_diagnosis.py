@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.doctor.causes.cause import CAUSES
 from imagenet_opt.doctor.diagnosis import Diagnosis, Finding, Measurements
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis, write_diagnosis
+from imagenet_opt.doctor.verdict import CAUSES
 from imagenet_opt.errors import ConfigError
 from tests.doctor.diagnoses import make_diagnosis, make_facts
 

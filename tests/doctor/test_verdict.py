@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from imagenet_opt.doctor.causes.cause import CAUSES
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.evidence import Evidence, evidence_of
 from imagenet_opt.doctor.explanation import gap, least_stage
-from imagenet_opt.doctor.verdict import RULES, Rule, conclude, judge
+from imagenet_opt.doctor.verdict import CAUSES, RULES, Rule, conclude, judge
 from tests.doctor.diagnoses import change
 from tests.doctor.stories import SLOW_STORAGE, STORIES, finding_of, seen
 

@@ -55,7 +55,12 @@ def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -
     seconds: of each run. Raises ImagenetOptError if a run fails, or if the experiment cannot be written.
     """
     if (cure := cure_of(diagnosis)) is None:
-        print(f"nothing to apply: {_why_nothing(diagnosis)}")
+        causes = [finding for finding in diagnosis.findings if finding.fired and not finding.environment]
+        reason = f"the verdict is {diagnosis.cause}"
+        if causes:
+            remedy = "; ".join(causes[0].commands) or causes[0].remedy
+            reason = f"no key of the configuration fixes {causes[0].rule}; {remedy}"
+        print(f"nothing to apply: {reason}")
         return None
     trial = try_out(overrides, cure, seconds=seconds, cold=evidence_of(diagnosis).is_cold)
     print(f"{cure.rule}, {' '.join(cure.overrides)}: {trial}")
@@ -71,13 +76,6 @@ def cure_of(diagnosis: Diagnosis) -> Finding | None:
     """The first rule that fired and has overrides: causes in their order, then the environment."""
     fired = [finding for finding in diagnosis.findings if finding.fired and finding.overrides]
     return min(fired, key=lambda finding: finding.environment, default=None)
-
-
-def _why_nothing(diagnosis: Diagnosis) -> str:
-    cause = next((finding for finding in diagnosis.findings if finding.fired and not finding.environment), None)
-    if cause is None:
-        return f"the verdict is {diagnosis.cause}"
-    return f"no key of the configuration fixes {cause.rule}; {'; '.join(cause.commands) or cause.remedy}"
 
 
 def try_out(overrides: tuple[str, ...], cure: Finding, *, seconds: float, cold: bool) -> Trial:

@@ -6,10 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.doctor.causes.cause import CAUSES
 from imagenet_opt.doctor.confidence import confidence
 from imagenet_opt.doctor.diagnosis import Diagnosis, Finding, Measurements, Step
 from imagenet_opt.doctor.facts import Facts
+from imagenet_opt.doctor.verdict import CAUSES
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.probe.growing_images import SizePhase

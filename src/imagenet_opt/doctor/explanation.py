@@ -1,9 +1,8 @@
 """Explains a verdict: cause, evidence, cure and command; the unexplained gap; the slowest stage."""
 
-from imagenet_opt.doctor.causes.cause import CAUSES
 from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis
 from imagenet_opt.doctor.evidence import evidence_of
-from imagenet_opt.doctor.verdict import is_judged, meaning
+from imagenet_opt.doctor.verdict import CAUSES, is_judged, meaning
 
 MUCH_UNEXPLAINED = 0.1
 """The gap has an explanation if it exceeds this share of the expected rate."""

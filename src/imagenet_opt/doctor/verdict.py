@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from imagenet_opt.doctor.causes.cause import CAUSES
 from imagenet_opt.doctor.causes.cpus import busy_neighbour, contention, few_cpus, few_workers, slow_decode
 from imagenet_opt.doctor.causes.device import launch_bound, slow_copy, slow_gpu
 from imagenet_opt.doctor.causes.loader import lazy_mount, small_prefetch, storage_bandwidth, storage_latency
@@ -12,6 +11,39 @@ from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis, Finding, Step
 from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
 from imagenet_opt.doctor.gains import gains_of_environment, most_gain
 from imagenet_opt.doctor.symptoms import is_lazy_at_first
+
+
+@dataclass(frozen=True)
+class Cause:
+    """head: first words of the verdict's sentence. meaning: the cause in a few words, for the line below the sentence.
+    shows_beside_stages: whether the cause appears only in the full run, which is then slower than its stages allow."""
+
+    head: str
+    meaning: str
+    shows_beside_stages: bool = False
+
+
+CAUSES = {
+    "healthy": Cause("Healthy", "the GPU is the limit"),
+    "slow_gpu": Cause("Slow GPU", "the GPU is slower than other GPUs of its kind"),
+    "storage_latency": Cause("Storage-bound", "storage answers late"),
+    "storage_bandwidth": Cause("Storage-bound", "storage gives too few MB/s"),
+    "lazy_mount": Cause("Storage-bound", "the mount fetches each file from a remote store at first touch"),
+    "few_workers": Cause("Loader-bound", "fewer loader workers than CPUs"),
+    "few_cpus": Cause("CPU-bound", "the job may use only some of the CPUs"),
+    "slow_decode": Cause("CPU-bound", "decoding takes the CPUs"),
+    "busy_neighbour": Cause("CPU-bound", "other processes take the CPUs"),
+    "small_prefetch": Cause("Loader-bound", "too few batches are prepared ahead", shows_beside_stages=True),
+    "host_sync": Cause("Host sync", "the host waits for the GPU in each step", shows_beside_stages=True),
+    "launch_bound": Cause("Launch-bound", "the host launches kernels more slowly than the GPU computes them"),
+    "contention": Cause("CPU-bound", "the loader takes CPU time that the training process needs"),
+    "slow_logging": Cause("Main process", "logging delays the step", shows_beside_stages=True),
+    "checkpoint_stall": Cause("Main process", "checkpoints delay the step", shows_beside_stages=True),
+    "slow_callback": Cause("Main process", "a callback delays the step", shows_beside_stages=True),
+    "slow_copy": Cause("Copy-bound", "the copy to the GPU is the limit"),
+    "unexplained": Cause("Unexplained", "no single experiment explains the gap"),
+}
+"""Key of each verdict -> its text."""
 
 NEEDS = ("gpu", "gpu_beside_loader", "loader", "decode_all", "full")
 """Ceilings that every verdict needs, named as in `Evidence.stage`."""

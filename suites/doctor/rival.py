@@ -8,7 +8,6 @@ On a CPU, TraceML times with the host's clock. The host waits for the simulated 
 which TraceML counts as compute. When a metric or callback reads a value, the host waits in what TraceML calls residual.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from suites.doctor.cases import CASES, arranged
+from suites.doctor.suite import case_parser, missing
 from suites.faults.not_tried import NotTried
 
 _LIMIT_SECONDS = 240
@@ -45,23 +45,14 @@ _WORDS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sample", type=Path, help="a folder with a folder of JPEGs for each class")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--rounds", type=int, default=1)
+    parser = case_parser(__doc__, rounds=1)
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--zero-code", action="store_true", help="let TraceML choose what is timed")
-    parser.add_argument("--only", default="", help="NAME,... of cases")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    names = [name for name in CASES if not options.only or name in options.only.split(",")]
-    for number in range(options.rounds):
-        for name in names:
-            file = options.out.resolve() / f"{name.replace(' ', '_')}-{number:02}.json"
-            if not file.exists():
-                verdict = judged(name, options.sample.resolve(), file, options.steps, zero_code=options.zero_code)
-                file.write_text(json.dumps(verdict, indent=1))
-                print(f"{number} {name}: {verdict['status']}", flush=True)
+    for name, file in missing(options):
+        verdict = judged(name, options.sample.resolve(), file, options.steps, zero_code=options.zero_code)
+        file.write_text(json.dumps(verdict, indent=1))
+        print(f"{file.stem}: {verdict['status']}", flush=True)
     print(table(options.out))
 
 

@@ -6,13 +6,14 @@ examination writes one JSON file to OUT; existing files are kept. At the end a t
 
 import argparse
 import gzip
+import itertools
 import json
 import os
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,28 +32,38 @@ from suites.faults.not_tried import NotTried
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sample", type=Path, help="a folder with a folder of JPEGs for each class")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser = case_parser(__doc__, rounds=20)
     parser.add_argument("--budget", default="15s", help="of an examination, unless the case has a budget")
-    parser.add_argument("--only", default="", help="NAME,... of cases")
     parser.add_argument("--record", type=Path, help="write the measurements for tests/doctor/test_recorded.py")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    names = [name for name in CASES if not options.only or name in options.only.split(",")]
-    for number in range(options.rounds):
-        for name in names:
-            file = options.out / f"{name.replace(' ', '_')}-{number:02}.json"
-            if not file.exists():
-                began = time.monotonic()
-                budget = CASES[name].budget or options.budget
-                status = forked(CASES[name], options.sample.resolve(), file.resolve(), budget)
-                cause = json.loads(file.read_text())["cause"] if file.exists() else f"status {status}"
-                print(f"{number} {name}: {cause} ({time.monotonic() - began:.0f} s)", flush=True)
+    for name, file in missing(options):
+        began = time.monotonic()
+        status = forked(CASES[name], options.sample.resolve(), file, CASES[name].budget or options.budget)
+        cause = json.loads(file.read_text())["cause"] if file.exists() else f"status {status}"
+        print(f"{file.stem}: {cause} ({time.monotonic() - began:.0f} s)", flush=True)
     print(table(options.out))
     if options.record is not None:
         record(options.out, options.record)
+
+
+def case_parser(description: str | None, *, rounds: int) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("sample", type=Path, help="a folder with a folder of JPEGs for each class")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--only", default="", help="NAME,... of cases")
+    return parser
+
+
+def missing(options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
+    """Case and file of each run that OUT lacks, round by round. Makes the folder OUT."""
+    out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    names = [name for name in CASES if not options.only or name in options.only.split(",")]
+    for number, name in itertools.product(range(options.rounds), names):
+        file = out / f"{name.replace(' ', '_')}-{number:02}.json"
+        if not file.exists():
+            yield name, file
 
 
 def forked(case: Case, sample: Path, file: Path, budget: str) -> int:

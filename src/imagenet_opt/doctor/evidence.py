@@ -53,6 +53,7 @@ class Evidence:
         return [stage for stage in map(self.stage, names) if stage not in self.ceilings]
 
     def rate(self, name: str) -> float:
+        """Images per second of a ceiling, named as in `stage`."""
         return self.ceilings[self.stage(name)].images_per_second
 
     def configured(self, key: str, default: Any = None) -> Any:
@@ -65,29 +66,9 @@ class Evidence:
         return node
 
     @property
-    def gpu_rate(self) -> float:
-        return self.rate("gpu")
-
-    @property
-    def gpu_beside_loader_rate(self) -> float:
-        return self.rate("gpu_beside_loader")
-
-    @property
-    def loader_rate(self) -> float:
-        return self.rate("loader")
-
-    @property
     def longest_gap_seconds(self) -> float:
         """Longest time between two batches of the loader."""
         return self.ceilings[self.stage("loader")].facts.get("longest_gap_seconds", 0.0)
-
-    @property
-    def decode_rate(self) -> float:
-        return self.rate("decode_all")
-
-    @property
-    def storage_rate(self) -> float:
-        return self.rate("storage")
 
     @property
     def storage_rate_at_depth(self) -> float:
@@ -95,7 +76,7 @@ class Evidence:
         rates."""
         points = self._depths
         if not self.is_cold or not points:
-            return self.storage_rate
+            return self.rate("storage")
         depths, rates = np.log(np.array(points)).T
         return float(np.exp(np.interp(np.log(max(1.0, self.facts.requests_in_flight or 0.0)), depths, rates)))
 
@@ -133,8 +114,8 @@ class Evidence:
     def fed_rate(self) -> float:
         """Rate of the device while the loader runs and batches are copied. Without data.copies=ahead, copies run on the
         compute stream, so their time is added to the step's."""
-        beside = self.gpu_beside_loader_rate
-        return min(beside, self.rate_with_copy(beside if self.is_overlapped else self.gpu_rate))
+        beside = self.rate("gpu_beside_loader")
+        return min(beside, self.rate_with_copy(beside if self.is_overlapped else self.rate("gpu")))
 
     @property
     def compute_rate(self) -> float:
@@ -159,7 +140,7 @@ class Evidence:
     @property
     def cpu_rate(self) -> float:
         """Rate at which the loader and the training process together use all usable CPUs."""
-        return self.cpu_rate_with(self.decode_rate)
+        return self.cpu_rate_with(self.rate("decode_all"))
 
     def cpu_rate_with(self, decode_rate: float) -> float:
         """`cpu_rate` if all workers together decoded `decode_rate` images per second."""
@@ -170,12 +151,12 @@ class Evidence:
     @property
     def supply_rate(self) -> float:
         """Rate at which batches can arrive while the training process also uses a CPU."""
-        return min(self.loader_rate, self.cpu_rate)
+        return min(self.rate("loader"), self.cpu_rate)
 
     @property
     def expected_rate(self) -> float:
         if not self.facts.num_workers:  # loading and computing alternate
-            return 1 / (1 / self.gpu_rate + 1 / self.loader_rate)
+            return 1 / (1 / self.rate("gpu") + 1 / self.rate("loader"))
         return min(self.fed_rate, self.supply_rate)
 
     @property
@@ -196,7 +177,7 @@ class Evidence:
     @property
     def busy_alone_share(self) -> float:
         """Share of the time in which the device computes if its batches are already on it."""
-        return min(1.0, self._device_seconds("gpu") * self.gpu_rate / self.measurements.batch_size)
+        return min(1.0, self._device_seconds("gpu") * self.rate("gpu") / self.measurements.batch_size)
 
     def _device_seconds(self, name: str) -> float:
         """Seconds of a step in which the device computes."""

@@ -10,7 +10,6 @@ class Facts:
     usable_cpus: int
     """CPUs that this process may use, after affinity, cgroup quota and SLURM."""
     machine_cpus: int
-    """CPUs of the machine."""
     num_workers: int
     """Loader workers, after the loader has fitted them to the machine."""
     prefetch_factor: int
@@ -19,7 +18,6 @@ class Facts:
     packed: bool = False
     """The data is stored in shards."""
     in_slurm: bool = False
-    """The process belongs to a SLURM job."""
     num_samples: int | None = None
     """Images of the training set."""
     log_every_n_steps: int | None = None
@@ -30,7 +28,6 @@ class Facts:
     reads_in_flight: str | None = None
     """data.reads_in_flight as configured: a number, or "auto"."""
     precision: str | None = None
-    """trainer.precision as configured."""
     profile: str | None = None
     """Rate and source of the simulated device's profile."""
     profile_estimate: bool | None = None
@@ -42,9 +39,8 @@ class Facts:
     cached_share_method: str | None = None
     """How `cached_share` was measured, or why it is unknown."""
     mb_per_image: float | None = None
-    """Mean size of a file."""
     megapixels: float | None = None
-    """Mean size of a decoded image."""
+    """Mean size of an image."""
     pack_option: str | None = None
     """Option of `imagenet-opt pack` that fits the image size of the run, such as "for=224"; None for packed data."""
     pack_speedup: float | None = None

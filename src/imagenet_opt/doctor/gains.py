@@ -15,7 +15,7 @@ def loader_gain(evidence: Evidence, rate: float) -> float:
 
 def stages_gain(evidence: Evidence) -> float:
     """Gain if the run reaches the rate that its stages allow."""
-    return loader_gain(evidence, evidence.loader_rate)
+    return loader_gain(evidence, evidence.rate("loader"))
 
 
 def pack_gain(evidence: Evidence) -> float | None:
@@ -23,7 +23,7 @@ def pack_gain(evidence: Evidence) -> float | None:
     speedup = evidence.facts.pack_speedup
     if speedup is None:
         return None
-    supply = min(evidence.loader_rate * speedup, evidence.cpu_rate_with(evidence.decode_rate * speedup))
+    supply = min(evidence.rate("loader") * speedup, evidence.cpu_rate_with(evidence.rate("decode_all") * speedup))
     return max(1.0, min(supply, evidence.fed_rate) / evidence.measured_rate)
 
 
@@ -34,7 +34,7 @@ def gpu_gain(evidence: Evidence, rate: float) -> float:
 
 def most_gain(evidence: Evidence) -> float:
     """Gain with unlimited CPUs: the run then reaches the rate of the GPU alone."""
-    return max(1.0, evidence.rate_with_copy(evidence.gpu_rate) / evidence.measured_rate)
+    return max(1.0, evidence.rate_with_copy(evidence.rate("gpu")) / evidence.measured_rate)
 
 
 def cpus_gain(evidence: Evidence, usable: float) -> float:
@@ -58,7 +58,7 @@ def _of_storage(evidence: Evidence) -> float | None:
 
 def _of_local_data(evidence: Evidence) -> float:
     """Gain from data on a local disk: the loader is then as fast as from memory."""
-    return loader_gain(evidence, evidence.decode_rate) if is_slow_reading(evidence) else 1.0
+    return loader_gain(evidence, evidence.rate("decode_all")) if is_slow_reading(evidence) else 1.0
 
 
 def _of_cpus(evidence: Evidence) -> float:
@@ -68,7 +68,7 @@ def _of_cpus(evidence: Evidence) -> float:
 def _of_gpu(evidence: Evidence) -> float | None:
     """Gain from a GPU as fast as others of its kind; None if that rate is unknown."""
     rated = evidence.facts.rated_images_per_second
-    return gpu_gain(evidence, max(evidence.gpu_rate, rated)) if rated else None
+    return gpu_gain(evidence, max(evidence.rate("gpu"), rated)) if rated else None
 
 
 def _of_link(evidence: Evidence) -> float | None:

@@ -21,7 +21,7 @@ ORDINARY_WAITS = 0.5
 def is_starved(evidence: Evidence) -> bool:
     """Whether missing batches explain the idle GPU: training waits for them, or is as slow as the loader alone."""
     follows = (
-        evidence.supply_rate < SLOWER * evidence.gpu_beside_loader_rate
+        evidence.supply_rate < SLOWER * evidence.rate("gpu_beside_loader")
         and evidence.measured_rate > SLOWER * evidence.supply_rate
     )
     return holds_up(evidence, "fetch") or (follows and evidence.busy_share < BUSY_ENOUGH)
@@ -29,7 +29,7 @@ def is_starved(evidence: Evidence) -> bool:
 
 def is_ample(evidence: Evidence) -> bool:
     """Whether the loader is fast enough on average; never without workers, since training then waits for each batch."""
-    return bool(evidence.facts.num_workers) and evidence.supply_rate >= AMPLE * evidence.gpu_beside_loader_rate
+    return bool(evidence.facts.num_workers) and evidence.supply_rate >= AMPLE * evidence.rate("gpu_beside_loader")
 
 
 def is_slow_reading(evidence: Evidence) -> bool:
@@ -44,7 +44,8 @@ def is_reading_on_cpu(evidence: Evidence) -> bool:
 
 def is_short_of_cpu(evidence: Evidence) -> bool:
     """Whether decoding is slower than the GPU, or the training process lacks CPU time."""
-    is_slow = min(evidence.decode_rate, evidence.cpu_rate) < AMPLE * evidence.gpu_rate or is_reading_on_cpu(evidence)
+    lowest = min(evidence.rate("decode_all"), evidence.cpu_rate)
+    is_slow = lowest < AMPLE * evidence.rate("gpu") or is_reading_on_cpu(evidence)
     is_limit = is_starved(evidence) and not is_ample(evidence) and not is_slow_reading(evidence)
     return (is_slow and is_limit) or is_crowded(evidence)
 
@@ -52,7 +53,7 @@ def is_short_of_cpu(evidence: Evidence) -> bool:
 def is_crowded(evidence: Evidence) -> bool:
     """Whether the running loader slows down the GPU's steps."""
     return (
-        evidence.gpu_beside_loader_rate < SLOWER * evidence.gpu_rate
+        evidence.rate("gpu_beside_loader") < SLOWER * evidence.rate("gpu")
         and evidence.busy_share < BUSY_ENOUGH
         and not is_slow_reading(evidence)
     )
@@ -99,8 +100,8 @@ def holds_up(evidence: Evidence, phase: str) -> bool:
 
 
 def _is_held_by_reads(evidence: Evidence) -> bool:
-    is_late = evidence.storage_rate_at_depth < NEAR * evidence.loader_rate or _stalls(evidence)
-    is_slower = evidence.loader_rate < SLOWER * evidence.decode_rate
+    is_late = evidence.storage_rate_at_depth < NEAR * evidence.rate("loader") or _stalls(evidence)
+    is_slower = evidence.rate("loader") < SLOWER * evidence.rate("decode_all")
     return is_starved(evidence) and not is_ample(evidence) and is_late and is_slower
 
 

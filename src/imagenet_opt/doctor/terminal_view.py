@@ -86,7 +86,7 @@ def _growing_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """For a run whose images grow: whether the loader keeps up in each phase."""
     evidence, rows = evidence_of(diagnosis), []
     for phase in diagnosis.measurements.growing:
-        needed, supply = phase.speed * evidence.gpu_rate, evidence.supply_rate
+        needed, supply = phase.speed * evidence.rate("gpu"), evidence.supply_rate
         verdict = "the GPU waits" if supply < needed else "the loader keeps up"
         rates = f"the GPU takes about {needed:,.0f} images/s, the loader delivers {supply:,.0f}"
         rows.append((f"at {phase.image_size} px", f"{phase.epochs}: {rates}; {verdict}"))

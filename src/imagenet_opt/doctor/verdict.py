@@ -176,7 +176,7 @@ def _comparison(evidence: Evidence, cause: str, gain: float | None) -> str:
     if cause == "lazy_mount" and is_lazy_at_first(evidence):
         return f"about {rate_in_trouble(evidence):.0f} img/s in the first epoch, {measured:.0f} in later ones"
     if gain is None:
-        return f"{measured:.0f} img/s, and {device} alone reaches {evidence.gpu_rate:.0f}"
+        return f"{measured:.0f} img/s, and {device} alone reaches {evidence.rate('gpu'):.0f}"
     return f"{measured:.0f} of a possible {gain * measured:.0f} img/s"
 
 

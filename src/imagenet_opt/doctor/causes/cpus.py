@@ -38,13 +38,13 @@ def few_workers(evidence: Evidence) -> Finding:
     if most:
         main_seconds = (evidence.facts.main_cpu_seconds or 0.0) / evidence.measurements.batch_size
         together = usable / (main_seconds + usable / most)
-    helps = most * SLOWER > evidence.decode_rate and together * SLOWER > evidence.measured_rate
+    helps = most * SLOWER > evidence.rate("decode_all") and together * SLOWER > evidence.measured_rate
     fired = is_short_of_cpu(evidence) and workers < usable and helps
     decoding = "1 loader worker decodes" if workers == 1 else f"{workers} loader workers decode"
     return Finding(
         "few_workers",
         fired,
-        f"{decoding} {evidence.decode_rate:.0f} img/s; {usable} usable CPUs"
+        f"{decoding} {evidence.rate('decode_all'):.0f} img/s; {usable} usable CPUs"
         + (f" would decode {most:.0f}" if most else ""),
         "use one worker per usable CPU",
         overrides=(f"data.num_workers={usable}",),
@@ -69,10 +69,10 @@ def few_cpus(evidence: Evidence) -> Finding:
 def slow_decode(evidence: Evidence) -> Finding:
     facts = evidence.facts
     fired = is_starved(evidence) and is_short_of_cpu(evidence) and not is_ample(evidence)
-    text = f"workers on all {facts.usable_cpus} usable CPUs decode {evidence.decode_rate:.0f} img/s"
+    text = f"workers on all {facts.usable_cpus} usable CPUs decode {evidence.rate('decode_all'):.0f} img/s"
     text += f" of {facts.megapixels or 0.0:.1f} MP"
     if is_reading_on_cpu(evidence):
-        text += f", and one process, limited by its CPU, reads {evidence.storage_rate:.0f} img/s"
+        text += f", and one process, limited by its CPU, reads {evidence.rate('storage'):.0f} img/s"
     has_device = bool(evidence.measurements.simulated or facts.has_gpu)
     overrides = ("data.resize_on=device",) if has_device and facts.resize_on == "worker" else ()
     resize = "let the GPU resize (data.resize_on=device), " if overrides else ""
@@ -86,9 +86,9 @@ def slow_decode(evidence: Evidence) -> Finding:
 def contention(evidence: Evidence) -> Finding:
     fewer = evidence.facts.num_workers - 1
     fired, helps = is_crowded(evidence), fewer > 0
-    alone, beside = evidence.gpu_rate, evidence.gpu_beside_loader_rate
+    alone, beside = evidence.rate("gpu"), evidence.rate("gpu_beside_loader")
     # With one worker less, the GPU reaches its full rate, and the loader is slower.
-    rate = min(alone, evidence.loader_rate * fewer / (fewer + 1)) if helps else 0.0
+    rate = min(alone, evidence.rate("loader") * fewer / (fewer + 1)) if helps else 0.0
     return Finding(
         "contention",
         fired,

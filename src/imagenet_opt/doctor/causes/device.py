@@ -17,11 +17,11 @@ def slow_gpu(evidence: Evidence) -> Finding:
     rated = evidence.facts.rated_images_per_second
     if not rated:
         return Finding("slow_gpu", None, "the rate of a healthy GPU of this kind is unknown", _RECORD)
-    fired = evidence.gpu_rate < SLOWER * rated and evidence.busy_alone_share >= BUSY_ENOUGH
+    fired = evidence.rate("gpu") < SLOWER * rated and evidence.busy_alone_share >= BUSY_ENOUGH
     return Finding(
         "slow_gpu",
         fired,
-        f"the GPU alone trains {evidence.gpu_rate:.0f} img/s; a healthy GPU of this kind trains {rated:.0f}",
+        f"the GPU alone trains {evidence.rate('gpu'):.0f} img/s; a healthy GPU of this kind trains {rated:.0f}",
         "check for throttled clocks, other processes on the GPU, and float32 instead of mixed precision",
         overrides=("trainer.precision=mixed",) if evidence.facts.precision in ("32", "32-true") else (),
         commands=("nvidia-smi -q -d PERFORMANCE,CLOCK",),
@@ -45,7 +45,7 @@ def launch_bound(evidence: Evidence) -> Finding:
         "launch fewer kernels: " + ("a larger batch" if has_graphs else "compile, CUDA graphs, a larger batch"),
         overrides=() if has_graphs else changing(evidence, *graphs),
         commands=(f"imagenet-opt tune {data_place(evidence).words}",),
-        gain=gpu_gain(evidence, evidence.gpu_rate / evidence.busy_alone_share) if fired else None,
+        gain=gpu_gain(evidence, evidence.rate("gpu") / evidence.busy_alone_share) if fired else None,
     )
 
 

@@ -41,13 +41,13 @@ def lazy_mount(evidence: Evidence) -> Finding:
         text += f": the first epoch gives about {first_rate:.0f} img/s, later epochs {later_rate:.0f}"
         gain = later_rate / first_rate
     elif fired:
-        gain = loader_gain(evidence, evidence.decode_rate)
+        gain = loader_gain(evidence, evidence.rate("decode_all"))
     remedy = f"fetch every file once before training, or {_NEARER[data.packed]}"
     return Finding("lazy_mount", fired, text, remedy, commands=(data.hydrate(), data.pack()), gain=gain)
 
 
 def storage_bandwidth(evidence: Evidence) -> Finding:
-    data, rate = data_place(evidence), evidence.storage_rate
+    data, rate = data_place(evidence), evidence.rate("storage")
     fired = is_slow_reading(evidence) and not is_lazy(evidence) and evidence.facts.storage_bound == "bandwidth"
     mb_per_second = rate * (evidence.facts.mb_per_image or 0.0)
     ratio = evidence.facts.pack_bytes_ratio
@@ -58,7 +58,7 @@ def storage_bandwidth(evidence: Evidence) -> Finding:
         f"storage gives {mb_per_second:.0f} MB/s with any number of requests in flight: {rate:.0f} img/s",
         f"pack smaller images{measured}, or {_NEARER[data.packed]}",
         commands=(smaller_pack(evidence), *((data.pack(),) if data.packed else ())),
-        gain=loader_gain(evidence, evidence.decode_rate) if fired else None,
+        gain=loader_gain(evidence, evidence.rate("decode_all")) if fired else None,
     )
 
 
@@ -66,11 +66,11 @@ def storage_latency(evidence: Evidence) -> Finding:
     latency, in_flight = evidence.facts.storage_latency_seconds or 0.0, evidence.facts.requests_in_flight or 0.0
     fired = is_slow_reading(evidence) and not is_lazy(evidence) and evidence.facts.storage_bound != "bandwidth"
     text = f"files arrive {1000 * latency:.0f} ms after their request, with {in_flight:.0f} requests in flight"
-    text += f": {evidence.loader_rate:.0f} img/s"
+    text += f": {evidence.rate('loader'):.0f} img/s"
     if evidence.longest_gap_seconds >= STALL_SECONDS:
         text += f", with pauses of up to {evidence.longest_gap_seconds:.1f} s"
     data, overrides = data_place(evidence), _deeper(evidence)
-    remedy, rate = _NEARER[data.packed], evidence.decode_rate
+    remedy, rate = _NEARER[data.packed], evidence.rate("decode_all")
     if overrides:
         remedy, rate = f"keep more requests in flight, or {remedy}", min(rate, evidence.best_depth[1])
     gain = loader_gain(evidence, rate) if fired else None
@@ -97,7 +97,7 @@ def small_prefetch(evidence: Evidence) -> Finding:
     return Finding(
         "small_prefetch",
         fired,
-        f"the loader gives {evidence.loader_rate:.0f} img/s on average, with pauses of up to {1000 * gap:.0f} ms; "
+        f"the loader gives {evidence.rate('loader'):.0f} img/s on average, with pauses of up to {1000 * gap:.0f} ms; "
         f"each worker prepares {ahead} batches ahead",
         "prepare more batches ahead",
         overrides=(f"data.prefetch_factor={enough}",),

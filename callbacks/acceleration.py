@@ -27,20 +27,22 @@ class Acceleration(Callback):
     convolutions. cudnn_benchmark: let cuDNN time its algorithms for each shape. gradient_checkpointing: timm's; needs
     less memory and more time. Precision, fused and deterministic are options of the Trainer and the optimizer.
 
-    compile: torch.compile in place, so that the keys of checkpoints do not change. Each shape of training batches (or
-    micro-batches) is compiled at its first batch, and tried by a forward and backward, after which buffers, gradients
-    and random state are restored. torch's limit of recompilations is raised by the number of shapes. Validation is not
-    compiled. on_failure: "eager" continues uncompiled and logs the reason, "stop" raises.
+    compile: torch.compile in place, so that the keys of checkpoints do not change. At the first batch of a shape (or
+    of its micro-batches), a forward and backward compile the network; then buffers, gradients and random state are
+    restored. torch's limit of recompilations is raised by the number of shapes. Validation is not compiled.
+    on_failure: "eager" logs the reason and continues without compile or cuda_graph, "stop" raises.
 
     cuda_graph: the forward and backward of each training shape are captured at its first batch and replayed as one
-    launch. Loss, optimizer, validation and other shapes run as usual. It needs one process with a GPU, and a module
-    that follows each forward by its backward. Hooks and Python code in the network run only at the capture. on_failure
-    applies here as well.
+    launch. Loss, optimizer, validation and other shapes run as usual. A CUDA graph needs one process with a GPU, and a
+    module that follows each forward by its backward. Hooks and Python code in the network run only at the capture.
 
     When memory runs out, the module calls `on_out_of_memory`: captured graphs are released and captured again in the
     smaller size; with a compile_mode that makes graphs, the fit continues in the same mode without graphs.
 
-    Logs nothing by step; `summary()` has `startup/compile_seconds` and `startup/cuda_graph_seconds`.
+    | key of `summary()`; nothing is logged by step | unit |
+    |---|---|
+    | `startup/compile_seconds` | seconds of compiling, all shapes together |
+    | `startup/cuda_graph_seconds` | seconds of capturing CUDA graphs, all shapes together |
 
     Raises ConfigError for options that contradict each other.
     """
@@ -61,8 +63,8 @@ class Acceleration(Callback):
     ) -> None:
         if cuda_graph and gradient_checkpointing:
             raise ConfigError(
-                "callbacks.acceleration.cuda_graph=true cannot capture what gradient_checkpointing=true does to the "
-                "random state; set one of them to false"
+                "callbacks.acceleration.cuda_graph=true cannot capture how gradient_checkpointing=true restores the "
+                "random state; set one of the two to false"
             )
         self.channels_last, self.tf32, self.cudnn_benchmark = channels_last, tf32, cudnn_benchmark
         self.gradient_checkpointing = gradient_checkpointing
@@ -99,7 +101,11 @@ class Acceleration(Callback):
         if self.channels_last:
             net.to(memory_format=torch.channels_last)
         if self.gradient_checkpointing:
-            _checkpoint_gradients(net)
+            enable: Any = getattr(net, "set_grad_checkpointing", None)
+            if enable is None:
+                remedy = "set callbacks.acceleration.gradient_checkpointing=false"
+                raise ConfigError(f"{type(net).__name__} has no gradient checkpointing; {remedy}")
+            enable(True)
         if compiler.cuda_graph:
             compiler.cuda_graph = _can_graph(trainer)
         rank_zero_info(f"acceleration: {', '.join(self._on(device)) or 'nothing'} on")
@@ -114,14 +120,7 @@ class Acceleration(Callback):
         if self.compiler.compile or self.compiler.cuda_graph:
             self.compiler.shrink(_parts(pl_module, batch))
 
-    def on_validation_batch_start(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def on_validation_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
         self._lay_out(batch)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -131,7 +130,7 @@ class Acceleration(Callback):
         self.compiler.end()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self.teardown(trainer, pl_module, "fit")  # which Lightning leaves out after an error
+        self.teardown(trainer, pl_module, "fit")  # Lightning does not call this hook after an error
 
     def summary(self) -> dict[str, float]:
         seconds = {"compile_seconds": self.compile_seconds, "cuda_graph_seconds": self.cuda_graph_seconds}
@@ -198,14 +197,6 @@ def _can_graph(trainer: Trainer) -> bool:
         rank_zero_info(f"acceleration: a CUDA graph needs a GPU; none on this {trainer.strategy.root_device.type}")
         return False
     return True
-
-
-def _checkpoint_gradients(net: nn.Module) -> None:
-    enable: Any = getattr(net, "set_grad_checkpointing", None)
-    if enable is None:
-        remedy = "set callbacks.acceleration.gradient_checkpointing=false"
-        raise ConfigError(f"{type(net).__name__} has no gradient checkpointing; {remedy}")
-    enable(True)
 
 
 def _switches() -> tuple[str, bool, bool]:

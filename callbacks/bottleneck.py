@@ -16,23 +16,25 @@ Sums = dict[str, float]
 
 
 class Bottleneck(Callback):
-    """Divides the time since its last logged row into shares, by what the device did or waited for. The shares add up
-    to 1. The rules are in `imagenet_opt.measure.telemetry.idle_causes`.
+    """Divides the time since the last logged row into shares, by the device's work or the reason of its wait. The
+    shares add up to 1. The rules are in `imagenet_opt.measure.telemetry.idle_causes`.
 
     | key | share of the time, 0 to 1 |
     |---|---|
     | `bottleneck/busy` | the device computes: by CUDA events, or as simulated; on a CPU, the host's time in the step |
-    | `bottleneck/read`, `bottleneck/decode` | it waits for a batch that a worker is still reading or decoding |
-    | `bottleneck/main_process` | it waits for callbacks, or for the thread that delivers batches |
-    | `bottleneck/logging`, `bottleneck/checkpoint`, `bottleneck/validation` | it waits for these |
-    | `bottleneck/copy` | it waits for the copy of a batch |
-    | `bottleneck/unexplained` | none of these; with a loader that has no `totals()`, any wait for a batch |
+    | `bottleneck/read`, `bottleneck/decode` | the device waits for a batch that a worker is still reading or decoding |
+    | `bottleneck/main_process` | the device waits for callbacks, or for the thread that delivers batches |
+    | `bottleneck/logging` | the device waits for loggers |
+    | `bottleneck/checkpoint` | the device waits for the save of a checkpoint |
+    | `bottleneck/validation` | the device waits for a validation |
+    | `bottleneck/copy` | the device waits for the copy of a batch |
+    | `bottleneck/unexplained` | all other time; with a loader that has no `totals()`, any wait for a batch |
 
     On a GPU, `busy` counts a step from this callback's `on_train_batch_start`. The resize of the batch and the mixing
     are queued earlier and not counted.
 
     Rows are logged at logging steps, at least 20 steps apart. The first step is start-up and left out. When two
-    consecutive rows have the same new largest cause, the terminal shows it. With several processes, rank 0 is
+    consecutive rows have the same new largest cause, the terminal shows the cause. With several processes, rank 0 is
     measured.
     """
 
@@ -50,16 +52,14 @@ class Bottleneck(Callback):
             self._first = self._last = None
             self._num_steps, self._device_seconds, self._validation_seconds = 0, 0.0, 0.0
             self._within_validation: Sums = {}
-            self._said = self._verdict_before = "healthy"
+            self._printed = self._verdict_before = "healthy"
             self._shares = {}
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if self._device_clock is not None:
             self._device_clock.start()
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if self._device_clock is not None:
             self._device_clock.stop()
         self._num_steps += 1
@@ -84,8 +84,8 @@ class Bottleneck(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._first is not None and self._num_steps - self._first["steps"] >= MIN_STEPS:
-            whole = _difference(self._first, self._sums(trainer))
-            self._shares = attribute(_window(whole, _num_workers(trainer))).shares
+            sums = _difference(self._first, self._sums(trainer))
+            self._shares = attribute(_window(sums, _num_workers(trainer))).shares
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._clock is not None:
@@ -93,14 +93,13 @@ class Bottleneck(Callback):
             self._clock = None
 
     def summary(self) -> dict[str, float]:
-        """Shares of the whole run, under the logged keys; empty if the run was too short."""
+        """Shares of the time of the run, under the logged keys; empty if the run was too short."""
         return _row(self._shares)
 
     def _tell(self, attribution: Attribution) -> None:
-        """Print a cause once, when two consecutive rows agree and it differs from the cause printed before. Nothing
-        is printed if all is well."""
-        if attribution.verdict == self._verdict_before != self._said:
-            self._said = attribution.verdict
+        """Print a new verdict once two consecutive rows have it; the first verdict is "healthy", without a line."""
+        if attribution.verdict == self._verdict_before != self._printed:
+            self._printed = attribution.verdict
             rank_zero_info(f"bottleneck: {sentence(attribution.shares)}")
         self._verdict_before = attribution.verdict
 
@@ -111,21 +110,18 @@ class Bottleneck(Callback):
         for name, seconds in self._within_validation.items():
             actions[name] -= seconds
         totals = getattr(trainer.train_dataloader, "totals", dict)
-        return (
-            actions
-            | {f"loader/{name}": total for name, total in totals().items()}
-            | {
-                "seconds": time.perf_counter(),
-                "steps": self._num_steps,
-                "step": self._clock.seconds[STEP],
-                "fetch_wait": self._clock.seconds[FETCH],
-                "validation": self._validation_seconds,
-            }
-            | self._device(trainer)
-        )
+        times = {
+            "seconds": time.perf_counter(),
+            "steps": self._num_steps,
+            "step": self._clock.seconds[STEP],
+            "fetch_wait": self._clock.seconds[FETCH],
+            "validation": self._validation_seconds,
+        }
+        loader = {f"loader/{name}": total for name, total in totals().items()}
+        return actions | loader | times | self._device(trainer)
 
     def _device(self, trainer: Trainer) -> Sums:
-        """Seconds of device work: from a callback that simulates a device, or from CUDA; None if unknown."""
+        """Seconds of device work: from a callback that simulates a device, or from CUDA; empty if unknown."""
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if (busy_seconds := getattr(getattr(callback, "timeline", None), "busy_seconds", None)) is not None:
                 return {"device": busy_seconds}

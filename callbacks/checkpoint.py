@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Checkpoint as LightningCheckpoint
 
 from imagenet_opt.errors import CheckpointError, ConfigError, Preempted
 from imagenet_opt.model.rollback import random_state, set_random_state
-from imagenet_opt.run.checkpoint import files as files
+from imagenet_opt.run.checkpoint import files
 from imagenet_opt.run.checkpoint.averaging import restore_training_weights, watch_averaging
 from imagenet_opt.run.checkpoint.host_copy import HostCopy
 from imagenet_opt.run.checkpoint.position import (
@@ -23,7 +23,7 @@ from imagenet_opt.run.checkpoint.position import (
     rewrite_to_validation,
     skip_to_training,
 )
-from imagenet_opt.run.checkpoint.writer import CheckpointWriter, Written
+from imagenet_opt.run.checkpoint.writer import CheckpointWriter
 from imagenet_opt.run.hook_timer import SAVE
 from imagenet_opt.run.logging_step import is_logging_step, log_host_numbers
 
@@ -37,25 +37,25 @@ class Checkpoint(LightningCheckpoint):
 
     every_n_steps, every_minutes: a save is due after so many steps, or at the first logging step after so many minutes;
     None for never. The state is also saved after each epoch and at the end of training.
-    Files go to `folder` (default: the Trainer's default_root_dir), written by a thread beside training. Training waits
-    only while the state is copied; for a save at the end of an epoch or of the best weights, it also waits until the
-    save before is on the disk. A save that is due by steps or minutes is skipped while another is being written.
-    A failed save is a warning; if the last save of a run fails, CheckpointError is raised when training ends.
+    A thread writes the files to `folder` (default: the Trainer's default_root_dir). Training waits while the state is
+    copied; at the end of an epoch and for the best weights, training also waits until the previous save is on the
+    disk. A save that is due by steps or minutes is skipped while another save is being written. A failed save is a
+    warning; if the last save of a run fails, CheckpointError is raised when training ends.
 
-    A save inside an epoch is made when the next batch begins, after the step before has logged everything; a save at
+    A save inside an epoch is made when the next batch begins, after the previous step has logged everything; a save at
     the end of an epoch is made after validation. When a callback or the loader raises Preempted, the state between two
     batches is saved; a resumed run first repeats an interrupted validation.
-    A checkpoint has the random states of each process's CPU and GPU, and each process restores its own; a process that
-    the saved run did not have keeps its present state. A loader should have its own generator; otherwise starting the
-    loader draws from the saved state, at a different moment in a resumed run. `state_dict` is a collective call: every
-    process must make it, as Lightning does when it saves. Works with strategies in which each process has the whole
-    state, such as a single device and DDP.
+    A checkpoint has the random states of each process's CPU and GPU, and each process restores its own states; a
+    process that the saved run did not have keeps its present states. A loader should have its own generator; otherwise
+    starting the loader draws from the saved state, at a different moment in a resumed run. `state_dict` is a collective
+    call: Lightning makes it in every process when it saves. The strategy must give each process the complete state, as
+    a single device and DDP do.
 
     | key, at the logging step after a save | unit |
     |---|---|
     | `checkpoint/stall_seconds` | seconds for which the save stopped training |
-    | `checkpoint/write_seconds` | seconds until it was verified on the disk |
-    | `checkpoint/mb` | its size in MB |
+    | `checkpoint/write_seconds` | seconds until the file was verified on the disk |
+    | `checkpoint/mb` | size of the file in MB |
     """
 
     def __init__(
@@ -73,10 +73,8 @@ class Checkpoint(LightningCheckpoint):
             if value is not None and not value > 0:
                 raise ConfigError(f"checkpoint.{name}={value} must be above 0, or null for never")
         self.folder = None if folder is None else Path(folder)
-        self.every_n_steps = every_n_steps
-        self.every_minutes = every_minutes
-        self.keep = keep
-        self.monitor = monitor
+        self.every_n_steps, self.every_minutes = every_n_steps, every_minutes
+        self.keep, self.monitor = keep, monitor
         self.best = -math.inf
         self._random: dict[str, Any] | None = None
         self._rank = 0
@@ -97,7 +95,7 @@ class Checkpoint(LightningCheckpoint):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         loop = trainer.fit_loop.epoch_loop
         if self._validates_first and trainer.enable_validation and loop.max_steps > 0:
-            self._max_steps = loop.max_steps  # else Lightning sees the last step done, and ends before its validation
+            self._max_steps = loop.max_steps  # otherwise Lightning ends after the last step, before its validation
             loop.max_steps += 1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -105,7 +103,7 @@ class Checkpoint(LightningCheckpoint):
         self._first_step = self._durable_step = trainer.global_step
         self._saved_step = -1 if self._validates_first else trainer.global_step
         if self._random is not None:
-            self._go_on(trainer, self._random)
+            self._resume(trainer, self._random)
             written_best = trainer.strategy.broadcast(self._best_of(self.folder / files.BEST))
             self.best = self._best_before = max(self.best, written_best)
         self._random, self._validates_first = None, False
@@ -117,9 +115,7 @@ class Checkpoint(LightningCheckpoint):
         if trainer.global_step > self._saved_step and self._due(trainer):
             self._save(trainer)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         self._random_before = random_state()
         if is_logging_step(trainer):
             self._collect()
@@ -167,18 +163,18 @@ class Checkpoint(LightningCheckpoint):
         self.best, states = state_dict["best"], state_dict["random"]
         self._validates_first = state_dict.get("validates_first", False)
         self._random = states[self._rank] if self._rank < len(states) else random_state()
-        set_random_state(self._random, ["cpu"])  # already here: the loader draws when it is set up
+        set_random_state(self._random, ["cpu"])  # not later, since the loader draws when it is set up
 
-    def _go_on(self, trainer: Trainer, random: dict[str, Any]) -> None:
+    def _resume(self, trainer: Trainer, random: dict[str, Any]) -> None:
         """Restore the loops and the random state of the checkpoint."""
-        inside = position(trainer).step > 0
-        # At the start of an epoch the loader has drawn from the CPU's state since, as in an undisturbed run.
-        set_random_state(random, ["cpu", "cuda"] if inside or self._validates_first else ["cuda"])
+        inside_epoch = position(trainer).step > 0
+        # At the start of an epoch the loader has already drawn from the CPU's state, as in an undisturbed run.
+        set_random_state(random, ["cpu", "cuda"] if inside_epoch or self._validates_first else ["cuda"])
         if self._validates_first:
             return
-        if inside:
+        if inside_epoch:
             skip_to_training(trainer)
-        else:  # with max_steps Lightning would restart the epoch before, and count a step that it does not take
+        else:  # with max_steps Lightning would restart the previous epoch, and count a step that it does not take
             trainer.fit_loop.epoch_loop.restarting = False
 
     def _due(self, trainer: Trainer) -> bool:
@@ -194,40 +190,36 @@ class Checkpoint(LightningCheckpoint):
         return trainer.strategy.reduce_boolean_decision(due and trainer.is_global_zero, all=False)
 
     def _score(self, trainer: Trainer) -> float:
-        """The monitored number of the present weights; nan if it belongs to earlier weights."""
+        """The monitored number of the present weights; nan if only earlier weights were validated."""
         current = trainer.global_step == self._validated_step
         return float(trainer.callback_metrics.get(self.monitor, math.nan)) if current else math.nan
 
     def _best_of(self, file: Path) -> float:
-        """The score that `file` contains, since a run that resumed from an earlier state must not replace it by a
-        worse one."""
+        """The score in `file`: a run that resumed from an earlier state must not replace better weights by worse."""
         try:
             return float(files.load(file)["callbacks"][self.state_key]["best"])
         except (CheckpointError, KeyError):
             return -math.inf
 
     def _save(self, trainer: Trainer) -> None:
-        with trainer.profiler.profile(SAVE):  # type: ignore[attr-defined]  # as Lightning's own saves are
-            self._take_and_write(trainer)
-
-    def _take_and_write(self, trainer: Trainer) -> None:
-        began = time.perf_counter()
-        self._settle()
-        score = self._score(trainer)
-        is_best = score > self.best
-        if is_best:
-            self._best_before, self.best = self.best, score
-        state = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)  # what save_checkpoint would write
-        self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
-        if self._writer is not None:
-            snapshot = HostCopy(state)
-            if snapshot.foreign:
-                raise CheckpointError(
-                    f"no checkpoint with {', '.join(snapshot.foreign)} would open safely; "
-                    "a callback's state_dict may hold numbers, strings, tensors, lists and dicts"
-                )
-            self._writer.write(trainer.global_step, snapshot, is_best=is_best)
-        self._row |= {"checkpoint/stall_seconds": time.perf_counter() - began}
+        with trainer.profiler.profile(SAVE):  # type: ignore[attr-defined]  # Lightning's own saves have this action too
+            began = time.perf_counter()
+            self._settle()
+            score = self._score(trainer)
+            is_best = score > self.best
+            if is_best:
+                self._best_before, self.best = self.best, score
+            state = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+            self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
+            if self._writer is not None:
+                snapshot = HostCopy(state)
+                if snapshot.foreign:
+                    raise CheckpointError(
+                        f"no checkpoint with {', '.join(snapshot.foreign)} would open safely; "
+                        "a callback's state_dict may hold numbers, strings, tensors, lists and dicts"
+                    )
+                self._writer.write(trainer.global_step, snapshot, is_best=is_best)
+            self._row |= {"checkpoint/stall_seconds": time.perf_counter() - began}
 
     def _settle(self, timeout_seconds: float | None = None) -> None:
         """Wait until the running save has ended."""
@@ -244,14 +236,11 @@ class Checkpoint(LightningCheckpoint):
     def _collect(self) -> None:
         """Take the results of the saves that have ended."""
         for written in self._writer.finished() if self._writer is not None else ():
-            self._note(written)
-
-    def _note(self, written: Written) -> None:
-        if written.error is None:
-            self._durable_step = written.step
-            self._row |= {"checkpoint/write_seconds": written.seconds, "checkpoint/mb": written.megabytes}
-        elif written.is_best:
-            self.best = self._best_before
+            if written.error is None:
+                self._durable_step = written.step
+                self._row |= {"checkpoint/write_seconds": written.seconds, "checkpoint/mb": written.megabytes}
+            elif written.is_best:
+                self.best = self._best_before
 
     def _unsaved(self, trainer: Trainer) -> str:
         return (

@@ -20,7 +20,8 @@ class Ema(WeightAveraging):
     CPU and copies every weight to the host in each step. Here the average lies on the training device, and an update
     launches one kernel per list of tensors without waiting for the device.
 
-    decay: 0 to below 1, of one update; or half_life_steps: steps after which weights count half (the other is null).
+    decay: of one update, at least 0 and below 1. half_life_steps: steps after which weights count half. Set one of
+    decay and half_life_steps, and the other to None.
     update_every_n_steps: steps between two updates.
     Raises ConfigError for values out of range.
 
@@ -28,11 +29,7 @@ class Ema(WeightAveraging):
     """
 
     def __init__(
-        self,
-        *,
-        decay: float | None = 0.9998,
-        half_life_steps: float | None = None,
-        update_every_n_steps: int = 1,
+        self, *, decay: float | None = 0.9998, half_life_steps: float | None = None, update_every_n_steps: int = 1
     ) -> None:
         super().__init__()
         if update_every_n_steps < 1:
@@ -52,15 +49,13 @@ class Ema(WeightAveraging):
         return step_idx is not None and step_idx % self.update_every_n_steps == 0
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Move the average to the device, after a checkpoint was loaded into it. Its counter stays on the host."""
+        """Move the average to the device, after a checkpoint was loaded. The counter of updates stays on the host."""
         assert self._average_model is not None
         average = self._average_model.module.to(trainer.strategy.root_device)
         self._empty = int(self._average_model.n_averaged) == 0
         self._averages, self._weights = _by_kind(average), _by_kind(pl_module)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if trainer.global_step > self._latest_update_step and self.should_update(step_idx=trainer.global_step - 1):
             self._update()
             self._latest_update_step = trainer.global_step

@@ -13,10 +13,10 @@ class HostUtilization(Utilization):
     | key | unit |
     |---|---|
     | `host/cpu_percent` | %, 0 to 100 of the CPUs that the process may use |
-    | `host/memory_used_gib` | GiB of RAM in use on the whole machine, shared memory included |
+    | `host/memory_used_gib` | GiB of RAM in use on the machine, shared memory included |
 
     Validation during the fit is included. If rows are logged more often than the host is read, Lightning
-    repeats the last value. What counts as busy: `imagenet_opt.measure.telemetry.host.host_readings`.
+    repeats the last value. Definition of busy: `imagenet_opt.measure.telemetry.host.host_readings`.
     """
 
     def __init__(self, *, interval_seconds: float = 1.0) -> None:

@@ -20,8 +20,6 @@ class LearningRate(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._lr = float(trainer.optimizers[0].param_groups[0]["lr"])
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if is_logging_step(trainer):
             log_host_numbers(pl_module, {"lr": self._lr})

@@ -1,4 +1,4 @@
-"""Mixup and CutMix on the device, on whole batches."""
+"""Mixup and CutMix of each batch on the device."""
 
 from typing import Any, Literal
 
@@ -23,7 +23,9 @@ class Mixing(Callback):
     mode: "on" or "off". mixup_alpha, cutmix_alpha: parameters of the Beta distribution; 0 turns that method off; if
     both are on, each mixes half of the batches. last_epochs_off: number of epochs at the end of the run without mixing.
 
-    Logs nothing by step; `summary()` has `mixing/on` (0 or 1).
+    | key of `summary()`; nothing is logged by step | unit |
+    |---|---|
+    | `mixing/on` | 0 or 1 |
     """
 
     def __init__(
@@ -66,8 +68,8 @@ class Mixing(Callback):
     def _active(self, trainer: Trainer) -> bool:
         if self.mode == "off":
             return False
-        last = trainer.max_epochs is not None and trainer.max_epochs > 0 and self.last_epochs_off > 0
-        return not (last and trainer.current_epoch >= trainer.max_epochs - self.last_epochs_off)  # type: ignore[operator]
+        num_epochs = trainer.max_epochs or 0  # -1: no end
+        return num_epochs <= 0 or trainer.current_epoch < num_epochs - max(0, self.last_epochs_off)
 
     def _mix(self, images: Tensor, labels: Tensor, generator: np.random.Generator) -> tuple[Tensor, Tensor]:
         use_cutmix = self.cutmix_alpha > 0 and (self.mixup_alpha <= 0 or generator.random() < 0.5)

@@ -14,13 +14,16 @@ from imagenet_opt.run.stop.rank_watchdog import RankWatchdog
 from imagenet_opt.run.stop.signals import SPOT, stop
 from imagenet_opt.run.stop.spot import SpotNotice
 
+_REPLACED = "register_signal_handlers", "teardown", "_broadcast_sigterm_tensor", "_on_before_fetch", "_on_after_fetch"
+"""Names of the methods of Lightning that this callback replaces."""
+
 
 class Preemption(Callback):
     """Raises `Preempted` between two batches of training or validation, after a signal or a spot notice.
 
     The signals are SIGTERM, SIGUSR1 and Ctrl-C. A run of one process stops at once while it waits for data, and before
-    its first step. Several processes stop at the same batch, whichever of them got the signal; each must have the same
-    number of batches. A second Ctrl-C ends the process immediately. Lightning's signal handlers are turned off,
+    its first step. Several processes stop at the same batch, even if only one process got the signal; all must have the
+    same number of batches. A second Ctrl-C ends the process immediately. Lightning's signal handlers are turned off,
     including its SLURM requeue.
 
     The checkpoint callback saves the state: its `on_exception` receives the `Preempted`. spot_notice_url: requested
@@ -41,18 +44,20 @@ class Preemption(Callback):
         stop.install()
         stop.at_once, stop.over = True, False
         self._agree, self._alone, self._stepped = StopConsensus(), trainer.world_size == 1, False
-        self._stand_in(trainer)
+        self._replace(trainer)
         if not self._alone:
             broadcast = trainer.strategy.broadcast
             self._peers = RankWatchdog(rank=trainer.global_rank, world_size=trainer.world_size, broadcast=broadcast)
-            _retire_observer()
+            # Lightning's observer would silently kill this process when one of its child processes ends.
+            for thread in threading.enumerate():
+                if thread.name == "child-process-observer":
+                    thread._child_processes = []  # type: ignore[attr-defined]
         if self.spot_notice_url is not None and trainer.local_rank == 0:
-            self._notice = SpotNotice(
-                self.spot_notice_url, every_seconds=self.spot_notice_seconds, notify=lambda: stop.ask(SPOT)
-            )
+            notify = partial(stop.ask, SPOT)
+            self._notice = SpotNotice(self.spot_notice_url, every_seconds=self.spot_notice_seconds, notify=notify)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        self._stepped, stop.at_once = True, False  # a step half done must not be saved
+        self._stepped, stop.at_once = True, False  # a half-finished step must not be saved
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         stop.over = True
@@ -61,31 +66,27 @@ class Preemption(Callback):
         if self._peers is not None and not (isinstance(exception, Preempted) and self._stepped):
             self._peers.failing(exception)
 
-    def _stand_in(self, trainer: Trainer) -> None:
+    def _replace(self, trainer: Trainer) -> None:
         """Replace Lightning's signal handling and wrap `next(loader)`, for which Lightning has no hooks."""
         signals: Any = trainer._signal_connector
         signals.register_signal_handlers = lambda: None
-        signals.teardown = lambda: self._leave(trainer)
+        signals.teardown = lambda: self._restore(trainer)
         training: Any = trainer.fit_loop.epoch_loop
-        training._broadcast_sigterm_tensor = lambda: None  # it would wait for the device at every step
+        training._broadcast_sigterm_tensor = lambda: None  # Lightning's would wait for the device at every step
         for loop in (training, training.val_loop):
             loop._on_before_fetch = partial(self._before_fetch, loop._on_before_fetch)
             loop._on_after_fetch = partial(self._after_fetch, loop._on_after_fetch)
 
-    def _leave(self, trainer: Trainer) -> None:
+    def _restore(self, trainer: Trainer) -> None:
         """Undo the replacements when the fit ends in any way."""
         if self._notice is not None:
             self._notice.close()
         if self._peers is not None:
             self._peers.close()
         training = trainer.fit_loop.epoch_loop
-        for place, names in (
-            (trainer._signal_connector, ("register_signal_handlers", "teardown")),
-            (training, ("_broadcast_sigterm_tensor", "_on_before_fetch", "_on_after_fetch")),
-            (training.val_loop, ("_on_before_fetch", "_on_after_fetch")),
-        ):
-            for name in names:
-                vars(place).pop(name, None)
+        for owner in (trainer._signal_connector, training, training.val_loop):
+            for name in _REPLACED:
+                vars(owner).pop(name, None)
         stop.restore()
 
     def _before_fetch(self, original: Callable[[], None]) -> None:
@@ -101,10 +102,3 @@ class Preemption(Callback):
         if self._alone:
             stop.at_once = not self._stepped
         original()
-
-
-def _retire_observer() -> None:
-    """Stop Lightning's thread that silently kills this process when one of its child processes ends."""
-    for thread in threading.enumerate():
-        if thread.name == "child-process-observer":
-            thread._child_processes = []  # type: ignore[attr-defined]

@@ -31,12 +31,12 @@ class Profiler(Callback):
 
     `ms_per_step` is the time of kernels on a GPU, otherwise of the CPU. A step begins at the end of the step before,
     so the trace includes waits for data. Recorded steps are slower than others: compare operations within a trace, but
-    do not use it to measure speed. Logs nothing. With several processes, rank 0 is recorded. If a fit ends earlier,
+    do not measure speed with them. Logs nothing. With several processes, rank 0 is recorded. If a fit ends earlier,
     the steps so far are written. A full disk causes a warning, and training continues. torch allows only one profiler
     at a time.
 
-    Lightning's PyTorchProfiler (2.6, torch 2.15) records such a window too, but prints a warning at each step outside
-    of the window, and a fit that ends before the window ends with an AssertionError.
+    Lightning's PyTorchProfiler (2.6, torch 2.15) records a window of steps too, but prints a warning at each other
+    step, and a fit that ends before the window ends with an AssertionError.
 
     Raises ConfigError.
     """
@@ -44,13 +44,10 @@ class Profiler(Callback):
     def __init__(
         self, *, folder: str | Path, start_step: int = 10, num_steps: int = 3, num_operations: int = 30
     ) -> None:
-        for name, value, least in (
-            ("start_step", start_step, 0),
-            ("num_steps", num_steps, 1),
-            ("num_operations", num_operations, 1),
-        ):
-            if value < least:
-                raise ConfigError(f"callbacks.profiler.{name}={value} must be at least {least}")
+        numbers = {"start_step": (start_step, 0), "num_steps": (num_steps, 1), "num_operations": (num_operations, 1)}
+        for name, (value, minimum) in numbers.items():
+            if value < minimum:
+                raise ConfigError(f"callbacks.profiler.{name}={value} must be at least {minimum}")
         self.folder = Path(folder) / FOLDER
         self.start_step, self.num_steps, self.num_operations = start_step, num_steps, num_operations
         self._profile: torch.profiler.profile | None = None
@@ -64,13 +61,16 @@ class Profiler(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if self._is_due and self._num_done >= self.start_step:
             self._is_due = False
-            self._first = trainer.global_step + 2  # the next one warms up
-            self._profile = self._new_profile()
+            self._first = trainer.global_step + 2  # the profiler warms up during the next step
+            kinds = torch.profiler.ProfilerActivity
+            self._profile = torch.profiler.profile(
+                activities=[kinds.CPU, *([kinds.CUDA] if self._on_gpu else [])],
+                schedule=torch.profiler.schedule(wait=0, warmup=1, active=self.num_steps, repeat=1),
+                on_trace_ready=self._write,
+            )
             self._profile.start()
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         self._num_done += 1
         if self._profile is not None:
             self._num_recorded = self._num_done - self.start_step - 1
@@ -92,14 +92,6 @@ class Profiler(Callback):
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._stop()
 
-    def _new_profile(self) -> torch.profiler.profile:
-        kinds = torch.profiler.ProfilerActivity
-        return torch.profiler.profile(
-            activities=[kinds.CPU, *([kinds.CUDA] if self._on_gpu else [])],
-            schedule=torch.profiler.schedule(wait=0, warmup=1, active=self.num_steps, repeat=1),
-            on_trace_ready=self._write,
-        )
-
     def _stop(self) -> None:
         """Stop recording; if anything was recorded, torch calls `_write`."""
         profile, self._profile, self._is_due = self._profile, None, False
@@ -110,41 +102,35 @@ class Profiler(Callback):
         if not self._num_recorded:
             return
         trace, table = (self.folder / f"step_{self._first}.{suffix}" for suffix in ("json.gz", "csv"))
-        with _warning():
+        try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with _whole(trace) as part:
+            with _complete(trace) as part:
                 profile.export_chrome_trace(str(part))
-            with _whole(table) as part:
+            with _complete(table) as part:
                 self._write_table(profile, part)
-            steps = "1 step" if self._num_recorded == 1 else f"{self._num_recorded} steps"
-            rank_zero_info(f"profiler: {steps} from step {self._first} on: {printable(f'{trace}')} and {table.name}")
+        except Exception as error:  # no failed profile may end a training
+            log.warning("profiler: not written, training continues (%s)", printable(f"{type(error).__name__}: {error}"))
+            return
+        steps = "1 step" if self._num_recorded == 1 else f"{self._num_recorded} steps"
+        rank_zero_info(f"profiler: {steps} from step {self._first} on: {printable(f'{trace}')} and {table.name}")
 
     def _write_table(self, profile: torch.profiler.profile, file: Path) -> None:
         operations = timed_operations(profile, num_steps=self._num_recorded, on_gpu=self._on_gpu)
-        whole = sum(operation.seconds for operation in operations)
+        total = sum(operation.seconds for operation in operations)
         with file.open("w", newline="") as lines:
             rows = csv.writer(lines)
             rows.writerow(_COLUMNS)
             for operation in operations[: self.num_operations]:
-                numbers = operation.num_calls, 1000 * operation.seconds, 100 * operation.seconds / whole
+                numbers = operation.num_calls, 1000 * operation.seconds, 100 * operation.seconds / total
                 rows.writerow([operation.name, operation.group, *(f"{number:.4g}" for number in numbers)])
 
 
 @contextmanager
-def _whole(file: Path) -> Iterator[Path]:
-    """Write to a temporary name first, so that an incomplete file is never found."""
+def _complete(file: Path) -> Iterator[Path]:
+    """Write under a temporary name first, so that `file` is complete whenever it exists."""
     part = file.with_name(f"new_{file.name}")
     try:
         yield part
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)
-
-
-@contextmanager
-def _warning() -> Iterator[None]:
-    """Log a warning instead of raising: a failed profile must not end a training."""
-    try:
-        yield
-    except Exception as error:  # of the system, of the profiler
-        log.warning("profiler: not written, training continues (%s)", printable(f"{type(error).__name__}: {error}"))

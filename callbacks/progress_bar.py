@@ -24,7 +24,7 @@ _TRAINING = {
 }
 _VALIDATION = {"val/loss": ("loss", "{:.3f}"), "val/acc1": ("acc1", "{:.1%}"), "val/acc5": ("acc5", "{:.1%}")}
 _AFTER_VALUE = ("img/s", "GiB", "left", "s")
-"""Names that a line has behind their value."""
+"""Names that follow their value in a line."""
 _IN_BAR = ("loss", "acc1", "img/s", "data wait", "left")
 _RATE = "throughput/it_per_second"
 
@@ -39,7 +39,7 @@ class ProgressBar(RichProgressBar):
     the bar shows loss, acc1, images per second, data wait and the time left, and the validation line is printed above
     the bar. Log records of these lines have `shown = True`, so that a handler that writes to the console can drop them.
 
-    Loss, accuracies, learning rate, images per second and data wait are what the module and other callbacks log; a
+    Loss, accuracies, learning rate, images per second and data wait are logged by the module and other callbacks; a
     value that is not logged or not finite is left out. GiB: peak memory of this process; on a GPU, the memory that
     torch reserved there; on a CPU, resident in RAM. left: the time to the end of the fit, from
     `throughput/it_per_second` and the seconds of the last validation.

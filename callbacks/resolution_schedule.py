@@ -19,11 +19,11 @@ class ResolutionSchedule(Callback):
     """Training images grow in steps from `start` to `end` pixels, between the shares `grow_from` and `grow_until` of
     the run's epochs.
 
-    Before and after, the size stays; it is always a multiple of `step`, so that few sizes are compiled. Validation
-    keeps its own size. A loader whose sampler has `size_of` (data/keys.py) makes images of that size; a data module
-    that fits memory to the largest images of the run reads `largest_size`. Images of any other loader are resized on
-    the device, in the batch, which is a list [images, ...] or has `images`; list this callback before acceleration
-    then.
+    Before and after, the size stays; sizes are multiples of `step`, so that few sizes are compiled. The size of
+    validation images does not change. A loader whose sampler has `size_of` (data/keys.py) makes images of that size; a
+    data module that fits memory to the largest images of the run reads `largest_size`. Images of any other loader are
+    resized on the device, in the batch, which is a list [images, ...] or has `images`; list this callback before
+    acceleration then.
     Source: progressive resizing as in FFCV's ImageNet recipe (160 to 192, arXiv 2306.12517).
 
     | key | unit |
@@ -81,7 +81,7 @@ class ResolutionSchedule(Callback):
 
 
 def _num_epochs(trainer: Trainer) -> int:
-    """Epochs of the whole run; of a run by steps, those that it begins."""
+    """Epochs of the run; with max_steps, the epochs that the run begins."""
     if trainer.max_epochs is not None and trainer.max_epochs > 0:
         return trainer.max_epochs
     return max(1, math.ceil(trainer.max_steps / trainer.num_training_batches))

@@ -49,7 +49,7 @@ class Throughput(Callback):
     The host may be several steps ahead of the GPU. So rates are computed when the GPU has finished all queued work: the
     host waits for the GPU at logging steps, once after the warm-up, before each validation and after each epoch.
 
-    Rates of the whole run start after ten steps, and after as many steps as batches were ready at the end of the first
+    Rates of the run start after ten steps, and after as many steps as batches were ready at the end of the first
     step: workers fill their queue while the network is compiled, which would make slow storage look fast.
 
     | key | unit |
@@ -78,10 +78,9 @@ class Throughput(Callback):
     def __init__(self) -> None:
         self._clock: HookTimer | None = None
         self._device_clock: CudaClock | None = None
-        self._paused_at: float | None = None
         self._startup: dict[str, float] = {}
+        self._rates: dict[str, float] = {}
         self._shape: Any = None
-        self._window, self._epoch, self._steady = Window(), Window(), Window()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -93,8 +92,7 @@ class Throughput(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._planned = trainer.estimated_stepping_batches - trainer.global_step
         self._world_size = trainer.world_size
-        self._startup = {}
-        self._window, self._epoch, self._steady = Window(), Window(), Window()
+        self._startup, self._rates = {}, {}
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._epoch = Window()
@@ -104,7 +102,7 @@ class Throughput(Callback):
         waited, self._waited = self._clock.seconds[FETCH] - self._waited, self._clock.seconds[FETCH]
         if not self._startup:
             self._startup["startup/first_batch_seconds"] = waited
-            self._window, self._epoch, self._steady = Window(), Window(), Window()  # start-up is no training
+            self._window, self._epoch, self._steady = Window(), Window(), Window()  # start-up is not training
             waited, self._ended_at = 0.0, time.perf_counter()
         pause = 0.0
         images = images_of(batch)
@@ -118,9 +116,7 @@ class Throughput(Callback):
         if self._device_clock is not None:
             self._device_clock.start()
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if self._device_clock is not None:
             self._device_clock.stop()
         self._ended_at = time.perf_counter()
@@ -135,10 +131,11 @@ class Throughput(Callback):
             self._steady = Window(num_ready=_num_ready(trainer))
         if is_logging_step(trainer):
             _wait_for_device(trainer)
-            log_host_numbers(pl_module, self._window.rates(trainer.world_size) | self._device_seconds())
-            loader: Any = trainer.train_dataloader
-            if hasattr(loader, "pop_metrics"):
-                log_host_numbers(pl_module, loader.pop_metrics())
+            numbers = self._window.rates(trainer.world_size)
+            if self._device_clock is not None and (seconds := self._device_clock.finished_seconds()):
+                numbers["throughput/device_step_seconds"] = fmean(seconds)
+            pop_metrics = getattr(trainer.train_dataloader, "pop_metrics", dict)
+            log_host_numbers(pl_module, numbers | pop_metrics())
             self._window = Window()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -155,10 +152,10 @@ class Throughput(Callback):
         self._paused_at = time.perf_counter()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._paused_at is not None and not trainer.sanity_checking:
+        if self._clock is not None and not trainer.sanity_checking:
             for window in self._windows():
                 window.pause_seconds += time.perf_counter() - self._paused_at
-            self._ended_at = time.perf_counter()  # or another size of the next batch would count the pause again
+            self._ended_at = time.perf_counter()  # otherwise a next batch of another size would count the pause again
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._clock is not None:
@@ -166,16 +163,12 @@ class Throughput(Callback):
             self._clock = None
 
     def summary(self) -> dict[str, float]:
-        """Rates of the whole run after the warm-up, the number of batches that they cover and that were ready
-        before, and the seconds of the first batch and step."""
-        return getattr(self, "_rates", {}) | self._startup
+        """Rates of the run after the warm-up, the number of measured batches, how many of these were ready before the
+        measurement, and the seconds of the first batch and step."""
+        return self._rates | self._startup
 
     def _windows(self) -> tuple[Window, Window, Window]:
         return self._window, self._epoch, self._steady
-
-    def _device_seconds(self) -> dict[str, float]:
-        finished = self._device_clock.finished_seconds() if self._device_clock is not None else []
-        return {"throughput/device_step_seconds": fmean(finished)} if finished else {}
 
 
 def _wait_for_device(trainer: Trainer) -> None:
@@ -185,7 +178,7 @@ def _wait_for_device(trainer: Trainer) -> None:
 
 
 def _num_ready(trainer: Trainer) -> int:
-    """Number of batches that are ready; if the loader does not report it, the most that it prefetches."""
+    """Number of ready batches; for a loader that does not report this number, the most batches that it prefetches."""
     loader: Any = trainer.train_dataloader
     workers = getattr(loader, "num_workers", 0)
     return int(getattr(loader, "num_ready", workers and workers * loader.prefetch_factor))

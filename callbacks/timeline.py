@@ -1,11 +1,10 @@
-"""What the machine and the training did, moment by moment."""
+"""Records the activity of the machine and the phases of training, ten times a second."""
 
 import logging
 import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from imagenet_opt.errors import printable
@@ -20,25 +19,25 @@ log = logging.getLogger(__name__)
 
 _ACTIONS = {FETCH: "fetch", STEP: "step", SAVE: "checkpoint"}
 MOST_CPU_PERCENT = 3.0
-"""Of one CPU, for the recorder."""
+"""Above this percentage of one CPU, used by the recorder, a warning is logged."""
 STRETCH_SECONDS = 300.0
-"""Over which that is looked at."""
+"""Time over which the recorder's use of the CPU is averaged."""
 
 
 class Timeline(Callback):
     """Records into the folder `timeline` of `folder`. A separate process samples ten times a second: CPUs, memory,
     disk, network, GPU, ready batches, step and phase. The start and end of each fetch, step, validation, checkpoint,
-    log and epoch are recorded too. `imagenet_opt.measure.telemetry.timeline.read_timeline` reads it, docs/timeline.md
-    describes it.
+    log and epoch are recorded too. `imagenet_opt.measure.telemetry.timeline.read_timeline` reads the files,
+    docs/timeline.md describes them.
 
     | key | unit |
     |---|---|
     | `timeline/cpu_percent` | % of one CPU that the recorder has used since the last logged row |
 
-    With several processes, rank 0 and its machine are recorded. Ready batches: from a loader with `num_ready`, as of
-    the last step. Training continues, after one warning, if the recorder cannot start or continue (for example on a
-    full disk), if the GPU's driver does not answer (then everything but the GPU is recorded), and if the recorder uses
-    more than 3 % of a CPU over five minutes.
+    With several processes, rank 0 and its machine are recorded. Ready batches: from a loader with `num_ready`, at the
+    last step. Training continues, after one warning, if the recorder cannot start or continue (for example on a full
+    disk), if the GPU's driver does not answer (everything but the GPU is recorded), and if the recorder uses more than
+    3 % of a CPU over five minutes.
     """
 
     def __init__(self, *, folder: str | Path) -> None:
@@ -48,20 +47,23 @@ class Timeline(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit" and trainer.is_global_zero:
             try:
-                self._recording = _start(self._folder, trainer.strategy.root_device)
-            except Exception as error:  # of the system, of CUDA: none is worth a training
+                device = trainer.strategy.root_device
+                names = device_names(device.index) if device.type == "cuda" else None
+                self._recording = Recording(self._folder, names)
+            except Exception as error:  # no error of the system or of CUDA may end the training
                 log.warning("timeline: not recorded, training continues (%s)", printable(f"{error}"))
                 return
             self._trainer, self._gauges = trainer, self._recording.gauges
             self._warned: set[str] = set()
             self._phases = [KINDS.index("other")]
-            self._logged = self._looked_at = (0.0, 0.0)
+            self._logged = self._checked = (0.0, 0.0)
             self._clock = attach(trainer)
             self._clock.started.append(self._action_started)
             self._clock.stopped.append(self._action_stopped)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._epoch_began = time.perf_counter()  # of an epoch that goes on, Lightning tells no start
+        # A run that resumes inside an epoch calls no on_train_epoch_start.
+        self._epoch_began = time.perf_counter()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._epoch_began = time.perf_counter()
@@ -79,9 +81,7 @@ class Timeline(Callback):
         if self._recording is not None:
             self._leave("validation", self._validation_began, time.perf_counter())
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if self._recording is not None and is_logging_step(trainer):
             self._warn(self._recording)
             log_host_numbers(pl_module, self._cost())
@@ -103,30 +103,29 @@ class Timeline(Callback):
 
     def _warn(self, recording: Recording) -> None:
         if recording.is_lost():
-            self._say("no longer recorded, training continues", printable(f"{recording.error}"))
+            self._warn_once("no longer recorded, training continues", printable(f"{recording.error}"))
         if error := int(self._gauges["nvml_error"]):
-            self._say("the GPU's columns have gaps or are absent, all else is recorded", nvml_words(error))
-        seconds, cpu_seconds = self._taken()
-        before, cpu_before = self._looked_at
+            self._warn_once("the GPU's columns have gaps or are absent, all else is recorded", nvml_words(error))
+        seconds, cpu_seconds = self._recorder_seconds()
+        before, cpu_before = self._checked
         if seconds - before >= STRETCH_SECONDS:
-            self._looked_at = seconds, cpu_seconds
+            self._checked = seconds, cpu_seconds
             if (percent := 100 * (cpu_seconds - cpu_before) / (seconds - before)) > MOST_CPU_PERCENT:
-                remedy = "'~callbacks.timeline' trains without it"
-                self._say(f"recording takes more than {MOST_CPU_PERCENT:g} % of a CPU", f"{percent:.1f} %; {remedy}")
+                reason = f"{percent:.1f} %; '~callbacks.timeline' trains without it"
+                self._warn_once(f"recording takes more than {MOST_CPU_PERCENT:g} % of a CPU", reason)
 
-    def _say(self, what: str, why: str) -> None:
-        """Log a warning once."""
-        if what not in self._warned:
-            self._warned.add(what)
-            log.warning("timeline: %s (%s)", what, why)
+    def _warn_once(self, message: str, reason: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            log.warning("timeline: %s (%s)", message, reason)
 
-    def _taken(self) -> tuple[float, float]:
-        """Seconds that the recorder has run, and the CPU seconds that it has used, as last reported."""
+    def _recorder_seconds(self) -> tuple[float, float]:
+        """The recorder's last report of its seconds: since its start, and of CPU."""
         return self._gauges["recorder_seconds"], self._gauges["recorder_cpu_seconds"]
 
     def _cost(self) -> dict[str, float]:
         """The logged key; empty if the recorder has reported nothing new."""
-        (seconds, cpu_seconds), (before, cpu_before) = self._taken(), self._logged
+        (seconds, cpu_seconds), (before, cpu_before) = self._recorder_seconds(), self._logged
         if seconds <= before:
             return {}
         self._logged = seconds, cpu_seconds
@@ -154,13 +153,9 @@ class Timeline(Callback):
         self._add(kind, began, ended)
 
     def _add(self, kind: str, began: float, ended: float) -> None:
-        """Record an event. Times are those of `time.perf_counter`."""
+        """Record an event. began, ended: of `time.perf_counter`."""
         since = time.time() - time.perf_counter()
         self._gauges.add_event(KINDS.index(kind), since + began, since + ended)
-
-
-def _start(folder: Path, device: torch.device) -> Recording:
-    return Recording(folder, device_names(device.index) if device.type == "cuda" else None)
 
 
 def _kind(action: str) -> str | None:

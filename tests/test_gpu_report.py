@@ -22,8 +22,8 @@ from imagenet_opt.study.request import read_study
 from imagenet_opt.study.steps.compare import compare
 from imagenet_opt.study.steps.losses import Losses
 from imagenet_opt.study.steps.plan import Plan, StepsFile, Study
-from imagenet_opt.study.steps.speeds import Speeds
 from imagenet_opt.study.steps.table import tables
+from imagenet_opt.study.steps.turn import Speeds
 from tests.gpu import first, needed, repeated, report, small_card
 from tests.processes import Forked
 from tests.study.studies import small_request, speed
@@ -210,7 +210,7 @@ def test_the_ladders_are_of_the_steps_that_the_studies_have() -> None:
     steps = yaml.safe_load((ROOT / "conf/study/ladder.yaml").read_text())["steps"]
     known = {word for step in steps for word in step.get("overrides", [])}
     for name in report.LADDERS:
-        _, file = read_study(str(ROOT / f"tests/gpu/{name}.yaml"), ROOT / "conf/study", [])
+        _, file = read_study(str(ROOT / f"tests/gpu/{name}.yaml"))
         ladder = StepsFile.model_validate(file.model_extra)
         plan = Plan(ladder, (), batch_size=128, has_gpu=True, mixed="bf16-mixed")
         assert {word for row in plan.rows() if row.step for word in row.own} <= known

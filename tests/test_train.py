@@ -231,7 +231,7 @@ def test_two_processes_share_the_samples_and_the_weights(clean: Path, images_roo
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("model.name=resnet5O", "UnknownModel: timm has no model 'resnet5O' (model.name); near: resnet50"),
+        ("model.name=resnet5O", "UnknownModel: timm has no model 'resnet5O' (model.name); did you mean resnet50"),
         ("hydra.run.dir=/proc/none", "RunFolderError: cannot write the run folder: /proc/none: No such file"),
     ],
 )

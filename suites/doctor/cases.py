@@ -1,6 +1,6 @@
-"""Runs whose trouble is known: each is made slow in one way, on a simulated accelerator.
+"""Runs with a known cause: each is slow in one way, on a simulated accelerator.
 
-All train in batches of 16 on a device of 300 images/s, unless a case says otherwise.
+Unless a case differs, a run trains in batches of 16 on a device of 300 images/s.
 """
 
 import os
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suites.doctor.huge_images import huge_images
+from PIL import Image
+
 from suites.doctor.slow_mount import CACHED, COPIES, UNCACHED, slow_mount
 from suites.faults.flaky_folder import tell
 
@@ -33,21 +34,23 @@ BASE = (
 )
 
 
+def _device(images_per_second: int) -> list[str]:
+    names = ("images_per_second", "rated_images_per_second")
+    return [f"callbacks.rehearsal.{name}={images_per_second}" for name in names]
+
+
 def _quick(images_per_second: int) -> tuple[str, ...]:
-    """A device that takes more than one CPU can decode."""
-    rates = [
-        f"callbacks.rehearsal.{name}={images_per_second}" for name in ("images_per_second", "rated_images_per_second")
-    ]
-    return (*rates, "data.batch_size=64")
+    """A device that trains more images per second than one CPU decodes."""
+    return (*_device(images_per_second), "data.batch_size=64")
 
 
 QUICK = _quick(1000)
 PLAIN = ("rehearse=a10g", "data.train_folder=.", "data.val_folder=.", "logger=[csv]")
-"""Everything at its default: batches of 256 on a device of 900 images/s."""
+"""Defaults: batches of 256 on a device of 900 images/s."""
 
 
 def some_images(num: int) -> Callable[[Path, Path], Path]:
-    """So many files, links to the sample's."""
+    """A folder of `num` links to files of the sample."""
 
     def images(sample: Path, scratch: Path) -> Path:
         folder = scratch / "images"
@@ -62,18 +65,45 @@ def some_images(num: int) -> Callable[[Path, Path], Path]:
     return images
 
 
+_HUGE_SIZE = (4000, 3000)
+_NUM_CLASSES = 80
+
+
+def huge_folder(sample: Path) -> Path:
+    return sample.with_name(f"{sample.name}-huge")
+
+
+def huge_images(sample: Path, scratch: Path) -> Path:
+    """Some images of the sample, enlarged to 12 megapixels once, in a folder beside the sample."""
+    folder = huge_folder(sample)
+    for source in sorted(path for path in sample.iterdir() if path.is_dir())[:_NUM_CLASSES]:
+        target = folder / source.name
+        for file in sorted(source.iterdir())[:2]:
+            if not (target / file.name).exists():
+                target.mkdir(parents=True, exist_ok=True)
+                with Image.open(file) as image:
+                    image.convert("RGB").resize(_HUGE_SIZE, Image.Resampling.BILINEAR).save(
+                        target / file.name, quality=90
+                    )
+    return folder
+
+
 def _healthy(batch_size: int, budget: str, num_images: int, num_workers: int) -> "Case":
-    """On a device that takes less than one CPU decodes."""
-    rates = [f"callbacks.rehearsal.{name}=200" for name in ("images_per_second", "rated_images_per_second")]
-    overrides = (*rates, f"data.batch_size={batch_size}", f"data.num_workers={num_workers}", "data.prefetch_factor=4")
+    """A device that trains fewer images per second than one CPU decodes."""
+    overrides = (
+        *_device(200),
+        f"data.batch_size={batch_size}",
+        f"data.num_workers={num_workers}",
+        "data.prefetch_factor=4",
+    )
     return Case("healthy", overrides, images=some_images(num_images), budget=budget)
 
 
 @dataclass(frozen=True)
 class Case:
-    """cause: what the doctor must say. also: other causes that are as true. overrides: of the configuration. storage:
-    what is wrong with it, see slow_mount; copies, kind: of that mount. images: which images; beside: what goes on
-    meanwhile. budget: of the examination, None for the usual one. base: overrides that come first."""
+    """cause: the verdict that the doctor must give. also: other right verdicts. base, overrides: of the configuration,
+    in this order. storage: settings of slow_mount; copies, kind: of that mount. images: makes the folder of images.
+    beside: what happens during the examination. budget: of the examination; None for the usual budget."""
 
     cause: str
     overrides: tuple[str, ...] = ()
@@ -103,7 +133,7 @@ def one_cpu() -> Iterator[None]:
 
 @contextmanager
 def busy_cpus() -> Iterator[None]:
-    """As many processes as CPUs that compute for themselves, none of them ours: their parent is gone."""
+    """One computing process per CPU. Their parent has ended, so they are not descendants of the doctor."""
     command = f'{shlex.quote(sys.executable)} -c "while True: pass" > /dev/null 2>&1 & echo $!'
     others = [
         int(subprocess.run(command, shell=True, check=True, capture_output=True, text=True).stdout)
@@ -125,22 +155,12 @@ CASES = {
     "one usable CPU of two": Case("few_cpus", ("data.num_workers=auto", *QUICK), beside=one_cpu),
     "huge images": Case("slow_decode", images=huge_images),
     "hidden sync": Case(
-        "host_sync",
-        (
-            "allow_targets=[suites]",
-            "+callbacks.sync={_target_: suites.doctor.faulty.HiddenSync}",
-        ),
+        "host_sync", ("allow_targets=[suites]", "+callbacks.sync={_target_: suites.doctor.faulty.HiddenSync}")
     ),
     "slow GPU": Case("slow_gpu", ("callbacks.rehearsal.images_per_second=120",)),
     "busy neighbour": Case("busy_neighbour", QUICK, beside=busy_cpus),
     "prefetch too small": Case(
-        "small_prefetch",
-        (
-            "data.prefetch_factor=1",
-            "callbacks.rehearsal.images_per_second=150",
-            "callbacks.rehearsal.rated_images_per_second=150",
-        ),
-        {"every": 300, "late": 0.8},
+        "small_prefetch", ("data.prefetch_factor=1", *_device(150)), {"every": 300, "late": 0.8}
     ),
     "slow logging": Case(
         "slow_logging",
@@ -154,7 +174,7 @@ CASES = {
     "checkpoint stalls": Case(
         "checkpoint_stall",
         (
-            "model=resnet50",  # its checkpoint is large, and Lightning's own callback lets training wait for the disk
+            "model=resnet50",  # a large checkpoint, and training waits until Lightning's callback has written it
             "+callbacks.waiting={_target_: lightning.pytorch.callbacks.ModelCheckpoint, every_n_train_steps: 2}",
         ),
     ),
@@ -164,8 +184,8 @@ CASES = {
     "defaults first touch 300 ms": Case(
         "lazy_mount", storage={"first_touch": 0.3, "latency": 0.002}, copies=1, base=PLAIN, budget="20s"
     ),
-    # 64 requests in flight bring 640 images/s; the reader tries more, and then two CPUs may be the limit, or none: the
-    # loader gave 831 images/s once, 92 % of the device's rate
+    # 64 requests in flight give 640 images/s. The reader tries more, and then two CPUs may be the limit, or nothing is:
+    # the loader once gave 831 images/s, 92 % of the device's rate.
     "defaults open 100 ms": Case(
         "storage_latency",
         storage={"open": 0.1},
@@ -178,18 +198,18 @@ CASES = {
     "defaults open 300 ms": Case(
         "storage_latency", storage={"open": 0.3}, copies=1, kind=UNCACHED, base=PLAIN, budget="20s"
     ),
-    # 16 in flight at 50 ms bring 320 images/s; 15 MB/s are 136: more in flight bring nothing
+    # 16 requests in flight at 50 ms give 320 images/s, but 15 MB/s are only 136 images/s.
     "latency and bandwidth": Case(
         "storage_bandwidth", ("data.reads_in_flight=8",), {"latency": 0.05, "bytes_per_second": 15e6}
     ),
     "jitter": Case("storage_latency", ("data.reads_in_flight=8",), {"latency": 0.05, "jitter": 0.15}),
-    # between the stalls the storage is quick: 64 images are made ahead, for a fifth of a second, and a stall takes five
+    # Between the stalls the storage is fast. The 64 images made ahead last for 0.2 s, and a stall takes 5 s.
     "stalls of seconds": Case(
         "storage_latency",
         storage={"latency": 0.002, "stall": 5.0, "stall_every": 8.0},
         budget="30s",
-        # In a stall more requests in flight bring nothing. On average the loader may give what the device takes, and
-        # then batches made ahead would bridge the stalls.
+        # During a stall, more requests in flight give nothing. On average the loader may be as fast as the device; then
+        # more batches made ahead would bridge the stalls.
         also=("storage_bandwidth", "small_prefetch"),
     ),
     "healthy batch 16": _healthy(16, "10s", 1000, 2),
@@ -200,12 +220,12 @@ CASES = {
     "healthy 8 workers": _healthy(32, "10s", 1000, 8),
     "healthy 90 s": _healthy(32, "90s", 5000, 2),
 }
-"""What was done -> the run."""
+"""What was done to the run -> the run."""
 
 
 @contextmanager
 def arranged(case: Case, sample: Path, scratch: Path) -> Iterator[tuple[str, ...]]:
-    """Overrides of a run that suffers from the case, as long as this is entered. Raises NotTried without FUSE.
+    """Overrides of a run of the case; its fault lasts as long as the context. Raises NotTried without FUSE.
 
     sample: folder with a folder of JPEGs for each class. scratch: an empty folder.
     """
@@ -216,7 +236,6 @@ def arranged(case: Case, sample: Path, scratch: Path) -> Iterator[tuple[str, ...
             return
         mount = scratch / "mount"
         with slow_mount(images, mount, case.copies, case.kind) as control:
-            folders = sum(1 for folder in mount.iterdir() for _ in folder.iterdir())
-            assert folders
+            assert list(mount.glob("*/*"))
             tell(control, **case.storage)
             yield (*case.base, f"data.root={mount}", *case.overrides)

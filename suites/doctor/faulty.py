@@ -1,4 +1,4 @@
-"""What a user may have added to a run, and what then holds it up; named by configurations with allow_targets."""
+"""A callback and a logger that slow down a run, as a user may have added them; cases name them with allow_targets."""
 
 import time
 from typing import Any
@@ -10,8 +10,8 @@ from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
 
 
 class HiddenSync(Callback):
-    """Reads a value of each sample in each step, and does a little with it. As the GPU would be busy meanwhile, that
-    cost nothing, if reading did not wait until it is not."""
+    """Reads a value of each sample in each step, and computes a little with it. Without the wait for each value, the
+    computation would cost nothing, because the GPU is busy meanwhile."""
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -21,7 +21,7 @@ class HiddenSync(Callback):
 
 
 class SlowLogger(MetricsCsv):
-    """Writes each row to a place that takes its time."""
+    """Takes `seconds` longer to write each row."""
 
     def __init__(self, *, seconds: float, **options: Any) -> None:
         super().__init__(**options)

@@ -1,7 +1,6 @@
-"""What the doctor expects of a run, beside what the run gives: `python -m suites.doctor.prediction SAMPLE OUT`.
+"""Compares the expected rate of a run with its measured rate: `python -m suites.doctor.prediction SAMPLE OUT`.
 
-Configurations in which the least ceiling is another one each time. OUT gets a JSON file for each examination; those
-that are there already are not made again.
+The configurations differ in their lowest ceiling. Each examination writes one JSON file to OUT; existing files stay.
 """
 
 import argparse
@@ -9,9 +8,8 @@ import json
 from pathlib import Path
 from statistics import median
 
-from suites.doctor.cases import QUICK, Case
-from suites.doctor.huge_images import huge_images
-from suites.doctor.suite import forked, preload
+from suites.doctor.cases import QUICK, Case, huge_images
+from suites.doctor.suite import forked
 
 CONFIGURATIONS = {
     "device 100 img/s": Case("", ("callbacks.rehearsal.images_per_second=100",)),
@@ -29,7 +27,7 @@ CONFIGURATIONS = {
     "20 MB/s": Case("", (), {"bytes_per_second": 20e6}),
     "images of 12 MP": Case("", (), images=huge_images),
 }
-"""Name -> the run; its cause is of no interest here."""
+"""Name -> the run, without a cause."""
 
 
 def main() -> None:
@@ -39,7 +37,6 @@ def main() -> None:
     parser.add_argument("--budget", default="30s", help="of an examination")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    preload()
     for name, case in CONFIGURATIONS.items():
         file = options.out.resolve() / f"{name.replace('/', ' a ')}.json"
         if not file.exists():
@@ -48,14 +45,16 @@ def main() -> None:
 
 
 def table(out: Path) -> str:
-    """Markdown: expected and measured images per second, and the error of the expectation."""
+    """Markdown: expected and measured images per second, and the error of the expected rate."""
     rows = ["| run | verdict | expected | measured | error |", "|---|---|---|---|---|"]
     errors = []
     for file in sorted(out.glob("*.json")):
-        found = json.loads(file.read_text())
-        errors.append(abs(found["expected"] / found["measured"] - 1))
-        rates = f"{found['expected']:.0f} | {found['measured']:.0f} | {found['expected'] / found['measured'] - 1:+.0%}"
-        rows.append(f"| {file.stem.replace(' a ', '/')} | {found['cause']} | {rates} |")
+        diagnosis = json.loads(file.read_text())
+        expected, measured = diagnosis["expected"], diagnosis["measured"]
+        error = expected / measured - 1
+        errors.append(abs(error))
+        rates = f"{expected:.0f} | {measured:.0f} | {error:+.0%}"
+        rows.append(f"| {file.stem.replace(' a ', '/')} | {diagnosis['cause']} | {rates} |")
     return "\n".join([*rows, "", f"median {median(errors):.0%}, worst {max(errors):.0%} of {len(errors)}"])
 
 

@@ -1,15 +1,13 @@
-"""How a rival, TraceML, judges the doctor's cases: `python -m suites.doctor.rival SAMPLE OUT`.
+"""Another tool, TraceML, on the doctor's cases: `python -m suites.doctor.rival SAMPLE OUT`.
 
-Each case is a run of train.py under `traceml run` (https://github.com/traceopt-ai/traceml), with its callback for
-Lightning as suites/doctor/traced.py sets it up, or with the one that it adds by itself: --zero-code. OUT gets one JSON
-file for each run; runs that are there already are not made again. Needs `pip install traceml-ai`, which the project
-does not depend on.
+Each case is a run of train.py under `traceml run` (https://github.com/traceopt-ai/traceml), with TraceML's callback for
+Lightning as suites/doctor/traced.py sets it up, or with --zero-code as TraceML adds it. Each run writes one JSON file
+to OUT; existing files are kept. Needs `pip install traceml-ai`, which the project does not depend on.
 
-On a CPU it times with the host's clock. The host waits for the simulated device inside the network's forward, which
-TraceML counts as compute; where a metric or callback reads a value, it waits in what TraceML calls residual.
+On a CPU, TraceML times with the host's clock. The host waits for the simulated device inside the network's forward,
+which TraceML counts as compute. When a metric or callback reads a value, the host waits in what TraceML calls residual.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from suites.doctor.cases import CASES, arranged
+from suites.doctor.suite import case_parser, missing
 from suites.faults.not_tried import NotTried
 
 _LIMIT_SECONDS = 240
@@ -32,7 +31,7 @@ _KINDS = {
     "slow_logging": ("RESIDUAL_HEAVY",),
     "checkpoint_stall": ("RESIDUAL_HEAVY",),
 }
-"""Verdicts that are right for a cause; INPUT_BOUND for the others, which are of the data."""
+"""Cause -> TraceML's correct verdicts; INPUT_BOUND for the other causes, which are in the data path."""
 _WORDS = {
     "storage_latency": "storage",
     "storage_bandwidth": "storage",
@@ -42,39 +41,31 @@ _WORDS = {
     "slow_logging": "logging",
     "checkpoint_stall": "checkpointing",
 }
-"""What TraceML 0.5 calls a cause where it advises; it has no word for the others."""
+"""Cause -> TraceML 0.5's word for it in advice; TraceML has no word for the other causes."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sample", type=Path, help="a folder with a folder of JPEGs for each class")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--rounds", type=int, default=1)
+    parser = case_parser(__doc__, rounds=1)
     parser.add_argument("--steps", type=int, default=80)
-    parser.add_argument("--zero-code", action="store_true", help="leave it to TraceML what is timed")
-    parser.add_argument("--only", default="", help="NAME,... of cases")
+    parser.add_argument("--zero-code", action="store_true", help="let TraceML choose what is timed")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    names = [name for name in CASES if not options.only or name in options.only.split(",")]
-    for number in range(options.rounds):
-        for name in names:
-            file = options.out.resolve() / f"{name.replace(' ', '_')}-{number:02}.json"
-            if not file.exists():
-                found = judged(name, options.sample.resolve(), file, options.steps, zero_code=options.zero_code)
-                file.write_text(json.dumps(found, indent=1))
-                print(f"{number} {name}: {found['status']}", flush=True)
+    for name, file in missing(options):
+        verdict = judged(name, options.sample.resolve(), file, options.steps, zero_code=options.zero_code)
+        file.write_text(json.dumps(verdict, indent=1))
+        print(f"{file.stem}: {verdict['status']}", flush=True)
     print(table(options.out))
 
 
 def judged(name: str, sample: Path, file: Path, num_steps: int, *, zero_code: bool) -> dict[str, Any]:
-    """TraceML's verdict on a run of the case, in its words."""
+    """TraceML's verdict on a run of the case."""
     with tempfile.TemporaryDirectory() as scratch, file.with_suffix(".log").open("w") as log:
         try:
             with arranged(CASES[name], sample, Path(scratch)) as overrides:
-                rest = [f"data.cache_dir={scratch}/cache", f"hydra.run.dir={scratch}/out"]
-                rest += ["trainer.limit_val_batches=0", f"trainer.max_steps={num_steps}"]
-                rest += [] if zero_code else _CALLBACK
-                command = [*_traceml(scratch), *overrides, *rest]
+                command = ["timeout", str(_LIMIT_SECONDS), sys.executable, "-m", "traceml_ai.launcher.cli"]
+                command += ["run", str(_ROOT / "train.py"), "--logs-dir", scratch, "--run-name", "run"]
+                command += ["--no-save-training-output", "--args", *overrides, *([] if zero_code else _CALLBACK)]
+                command += [f"data.cache_dir={scratch}/cache", f"hydra.run.dir={scratch}/out"]
+                command += ["trainer.limit_val_batches=0", f"trainer.max_steps={num_steps}"]
                 subprocess.run(command, cwd=_ROOT, stdout=log, stderr=log, check=True)
         except (NotTried, subprocess.CalledProcessError) as reason:
             return {"case": name, "kind": "", "status": f"no verdict: {reason}", "summary": "", "action": ""}
@@ -84,31 +75,19 @@ def judged(name: str, sample: Path, file: Path, num_steps: int, *, zero_code: bo
     return {"case": name, "traceml": version("traceml-ai"), **verdict, "sections": sections}
 
 
-def _traceml(logs_dir: str) -> list[str]:
-    """The command, which overrides of the trainer follow. Ended by SIGTERM, it ends what it has started."""
-    limited = ["timeout", str(_LIMIT_SECONDS), sys.executable, "-m", "traceml_ai.launcher.cli"]
-    options = ["--logs-dir", logs_dir, "--run-name", "run", "--no-save-training-output"]
-    return [*limited, "run", str(_ROOT / "train.py"), *options, "--args"]
-
-
 def table(out: Path) -> str:
-    """Markdown: what was done, its cause, what TraceML said, and whether that is right."""
-    rows = [
-        "| what was done | its cause | TraceML's verdict | right class | cause among its hints |",
-        "|---|---|---|---|---|",
-    ]
+    """Markdown: case, cause, TraceML's verdict, and whether the verdict is right."""
+    headings = ("what was done", "its cause", "TraceML's verdict", "right class", "cause among its hints")
+    rows = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
     for name, case in CASES.items():
         for file in sorted(out.glob(f"{name.replace(' ', '_')}-[0-9][0-9].json")):
-            found = json.loads(file.read_text())
-            is_right = found["kind"] in _KINDS.get(case.cause, ("INPUT_BOUND",))
-            is_hinted = case.cause in _WORDS and _WORDS[case.cause] in found["action"]
-            said = f"{found['status']}: {found['summary']}".replace("|", "\\|").replace("\n", " ")
-            rows.append(f"| {name} | {case.cause} | {said} | {_word(is_right)} | {_word(is_hinted)} |")
+            verdict = json.loads(file.read_text())
+            is_right = verdict["kind"] in _KINDS.get(case.cause, ("INPUT_BOUND",))
+            is_hinted = case.cause in _WORDS and _WORDS[case.cause] in verdict["action"]
+            text = f"{verdict['status']}: {verdict['summary']}".replace("|", "\\|").replace("\n", " ")
+            answers = ("yes" if answer else "no" for answer in (is_right, is_hinted))
+            rows.append(f"| {name} | {case.cause} | {text} | {' | '.join(answers)} |")
     return "\n".join(rows)
-
-
-def _word(value: bool) -> str:
-    return "yes" if value else "no"
 
 
 if __name__ == "__main__":

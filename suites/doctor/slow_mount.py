@@ -1,13 +1,13 @@
 """A folder seen through FUSE as slow storage: `python -m suites.doctor.slow_mount SOURCE MOUNT COPIES KIND`.
 
-How slow is told in the file MOUNT.json, at any time: {"latency": 0.1} seconds of each request, which brings 128 KiB at
-most (longer files take several, one after the other), {"bytes_per_second": 20e6} of all requests together,
-{"first_touch": 0.3} seconds more of a file's first read since it was mounted, {"every": 50, "late": 2.0} seconds more
-of every 50th reading of a file, {"jitter": 0.05} seconds more of each request on average, drawn from an exponential
-distribution, {"stall": 3.0, "stall_every": 10.0} seconds in which nothing is answered, at the end of every ten.
+The file MOUNT.json sets how slow, at any time: {"latency": 0.1} seconds of each request, which reads at most 128 KiB
+(longer files take several requests, one after the other), {"bytes_per_second": 20e6} of all requests together,
+{"first_touch": 0.3} seconds more for the first read of a file since it was mounted, {"every": 50, "late": 2.0} seconds
+more for every 50th read of a file, {"jitter": 0.05} seconds more for each request on average, drawn from an exponential
+distribution, {"stall": 3.0, "stall_every": 10.0} seconds without an answer at the end of every ten seconds.
 
-KIND "cached": files read once stay in the kernel's page cache until they are evicted, and opening a file asks nobody.
-KIND "uncached": each reading asks this server, and so does each opening, which takes {"open": 0.1} seconds.
+KIND "cached": the kernel's page cache keeps files until they are evicted, and opening a file sends no request.
+KIND "uncached": each read sends a request, and so does each opening, which takes {"open": 0.1} seconds.
 """
 
 import errno
@@ -34,7 +34,7 @@ CACHED, UNCACHED = "cached", "uncached"
 def slow_mount(source: Path, mount: Path, copies: int = COPIES, kind: str = CACHED) -> Iterator[Path]:
     """`source` at `mount`, each file as `copies` files NAME_00.JPEG, NAME_01.JPEG, ... Raises NotTried without FUSE.
 
-    Gives the file that says how slow it is, for `suites.faults.flaky_folder.tell`.
+    Yields the file of settings, for `suites.faults.flaky_folder.tell`.
     """
     tell(mount.with_suffix(".json"))
     with mounted(__name__, source, mount, str(copies), kind) as control:
@@ -42,14 +42,14 @@ def slow_mount(source: Path, mount: Path, copies: int = COPIES, kind: str = CACH
 
 
 class SlowFolder:
-    """The callbacks of FUSE. Each costs the daemon's one interpreter, so there are few: no release."""
+    """Callbacks of FUSE, as few as possible, because all run in one interpreter: there is no release."""
 
     use_ns = True
 
     def __init__(self, source: str, control: Path, copies: int, kind: str) -> None:
         self.source, self.control, self.copies, self.kind = source, control, copies, kind
         self.settings: dict[str, float] = {}
-        self.seen = (0, 0)
+        self.version = (0, 0)
         self.ready: dict[str, float] = {}
         self.readings = itertools.count(1)
         self.line = threading.Lock()
@@ -68,7 +68,7 @@ class SlowFolder:
 
     def open(self, path: str, flags: int) -> int:
         if self.kind == CACHED:
-            raise OSError(errno.ENOSYS, "the kernel then asks no more, and keeps the pages")
+            raise OSError(errno.ENOSYS, "the kernel then opens files without a request, and keeps the pages")
         time.sleep(self._follow().get("open", 0))
         return 0
 
@@ -100,7 +100,7 @@ class SlowFolder:
             answer += random.expovariate(1 / settings["jitter"])
         sleep_until(after_stall(answer, settings.get("stall", 0), settings.get("stall_every", 1)))
         if "bytes_per_second" in settings:
-            with self.line:  # taken when the bytes are there: a late request holds up no other
+            with self.line:  # locked when the bytes are ready, so that a late request delays no other
                 start = max(self.line_free_at, time.monotonic())
                 done = self.line_free_at = start + size / settings["bytes_per_second"]
             sleep_until(done)
@@ -108,8 +108,8 @@ class SlowFolder:
     def _follow(self) -> dict[str, float]:
         """The settings of the control file, read again after each change of the file."""
         status = os.stat(self.control)
-        if (now := (status.st_ino, status.st_mtime_ns)) != self.seen:
-            self.settings, self.seen = json.loads(self.control.read_text()), now
+        if (version := (status.st_ino, status.st_mtime_ns)) != self.version:
+            self.settings, self.version = json.loads(self.control.read_text()), version
         return self.settings
 
 
@@ -127,7 +127,7 @@ def serve(source: str, mount: str, copies: int, kind: str) -> None:
     import mfusepy
 
     class Slow(SlowFolder, mfusepy.Operations):  # type: ignore[misc]
-        """Other callbacks of FUSE are those of mfusepy, which answers an OSError with its errno."""
+        """mfusepy has the other callbacks of FUSE, and answers an OSError with its errno."""
 
     kept = {"kernel_cache" if kind == CACHED else "direct_io": True, "entry_timeout": 3600, "attr_timeout": 3600}
     wide = {"max_background": 1024, "max_readahead": 2**17}

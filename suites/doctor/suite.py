@@ -1,66 +1,73 @@
-"""The doctor on runs whose trouble is known: `python -m suites.doctor.suite SAMPLE OUT --rounds 20`.
+"""The doctor on runs with a known cause: `python -m suites.doctor.suite SAMPLE OUT --rounds 20`.
 
-Each round examines every case once, in a process of its own; one round takes about 25 minutes on two quiet cores. OUT
-gets one JSON file for each examination; examinations that are there already are not made again. At the end a table of
-all is printed.
+Each round examines every case once, each in its own process; one round takes about 25 minutes on two idle cores. Each
+examination writes one JSON file to OUT; existing files are kept. At the end a table of all examinations is printed.
 """
 
 import argparse
 import gzip
+import itertools
 import json
 import os
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import imagenet_opt.doctor.apply
+import imagenet_opt.doctor.examination
+import imagenet_opt.doctor.terminal_view  # noqa: F401  # slow imports, before each examination is forked
+from imagenet_opt.cli.doctor import main as doctor
+from imagenet_opt.doctor.confidence import confidence
+from imagenet_opt.doctor.diagnosis_file import diagnosis_of
+from imagenet_opt.doctor.evidence import evidence_of
+from imagenet_opt.doctor.verdict import conclude
 from imagenet_opt.measure.storage.page_cache import Extent, evicted
-from suites.doctor.cases import CASES, Case, arranged
-from suites.doctor.huge_images import huge_folder
+from suites.doctor.cases import CASES, Case, arranged, huge_folder
 from suites.faults.not_tried import NotTried
-
-_LIMIT_SECONDS = 240
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sample", type=Path, help="a folder with a folder of JPEGs for each class")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--budget", default="15s", help="of an examination, unless its case has one")
-    parser.add_argument("--only", default="", help="NAME,... of cases")
-    parser.add_argument("--record", type=Path, help="write what was measured for tests/doctor/test_recorded.py")
+    parser = case_parser(__doc__, rounds=20)
+    parser.add_argument("--budget", default="15s", help="of an examination, unless the case has a budget")
+    parser.add_argument("--record", type=Path, help="write the measurements for tests/doctor/test_recorded.py")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    preload()
-    names = [name for name in CASES if not options.only or name in options.only.split(",")]
-    for number in range(options.rounds):
-        for name in names:
-            file = options.out / f"{name.replace(' ', '_')}-{number:02}.json"
-            if not file.exists():
-                began = time.monotonic()
-                budget = CASES[name].budget or options.budget
-                status = forked(CASES[name], options.sample.resolve(), file.resolve(), budget)
-                cause = json.loads(file.read_text())["cause"] if file.exists() else f"status {status}"
-                print(f"{number} {name}: {cause} ({time.monotonic() - began:.0f} s)", flush=True)
+    for name, file in missing(options):
+        began = time.monotonic()
+        status = forked(CASES[name], options.sample.resolve(), file, CASES[name].budget or options.budget)
+        cause = json.loads(file.read_text())["cause"] if file.exists() else f"status {status}"
+        print(f"{file.stem}: {cause} ({time.monotonic() - began:.0f} s)", flush=True)
     print(table(options.out))
     if options.record is not None:
         record(options.out, options.record)
 
 
-def preload() -> None:
-    """What takes seconds to import; each examination is forked from here."""
-    import imagenet_opt.doctor.apply
-    import imagenet_opt.doctor.examination
-    import imagenet_opt.doctor.terminal_view  # noqa: F401
+def case_parser(description: str | None, *, rounds: int) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("sample", type=Path, help="a folder with a folder of JPEGs for each class")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--only", default="", help="NAME,... of cases")
+    return parser
+
+
+def missing(options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
+    """Case and file of each run that OUT lacks, round by round. Makes the folder OUT."""
+    out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    names = [name for name in CASES if not options.only or name in options.only.split(",")]
+    for number, name in itertools.product(range(options.rounds), names):
+        file = out / f"{name.replace(' ', '_')}-{number:02}.json"
+        if not file.exists():
+            yield name, file
 
 
 def forked(case: Case, sample: Path, file: Path, budget: str) -> int:
-    """Exit status of an examination in a process of its own."""
+    """Exit status of an examination in a forked process."""
     child = os.fork()
     if child == 0:
         try:
@@ -72,8 +79,6 @@ def forked(case: Case, sample: Path, file: Path, budget: str) -> int:
 
 
 def examine(case: Case, sample: Path, file: Path, budget: str) -> int:
-    from imagenet_opt.cli.doctor import main as doctor
-
     with tempfile.TemporaryDirectory() as scratch, Path(file).with_suffix(".log").open("w") as log:
         try:
             evicted(Extent(str(image)) for folder in (sample, huge_folder(sample)) for image in folder.rglob("*.*"))
@@ -90,25 +95,26 @@ def examine(case: Case, sample: Path, file: Path, budget: str) -> int:
 
 _KEPT = ("batch_size", "simulated", "ceilings", "phases", "facts", "curves", "expected", "measured", "waterfall")
 _TEXTS = ("storage_bound", "reads_in_flight", "resize_on", "cpu_limit", "waits_places", "not_measured")
-"""The facts among the kept that are no numbers."""
+"""Recorded facts that are texts."""
 
 
 def record(out: Path, file: Path) -> None:
-    """What the rules look at, of all examinations, for the tests of the rules: a JSON object a line."""
+    """Write what the rules read in each examination, one JSON object per line."""
     rows = []
-    for one in sorted(out.glob("*.json")):
-        found = json.loads(one.read_text())
-        facts = {name: fact for name, fact in found["facts"].items() if not isinstance(fact, str) or name in _TEXTS}
-        fresh = {"verdict": "", "cause": "", "next_stage": None, "next_gain": None, "findings": [], "facts": facts}
-        kept = {name: found[name] for name in _KEPT}
-        rows.append(json.dumps({"case": _case(one)} | kept | fresh))
+    for path in sorted(out.glob("*.json")):
+        diagnosis = json.loads(path.read_text())
+        known = diagnosis["facts"].items()
+        facts = {name: fact for name, fact in known if not isinstance(fact, str) or name in _TEXTS}
+        judgement = {"verdict": "", "cause": "", "next_stage": None, "next_gain": None, "findings": [], "facts": facts}
+        kept = {name: diagnosis[name] for name in _KEPT}
+        rows.append(json.dumps({"case": _case(path)} | kept | judgement))
     file.write_bytes(gzip.compress("\n".join(rows).encode(), mtime=0))
 
 
 @dataclass
 class Tally:
-    """Of the runs of one case: how often each cause was named, each other rule than the right one fired, and each
-    level of confidence came out. sentence: the last verdict."""
+    """Counts over the runs of one case. also: rules that fired besides the right one. levels: of confidence. sentence:
+    the last verdict."""
 
     causes: Counter[str] = field(default_factory=Counter)
     also: Counter[str] = field(default_factory=Counter)
@@ -117,25 +123,20 @@ class Tally:
 
 
 def tallied(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Tally]:
-    """By case, by the rules as they are now. runs: case, and what was measured then."""
-    from imagenet_opt.doctor.confidence import confidence
-    from imagenet_opt.doctor.diagnosis_file import diagnosis_of
-    from imagenet_opt.doctor.evidence import evidence_of
-    from imagenet_opt.doctor.verdict import conclude
-
-    found = {name: Tally() for name in CASES}
+    """Case -> verdicts of the present rules. runs: case, and content of the JSON file."""
+    tallies = {name: Tally() for name in CASES}
     for name, plain in runs:
-        judged = conclude(evidence_of(diagnosis_of(plain)))
-        fired = {finding.rule for finding in judged.findings if finding.fired and not finding.environment}
-        found[name].causes[judged.cause] += 1
-        found[name].also.update(fired - set(CASES[name].right))
-        found[name].levels[confidence(judged).level] += 1
-        found[name].sentence = judged.sentence
-    return found
+        diagnosis, tally = conclude(evidence_of(diagnosis_of(plain))), tallies[name]
+        fired = {finding.rule for finding in diagnosis.findings if finding.fired and not finding.environment}
+        tally.causes[diagnosis.cause] += 1
+        tally.also.update(fired - set(CASES[name].right))
+        tally.levels[confidence(diagnosis).level] += 1
+        tally.sentence = diagnosis.sentence
+    return tallies
 
 
 def table(out: Path) -> str:
-    """Markdown: what was done, what must be said, what was, how surely, and which rules fired beside it."""
+    """Markdown: case, expected and given verdicts, other rules that fired, confidence, last sentence."""
     runs = ((_case(file), json.loads(file.read_text())) for file in sorted(out.glob("*.json")))
     headings = ("what was done", "expected", "named", "other verdicts", "also fired", "confidence", "verdict")
     rows = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
@@ -145,8 +146,8 @@ def table(out: Path) -> str:
         right = CASES[name].right
         wrong = Counter({cause: num for cause, num in tally.causes.items() if cause not in right})
         named = f"{tally.causes.total() - wrong.total()} of {tally.causes.total()}"
-        seen = f"{_listed(wrong)} | {_listed(tally.also)} | {_listed(tally.levels)} | {tally.sentence}"
-        rows.append(f"| {name} | {' or '.join(right)} | {named} | {seen} |")
+        counts = " | ".join(map(_listed, (wrong, tally.also, tally.levels)))
+        rows.append(f"| {name} | {' or '.join(right)} | {named} | {counts} | {tally.sentence} |")
     return "\n".join(rows)
 
 

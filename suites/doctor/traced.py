@@ -1,4 +1,4 @@
-"""TraceML's callback for a loader of ours: named by the configuration of suites/doctor/rival.py."""
+"""TraceML's callback for the project's loader, for suites/doctor/rival.py."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,9 +11,9 @@ from imagenet_opt.data.prefetcher import DevicePrefetcher
 
 
 class Traced(TraceMLCallback):
-    """Times what the training loop waits for, as TraceML asks of those whose loader is not torch's.
+    """Times the waits of the training loop, as TraceML's documentation advises for loaders other than torch's.
 
-    By itself it would time torch's DataLoader, which a thread of DevicePrefetcher asks, whenever there is room.
+    TraceML's default times torch's DataLoader, from which a thread of DevicePrefetcher reads ahead.
     """
 
     def __init__(self) -> None:

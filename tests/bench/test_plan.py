@@ -1,4 +1,4 @@
-"""What the rows of a benchmark load, and how a turn of one fails."""
+"""The rows of a benchmark, the batches that they load, and their failures."""
 
 import re
 import subprocess
@@ -25,7 +25,7 @@ from imagenet_opt.errors import ConfigError, DataError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
-from tests.bench.plans import HOW, plan_of
+from tests.bench.conftest import HOW, plan_of
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_the_rows_follow_where_images_are_resized(
     assert (list(plan.sides), plan.absent, plan.job.device) == (sides, {}, device)
 
 
-def test_no_epoch_ends_within_a_turn_and_every_worker_has_as_many_batches(
+def test_no_epoch_ends_within_a_turn_and_workers_make_equal_shares(
     index: FileIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("imagenet_opt.machine.usable_cpus", lambda: 8)
@@ -55,21 +55,18 @@ def test_no_epoch_ends_within_a_turn_and_every_worker_has_as_many_batches(
     assert len(job.samples()) // HOW.batch_size >= 12 + 12 + 3 * 4
 
 
-def test_rows_that_cannot_be_say_why(index: FileIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = PEERS["dali"]._replace(needs="no_such_package.at_all")
-    monkeypatch.setitem(PEERS, "dali", gone)
+def test_rows_that_cannot_be_measured_have_a_reason(index: FileIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PEERS, "dali", PEERS["dali"]._replace(needs="no_such_package.at_all"))
     monkeypatch.setitem(PEERS, "webdataset", PEERS["webdataset"]._replace(needs="json"))
-    found = plan_of(index, against=("torchvision", "dali", "webdataset"))
-    assert found.absent == {"dali": 'not installed: pip install "imagenet-opt[bench]"'}
-    slow = plan_of(index, replace(HOW, added_latency_ms=5.0), against=("torchvision", "webdataset"))
-    assert slow.absent == {"webdataset": "not with data.added_latency_ms"}
-    narrow = plan_of(index, replace(HOW, max_mb_per_second=5.0), against=("torchvision",))
-    assert narrow.absent == {"torchvision": "not with data.max_mb_per_second"}
+    for changes, names, absent in (
+        ({}, ("torchvision", "dali", "webdataset"), {"dali": 'not installed: pip install "imagenet-opt[bench]"'}),
+        ({"added_latency_ms": 5.0}, ("torchvision", "webdataset"), {"webdataset": "not with data.added_latency_ms"}),
+        ({"max_mb_per_second": 5.0}, ("torchvision",), {"torchvision": "not with data.max_mb_per_second"}),
+    ):
+        assert plan_of(index, replace(HOW, **changes), against=names).absent == absent
 
 
-def test_of_a_large_set_what_is_packed_is_a_part_that_all_rows_read(
-    index: FileIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_rows_read_the_same_part_of_a_large_set(index: FileIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_plan, "MOST_PACKED", 12)
     monkeypatch.setitem(PEERS, "ffcv", PEERS["ffcv"]._replace(needs="json"))
     plan = plan_of(index, against=("ffcv",))
@@ -79,7 +76,7 @@ def test_of_a_large_set_what_is_packed_is_a_part_that_all_rows_read(
     assert plan_of(index, against=("torchvision",)).job.num_files == 39
 
 
-def test_a_packed_set_is_measured_too_but_not_beside_others(images_root: Path, tmp_path: Path) -> None:
+def test_a_packed_set_is_measured_but_not_beside_peers(images_root: Path, tmp_path: Path) -> None:
     pack(images_root, tmp_path / "out", PackOptions(shard_mb=0.03))
     index = open_shards(tmp_path / "out" / "train")
     job = plan_of(index).job
@@ -91,19 +88,19 @@ def test_a_packed_set_is_measured_too_but_not_beside_others(images_root: Path, t
         plan_of(index, against=("timm",))
 
 
-def test_ours_is_the_training_loader_as_it_hands_over(job: Job) -> None:
+def test_our_rows_are_the_training_loader(job: Job) -> None:
     batch = next(iter(Ours(job)))
     assert (batch.images.dtype, tuple(batch.images.shape)) == (torch.uint8, (6, 3, 32, 32))
     ragged = Ours(replace(job, side=REGION))
     first = next(iter(ragged))
     assert isinstance(first, RaggedBatch) and len(first) == 6
-    wholly = replace(job, loading=replace(HOW, region_decode=False))
-    decoders = [Ours(one).prefetcher.loader.dataset.decoder for one in (wholly, replace(wholly, side=REGION))]
-    assert [decoder.region_decode for decoder in decoders] == [False, True], "what its name says"
+    whole = replace(job, loading=replace(HOW, region_decode=False))
+    decoders = [Ours(changed).prefetcher.loader.dataset.decoder for changed in (whole, replace(whole, side=REGION))]
+    assert [decoder.region_decode for decoder in decoders] == [False, True]
     assert ragged.pop_metrics()["loader/mb_read"] > 0 and ragged.pop_metrics() == {"num_workers": 0.0}
 
 
-def test_the_ceiling_decodes_the_crops_that_ours_does(job: Job) -> None:
+def test_the_ceiling_decodes_the_crops_of_our_loader(job: Job) -> None:
     pytest.importorskip("nvidia.nvimgcodec")
     batches = [batch for _, batch in zip(range(3), Ours(replace(job, side=REGION)), strict=False)]
     sizes = [(h, w) for batch in batches for h, w in zip(batch.heights.tolist(), batch.widths.tolist(), strict=True)]
@@ -117,8 +114,8 @@ def test_the_ceiling_decodes_the_crops_that_ours_does(job: Job) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, peer in PEERS.items() if not peer.latency])
-def test_every_peer_that_is_installed_gives_the_images_that_are_asked_for(name: str, job: Job, tmp_path: Path) -> None:
-    """The others are asked below, in this process."""
+def test_installed_peers_give_the_requested_images(name: str, job: Job, tmp_path: Path) -> None:
+    """test_added_latency_is_slept_at_every_open tests the other peers, in this process."""
     if not PEERS[name].installed:
         pytest.skip(f"{name} is not installed: {PEERS[name].install}")
     job = replace(job, side=name, num_workers=1, num_warmup=1, num_batches=2, packed=tmp_path / "packed")
@@ -127,9 +124,9 @@ def test_every_peer_that_is_installed_gives_the_images_that_are_asked_for(name: 
         written = {path: path.stat().st_mtime_ns for path in job.packed.iterdir()}
         write_packed(job)
         assert written == {path: path.stat().st_mtime_ns for path in job.packed.iterdir()} != {}
-    found = run_turn(job)
-    assert (found.num_images, found.stages) == (12, {})
-    assert found.seconds > 0 and found.first_batch_seconds > 0
+    turn = run_turn(job)
+    assert (turn.num_images, turn.stages) == (12, {})
+    assert turn.seconds > 0 and turn.first_batch_seconds > 0
 
 
 @pytest.mark.parametrize(
@@ -140,7 +137,7 @@ def test_every_peer_that_is_installed_gives_the_images_that_are_asked_for(name: 
         (np.zeros((5, 32, 32, 3), np.uint8), "uint8 (5, 32, 32, 3)"),
     ],
 )
-def test_a_peer_that_does_other_work_is_no_comparison(images: Any, found: str, job: Job) -> None:
+def test_other_images_of_a_peer_fail_its_turn(images: Any, found: str, job: Job) -> None:
     with pytest.raises(TurnFailed, match=re.escape(f"gave {found}, not uint8 images of 32 x 32 in batches of 6")):
         check_peer_batch(images, job)
     check_peer_batch(torch.zeros(6, 3, 32, 32, dtype=torch.uint8), job)
@@ -160,20 +157,20 @@ def test_added_latency_is_slept_at_every_open(job: Job, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_a_turn_that_dies_is_a_row_with_its_reason_and_leaves_nothing(job: Job, tmp_path: Path) -> None:
+def test_a_failed_conversion_has_a_reason_and_leaves_nothing(job: Job, tmp_path: Path) -> None:
     broken = replace(job, side="torchvision", packed=tmp_path / "packed")
     with pytest.raises(TurnFailed, match=r"^AttributeError: .* has no attribute 'pack'"):
         write_packed(broken)
     assert list(tmp_path.glob("*packed*")) == list(tmp_path.glob("new_*")) == []
 
 
-def test_mistakes_of_the_user_in_our_own_turn_arrive_as_they_were_raised(job: Job, tmp_path: Path) -> None:
+def test_mistakes_of_the_user_keep_their_error_in_our_turns(job: Job, tmp_path: Path) -> None:
     gone = replace(job.index, folder=tmp_path)  # no file is there any more
     with pytest.raises(DataError, match=r"cannot read .*image\d+\.JPEG: No such file"):
         run_turn(replace(job, index=gone, loading=replace(HOW, on_bad_sample="raise")))
 
 
-def test_ours_that_dies_ends_the_run(index: FileIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_row_of_ours_ends_the_run(index: FileIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     def die(job: Job) -> Turn:
         raise TurnFailed("killed by signal 9")
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER, Job
+from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.result import Report, as_json, data_facts, method, print_report
-from imagenet_opt.bench.turn import Turn, run_turn
+from imagenet_opt.bench.turn import Turn
 from imagenet_opt.data.index.folder_index import FileIndex
-from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
-from tests.bench.plans import plan_of
+from imagenet_opt.measure.stats.rounds import Rounds
+from tests.bench.conftest import plan_of
 
 RATES = {
     WORKER: [100.0, 50.0, 200.0, 110.0, 90.0, 100.0],
@@ -43,22 +43,22 @@ def report(index: FileIndex) -> Report:
     return Report(plan, rounds, facts, data_facts(plan))
 
 
-def test_ratios_are_of_geometric_means_and_intervals_say_what_they_allow(report: Report) -> None:
-    found = {(ratio["of"], ratio["to"]): ratio for ratio in as_json(report, ["imagenet-opt", "bench"])["ratios"]}
-    assert len(found) == 5
-    for (of, to), ratio in found.items():
+def test_ratios_are_of_geometric_means_with_intervals(report: Report) -> None:
+    ratios = {(ratio["of"], ratio["to"]): ratio for ratio in as_json(report, ["imagenet-opt", "bench"])["ratios"]}
+    assert len(ratios) == 5
+    for (of, to), ratio in ratios.items():
         each = np.array(RATES[of]) / np.array(RATES[to])
         assert ratio["ratio"] == pytest.approx(np.exp(np.log(each).mean()))
         low, high = ratio["interval"]
         assert low * high == pytest.approx(ratio["ratio"] ** 2), "the same factor to both sides"
         assert ratio["coverage"] == 0.95
-    assert len({round(ratio["interval"][1] / ratio["ratio"], 6) for ratio in found.values()}) == 1, "one noise for all"
-    assert found[WORKER, "torchvision"]["verdict"] == "faster"
-    assert found[WORKER, "timm"]["verdict"] == "undecided"
-    assert found[REGION, CEILING]["ratio"] == pytest.approx(0.9)
+    assert len({round(ratio["interval"][1] / ratio["ratio"], 6) for ratio in ratios.values()}) == 1, "one noise for all"
+    assert ratios[WORKER, "torchvision"]["verdict"] == "faster"
+    assert ratios[WORKER, "timm"]["verdict"] == "undecided"
+    assert ratios[REGION, CEILING]["ratio"] == pytest.approx(0.9)
 
 
-def test_json_has_every_row_also_those_that_were_not_measured(report: Report) -> None:
+def test_json_has_every_row_measured_or_not(report: Report) -> None:
     rows = {row["name"]: row for row in as_json(report, ["imagenet-opt", "bench"])["rows"]}
     assert list(rows) == [WORKER, REGION, CEILING, "torchvision", "timm", "dali", "ffcv", "spdl"]
     assert rows["spdl"]["failure"] == "RuntimeError: out of threads"
@@ -69,14 +69,14 @@ def test_json_has_every_row_also_those_that_were_not_measured(report: Report) ->
     json.dumps(list(rows.values()), allow_nan=False)
 
 
-def test_no_stage_takes_less_than_no_time(report: Report) -> None:
+def test_overlapping_stages_leave_no_negative_time(report: Report) -> None:
     overlapping = {"loader/read_seconds": 0.05, "loader/decode_seconds": 0.04, "num_workers": 1.0}
     report.rounds.results[WORKER] = [Turn(600, 6.0, 0.5, overlapping)]
     assert report.stages(WORKER)["other_seconds"] == 0.0
     assert "medians with 95 % intervals from order statistics" in method(report)
 
 
-def test_the_tables_name_what_was_measured_and_what_was_not(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tables_have_every_row_measured_or_not(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
     print_report(report)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     text = " ".join(lines)
@@ -94,16 +94,3 @@ def test_the_tables_name_what_was_measured_and_what_was_not(report: Report, caps
     assert "spdl - RuntimeError: out of threads" in text and "ffcv - not installed: apt install" in text
     assert "a CPU, 2 usable CPUs, 8 GiB, no GPU; 35 % busy before the run" in text
     assert "39 files, mean" in text and f"python {sys.version.split()[0]}" in text
-
-
-def test_batches_that_were_made_before_are_no_rate(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 100 batches of 6 images of which 90 had been waiting; and of more than two CPUs can write."""
-    made_before = {"num_images": 600, "seconds": 1.0, "first_batch_seconds": 0.1, "stages": {}, "num_made": 60}
-    impossible = {"num_images": 10**8, "seconds": 1.0, "first_batch_seconds": 0.1, "stages": {}, "num_made": None}
-    for told, reason in ((made_before, "only 60 of them were prepared"), (impossible, "CPUs cannot decode more than")):
-        monkeypatch.setattr("imagenet_opt.bench.turn.call_isolated", lambda function, asked, told=told: told)
-        with pytest.raises(TurnFailed, match=f"^not measured: .*{reason}"):
-            run_turn(job)
-    fine = made_before | {"num_made": 580}
-    monkeypatch.setattr("imagenet_opt.bench.turn.call_isolated", lambda function, asked: fine)
-    assert run_turn(job).images_per_second == 600

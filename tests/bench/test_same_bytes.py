@@ -1,4 +1,4 @@
-"""The files that all loaders of a benchmark read, encoded again."""
+"""Files encoded again, for all loaders of a benchmark."""
 
 import io
 from pathlib import Path
@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from imagenet_opt.bench.converted_files import write_once
 from imagenet_opt.bench.same_bytes import encoded_again
 from imagenet_opt.data.index.folder_index import FileIndex, open_split
 from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
-from tests.bench.plans import plan_of
+from tests.bench.conftest import plan_of
 
 
 def fat_images(root: Path) -> FileIndex:
@@ -35,9 +36,20 @@ def test_every_image_is_one_of_quality_90_in_its_class(tmp_path: Path) -> None:
     Image.open(index.path(0)).save(expected, "JPEG", quality=90)
     assert Path(again.path(0)).read_bytes() == expected.getvalue()
     written = Path(again.path(0)).stat().st_mtime_ns
-    assert Path(encoded_again(index, tmp_path / "bench").path(0)).stat().st_mtime_ns == written, (
-        "kept for the next time"
-    )
+    kept = encoded_again(index, tmp_path / "bench").path(0)
+    assert Path(kept).stat().st_mtime_ns == written
+
+
+def test_files_of_a_faster_process_are_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "converted"
+
+    def write(new: Path) -> None:
+        (new / "ours").touch()
+        folder.mkdir()
+        (folder / "theirs").touch()
+
+    write_once(folder, write)
+    assert [file.name for file in folder.iterdir()] == ["theirs"] and list(tmp_path.iterdir()) == [folder]
 
 
 def test_all_rows_read_them(tmp_path: Path) -> None:

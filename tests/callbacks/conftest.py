@@ -1,6 +1,9 @@
 """A Lightning project that has never heard of this one: a small module, a default DataLoader, a logger in memory."""
 
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers.logger import Logger
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from callbacks.acceleration import Acceleration
 
@@ -60,10 +63,29 @@ class Memory(Logger):
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         pass
 
+    def values(self, key: str) -> list[float]:
+        return [row[key] for _, row in self.rows if key in row]
+
+
+def alike() -> TensorDataset:
+    """Forty equal images: a loader that begins again has the same batches."""
+    return TensorDataset(torch.ones(40, 3, 8, 8), torch.zeros(40, dtype=torch.int64))
+
+
+def opened(file: Path) -> dict[str, Any]:
+    return torch.load(file, weights_only=True)  # type: ignore[no-any-return]
+
 
 def images(num: int = 40, seed: int = 0) -> TensorDataset:
     random = torch.Generator().manual_seed(seed)
     return TensorDataset(torch.randn(num, 3, 8, 8, generator=random), torch.arange(num) % 3)
+
+
+class Stream(IterableDataset[Any]):
+    """Ten batches of four; the loader does not know their number."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(images(40))
 
 
 @dataclass
@@ -107,8 +129,58 @@ class Project:
         )
         loader = DataLoader(data or images(), batch_size=batch_size, shuffle=shuffle, collate_fn=collate_fn)
         validation = DataLoader(images(8), batch_size=4, collate_fn=collate_fn)
-        self.trainer.fit(module, loader, validation, ckpt_path=ckpt_path, weights_only=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*does not have many workers")
+            warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
+            self.trainer.fit(module, loader, validation, ckpt_path=ckpt_path, weights_only=True)
         return module
+
+
+def weights(module: Plain) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in module.net.state_dict().items()}
+
+
+def fitted(project: Project, *callbacks: Callback, net: nn.Module, **options: Any) -> Plain:
+    """A fit of `net` with the same random numbers each time."""
+    module = Plain()
+    module.net = net
+    torch.manual_seed(7)
+    return project.fit(*callbacks, module=module, **options)
+
+
+def assert_same_weights(first: Plain, second: Plain) -> None:
+    """Equal to the last bit."""
+    torch.testing.assert_close(weights(first), weights(second), rtol=0, atol=0)
+
+
+class AtCall(Callback):
+    """Calls `act` at one call of one hook, counted from 1."""
+
+    def __init__(self, hook: str, call: int, act: Callable[[], None]) -> None:
+        self.left, self.act = call, act
+        setattr(self, hook, self.count)
+
+    def count(self, *_: Any) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.act()
+
+
+class WatchKeys(Callback):
+    """Calls `watch` when the loader of an ImageData asks for the next batch."""
+
+    watch: Callable[[], None]
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.fit_loop.setup_data()
+        keys: Any = trainer.train_dataloader.sampler  # type: ignore[union-attr]
+        size_of = keys.size_of
+
+        def watched(epoch: int) -> int:
+            self.watch()
+            return size_of(epoch)
+
+        keys.size_of = watched
 
 
 class Clock:

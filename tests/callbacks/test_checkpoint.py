@@ -12,21 +12,14 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
-from torch.utils.data import IterableDataset
 
 from callbacks.checkpoint import Checkpoint
 from imagenet_opt.errors import CheckpointError, ConfigError, Preempted
-from tests.callbacks.conftest import Plain, images
-
-pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
+from tests.callbacks.conftest import Plain, Stream, alike, opened
 
 
 def steps(folder: Path) -> list[int]:
     return [int(file.stem.split("_")[1]) for file in sorted((folder / "checkpoints").iterdir())]
-
-
-def opened(file: Path) -> dict[str, Any]:
-    return torch.load(file, weights_only=True)
 
 
 def step_of(file: Path) -> int:
@@ -37,6 +30,11 @@ def same(a: object, b: object) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
+def assert_same_end(first: Path, second: Path) -> None:
+    for key in ("state_dict", "optimizer_states", "loops", "epoch"):
+        same(opened(first / "last.ckpt")[key], opened(second / "last.ckpt")[key])
+
+
 class Unhurried(Callback):
     """No step begins before the last checkpoint is on the disk; the steps here take a millisecond."""
 
@@ -44,14 +42,6 @@ class Unhurried(Callback):
         for thread in threading.enumerate():
             if thread.name == "checkpoint writer":
                 thread.join()
-
-
-class Score(Callback):
-    def __init__(self, scores: list[float]) -> None:
-        self.scores = scores
-
-    def on_validation_epoch_end(self, trainer, pl_module) -> None:
-        pl_module.log("val/acc1", self.scores[trainer.current_epoch])
 
 
 def test_the_newest_are_kept_and_last_is_the_newest(project, tmp_path: Path) -> None:
@@ -67,61 +57,46 @@ def test_max_steps_inside_an_epoch_leaves_a_last_checkpoint_there(project, tmp_p
     assert saved["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]["completed"] == 3
 
 
-def test_best_is_replaced_by_better_only(project, tmp_path: Path) -> None:
-    project.fit(Score([0.2, 0.6, 0.5]), Checkpoint(folder=str(tmp_path)), max_epochs=3)
+def score_epochs(*scores: float) -> Callback:
+    """Log the score of each epoch."""
+    score = Callback()
+    score.on_validation_epoch_end = lambda trainer, module: module.log("val/acc1", scores[trainer.current_epoch])
+    return score
+
+
+@pytest.mark.parametrize("scores", [(0.2, 0.6, 0.5), (math.nan, 0.4, math.nan)])
+def test_best_is_replaced_by_better_only(project, tmp_path: Path, scores: tuple[float, ...]) -> None:
+    project.fit(score_epochs(*scores), Checkpoint(folder=str(tmp_path)), max_epochs=3)
     assert step_of(tmp_path / "best.ckpt") == 20
     assert step_of(tmp_path / "last.ckpt") == 30
     with pytest.raises(AssertionError):
         same(opened(tmp_path / "best.ckpt")["state_dict"], opened(tmp_path / "last.ckpt")["state_dict"])
 
 
-class ScoreInside(Score):
-    """One score a validation, twice an epoch of ten steps."""
-
-    def on_validation_epoch_end(self, trainer, pl_module) -> None:
-        pl_module.log("val/acc1", self.scores[trainer.global_step // 5 - 1])
-
-
 @pytest.mark.parametrize(("scores", "best"), [([0.2, 0.9, 0.3, 0.4], 10), ([0.2, 0.3, 0.9, 0.4], 15)])
 def test_the_best_weights_are_those_that_were_validated(
     project, tmp_path: Path, scores: list[float], best: int
 ) -> None:
-    project.fit(ScoreInside(scores), Checkpoint(folder=str(tmp_path)), max_epochs=2, val_check_interval=5)
+    """One score a validation, twice an epoch of ten steps."""
+    score = Callback()
+    score.on_validation_epoch_end = lambda trainer, module: module.log("val/acc1", scores[trainer.global_step // 5 - 1])
+    project.fit(score, Checkpoint(folder=str(tmp_path)), max_epochs=2, val_check_interval=5)
     assert step_of(tmp_path / "best.ckpt") == best
-
-
-def test_a_score_that_is_no_number_is_never_the_best(project, tmp_path: Path) -> None:
-    project.fit(Score([math.nan, 0.4, math.nan]), Checkpoint(folder=str(tmp_path)), max_epochs=3)
-    assert step_of(tmp_path / "best.ckpt") == 20
 
 
 def test_best_holds_across_a_resume(project, tmp_path: Path) -> None:
     folder = str(tmp_path)
-    project.fit(Score([0.6]), Checkpoint(folder=folder), max_epochs=1)
-    project.fit(Score([0.0, 0.5, 0.7]), Checkpoint(folder=folder), max_epochs=2, ckpt_path=tmp_path / "last.ckpt")
+    project.fit(score_epochs(0.6), Checkpoint(folder=folder), max_epochs=1)
+    project.fit(score_epochs(0.0, 0.5, 0.7), Checkpoint(folder=folder), max_epochs=2, ckpt_path=tmp_path / "last.ckpt")
     assert step_of(tmp_path / "best.ckpt") == 10
 
 
-def test_minutes_are_looked_at_when_something_is_logged(project, tmp_path: Path) -> None:
+def test_minutes_are_checked_at_logging_steps(project, tmp_path: Path) -> None:
     project.fit(Checkpoint(folder=str(tmp_path), every_minutes=1e-9, keep=9), Unhurried())
     assert steps(tmp_path) == [5, 10, 15, 20]
 
 
-def test_a_run_that_goes_back_keeps_its_new_checkpoints(project, tmp_path: Path) -> None:
-    project.fit(Checkpoint(folder=str(tmp_path), keep=3), max_epochs=3)
-    for file in (tmp_path / "checkpoints").iterdir():
-        os.utime(file, (0, 0))
-    first = tmp_path / "checkpoints/step_00000010.ckpt"
-    again = Checkpoint(folder=str(tmp_path), every_n_steps=4, keep=3)
-    project.fit(again, Unhurried(), max_epochs=2, ckpt_path=first)
-    assert steps(tmp_path) == [12, 16, 20]
-
-
 def test_a_loader_without_a_length_is_fine(project, tmp_path: Path) -> None:
-    class Stream(IterableDataset):
-        def __iter__(self):
-            return iter(images())
-
     project.fit(Checkpoint(folder=str(tmp_path)), data=Stream(), max_epochs=2)
     project.fit(Checkpoint(folder=str(tmp_path)), data=Stream(), max_epochs=3, ckpt_path=tmp_path / "last.ckpt")
     assert (project.trainer.current_epoch, project.trainer.global_step) == (3, 30)
@@ -144,21 +119,21 @@ def test_options_that_would_save_nothing_are_refused(options: dict[str, Any], wo
 
 def test_a_run_that_goes_back_does_not_replace_the_best_by_a_worse_one(project, tmp_path: Path) -> None:
     folder = str(tmp_path)
-    project.fit(Score([0.2, 0.9]), Checkpoint(folder=folder), max_epochs=2)
+    project.fit(score_epochs(0.2, 0.9), Checkpoint(folder=folder), max_epochs=2)
     first = tmp_path / "checkpoints/step_00000010.ckpt"
-    project.fit(Score([0.0, 0.5, 0.6]), Checkpoint(folder=folder), max_epochs=3, ckpt_path=first)
+    project.fit(score_epochs(0.0, 0.5, 0.6), Checkpoint(folder=folder), max_epochs=3, ckpt_path=first)
     assert step_of(tmp_path / "last.ckpt") == 30
     assert step_of(tmp_path / "best.ckpt") == 20
 
 
 def test_what_a_save_costs_is_logged(project, tmp_path: Path) -> None:
     project.fit(Checkpoint(folder=str(tmp_path), every_n_steps=4), Unhurried())
-    rows = [row for _, row in project.logger.rows if "checkpoint/mb" in row]
-    assert len(rows) >= 3
-    for row in rows:
-        assert row["checkpoint/stall_seconds"] > 0
-        assert row["checkpoint/write_seconds"] > 0
-    assert rows[-1]["checkpoint/mb"] * 1e6 == pytest.approx(os.path.getsize(tmp_path / "last.ckpt"), rel=0.01)
+    megabytes = project.logger.values("checkpoint/mb")
+    assert len(megabytes) >= 3
+    for key in ("checkpoint/stall_seconds", "checkpoint/write_seconds"):
+        seconds = project.logger.values(key)
+        assert len(seconds) == len(megabytes) and min(seconds) > 0
+    assert megabytes[-1] * 1e6 == pytest.approx(os.path.getsize(tmp_path / "last.ckpt"), rel=0.01)
 
 
 class BrokenDisk(Unhurried):
@@ -181,7 +156,7 @@ def test_a_full_disk_ends_no_training_and_the_next_better_weights_are_the_best(
     project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoint = Checkpoint(folder=str(tmp_path), keep=1)
-    project.fit(Score([0.2, 0.9, 0.5, 0.4]), checkpoint, BrokenDisk(monkeypatch, {1}), max_epochs=4)
+    project.fit(score_epochs(0.2, 0.9, 0.5, 0.4), checkpoint, BrokenDisk(monkeypatch, {1}), max_epochs=4)
     assert "checkpoint of step 20 could not be written" in caplog.text
     assert project.trainer.global_step == 40
     assert step_of(tmp_path / "last.ckpt") == 40
@@ -197,7 +172,6 @@ def test_a_run_whose_last_checkpoint_is_missing_says_so(
     assert step_of(tmp_path / "last.ckpt") == 10
 
 
-@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
 def test_validations_inside_an_epoch_leave_the_steps_of_a_resumed_run_as_they_are(project, tmp_path: Path) -> None:
     class Logged(Plain):
         def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
@@ -219,17 +193,20 @@ def dropping() -> Plain:
     return module
 
 
+def resume(project, folder: Path, **options: Any) -> Plain:
+    """Go on from last.ckpt, with other random numbers than at the end of the first run."""
+    again = dropping()
+    torch.manual_seed(99)
+    return project.fit(Checkpoint(folder=str(folder)), module=again, ckpt_path=folder / "last.ckpt", **options)
+
+
 @pytest.mark.parametrize("more", [{}, {"max_steps": 30}, {"shuffle": True}, {"num_sanity_val_steps": 2}])
 def test_a_run_cut_at_an_epoch_ends_as_the_whole_one(project, tmp_path: Path, more: dict[str, Any]) -> None:
     project.fit(Checkpoint(folder=str(tmp_path / "a")), module=dropping(), max_epochs=3, **more)
     project.fit(Checkpoint(folder=str(tmp_path / "b")), module=dropping(), **more | {"max_steps": 20})
-    cut, again = tmp_path / "b/last.ckpt", dropping()
-    torch.manual_seed(99)
-    project.fit(Checkpoint(folder=str(tmp_path / "b")), module=again, max_epochs=3, ckpt_path=cut, **more)
-    whole, resumed = opened(tmp_path / "a/last.ckpt"), opened(cut)
-    assert resumed["global_step"] == 30
-    for key in ("state_dict", "optimizer_states", "loops", "epoch"):
-        same(whole[key], resumed[key])
+    resume(project, tmp_path / "b", max_epochs=3, **more)
+    assert step_of(tmp_path / "b/last.ckpt") == 30
+    assert_same_end(tmp_path / "a", tmp_path / "b")
 
 
 def test_loaders_that_draw_from_the_run_draw_the_same_after_a_validation_that_was_left(project, tmp_path: Path) -> None:
@@ -242,29 +219,17 @@ def test_loaders_that_draw_from_the_run_draw_the_same_after_a_validation_that_wa
     project.fit(Checkpoint(folder=str(tmp_path / "a")), module=dropping(), **options)
     with pytest.raises(Preempted):
         project.fit(Checkpoint(folder=str(tmp_path / "b")), Preempt(), module=dropping(), **options)
-    cut, again = tmp_path / "b/last.ckpt", dropping()
-    assert step_of(cut) == 20
-    torch.manual_seed(99)
-    project.fit(Checkpoint(folder=str(tmp_path / "b")), module=again, ckpt_path=cut, **options)
-    whole, resumed = opened(tmp_path / "a/last.ckpt"), opened(cut)
-    for key in ("state_dict", "optimizer_states", "loops", "epoch"):
-        same(whole[key], resumed[key])
+    assert step_of(tmp_path / "b/last.ckpt") == 20
+    resume(project, tmp_path / "b", **options)
+    assert_same_end(tmp_path / "a", tmp_path / "b")
 
 
-@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
 @pytest.mark.parametrize("more", [{}, {"max_steps": 20}])
 def test_inside_an_epoch_the_random_state_and_the_counters_go_on(project, tmp_path: Path, more: dict[str, int]) -> None:
-    """All batches are alike, so that it does not matter that the loader begins again."""
-    alike = torch.utils.data.TensorDataset(torch.ones(40, 3, 8, 8), torch.zeros(40, dtype=torch.int64))
-    project.fit(Checkpoint(folder=str(tmp_path / "a")), module=dropping(), data=alike, **more)
-    project.fit(Checkpoint(folder=str(tmp_path / "b")), module=dropping(), data=alike, max_steps=13)
-    cut, again = tmp_path / "b/last.ckpt", dropping()
-    torch.manual_seed(99)
-    project.fit(Checkpoint(folder=str(tmp_path / "b")), module=again, data=alike, ckpt_path=cut, **more)
-    assert len(again.seen) == 7
-    whole, resumed = opened(tmp_path / "a/last.ckpt"), opened(cut)
-    for key in ("state_dict", "optimizer_states", "loops", "epoch"):
-        same(whole[key], resumed[key])
+    project.fit(Checkpoint(folder=str(tmp_path / "a")), module=dropping(), data=alike(), **more)
+    project.fit(Checkpoint(folder=str(tmp_path / "b")), module=dropping(), data=alike(), max_steps=13)
+    assert len(resume(project, tmp_path / "b", data=alike(), **more).seen) == 7
+    assert_same_end(tmp_path / "a", tmp_path / "b")
 
 
 def test_checkpoints_that_another_callback_writes_stand_at_the_same_place(project, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,50 +17,32 @@ from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.errors import Preempted
 from imagenet_opt.model.classifier import Classifier
-from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.model.schedule import cosine
 from imagenet_opt.run.checkpoint import files as files
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
-from tests.conftest import loading
+from tests.callbacks.conftest import AtCall, WatchKeys
+from tests.conftest import loading, quiet_trainer
+from tests.model.conftest import OPTIMIZER
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended"),
 ]
-OPTIMIZER = partial(
-    build_optimizer, name="sgd", lr=0.5, momentum=0.9, nesterov=False, weight_decay=1e-3, fused=None, global_batch=64
-)
 
 
-class Preempt(Callback):
-    """Raises at the hook's n-th call."""
-
+class Preempt(AtCall):
     def __init__(self, hook: str, call: int) -> None:
-        self.left = call
-        setattr(self, hook, self.count)
+        super().__init__(hook, call, self.stop)
 
-    def count(self, *_: Any) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Preempted("told to stop")
+    def stop(self) -> None:
+        raise Preempted("told to stop")
 
 
-class PreemptWaiting(Preempt):
+class PreemptWaiting(Preempt, WatchKeys):
     """Raises inside `next(loader)`."""
 
     def __init__(self, call: int) -> None:
-        super().__init__("fetched", call)
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        trainer.fit_loop.setup_data()
-        keys = trainer.train_dataloader.sampler
-        known = keys.size_of
-
-        def size_of(epoch: int) -> int:
-            self.count()
-            return known(epoch)
-
-        keys.size_of = size_of
+        super().__init__("watch", call)
 
 
 class Noise(Callback):
@@ -84,12 +67,10 @@ def fit(folder: Path, root: Path, *callbacks: Callback, ema: bool, resume: bool 
     logger.truncate_after(files.read(found)["global_step"] - 1 if found else -1)
     averaging = [Ema(decay=0.5)] if ema else []
     settings: dict[str, Any] = {"max_epochs": 2, "log_every_n_steps": 2, "num_sanity_val_steps": 0}
-    trainer = Trainer(
-        accelerator="cpu",
+    trainer = quiet_trainer(
         logger=logger,
+        enable_checkpointing=True,
         callbacks=[Checkpoint(folder=str(folder)), Noise(), *averaging, *callbacks],
-        enable_progress_bar=False,
-        enable_model_summary=False,
         use_distributed_sampler=False,
         deterministic=True,
         **settings | options,
@@ -126,11 +107,9 @@ def assert_same_run(first: Path, second: Path) -> None:
 @pytest.fixture(scope="module")
 def clean(images_root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[bool, Any], Path]:
     """Folders of uninterrupted runs, by whether weights are averaged and how often is validated."""
-    folders = {}
-    for ema in (False, True):
-        for interval in (1.0, 3):
-            folders[ema, interval] = folder = tmp_path_factory.mktemp("clean")
-            fit(folder, images_root, ema=ema, val_check_interval=interval)
+    folders = {place: tmp_path_factory.mktemp("clean") for place in product((False, True), (1.0, 3))}
+    for (ema, interval), folder in folders.items():
+        fit(folder, images_root, ema=ema, val_check_interval=interval)
     return folders
 
 
@@ -149,23 +128,17 @@ HOOKS = [
     ("on_train_epoch_start", 2, 1.0, 6),
     ("on_train_end", 1, 1.0, 12),
 ]
+"""Hook, its call that is preempted, interval of validations, step of the checkpoint."""
 WITHOUT_AVERAGING = [HOOKS[0], HOOKS[1], HOOKS[5], HOOKS[8]]
 
 
 @pytest.mark.parametrize(
-    ("ema", "hook", "call", "interval", "saved"),
-    [(True, *hook) for hook in HOOKS] + [(False, *hook) for hook in WITHOUT_AVERAGING],
+    ("ema", "place"), [*((True, place) for place in HOOKS), *((False, place) for place in WITHOUT_AVERAGING)]
 )
-def test_it_ends_as_the_run_that_never_was(
-    clean: dict[tuple[bool, Any], Path],
-    images_root: Path,
-    tmp_path: Path,
-    ema: bool,
-    hook: str,
-    call: int,
-    interval: float,
-    saved: int,
+def test_a_preempted_run_ends_as_the_undisturbed_run(
+    clean: dict[tuple[bool, Any], Path], images_root: Path, tmp_path: Path, ema: bool, place: tuple[str, int, Any, int]
 ) -> None:
+    hook, call, interval, saved = place
     stop = PreemptWaiting(call) if hook == "next" else Preempt(hook, call)
     with pytest.raises(Preempted):
         fit(tmp_path, images_root, stop, ema=ema, val_check_interval=interval)
@@ -174,7 +147,7 @@ def test_it_ends_as_the_run_that_never_was(
     assert_same_run(clean[ema, interval], tmp_path)
 
 
-def test_a_last_validation_is_made_up_for_when_no_step_is_left(images_root: Path, tmp_path: Path) -> None:
+def test_a_run_without_steps_left_repeats_its_last_validation(images_root: Path, tmp_path: Path) -> None:
     fit(tmp_path / "clean", images_root, ema=True, max_steps=12)
     with pytest.raises(Preempted):
         fit(tmp_path / "cut", images_root, Preempt("on_validation_batch_start", 10), ema=True, max_steps=12)

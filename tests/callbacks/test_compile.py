@@ -1,6 +1,7 @@
 """Compiled networks train as they would have without compiling, and a failed compilation does not stop them."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,12 @@ from torch import nn
 from imagenet_opt.model.cuda_graph import GraphedForward
 from imagenet_opt.model.micro_batch import part_sizes
 from imagenet_opt.model.shape_compiler import ShapeCompiler
-from tests.callbacks.conftest import Network, Plain, switched
-from tests.callbacks.switches import fitted, weights
+from tests.callbacks.conftest import Network, Plain, assert_same_weights, fitted, opened, switched, weights
 from tests.model import conftest as classifier
+from tests.model.conftest import batches, network
 from tests.processes import on_ranks
 
-pytestmark = [pytest.mark.filterwarnings("ignore:.*does not have many"), pytest.mark.usefixtures("compile_cache")]
+pytestmark = pytest.mark.usefixtures("compile_cache")
 
 
 class Branching(nn.Module):
@@ -41,20 +42,11 @@ class Validating(Plain):
         self.net(batch[0])
 
 
-def test_a_failed_compile_does_not_stop_the_sanity_check_either(project) -> None:
-    module = Validating()
-    module.net = Branching()
-    project.fit(switched(compile=True, fullgraph=True), module=module, num_sanity_val_steps=2)
-    assert project.trainer.global_step == 20
-
-
 def test_a_failed_compile_goes_on_eagerly_as_if_it_had_not_been_tried(project, caplog) -> None:
     with caplog.at_level("INFO"):
         tried = fitted(project, switched(compile=True, fullgraph=True), net=Branching())
     assert "compilation failed, training continues without it" in caplog.text
-    plain = fitted(project, net=Branching())
-    for name, tensor in weights(plain).items():
-        assert torch.equal(tensor, weights(tried)[name]), name
+    assert_same_weights(fitted(project, net=Branching()), tried)
 
 
 def test_a_failed_compile_can_stop_the_run(project) -> None:
@@ -95,13 +87,9 @@ class Watch(Callback):
     """Graphs that were made inside steps, where nothing protects the run."""
 
     def __init__(self, num_graphs: Counter[int]) -> None:
-        self.num_graphs, self.inside = num_graphs, 0
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        self.before = self.num_graphs.total()
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        self.inside += self.num_graphs.total() - self.before
+        self.inside = 0
+        self.on_train_batch_start = lambda *_: setattr(self, "inside", self.inside - num_graphs.total())
+        self.on_train_batch_end = lambda *_: setattr(self, "inside", self.inside + num_graphs.total())
 
 
 def test_every_size_of_a_micro_batch_is_compiled_before_the_step(project, num_graphs: Counter[int]) -> None:
@@ -112,9 +100,11 @@ def test_every_size_of_a_micro_batch_is_compiled_before_the_step(project, num_gr
     assert watch.inside == 0
 
 
-def test_validation_is_not_compiled(project, num_graphs: Counter[int]) -> None:
-    project.fit(switched(compile=True), module=Validating(), num_sanity_val_steps=1)
+def test_validation_is_not_compiled_and_the_configured_mode_is_kept(project, num_graphs: Counter[int]) -> None:
+    acceleration = switched(compile=True, compile_mode="max-autotune")
+    project.fit(acceleration, module=Validating(), num_sanity_val_steps=1)
     assert num_graphs == {4: 1}
+    assert acceleration.compiler.compile_mode == "max-autotune"
 
 
 def test_gradients_that_wait_for_the_next_batch_are_kept_while_it_compiles(project, num_graphs: Counter[int]) -> None:
@@ -124,8 +114,7 @@ def test_gradients_that_wait_for_the_next_batch_are_kept_while_it_compiles(proje
 
     compiled, plain = fitted(switched(compile=True)), fitted()
     assert num_graphs.keys() == {2, 3}
-    for name, tensor in weights(plain).items():
-        torch.testing.assert_close(weights(compiled)[name], tensor, msg=name)
+    torch.testing.assert_close(weights(compiled), weights(plain))
 
 
 def test_ddp_sends_the_gradients_of_a_compiled_network_while_the_backward_goes_on(project) -> None:
@@ -154,16 +143,16 @@ def test_ddp_sends_the_gradients_of_a_compiled_network_while_the_backward_goes_o
 
 @pytest.fixture
 def modes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What networks are compiled with, in modes that are for GPUs; they run as they are."""
-    asked: list[str] = []
+    """Modes in which networks were compiled; they are for GPUs, and the networks run as they are."""
+    modes: list[str] = []
 
     def compile_network(net: nn.Module, *, mode: str, **_: Any) -> None:
-        asked.append(mode)
+        modes.append(mode)
         net._compiled_call_impl = net._call_impl
 
     monkeypatch.setattr(nn.Module, "compile", compile_network)
     monkeypatch.setattr("imagenet_opt.model.shape_compiler._mode_on", lambda device, mode: mode)
-    return asked
+    return modes
 
 
 class StaticGradients(torch.autograd.Function):
@@ -193,8 +182,8 @@ class Static(nn.Module):
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
 def test_gradients_in_the_memory_of_compiled_graphs_add_up(modes: list[str], mode: str) -> None:
     compiling = switched(compile=True, compile_mode=mode, on_failure="stop")
-    _, parts = classifier.fit(Static(), classifier.batches(2), None, compiling, micro_batch_size=2)
-    _, whole = classifier.fit(Static(), classifier.batches(2))
+    _, parts = classifier.fit(Static(), batches(2), None, compiling, micro_batch_size=2)
+    _, whole = classifier.fit(Static(), batches(2))
     assert modes == [mode]
     torch.testing.assert_close(parts.net.weight, whole.net.weight)
 
@@ -217,9 +206,8 @@ class RunsOut(nn.Sequential):
 
 def fitted_in_parts(net: nn.Module, *callbacks: Callback) -> classifier.Classifier:
     """Two batches of six images, and one of two in validation."""
-    batch = classifier.batches(1)[0]
-    few = classifier.Images(batch.images[:2], batch.labels[:2], batch.valid[:2], batch.indices[:2])
-    return classifier.fit(net, classifier.batches(2), [few], *callbacks, max_epochs=1)[1]
+    few = classifier.Images(**{name: tensor[:2] for name, tensor in vars(batches(1)[0]).items()})
+    return classifier.fit(net, batches(2), [few], *callbacks, max_epochs=1)[1]
 
 
 def test_memory_that_runs_out_while_compiling_leaves_smaller_micro_batches_compiled(modes: list[str], caplog) -> None:
@@ -261,11 +249,8 @@ def test_graphs_are_given_back_before_a_step_is_done_again(monkeypatch: pytest.M
             events.append("released")
             super().release()
 
-    def capture(net: nn.Module, sample: tuple[torch.Tensor]) -> nn.Module:
-        return net
-
     monkeypatch.setattr("imagenet_opt.model.shape_compiler.GraphedForward", Graphed)
-    monkeypatch.setattr("imagenet_opt.model.shape_compiler.capture_on_gpu", lambda: capture)
+    monkeypatch.setattr("imagenet_opt.model.shape_compiler.capture_on_gpu", lambda: lambda net, sample: net)
     monkeypatch.setattr("callbacks.acceleration._can_graph", lambda trainer: True)
     fitted_in_parts(net, switched(cuda_graph=True))
     assert events[:5] == [6, 6, "released", 3, 3]
@@ -294,7 +279,21 @@ def test_what_torch_does_not_compile_is_not_called_compiled(
     assert "compilation failed, training continues without it: FailOnRecompileLimitHit" in caplog.text
 
 
-def test_the_compile_mode_that_was_asked_for_is_kept(project, num_graphs: Counter[int]) -> None:
-    acceleration = switched(compile=True, compile_mode="max-autotune")
-    project.fit(acceleration, max_steps=1)
-    assert acceleration.compiler.compile_mode == "max-autotune"
+@pytest.mark.slow
+def test_compiled_and_plain_runs_train_alike_and_open_each_others_files(tmp_path: Path) -> None:
+    compiling = switched(compile=True, on_failure="stop")
+    trainer, compiled = classifier.fit(network(), batches(2), None, compiling)
+    assert compiling.compile_seconds is not None
+    trainer_too, eager = classifier.fit(network(), batches(3))
+    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    trainer_too.save_checkpoint(tmp_path / "b.ckpt")
+    saved, saved_too = opened(tmp_path / "a.ckpt"), opened(tmp_path / "b.ckpt")
+    assert saved["network"].keys() == network().state_dict().keys()
+    _, same = classifier.fit(network(), batches(2))
+    torch.testing.assert_close(saved["network"], dict(same.net.state_dict()), rtol=1e-3, atol=1e-4)
+    images = batches(1)[0].images
+    expected, expected_too = compiled.net(images), eager.net(images)
+    eager.load_state_dict(saved["state_dict"], strict=True)
+    compiled.load_state_dict(saved_too["state_dict"], strict=True)
+    torch.testing.assert_close(eager.net(images), expected)
+    torch.testing.assert_close(compiled.net(images), expected_too)

@@ -6,8 +6,6 @@ import torch
 from callbacks.learning_rate import LearningRate
 from tests.callbacks.conftest import Plain
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
-
 
 class Falling(Plain):
     def configure_optimizers(self):

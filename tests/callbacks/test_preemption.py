@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +15,8 @@ from callbacks.checkpoint import Checkpoint
 from callbacks.ema import Ema
 from callbacks.preemption import Preemption
 from imagenet_opt.errors import Preempted
-from tests.callbacks.conftest import Plain, Project
+from tests.callbacks.conftest import AtCall, Plain, Project, alike, opened
 from tests.processes import run_forked
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended"),
-]
-
-
-class Kill(Callback):
-    """Sends this process a signal at one call of one hook."""
-
-    def __init__(self, hook: str, call: int = 1, number: int = signal.SIGTERM) -> None:
-        self.left = call
-
-        def send(*_: Any) -> None:
-            self.left -= 1
-            if self.left == 0:
-                signal.raise_signal(number)
-
-        setattr(self, hook, send)
 
 
 class Scored(Plain):
@@ -44,28 +26,17 @@ class Scored(Plain):
         self.log("val/acc1", self.net(batch[0]).mean())
 
 
-def alike() -> torch.utils.data.TensorDataset:
-    return torch.utils.data.TensorDataset(torch.ones(40, 3, 8, 8), torch.zeros(40, dtype=torch.int64))
-
-
-def opened(file: Path) -> dict[str, Any]:
-    return torch.load(file, weights_only=True)
-
-
 def fit(project: Project, folder: Path, *more: Callback, **options: Any) -> list[tuple[int, dict[str, float]]]:
     project.logger.rows.clear()
-    ema = Ema(decay=0.5)
-    saving = Checkpoint(folder=str(folder))
-    project.fit(ema, *more, Preemption(), saving, module=Scored(), data=alike(), **options)
+    callbacks = [Ema(decay=0.5), *more, Preemption(), Checkpoint(folder=str(folder))]
+    project.fit(*callbacks, module=Scored(), data=alike(), **options)
     return logged(project)
 
 
 def logged(project: Project) -> list[tuple[int, dict[str, float]]]:
     """Rows without the seconds that saving took, which are never the same twice."""
-    kept = [
-        (step, {n: v for n, v in row.items() if not n.startswith("checkpoint/")}) for step, row in project.logger.rows
-    ]
-    return [(step, row) for step, row in kept if row.keys() - {"epoch"}]
+    rows = [(i, {n: v for n, v in row.items() if not n.startswith("checkpoint/")}) for i, row in project.logger.rows]
+    return [(step, row) for step, row in rows if row.keys() - {"epoch"}]
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +58,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[in
 )
 def test_stopped_at_any_hook_it_ends_as_the_whole_run(project, whole, tmp_path: Path, hook: str, call: int) -> None:
     with pytest.raises(Preempted, match="SIGTERM"):
-        fit(project, tmp_path, Kill(hook, call))
+        fit(project, tmp_path, AtCall(hook, call, partial(signal.raise_signal, signal.SIGTERM)))
     rows = logged(project)
     last = tmp_path / "last.ckpt"
     reached = opened(last)["global_step"] if last.exists() else 0

@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from lightning.pytorch import Callback
 from torch import nn
 
 from callbacks.profiler import Profiler
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.network import build_network
-from tests.callbacks.conftest import Plain
-
-pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
+from tests.callbacks.conftest import Plain, assert_same_weights
 
 
 def names(file: Path) -> Counter[str]:
@@ -34,15 +31,11 @@ def left(folder: Path) -> list[str]:
     return sorted(file.name for file in (folder / "profile").glob("*"))
 
 
-def two_convolutions() -> Plain:
+def test_the_window_is_recorded_and_nothing_else(project, tmp_path: Path, caplog) -> None:
     module = Plain()
     module.net = nn.Sequential(nn.Conv2d(3, 64, 3), nn.Conv2d(64, 64, 3), nn.Flatten(), nn.Linear(64 * 16, 3))
-    return module
-
-
-def test_the_window_is_recorded_and_nothing_else(project, tmp_path: Path, caplog) -> None:
     with caplog.at_level("INFO"):
-        project.fit(Profiler(folder=tmp_path, start_step=3, num_steps=2), module=two_convolutions())
+        project.fit(Profiler(folder=tmp_path, start_step=3, num_steps=2), module=module)
     assert project.trainer.global_step == 20
     assert left(tmp_path) == ["step_5.csv", "step_5.json.gz"]
     found = names(tmp_path / "profile/step_5.json.gz")
@@ -105,14 +98,13 @@ def test_an_error_within_the_window_stays_the_error_and_leaves_whole_files(proje
 def test_training_is_as_without_it_and_a_second_fit_is_recorded_too(project, tmp_path: Path) -> None:
     profiler = Profiler(folder=tmp_path, start_step=2, num_steps=1)
     first, plain = project.fit(profiler), project.fit()
-    for name, tensor in plain.state_dict().items():
-        assert torch.equal(first.state_dict()[name], tensor), name
+    assert_same_weights(first, plain)
     (tmp_path / "profile/step_4.csv").unlink()
     project.fit(profiler)
     assert left(tmp_path) == ["step_4.csv", "step_4.json.gz"]
 
 
-def test_what_cannot_be_written_costs_a_warning(project, tmp_path: Path, caplog) -> None:
+def test_files_that_cannot_be_written_cause_a_warning(project, tmp_path: Path, caplog) -> None:
     (tmp_path / "profile").write_text("a file is in the way")
     project.fit(Profiler(folder=tmp_path, start_step=1, num_steps=1))
     assert project.trainer.global_step == 20

@@ -11,15 +11,6 @@ from callbacks.resolution_schedule import ResolutionSchedule
 from imagenet_opt.errors import ConfigError
 from tests.callbacks.conftest import Named, Plain, images
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
-
-
-def pooled() -> Plain:
-    """Takes images of any size."""
-    module = Plain()
-    module.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
-    return module
-
 
 def test_sizes_grow_in_steps_and_stay() -> None:
     schedule = ResolutionSchedule(start=128, end=224, grow_from=0.2, grow_until=0.8)
@@ -37,13 +28,13 @@ def test_images_of_a_foreign_loader_are_resized_and_the_size_logged(project, col
             return nn.functional.cross_entropy(self.net(pixels), labels)
 
     module = Recording()
-    module.net = pooled().net
+    module.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
     schedule = ResolutionSchedule(start=4, end=12, grow_from=0.0, grow_until=0.667, step=4)
     project.fit(schedule, module=module, max_epochs=3, collate_fn=collate_fn)
     assert [pixels.shape[-1] for pixels, _ in module.seen] == [4] * 10 + [8] * 10 + [12] * 10
     first = torch.stack([images()[i][0] for i in range(4)])
     assert torch.equal(module.seen[0][0], interpolate(first, size=(4, 4), mode="bilinear", antialias=True))
-    assert [row["resolution"] for _, row in project.logger.rows if "resolution" in row][:1] == [4.0]
+    assert project.logger.values("resolution")[:1] == [4.0]
 
 
 @pytest.mark.parametrize(
@@ -53,6 +44,6 @@ def test_images_of_a_foreign_loader_are_resized_and_the_size_logged(project, col
         ({"start": 128, "end": 224, "grow_from": 0.3, "grow_until": 0.1}, "grow_from=0.3"),
     ],
 )
-def test_what_makes_no_schedule_is_refused(options: dict[str, int], words: str) -> None:
+def test_options_that_make_no_schedule_are_refused(options: dict[str, int], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         ResolutionSchedule(**options)

@@ -17,9 +17,7 @@ from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
 from tests.callbacks.conftest import Clock, Named, Plain, SlowImages, SlowStep, images
 from tests.conftest import loading, quiet_trainer
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 RATES = {f"throughput/{name}" for name in ("it_per_second", "images_per_second", "data_wait_fraction")}
-COUNTS = {"throughput/measured_batches", "throughput/ready_batches"}
 
 
 class Reading(Plain):
@@ -35,27 +33,28 @@ class SlowValidation(Callback):
         self.clock.spend(0.4)
 
 
-def test_a_slow_loader_is_waited_for(project, clock: Clock) -> None:
+def test_waits_for_a_slow_loader_and_start_up_are_told(project, clock: Clock) -> None:
     throughput = Throughput()
     project.fit(throughput, module=SlowStep(clock), data=SlowImages(clock))
-    summary = throughput.summary()
-    assert summary["throughput/data_wait_fraction"] == pytest.approx(0.04 / 0.05)
-    assert summary["throughput/images_per_second"] == pytest.approx(4 / 0.05)
+    assert throughput.summary() == pytest.approx(
+        {
+            "throughput/data_wait_fraction": 0.04 / 0.05,
+            "throughput/images_per_second": 4 / 0.05,
+            "throughput/it_per_second": 1 / 0.05,
+            "throughput/measured_batches": 10,
+            "throughput/ready_batches": 0,
+            "startup/first_batch_seconds": 0.04,
+            "startup/first_step_seconds": 0.01,
+        }
+    )
 
 
-def test_a_slow_step_is_not_waiting(project, clock: Clock) -> None:
-    throughput = Throughput()
-    project.fit(throughput, module=SlowStep(clock))
-    assert throughput.summary()["throughput/data_wait_fraction"] == 0
-    assert throughput.summary()["throughput/it_per_second"] == pytest.approx(100)
-
-
-def test_validation_is_left_out(project, clock: Clock) -> None:
+def test_a_slow_step_is_not_waiting_and_validation_is_left_out(project, clock: Clock) -> None:
     throughput = Throughput()
     project.fit(throughput, SlowValidation(clock), module=SlowStep(clock))
+    assert throughput.summary()["throughput/data_wait_fraction"] == 0
     assert throughput.summary()["throughput/it_per_second"] == pytest.approx(100)
-    epochs = [row["throughput/epoch_seconds"] for _, row in project.logger.rows if "throughput/epoch_seconds" in row]
-    assert epochs == pytest.approx([0.1, 0.1])
+    assert project.logger.values("throughput/epoch_seconds") == pytest.approx([0.1, 0.1])
 
 
 class Lagging(Plain):
@@ -90,7 +89,7 @@ def test_a_validation_before_images_of_another_size_is_left_out_once(project, cl
     module = Slow(clock)
     module.net = nn.Linear(3, 3)
     project.fit(Grow(), Throughput(), module=module)
-    rates = [row["throughput/it_per_second"] for _, row in project.logger.rows if "throughput/it_per_second" in row]
+    rates = project.logger.values("throughput/it_per_second")
     assert rates == pytest.approx([100.0] * len(rates)) and len(rates) == 4
 
 
@@ -103,23 +102,31 @@ def test_rates_are_those_of_a_device_that_lags_behind_the_host(
     monkeypatch.setattr("callbacks.throughput._wait_for_device", lambda _: module.device_timeline.synchronize())
     options = {"max_epochs": 3, "log_every_n_steps": 7, "limit_val_batches": limit_val_batches}
     project.fit(throughput, SlowValidation(clock), module=module, **options)
-    rows = [row for _, row in project.logger.rows]
-    rates = [row["throughput/it_per_second"] for row in rows if row.keys() & RATES]
+    rates = project.logger.values("throughput/it_per_second")
     assert len(rates) == 4
     for rate in [*rates, throughput.summary()["throughput/it_per_second"]]:
         assert rate == pytest.approx(100, rel=0.05)  # after each wait the host needs 1 ms to queue a step
-    epochs = [row["throughput/epoch_seconds"] for row in rows if "throughput/epoch_seconds" in row]
-    assert epochs == pytest.approx([0.1] * 3, rel=0.05)
+    assert project.logger.values("throughput/epoch_seconds") == pytest.approx([0.1] * 3, rel=0.05)
 
 
-def test_rows_come_at_logging_steps_and_agree(project) -> None:
-    project.fit(Throughput())
+@pytest.mark.parametrize(("module", "collate_fn"), [(Plain, None), (Reading, Named.of)])
+def test_rows_come_at_logging_steps_and_agree(project, module: type[Plain], collate_fn: Any) -> None:
+    project.fit(Throughput(), module=module(), collate_fn=collate_fn)
     rows = [(step, row) for step, row in project.logger.rows if row.keys() & RATES]
     assert [step for step, _ in rows] == [4, 9, 14, 19]
     for _, row in rows:
         assert row.keys() >= RATES
         ratio = row["throughput/images_per_second"] / row["throughput/it_per_second"]
         assert ratio == pytest.approx(4)
+
+
+def test_a_fit_that_fails_in_its_first_epoch_has_no_rates_of_the_fit_before(project) -> None:
+    throughput, failing = Throughput(), Callback()
+    project.fit(throughput)
+    failing.on_train_batch_end = lambda *_: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        project.fit(throughput, failing)
+    assert not throughput.summary().keys() & RATES
 
 
 def test_the_profiler_of_the_user_still_works_and_is_given_back(project) -> None:
@@ -130,26 +137,10 @@ def test_the_profiler_of_the_user_still_works_and_is_given_back(project) -> None
     assert len(profiler.recorded_durations["[_TrainingEpochLoop].train_dataloader_next"]) >= 20
 
 
-def test_a_batch_with_names_is_counted(project) -> None:
-    project.fit(Throughput(), module=Reading(), collate_fn=Named.of)
-    row = next(row for _, row in project.logger.rows if row.keys() >= RATES)
-    assert row["throughput/images_per_second"] / row["throughput/it_per_second"] == pytest.approx(4)
-
-
 def test_validating_alone_is_no_mistake(project) -> None:
     project.fit(max_steps=1)
     project.trainer.callbacks.append(Throughput())
     project.trainer.validate(Plain(), DataLoader(images(8), batch_size=4), verbose=False)
-
-
-def test_start_up_is_told_once(project, clock: Clock) -> None:
-    throughput = Throughput()
-    project.fit(throughput, module=SlowStep(clock), data=SlowImages(clock))
-    summary = throughput.summary()
-    assert summary["startup/first_batch_seconds"] == pytest.approx(0.04)
-    assert summary["startup/first_step_seconds"] == pytest.approx(0.01)
-    assert summary.keys() == RATES | COUNTS | {"startup/first_batch_seconds", "startup/first_step_seconds"}
-    assert summary["throughput/measured_batches"] == 10
 
 
 class LongFirstStep(Callback):

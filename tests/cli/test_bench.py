@@ -1,4 +1,4 @@
-"""The command as a user meets it, what its rows load, and what it says of rows that there cannot be."""
+"""The command: its report, its arguments and its error messages."""
 
 import json
 import re
@@ -19,11 +19,11 @@ def test_a_run_beside_other_loaders(images_root: Path, tmp_path: Path, capsys: p
     words += ["data.resize_on=device"]
     words += [f"data.cache_dir={tmp_path}/cache", "--batches", "30", "--repeats", "1"]
     main([*words, "--against", "torchvision", "--json", f"{tmp_path}/found.json"])
-    said, written = capsys.readouterr(), (tmp_path / "found.json").read_text()
-    found = json.loads(written)
-    rows = {row["name"]: row for row in found["rows"]}
+    printed, written = capsys.readouterr(), (tmp_path / "found.json").read_text()
+    report = json.loads(written)
+    rows = {row["name"]: row for row in report["rows"]}
     assert list(rows) == [REGION, CEILING, "torchvision"]
-    assert [row["kind"] for row in found["rows"]] == ["ours", "ceiling", "peer"]
+    assert [row["kind"] for row in report["rows"]] == ["ours", "ceiling", "peer"]
     for row in rows.values():
         assert row["failure"] is None
         assert row["images_per_second"] > 0 and row["interval"] == [row["images_per_second"]] * 2
@@ -31,18 +31,20 @@ def test_a_run_beside_other_loaders(images_root: Path, tmp_path: Path, capsys: p
     assert {"loader/read_seconds", "loader/decode_seconds", "loader/mb_read", "other_seconds"} <= set(
         rows[REGION]["stages"]
     )
-    assert found["images_per_second"] == rows[REGION]["images_per_second"] and found["stages"] == rows[REGION]["stages"]
-    assert [(ratio["of"], ratio["to"]) for ratio in found["ratios"]] == [(REGION, CEILING), (REGION, "torchvision")]
-    for ratio in found["ratios"]:
+    assert (
+        report["images_per_second"] == rows[REGION]["images_per_second"] and report["stages"] == rows[REGION]["stages"]
+    )
+    assert [(ratio["of"], ratio["to"]) for ratio in report["ratios"]] == [(REGION, CEILING), (REGION, "torchvision")]
+    for ratio in report["ratios"]:
         expected = rows[ratio["of"]]["images_per_second"] / rows[ratio["to"]]["images_per_second"]
         assert ratio["ratio"] == pytest.approx(expected) and ratio["verdict"] == "undecided"
-    assert found["machine"]["cpu"] and found["machine"]["usable_cpus"] >= 1
-    assert {"python", "torch", "torchvision"} <= set(found["versions"]) and found["date"].startswith("20")
-    assert found["data"]["files"] == 39 and found["data"]["mean_kb"] > 0 and 24 <= found["data"]["mean_width"] < 60
-    assert found["command"].startswith("imagenet-opt bench data.root=")
-    assert found["settings"]["timed_batches"] == 30 and found["settings"]["warmup_batches"] == 10
-    assert "39 files" in said.out and "region decode / nvImageCodec alone" in said.out
-    assert said.err.splitlines() == [f"measuring: round 1 of 1: {name}" for name in rows]
+    assert report["machine"]["cpu"] and report["machine"]["usable_cpus"] >= 1
+    assert {"python", "torch", "torchvision"} <= set(report["versions"]) and report["date"].startswith("20")
+    assert report["data"]["files"] == 39 and report["data"]["mean_kb"] > 0 and 24 <= report["data"]["mean_width"] < 60
+    assert report["command"].startswith("imagenet-opt bench data.root=")
+    assert report["settings"]["timed_batches"] == 30 and report["settings"]["warmup_batches"] == 10
+    assert "39 files" in printed.out and "region decode / nvImageCodec alone" in printed.out
+    assert printed.err.splitlines() == [f"measuring: round 1 of 1: {name}" for name in rows]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "found.json"]
 
 
@@ -61,7 +63,7 @@ def test_a_run_beside_other_loaders(images_root: Path, tmp_path: Path, capsys: p
         (["--json", "/"], "--json / cannot be written"),
     ],
 )
-def test_what_is_wrong_with_the_arguments_is_said(argv: list[str], message: str) -> None:
+def test_wrong_arguments_are_named(argv: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         parse(argv)
 
@@ -82,7 +84,7 @@ def test_overrides_and_options_may_stand_in_any_order() -> None:
         (["data.root=ROOT", "data.batch_size=40"], BatchTooLarge, "lower data.batch_size to at most 39"),
     ],
 )
-def test_what_is_wrong_with_the_data_is_said(
+def test_wrong_data_is_named(
     argv: list[str], error: type[Exception], message: str, images_root: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):

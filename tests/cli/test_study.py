@@ -14,7 +14,7 @@ from imagenet_opt.errors import ConfigError, RunFolderError
 from imagenet_opt.file_lock import lock_file
 from imagenet_opt.study.output import write_outputs
 from imagenet_opt.study.run import study as run_study
-from imagenet_opt.study.run import tell_busy
+from imagenet_opt.study.run import warn_if_busy
 from imagenet_opt.study.steps import measure
 from imagenet_opt.training.folder_lock import FILE
 
@@ -31,17 +31,9 @@ steps:
   - name: impossible
     overrides: [optimizer.name=nosuch]
 """
-TINY = [
-    "data=demo",
-    "data.num_train=64",
-    "data.num_val=16",
-    "data.image_size=32",
-    "data.batch_size=4",
-    "data.num_workers=0",
-    "model.name=test_resnet",
-    "trainer.precision=32-true",
-    "logger=csv",
-]
+TINY = ["data=demo", "data.num_train=64", "data.num_val=16", "data.image_size=32", "data.batch_size=4"]
+TINY += ["data.num_workers=0", "model.name=test_resnet", "trainer.precision=32-true", "logger=csv"]
+TABLE = Table("A study", (Column("step"),), (("start",),), data={"low": math.nan, "high": math.inf, "ratio": 1.5})
 
 
 @pytest.fixture
@@ -67,11 +59,8 @@ def mine(tmp_path: Path) -> Path:
         (["--price-per-hour", "-1"], "--price-per-hour -1.0 must be dollars above 0"),
         (["--price-per-hour", "nan"], "--price-per-hour nan must be dollars above 0"),
         (["--price-per-hour", "inf"], "--price-per-hour inf must be dollars above 0"),
-        (["study=read", "study.state=[cold"], r"study.state=\[cold: no value that YAML knows"),
-        (
-            ["--apply", "study=queue"],
-            r"--apply has no effect in study=queue \(kind: queue\), which takes --repeats$",
-        ),
+        (["study=read", "study.state=[cold"], r"study.state=\[cold: not valid YAML; expected a value such as"),
+        (["--apply", "study=queue"], r"--apply has no effect in study=queue \(kind: queue\), which takes --repeats$"),
         (["--apply", "--parity", "0"], "--apply keeps steps whose loss was compared: give --parity STEPS above 0"),
         (["--parity", "0", "study=read"], "--parity has no effect .* which takes --repeats and --seconds"),
         (["--price-per-hour", "2", "study=shapes"], "--price-per-hour has no effect in study=shapes"),
@@ -80,66 +69,50 @@ def mine(tmp_path: Path) -> Path:
         (["--nosuch"], "unrecognized arguments: --nosuch"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_measured(words: list[str], message: str) -> None:
+def test_mistakes_are_found_before_any_measurement(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(words)
 
 
-def test_what_is_not_said_is_the_default() -> None:
-    ladder, scaling = parse([]).request, parse(["study=scaling"]).request
+def test_defaults() -> None:
+    ladder, scaling = parse([]), parse(["study=scaling"])
     assert (ladder.repeats, ladder.budget_seconds, ladder.seconds, ladder.parity_steps) == (None, 600, 3.0, 200)
     assert (scaling.repeats, scaling.budget_seconds, scaling.seconds) == (5, 0, 8.0)
-    assert parse(["--budget", "90s", "--seconds", "8"]).request.seconds == 8
-    assert parse(["--repeats", "3"]).request.seconds == 8
-    given = parse(["--repeats", "3", "--seconds", "2", "--parity", "0", "--price-per-hour", "1.5"]).request
-    assert (given.repeats, given.seconds, given.parity_steps, given.price_per_hour) == (3, 2.0, 0, 1.5)
-    assert parse(["--apply"]).request.apply and not given.apply
+    assert parse(["--budget", "90s", "--seconds", "8"]).seconds == 8
+    assert parse(["--repeats", "3"]).seconds == 8
+    typed = parse(["--repeats", "3", "--seconds", "2", "--parity", "0", "--price-per-hour", "1.5"])
+    assert (typed.repeats, typed.seconds, typed.parity_steps, typed.price_per_hour) == (3, 2.0, 0, 1.5)
+    assert parse(["--apply"]).apply and not typed.apply
 
 
-def test_a_file_that_is_no_study_is_told_by_its_key(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("title: A trial\n")
-    with pytest.raises(ConfigError, match=r"kind must be given \(kind: one of steps, scaling"):
-        parse([f"study={file}"])
-    file.write_text("title: A trial\nkind: nosuch\n")
-    with pytest.raises(ConfigError, match="kind=nosuch must be one of steps, scaling"):
-        parse([f"study={file}"])
-    file.write_text("title: A trial\nkind: steps\norder: sideways\nsteps: []\n")
-    with pytest.raises(ConfigError, match="order=sideways must be 'cumulative', 'alone' or 'leave_one_out'"):
-        measure.run(parse([f"study={file}", "data=demo", "--folder", str(tmp_path)]).request)
-    file.write_text("title: [unclosed\n")
-    with pytest.raises(ConfigError, match=r"study=.*mine.yaml: .* cannot be read: "):
-        parse([f"study={file}"])
+@pytest.mark.parametrize("start", ["plain", "[rehearse=a10g]"])
+def test_a_rehearsal_has_no_network_to_study(start: str, mine: Path, tmp_path: Path) -> None:
+    mine.write_text(f"{MINE}start: {start}\n")
+    rehearse = "rehearse=a10g" if start == "plain" else "seed=0"
+    with pytest.raises(ConfigError, match="leave rehearse= out"):
+        measure.run(parse([f"study={mine}", "data=demo", rehearse, "--folder", str(tmp_path)]))
 
 
 def test_keys_of_the_studys_file_can_be_set(tmp_path: Path) -> None:
-    request = parse(["study=read", "study.num_workers=[4,8]", "study.state=[warm]", "data=demo"]).request
+    request = parse(["study=read", "study.num_workers=[4,8]", "study.state=[warm]", "data=demo"])
     assert request.options["num_workers"] == [4, 8] and request.options["state"] == ["warm"]
     assert request.options["batch_size"] == [64, 256] and request.overrides == ("data=demo",)
-    request = parse(["study=read", "study.num_wokers=[4]", "--folder", str(tmp_path)]).request
+    request = parse(["study=read", "study.num_wokers=[4]", "--folder", str(tmp_path)])
     with pytest.raises(ConfigError, match=r"study=read: there is no key num_wokers; did you mean num_workers\?$"):
         run_study(request)
 
 
-def test_a_rehearsal_has_no_network_to_study(mine: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="leave rehearse= out"):
-        measure.run(parse([f"study={mine}", "data=demo", "rehearse=a10g", "--folder", str(tmp_path)]).request)
-
-
-def test_a_folder_that_cannot_be_is_told_first(mine: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_used_ends_the_study_first(mine: Path, tmp_path: Path, checked: None) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match=r"cannot write .*; choose another folder with --folder FOLDER$"):
         study.main([f"study={mine}", "data=demo", "--folder", str(tmp_path / "file")])
-
-
-def test_a_folder_in_which_another_study_works_is_told_first(mine: Path, tmp_path: Path, checked: None) -> None:
     held = lock_file(tmp_path / FILE)
     with pytest.raises(RunFolderError, match=r"another process works in .* another folder with --folder FOLDER$"):
         study.main([f"study={mine}", "data=demo", "--folder", str(tmp_path)])
     held.release()
 
 
-def test_a_study_that_is_refused_leaves_no_folder(mine: Path, tmp_path: Path, checked: None) -> None:
+def test_a_refused_study_leaves_no_folder(mine: Path, tmp_path: Path, checked: None) -> None:
     mine.write_text(MINE.replace("order:", "ordr:"))
     (tmp_path / "own").mkdir()
     for folder in ("new", "own"):
@@ -148,47 +121,39 @@ def test_a_study_that_is_refused_leaves_no_folder(mine: Path, tmp_path: Path, ch
     assert not (tmp_path / "new").exists() and (tmp_path / "own").exists()
 
 
-def test_a_busy_machine_is_told_beforehand(capsys: pytest.CaptureFixture[str]) -> None:
-    tell_busy(19.6)
+def test_a_busy_machine_gets_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    warn_if_busy(19.6)
     assert capsys.readouterr().err == ""
-    tell_busy(47.2)
-    assert capsys.readouterr().err == "others keep the CPUs 47 % busy: intervals will be wide\n"
+    warn_if_busy(47.2)
+    assert capsys.readouterr().err == "other programs use 47 % of the CPUs: intervals will be wide\n"
 
 
 def test_a_file_that_cannot_be_written_is_named_by_its_flag(tmp_path: Path) -> None:
-    request = parse(["data=demo", "--folder", str(tmp_path)]).request
-    table = Table("A study", (Column("step"),), (("start",),))
+    request, facts = parse(["data=demo", "--folder", str(tmp_path)]), about("imagenet-opt study")
     with pytest.raises(ConfigError, match=r"all\.json: No such file .* choose another --json$"):
-        write_outputs([table], request, about("imagenet-opt study"), tmp_path / "gone/all.json")
+        write_outputs([TABLE], replace(request, json=tmp_path / "gone/all.json"), facts)
     with pytest.raises(ConfigError, match=r"study\.md: No such file .* choose another --folder$"):
-        write_outputs([table], replace(request, folder=tmp_path / "gone"), about("imagenet-opt study"), None)
+        write_outputs([TABLE], replace(request, folder=tmp_path / "gone"), facts)
 
 
-def test_only_what_counts_is_recorded(tmp_path: Path) -> None:
-    recorded = {}
-    for kind in ("ladder", "queue", "anatomy"):
-        request = parse([f"study={kind}", "--folder", str(tmp_path)]).request
-        write_outputs([Table("A study", (Column("step"),), ())], request, about("imagenet-opt study"), None)
-        recorded[kind] = json.loads((tmp_path / "study.json").read_text()).keys() & {"repeats", "seconds"}
-    assert recorded == {"ladder": {"repeats", "seconds"}, "queue": {"repeats"}, "anatomy": {"seconds"}}
-
-
-def test_the_page_says_which_code_was_measured(tmp_path: Path) -> None:
-    request = parse(["data=demo", "--folder", str(tmp_path)]).request
+@pytest.mark.parametrize(
+    ("name", "flags"), [("ladder", {"repeats", "seconds"}), ("queue", {"repeats"}), ("anatomy", {"seconds"})]
+)
+def test_the_files_record_the_code_and_the_accepted_flags(name: str, flags: set[str], tmp_path: Path) -> None:
     facts = about("imagenet-opt study")
-    table = Table("A study", (Column("step"),), (("start",),), data={"low": math.nan, "high": math.inf, "ratio": 1.5})
-    write_outputs([table], request, facts, None)
+    write_outputs([TABLE], parse([f"study={name}", "--folder", str(tmp_path)]), facts)
     assert f"imagenet-opt {facts['versions']['imagenet-opt']}" in (tmp_path / "study.md").read_text()
-    found = json.loads((tmp_path / "study.json").read_text(), parse_constant=pytest.fail)
-    assert found["tables"][0]["data"] == {"low": None, "high": None, "ratio": 1.5}
+    written = json.loads((tmp_path / "study.json").read_text(), parse_constant=pytest.fail)
+    assert written.keys() & {"repeats", "seconds"} == flags
+    assert written["tables"][0]["data"] == {"low": None, "high": None, "ratio": 1.5}
 
 
 @pytest.mark.slow
-def test_a_study_measures_compares_losses_and_goes_on_where_it_was(
+def test_a_study_measures_compares_losses_and_resumes(
     mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("imagenet_opt.study.steps.speeds.MOST_OTHERS_PERCENT", 100.0)  # other tests run
+    monkeypatch.setattr("imagenet_opt.study.steps.turn.MOST_OTHERS_PERCENT", 100.0)  # other tests run
     words = [f"study={mine}", *TINY, "--repeats", "2", "--seconds", "0.3", "--parity", "2", "--folder", "kept"]
     study.main([*words, "--json", "all.json"])
     found = json.loads(Path("all.json").read_text())
@@ -210,6 +175,6 @@ def test_a_study_measures_compares_losses_and_goes_on_where_it_was(
     assert "| channels_last |" in markdown and "imagenet-opt study" in markdown
     assert "Plotly.newPlot" in page and "channels_last" in page
     measured = Path("kept/measured.jsonl").read_text()
-    again, *_ = measure.run(parse(words).request)
+    again, *_ = measure.run(parse(words))
     assert Path("kept/measured.jsonl").read_text() == measured
     assert [list(row) for row in again.rows] == table["rows"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from imagenet_opt import machine
 from imagenet_opt.cli import arguments
@@ -43,35 +43,39 @@ CPU = torch.device("cpu")
         (["--json=/nowhere/found.json"], r"--json .* cannot be written"),
     ],
 )
-def test_bad_input_is_said_before_anything_is_measured(argv: list[str], words: str) -> None:
+def test_bad_input_is_an_error_before_measuring(argv: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse(argv)
 
 
-def test_the_budget_is_ten_minutes() -> None:
+def test_the_default_budget_is_ten_minutes() -> None:
     assert parse(["data=demo"]).budget_seconds == 600
 
 
-def test_what_was_found_becomes_an_experiment_that_trains(own_conf: Path, images_root: Path, tmp_path: Path) -> None:
+def composed_from(conf: Path, overrides: list[str]) -> DictConfig:
+    with initialize_config_dir(str(conf), version_base="1.3"):
+        return compose("train", ["~hydra", *complete(overrides)])
+
+
+def test_tuned_settings_become_an_experiment_that_trains(own_conf: Path, images_root: Path, tmp_path: Path) -> None:
     changes = ("data.batch_size=4", "callbacks.acceleration.channels_last=false", "+model.micro_batch_size=2")
     file = write_tuned("tune", changes, ["measured: 100 -> 130 images/s", "a\nname \x1b[31m"])
     assert yaml.safe_load(file.read_text())["model"] == {"micro_batch_size": 2}
     assert "\x1b" not in file.read_text() and "# measured: 100 -> 130 images/s\n" in file.read_text()
     words = [f"+experiment=[aggressive,{file.stem}]", f"data.root={images_root}", "model.name=test_resnet"]
-    own = ["~hydra", f"run_folder={tmp_path}/run", f"data.cache_dir={tmp_path}/cache", "logger=csv"]
-    small = ["trainer.accelerator=cpu", "trainer.devices=1", "trainer.max_steps=1", "data.image_size=32"]
-    with initialize_config_dir(str(own_conf), version_base="1.3"):
-        config = compose("train", complete([*own, *words, *small, "callbacks.acceleration.compile=false"]))
+    words += [f"run_folder={tmp_path}/run", f"data.cache_dir={tmp_path}/cache", "logger=csv", "data.image_size=32"]
+    words += ["trainer.accelerator=cpu", "trainer.devices=1", "trainer.max_steps=1"]
+    config = composed_from(own_conf, [*words, "callbacks.acceleration.compile=false"])
     assert (config.data.batch_size, config.callbacks.acceleration.channels_last) == (4, False)
     run = build_run(config)
     run.trainer.fit(run.model, datamodule=run.data)
     assert run.trainer.global_step == 1 and run.model.micro_batch_size == 2
 
 
-def test_a_json_file_that_cannot_be_written_costs_no_experiment(
+def test_an_unwritable_json_file_keeps_the_experiment(
     tmp_path: Path, own_conf: Path, monkeypatch: pytest.MonkeyPatch, checked: None
 ) -> None:
-    """The folder goes away while it is measured."""
+    """The folder of the JSON file vanishes during the measurement."""
     (folder := tmp_path / "found").mkdir()
 
     def gone(testbed: Any, rank_info: Any, setting: LoaderSetting, seconds: float) -> Ceiling:
@@ -83,15 +87,15 @@ def test_a_json_file_that_cannot_be_written_costs_no_experiment(
     monkeypatch.setattr("imagenet_opt.tune.loader._rate", gone)
     monkeypatch.setattr(machine, "usable_cpus", lambda: 4)
     root = write_images(tmp_path / "images", num_classes=3, per_class=22)
-    given = ["rehearse=a10g", f"data.root={root}", "data.num_workers=1", "data.cache_dir=cache"]
+    overrides = ["rehearse=a10g", f"data.root={root}", "data.num_workers=1", "data.cache_dir=cache"]
     with pytest.raises(ConfigError, match=r"--json .*found/tune\.json could not be written: No such file"):
-        main([*given, "--budget=10s", f"--json={folder}/tune.json"])
+        main([*overrides, "--budget=10s", f"--json={folder}/tune.json"])
     (file,) = (own_conf / "experiment").glob("tuned_*_tune.yaml")
     assert yaml.safe_load(file.read_text()) == {"data": {"num_workers": 4}}
 
 
 def one_of_each_wins(function: str, job: dict[str, Any], **limits: Any) -> dict[str, Any]:
-    """What a process of its own would find: channels first, compiled, in batches of four is the fastest; eight fit."""
+    """In place of a process: channels first, compiled, in batches of four is the fastest; batches of eight fit."""
     config = job["config"]
     batch, acceleration = config["data"]["batch_size"], config["callbacks"]["acceleration"]
     if function.endswith(".fits"):
@@ -109,7 +113,7 @@ def a_hundred_each(testbed: Any, rank_info: Any, setting: LoaderSetting, seconds
 
 
 @pytest.mark.slow
-def test_what_wins_is_written_with_what_was_tried_and_trains(
+def test_the_experiment_has_all_measurements_and_trains(
     tmp_path: Path,
     own_conf: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -121,9 +125,9 @@ def test_what_wins_is_written_with_what_was_tried_and_trains(
     monkeypatch.setattr(machine, "usable_cpus", lambda: 4)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     root = write_images(tmp_path / "images", num_classes=3, per_class=22)
-    given = [f"data.root={root}", "data.batch_size=2", "data.num_workers=1", "trainer.accelerator=cpu"]
-    given += [f"data.cache_dir={tmp_path}", "trainer.devices=1", "optimizer.lr=0.5"]
-    main(given)
+    overrides = [f"data.root={root}", "data.batch_size=2", "data.num_workers=1", "trainer.accelerator=cpu"]
+    overrides += [f"data.cache_dir={tmp_path}", "trainer.devices=1", "optimizer.lr=0.5"]
+    main(overrides)
     (file,) = (own_conf / "experiment").glob("tuned_*_tune.yaml")
     assert yaml.safe_load(file.read_text()) == {
         "trainer": {"precision": "mixed"},
@@ -134,41 +138,38 @@ def test_what_wins_is_written_with_what_was_tried_and_trains(
     }
     line = capsys.readouterr().err.partition("train with it: ")[2].strip()
     assert line.endswith(f"+experiment={file.stem}") and "batch_size" not in line and "num_workers" not in line
-    with initialize_config_dir(str(own_conf), version_base="1.3"):
-        config = compose("train", ["~hydra", *complete(shlex.split(line)[2:])])
+    config = composed_from(own_conf, shlex.split(line)[2:])
     assert (config.data.batch_size, config.data.num_workers, config.optimizer.lr) == (4, 4, 0.5)
     assert (config.callbacks.acceleration.compile, config.callbacks.acceleration.channels_last) == (True, False)
 
-    package, when, command, *said = [line for line in file.read_text().splitlines() if line.startswith("#")]
+    package, when, command, *header = [line for line in file.read_text().splitlines() if line.startswith("#")]
     assert package == "# @package _global_" and command.startswith("# imagenet-opt tune data.root=")
     assert datetime.fromisoformat(when.removeprefix("# ").split(",")[0]).utcoffset() is not None
     assert machine.cpu_name() in when and when.endswith(f"torch {machine.versions()['torch']}")
-    said = [line.removeprefix("# ") for line in said]
-    rows = [line for line in said if ", verdict " in line]
+    lines = [line.removeprefix("# ") for line in header]
+    rows = [line for line in lines if ", verdict " in line]
+    formats, batches = "precision and memory order, not compiled", "what fits into the memory"
     assert {re.split(", (?:images/s|at once) ", row)[0]: row.rpartition(", verdict ")[2] for row in rows} == {
-        "device alone: precision and memory order, not compiled: setting as configured": "as it was",
-        "device alone: precision and memory order, not compiled: setting mixed, channels first": "faster",
-        "device alone: precision and memory order, not compiled: setting 32-true, channels last": "not 3 % faster",
-        "device alone: precision and memory order, not compiled: setting 32-true, channels first": "not 3 % faster",
+        f"device alone: {formats}: setting as configured": "as it was",
+        f"device alone: {formats}: setting mixed, channels first": "faster",
+        f"device alone: {formats}: setting 32-true, channels last": "not 3 % faster",
+        f"device alone: {formats}: setting 32-true, channels first": "not 3 % faster",
         "device alone: compilation: setting as configured": "as it was",
         "device alone: compilation: setting default": "faster",
         "device alone: larger batches: setting batch 2": "as it was",
         "device alone: larger batches: setting batch 4": "faster",
         "device alone: larger batches: setting batch 8": "not 3 % faster",
-        "what fits into the memory: batch 2": "fits",
-        "what fits into the memory: batch 4": "fits",
-        "what fits into the memory: batch 8": "fits",
-        "what fits into the memory: batch 16": "out of memory",
+        **{f"{batches}: batch {num}": "fits" if num < 16 else "out of memory" for num in (2, 4, 8, 16)},
         "loader alone: setting 1 workers, auto ahead, auto reads": "as it was",
         "loader alone: setting 4 workers, auto ahead, auto reads": "faster",
     }
-    assert "lr 0.00781 at batch 4 of one process: 0.5 per 256 images" in said
-    assert "8 images were seen to fit at 224 px with 10 % of the free memory to spare, not compiled" in said
-    assert "the device takes 273 images/s" in said and any(line.startswith("the GPU is the limit") for line in said)
+    assert "lr 0.00781 at batch 4 of one process: 0.5 per 256 images" in lines
+    assert "8 images fit at 224 px, not compiled, with 10 % of the free memory to spare" in lines
+    assert "the device takes 273 images/s" in lines and any(line.startswith("the GPU is the limit") for line in lines)
 
 
 @pytest.mark.parametrize(
-    ("given", "same"),
+    ("overrides", "same"),
     [
         (["data=demo", "data.batch_size=24"], {"schedule.warmup_epochs": 1, "model.name": "resnet10t"}),
         (["data.root=/my data", "model.name=resnet34"], {"data.root": "/my data", "model.name": "resnet34"}),
@@ -179,20 +180,21 @@ def test_what_wins_is_written_with_what_was_tried_and_trains(
         (["rehearse=a10g", "data.root=/d"], {"data.root": "/d", "callbacks.rehearsal.name": "a10g"}),
     ],
 )
-def test_the_line_that_is_printed_trains_what_was_tuned(given: list[str], same: dict[str, Any], own_conf: Path) -> None:
-    """data=demo implies its recipe, and a key that the file sets is not said again."""
+def test_the_printed_command_trains_the_tuned_configuration(
+    overrides: list[str], same: dict[str, Any], own_conf: Path
+) -> None:
+    """data=demo implies its recipe, and the command has no key that the file sets."""
     file = own_conf / "experiment/tuned.yaml"
     file.write_text("# @package _global_\ndata:\n  batch_size: 4\n")
-    line = how_to_train(file, given)
+    line = how_to_train(file, overrides)
     python, script, *words = shlex.split(line.partition("train with it: ")[2])
     assert (python, script) == ("python", "train.py") and sum("experiment=" in word for word in words) == 1
-    with initialize_config_dir(str(own_conf), version_base="1.3"):
-        config = compose("train", ["~hydra", *complete(words)])
+    config = composed_from(own_conf, words)
     assert config.data.batch_size == 4
     assert {key: OmegaConf.select(config, key) for key in same} == same
 
 
-def test_memory_is_asked_at_the_largest_resolution_of_the_run(tmp_path: Path) -> None:
+def test_memory_is_tried_at_the_largest_resolution_of_the_run(tmp_path: Path) -> None:
     assert largest_size(composed(tmp_path, "data.root=/data")) == 224
     growing = composed(tmp_path, "data.root=/data", "+callbacks=resolution_schedule")
     assert largest_size(growing) == 192
@@ -204,7 +206,7 @@ def test_a_quarter_of_an_epoch_is_the_most(num_train: int, most: int) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_setting_is_refused_for_is_a_turn_that_failed(
+def test_a_refused_setting_fails_its_turn(
     images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -214,7 +216,7 @@ def test_what_a_setting_is_refused_for_is_a_turn_that_failed(
         turns.rate(both, 1.0, share=1.0, name="both")
 
 
-def test_a_setting_that_takes_longer_than_there_is_time_is_told(
+def test_a_setting_that_lacks_time_fails_its_turn(
     images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
 ) -> None:
     def hang(function: str, job: Any, *, limit_seconds: float) -> Any:
@@ -223,25 +225,18 @@ def test_a_setting_that_takes_longer_than_there_is_time_is_told(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("imagenet_opt.probe.memory.call_isolated", hang)
     turns = Turns((f"data.root={images_root}",), 3, Deadline(60), lambda what: None)
-    with pytest.raises(TurnFailed, match=r"^not measured within 120 s: budget$"):  # the first has a minute more
-        turns.rate(("callbacks.acceleration.compile=false",), 1.0, share=1.0, name="eager")
-    with pytest.raises(TurnFailed, match=r"^not compiled and measured within 120 s: budget$"):
-        turns.rate(("callbacks.acceleration.compile=true",), 1.0, share=1.0, name="compiled")
+    for compiles, what in (("false", "measured"), ("true", "compiled and measured")):
+        with pytest.raises(TurnFailed, match=rf"^not {what} within 120 s: budget$"):  # the first turn has a minute more
+            turns.rate((f"callbacks.acceleration.compile={compiles}",), 1.0, share=1.0, name="a setting")
 
 
-def test_a_loader_that_cannot_be_measured_is_a_turn_that_failed(tmp_path: Path) -> None:
+def test_a_loader_that_cannot_be_measured_fails_its_turn(tmp_path: Path) -> None:
     class Unreadable:
         def cold_rows(self) -> Any:
             raise StorageFailed("the storage is gone")
 
-    testbed: Any = SimpleNamespace(
-        config=composed(tmp_path),
-        device=CPU,
-        loading=loading(),
-        rank_info=RankInfo(device=CPU),
-        samples=Unreadable(),
-        growing=(),
-    )
+    rank_info, settings = RankInfo(device=CPU), {"loading": loading(), "samples": Unreadable(), "growing": ()}
+    testbed: Any = SimpleNamespace(config=composed(tmp_path), device=CPU, rank_info=rank_info, **settings)
     with pytest.raises(TurnFailed, match="the storage is gone"):
         tune_loader(testbed, Deadline(60), lambda what: None, device_rate=100.0, seconds=1.0)
 
@@ -253,7 +248,7 @@ def test_out_of_memory_ends_the_trial_only(
     config = tiny(tmp_path, images_root, "model.num_classes=3")
     monkeypatch.setattr(memory, "SPARE", 0.9999)
     trials = MemoryTrials(config)
-    assert not trials.fits(16), "any other end is an error"
+    assert not trials.fits(16), "another failure would be an error"
     assert not list(tmp_path.glob("run*")) and len(trials.tried) == 1
 
 
@@ -261,33 +256,34 @@ def test_out_of_memory_ends_the_trial_only(
 def test_a_small_tuning_of_the_demo_data(
     tmp_path: Path, own_conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], checked: None
 ) -> None:
-    """It says what it did not try, and leaves nothing but its files."""
+    """It names the settings without a turn, and leaves no other files."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(arguments, "_LEAST_SECONDS", 3)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     file = tmp_path / "tune.json"
     small = ["model.name=test_resnet", "data.image_size=32", "data.num_workers=1", "trainer.accelerator=cpu"]
     main([*small, "data.cache_dir=cache", "data.num_train=400", "data.batch_size=8", "--budget=3s", f"--json={file}"])
-    found = json.loads(file.read_text())
-    said = capsys.readouterr()
-    assert found["simulated"] is None and found["budget_seconds"] == 3
-    titles = [table["title"] for table in found["tables"]]
+    content = json.loads(file.read_text())
+    printed = capsys.readouterr()
+    assert content["simulated"] is None and content["budget_seconds"] == 3
+    titles = [table["title"] for table in content["tables"]]
     assert titles[0].startswith("device alone") and titles[-1] == "loader alone"
-    assert "what fits into the memory" in titles and found["tables"][0]["rows"][0][1] > 0
-    assert "not tried: budget" in said.out and "lr 0.0156 at batch 8" in said.out
+    assert "what fits into the memory" in titles and content["tables"][0]["rows"][0][1] > 0
+    assert "not tried: budget" in printed.out and "lr 0.0156 at batch 8" in printed.out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "conf", "tune.json"]
 
 
-def test_a_simulated_gpu_has_its_loader_tuned_only(
+def test_with_a_simulated_gpu_only_the_loader_is_tuned(
     tmp_path: Path, own_conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], checked: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(arguments, "_LEAST_SECONDS", 3)
     slow = ["rehearse=a10g", "callbacks.rehearsal.images_per_second=1", "data.num_workers=1"]
     main([*slow, "data.cache_dir=cache", "data.num_train=400", "--budget=3s", "--json=tune.json"])
-    found = json.loads((tmp_path / "tune.json").read_text())
-    assert (found["simulated"], found["overrides"]) == ("a10g", [])
-    (table,) = found["tables"]
+    content = json.loads((tmp_path / "tune.json").read_text())
+    assert (content["simulated"], content["overrides"]) == ("a10g", [])
+    (table,) = content["tables"]
     assert table["title"] == "loader alone, simulated a10g" and len(table["rows"]) == 1
-    said = capsys.readouterr().out
-    assert "precision, compilation and batch need the device itself" in said and "the GPU is the limit" in said
+    printed = capsys.readouterr().out
+    assert "simulated a10g: tuning precision, compilation and batch needs the real device" in printed
+    assert "the GPU is the limit" in printed

@@ -40,7 +40,8 @@ def test_another_optimizer_or_fewer_epochs_than_are_done_are_refused(images_root
         other = build_run(
             tiny(tmp_path, images_root, "trainer.max_epochs=3", "trainer.log_every_n_steps=2", f"optimizer={name}")
         )
-        with pytest.raises(errors.CheckpointMismatch, match=r"begun with, which had .*momentum.*resume_from=null"):
+        words = r"another optimizer, which has .*momentum.*resume_from=null"
+        with pytest.raises(errors.CheckpointMismatch, match=words):
             other.trainer.fit(other.model, datamodule=other.data, ckpt_path=other.checkpoint, weights_only=True)
     with pytest.raises(errors.ConfigError, match=r"has trained 2 epochs already, more than trainer\.max_epochs=1;"):
         build_run(tiny(tmp_path, images_root, "trainer.max_epochs=1"))

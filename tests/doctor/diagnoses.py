@@ -33,79 +33,66 @@ RATES = {
     "full_cold": 212.0,
 }
 """Images per second by stage."""
+MACHINE = {"cpu": "AMD EPYC 7R32", "gpu": "NVIDIA A10G", "usable CPUs": "8", "memory": "31 GiB"}
+MACHINE |= {"storage": "/fsx (lustre)", "CUDA": "13.0", "driver": "580.95.05"}
 SPREAD = (0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03)
-SPREADS = {"copy_overlapped": (1.0,)}
-"""Of stages that have others: there it is one mean over all copies."""
-READS, PACK, ENVIRONMENT, QUIET, BLIND = (
-    Finding(
-        "reads in flight",
-        True,
-        "A read takes 31 ms and 16 are in flight in each of 8 workers; 512 in flight gave 3.4 times as much.",
-        "Let more reads be in flight.",
-        ("data.reads_in_flight=64",),
-        gain=3.1,
-    ),
-    Finding(
-        "files one by one",
-        True,
-        "Files of 110 KB cost a round trip each; /nvme has room for shards of them all.",
-        "Pack the data set once and train from the shards.",
-        ("data.root=/nvme/imagenet",),
-        ("imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet",),
-        gain=3.65,
-    ),
-    Finding(
-        "read-ahead",
-        True,
-        "read_ahead_kb of the mount /fsx is 128.",
-        "An administrator raises it.",
-        commands=("sudo sh -c 'echo 4096 > /sys/class/bdi/0:57/read_ahead_kb'",),
-        environment=True,
-    ),
-    Finding("slow decode", False, "All workers together decode 1,244 images/s, 1.6 times what the GPU takes."),
-    Finding("neighbours", None, "/proc/pressure/cpu cannot be read in this container."),
+READS = Finding(
+    "reads in flight",
+    True,
+    "A read takes 31 ms and 16 are in flight in each of 8 workers; 512 in flight gave 3.4 times as much.",
+    "Keep more reads in flight.",
+    ("data.reads_in_flight=64",),
+    gain=3.1,
 )
+PACK = Finding(
+    "files one by one",
+    True,
+    "Files of 110 KB cost a round trip each; /nvme has room for shards of them all.",
+    "Pack the data set once and train from the shards.",
+    ("data.root=/nvme/imagenet",),
+    ("imagenet-opt pack data.root=/fsx/imagenet out=/nvme/imagenet",),
+    gain=3.65,
+)
+SYSFS = ("sudo sh -c 'echo 4096 > /sys/class/bdi/0:57/read_ahead_kb'",)
+ENVIRONMENT = Finding(
+    "read-ahead", True, "read_ahead_kb of /fsx is 128.", "An administrator raises it.", commands=SYSFS, environment=True
+)
+QUIET = Finding("slow decode", False, "All workers together decode 1,244 images/s, 1.6 times what the GPU takes.")
+BLIND = Finding("neighbours", None, "/proc/pressure/cpu cannot be read in this container.")
 
 
 def make_facts(**changes: Any) -> Facts:
-    """Of a machine with 8 CPUs."""
+    """Facts of a machine with 8 CPUs."""
     plain: dict[str, Any] = {"usable_cpus": 8, "machine_cpus": 8, "num_workers": 8, "prefetch_factor": 2}
     return Facts(**plain | changes)
 
 
-def _measurements() -> dict[str, Any]:
+def _measurements() -> Measurements:
     seconds = BATCH_SIZE / RATES["full_cold"]
-    slow = np.random.default_rng(0).gamma(40, seconds / 40, 400)
-    return {
-        "simulated": None,
-        "batch_size": BATCH_SIZE,
-        "ceilings": {name: Ceiling(tuple(rate * x for x in SPREADS.get(name, SPREAD))) for name, rate in RATES.items()},
-        "step_seconds": tuple(slow.tolist()),
-        "curves": {
+    steps = np.random.default_rng(0).gamma(40, seconds / 40, 400)
+    ceilings = {name: Ceiling(tuple(rate * x for x in SPREAD)) for name, rate in RATES.items()}
+    return Measurements(
+        simulated=None,
+        batch_size=BATCH_SIZE,
+        ceilings=ceilings | {"copy_overlapped": Ceiling((RATES["copy_overlapped"],))},  # one mean over all copies
+        step_seconds=tuple(steps.tolist()),
+        curves={
             "workers": ((1, 168.0), (2, 330.0), (4, 640.0), (8, 1244.0)),
             "reads_in_flight": ((1, 3.2), (16, 51.0), (64, 201.0), (128, 388.0), (256, 640.0), (512, 760.0)),
             "cached_share": ((0, 224.0), (0.25, 297.0), (0.5, 441.0), (0.75, 860.0), (1, 21400.0)),
         },
-        "phases": {"fetch": 0.87, "copy": 0.004, "forward and backward": 0.31, "callbacks": 0.006, "logging": 0.002},
-        "facts": make_facts(
+        phases={"fetch": 0.87, "copy": 0.004, "forward and backward": 0.31, "callbacks": 0.006, "logging": 0.002},
+        facts=make_facts(
             cached_share=0.0,
             cold_evidence="200 of 200 files were dropped from the page cache",
             storage_evidence="latency bounds it",
         ),
-        "machine": {
-            "cpu": "AMD EPYC 7R32",
-            "gpu": "NVIDIA A10G",
-            "usable CPUs": "8",
-            "memory": "31 GiB",
-            "storage": "/fsx (lustre)",
-            "CUDA": "13.0",
-            "driver": "580.95.05",
-        },
-        "versions": {"python": "3.11.9", "torch": "2.14.0", "lightning": "2.6.1"},
-        "config": {"data": {"root": "/fsx/imagenet", "batch_size": BATCH_SIZE, "num_workers": 8}},
-        "command": "imagenet-opt doctor data.root=/fsx/imagenet --json runs/mine/doctor.json",
-        "date": "2026-03-02 10:12",
-    }
+        machine=MACHINE,
+        versions={"python": "3.11.9", "torch": "2.14.0", "lightning": "2.6.1"},
+        config={"data": {"root": "/fsx/imagenet", "batch_size": BATCH_SIZE, "num_workers": 8}},
+        command="imagenet-opt doctor data.root=/fsx/imagenet --json runs/mine/doctor.json",
+        date="2026-03-02 10:12",
+    )
 
 
 def make_diagnosis(**changes: Any) -> Diagnosis:
@@ -113,21 +100,22 @@ def make_diagnosis(**changes: Any) -> Diagnosis:
     seconds = [BATCH_SIZE / RATES[name] for name in ("gpu", "gpu_beside_loader", "full_warm", "full_cold")]
     names = ("GPU alone", "contention", "preparation, copy and loop", "fetch from storage")
     parts = [Step(name, part) for name, part in zip(names, np.diff(seconds, prepend=0).tolist(), strict=True)]
-    plain: dict[str, Any] = {
-        "sentence": "The GPU waits for storage 72 % of the time: /fsx gives 221 images/s, and the GPU takes 774.",
-        "cause": "storage_latency",
-        "expected": RATES["loader_cold"],
-        "measured": RATES["full_cold"],
-        "next_stage": "gpu_beside_loader",
-        "next_gain": RATES["gpu_beside_loader"] / RATES["full_cold"],
-        "waterfall": (*parts, Step("full run, files on storage", sum(part.seconds for part in parts))),
-        "findings": (READS, PACK, ENVIRONMENT, QUIET, BLIND),
-    }
-    return change(Diagnosis(measurements=Measurements(**_measurements()), **plain), **changes)
+    diagnosis = Diagnosis(
+        measurements=_measurements(),
+        sentence="The GPU waits for storage 72 % of the time: /fsx gives 221 images/s, and the GPU takes 774.",
+        cause="storage_latency",
+        expected=RATES["loader_cold"],
+        measured=RATES["full_cold"],
+        next_stage="gpu_beside_loader",
+        next_gain=RATES["gpu_beside_loader"] / RATES["full_cold"],
+        waterfall=(*parts, Step("full run, files on storage", sum(part.seconds for part in parts))),
+        findings=(READS, PACK, ENVIRONMENT, QUIET, BLIND),
+    )
+    return change(diagnosis, **changes)
 
 
 def change(run: Any, **changes: Any) -> Any:
-    """Evidence or a diagnosis with other fields, of its own or of its measurements."""
+    """Evidence or a diagnosis with changed fields of itself or of its measurements."""
     names = Measurements.__dataclass_fields__.keys()
     measured = {name: value for name, value in changes.items() if name in names}
     rest = {name: value for name, value in changes.items() if name not in names}
@@ -144,20 +132,21 @@ def write_timeline(folder: Path, *, seconds: float, num_cpus: int = 8, peak_at: 
         values = low + (high - low) * (0.5 + 0.5 * np.sin(phase)) + random.normal(0, 0.05 * (high - low), num)
         return values.clip(0).astype(np.float32)
 
-    columns = {f"cpu{i}_percent": wave(5, 80, 9 + i) for i in range(num_cpus)} | {
-        "workers_cpu_percent": wave(100, 420, 12),
-        "trainer_cpu_percent": wave(20, 60, 7),
-        "io_pressure_percent": wave(10, 90, 11),
-        "cpu_pressure_percent": wave(0, 20, 20),
-        "memory_pressure_percent": wave(0, 1, 20),
-        "page_cache_gib": wave(12, 18, 90),
-        "memory_used_gib": wave(6, 7, 120),
-        "disk_read_mb_per_second": wave(0, 4, 20),
-        "disk_write_mb_per_second": wave(0, 2, 20),
-        "network_received_mb_per_second": wave(10, 30, 11),
-        "network_sent_mb_per_second": wave(0, 1, 11),
-        "queue_depth": wave(0, 3, 11).round(),
+    ranges = {
+        "workers_cpu_percent": (100, 420, 12),
+        "trainer_cpu_percent": (20, 60, 7),
+        "io_pressure_percent": (10, 90, 11),
+        "cpu_pressure_percent": (0, 20, 20),
+        "memory_pressure_percent": (0, 1, 20),
+        "page_cache_gib": (12, 18, 90),
+        "memory_used_gib": (6, 7, 120),
+        "disk_read_mb_per_second": (0, 4, 20),
+        "disk_write_mb_per_second": (0, 2, 20),
+        "network_received_mb_per_second": (10, 30, 11),
+        "network_sent_mb_per_second": (0, 1, 11),
     }
+    columns = {f"cpu{i}_percent": wave(5, 80, 9 + i) for i in range(num_cpus)}
+    columns |= {name: wave(*limits) for name, limits in ranges.items()} | {"queue_depth": wave(0, 3, 11).round()}
     if peak_at is not None:
         columns["disk_read_mb_per_second"][peak_at] = 777
     writer = ChunkWriter(folder / FOLDER)

@@ -2,84 +2,76 @@
 
 from typing import Any
 
-from imagenet_opt.doctor.diagnosis import Measurements
+from imagenet_opt.doctor.diagnosis import Finding, Measurements
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.facts import Facts
+from imagenet_opt.doctor.verdict import judge
 from imagenet_opt.measure.stats.rate import Ceiling
-from tests.doctor.diagnoses import change
+from tests.doctor.diagnoses import change, make_facts
 
-DEVICE_SECONDS = 0.1
-"""Of a batch of 32: 320 images per second."""
+RATES = {
+    "gpu": 320.0,
+    "gpu_beside_loader": 318.0,
+    "loader_warm": 1500.0,
+    "loader_cold": 1400.0,
+    "decode_one": 400.0,
+    "decode_all": 1500.0,
+    "storage_cached": 30_000.0,
+    "storage_cold": 5000.0,
+    "copy": 40_000.0,
+    "full_warm": 318.0,
+    "full_cold": 316.0,
+}
+CPUS = {"usable_cpus": 4, "machine_cpus": 4, "num_workers": 4, "prefetch_factor": 4}
+FACTS = CPUS | {"rated_images_per_second": 320.0, "main_cpu_seconds": 0.01, "mb_per_image": 0.11}
 
 
-def seen(rates: dict[str, float] | None = None, phases: dict[str, float] | None = None, **facts: Any) -> Evidence:
-    """A machine with 4 CPUs whose GPU is the limit, but for what is said."""
-    all_rates = {
-        "gpu": 320.0,
-        "gpu_beside_loader": 318.0,
-        "loader_warm": 1500.0,
-        "loader_cold": 1400.0,
-        "decode_one": 400.0,
-        "decode_all": 1500.0,
-        "storage_cached": 30_000.0,
-        "storage_cold": 5000.0,
-        "copy": 40_000.0,
-        "full_warm": 318.0,
-        "full_cold": 316.0,
-    }
-    curves = facts.pop("curves", {})
-    usual = {
-        "usable_cpus": 4,
-        "machine_cpus": 4,
-        "num_workers": 4,
-        "prefetch_factor": 4,
-        "rated_images_per_second": 320.0,
-        "main_cpu_seconds": 0.01,
-        "mb_per_image": 0.11,
-    }
+def seen(
+    rates: dict[str, float] | None = None, phases: dict[str, float] | None = None, *, curves: Any = None, **facts: Any
+) -> Evidence:
+    """A machine with 4 CPUs whose GPU is the limit, with changes."""
+    ceilings = {name: Ceiling((rate,), {"device_seconds": 0.1}) for name, rate in (RATES | (rates or {})).items()}
     measurements = Measurements(
         batch_size=32,
         simulated="a10g",
-        ceilings={
-            name: Ceiling((rate,), {"device_seconds": DEVICE_SECONDS})
-            for name, rate in (all_rates | (rates or {})).items()
-        },
+        ceilings=ceilings,
         phases={"fetch": 0.001, "step": 0.08, "device": 0.0} | (phases or {}),
-        facts=Facts(**usual | facts),
-        curves=curves,
+        facts=make_facts(**FACTS | facts),
+        curves=curves or {},
     )
     return Evidence(measurements=measurements)
 
 
+def finding_of(rule: str, run: Evidence) -> Finding:
+    return next(finding for finding in judge(run).findings if finding.rule == rule)
+
+
 SLOW_STORAGE = {"loader_cold": 60.0, "storage_cold": 65.0, "full_cold": 58.0}
-
-
 SLOW_DECODE = {"loader_warm": 150.0, "loader_cold": 148.0, "decode_all": 152.0, "full_warm": 140.0, "full_cold": 139.0}
 
 
 STARVED = {"fetch": 0.13}
+READING = {"fetch": 0.45}
+IN_RUN = ("full_warm", "full_cold")
+ON_GPU = ("gpu", "gpu_beside_loader", *IN_RUN)
 
 
+def _slow_gpu() -> Evidence:
+    """The device computes for the whole step."""
+    slow = seen(dict.fromkeys(ON_GPU, 120.0))
+    ceilings = {name: Ceiling(rates.windows, {"device_seconds": 32 / 120}) for name, rates in slow.ceilings.items()}
+    return change(slow, ceilings=ceilings)
+
+
+SLOW_RUN = dict.fromkeys(IN_RUN, 200.0)
 STORIES = {
     "healthy": seen(),
-    "slow_gpu": change(
-        seen({name: 120.0 for name in ("gpu", "gpu_beside_loader", "full_warm", "full_cold")}),
-        ceilings={
-            name: Ceiling((120.0 if name.startswith(("gpu", "full")) else 1500.0,), {"device_seconds": 32 / 120})
-            for name in seen().ceilings
-        },
-    ),
+    "slow_gpu": _slow_gpu(),
     "storage_latency": seen(
-        SLOW_STORAGE, {"fetch": 0.45}, storage_bound="latency", storage_latency_seconds=0.3, requests_in_flight=16.0
+        SLOW_STORAGE, READING, storage_bound="latency", storage_latency_seconds=0.3, requests_in_flight=16.0
     ),
-    "storage_bandwidth": seen(SLOW_STORAGE, {"fetch": 0.45}, storage_bound="bandwidth"),
+    "storage_bandwidth": seen(SLOW_STORAGE, READING, storage_bound="bandwidth"),
     "lazy_mount": seen(
-        SLOW_STORAGE,
-        {"fetch": 0.45},
-        storage_bound="latency",
-        lazy=True,
-        first_touch_seconds=0.4,
-        second_touch_seconds=0.005,
+        SLOW_STORAGE, READING, storage_bound="latency", lazy=True, first_touch_seconds=0.4, second_touch_seconds=0.005
     ),
     "few_workers": seen(
         SLOW_DECODE | {"decode_one": 152.0}, STARVED, num_workers=1, curves={"workers": ((1.0, 152.0), (4.0, 600.0))}
@@ -89,11 +81,11 @@ STORIES = {
     "busy_neighbour": seen(SLOW_DECODE, STARVED, others_cpus=2.0, others_names="stress (pid 7)"),
     "small_prefetch": seen({"full_warm": 230.0, "full_cold": 228.0}, {"fetch": 0.04}, prefetch_factor=1),
     "host_sync": seen({"full_warm": 240.0, "full_cold": 240.0}, waits_per_step=1.0, waits_places="item at mine.py:7"),
-    "launch_bound": seen({name: 200.0 for name in ("gpu", "gpu_beside_loader", "full_warm", "full_cold")}),
-    "slow_logging": seen({"full_warm": 200.0, "full_cold": 200.0}, {"logging": 0.15}),
-    "checkpoint_stall": seen({"full_warm": 200.0, "full_cold": 200.0}, {"checkpoint": 0.15}),
-    "slow_callback": seen({"full_warm": 200.0, "full_cold": 200.0}, {"callback Mine": 0.15}),
+    "launch_bound": seen(dict.fromkeys(ON_GPU, 200.0)),
+    "slow_logging": seen(SLOW_RUN, {"logging": 0.15}),
+    "checkpoint_stall": seen(SLOW_RUN, {"checkpoint": 0.15}),
+    "slow_callback": seen(SLOW_RUN, {"callback Mine": 0.15}),
     "slow_copy": seen({"copy": 150.0, "full_warm": 145.0, "full_cold": 145.0}),
     "contention": seen({"gpu_beside_loader": 200.0, "full_warm": 195.0, "full_cold": 195.0}),
-    "unexplained": seen({"full_warm": 200.0, "full_cold": 200.0}),
+    "unexplained": seen(SLOW_RUN),
 }

@@ -1,197 +1,153 @@
-"""When each cause is the verdict, and what its remedy and gain are."""
+"""When each cause is the verdict, and its remedy and gain."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from imagenet_opt.doctor import examination, reading
 from imagenet_opt.doctor.diagnosis import Finding
+from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.explanation import explanation
 from imagenet_opt.doctor.verdict import judge
 from imagenet_opt.measure.stats.rate import Ceiling
 from tests.doctor.diagnoses import change
-from tests.doctor.stories import SLOW_DECODE, SLOW_STORAGE, STARVED, STORIES, seen
+from tests.doctor.stories import ON_GPU, READING, SLOW_DECODE, SLOW_STORAGE, STARVED, STORIES, finding_of, seen
 
 
-def test_less_contention_ends_at_the_gpu_alone() -> None:
+def evidence_line(run: Evidence) -> str:
+    return dict(explanation(judge(run)))["evidence"]
+
+
+def test_less_contention_gives_at_most_the_rate_of_the_gpu_alone() -> None:
     assert judge(STORIES["contention"]).next_gain == pytest.approx(320 / 195)
 
 
-def test_contention_with_one_worker_cannot_be_mended_by_fewer() -> None:
-    facts = replace(STORIES["contention"].facts, num_workers=1)
-    found = judge(change(STORIES["contention"], facts=facts))
-    assert found.cause == "contention" and found.next_gain is None
-    rule = next(finding for finding in found.findings if finding.rule == "contention")
-    assert not rule.overrides and rule.commands == ("#SBATCH --cpus-per-task=5",)
+def test_contention_with_one_worker_needs_another_cpu() -> None:
+    run = change(STORIES["contention"], facts=replace(STORIES["contention"].facts, num_workers=1))
+    diagnosis, finding = judge(run), finding_of("contention", run)
+    assert diagnosis.cause == "contention" and diagnosis.next_gain is None
+    assert not finding.overrides and finding.commands == ("#SBATCH --cpus-per-task=5",)
 
 
-def test_a_sync_within_the_network_is_in_the_gpus_own_rate_too() -> None:
-    """It takes 200 images/s alone as well; by the device's seconds 320."""
-    rates = {name: 200.0 for name in ("gpu", "gpu_beside_loader", "full_warm", "full_cold")}
-    found = judge(seen(rates, waits_per_step=1.0, waits_places="item at mine.py:7"))
-    assert found.cause == "host_sync"
-    assert found.next_gain == pytest.approx(320 / 200)
+def test_a_sync_in_the_network_also_slows_down_the_gpu_alone() -> None:
+    """Alone it trains 200 images/s too; by the seconds of the device 320."""
+    diagnosis = judge(seen(dict.fromkeys(ON_GPU, 200.0), waits_per_step=1.0, waits_places="item at mine.py:7"))
+    assert diagnosis.cause == "host_sync" and diagnosis.next_gain == pytest.approx(320 / 200)
+    assert "item at mine.py:7" in evidence_line(STORIES["host_sync"])
 
 
-def test_smaller_images_were_not_measured() -> None:
-    found = judge(STORIES["slow_decode"])
-    assert found.next_gain is None and found.next_stage is None
-    assert found.sentence == "CPU-bound: 139 img/s, and the simulated a10g alone reaches 320."
-
-
-def test_a_pack_brings_what_its_forecast_says() -> None:
-    """Twice as many images/s a worker; the simulated device takes 320."""
+def test_the_gain_of_smaller_images_is_that_of_the_forecast() -> None:
+    """Twice as many images/s per worker; the simulated device trains 320."""
+    unknown = judge(STORIES["slow_decode"])
+    assert unknown.next_gain is None and unknown.next_stage is None
+    assert unknown.sentence == "CPU-bound: 139 img/s, and the simulated a10g alone reaches 320."
     forecast = {"pack_option": "for=176", "pack_speedup": 2.0, "pack_bytes_ratio": 0.4}
-    found = judge(seen(SLOW_DECODE, STARVED, megapixels=12.0, **forecast))
-    rule = next(finding for finding in found.findings if finding.rule == "slow_decode")
-    assert found.next_gain == pytest.approx(2 * 148 / 139, rel=0.01) and "2.0 x img/s a worker" in rule.remedy
-    assert rule.commands[0].endswith(" for=176")
+    finding = finding_of("slow_decode", seen(SLOW_DECODE, STARVED, megapixels=12.0, **forecast))
+    assert finding.gain == pytest.approx(2 * 148 / 139, rel=0.01)
+    assert "2.0 times as many img/s per worker" in finding.remedy and finding.commands[0].endswith(" for=176")
 
 
-def test_more_reads_in_flight_bring_what_was_read_with_as_many() -> None:
-    curve = ((1.0, 4.0), (16.0, 65.0), (64.0, 180.0), (256.0, 190.0))
-    facts: dict[str, Any] = {"storage_bound": "latency", "requests_in_flight": 16.0}
-    facts["curves"] = {"reads_in_flight": curve}
-    fixed = judge(seen(SLOW_STORAGE, {"fetch": 0.45}, reads_in_flight="4", **facts))
-    assert fixed.cause == "storage_latency" and fixed.next_gain == pytest.approx(180 / 58)
-    follows = judge(seen(SLOW_STORAGE, {"fetch": 0.45}, reads_in_flight="auto", **facts))
-    rule = next(finding for finding in follows.findings if finding.rule == "storage_latency")
-    assert rule.overrides == ("data.reads_in_flight=16",), "64 in flight of 4 workers"
-    assert rule.gain == pytest.approx(180 / 58)
+@pytest.mark.parametrize(
+    ("curve", "configured", "overrides", "rate"),
+    [
+        ((4.0, 65.0, 180.0, 190.0), "4", ("data.reads_in_flight=auto",), 180),
+        ((4.0, 65.0, 180.0, 190.0), "auto", ("data.reads_in_flight=16",), 180),  # 64 in flight of 4 workers
+        ((30.0, 65.0, 68.0, 68.0), "auto", (), 318),  # the data has to move
+    ],
+)
+def test_more_requests_in_flight_give_the_rate_that_was_measured_with_them(
+    curve: tuple[float, ...], configured: str, overrides: tuple[str, ...], rate: float
+) -> None:
+    curves = {"reads_in_flight": tuple(zip((1.0, 16.0, 64.0, 256.0), curve, strict=True))}
+    slow = {"storage_bound": "latency", "requests_in_flight": 16.0}
+    run = seen(SLOW_STORAGE, READING, reads_in_flight=configured, curves=curves, **slow)
+    finding = finding_of("storage_latency", run)
+    assert judge(run).cause == "storage_latency" and finding.overrides == overrides
+    assert finding.gain == pytest.approx(rate / 58) and finding.commands[0].startswith("imagenet-opt pack")
 
 
-def test_without_a_better_depth_the_data_has_to_move() -> None:
-    curve = ((1.0, 30.0), (16.0, 65.0), (64.0, 68.0))
-    facts: dict[str, Any] = {"storage_bound": "latency", "requests_in_flight": 16.0}
-    facts["curves"] = {"reads_in_flight": curve}
-    found = judge(seen(SLOW_STORAGE, {"fetch": 0.45}, reads_in_flight="auto", **facts))
-    rule = next(finding for finding in found.findings if finding.rule == "storage_latency")
-    assert not rule.overrides and rule.commands[0].startswith("imagenet-opt pack")
-    assert rule.gain == pytest.approx(318 / 58)
-
-
-def test_a_host_whose_cpus_are_taken_is_not_called_slow_to_launch() -> None:
-    rates = SLOW_STORAGE | {"gpu": 70.0}
+def test_busy_cpus_do_not_count_as_slow_launches() -> None:
     slow = {"storage_bound": "latency", "lazy": False}
-    alone, crowded = (judge(seen(rates, {"fetch": 0.45}, others_cpus=others, **slow)) for others in (0.0, 1.5))
-    fired = [{finding.rule for finding in found.findings if finding.fired} for found in (alone, crowded)]
+    runs = (seen(SLOW_STORAGE | {"gpu": 70.0}, READING, others_cpus=others, **slow) for others in (0.0, 1.5))
+    fired = [{finding.rule for finding in judge(run).findings if finding.fired} for run in runs]
     assert fired == [{"storage_latency", "launch_bound"}, {"storage_latency"}]
 
 
-def test_storage_is_not_blamed_for_a_busy_reader() -> None:
-    found = judge(seen(SLOW_STORAGE, {"fetch": 0.45}, storage_bound="cpu"))
-    assert found.cause == "slow_decode"
-    assert "one process, limited by its CPU, reads 65 img/s" in dict(explanation(found))["evidence"]
+def test_a_reader_without_cpu_time_is_no_slow_storage() -> None:
+    run = seen(SLOW_STORAGE, READING, storage_bound="cpu")
+    assert judge(run).cause == "slow_decode"
+    assert "one process, limited by its CPU, reads 65 img/s" in evidence_line(run)
 
 
-def test_what_is_not_known_of_first_touches_is_not_judged() -> None:
-    late = {"storage_bound": "latency", "first_touch_evidence": "2 requests only"}
-    found = judge(seen(SLOW_STORAGE, {"fetch": 0.45}, **late))
-    rule = next(finding for finding in found.findings if finding.rule == "lazy_mount")
-    assert rule.fired is None and "2 requests only" in rule.evidence
-    assert found.cause == "storage_latency"
+def test_without_first_touches_a_lazy_mount_is_not_judged() -> None:
+    run = seen(SLOW_STORAGE, READING, storage_bound="latency", first_touch_evidence="2 requests only")
+    finding = finding_of("lazy_mount", run)
+    assert finding.fired is None and "2 requests only" in finding.evidence
+    assert judge(run).cause == "storage_latency"
 
 
-def test_released_files_are_lazy_where_no_touch_has_told() -> None:
+def test_released_files_are_lazy_if_no_first_touch_was_measured() -> None:
     command = ("imagenet-opt hydrate data.root=/fsx",)
-    says = Finding("released_files", True, "40 of 200 files are released", commands=command, environment=True)
-    slow = seen(SLOW_STORAGE, {"fetch": 0.45}, storage_bound="latency")
-    found = judge(change(slow, environment=(says,)))
-    assert found.cause == "lazy_mount" and dict(explanation(found))["evidence"] == "40 of 200 files are released"
-    assert judge(change(seen(), environment=(says,))).cause == "healthy"
-    touched = change(slow, facts=replace(slow.facts, lazy=False), environment=(says,))
+    released = Finding("released_files", True, "40 of 200 files are released", commands=command, environment=True)
+    slow = seen(SLOW_STORAGE, READING, storage_bound="latency")
+    run = change(slow, environment=(released,))
+    assert judge(run).cause == "lazy_mount" and evidence_line(run) == "40 of 200 files are released"
+    assert judge(change(seen(), environment=(released,))).cause == "healthy"
+    touched = change(slow, facts=replace(slow.facts, lazy=False), environment=(released,))
     assert judge(touched).cause == "storage_latency", "1 of 200 would not make all the others slow"
-    lost = change(slow, environment=(replace(says, commands=()),))
-    assert judge(lost).cause == "storage_latency", "what is lost cannot be fetched"
+    lost = change(slow, environment=(replace(released, commands=()),))
+    assert judge(lost).cause == "storage_latency", "lost files cannot be fetched"
 
 
 def test_copies_that_are_not_made_ahead_add_to_the_step() -> None:
     """1/(1/320 + 1/640) = 213.3 images/s."""
-    rates = {"copy": 640.0, "full_warm": 210.0, "full_cold": 210.0}
-    waits = change(seen(rates), config={"data": {"copies": "pinned"}})
-    assert waits.expected_rate == pytest.approx(1 / (1 / 320 + 1 / 640))
-    found = judge(waits)
-    rule = next(finding for finding in found.findings if finding.rule == "slow_copy")
-    assert found.cause == "slow_copy" and rule.overrides == ("data.copies=ahead",)
-    assert found.next_gain == pytest.approx(320 / 210)
-    assert seen(rates).expected_rate == 318.0
+    ahead = seen({"copy": 640.0, "full_warm": 210.0, "full_cold": 210.0})
+    waits = change(ahead, config={"data": {"copies": "pinned"}})
+    assert waits.expected_rate == pytest.approx(1 / (1 / 320 + 1 / 640)) and ahead.expected_rate == 318.0
+    assert judge(waits).cause == "slow_copy" and judge(waits).next_gain == pytest.approx(320 / 210)
+    assert finding_of("slow_copy", waits).overrides == ("data.copies=ahead",)
 
 
-def test_a_cure_beyond_the_next_bottleneck_is_not_promised() -> None:
-    decodes_little = STORIES["storage_bandwidth"].ceilings | {"decode_all": Ceiling((200.0,), {})}
-    found = judge(change(STORIES["storage_bandwidth"], ceilings=decodes_little))
-    assert found.next_gain == pytest.approx(200 / 58, rel=0.05)  # the training process takes its CPU time
-    assert found.next_stage == "decode_all"
+def test_the_next_limit_caps_the_gain() -> None:
+    ceilings = STORIES["storage_bandwidth"].ceilings | {"decode_all": Ceiling((200.0,), {})}
+    diagnosis = judge(change(STORIES["storage_bandwidth"], ceilings=ceilings))
+    assert diagnosis.next_gain == pytest.approx(200 / 58, rel=0.05)  # the training process uses CPU time too
+    assert diagnosis.next_stage == "decode_all"
 
 
-def test_data_in_memory_is_judged_by_the_run_from_memory() -> None:
-    found = judge(seen(SLOW_STORAGE, cached_share=1.0))
-    assert (found.cause, found.measured) == ("healthy", 318.0)
-
-
-def test_data_that_is_partly_in_memory_is_judged_by_the_run_from_storage() -> None:
-    assert judge(seen(SLOW_STORAGE, {"fetch": 0.45}, cached_share=0.6, storage_bound="latency")).measured == 58.0
+def test_the_state_of_the_data_decides_which_run_is_judged() -> None:
+    diagnosis = judge(seen(SLOW_STORAGE, cached_share=1.0))
+    assert (diagnosis.cause, diagnosis.measured) == ("healthy", 318.0)
+    assert judge(seen(SLOW_STORAGE, READING, cached_share=0.6, storage_bound="latency")).measured == 58.0
 
 
 def test_without_workers_training_waits_for_each_batch() -> None:
     """320 images/s of the GPU and 100 of one process, one after the other."""
-    rates = {"loader_warm": 100.0, "loader_cold": 100.0, "decode_all": 100.0, "full_warm": 76.0, "full_cold": 76.0}
-    alone = seen(
-        rates, {"fetch": 0.32}, num_workers=0, prefetch_factor=0, curves={"workers": ((0.0, 100.0), (4.0, 390.0))}
-    )
-    assert alone.expected_rate == pytest.approx(1 / (1 / 320 + 1 / 100))
-    found = judge(alone)
-    assert found.cause == "few_workers"
-    assert found.findings[[finding.rule for finding in found.findings].index("few_workers")].overrides == (
-        "data.num_workers=4",
-    )
+    rates = dict.fromkeys(("loader_warm", "loader_cold", "decode_all"), 100.0) | {"full_warm": 76.0, "full_cold": 76.0}
+    curves = {"workers": ((0.0, 100.0), (4.0, 390.0))}
+    run = seen(rates, {"fetch": 0.32}, num_workers=0, prefetch_factor=0, curves=curves)
+    assert run.expected_rate == pytest.approx(1 / (1 / 320 + 1 / 100))
+    assert judge(run).cause == "few_workers"
+    assert finding_of("few_workers", run).overrides == ("data.num_workers=4",)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "storage_bound",
-        "requests_in_flight",
-        "lazy",
-        "no_kernels_reason",
-        "others_cpus",
-        "waits_per_step",
-        "main_cpu_seconds",
-    ],
-)
-def test_what_the_rules_read_is_measured(name: str) -> None:
-    """By the two files of the doctor's experiments, which alone make evidence."""
-    files = (examination.__file__, reading.__file__)
-    assert any(f"self.facts.{name} = " in Path(file).read_text() for file in files)
-
-
-def test_more_cpus_end_where_they_are_taken_again() -> None:
-    """2 CPUs instead of 1: twice 120 images/s, of 320 that the GPU takes."""
+def test_twice_the_cpus_give_at_most_twice_the_rate() -> None:
+    """2 CPUs instead of 1: twice 120 images/s; the GPU trains 320."""
     rates = SLOW_DECODE | {"full_cold": 120.0, "full_warm": 120.0}
-    found = judge(seen(rates, STARVED, usable_cpus=1, machine_cpus=2, num_workers=1))
-    assert (found.cause, found.next_gain, found.next_stage) == ("few_cpus", 2.0, "decode_all")
+    diagnosis = judge(seen(rates, STARVED, usable_cpus=1, machine_cpus=2, num_workers=1))
+    assert (diagnosis.cause, diagnosis.next_gain, diagnosis.next_stage) == ("few_cpus", 2.0, "decode_all")
 
 
 def test_training_and_loading_share_the_cpus() -> None:
-    """4 CPUs; a step of 32 images takes 0.16 s of one, an image 4/400 s: 1/200 + 1/100 s together."""
+    """4 CPUs; a step of 32 images takes 0.16 s of one, an image 4/400 s: 1/200 + 1/100 s together. For few_workers, 4
+    workers would decode 600 images/s, and a step of 32 takes 0.01 s."""
     assert seen({"decode_all": 400.0}, main_cpu_seconds=0.16).cpu_rate == pytest.approx(4 / (1 / 200 + 1 / 100))
+    together = 4 / (0.01 / 32 + 4 / 600)
+    assert judge(STORIES["few_workers"]).next_gain == pytest.approx(min(318, together) / 139, rel=0.01)
 
 
-def test_sync_is_named_with_its_line() -> None:
-    assert "item at mine.py:7" in dict(explanation(judge(STORIES["host_sync"])))["evidence"]
-
-
-def test_what_is_not_known_of_a_gpu_is_not_looked_at() -> None:
-    rule = next(finding for finding in judge(seen(rated_images_per_second=0.0)).findings if finding.rule == "slow_gpu")
-    assert rule.fired is None
-
-
-def test_more_workers_share_the_cpus_with_the_training_process() -> None:
-    """4 workers would decode 600 images/s on 4 CPUs, of which a step of 32 takes 0.01 s."""
-    found = judge(STORIES["few_workers"])
-    assert found.next_gain == pytest.approx(min(318 / 139, 320 / 139, 4 / (0.01 / 32 + 4 / 600) / 139), rel=0.01)
+def test_without_a_rated_gpu_its_speed_is_not_judged() -> None:
+    assert finding_of("slow_gpu", seen(rated_images_per_second=0.0)).fired is None
 
 
 LAZY_BUT_TOUCHED: dict[str, Any] = {
@@ -201,38 +157,36 @@ LAZY_BUT_TOUCHED: dict[str, Any] = {
     "first_requests_in_flight": 64,
     "requests_in_flight": 8.0,
 }
-"""Files that took 0.3 s when the doctor first touched them; its run read them again, at full speed."""
+"""Files took 0.3 s when the doctor first touched them; the run read them again, at full speed."""
 
 
-def test_first_touches_decide_even_where_the_run_read_touched_files() -> None:
+def test_first_touches_decide_even_if_the_run_read_touched_files() -> None:
     """64 requests in flight / 0.3 s = 213 images/s in the first epoch, of 316 in later ones."""
-    found = judge(seen(**LAZY_BUT_TOUCHED))
-    assert found.cause == "lazy_mount"
-    assert found.sentence == "Storage-bound: about 213 img/s in the first epoch, 316 in later ones."
-    lines = explanation(found)
-    assert "300 ms at their first touch, 3 ms at their second" in dict(lines)["evidence"]
-    assert dict(lines)["command"].startswith("imagenet-opt hydrate")
-    assert found.next_gain == pytest.approx(316 / (64 / 0.3))
+    diagnosis = judge(seen(**LAZY_BUT_TOUCHED))
+    assert diagnosis.cause == "lazy_mount" and diagnosis.next_gain == pytest.approx(316 / (64 / 0.3))
+    assert diagnosis.sentence == "Storage-bound: about 213 img/s in the first epoch, 316 in later ones."
+    lines = dict(explanation(diagnosis))
+    assert "300 ms at their first touch, 3 ms at their second" in lines["evidence"]
+    assert lines["command"].startswith("imagenet-opt hydrate")
 
 
-def test_a_lazy_mount_that_answers_enough_requests_at_a_time_is_healthy() -> None:
-    assert judge(seen(**LAZY_BUT_TOUCHED | {"first_requests_in_flight": 512})).cause == "healthy"
-    assert judge(seen(**LAZY_BUT_TOUCHED, cached_share=1.0)).cause == "healthy", "nothing is read from the mount"
+@pytest.mark.parametrize("change", [{"first_requests_in_flight": 512}, {"cached_share": 1.0}])
+def test_a_lazy_mount_is_healthy_if_enough_requests_or_the_page_cache_serve_it(change: dict[str, float]) -> None:
+    assert judge(seen(**LAZY_BUT_TOUCHED | change)).cause == "healthy"
 
 
-def test_more_batches_ahead_are_no_cure_of_a_run_that_gives_what_its_stages_give() -> None:
-    """The GPU, slowed down by others on its CPUs, takes 113 images/s beside the loader, and the run gives 140."""
+def test_more_batches_ahead_do_not_help_a_run_that_is_as_fast_as_its_stages() -> None:
+    """Other processes slow down the GPU: it trains 113 images/s beside the loader, and the run gives 140."""
     rates = {"gpu": 132.0, "gpu_beside_loader": 113.0, "loader_cold": 154.0, "decode_all": 353.0, "full_cold": 140.0}
-    found = judge(seen(rates | {"storage_cold": 128.0}, {"fetch": 0.1}, storage_bound="bandwidth", lazy=False))
-    assert "small_prefetch" not in [finding.rule for finding in found.findings if finding.fired]
+    run = seen(rates | {"storage_cold": 128.0}, {"fetch": 0.1}, storage_bound="bandwidth", lazy=False)
+    assert finding_of("small_prefetch", run).fired is False
 
 
-def test_a_storage_that_stalls_is_named_though_it_is_quick_in_between() -> None:
+def test_a_storage_that_stalls_is_named_though_it_is_fast_in_between() -> None:
     """Between its stalls it gives 5000 images/s; the workers wait 3 s for a batch that they decode in 0.1 s."""
     rates = {"loader_cold": 60.0, "full_cold": 58.0}
-    quiet = seen(rates, {"fetch": 0.45}, storage_bound="latency", storage_latency_seconds=0.004, lazy=False)
+    steady = seen(rates, READING, storage_bound="latency", storage_latency_seconds=0.004, lazy=False)
     facts = {"read_seconds": 3.0, "decode_seconds": 0.1, "longest_gap_seconds": 5.0}
-    stalls = change(quiet, ceilings=quiet.ceilings | {"loader_cold": Ceiling((60.0,), facts)})
-    found = judge(stalls)
-    assert found.cause == "storage_latency"
-    assert dict(explanation(found))["evidence"].endswith("60 img/s, with pauses of up to 5.0 s")
+    stalls = change(steady, ceilings=steady.ceilings | {"loader_cold": Ceiling((60.0,), facts)})
+    assert judge(stalls).cause == "storage_latency"
+    assert evidence_line(stalls).endswith("60 img/s, with pauses of up to 5.0 s")

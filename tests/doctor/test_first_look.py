@@ -1,4 +1,4 @@
-"""What is said of a machine before any experiment, of data whose folder is named in a roundabout way."""
+"""The checks before any experiment, for data whose folder is named by `~` and links."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,13 +34,16 @@ def testbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> T
     return found
 
 
-def test_the_storage_is_that_on_which_the_files_lie(testbed: Testbed) -> None:
-    findings = {finding.rule: finding for finding in check_machine(testbed)}
+def test_every_check_answers_once_and_names_the_storage_of_the_files(testbed: Testbed) -> None:
+    found = check_machine(testbed)
+    findings = {finding.rule: finding for finding in found}
+    assert len(findings) == len(found) >= 10 and all(finding.evidence for finding in found)
+    assert all(finding.remedy for finding in found if finding.fired)
     assert findings["slow_mount"].fired and "object storage" in findings["slow_mount"].evidence
     assert findings["slow_mount"].commands == ("imagenet-opt pack 'data.root=~/set' out=/local/disk/packed",)
 
 
-def test_whether_it_is_slurms_job_is_known(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slurm_job_is_recognised(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert facts_of_run(testbed).in_slurm is False
     monkeypatch.setenv("SLURM_JOB_ID", "7")

@@ -1,4 +1,4 @@
-"""What mending the environment brings, where the experiments tell."""
+"""Predicted gains of the environment's remedies."""
 
 from dataclasses import replace
 
@@ -6,38 +6,25 @@ import pytest
 
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.verdict import judge
 from tests.doctor.diagnoses import change
-from tests.doctor.stories import STORIES
+from tests.doctor.stories import STORIES, finding_of
 
-
-def gain(run: Evidence, rule: str) -> float | None:
-    found = judge(replace(run, environment=(Finding(rule, True, "it is so", environment=True),)))
-    return next(one.gain for one in found.findings if one.rule == rule and one.environment)
+NOT_THE_LIMIT = ("slow_mount", "page_cache", "mount_options", "lustre_limits", "cpu_limits", "gpu_link")
+UNRATED = change(STORIES["slow_gpu"], facts=replace(STORIES["slow_gpu"].facts, rated_images_per_second=None))
 
 
 @pytest.mark.parametrize(
-    "rule", ["slow_mount", "page_cache", "mount_options", "lustre_limits", "cpu_limits", "gpu_link"]
+    ("run", "rule", "gain"),
+    [
+        *((STORIES["healthy"], rule, 1.0) for rule in NOT_THE_LIMIT),
+        (STORIES["storage_latency"], "slow_mount", 318 / 58),  # the next limit
+        (STORIES["few_cpus"], "cpu_limits", 320 / 139),  # 4 CPUs instead of 1, but the GPU trains 320 images/s
+        (STORIES["slow_gpu"], "gpu_clocks", 320 / 120),
+        (STORIES["storage_latency"], "mount_options", None),  # no experiment measures these
+        (UNRATED, "gpu_clocks", None),
+        (STORIES["healthy"], "channels_last", None),
+    ],
 )
-def test_what_is_not_the_limit_brings_nothing(rule: str) -> None:
-    assert gain(STORIES["healthy"], rule) == 1.0
-
-
-def test_data_nearby_brings_what_the_next_limit_allows() -> None:
-    assert gain(STORIES["storage_latency"], "slow_mount") == pytest.approx(318 / 58)
-
-
-def test_all_cpus_bring_as_many_times_as_much_at_most() -> None:
-    """4 of the machine's 4 instead of 1, but the GPU takes 320 images/s, and 139 were measured."""
-    assert gain(STORIES["few_cpus"], "cpu_limits") == pytest.approx(320 / 139)
-
-
-def test_a_gpu_of_its_kind_is_known() -> None:
-    assert gain(STORIES["slow_gpu"], "gpu_clocks") == pytest.approx(320 / 120)
-
-
-def test_what_no_experiment_tells_is_not_made_up() -> None:
-    assert gain(STORIES["storage_latency"], "mount_options") is None
-    unknown = change(STORIES["slow_gpu"], facts=replace(STORIES["slow_gpu"].facts, rated_images_per_second=None))
-    assert gain(unknown, "gpu_clocks") is None
-    assert gain(STORIES["healthy"], "channels_last") is None
+def test_the_experiments_predict_the_gain_of_the_environment(run: Evidence, rule: str, gain: float | None) -> None:
+    finding = Finding(rule, True, "the evidence", environment=True)
+    assert finding_of(rule, replace(run, environment=(finding,))).gain == (gain and pytest.approx(gain))

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from imagenet_opt.doctor.confidence import confidence
-from imagenet_opt.doctor.diagnosis import Finding
+from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis, write_diagnosis
 from imagenet_opt.doctor.evidence import Evidence
 from imagenet_opt.doctor.terminal_view import print_diagnosis
@@ -22,38 +22,41 @@ from tests.doctor.diagnoses import change
 from tests.doctor.stories import STORIES, seen
 
 DIED = "the device alone (the GPU ran out of memory)"
-
-
 SHM = Finding("small_shared_memory", True, "64 MiB are too little", environment=True)
 
 
-def without(*stages: str, not_measured: str | None) -> Evidence:
-    whole = STORIES["few_workers"]
-    rest = {name: ceiling for name, ceiling in whole.ceilings.items() if name not in stages}
-    return change(whole, ceilings=rest, facts=replace(whole.facts, not_measured=not_measured), environment=(SHM,))
+def without(*stages: str, not_measured: str | None = DIED) -> Evidence:
+    run = STORIES["few_workers"]
+    rest = {name: ceiling for name, ceiling in run.ceilings.items() if name not in stages}
+    return change(run, ceilings=rest, facts=replace(run.facts, not_measured=not_measured), environment=(SHM,))
 
 
-def test_what_is_not_needed_does_not_change_the_verdict() -> None:
-    found = conclude(without("copy", not_measured=DIED))
-    assert found.cause == "few_workers" and is_judged(found)
-    assert "not measured: the device alone" in "; ".join(confidence(found).doubts)
-
-
-def test_without_what_it_needs_there_is_no_verdict_but_all_the_rest(tmp_path: Path) -> None:
-    found = conclude(without("gpu", "full_cold", "full_warm", not_measured=DIED))
-    assert not is_judged(found)
-    assert found.sentence == "Not judged: the device alone (the GPU ran out of memory)"
-    assert found.findings == (SHM,) and "loader_cold" in found.measurements.ceilings
-    write_diagnosis(found, tmp_path / "doctor.json")
-    assert read_diagnosis(tmp_path / "doctor.json") == found
+def printed(diagnosis: Diagnosis) -> str:
     file = io.StringIO()
-    print_diagnosis(found, Console(file=file, width=100, markup=False, highlight=False))
-    assert "Not judged" in file.getvalue() and "64 MiB are too little" in file.getvalue()
-    assert "it/s" not in file.getvalue(), "no rate of a run that was not made"
+    print_diagnosis(diagnosis, Console(file=file, width=100, markup=False, highlight=False))
+    return file.getvalue()
+
+
+def test_a_stage_that_is_not_needed_does_not_change_the_verdict() -> None:
+    diagnosis = conclude(without("copy"))
+    assert diagnosis.cause == "few_workers" and is_judged(diagnosis)
+    assert "not measured: the device alone" in "; ".join(confidence(diagnosis).doubts)
+
+
+def test_without_a_needed_stage_there_is_no_verdict_but_all_the_rest(tmp_path: Path) -> None:
+    diagnosis = conclude(without("gpu", "full_cold", "full_warm"))
+    assert not is_judged(diagnosis)
+    assert diagnosis.sentence == "Not judged: the device alone (the GPU ran out of memory)"
+    assert diagnosis.findings == (SHM,) and "loader_cold" in diagnosis.measurements.ceilings
+    write_diagnosis(diagnosis, tmp_path / "doctor.json")
+    assert read_diagnosis(tmp_path / "doctor.json") == diagnosis
+    text = printed(diagnosis)
+    assert "Not judged" in text and "64 MiB are too little" in text
+    assert "it/s" not in text, "no rate of a run that was not made"
 
 
 def test_a_report_shows_no_rate_of_a_run_that_was_not_made() -> None:
-    record = Record("mine", conclude(without("full_cold", "full_warm", not_measured=DIED)), summary={"steps": 7.0})
+    record = Record("mine", conclude(without("full_cold", "full_warm")), summary={"steps": 7.0})
     assert tiles(record) == []
     words = [annotation.text for annotation in ceilings(record.diagnosis).layout.annotations]
     assert words and not any("measured" in word or "expected" in word for word in words)
@@ -63,16 +66,13 @@ def test_a_report_shows_no_rate_of_a_run_that_was_not_made() -> None:
     assert {row.name: row.ours for row in verdict_rows(record.diagnosis, record.diagnosis)}["cause"] == "not judged"
 
 
-def test_nothing_at_all_can_be_printed_too() -> None:
-    found = conclude(change(seen(), ceilings={}, facts=replace(seen().facts, not_measured=DIED)))
-    print_diagnosis(found, Console(file=io.StringIO(), width=100, markup=False, highlight=False))
-    assert found.efficiency == 0 and confidence(found).level != "high"
+def test_a_diagnosis_without_any_measurement_can_be_printed() -> None:
+    diagnosis = conclude(change(seen(), ceilings={}, facts=replace(seen().facts, not_measured=DIED)))
+    assert "Not judged" in printed(diagnosis)
+    assert diagnosis.efficiency == 0 and confidence(diagnosis).level != "high"
 
 
-def test_a_gap_that_nothing_explains_is_a_mistake() -> None:
+def test_a_missing_stage_without_a_failed_experiment_is_an_error() -> None:
     with pytest.raises(KeyError):
         conclude(without("gpu", not_measured=None))
-
-
-def test_whole_evidence_is_judged_as_ever() -> None:
     assert conclude(STORIES["lazy_mount"]) == judge(STORIES["lazy_mount"])

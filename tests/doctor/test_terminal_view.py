@@ -1,4 +1,4 @@
-"""A diagnosis on terminals of several widths, and where there is none."""
+"""A diagnosis on terminals of several widths, and in a pipe."""
 
 import io
 
@@ -19,7 +19,7 @@ def printed(width: int, encoding: str = "utf-8", **changes: object) -> str:
 
 
 @pytest.mark.parametrize("width", [80, 110])
-def test_everything_fits(width: int) -> None:
+def test_all_lines_fit(width: int) -> None:
     text = printed(width)
     assert all(len(line) <= width for line in text.splitlines())
     assert "…" not in text
@@ -28,12 +28,12 @@ def test_everything_fits(width: int) -> None:
     assert "\x1b" not in text
 
 
-def test_what_matters_comes_first() -> None:
+def test_verdict_ceilings_and_remedies_are_in_this_order() -> None:
     text = printed(100)
     remedies = ("* files one by one", "* reads in flight", "* read-ahead")
     order = ("The GPU waits for storage", "what each stage", *remedies, "not checked: neighbours")
     places = [text.index(words) for words in order]
-    assert places == sorted(places), "remedies by what they promise"
+    assert places == sorted(places), "remedies by their gain"
     assert "0.83 it/s, 212 images/s" in text
     assert "the run reaches 96% of it" in text
     assert "4% of the rate that the stages alone allow" in text
@@ -56,36 +56,29 @@ def test_bars_are_as_long_as_the_rates() -> None:
     assert lines[STAGES["full_cold"]] == pytest.approx(3, abs=1)
 
 
-def test_the_cause_comes_before_what_promises_more_and_what_cannot_be_predicted_says_so() -> None:
+def test_the_remedy_of_the_cause_comes_first_and_an_unpredictable_gain_is_named() -> None:
     text = printed(100, cause="read-ahead", next_gain=None, next_stage=None)
     assert text.index("evidence") < text.index("* files one by one") and "* read-ahead" not in text
     assert "if fixed gain not predictable" in " ".join(text.split())
 
 
-def test_a_healthy_run_has_nothing_to_mend() -> None:
-    text = printed(
-        80, cause="healthy", sentence="The GPU is the limit.", next_stage=None, next_gain=None, findings=(QUIET,)
-    )
-    assert "if fixed" not in text
-    assert "0 rules fired, 1 did not" in text
+def test_a_healthy_run_has_no_remedy() -> None:
+    text = printed(80, cause="healthy", next_stage=None, next_gain=None, findings=(QUIET,))
+    assert "if fixed" not in text and "0 rules fired, 1 did not" in text
 
 
-def test_a_simulation_says_so_and_control_characters_are_shown() -> None:
-    assert "simulated: a10g" in printed(80, simulated="a10g")
-    assert "\\x1b[31m" in printed(80, sentence="\x1b[31mred")
-
-
-def test_an_estimate_is_called_one_and_the_pass_line_is_drawn() -> None:
+@pytest.mark.parametrize(("busy", "word"), [(0.899, "fail"), (0.9, "pass")])
+def test_a_simulation_and_an_estimated_profile_are_named(busy: float, word: str) -> None:
     profile = "900 images/s, an estimate: nobody has measured it"
-    for busy, word in ((0.899, "fail"), (0.9, "pass")):
-        facts = make_facts(accelerator_utilization=busy, profile_estimate=True, profile=profile)
-        text = printed(110, simulated="a10g", facts=facts)
-        assert "simulated: a10g (estimate)" in text and "an estimate: nobody has measured it" in text
-        assert f"{busy:.1%}; MLPerf Storage asks for 90%: {word}" in text
+    facts = make_facts(accelerator_utilization=busy, profile_estimate=True, profile=profile)
+    text = printed(110, simulated="a10g", facts=facts)
+    assert "simulated: a10g (estimate)" in text and "an estimate: nobody has measured it" in text
+    assert f"{busy:.1%}; MLPerf Storage asks for 90%: {word}" in text
+    assert "simulated: a10g " in printed(80, simulated="a10g")
 
 
 @pytest.mark.parametrize("width", [80, 110])
-def test_cold_rates_that_may_be_of_memory_say_so(width: int) -> None:
+def test_unverified_cold_rates_are_marked(width: int) -> None:
     text = printed(width, facts=make_facts(cold_verified=False))
     marked = [line.strip() for line in text.splitlines() if " (unverified) " in line]
     assert [line.partition(" (")[0] for line in marked] == [STAGES[name] for name in STAGES if name.endswith("_cold")]
@@ -93,15 +86,13 @@ def test_cold_rates_that_may_be_of_memory_say_so(width: int) -> None:
     assert "(unverified)" not in printed(width, facts=make_facts(cold_verified=True))
 
 
-def test_what_was_seen_of_the_storage_is_told() -> None:
-    told = {
-        "first_touch_evidence": "first touch 330 ms, second 100 ms",
-        "storage_evidence": "more than 8 requests bring no more",
-    }
-    text = printed(100, facts=make_facts(**told))
-    assert all(f"files: {words}" in text for words in told.values())
+def test_the_evidence_on_files_is_printed() -> None:
+    evidence = {"first_touch_evidence": "first touch 330 ms", "storage_evidence": "8 requests are enough"}
+    text = printed(100, facts=make_facts(**evidence))
+    assert all(f"files: {line}" in text for line in evidence.values())
 
 
-def test_a_terminal_without_unicode_gets_plain_signs() -> None:
+def test_control_characters_are_visible_and_a_terminal_without_unicode_gets_ascii() -> None:
+    assert "\\x1b[31m" in printed(80, sentence="\x1b[31mred")
     text = printed(80, encoding="ascii")
     assert "####" in text and "0.83 it/s" in text

@@ -8,9 +8,9 @@ from omegaconf import OmegaConf
 
 from imagenet_opt.cli.doctor import main
 from imagenet_opt.config.overrides import config_folder
-from imagenet_opt.doctor.causes.cause import CAUSES
 from imagenet_opt.doctor.diagnosis import STAGES
 from imagenet_opt.doctor.diagnosis_file import read_diagnosis
+from imagenet_opt.doctor.verdict import CAUSES
 
 pytestmark = pytest.mark.slow
 SMALL = ("data=demo", "data.num_train=2000", "data.batch_size=32", "logger=csv")

@@ -36,14 +36,14 @@ def batches(num: int, *, seed: int = 0) -> list[Images]:
 class Loader:
     """Any iterable with a length is a loader; a plain list would be taken for several."""
 
-    def __init__(self, given: list[Images]) -> None:
-        self.given = given
+    def __init__(self, batches: list[Images]) -> None:
+        self.batches = batches
 
     def __len__(self) -> int:
-        return len(self.given)
+        return len(self.batches)
 
     def __iter__(self) -> Iterator[Images]:
-        return iter(self.given)
+        return iter(self.batches)
 
 
 def network() -> nn.Module:
@@ -56,29 +56,24 @@ OPTIMIZER = partial(
 )
 
 
+TRAINER = {"max_epochs": 2, "log_every_n_steps": 1, "logger": False, "plugins": None}
+
+
 def fit(
     net: nn.Module,
     train: list[Images],
     val: list[Images] | None = None,
     *callbacks: Callback,
-    plugins: Any = None,
-    log_every_n_steps: int = 1,
     folder: Path | None = None,
-    logger: Any = False,
     ckpt_path: Path | None = None,
-    max_epochs: int = 2,
     **options: Any,
 ) -> tuple[Trainer, Classifier]:
+    """options: of the Classifier, or of the Trainer (those in `TRAINER`)."""
     settings = {"label_smoothing": 0.0, "optimizer": OPTIMIZER, "schedule": partial(cosine, warmup_epochs=0.5)}
+    trainer_options = {name: options.pop(name, usual) for name, usual in TRAINER.items()}
     module = Classifier(net, **settings | options)
     trainer = quiet_trainer(
-        max_epochs=max_epochs,
-        logger=logger,
-        default_root_dir=folder,
-        num_sanity_val_steps=0,
-        log_every_n_steps=log_every_n_steps,
-        callbacks=list(callbacks),
-        plugins=plugins,
+        default_root_dir=folder, num_sanity_val_steps=0, callbacks=list(callbacks), **trainer_options
     )
     trainer.fit(module, Loader(train), Loader(val or batches(1)), ckpt_path=ckpt_path, weights_only=True)
     return trainer, module

@@ -25,10 +25,13 @@ def test_means_over_batches_leave_padding_out() -> None:
     assert means["acc5"] == pytest.approx(sum(hits5) / len(hits5))
 
 
+VALID = torch.ones(2, dtype=torch.bool)
+
+
 def test_read_is_nan_before_anything_was_added_and_after_a_reset() -> None:
     tally = ClassificationMetrics(torch.device("cpu"))
     assert tally.read()["acc1"].isnan()
-    tally.add(torch.ones(1), torch.ones(1, 2), torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.bool))
+    tally.add(torch.ones(2), torch.ones(2, 2), torch.zeros(2, dtype=torch.int64), VALID)
     assert tally.read()["loss"].item() == 1.0
     tally.reset()
     assert tally.read()["loss"].isnan()
@@ -37,13 +40,12 @@ def test_read_is_nan_before_anything_was_added_and_after_a_reset() -> None:
 def test_soft_labels_count_by_their_larger_share() -> None:
     tally = ClassificationMetrics(torch.device("cpu"))
     soft = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]])
-    tally.add(torch.ones(2), torch.tensor([[3.0, 1, 1], [3.0, 1, 1]]), soft, torch.ones(2, dtype=torch.bool))
+    tally.add(torch.ones(2), torch.tensor([[3.0, 1, 1], [3.0, 1, 1]]), soft, VALID)
     assert tally.read()["acc1"].item() == 0.5
 
 
 @pytest.mark.parametrize(("num_classes", "names"), [(5, ["loss", "acc1"]), (6, ["loss", "acc1", "acc5"])])
 def test_top_5_is_left_out_below_six_classes(num_classes: int, names: list[str]) -> None:
     tally = ClassificationMetrics(torch.device("cpu"))
-    labels, valid = torch.zeros(2, dtype=torch.int64), torch.ones(2, dtype=torch.bool)
-    tally.add(torch.ones(2), torch.randn(2, num_classes), labels, valid)
+    tally.add(torch.ones(2), torch.randn(2, num_classes), torch.zeros(2, dtype=torch.int64), VALID)
     assert list(tally.read()) == names

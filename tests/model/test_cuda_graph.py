@@ -113,10 +113,8 @@ def test_a_capture_leaves_the_network_and_random_numbers_as_they_were(recorder: 
         GraphedForward(net, capture).capture(images())
     except RuntimeError:
         assert fails
-    assert list(net.state_dict()) == list(before)
-    assert all(torch.equal(net.state_dict()[name], tensor) for name, tensor in before.items())
-    assert all(torch.equal(p.grad, old) for p, old in zip(net.parameters(), gradients, strict=True))
-    assert torch.equal(torch.get_rng_state(), state)
+    after = net.state_dict(), [parameter.grad for parameter in net.parameters()], torch.get_rng_state()
+    torch.testing.assert_close(after, (before, gradients, state), rtol=0, atol=0)
     net(images())
     assert bool(recorder.replayed) is not fails
 
@@ -134,8 +132,7 @@ def test_what_was_compiled_comes_back_when_graphs_are_released(recorder: Recorde
     net = network()
     net.compile(backend="eager")
     compiled = net._compiled_call_impl
-    graphed = GraphedForward(net, recorder)
-    graphed.release()
+    GraphedForward(net, recorder).release()
     assert net._compiled_call_impl is compiled is not None
 
 
@@ -148,8 +145,8 @@ def test_graphs_of_several_sizes_share_their_memory(monkeypatch: pytest.MonkeyPa
             torch.cuda.graph(object(), pool=pool, stream=object(), capture_error_mode="global")
         return net
 
-    def graph(made: Any, **asked: Any) -> None:
-        options.append(asked)
+    def graph(graph: Any, **arguments: Any) -> None:
+        options.append(arguments)
 
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
     monkeypatch.setattr(torch.cuda, "Stream", object)
@@ -159,6 +156,6 @@ def test_graphs_of_several_sizes_share_their_memory(monkeypatch: pytest.MonkeyPa
     capture(network(), (images(4, 8),))
     capture(network(), (images(4, 12),))
     assert len(options) == 4
-    assert all(asked == options[0] for asked in options), "one pool and one stream"
+    assert all(arguments == options[0] for arguments in options), "one pool and one stream"
     assert options[0]["capture_error_mode"] == "thread_local", "the loader's thread may pin memory meanwhile"
     assert torch.cuda.graph is graph

@@ -20,36 +20,38 @@ def network(num_classes: int = 5, name: str = "resnet10t", seed: int = 0) -> nn.
     return build_network(name, num_classes=num_classes)
 
 
-def load(net: nn.Module, file: Path) -> str | None:
-    return load_initial_weights(net, "resnet10t", pretrained=False, init_from=str(file))
+def load(net: nn.Module, file: Path, **options: Any) -> str:
+    sentence = load_initial_weights(net, "resnet10t", init_from=str(file), **options)
+    assert sentence is not None
+    return sentence
 
 
 def written(folder: Path, kind: str, net: nn.Module) -> Path:
-    state, file = net.state_dict(), folder / f"weights.{'safetensors' if kind == 'safetensors' else 'ckpt'}"
+    state, file = net.state_dict(), folder / "last.ckpt"
     if kind == "safetensors":
+        file = folder / "weights.safetensors"
         save_file(state, file)
     elif kind == "a run's folder":
-        torch.save({"network": state, "global_step": 1}, folder / "last.ckpt")
+        torch.save({"network": state, "global_step": 1}, file)
         return folder
     else:
-        whole = {"a state dict": state, "of a parallel run": {"model": {f"module.{k}": v for k, v in state.items()}}}
-        torch.save(whole[kind], file)
+        parallel = {"model": {f"module.{name}": tensor for name, tensor in state.items()}}
+        torch.save(state if kind == "a state dict" else parallel, file)
     return file
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "a run's folder", "a state dict", "of a parallel run"])
 def test_all_weights_are_those_of_the_file(kind: str, tmp_path: Path) -> None:
     source, net = network(seed=1), network()
-    said = load(net, written(tmp_path, kind, source))
-    assert said is not None and said.endswith("(model.init_from)")
+    assert load(net, written(tmp_path, kind, source)).endswith("(model.init_from)")
     assert all(torch.equal(a, b) for a, b in zip(source.state_dict().values(), net.state_dict().values(), strict=True))
 
 
 def test_a_head_for_other_classes_stays_new(tmp_path: Path) -> None:
     source, net = network(1000, seed=1), network()
     head = net.fc.weight.clone()
-    said = load(net, written(tmp_path, "safetensors", source))
-    assert said is not None and said.endswith("the head for 1000 classes is replaced by a new one for 5")
+    sentence = load(net, written(tmp_path, "safetensors", source))
+    assert sentence.endswith("the head for 1000 classes is replaced by a new one for 5")
     assert torch.equal(net.fc.weight, head) and torch.equal(net.layer1[0].conv1.weight, source.layer1[0].conv1.weight)
 
 
@@ -68,7 +70,7 @@ def test_weights_of_another_network_are_refused_with_their_names(tmp_path: Path)
         ("odd.pth", {"epoch": 3}, CheckpointError, "holds no weights by name"),
     ],
 )
-def test_files_without_weights_are_told(name: str, content: Any, error: type, words: str, tmp_path: Path) -> None:
+def test_files_without_weights_are_refused(name: str, content: Any, error: type, words: str, tmp_path: Path) -> None:
     if isinstance(content, bytes):
         (tmp_path / name).write_bytes(content)
     elif content is not None:
@@ -81,20 +83,19 @@ def test_timms_weights_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = timm.create_model("resnet10t")
     monkeypatch.setattr(initial_weights, "pretrained_network", lambda name: theirs)
     net = network()
-    said = load_initial_weights(net, "resnet10t", pretrained=True, init_from=None)
-    assert said is not None and "timm's weights of resnet10t" in said and "1000 classes is replaced" in said
+    sentence = load_initial_weights(net, "resnet10t", pretrained=True) or ""
+    assert "timm's weights of resnet10t" in sentence and "1000 classes is replaced" in sentence
     assert torch.equal(net.layer1[0].conv1.weight, theirs.layer1[0].conv1.weight)
 
 
 def test_weights_trained_with_another_mean_are_refused(tmp_path: Path) -> None:
     net, file = network(), tmp_path / "last.ckpt"
     torch.save({"network": net.state_dict(), "network_config": {"mean": [0.5, 0.5, 0.5]}}, file)
-    own = {"mean": [0.485, 0.456, 0.406]}
     with pytest.raises(CheckpointMismatch, match=r"set data\.mean=\[0\.5, 0\.5, 0\.5\]"):
-        load_initial_weights(net, "resnet10t", init_from=str(file), network_config=own)
+        load(net, file, network_config={"mean": [0.485, 0.456, 0.406]})
 
 
 def test_only_one_source_is_used() -> None:
-    assert load_initial_weights(network(), "resnet10t", pretrained=False, init_from=None) is None
+    assert load_initial_weights(network(), "resnet10t") is None
     with pytest.raises(ConfigError, match=r"model\.pretrained=true and model\.init_from both"):
         load_initial_weights(network(), "resnet10t", pretrained=True, init_from="x")

@@ -19,8 +19,9 @@ from imagenet_opt.config.build import check_types
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.model.optimizer import build_optimizer
 from imagenet_opt.model.schedule import cosine
+from tests.callbacks.conftest import Memory
+from tests.model import test_optimizer
 from tests.model.conftest import OPTIMIZER, batches, fit
-from tests.model.test_optimizer import NEEDS_CUDA
 
 DECAYED = partial(OPTIMIZER, layer_decay=0.5)
 """Its peak rate is 0.125."""
@@ -31,9 +32,8 @@ def resnet() -> nn.Module:
     return timm.create_model("test_resnet", num_classes=3)
 
 
-def build(net: nn.Module, name: str = "adamw", **options: Any) -> Optimizer:
-    settings = {"lr": 0.5, "weight_decay": 0.25, "global_batch": 384, "layer_decay": 0.7} | options
-    return build_optimizer(net, name, device=torch.device("cpu"), **settings)
+build = partial(test_optimizer.build, weight_decay=0.25, layer_decay=0.7)
+"""Its peak rate is 0.75."""
 
 
 def options_of(optimizer: Optimizer, net: nn.Module, rate: str = "lr") -> dict[str, tuple[float, float]]:
@@ -47,7 +47,7 @@ def options_of(optimizer: Optimizer, net: nn.Module, rate: str = "lr") -> dict[s
 def test_rates_and_decay_are_timms(model: str) -> None:
     net = timm.create_model(model, num_classes=3)
     theirs = options_of(create_optimizer_v2(net, "adamw", weight_decay=0.25, layer_decay=0.7), net, "lr_scale")
-    ours = options_of(build(net), net)
+    ours = options_of(build(net, "adamw"), net)
     assert ours == {name: (pytest.approx(0.75 * scale), decay) for name, (scale, decay) in theirs.items()}
 
 
@@ -70,7 +70,7 @@ def test_what_decays_stays_the_choice_of_no_decay(rule: Any) -> None:
 def test_every_optimizer_has_the_groups_of_sgd() -> None:
     net = timm.create_model("test_resnet", num_classes=3)
     expected = options_of(build(net, "sgd"), net)
-    for name in sorted({*list_optimizers()} - NEEDS_CUDA - {"adahessian"}):
+    for name in sorted({*list_optimizers()} - test_optimizer.NEEDS_CUDA - {"adahessian"}):
         assert options_of(build(net, name), net) == expected, name
 
 
@@ -96,20 +96,16 @@ class Rates(Callback):
 
 
 def test_rates_keep_their_ratio_and_that_of_the_head_is_logged() -> None:
-    rates, logged = Rates(), []
-
-    class Read(LearningRate):
-        def on_train_batch_end(self, *hook: Any) -> None:
-            super().on_train_batch_end(*hook)
-            logged.append(self._lr)
-
-    fit(resnet(), batches(4), None, rates, Read(), optimizer=DECAYED)
+    rates, logger = Rates(), Memory()
+    fit(resnet(), batches(4), None, rates, LearningRate(), optimizer=DECAYED, logger=logger)
     factors = [cosine(step, num_steps=8, steps_per_epoch=4, warmup_epochs=0.5) for step in range(8)]
     layers_after = [math.log2(rates.seen[0][0] / rate) for rate in rates.seen[0]]
     assert set(layers_after) == set(range(6))
     for seen, factor in zip(rates.seen, factors, strict=True):
         assert seen == pytest.approx([0.125 * factor * 0.5**layers for layers in layers_after])
-    assert logged == pytest.approx([0.125 * factor for factor in factors])
+    assert [row["lr"] for _, row in logger.rows if "train/loss" in row] == pytest.approx(
+        [0.125 * factor for factor in factors]
+    )
 
 
 def test_a_run_resumes_with_the_rates_of_its_layers(tmp_path: Path) -> None:
@@ -136,11 +132,11 @@ def test_a_frozen_stem_changes_no_rate_of_the_layers_after_it() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -0.5, 1.5, float("nan")])
-def test_a_factor_out_of_range_is_told(value: float) -> None:
+def test_a_factor_out_of_range_is_refused(value: float) -> None:
     with pytest.raises(ConfigError, match=r"optimizer\.layer_decay=\S+ must be above 0 and at most 1"):
         build(resnet(), layer_decay=value)
 
 
-def test_a_word_for_a_factor_is_told() -> None:
+def test_a_word_for_a_factor_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"optimizer\.layer_decay=half must be"):
         check_types(build_optimizer, {"layer_decay": "half"}, "optimizer.")

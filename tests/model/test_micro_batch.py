@@ -10,6 +10,7 @@ from lightning.pytorch import Callback
 from torch import Tensor, nn
 
 from imagenet_opt.errors import ConfigError, OutOfMemory
+from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.micro_batch import MicroBatches
 from tests.model.conftest import batches, fit
 
@@ -39,18 +40,23 @@ class Small(nn.Module):
     fails_at: int | None = None
 
 
+def trained_alike(first: nn.Module, options: dict[str, Any], second: nn.Module, more: dict[str, Any]) -> Classifier:
+    """Train both on the same random numbers and compare them bit by bit; returns the first module."""
+    torch.manual_seed(5)
+    _, module = fit(first, **options)
+    torch.manual_seed(5)
+    fit(second, **options | more)
+    torch.testing.assert_close(first.state_dict(), second.state_dict(), rtol=0, atol=0)
+    return module
+
+
 def test_a_step_that_does_not_fit_is_done_again_in_halves(caplog: pytest.LogCaptureFixture) -> None:
     """Bit for bit as if it had been cut so from the start: weights, batch norm and random numbers."""
-    tight, roomy = Small(2), Small(6)
-    torch.manual_seed(5)
+    tight = Small(2)
     with caplog.at_level("WARNING"):
-        _, module = fit(tight, batches(4))
-    torch.manual_seed(5)
-    fit(roomy, batches(4), micro_batch_size=2)
+        module = trained_alike(tight, {"train": batches(4)}, Small(6), {"micro_batch_size": 2})
     assert tight.sizes[:6] == [6, 3, 2, 2, 2, 2]
     assert module.micro_batch_size == 2
-    for name, tensor in roomy.state_dict().items():
-        assert torch.equal(tensor, tight.state_dict()[name]), name
     messages = [record.message for record in caplog.records if "out of memory" in record.message]
     assert len(messages) == 2
     assert "micro-batches of 3 images instead of 6" in messages[0]
@@ -58,15 +64,10 @@ def test_a_step_that_does_not_fit_is_done_again_in_halves(caplog: pytest.LogCapt
 
 
 def test_running_out_in_the_middle_of_a_batch_counts_nothing_twice() -> None:
-    tight, roomy = Small(6), Small(6)
+    tight = Small(6)
     tight.fails_at = 2  # the second half of the first batch
-    torch.manual_seed(5)
-    fit(tight, batches(1), micro_batch_size=3)
-    torch.manual_seed(5)
-    fit(roomy, batches(1), micro_batch_size=2)
+    trained_alike(tight, {"train": batches(1), "micro_batch_size": 3}, Small(6), {"micro_batch_size": 2})
     assert tight.sizes[:5] == [3, 3, 2, 2, 2]
-    for name, tensor in roomy.state_dict().items():
-        assert torch.equal(tensor, tight.state_dict()[name]), name
 
 
 @pytest.mark.parametrize("num_images", [1, 2, 7, 64, 384])
@@ -79,8 +80,15 @@ def test_the_parts_of_a_batch_are_as_few_and_as_equal_as_can_be(num_images: int,
     assert max(sizes) - min(sizes) <= 1 and max(sizes) <= (size or num_images)
 
 
+def capturing() -> RuntimeError:
+    """The error of a capture in which memory ran out."""
+    error = RuntimeError("CUDA error: operation failed due to a previous error during capture")
+    error.__context__ = torch.OutOfMemoryError("CUDA out of memory.")
+    return error
+
+
 @pytest.mark.parametrize(
-    "words",
+    "error",
     [
         "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
@@ -89,24 +97,13 @@ def test_the_parts_of_a_batch_are_as_few_and_as_equal_as_can_be(num_images: int,
         "Unable to find a valid cuDNN algorithm to run convolution",
         "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
         "CUDA error: out of memory",
+        capturing(),
     ],
 )
-def test_memory_that_runs_out_below_torch_counts_too(words: str) -> None:
+def test_memory_that_runs_out_below_torch_or_in_a_capture_counts_too(error: str | RuntimeError) -> None:
     def work(part: slice) -> int:
         if part.stop - part.start > 2:
-            raise RuntimeError(words)
-        return part.start
-
-    assert MicroBatches(None).run(work, 4, take_back=lambda: None) == [0, 2]
-
-
-def test_memory_that_runs_out_inside_a_capture_counts_too() -> None:
-    def work(part: slice) -> int:
-        if part.stop - part.start > 2:
-            try:
-                raise torch.OutOfMemoryError("CUDA out of memory.")
-            finally:
-                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+            raise RuntimeError(error) if isinstance(error, str) else error
         return part.start
 
     assert MicroBatches(None).run(work, 4, take_back=lambda: None) == [0, 2]
@@ -165,7 +162,7 @@ def test_a_validation_or_optimizer_that_does_not_fit_is_told_in_one_line() -> No
         fit(Full(nn.Flatten(), nn.Linear(48, 3)), batches(1))
 
 
-def test_a_bad_size_is_told() -> None:
+def test_a_bad_size_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model\.micro_batch_size=0"):
         MicroBatches(0)
 
@@ -187,10 +184,7 @@ def test_micro_batches_move_the_statistics_of_batch_norm_as_one_batch_does() -> 
 def test_batch_norm_follows_micro_batches_that_were_halved() -> None:
     """After running out of memory a step has more parts, so that each moves the statistics less."""
     tight, roomy = Small(2), Small(6)
-    torch.manual_seed(5)
-    fit(tight, batches(4), batch_norm_momentum="per_step", batch_size=6)
-    torch.manual_seed(5)
-    fit(roomy, batches(4), batch_norm_momentum="per_step", batch_size=6, micro_batch_size=2)
+    options = {"train": batches(4), "batch_norm_momentum": "per_step", "batch_size": 6}
+    trained_alike(tight, options, roomy, {"micro_batch_size": 2})
     for net in (tight, roomy):
         assert net.front[1].momentum == pytest.approx(1 - 0.9 ** (1 / 3))
-    assert torch.equal(tight.front[1].running_var, roomy.front[1].running_var)

@@ -18,8 +18,8 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(), nn.Linear(16, 3))
 
 
-def given(num: int, *, bad: set[int]) -> list[Images]:
-    """Batches whose images are NaN in the batches `bad`."""
+def batches_with(num: int, *, bad: set[int]) -> list[Images]:
+    """Batches, with an image of NaN in the batches `bad`."""
     all_batches = batches(num)
     for i in bad:
         all_batches[i].images[2] = torch.nan
@@ -28,19 +28,18 @@ def given(num: int, *, bad: set[int]) -> list[Images]:
 
 @pytest.mark.parametrize("every", [1, 50, 1000])
 def test_the_run_stops_and_names_the_step_and_its_samples(every: int, tmp_path: Path) -> None:
-    """However long ago the step was when someone looked: at a logging step, or at the end of the epoch."""
+    """Losses are checked at logging steps and at the end of the epoch, up to ten steps after the bad step."""
     with pytest.raises(NonFiniteLoss) as raised:
-        fit(network(), given(50, bad={40}), log_every_n_steps=every, folder=tmp_path)
+        fit(network(), batches_with(50, bad={40}), log_every_n_steps=every, folder=tmp_path)
     file = tmp_path / "nonfinite.json"
-    assert "\n" not in str(raised.value)
-    assert str(raised.value).startswith("the loss is nan at step 40; lower optimizer.lr, or set model.max_grad_norm=1")
-    assert str(raised.value).endswith(f"in {file}")
-    found = json.loads(file.read_text())
-    assert found["step"] == 40
-    assert [batch["step"] for batch in found["batches"]] == list(range(9, 41))
-    assert found["batches"][-1]["loss"] == "nan"
-    assert float(found["batches"][-2]["loss"]) > 0
-    assert found["batches"][-1]["indices"] == list(range(240, 246))
+    message, report = str(raised.value), json.loads(file.read_text())
+    assert "\n" not in message
+    assert message.startswith("the loss is nan at step 40; lower optimizer.lr, or set model.max_grad_norm=1")
+    assert message.endswith(f"in {file}")
+    assert report["step"] == 40
+    assert [batch["step"] for batch in report["batches"]] == list(range(9, 41))
+    assert report["batches"][-1] == {"step": 40, "loss": "nan", "indices": list(range(240, 246))}
+    assert float(report["batches"][-2]["loss"]) > 0
 
 
 class Save(Callback):
@@ -65,7 +64,15 @@ class Poison(Callback):
 @pytest.mark.parametrize(("bad", "callbacks"), [({2}, []), (set(), [Poison()])])
 def test_no_checkpoint_is_written_of_what_is_not_finite(bad: set[int], callbacks: list[Any], tmp_path: Path) -> None:
     with pytest.raises(NonFiniteLoss):
-        fit(network(), given(6, bad=bad), None, Save(tmp_path), *callbacks, log_every_n_steps=100, folder=tmp_path)
+        fit(
+            network(),
+            batches_with(6, bad=bad),
+            None,
+            Save(tmp_path),
+            *callbacks,
+            log_every_n_steps=100,
+            folder=tmp_path,
+        )
     assert sorted(file.name for file in tmp_path.glob("*.ckpt")) == ["1.ckpt", "2.ckpt"]
     for file in tmp_path.glob("*.ckpt"):
         weights = torch.load(file, weights_only=True)["network"].values()

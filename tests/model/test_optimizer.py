@@ -12,22 +12,15 @@ from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer, check_saved_groups
 
-CPU = torch.device("cpu")
-
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.LazyLinear(2))
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(36, 2))
 
 
 def build(net: nn.Module, name: str = "sgd", **options: object) -> torch.optim.Optimizer:
-    net(torch.zeros(2, 3, 5, 5))
     settings = {"lr": 0.5, "weight_decay": 1e-4, "fused": None, "global_batch": 384} | options
-    return build_optimizer(net, name, device=CPU, **settings)
-
-
-def test_the_rate_is_per_256_images() -> None:
-    assert [group["lr"] for group in build(network(), lr=0.5, global_batch=384).param_groups] == [0.75, 0.75]
+    return build_optimizer(net, name, device=torch.device("cpu"), **settings)
 
 
 def test_fused_is_for_gpus_unless_asked_for() -> None:
@@ -46,7 +39,7 @@ def test_steps_are_those_of_sgd_by_hand() -> None:
         for i, p in enumerate(net.parameters()):
             slope = p.grad + (0.01 * weights[i] if p.ndim > 1 else 0)
             speeds[i] = 0.9 * speeds[i] + slope
-            weights[i] = weights[i] - 0.75 * (slope + 0.9 * speeds[i])
+            weights[i] = weights[i] - 0.75 * (slope + 0.9 * speeds[i])  # 0.5 per 256 images, at a batch of 384
         optimizer.step()
         for p, expected in zip(net.parameters(), weights, strict=True):
             torch.testing.assert_close(p.detach(), expected, rtol=1e-4, atol=1e-5)
@@ -57,13 +50,13 @@ def test_steps_are_those_of_sgd_by_hand() -> None:
     ("name", "options", "words"),
     [
         ("lamb", {"fused": True}, r"optimizer\.fused"),
-        ("adamww", {}, r"no optimizer 'adamww' \(optimizer\.name\); near: adamw,"),
+        ("adamww", {}, r"no optimizer 'adamww' \(optimizer\.name\); did you mean adamw\?"),
         ("zzz", {}, r"no optimizer 'zzz' \(optimizer\.name\); see timm\.optim\.list_optimizers"),
         ("adahessian", {}, r"optimizer\.name=adahessian needs second derivatives"),
         ("sgd", {"betas": (0.9, 0.99)}, r"has no option betas .*remove it with ~optimizer\.betas"),
     ],
 )
-def test_what_an_optimizer_does_not_have_is_told(name: str, options: dict[str, object], words: str) -> None:
+def test_options_that_an_optimizer_does_not_have_are_refused(name: str, options: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         build(network(), name, **options)
 
@@ -94,7 +87,7 @@ def test_what_decays_is_timms_choice(model: str) -> None:
     small = {"embed_dim": 8, "depths": (1, 1), "num_heads": (2, 2), "img_size": 56} if "swin" in model else {}
     net = timm.create_model(model, num_classes=3, **small)
     theirs = create_optimizer_v2(net, "adamw", weight_decay=0.25)
-    ours = build_optimizer(net, "adamw", lr=0.5, weight_decay=0.25, fused=None, global_batch=384, device=CPU)
+    ours = build(net, "adamw", weight_decay=0.25)
     assert decay_of(ours, net) == decay_of(theirs, net)
     assert [group["weight_decay"] for group in ours.param_groups] == [0.25, 0.0]  # as checkpoints have them
     undecayed = {name for name, decay in decay_of(ours, net).items() if decay == 0 and "." not in name}
@@ -109,7 +102,7 @@ def decay_of(optimizer: torch.optim.Optimizer, net: nn.Module) -> dict[str, floa
 def test_frozen_parameters_are_left_out_and_no_decay_keeps_the_groups() -> None:
     net = timm.create_model("test_resnet", num_classes=3)
     net.conv1[0].weight.requires_grad_(False)
-    groups = build_optimizer(net, "sgd", lr=1, weight_decay=0.0, fused=None, global_batch=1, device=CPU).param_groups
+    groups = build(net, weight_decay=0.0).param_groups
     trained = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
     assert sum(len(group["params"]) for group in groups) == len(trained) > 0
     assert len(groups) == 2
@@ -117,55 +110,33 @@ def test_frozen_parameters_are_left_out_and_no_decay_keeps_the_groups() -> None:
 
 def test_a_checkpoint_with_other_groups_is_refused_in_one_line() -> None:
     net = timm.create_model("test_vit", num_classes=3)
-    now = build_optimizer(net, "adamw", lr=0.5, weight_decay=0.25, fused=None, global_batch=384, device=CPU)
+    now = build(net, "adamw")
     check_saved_groups(now.state_dict()["param_groups"], now)
     with pytest.raises(CheckpointMismatch, match=r"parameter groups of .* expected .*; .*resume_from=null"):
         check_saved_groups(torch.optim.AdamW(net.parameters()).state_dict()["param_groups"], now)
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw", "lamb"])
-def test_each_lowers_a_loss(name: str) -> None:
-    net = network()
-    optimizer = build(net, name, lr=0.01)
-    images, labels = torch.randn(8, 3, 5, 5), torch.arange(8) % 2
-    losses = []
-    for _ in range(30):
-        loss = nn.functional.cross_entropy(net(images), labels)
-        losses.append(loss.item())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert losses[-1] < losses[0] / 2
-
-
 @pytest.mark.parametrize(
     ("model", "rule", "num_vectors"),
-    [("resnet18", "name_bn", 7), ("resnet50", "name_bn", 9), ("resnet50", "ndim", 0), ("resnet50", "norm", 1)],
+    [
+        *(("resnet18", "name_bn", 7), ("resnet50", "name_bn", 9), ("resnet50", "ndim", 0), ("resnet50", "norm", 1)),
+        ("resnet18", "none", 41),
+    ],
 )
 def test_which_vectors_decay_depends_on_the_rule(model: str, rule: Any, num_vectors: int) -> None:
     """By name the norms of ResNet's shortcuts and the head's bias decay; by layer only the head's bias does."""
     net = build_network(model, num_classes=10)
-    groups = build_optimizer(
-        net, "sgd", lr=1, weight_decay=1e-4, global_batch=1, device=CPU, no_decay=rule
-    ).param_groups
+    groups = build(net, no_decay=rule).param_groups
     assert sum(p.ndim == 1 for p in groups[0]["params"]) == num_vectors
     assert sum(len(group["params"]) for group in groups) == len(list(net.parameters()))
-
-
-def test_all_can_decay() -> None:
-    groups = build_optimizer(
-        network(), "sgd", lr=1, weight_decay=1e-4, global_batch=1, device=CPU, no_decay="none"
-    ).param_groups
-    assert [group["weight_decay"] for group in groups] == [1e-4]
+    assert [group["weight_decay"] for group in groups] == ([1e-4] if rule == "none" else [1e-4, 0.0])
 
 
 def test_lars_is_its_formula() -> None:
     """lr * trust * |w| / (|g| + wd |w|) times the decayed gradient (arXiv 1708.03888); vectors take plain steps."""
     net = nn.Linear(3, 2)
     before = [p.detach().clone() for p in net.parameters()]
-    optimizer = build_optimizer(
-        net, "lars", lr=3.0, weight_decay=5e-5, global_batch=256, device=CPU, momentum=0.9, trust_coeff=0.001
-    )
+    optimizer = build(net, "lars", lr=3.0, weight_decay=5e-5, global_batch=256, momentum=0.9, trust_coeff=0.001)
     net(torch.ones(1, 3)).square().sum().backward()
     weight, bias = before
     gradients = [p.grad.clone() for p in net.parameters() if p.grad is not None]

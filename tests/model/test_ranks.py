@@ -32,12 +32,12 @@ def fit_as_rank(
     trainer = quiet_trainer(
         devices=devices,
         strategy="ddp" if devices > 1 else "auto",
+        use_distributed_sampler=False,
         max_epochs=2,
-        enable_checkpointing=bool(callbacks),
         num_sanity_val_steps=0,
         log_every_n_steps=1,
-        use_distributed_sampler=False,
         callbacks=list(callbacks),
+        enable_checkpointing=bool(callbacks),
     )
     trainer.fit(module, Loader(train), Loader(batches(1)), ckpt_path=ckpt_path, weights_only=True)
     return [parameter.detach() for parameter in net.parameters()]

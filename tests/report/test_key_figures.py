@@ -1,6 +1,6 @@
 """The numbers at the top of a report."""
 
-from imagenet_opt.doctor.causes.cause import CAUSES
+from imagenet_opt.doctor.verdict import CAUSES
 from imagenet_opt.report.key_figures import tiles
 from imagenet_opt.report.run_files import Record
 from tests.doctor.diagnoses import make_diagnosis, make_facts

@@ -3,36 +3,29 @@
 from typing import Any
 
 import pytest
-from lightning.pytorch import Callback
 from torch import Tensor
 
 from imagenet_opt.run.logging_step import is_logging_step
 from tests.callbacks.conftest import Plain, Project
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
-
 
 class Asking(Plain):
-    """Logs in every step, and keeps the steps at which the answer was yes."""
+    """Logs in every step, and keeps the steps at which the answer was yes, in the step and at its end."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.said: list[int] = []
+        self.in_step: list[int] = []
+        self.at_end: list[int] = []
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         self.log("batch", float(len(self.seen)))
         if is_logging_step(self.trainer):
-            self.said.append(len(self.seen))
+            self.in_step.append(len(self.seen))
         return super().training_step(batch, batch_idx)
 
-
-class AskAtTheEnd(Callback):
-    def __init__(self) -> None:
-        self.said: list[int] = []
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        if is_logging_step(trainer):
-            self.said.append(len(pl_module.seen) - 1)
+    def on_train_batch_end(self, *_: Any) -> None:
+        if is_logging_step(self.trainer):
+            self.at_end.append(len(self.seen) - 1)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +39,7 @@ class AskAtTheEnd(Callback):
     ],
 )
 def test_it_is_yes_at_the_batches_after_which_a_row_is_written(options: dict[str, int], batches: list[int]) -> None:
-    project, module, ask = Project(), Asking(), AskAtTheEnd()
-    project.fit(ask, module=module, **options)
-    assert [row["batch"] for _, row in project.logger.rows if "batch" in row] == batches
-    assert module.said == ask.said == batches
+    project, module = Project(), Asking()
+    project.fit(module=module, **options)
+    assert project.logger.values("batch") == batches
+    assert module.in_step == module.at_end == batches

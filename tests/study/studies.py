@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.study.request import Request, read_study
 
 
 def small_request(name: str, folder: Path, *overrides: str, seconds: float = 0.1, **options: Any) -> Request:
     """The shipped study of that name with these `options` in the place of its own, two rounds."""
-    _, file = read_study(name, config_folder() / "study")
+    _, file = read_study(name)
     return Request(
         name=name,
         title=file.title,

@@ -11,52 +11,39 @@ class Job:
     overrides: tuple[str, ...]
 
 
-def test_what_was_measured_is_not_measured_again_even_after_a_torn_line(tmp_path: Path) -> None:
-    measured: list[str] = []
-
-    def measure(name: str) -> str:
-        measured.append(name)
-        return name
-
+def test_stored_results_are_not_measured_again_even_after_an_incomplete_line(tmp_path: Path) -> None:
+    reported: list[str] = []
     first = ResultCache(tmp_path)
-    assert first.take(Job(("a",)), 0, lambda: measure("a0")) == "a0"
-    assert first.take(Job(("a",)), 1, lambda: measure("a1")) == "a1"
+    first.report = reported.append
+    assert first.take(Job(("a",)), 0, lambda: "a0", label="first a") == "a0"
+    assert first.take(Job(("a",)), 1, lambda: "a1", label="second a") == "a1"
     with (tmp_path / FILE).open("a") as file:
         file.write('{"key": "half')
     again = ResultCache(tmp_path)
-    assert again.take(Job(("a",)), 0, lambda: measure("not again")) == "a0"
-    assert again.take(Job(("b",)), 0, lambda: measure("b0")) == "b0"
-    assert ResultCache(tmp_path).take(Job(("b",)), 0, lambda: measure("not again")) == "b0"
-    assert measured == ["a0", "a1", "b0"]
+    again.report = reported.append
+    assert again.take(Job(("a",)), 0, pytest.fail, label="first a") == "a0"
+    assert again.take(Job(("b",)), 0, lambda: "b0", label="b") == "b0"
+    assert ResultCache(tmp_path).take(Job(("b",)), 0, pytest.fail) == "b0"
+    assert reported == ["first a", "second a", "b"], "only new measurements are reported"
 
 
-def test_other_versions_are_another_measurement(tmp_path: Path) -> None:
-    first, other = ResultCache(tmp_path), ResultCache(tmp_path)
-    other.machine = {**other.machine, "versions": {"torch": "another"}}
-    assert first.take(Job(()), 0, lambda: 1) == 1
-    assert other.take(Job(()), 0, lambda: 2) == 2
-
-
-def test_another_machine_or_program_is_another_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ResultCache(tmp_path).take(Job(()), 0, lambda: 1) == 1
+def test_another_machine_version_or_configuration_is_another_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ResultCache(tmp_path).take(Job(()), 0, lambda: 1, config={"lr": 0.1}) == 1
+    assert ResultCache(tmp_path).take(Job(()), 0, lambda: 2, config={"lr": 0.2}) == 2
     monkeypatch.setattr("platform.node", lambda: "elsewhere")
-    assert ResultCache(tmp_path).take(Job(()), 0, lambda: 2) == 2
+    assert ResultCache(tmp_path).take(Job(()), 0, lambda: 3, config={"lr": 0.1}) == 3
     monkeypatch.setattr("imagenet_opt.machine.version", lambda name: "1000")
-    assert ResultCache(tmp_path).take(Job(()), 0, lambda: 3) == 3
-
-
-def test_a_changed_configuration_is_another_measurement(tmp_path: Path) -> None:
-    cache = ResultCache(tmp_path)
-    assert cache.take(Job(()), 0, lambda: 1, config={"lr": 0.1}) == 1
-    assert cache.take(Job(()), 0, lambda: 2, config={"lr": 0.2}) == 2
+    assert ResultCache(tmp_path).take(Job(()), 0, lambda: 4, config={"lr": 0.1}) == 4
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
-def test_who_stops_and_goes_on_is_told_what_is_kept(
+def test_the_number_of_kept_turns_is_printed_at_stop_and_resume(
     tmp_path: Path, stop: type[BaseException], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = ResultCache(tmp_path)
-    first.take(Job(("is no turn",)), 0, lambda: 1)
+    first.take(Job(("no turn",)), 0, lambda: 1)
     first.set_subject({"seconds": 8})
     with pytest.raises(stop), first.report_if_stopped():
         raise stop
@@ -74,21 +61,10 @@ def test_who_stops_and_goes_on_is_told_what_is_kept(
     assert "other --seconds, another configuration or version: all turns are measured again" in capsys.readouterr().err
 
 
-def test_nothing_is_said_where_nothing_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_study_prints_nothing_about_kept_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cache = ResultCache(tmp_path)
-    cache.take(Job(("is no turn",)), 0, lambda: 1)
+    cache.take(Job(("no turn",)), 0, lambda: 1)
     cache.set_subject({})
     cache.take(Job(()), 0, lambda: 1)
     assert cache.report_resumed() == 0, "this process measured it"
     assert capsys.readouterr().err == ""
-
-
-def test_only_what_is_measured_is_announced(tmp_path: Path) -> None:
-    reported: list[str] = []
-    for _ in range(2):
-        cache = ResultCache(tmp_path)
-        report = cache.only_new(reported.append)
-        for name in ("a", "b"):
-            report(name)
-            cache.take(Job((name,)), 0, lambda: 1)
-    assert reported == ["a", "b"]

@@ -1,4 +1,4 @@
-"""Studies of steps whose processes answer at once."""
+"""Studies of steps whose processes return results at once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_opt.measure.stats.rounds import TurnFailed
+from imagenet_opt.study.result_cache import ResultCache
 from imagenet_opt.study.steps.plan import Plan, StepsFile, Study, key_of
-from imagenet_opt.study.steps.speeds import Speed
+from imagenet_opt.study.steps.speeds import measure_speeds
+from imagenet_opt.study.steps.turn import Speed, Speeds
 from imagenet_opt.study.steps.worker import SpeedJob
 from tests.study.studies import TINY, small_request
 
@@ -16,10 +18,12 @@ Words = tuple[str, ...]
 
 @dataclass
 class Processes:
-    """In the place of `call_isolated`. times: by override, what it makes of 1000 images/s. curve: losses with
-    overrides. fails: whether a process with these overrides does, by its number from 1."""
+    """Replaces `call_isolated`. times: by override, the factor of its speed. change: changes the speed of a turn.
+    curve: losses with these overrides. fails: whether the process with these overrides fails, by the number of the
+    process from 1."""
 
     times: dict[str, float] = field(default_factory=dict)
+    change: Callable[[Words, Speed], Speed] = lambda words, speed: speed
     curve: Callable[[Words], list[float]] = lambda words: [1.0]
     fails: Callable[[Words, int], bool] = lambda words, number: False
     jobs: list[Any] = field(default_factory=list)
@@ -28,10 +32,11 @@ class Processes:
         self.jobs.append(job)
         if self.fails(job.overrides, len(self.jobs)):
             raise TurnFailed("out of memory")
-        return self.speed(job.overrides) if isinstance(job, SpeedJob) else self.curve(job.overrides)
+        words = job.overrides
+        return self.change(words, self.speed(words)) if isinstance(job, SpeedJob) else self.curve(words)
 
     def speed(self, words: Words) -> Speed:
-        """Nothing but the overrides decides, so intervals have no width."""
+        """Only the overrides decide, so intervals have no width."""
         rate, last = 1000.0, {key_of(word): word for word in words}
         for word, times in self.times.items():
             rate *= times if word in last.values() else 1.0
@@ -39,14 +44,16 @@ class Processes:
         return facts | {"compute": rate, "full": rate / 2, "step_seconds": None, "kernel_seconds": None}
 
 
-def steps_study(folder: Path, steps: list[dict[str, Any]], *given: str, start: Any = (), **asked: Any) -> Study:
-    """A ladder of which nothing is measured. given: overrides. asked: fields of the Request."""
+def steps_study(folder: Path, steps: list[dict[str, Any]], *words: str, start: Any = (), **fields: Any) -> Study:
+    """A ladder before its measurements. words: overrides. fields: of the Request."""
     options = {"order": "cumulative", "start": start if start == "plain" else list(start), "steps": steps}
-    request = replace(small_request("ladder", folder, *TINY, *given), options=options, **asked)
+    request = replace(small_request("ladder", folder, *TINY, *words), options=options, **fields)
     file = StepsFile.model_validate(options)
     plan = Plan(file, request.overrides, batch_size=4, has_gpu=True, mixed="bf16-mixed")
     return Study(plan, request, plan.rows(), cold=False)
 
 
-def announced(what: str) -> None:
-    """Nobody looks."""
+def measured(study: Study, report: Callable[[str], None] = lambda label: None) -> Speeds:
+    cache = ResultCache(study.request.folder)
+    cache.report = report
+    return measure_speeds(study, cache)

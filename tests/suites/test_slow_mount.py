@@ -34,10 +34,10 @@ def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pa
 
 @pytest.fixture
 def control(mounted: tuple[Path, Path]) -> Iterator[Path]:
-    """The file that says how slow it is."""
-    told = mounted[1].with_suffix(".json")
-    yield told
-    tell(told)
+    """The file of settings, which is reset after the test."""
+    file = mounted[1].with_suffix(".json")
+    yield file
+    tell(file)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_files_once_read_come_from_memory_until_evicted(control: Path, folder: P
     content = path.read_bytes()
     assert residency(str(path)).share == 1
     tell(control, latency=HOUR)
-    assert path.read_bytes() == content  # a request would not come back
+    assert path.read_bytes() == content  # a request would wait for an hour
     found = evicted([Extent(str(path))])
     assert found.verified, found.evidence
     assert residency(str(path)).share == 0

@@ -1,4 +1,4 @@
-"""A real multirun of a small app: rows, files and table, also when jobs fail, die or are interrupted."""
+"""Multiruns of a small app: rows, files and table, also of jobs that fail, die or are interrupted."""
 
 import csv
 import json
@@ -15,9 +15,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.sweep.page import write_page
-from imagenet_opt.sweep.table import best, collect_rows, outcome, print_table, speed, varying, write_csv
-
-HYDRA_CONFIG = Path(__file__).parents[2] / "conf" / "hydra" / "default.yaml"
+from imagenet_opt.sweep.table import Row, best, collect_rows, outcome, print_table, speed, varying, write_csv
 
 APP = """
 import json, os, signal, sys
@@ -72,18 +70,15 @@ def app(tmp_path: Path) -> Path:
     """A Hydra app in a folder whose name needs quoting, with the project's conf/hydra/default.yaml."""
     folder = tmp_path / "it's, an=app"
     (folder / "conf" / "hydra").mkdir(parents=True)
-    shutil.copy(HYDRA_CONFIG, folder / "conf" / "hydra")
+    shutil.copy(Path(__file__).parents[2] / "conf/hydra/default.yaml", folder / "conf" / "hydra")
     (folder / "conf" / "app.yaml").write_text("defaults: [_self_, {hydra: default}]\nkind: ok\nsize: 1\ntext: a\n")
     (folder / "app.py").write_text(APP)
     return folder
 
 
 def start(app: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "app.py", *arguments]
-    pipe, environment = subprocess.PIPE, os.environ | variables
-    return subprocess.Popen(
-        command, cwd=app, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
-    )
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    return subprocess.Popen([sys.executable, "app.py", *arguments], cwd=app, env=os.environ | variables, **options)
 
 
 def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
@@ -94,33 +89,33 @@ def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
 
 
 class Resources(HTMLParser):
-    """Every address that a page would load or lead to."""
+    """The addresses of a page's resources and links."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.addresses: list[str] = []
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data")]
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data")]
 
 
 @pytest.mark.slow
 def test_every_job_becomes_a_row(app: Path) -> None:
-    process = start(
-        app, "-m", "kind=ok,mistake,crash,killed", "size=2", "text='<i>a=b</i>, c'", "hydra.sweep.dir=runs/s"
-    )
+    kinds = "kind=ok,mistake,crash,killed"
+    process = start(app, "-m", kinds, "size=2", "text='<i>a=b</i>, c'", "hydra.sweep.dir=runs/s")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     sweep = app / "runs" / "s"
     rows = collect_rows(sweep)
 
-    assert [row["job"] for row in rows] == [0, 1, 2, 3]
-    assert [row["status"] for row in rows] == ["ok", "failed", "failed", "failed"]
-    assert [row["exit_code"] for row in rows] == [0, 2, 1, -9]
-    assert rows[1]["error"] == "DatasetNotFound: no <train>/ under /d (data.root)"
-    assert rows[2]["error"] == "MemoryError"
-    assert rows[3]["error"] == "killed by signal 9 (out of memory?)"
+    mistake = "DatasetNotFound: no <train>/ under /d (data.root)"
+    assert [(row["job"], row["status"], row["exit_code"], row["error"]) for row in rows] == [
+        (0, "ok", 0, None),
+        (1, "failed", 2, mistake),
+        (2, "failed", 1, "MemoryError"),
+        (3, "failed", -9, "killed by signal 9 (out of memory?)"),
+    ]
     assert varying(rows) == ["kind"]
     assert (app / "returned.txt").read_text().split() == ["20.0", "None", "None", "None"]
 
@@ -133,12 +128,12 @@ def test_every_job_becomes_a_row(app: Path) -> None:
         table = list(csv.DictReader(file))
     assert [line["throughput/images_per_second"] for line in table] == ["20.0", "", "", ""]
     assert [(line["kind"], line["size"]) for line in table[:2]] == [("ok", "2"), ("mistake", "2")]
-    assert table[1]["error"] == rows[1]["error"]
+    assert table[1]["error"] == mistake
 
     page = (sweep / "sweep.html").read_text()
     assert "no &lt;train&gt;/ under /d" in page and "no <train>/" not in page
     assert "&lt;i&gt;a=b&lt;/i&gt;" in page and "<i>a=b" not in page
-    assert Resources(page).found == ["data:,"]
+    assert Resources(page).addresses == ["data:,"]
 
 
 def test_a_job_reads_the_same_configuration_as_the_sweep(app: Path) -> None:
@@ -167,7 +162,7 @@ def test_ctrl_c_keeps_the_rows_so_far(app: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_preempted_job_ends_the_sweep_which_goes_on_without_what_is_done(app: Path) -> None:
+def test_a_preempted_sweep_resumes_after_the_finished_jobs(app: Path) -> None:
     _, err = start(app, "-m", "kind=ok,preempted,waits", "size=2", "hydra.sweep.dir=runs/s").communicate(timeout=120)
     assert "Preempted: the sweep stopped in job #1; not run: #2 kind=waits size=2; `python app.py -m" in err
     rows = collect_rows(app / "runs" / "s")
@@ -177,14 +172,14 @@ def test_a_preempted_job_ends_the_sweep_which_goes_on_without_what_is_done(app: 
     process = start(app, "-m", "kind=ok,waits", "size=2", "hydra.sweep.dir=runs/s")
     wait_for(app / "runs/s/1/waiting", process)
     assert not (app / "runs/s/0/seen.json").exists()
-    process.terminate()  # the sweep alone: it hands it on
+    process.terminate()  # the sweep, which forwards the signal to its job
     _, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
     row = collect_rows(app / "runs" / "s")[1]
     assert (row["status"], row["exit_code"]) == ("interrupted", -signal.SIGTERM)
 
 
-def test_a_signal_between_two_jobs_ends_the_sweep_which_is_queued_again_once_recorded(app: Path) -> None:
+def test_a_signal_between_two_jobs_records_the_jobs_and_requeues_the_sweep(app: Path) -> None:
     scontrol = app / "scontrol"
     scontrol.write_text('#!/bin/sh\necho "$@" > asked; cp runs/s/sweep.csv as_asked.csv\n')
     scontrol.chmod(0o755)
@@ -210,29 +205,31 @@ def test_a_second_ctrl_c_kills_a_job_that_does_not_stop(app: Path) -> None:
     assert (row["status"], row["exit_code"]) == ("interrupted", -signal.SIGKILL)
 
 
-def test_help_teaches_the_commands_and_the_groups(app: Path) -> None:
+def test_help_shows_commands_and_groups(app: Path) -> None:
     out, err = start(app, "--help").communicate(timeout=60)
     assert err == ""
-    for text in (
-        "experiment=aggressive",
-        "data.num_workers",
-        "python train.py -m data.root=",
-        "resume_from",
-        "GROUPS",
-    ):
+    for text in ("experiment=aggressive", "data.num_workers", "python train.py -m data.root=", "resume_from", "GROUPS"):
         assert text in out
     assert "$" not in out and "Powered by Hydra" not in out
 
 
-def record(sweep: Path, job: int, overrides: list[str], images_per_second: float | None, status: str = "ok") -> None:
+def record(
+    sweep: Path, job: int, overrides: list[str], images_per_second: float | None, status: str = "ok", **metrics: float
+) -> None:
     folder = sweep / str(job)
     folder.mkdir(parents=True)
     outcome = {"status": status, "error": None, "seconds": 1.0, "exit_code": 0}
     (folder / "job.json").write_text(json.dumps({"job": job, "overrides": ["seed=1", *overrides], **outcome}))
-    (folder / "summary.json").write_text(json.dumps({"throughput/images_per_second": images_per_second}))
+    summary = {"throughput/images_per_second": images_per_second} | metrics
+    (folder / "summary.json").write_text(json.dumps(summary))
 
 
-def test_the_best_job_is_the_fastest_that_ended_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def best_job(rows: list[Row]) -> int | None:
+    row = best(rows)
+    return row and row["job"]
+
+
+def test_the_best_job_is_the_fastest_successful_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record(tmp_path, 10, ["+model=small"], 5.0)
     record(tmp_path, 2, ["+model=large"], None)
     record(tmp_path, 3, ["~model"], 900.0, status="failed")
@@ -242,28 +239,20 @@ def test_the_best_job_is_the_fastest_that_ended_well(tmp_path: Path, capsys: pyt
     rows = collect_rows(tmp_path)
     assert [row["job"] for row in rows] == [2, 3, 10, 11, 12]
     assert [speed(row) for row in rows if not math.isnan(speed(row))] == [5.0, 1234.0]
-    winner = best(rows)
-    assert winner is not None and winner["job"] == 11
+    assert best_job(rows) == 11
     print_table(rows, tmp_path)
     shown = capsys.readouterr().out
     assert "1,234" in shown and "tiny" in shown and "seed" not in shown
 
 
-def test_a_row_tells_what_was_used_and_a_few_steps_win_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_jobs_with_too_few_steps_are_not_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loader = {"loader/num_workers": 2, "loader/prefetch_factor": 4}
     for job, (steps, images_per_second) in enumerate([(200, 100.0), (3, 900.0), (35, 300.0)]):
-        record(tmp_path, job, ["data.num_workers=16"], images_per_second)
-        used = {"throughput/images_per_second": images_per_second, "steps": steps}
-        used |= {"loader/num_workers": 2, "loader/prefetch_factor": 4}
-        (tmp_path / str(job) / "summary.json").write_text(json.dumps(used))
+        record(tmp_path, job, ["data.num_workers=16"], images_per_second, steps=steps, **loader)
     record(tmp_path, 3, ["data.num_workers=1"], None, status="failed")
     rows = collect_rows(tmp_path)
     assert [outcome(row) for row in rows] == ["ok", *["ok, too few steps to trust"] * 2, "failed"]
-    winner = best(rows)
-    assert winner is not None and winner["job"] == 0
-    winner = best(rows[1:])
-    assert winner is not None and winner["job"] == 1
+    assert (best_job(rows), best_job(rows[1:])) == (0, 1)
 
     print_table(rows, tmp_path)
     shown = capsys.readouterr().out
@@ -280,8 +269,7 @@ def test_a_row_tells_what_was_used_and_a_few_steps_win_nothing(
 def test_the_plot_is_over_the_parameter_with_most_values(tmp_path: Path) -> None:
     for job, (batch_size, workers) in enumerate((b, w) for b in (64, 128) for w in (16, 2, "<b>")):
         record(tmp_path, job, [f"data.batch_size={batch_size}", f"data.num_workers={workers}"], 100.0 + job)
-    rows = collect_rows(tmp_path)
-    write_page(rows, tmp_path)
+    write_page(collect_rows(tmp_path), tmp_path)
     page = (tmp_path / "sweep.html").read_text()
     assert r'"categoryarray":["2","16","&lt;b&gt;"]' in page
     for line, speeds in (("64", "[101.0,100.0,102.0]"), ("128", "[104.0,103.0,105.0]")):

@@ -1,4 +1,4 @@
-"""The settings of a benchmark's turn, which the process of the turn receives."""
+"""The settings of a turn of a benchmark, in plain values for the process of the turn."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from imagenet_opt.data.options import LoaderOptions
 
 WORKER, REGION, CEILING = "worker resize", "region decode", "nvImageCodec alone"
 OWN = (WORKER, REGION)
-"""Our rows; CEILING is the limit of the second."""
+"""Our rows; CEILING is the limit of REGION."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,4 @@ class Job:
 
     def long_index(self) -> FileIndex | ShardIndex:
         """All passes as one index."""
-        if self.passes == 1:
-            return self.index
-        rows = np.tile(np.arange(self.num_files), self.passes)
-        return subset(self.index, rows)
+        return self.index if self.passes == 1 else subset(self.index, np.tile(np.arange(self.num_files), self.passes))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import replace
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from imagenet_opt.data.order import SampleIds, TrainOrder
 from imagenet_opt.errors import BadSample
 
 _IN_MEMORY = 1024
-"""Files that each process of the ceiling keeps: about 110 MB of ImageNet's, more than a CPU's caches hold."""
+"""Files that each process of the ceiling keeps: about 110 MB of ImageNet, more than a CPU's caches hold."""
 
 Crop = tuple[bytes, Box]
 """A file's bytes, and a part of its image."""
@@ -47,7 +48,8 @@ class Ours:
 def ceiling(job: Job) -> Iterable[Sized]:
     """Measure our region decode from memory: a process per worker decodes the crops of files in memory.
 
-    Nothing is read, and only the number of decoded images is sent back. Files that the codec refuses are left out.
+    The timed processes read nothing and send only the number of decoded images. Files that the codec refuses are left
+    out.
     """
     context = torch.multiprocessing.get_context("fork")
     decoded = context.SimpleQueue()
@@ -63,26 +65,24 @@ def ceiling(job: Job) -> Iterable[Sized]:
 def _decode_for_ever(job: Job, worker: int, decoded: Any) -> None:
     try:
         codec = region_codec()
-        if not (crops := list(_crops(job, worker))):
-            raise ValueError("none of the files is a JPEG that it decodes in part")
-        size, place = job.loading.batch_size, 0
+        if not (crops := list(islice(_crops(job, worker), _IN_MEMORY))):
+            raise ValueError("nvImageCodec can decode a region of none of the files")
+        endless_crops, batch_size = cycle(crops), job.loading.batch_size
         while True:
-            for i in range(place, place + size):
-                encoded, box = crops[i % len(crops)]
+            for encoded, box in islice(endless_crops, batch_size):
                 codec.decode(codec.parse(encoded), box)
-            place += size
-            decoded.put(size)
+            decoded.put(batch_size)
     except Exception as error:
         decoded.put(f"{type(error).__name__}: {error}")
 
 
 def _crops(job: Job, worker: int) -> Iterator[Crop]:
-    """The first `_IN_MEMORY` files, with their crops, that this worker of our loader would decode."""
+    """The files of the first epoch that this worker of our loader decodes, with their crops."""
     index, loading = job.long_index(), job.loading
     order = TrainOrder(num_samples=len(index), batch_size=loading.batch_size, seed=loading.seed)
     plan = train_crops(seed=loading.seed, scale=loading.crop_scale)
     store = store_of(index, replace(loading, added_latency_ms=0.0, max_mb_per_second=None))
-    codec, num = region_codec(), 0
+    codec = region_codec()
     for step in range(worker, order.num_batches, max(1, job.num_workers)):
         for i in order.sample_ids(0, step).indices:
             try:
@@ -95,9 +95,5 @@ def _crops(job: Job, worker: int) -> Iterator[Crop]:
             crops, _ = plan(SampleIds(np.array([i]), np.zeros(1, np.int64), 1), *sizes)
             top, left, height, width = (int(side[0]) for side in crops)
             box = (top, left, height, width)
-            if codec.decode(stream, box) is None:
-                continue
-            yield encoded, box
-            num += 1
-            if num == _IN_MEMORY:
-                return
+            if codec.decode(stream, box) is not None:
+                yield encoded, box

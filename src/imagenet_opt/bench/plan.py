@@ -1,7 +1,5 @@
 """Plans a benchmark: its rows, the settings of each turn, and the rounds."""
 
-import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from imagenet_opt.bench.converted_files import fingerprint
 from imagenet_opt.bench.job import CEILING, OWN, REGION, WORKER, Job
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.bench.same_bytes import encoded_again
 from imagenet_opt.bench.turn import Turn, run_turn, write_packed
-from imagenet_opt.data.budget import fit_loader
+from imagenet_opt.data.budget import LoaderBudget, fit_loader
 from imagenet_opt.data.index.folder_index import FileIndex
 from imagenet_opt.data.index.shard_index import ShardIndex
 from imagenet_opt.data.index.subset import subset
@@ -25,9 +24,9 @@ from imagenet_opt.errors import ConfigError, DataError
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed, interleave
 
 LEAST_WARMUP = 10
-"""Batches discarded, or workers x prefetch where that is more: so many may lie ready, made while nobody took any."""
+"""Discarded batches, or workers x prefetch if that is more: so many batches may be ready at the start."""
 MOST_PACKED = 20_000
-"""Files written again in another loader's format; of a larger set all rows then read the same random part."""
+"""Files converted to another loader's format; of a larger data set, all rows read the same random part."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def make_plan(
     cache: Path,
     same_bytes: bool = False,
 ) -> Plan:
-    """Decide what to measure. same_bytes: whether all rows read the files encoded again, see encoded_again.
+    """Decide what to measure. same_bytes: whether all rows read re-encoded files (see encoded_again).
 
     Raises ConfigError, BatchTooLarge, DataError.
     """
@@ -70,28 +69,34 @@ def make_plan(
         batch_bytes=3 * loading.batch_size * loading.image_size**2,
     )
     own = _own_rows(loading.resize_on, has_gpu=has_gpu, compares=bool(against))
-    absent = {name: reason for name in (CEILING, *against) if (reason := _why_not(name, loading))}
-    limit = (CEILING,) if REGION in own else ()
-    sides = tuple(name for name in (*own, *limit, *against) if name not in absent)
-    files = _part(index, loading.seed) if same_bytes or any(map(_packs, sides)) else index
+    others = (*((CEILING,) if REGION in own else ()), *against)
+    absent = {name: reason for name in others if (reason := _why_not(name, loading))}
+    sides = (*own, *(name for name in others if name not in absent))
+    files = index
+    if len(index) > MOST_PACKED and (same_bytes or any(map(_packs, sides))):
+        rows = np.random.default_rng(loading.seed).choice(len(index), MOST_PACKED, replace=False)
+        files = subset(index, np.sort(rows))
     if same_bytes and isinstance(files, FileIndex):
         files = encoded_again(files, cache / "bench")
-    ready = max(1, budget.num_workers) * budget.prefetch_factor
-    num_warmup = max(LEAST_WARMUP, ready)
-    num_batches = _whole_rounds(num_batches, budget.num_workers)
-    job = Job(
+    job = replace(_job(files, loading, budget, num_batches), device="cuda" if has_gpu and not against else "cpu")
+    return Plan(job, sides, absent, len(index), cache)
+
+
+def _job(files: FileIndex | ShardIndex, loading: LoaderOptions, budget: LoaderBudget, num_batches: int) -> Job:
+    """The settings of all turns. No epoch ends within a turn."""
+    workers = max(1, budget.num_workers)
+    num_ready = workers * budget.prefetch_factor
+    num_warmup = max(LEAST_WARMUP, num_ready)
+    num_batches = -(-num_batches // workers) * workers  # equal shares of the workers, whose batches arrive in bursts
+    return Job(
         side="",
         index=files,
         loading=loading,
-        passes=-(-(num_warmup + num_batches + 2 * ready) * loading.batch_size // len(files)),
+        passes=-(-(num_warmup + num_batches + 2 * num_ready) * loading.batch_size // len(files)),
         num_workers=budget.num_workers,
         prefetch_factor=budget.prefetch_factor,
         num_warmup=num_warmup,
         num_batches=num_batches,
-        device="cuda" if has_gpu and not against else "cpu",
-    )
-    return Plan(
-        job, sides, {name: why for name, why in absent.items() if name in (*limit, *against)}, len(index), cache
     )
 
 
@@ -126,37 +131,28 @@ def _packs(side: str) -> bool:
 def _prepared(plan: Plan, side: str) -> Job:
     """The job of a row, after its packed files were written. Raises TurnFailed."""
     job = replace(plan.job, side=side)
-    if not _packs(side):
-        return job
-    try:
-        job = replace(job, packed=plan.cache / "bench" / f"{side}-{_fingerprint(job)}")
-    except OSError as error:
-        raise TurnFailed(f"cannot read the files: {error}") from error
-    write_packed(job)
+    if _packs(side):
+        try:
+            files = fingerprint(PEERS[side].version, replace(job, passes=1).samples())
+        except OSError as error:
+            raise TurnFailed(f"cannot read the files: {error}") from error
+        job = replace(job, packed=plan.cache / "bench" / f"{side}-{files}")
+        write_packed(job)
     return job
 
 
-def _fingerprint(job: Job) -> str:
-    """A hash that changes if a file, or the program that packs files, changes."""
-    digest = hashlib.sha256(PEERS[job.side].version.encode())
-    for path, label in replace(job, passes=1).samples():
-        about = os.stat(path)
-        digest.update(os.fsencode(f"{path}\0{label}\0{about.st_size}\0{about.st_mtime_ns}\n"))
-    return digest.hexdigest()[:24]
-
-
 def _turn(job: Job) -> Callable[[], Turn]:
-    def own() -> Turn:
+    def turn_of_ours() -> Turn:
         try:
             return run_turn(job)
         except TurnFailed as error:
             raise DataError(f"the loader ended ({job.side}): {error}") from error
 
-    return own if job.side in OWN else partial(run_turn, job)
+    return turn_of_ours if job.side in OWN else partial(run_turn, job)
 
 
 def _own_rows(resize_on: str, *, has_gpu: bool, compares: bool) -> tuple[str, ...]:
-    """Our rows. With `auto`: both, if no GPU decides it or if other loaders are measured, because they resize too."""
+    """Our rows. With `auto`: both, without a GPU or beside other loaders, since other loaders resize in workers."""
     if resize_on == "auto":
         return (REGION,) if has_gpu and not compares else OWN
     return (WORKER,) if resize_on == "worker" else (REGION,)
@@ -172,16 +168,3 @@ def _why_not(name: str, loading: LoaderOptions) -> str | None:
     if loading.max_mb_per_second is not None:
         return "not with data.max_mb_per_second"
     return "not with data.added_latency_ms" if loading.added_latency_ms and not peer.latency else None
-
-
-def _part(index: FileIndex | ShardIndex, seed: int) -> FileIndex | ShardIndex:
-    if isinstance(index, ShardIndex) or len(index) <= MOST_PACKED:
-        return index
-    rows = np.random.default_rng(seed).choice(len(index), MOST_PACKED, replace=False)
-    return subset(index, np.sort(rows))
-
-
-def _whole_rounds(num_batches: int, num_workers: int) -> int:
-    """Round `num_batches` up to equal shares of the workers, whose batches arrive in bursts."""
-    workers = max(1, num_workers)
-    return -(-num_batches // workers) * workers

@@ -2,7 +2,6 @@
 
 import datetime
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
@@ -25,8 +24,8 @@ from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, block_rati
 from imagenet_opt.measure.stats.intervals import Interval, median_interval
 from imagenet_opt.measure.stats.rounds import Rounds
 
-_LOOKED_AT = 200
-"""Files whose sizes tell the mean."""
+_NUM_SAMPLED = 200
+"""Files whose sizes give the estimated means."""
 
 
 @dataclass(frozen=True)
@@ -55,35 +54,32 @@ class Report:
 
         other_seconds: time of a worker between two batches in which it neither waited for bytes nor decoded.
         """
-        rounds = [turn.stages | self._other(turn) for turn in self.rounds.results[side]]
+        rounds = []
+        for turn in self.rounds.results[side]:
+            stages = dict(turn.stages)
+            if {"loader/read_seconds", "loader/decode_seconds", "num_workers"} <= stages.keys():
+                batch_size = self.plan.job.loading.batch_size
+                worker_seconds = max(1.0, stages["num_workers"]) * batch_size / turn.images_per_second
+                busy_seconds = stages["loader/read_seconds"] + stages["loader/decode_seconds"]
+                stages["other_seconds"] = max(0.0, worker_seconds - busy_seconds)
+            rounds.append(stages)
         return {name: median(stages[name] for stages in rounds) for name in rounds[0]}
 
-    def _other(self, turn: Turn) -> dict[str, float]:
-        stages = turn.stages
-        if not {"loader/read_seconds", "loader/decode_seconds", "num_workers"} <= stages.keys():
-            return {}
-        between = max(1.0, stages["num_workers"]) * self.plan.job.loading.batch_size / turn.images_per_second
-        return {"other_seconds": max(0.0, between - stages["loader/read_seconds"] - stages["loader/decode_seconds"])}
-
-    def ratios(self) -> Iterator[tuple[str, str, Ratio]]:
+    def ratios(self) -> list[tuple[str, str, Ratio]]:
         """Ratios of our rows to the limit and to every peer."""
         values = {side: rates for side in self.rows() if (rates := self.rates(side))}
-        pairs = [
-            (side, other)
-            for side in OWN
-            for other in values
-            if side in values and (other in PEERS or (side, other) == (REGION, CEILING))
-        ]
-        for (side, other), ratio in zip(pairs, block_ratios(values, pairs) if pairs else (), strict=True):
-            yield side, other, ratio
+        ours = [side for side in OWN if side in values]
+        others = [side for side in values if side not in OWN]
+        pairs = [(side, other) for side in ours for other in others if other in PEERS or side == REGION]
+        ratios = block_ratios(values, pairs) if pairs else []
+        return [(*pair, ratio) for pair, ratio in zip(pairs, ratios, strict=True)]
 
 
 def data_facts(plan: Plan) -> dict[str, Any]:
-    """Number of files, and their mean size in KB and pixels, estimated from a sample; unreadable files do not count."""
+    """Number of files, and their mean size in KB and pixels, estimated from a sample without unreadable files."""
     job = plan.job
-    spread = np.unique(np.linspace(0, job.num_files - 1, _LOOKED_AT).astype(np.int64))
     store, sizes = store_of(job.index, job.loading), []
-    for i in spread:
+    for i in np.unique(np.linspace(0, job.num_files - 1, _NUM_SAMPLED).astype(np.int64)):
         try:
             (encoded,) = store.read_many(np.array([i]))
             sizes.append((len(encoded), *open_image(encoded).size))
@@ -106,7 +102,7 @@ def data_facts(plan: Plan) -> dict[str, Any]:
 def as_json(report: Report, command: list[str]) -> dict[str, Any]:
     """Everything, with images_per_second and interval of our first row at the top; times are seconds per batch."""
     rows = [_row(report, side) for side in report.rows()]
-    how = report.plan.job
+    job = report.plan.job
     return {
         "command": shlex.join(command),
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -114,15 +110,15 @@ def as_json(report: Report, command: list[str]) -> dict[str, Any]:
         "versions": versions(report),
         "data": report.data,
         "settings": {
-            "batch_size": how.loading.batch_size,
-            "image_size": how.loading.image_size,
-            "crop_scale": list(how.loading.crop_scale),
-            "shuffle": how.loading.shuffle,
-            "num_workers": how.num_workers,
-            "prefetch_factor": how.prefetch_factor,
-            "warmup_batches": how.num_warmup,
-            "timed_batches": how.num_batches,
-            "batches_end_on": how.device,
+            "batch_size": job.loading.batch_size,
+            "image_size": job.loading.image_size,
+            "crop_scale": list(job.loading.crop_scale),
+            "shuffle": job.loading.shuffle,
+            "num_workers": job.num_workers,
+            "prefetch_factor": job.prefetch_factor,
+            "warmup_batches": job.num_warmup,
+            "timed_batches": job.num_batches,
+            "batches_end_on": job.device,
         },
         "method": method(report),
         "row": rows[0]["name"],
@@ -156,8 +152,7 @@ def method(report: Report) -> str:
 def _row(report: Report, side: str) -> dict[str, Any]:
     kind = "ours" if side in OWN else "ceiling" if side == CEILING else "peer"
     row = {"name": side, "kind": kind, "what": describe(side, report.plan.job), "failure": report.failure(side)}
-    rates = report.rates(side)
-    if not rates:
+    if not (rates := report.rates(side)):
         return row | {"images_per_second": None, "interval": None, "rounds": [], "stages": {}}
     turns = report.rounds.results[side]
     return row | {
@@ -175,13 +170,13 @@ def _interval(centre: float, interval: Interval, name: str) -> dict[str, Any]:
 def describe(side: str, job: Job) -> str:
     """One line about what a row measures."""
     size = job.loading.image_size
-    own = {
+    ours = {
         WORKER: f"uint8 images of {size} x {size}, resized by the workers",
         REGION: "crops as they are, for the GPU to resize",
         CEILING: "such crops from memory, nothing read, nothing handed over",
     }
-    if side in own:
-        return own[side]
+    if side in ours:
+        return ours[side]
     slow = f"; {job.loading.added_latency_ms:g} ms added to each open" if job.loading.added_latency_ms else ""
     return PEERS[side].how + slow
 
@@ -191,7 +186,7 @@ def write_json(report: Report, file: Path, *, command: list[str]) -> None:
 
 
 LEAST_SECONDS = 1.0
-"""Where turns time less than that, the first and last batches decide."""
+"""In shorter turns, the first and last batches determine the rate."""
 _STAGES = {
     "loader/read_seconds": ("waits for bytes, ms", 1e3),
     "loader/decode_seconds": ("decodes (and resizes), ms", 1e3),
@@ -204,7 +199,7 @@ _STAGES = {
     "loader/skipped": ("bad files so far", 1),
     "num_workers": ("workers", 1),
 }
-"""Metric -> what a person reads, and what to multiply by."""
+"""Metric: its label in the table, and the factor to the label's unit."""
 
 
 def print_report(report: Report) -> None:
@@ -213,20 +208,18 @@ def print_report(report: Report) -> None:
     console = print_tables([table for table in tables if table.rows])
     seconds = median(turn.seconds for turns in report.rounds.results.values() for turn in turns)
     if seconds < LEAST_SECONDS:
-        console.print(f"a turn timed {seconds:.2f} s, too short to trust: raise --batches")
+        console.print(f"a turn lasts {seconds:.2f} s, too short for a reliable rate: raise --batches")
 
 
 def _facts(report: Report) -> RichTable:
     machine, data, job = report.machine, report.data, report.plan.job
-    busy = (
-        f"; {machine['busy_percent_before']:.0f} % busy before the run" if machine["busy_percent_before"] >= 10 else ""
-    )
-    gpu = machine["gpu"] or "no GPU"
+    busy = f"; {machine['busy_percent_before']:.0f} % busy before the run"
+    host = f"{machine['cpu']}, {machine['usable_cpus']} usable CPUs, {machine['memory_gib']:g} GiB, "
+    host += (machine["gpu"] or "no GPU") + (busy if machine["busy_percent_before"] >= 10 else "")
     part = "" if data["files"] == data["files_used"] else f" (a random part of {data['files']})"
     facts = {
         "date": datetime.datetime.now().strftime("%Y-%m-%d %H:%M"),
-        "machine": f"{machine['cpu']}, {machine['usable_cpus']} usable CPUs, {machine['memory_gib']:g} GiB, {gpu}"
-        f"{busy}",
+        "machine": host,
         "versions": ", ".join(f"{name} {version}" for name, version in versions(report).items()),
         "data": f"{data['files_used']} files{part}, mean {data['mean_kb']:.0f} KB, {data['mean_width']} x "
         f"{data['mean_height']} pixels, on {data['storage']}, {data['folder']}",
@@ -246,12 +239,12 @@ def _rates(report: Report) -> Table:
     )
     rows: list[tuple[Cell, ...]] = []
     for side in report.rows():
-        if not (rates := report.rates(side)):
+        if rates := report.rates(side):
+            rate = median_interval(rates)
+            first = median(turn.first_batch_seconds for turn in report.rounds.results[side])
+            rows.append((side, rate.median, _span(rate, "{:.0f}"), f"{first:.1f} s", describe(side, report.plan.job)))
+        else:
             rows.append((side, None, "", "", report.failure(side)))
-            continue
-        rate = median_interval(rates)
-        first = median(turn.first_batch_seconds for turn in report.rounds.results[side])
-        rows.append((side, rate.median, _span(rate, "{:.0f}"), f"{first:.1f} s", describe(side, report.plan.job)))
     return Table("loader alone", columns, tuple(rows))
 
 
@@ -268,11 +261,13 @@ def _stages(report: Report) -> Table:
 
 def _ratios(report: Report) -> Table:
     columns = (Column("loaders"), Column("ratio", "{:.2f}"), Column("interval"), Column("verdict"))
-    ratios = list(report.ratios())
-    rows = [(f"{side} / {other}", ratio.ratio, _span(ratio, "{:.2f}"), verdict(ratio)) for side, other, ratio in ratios]
-    undecided = any(verdict(ratio) == UNDECIDED for _, _, ratio in ratios)
+    rows = tuple(
+        (f"{side} / {other}", ratio.ratio, _span(ratio, "{:.2f}"), verdict(ratio))
+        for side, other, ratio in report.ratios()
+    )
+    undecided = any(row[-1] == UNDECIDED for row in rows)
     notes = ("undecided ratios: more --repeats narrow the intervals",) if undecided else ()
-    return Table("ratios", columns, tuple(rows), notes)
+    return Table("ratios", columns, rows, notes)
 
 
 def _span(interval: Interval, number: str) -> str:

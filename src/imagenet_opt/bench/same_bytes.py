@@ -1,12 +1,11 @@
 """Writes the files of a benchmark again as JPEGs of one quality, so that all loaders read the same bytes."""
 
-import hashlib
-import os
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from imagenet_opt import machine
+from imagenet_opt.bench.converted_files import fingerprint, write_once
 from imagenet_opt.data.index.folder_index import FileIndex, scan_split
 from imagenet_opt.display.progress import progress
 from imagenet_opt.errors import BadSample, DataError
@@ -21,14 +20,10 @@ def encoded_again(index: FileIndex, folder: Path) -> FileIndex:
 
     Files that cannot be decoded are left out. Raises DataError if nothing can be written.
     """
-    target = folder / f"same-bytes-{_fingerprint(index)}"
     try:
-        if not target.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder, prefix="new_") as scratch:
-                fresh = Path(scratch, "files")
-                _write(index, fresh / "train")
-                os.replace(fresh, target)
+        paths = ((index.path(number),) for number in range(len(index)))
+        target = folder / f"same-bytes-{fingerprint('', paths)}"
+        write_once(target, partial(_write, index))
     except OSError as error:
         raise DataError(f"cannot write the files again (data.cache_dir): {error}") from error
     return scan_split(target, "train")
@@ -40,18 +35,11 @@ def _write(index: FileIndex, folder: Path) -> None:
             encoded, extension = prepare(Path(index.path(number)).read_bytes(), _ENCODING)
         except BadSample:
             return
-        (folder / index.classes[index.labels[number]] / f"{number}.{extension}").write_bytes(encoded)
+        class_folder = folder / "train" / index.classes[index.labels[number]]
+        (class_folder / f"{number}.{extension}").write_bytes(encoded)
 
     for name in index.classes:
-        (folder / name).mkdir(parents=True)
+        (folder / "train" / name).mkdir(parents=True)
     with ThreadPoolExecutor(machine.usable_cpus()) as threads, progress("encoding again", "images") as show:
         for number, _ in enumerate(threads.map(write, range(len(index))), 1):
             show(number, len(index))
-
-
-def _fingerprint(index: FileIndex) -> str:
-    digest = hashlib.sha256()
-    for number in range(len(index)):
-        about = os.stat(index.path(number))
-        digest.update(os.fsencode(f"{index.path(number)}\0{about.st_size}\0{about.st_mtime_ns}\n"))
-    return digest.hexdigest()[:24]

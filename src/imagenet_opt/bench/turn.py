@@ -1,7 +1,5 @@
 """Runs one turn of the benchmark in a process of its own, so that loaders cannot influence each other."""
 
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import asdict, dataclass
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_opt import machine
+from imagenet_opt.bench.converted_files import write_once
 from imagenet_opt.bench.job import CEILING, OWN, Job
 from imagenet_opt.bench.peers import PEERS
 from imagenet_opt.errors import ImagenetOptError
@@ -24,7 +23,7 @@ class Turn:
     """Result of a turn.
 
     first_batch_seconds: from creating the loader to its first batch. stages: the loader's own times in the measured
-    window. num_made: images whose batches were made within the window; None if the batches do not have this time.
+    window. num_made: images whose batches were made within the window; None if batches do not tell when they were made.
     """
 
     num_images: int
@@ -61,30 +60,28 @@ def take_turn(
     first_batch_seconds = time.perf_counter() - began
     check(first)
     del first
-    warmed_up = 1 + sum(1 for _ in islice(batches, num_warmup - 1))
+    num_discarded = 1 + sum(1 for _ in islice(batches, num_warmup - 1))
     pop_metrics: Callable[[], dict[str, float]] = getattr(loader, "pop_metrics", dict)
     pop_metrics()
     settle()
     started = time.perf_counter()
     sizes: list[int] = []
-    fresh: list[int] = []
-    tells = True
+    made_at: list[float | None] = []
     for batch in islice(batches, num_batches):
-        made_at = getattr(getattr(batch, "stats", None), "made_at", None)
-        tells &= made_at is not None
         sizes.append(len(batch))
-        fresh.append(len(batch) if made_at is not None and made_at >= started else 0)
+        made_at.append(getattr(getattr(batch, "stats", None), "made_at", None))
     settle()
     seconds = time.perf_counter() - started
     if len(sizes) < num_batches:
-        raise ValueError(f"the loader ended after {warmed_up + len(sizes)} of {num_warmup + num_batches} batches")
-    return Turn(sum(sizes), seconds, first_batch_seconds, pop_metrics(), sum(fresh) if tells else None)
+        raise ValueError(f"the loader ended after {num_discarded + len(sizes)} of {num_warmup + num_batches} batches")
+    made = [size for size, at in zip(sizes, made_at, strict=True) if at is not None and at >= started]
+    return Turn(sum(sizes), seconds, first_batch_seconds, pop_metrics(), None if None in made_at else sum(made))
 
 
 def run_turn(job: Job) -> Turn:
     """Measure in a process of its own. Raises TurnFailed with the reason, also for an impossible rate; for our own
     rows an ImagenetOptError."""
-    turn = Turn(**_apart(_turn, job, job))
+    turn = Turn(**_isolated(_turn, job, job))
     if reason := physics.impossible(claim(turn, job)):
         raise TurnFailed(f"not measured: {reason}; raise --batches")
     return turn
@@ -107,26 +104,16 @@ def claim(turn: Turn, job: Job) -> physics.Claim:
 
 
 def write_packed(job: Job) -> None:
-    """Write the files in the peer's own format to `job.packed`, completely or not at all; nothing if they exist.
-    Raises TurnFailed."""
-    if job.packed.is_dir():
-        return
+    """Write the files in the peer's own format to `job.packed`, unless they exist. Raises TurnFailed."""
     try:
-        job.packed.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=job.packed.parent, prefix="new_") as scratch:
-            fresh = Path(scratch, "packed")
-            fresh.mkdir()
-            _apart(_pack, job, (job, fresh))
-            os.replace(fresh, job.packed)
+        write_once(job.packed, lambda folder: _isolated(_pack, job, (job, folder)))
     except OSError as error:
-        if job.packed.is_dir():  # another process was faster
-            return
         raise TurnFailed(f"cannot write its copy of the files (data.cache_dir): {error}") from error
 
 
-def _apart(function: Any, job: Job, asked: Any) -> Any:
+def _isolated(function: Any, job: Job, argument: Any) -> Any:
     try:
-        return call_isolated(f"{__name__}.{function.__name__}", asked)
+        return call_isolated(f"{__name__}.{function.__name__}", argument)
     except ImagenetOptError as error:
         if job.side in OWN:
             raise
@@ -139,22 +126,20 @@ def _turn(job: Job) -> dict[str, Any]:
     from imagenet_opt.bench import own_loaders
 
     torch.manual_seed(job.loading.seed)
-    own: dict[str, Any] = dict.fromkeys(OWN, own_loaders.Ours) | {CEILING: own_loaders.ceiling}
-    make = own[job.side] if job.side in own else PEERS[job.side].function()
-    check = partial(check_peer_batch, job=job) if job.side in PEERS else lambda batch: None
-    return asdict(
-        take_turn(
-            lambda: make(job),
-            num_warmup=job.num_warmup,
-            num_batches=job.num_batches,
-            check=check,
-            settle=torch.cuda.synchronize if job.device == "cuda" else lambda: None,
-        )
+    is_peer = job.side in PEERS
+    make = PEERS[job.side].function() if is_peer else own_loaders.ceiling if job.side == CEILING else own_loaders.Ours
+    turn = take_turn(
+        partial(make, job),
+        num_warmup=job.num_warmup,
+        num_batches=job.num_batches,
+        check=partial(check_peer_batch, job=job) if is_peer else lambda batch: None,
+        settle=torch.cuda.synchronize if job.device == "cuda" else lambda: None,
     )
+    return asdict(turn)
 
 
-def _pack(asked: tuple[Job, Path]) -> None:
-    job, folder = asked
+def _pack(job_and_folder: tuple[Job, Path]) -> None:
+    job, folder = job_and_folder
     PEERS[job.side].function("pack")(job, folder)
 
 

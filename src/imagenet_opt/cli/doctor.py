@@ -11,70 +11,69 @@ from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe.measuring import begin_measuring
 
-if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
+if TYPE_CHECKING:  # slow imports wait until the arguments are checked
     from omegaconf import DictConfig
 
     from imagenet_opt.doctor.diagnosis import Diagnosis
     from imagenet_opt.measure.stats.rate import Ceiling
 
-HELP = """Why does the GPU wait? Measures each stage alone, then all together, and answers in a sentence, with proof.
+HELP = """Why does the GPU wait? Measures each stage alone and all together, and answers in one sentence with evidence.
 
 imagenet-opt doctor data.root=/fsx/imagenet                          any override of train.py may be added
 imagenet-opt doctor data.root=/fsx/imagenet +experiment=aggressive   as that experiment would train
-imagenet-opt doctor data.root=/fsx/imagenet rehearse=a10g            on a machine without that GPU: a simulated one
+imagenet-opt doctor data.root=/fsx/imagenet rehearse=a10g            with a simulated GPU, on a machine without one
 imagenet-opt doctor data.root=/fsx/imagenet --apply                  tries the remedy, and keeps it if it helps
 
-  --budget TIME  for all experiments together, such as 60s or 5m (default 90s); slow storage, large
+  --budget TIME  time for all experiments together, such as 60s or 5m (default 90s); slow storage, large
                  batches and a network on the CPU take longer, because each experiment needs a few batches
-  --json FILE    write everything that was measured; imagenet-opt report FILE makes a page of it
-  --apply        take the overrides of the first rule that fired and has some, measure with them, print the measured
-                 gain beside the predicted one, and write them to conf/experiment/tuned_<host>_doctor.yaml
+  --json FILE    write the verdict and all measurements; imagenet-opt report FILE shows them as a page
+  --apply        measure full runs with and without the overrides of the first rule that fired and has overrides;
+                 print the measured gain beside the predicted gain; if the run becomes faster, write the overrides to
+                 conf/experiment/tuned_<host>_doctor.yaml
   --record-profile  measure this GPU alone and write it to conf/rehearse/<name>.yaml, for rehearse=<name> elsewhere
 
 It measures images per second of the GPU with a batch that stays on it, alone and while the loader runs; the loader
-with files in memory and on storage; decoding from memory with one worker and all; reading with 1 to 256 requests in
-flight; the copy to the GPU; the real trainer, with your callbacks and loggers. A run should be as fast as the slowest
-of these; if it is slower, the doctor looks for the reason in the training process. Checks of the machine come first
-and need no experiment. If an experiment fails, it is named, and the others continue. Exit status: 0; 1 if an
-experiment failed that the verdict needs; 2 if nothing could be measured.
+with files in memory and on storage; decoding from memory with one worker and with all; reading with 1 to 256 requests
+in flight; the copy to the GPU; the real trainer, with your callbacks and loggers. A run should be as fast as the
+slowest of these stages; if the run is slower, the doctor looks for the reason in the training process. Checks of the
+machine come first and need no experiment. If an experiment fails, the doctor names it and continues with the others.
+Exit status: 0; 1 if an experiment failed that the verdict needs; 2 if nothing could be measured.
 
 The data set is only read. No checkpoint, log or W&B run is left behind. Root is not needed: files are dropped from the
 page cache one by one, so other runs on the same files read them from storage again."""
 
 
 _TURNS = 18
-"""Of --apply, of 5 s where the budget is the usual one."""
+"""Each run of --apply takes the budget divided by this number: 5 s with the default budget."""
 
 
 @dataclass(frozen=True)
 class Options:
     """Options of the command line. json: None for no file."""
 
-    overrides: tuple[str, ...] = ()
-    budget_seconds: float = 90.0
-    json: Path | None = None
-    apply: bool = False
-    record_profile: bool = False
+    overrides: tuple[str, ...]
+    budget_seconds: float
+    json: Path | None
+    apply: bool
+    record_profile: bool
 
 
 def main(argv: list[str]) -> None:
     options = parse(argv)
     begin_measuring()
     from imagenet_opt.config.compose import composed
-    from imagenet_opt.doctor.verdict import is_judged
 
     config = composed(options.overrides)
-    command = shlex.join(["imagenet-opt", "doctor", *argv])
-    if options.record_profile:
-        from imagenet_opt.doctor.gpu_profile import record_profile
+    from imagenet_opt.doctor.apply import apply
+    from imagenet_opt.doctor.gpu_profile import record_profile
+    from imagenet_opt.doctor.verdict import is_judged
 
+    if options.record_profile:
         record_profile(config, seconds=options.budget_seconds)
         return
-    diagnosis = examine(config, options.budget_seconds, command)
+    diagnosis = examine(config, options.budget_seconds, shlex.join(["imagenet-opt", "doctor", *argv]))
     write(diagnosis, options.json)
     if options.apply:
-        from imagenet_opt.doctor.apply import apply
-
         trial = apply(diagnosis, options.overrides, seconds=options.budget_seconds / _TURNS)
         if trial is not None:
             write(replace(diagnosis, trial=trial.plain()), options.json)
@@ -94,8 +93,8 @@ def write(diagnosis: "Diagnosis", file: Path | None) -> None:
         raise ConfigError(f"--json {file} cannot be written: {error.strerror}; choose another file") from error
 
 
-def tell_stopped(ceilings: "Mapping[str, Ceiling]") -> None:
-    """Print what was measured before a signal; there is no verdict and no file."""
+def print_stopped(ceilings: "Mapping[str, Ceiling]") -> None:
+    """Print the rates that were measured before a signal ended the doctor."""
     from imagenet_opt.doctor.diagnosis import STAGES
 
     print("doctor was stopped: no verdict, no --json file; run the same command again to start over", file=sys.stderr)
@@ -107,7 +106,7 @@ def parse(argv: list[str]) -> Options:
     """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("doctor")
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--budget", default=f"{Options.budget_seconds:g}s")
+    parser.add_argument("--budget", default="90s")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--apply", action="store_true")
     parser.add_argument("--record-profile", action="store_true")
@@ -140,7 +139,7 @@ def examine(config: "DictConfig", budget_seconds: float, command: str) -> "Diagn
         try:
             diagnosis = conclude(examination.evidence(command=command))
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
-            tell_stopped(examination.ceilings)
+            print_stopped(examination.ceilings)
             raise
     print_diagnosis(diagnosis, terminal())
     return diagnosis

@@ -1,19 +1,15 @@
-"""`imagenet-opt study`: measures the gain of each optimisation on this machine, and whether the loss stays."""
+"""`imagenet-opt study`: measures the gain of each optimisation on this machine, and whether it changes the loss."""
 
 import math
 import shlex
 from argparse import Namespace
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from imagenet_opt.cli.arguments import Parser, budget_seconds, check_writable
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.probe.measuring import begin_measuring
-
-if TYPE_CHECKING:  # what takes seconds to import waits until the arguments are right
-    from imagenet_opt.study.request import Request
-
+from imagenet_opt.study.request import DEFAULT_ROUNDS, FLAGS, KINDS, Request, read_study, shipped_names
 
 HELP = """Measure the gain of each optimisation on this machine, side by side, with intervals.
 
@@ -34,11 +30,11 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
   study=torchscript    scripted and traced networks beside compiled ones
 
   --budget TIME       of steps: time for measuring speeds, such as 90s or 20m (default 10m). All rows have two turns,
-                      then the rows that are still undecided take turns
-  --repeats R         rounds in which all take turns (default 5; of steps only where it is given, in place of a budget);
-                      anatomy has none
+                      then the undecided rows take further turns
+  --repeats R         rounds in which all rows take turns (default 5; steps have rounds only if R is given, instead of a
+                      budget); not of anatomy
   --seconds S         of each timed stretch (default 8, with a budget 3); not of queue: see study.num_steps
-  --parity STEPS      of steps: train each row for so many steps and compare the loss (default 200; 0: no check)
+  --parity STEPS      of steps: train each row for STEPS steps and compare the loss (default 200; 0: no check)
   --price-per-hour P  of steps: price of this machine in dollars; adds images per dollar
   --folder FOLDER     for study.md, study.html, study.json and the stored turns (default runs/study_NAME)
   --json FILE         also write all measurements to this file
@@ -47,42 +43,33 @@ imagenet-opt study study=mine.yaml data.root=/fsx/imagenet           a study of 
 
 A turn of the ladder takes 5 to 20 s, more with compile. After the budget, the losses are compared; the command says
 how long this takes. Stopped? Run the same command again; it resumes after the measured turns (anatomy starts again).
-A verdict is faster, slower, no difference (within 3 %) or undecided (raise --budget or --repeats), and allows for the
-number of comparisons and of looks at them. Without a GPU, rows that need a GPU are left out, with the reason; the
-others are measured on the CPU."""
+A verdict is faster, slower, no difference (within 3 %) or undecided (raise --budget or --repeats); its interval allows
+for the number of comparisons and of looks at them. Without a GPU, rows that need a GPU are left out, with the reason;
+the other rows are measured on the CPU."""
 
 DEFAULTS = {"seconds": 8.0, "parity": 200, "price_per_hour": None, "apply": False}
 BUDGET, SECONDS_OF_BUDGET = "10m", 3.0
 LIMITS = {"repeats": (2, 1000), "seconds": (0.1, 3600), "parity": (0, 1_000_000)}
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of the command line. json: None for no file."""
-
-    request: "Request"
-    json: Path | None
-
-
 def main(argv: list[str]) -> None:
-    options = parse(argv)
+    request = parse(argv)
     begin_measuring()
     from imagenet_opt.display.terminal_table import about, print_tables
     from imagenet_opt.study.output import write_outputs
-    from imagenet_opt.study.run import prepare, removed_if_empty, study, tell_busy
+    from imagenet_opt.study.run import prepare, removed_if_empty, study, warn_if_busy
 
-    is_new = not options.request.folder.exists()
-    prepare(options.request)
-
-    with removed_if_empty(options.request.folder, is_new):
-        facts = about(options.request.command)
-        tell_busy(facts["machine"]["busy_percent_before"])
-        tables = study(options.request)
+    is_new = not request.folder.exists()
+    prepare(request)
+    with removed_if_empty(request.folder, is_new):
+        facts = about(request.command)
+        warn_if_busy(facts["machine"]["busy_percent_before"])
+        tables = study(request)
     print_tables(tables)
-    write_outputs(tables, options.request, facts, options.json)
+    write_outputs(tables, request, facts)
 
 
-def parse(argv: list[str]) -> Options:
+def parse(argv: list[str]) -> Request:
     """Parse the command line. Raises ConfigError for unknown options and unsuitable values."""
     parser = Parser("study")
     parser.add_argument("overrides", nargs="*")
@@ -106,25 +93,24 @@ def parse(argv: list[str]) -> Options:
         raise ConfigError("--apply keeps steps whose loss was compared: give --parity STEPS above 0, or leave it out")
     if arguments.json is not None:
         check_writable(arguments.json)
-    return Options(_request(arguments, shlex.join(["imagenet-opt", "study", *argv])), arguments.json)
+    return _request(arguments, shlex.join(["imagenet-opt", "study", *argv]))
 
 
-def _request(arguments: Namespace, command: str) -> "Request":
-    from imagenet_opt.config.overrides import config_folder
-    from imagenet_opt.study.request import Request, read_study
-
-    shipped = config_folder() / "study"
-    _check_words(arguments.overrides, shipped)
-    names = ["ladder", *(word.partition("=")[2] for word in arguments.overrides if word.startswith("study="))]
-    changes = [word.removeprefix("study.") for word in arguments.overrides if word.startswith("study.")]
-    stem, file = read_study(names[-1], shipped, changes)
+def _request(arguments: Namespace, command: str) -> Request:
+    words = arguments.overrides
+    for word in words:
+        if word in shipped_names() or ("=" not in word and word.endswith((".yaml", ".yml"))):
+            raise ConfigError(f"{word}: expected KEY=VALUE; did you mean study={word}?")
+    name = ["ladder", *(word.partition("=")[2] for word in words if word.startswith("study="))][-1]
+    changes = [word.removeprefix("study.") for word in words if word.startswith("study.")]
+    stem, file = read_study(name, changes)
     flags = _flags(arguments, stem, file.kind)
     return Request(
         name=stem,
         title=file.title,
         kind=file.kind,
         options=file.model_extra or {},
-        overrides=tuple(word for word in arguments.overrides if not word.startswith(("study=", "study."))),
+        overrides=tuple(word for word in words if not word.startswith(("study=", "study."))),
         repeats=flags["repeats"],
         budget_seconds=flags["budget_seconds"],
         seconds=flags["seconds"],
@@ -132,34 +118,22 @@ def _request(arguments: Namespace, command: str) -> "Request":
         price_per_hour=flags["price_per_hour"],
         apply=flags["apply"],
         folder=arguments.folder or Path("runs", f"study_{stem}"),
+        json=arguments.json,
         command=command,
-        typed=names[-1],
+        typed=name,
     )
-
-
-def _check_words(words: list[str], shipped: Path) -> None:
-    """Raises ConfigError for a study that is given without `study=`."""
-    from imagenet_opt.study.request import shipped_names
-
-    for word in words:
-        if word in shipped_names(shipped) or ("=" not in word and word.endswith((".yaml", ".yml"))):
-            raise ConfigError(f"{word}: expected KEY=VALUE; did you mean study={word}?")
 
 
 def _flags(arguments: Namespace, stem: str, kind: str) -> dict[str, Any]:
     """Values of all FLAGS. Raises ConfigError for a flag that studies of this kind do not have."""
-    from imagenet_opt.study.request import DEFAULT_ROUNDS, FLAGS, KINDS
-
-    given = {name: value for name in FLAGS if (value := getattr(arguments, name)) is not None}
-    for name in given:
-        if name not in KINDS[kind].flags:
-            taken = " and ".join(map(_flag, KINDS[kind].flags))
-            raise ConfigError(f"{_flag(name)} has no effect in study={stem} (kind: {kind}), which takes {taken}")
-    in_race = "budget" in KINDS[kind].flags and "repeats" not in given
-    budget = budget_seconds(given.pop("budget", BUDGET)) if in_race else 0.0
+    typed = {name: value for name in FLAGS if (value := getattr(arguments, name)) is not None}
+    for name in typed:
+        if name not in KINDS[kind]:
+            flag, *accepted = (f"--{name.replace('_', '-')}" for name in (name, *KINDS[kind]))
+            raise ConfigError(
+                f"{flag} has no effect in study={stem} (kind: {kind}), which takes {' and '.join(accepted)}"
+            )
+    in_race = "budget" in KINDS[kind] and "repeats" not in typed
+    budget = budget_seconds(typed.pop("budget", BUDGET)) if in_race else 0.0
     lengths = {"seconds": SECONDS_OF_BUDGET, "repeats": None} if in_race else {"repeats": DEFAULT_ROUNDS}
-    return DEFAULTS | lengths | given | {"budget_seconds": budget}
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return DEFAULTS | lengths | typed | {"budget_seconds": budget}

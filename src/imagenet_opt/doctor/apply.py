@@ -1,4 +1,4 @@
-"""Tests the remedy of a verdict: alternates full runs with and without its overrides."""
+"""Tests the remedy of a verdict in full runs, alternately with and without its overrides."""
 
 import statistics
 import sys
@@ -6,10 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import host, how_to_train, write_tuned
 from imagenet_opt.doctor.diagnosis import Diagnosis, Finding
 from imagenet_opt.doctor.evidence import evidence_of
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED, Ratio, pair_ratio, verdict
+from imagenet_opt.probe.testbed import Testbed
 
 TURNS = 3
 """Full runs with the overrides, and as many without them."""
@@ -17,10 +19,8 @@ TURNS = 3
 
 @dataclass(frozen=True)
 class Trial:
-    """Images per second of the full run without and with the cure, in alternating rounds.
-
-    rule: the rule that advises these overrides. predicted: predicted gain; None if there is no prediction.
-    """
+    """Images per second of the full runs without and with the overrides that a rule advises. predicted: gain that the
+    rule predicts, if any."""
 
     rule: str
     overrides: tuple[str, ...]
@@ -42,20 +42,25 @@ class Trial:
         return asdict(self) | {"gain": self.gain._asdict(), "helps": self.helps}
 
     def __str__(self) -> str:
-        was, now, gain = statistics.median(self.before), statistics.median(self.after), self.gain
+        before, after, gain = statistics.median(self.before), statistics.median(self.after), self.gain
         predicted = "" if self.predicted is None else f"; predicted {self.predicted:.2f} times"
         times = f"{gain.ratio:.2f} times ({gain.low:.2f} to {gain.high:.2f} in {len(self.after)} rounds)"
-        return f"{was:.0f} -> {now:.0f} images/s, {times}{predicted}: {verdict(gain)}"
+        return f"{before:.0f} -> {after:.0f} images/s, {times}{predicted}: {verdict(gain)}"
 
 
 def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -> Trial | None:
-    """Test the overrides of a rule that fired, and if they help, write them as an experiment.
+    """Test the overrides of a rule that fired; if they help, write them as an experiment. None, with a printed reason,
+    if there is nothing to test.
 
-    seconds: of each run. Returns None, and prints why, if there is nothing to test. Raises ImagenetOptError if a run
-    fails, or if the experiment cannot be written.
+    seconds: of each run. Raises ImagenetOptError if a run fails, or if the experiment cannot be written.
     """
     if (cure := cure_of(diagnosis)) is None:
-        print(f"nothing to apply: {_why_nothing(diagnosis)}")
+        causes = [finding for finding in diagnosis.findings if finding.fired and not finding.environment]
+        reason = f"the verdict is {diagnosis.cause}"
+        if causes:
+            remedy = "; ".join(causes[0].commands) or causes[0].remedy
+            reason = f"no key of the configuration fixes {causes[0].rule}; {remedy}"
+        print(f"nothing to apply: {reason}")
         return None
     trial = try_out(overrides, cure, seconds=seconds, cold=evidence_of(diagnosis).is_cold)
     print(f"{cure.rule}, {' '.join(cure.overrides)}: {trial}")
@@ -68,23 +73,13 @@ def apply(diagnosis: Diagnosis, overrides: tuple[str, ...], *, seconds: float) -
 
 
 def cure_of(diagnosis: Diagnosis) -> Finding | None:
-    """The first rule that fired and has a key to set: the causes in their order, then the environment."""
+    """The first rule that fired and has overrides: causes in their order, then the environment."""
     fired = [finding for finding in diagnosis.findings if finding.fired and finding.overrides]
     return min(fired, key=lambda finding: finding.environment, default=None)
 
 
-def _why_nothing(diagnosis: Diagnosis) -> str:
-    cause = next((finding for finding in diagnosis.findings if finding.fired and not finding.environment), None)
-    if cause is None:
-        return f"the verdict is {diagnosis.cause}"
-    return f"no key of the configuration fixes {cause.rule}; {'; '.join(cause.commands) or cause.remedy}"
-
-
 def try_out(overrides: tuple[str, ...], cure: Finding, *, seconds: float, cold: bool) -> Trial:
-    """Alternate full runs with and without the cure. cold: drop the files from the page cache before each run."""
-    from imagenet_opt.config.compose import composed
-    from imagenet_opt.probe.testbed import Testbed
-
+    """Alternate full runs with and without the overrides. cold: evict the files from the page cache before each run."""
     testbeds = [Testbed(composed(overrides)), Testbed(composed((*overrides, *cure.overrides)))]
     rates: tuple[list[float], list[float]] = ([], [])
     # The second testbed reads the files in reverse order, so that no server has them in memory from the first.
@@ -96,10 +91,8 @@ def try_out(overrides: tuple[str, ...], cure: Finding, *, seconds: float, cold: 
 
 
 def write_experiment(diagnosis: Diagnosis, trial: Trial) -> Path:
-    """Write conf/experiment/tuned_<host>_doctor.yaml, with the measured rates as its header."""
-    simulated = f", simulated {diagnosis.measurements.simulated}" if diagnosis.measurements.simulated else ""
-    header = (
-        f"{diagnosis.measurements.date}, {host()}{simulated}: {trial.rule}; {trial}",
-        diagnosis.measurements.command,
-    )
-    return write_tuned("doctor", trial.overrides, header)
+    """Write conf/experiment/tuned_<host>_doctor.yaml, with the measured rates in its header."""
+    run = diagnosis.measurements
+    simulated = f", simulated {run.simulated}" if run.simulated else ""
+    result = f"{run.date}, {host()}{simulated}: {trial.rule}; {trial}"
+    return write_tuned("doctor", trial.overrides, (result, run.command))

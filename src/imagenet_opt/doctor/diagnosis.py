@@ -1,4 +1,4 @@
-"""Data classes of the doctor: measurements, findings of its rules, and a diagnosis."""
+"""Data classes of the doctor: measurements, findings of the rules, and a diagnosis."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,11 +29,10 @@ STAGES = {
 class Finding:
     """The result of one rule.
 
-    fired: whether the rule applies; None if it could not be checked, for the reason in `evidence`. evidence: a sentence
-    with the numbers. remedy: advice in words. overrides: the remedy as overrides of the configuration, if any.
-    commands: shell commands for the user or an administrator. gain: predicted rate divided by the measured rate; None
-    if it cannot be predicted. environment: whether the rule checks the machine and the configuration, which needs no
-    experiment.
+    fired: whether the rule applies; None if the rule could not be checked, for the reason in `evidence`. evidence: a
+    sentence with the numbers. overrides: the remedy as overrides of the configuration. commands: shell commands for the
+    user or an administrator. gain: predicted rate divided by the measured rate; None if not predictable. environment:
+    whether the rule checks the machine and the configuration, which needs no experiment.
     """
 
     rule: str
@@ -48,7 +47,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Step:
-    """A part of one step in seconds; negative if this part made the step shorter."""
+    """A part of one step, in seconds; negative if the part made the step shorter."""
 
     name: str
     seconds: float
@@ -60,10 +59,10 @@ class Measurements:
 
     simulated: name of the simulated device's profile; None on real hardware. ceilings: keys of STAGES. phases: seconds
     of a step of the full run that the main process spent in "fetch", "logging", "checkpoint", "step", "callback NAME",
-    ... step_seconds: of each step of the full run. curves: points (x, y) by name: "workers" (workers, images/s decoded
+    ... step_seconds: each step of the full run. curves: points (x, y) by name: "workers" (workers, images/s decoded
     from memory), "reads_in_flight" (requests in flight, images/s read cold), "reads_in_flight_cached" (the same from
     memory), "cached_share" (share of the data in the page cache, images/s read). growing: the phases of a run whose
-    images grow; measured is its largest size. config: the whole configuration without secrets.
+    images grow; the largest size is measured. config: the configuration without secrets.
     """
 
     simulated: str | None
@@ -85,11 +84,11 @@ class Measurements:
 class Diagnosis:
     """The measurements and their verdict.
 
-    sentence: the verdict. cause: a key of CAUSES. expected, measured: images per second; the lowest ceiling for files
-    in the state of the full run, and the full run, 0 without one. next_stage: the lowest ceiling once the cause is
+    sentence: the verdict. cause: a key of CAUSES. expected, measured: images per second of the lowest ceiling, files in
+    the state of the full run, and of the full run (0 if not measured). next_stage: the lowest ceiling once the cause is
     fixed. next_gain: rate after the fix divided by the measured rate; for a healthy run, the gain with a faster GPU.
-    Both are None if they cannot be predicted. waterfall: parts of one step, from the GPU alone to the full run; they
-    add up to the last one exactly. trial: result of `doctor --apply`, see doctor/apply.py; None without.
+    Both are None if not predictable. waterfall: parts of one step, which add up to the last item. trial: result of
+    `doctor --apply` (`Trial.plain`).
     """
 
     measurements: Measurements
@@ -105,10 +104,9 @@ class Diagnosis:
 
     @property
     def efficiency(self) -> float:
-        """measured / expected."""
         return self.measured / self.expected if self.expected else 0.0
 
     @property
     def unexplained(self) -> float | None:
-        """Share of the expected rate that the run does not reach; None without a run."""
+        """Share of the expected rate that the run does not reach; None if no run was measured."""
         return max(0.0, 1 - self.efficiency) if self.measured else None

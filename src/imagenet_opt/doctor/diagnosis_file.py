@@ -6,23 +6,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.doctor.causes.cause import CAUSES
+from imagenet_opt.doctor.confidence import confidence
 from imagenet_opt.doctor.diagnosis import Diagnosis, Finding, Measurements, Step
 from imagenet_opt.doctor.facts import Facts
+from imagenet_opt.doctor.verdict import CAUSES
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.probe.growing_images import SizePhase
 
 FILE = "doctor.json"
-
-
 FORMAT = 3
 
 
 def write_diagnosis(diagnosis: Diagnosis, file: Path) -> None:
-    """Write a diagnosis as JSON; its sentence is stored as "verdict". Raises OSError."""
-    from imagenet_opt.doctor.confidence import confidence  # avoids a circular import
-
+    """Write a diagnosis as JSON, with its sentence as "verdict". Raises OSError."""
     plain = asdict(diagnosis)
     verdict = {"verdict": plain.pop("sentence"), "cause": diagnosis.cause, "meaning": CAUSES[diagnosis.cause].meaning}
     shares = {"efficiency": diagnosis.efficiency, "unexplained": diagnosis.unexplained}
@@ -50,7 +47,7 @@ def read_diagnosis(file: Path) -> Diagnosis:
 
 
 def diagnosis_of(plain: Mapping[str, Any]) -> Diagnosis:
-    """The diagnosis in a dict of `write_diagnosis`. Raises ValueError, KeyError, TypeError, AttributeError for other
+    """The diagnosis in the content of a doctor.json. Raises ValueError, KeyError, TypeError, AttributeError for other
     content."""
     read: dict[str, Callable[[Any], Any]] = {
         "ceilings": lambda ceilings: {
@@ -72,5 +69,6 @@ def diagnosis_of(plain: Mapping[str, Any]) -> Diagnosis:
         names = kind.__dataclass_fields__.keys() & plain.keys()
         return {name: read.get(name, lambda value: value)(plain[name]) for name in names}
 
-    sentence = plain["verdict"]
-    return Diagnosis(sentence=sentence, measurements=Measurements(**fields_of(Measurements)), **fields_of(Diagnosis))
+    return Diagnosis(
+        sentence=plain["verdict"], measurements=Measurements(**fields_of(Measurements)), **fields_of(Diagnosis)
+    )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,17 +12,14 @@ from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.page_cache import MOSTLY
 
 BUSY_ENOUGH = 0.9
-"""Share of the time that the accelerator must compute: MLPerf Storage asks for this share with ResNet-50."""
+"""A run is healthy if the accelerator computes this share of the time, which MLPerf Storage asks for with ResNet-50."""
 NEARLY_ALL = 0.9
-"""Share of a storage's highest rate: the fewest requests in flight that reach this share are enough."""
+"""The fewest requests in flight that reach this share of the storage's highest rate are enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """The measurements, and the rates, times and shares that follow from them. Rules read these.
-
-    Rates in images per second. environment: findings that needed no experiment.
-    """
+    """What the rules read. Rates in images per second. environment: findings that needed no experiment."""
 
     measurements: Measurements
     environment: tuple[Finding, ...] = ()
@@ -43,38 +41,34 @@ class Evidence:
     def state(self) -> str:
         return "cold" if self.is_cold else "warm"
 
-    def lacks(self, needs: Iterable[str]) -> tuple[str, ...]:
-        """The needed ceilings that were not measured. "loader", "storage" and "full" stand for the ceilings of the
-        state (cold or warm) by which the run is judged."""
-        storage = "storage_cold" if self.is_cold else "storage_cached"
-        stages = {"loader": f"loader_{self.state}", "full": f"full_{self.state}", "storage": storage}
-        names = (stages.get(name, name) for name in needs)
-        return tuple(name for name in names if name not in self.ceilings)
+    def stage(self, name: str) -> str:
+        """Key of a ceiling. "loader", "storage" and "full" stand for the ceilings of the state (cold or warm) by which
+        the run is judged."""
+        if name == "storage":
+            return "storage_cold" if self.is_cold else "storage_cached"
+        return f"{name}_{self.state}" if name in ("loader", "full") else name
 
-    @property
-    def gpu_rate(self) -> float:
-        return self.ceilings["gpu"].images_per_second
+    def lacks(self, names: Iterable[str]) -> list[str]:
+        """The stages with these names that were not measured."""
+        return [stage for stage in map(self.stage, names) if stage not in self.ceilings]
 
-    @property
-    def gpu_beside_loader_rate(self) -> float:
-        return self.ceilings["gpu_beside_loader"].images_per_second
+    def rate(self, name: str) -> float:
+        """Images per second of a ceiling, named as in `stage`."""
+        return self.ceilings[self.stage(name)].images_per_second
 
-    @property
-    def loader_rate(self) -> float:
-        return self.ceilings[f"loader_{self.state}"].images_per_second
+    def configured(self, key: str, default: Any = None) -> Any:
+        """The value of a dotted key of the configuration; the default if the configuration has no such key."""
+        node: Any = self.measurements.config
+        for part in key.split("."):
+            if not isinstance(node, Mapping) or part not in node:
+                return default
+            node = node[part]
+        return node
 
     @property
     def longest_gap_seconds(self) -> float:
         """Longest time between two batches of the loader."""
-        return self.ceilings[f"loader_{self.state}"].facts.get("longest_gap_seconds", 0.0)
-
-    @property
-    def decode_rate(self) -> float:
-        return self.ceilings["decode_all"].images_per_second
-
-    @property
-    def storage_rate(self) -> float:
-        return self.ceilings[f"storage_{'cold' if self.is_cold else 'cached'}"].images_per_second
+        return self.ceilings[self.stage("loader")].facts.get("longest_gap_seconds", 0.0)
 
     @property
     def storage_rate_at_depth(self) -> float:
@@ -82,7 +76,7 @@ class Evidence:
         rates."""
         points = self._depths
         if not self.is_cold or not points:
-            return self.storage_rate
+            return self.rate("storage")
         depths, rates = np.log(np.array(points)).T
         return float(np.exp(np.interp(np.log(max(1.0, self.facts.requests_in_flight or 0.0)), depths, rates)))
 
@@ -100,8 +94,7 @@ class Evidence:
     @property
     def copy_rate(self) -> float:
         """Rate of the copy to the device; infinite if nothing is copied."""
-        copy = self.ceilings.get(self.copy_stage)
-        return float("inf") if copy is None else copy.images_per_second
+        return self.rate(self.copy_stage) if self.copy_stage in self.ceilings else float("inf")
 
     @property
     def copy_stage(self) -> str:
@@ -111,8 +104,7 @@ class Evidence:
     @property
     def is_overlapped(self) -> bool:
         """Whether batches are copied while the device computes (data.copies=ahead, the default)."""
-        data = self.measurements.config.get("data")
-        return not isinstance(data, Mapping) or data.get("copies", "ahead") == "ahead"
+        return bool(self.configured("data.copies", "ahead") == "ahead")
 
     def rate_with_copy(self, rate: float) -> float:
         """Rate of a device with its copies included. rate: of the device without copies."""
@@ -120,19 +112,15 @@ class Evidence:
 
     @property
     def fed_rate(self) -> float:
-        """Rate of the device while the loader runs and batches are copied.
-
-        Without data.copies=ahead, copies run on the compute stream, so their time is added to the step's.
-        """
-        return min(
-            self.gpu_beside_loader_rate,
-            self.rate_with_copy(self.gpu_beside_loader_rate if self.is_overlapped else self.gpu_rate),
-        )
+        """Rate of the device while the loader runs and batches are copied. Without data.copies=ahead, copies run on the
+        compute stream, so their time is added to the step's."""
+        beside = self.rate("gpu_beside_loader")
+        return min(beside, self.rate_with_copy(beside if self.is_overlapped else self.rate("gpu")))
 
     @property
     def compute_rate(self) -> float:
         """Rate of a device that never waits."""
-        return self.measurements.batch_size / self.ceilings["gpu"].facts["device_seconds"]
+        return self.measurements.batch_size / self._device_seconds("gpu")
 
     @property
     def first_epoch_rate(self) -> float | None:
@@ -146,17 +134,13 @@ class Evidence:
         return min(images / facts.first_touch_seconds, self.measured_rate)
 
     @property
-    def full(self) -> Ceiling:
-        return self.ceilings[f"full_{self.state}"]
-
-    @property
     def measured_rate(self) -> float:
-        return self.full.images_per_second
+        return self.rate("full")
 
     @property
     def cpu_rate(self) -> float:
         """Rate at which the loader and the training process together use all usable CPUs."""
-        return self.cpu_rate_with(self.decode_rate)
+        return self.cpu_rate_with(self.rate("decode_all"))
 
     def cpu_rate_with(self, decode_rate: float) -> float:
         """`cpu_rate` if all workers together decoded `decode_rate` images per second."""
@@ -167,12 +151,12 @@ class Evidence:
     @property
     def supply_rate(self) -> float:
         """Rate at which batches can arrive while the training process also uses a CPU."""
-        return min(self.loader_rate, self.cpu_rate)
+        return min(self.rate("loader"), self.cpu_rate)
 
     @property
     def expected_rate(self) -> float:
         if not self.facts.num_workers:  # loading and computing alternate
-            return 1 / (1 / self.gpu_rate + 1 / self.loader_rate)
+            return 1 / (1 / self.rate("gpu") + 1 / self.rate("loader"))
         return min(self.fed_rate, self.supply_rate)
 
     @property
@@ -183,20 +167,24 @@ class Evidence:
     @property
     def busy_share(self) -> float:
         """Share of the full run in which the device computed."""
-        return min(1.0, self.full.facts["device_seconds"] / self.step_seconds)
+        return min(1.0, self._device_seconds("full") / self.step_seconds)
 
     @property
     def idle_seconds(self) -> float:
         """Seconds of a step in which the device did not compute."""
-        return max(0.0, self.step_seconds - self.full.facts["device_seconds"])
+        return max(0.0, self.step_seconds - self._device_seconds("full"))
 
     @property
     def busy_alone_share(self) -> float:
         """Share of the time in which the device computes if its batches are already on it."""
-        return min(1.0, self.ceilings["gpu"].facts["device_seconds"] * self.gpu_rate / self.measurements.batch_size)
+        return min(1.0, self._device_seconds("gpu") * self.rate("gpu") / self.measurements.batch_size)
+
+    def _device_seconds(self, name: str) -> float:
+        """Seconds of a step in which the device computes."""
+        return self.ceilings[self.stage(name)].facts["device_seconds"]
 
 
 def evidence_of(diagnosis: Diagnosis) -> Evidence:
-    """The evidence in a diagnosis; `judge` makes the same diagnosis from it."""
+    """The evidence of a diagnosis, from which `judge` makes the same diagnosis."""
     environment = tuple(finding for finding in diagnosis.findings if finding.environment)
     return Evidence(measurements=diagnosis.measurements, environment=environment)

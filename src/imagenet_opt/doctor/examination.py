@@ -1,9 +1,7 @@
 """Runs all experiments of the doctor in order, and collects their evidence."""
 
-import datetime
 import platform
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +9,7 @@ import torch
 from omegaconf import OmegaConf
 
 from imagenet_opt import machine
+from imagenet_opt.display.terminal_table import now
 from imagenet_opt.doctor.diagnosis import Finding, Measurements
 from imagenet_opt.doctor.environment.gpu import check_gpu
 from imagenet_opt.doctor.environment.neighbours import Neighbours, Occupancy, check_swapping
@@ -26,23 +25,18 @@ from imagenet_opt.measure.telemetry.torch_profile import PERMISSION
 from imagenet_opt.pack.forecast import forecast
 from imagenet_opt.pack.plan import PRESETS, preset_for
 from imagenet_opt.probe.fit_timer import FitTiming
-from imagenet_opt.probe.samples import Index, Rows
+from imagenet_opt.probe.samples import Rows
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, fit_ceiling
 
 NUM_EXPERIMENTS = 14
-_CHECKED = ("loader_warm", "loader_cold", "decode_one", "decode_all", "full_warm", "full_cold")
-"""Stages for which files are decoded, or read from storage."""
 _LEAST_BATCH = 8
 """Least number of images in a batch from slow storage."""
 
 
 class Examination(Reading):
-    """All experiments. environment: findings of the checks. runs: the full run by the state of its files, "warm" or
-    "cold".
-
-    kernel_seconds, gpu_state, conv_tf32: as in `FitTiming`.
-    """
+    """All experiments. environment: findings of the checks. runs: the full runs, by the state of their files, "warm" or
+    "cold". kernel_seconds, gpu_state, conv_tf32: as in `FitTiming`."""
 
     def __init__(self, testbed: Testbed, *, budget_seconds: float, announce: Announce) -> None:
         super().__init__(testbed, budget_seconds=budget_seconds, announce=announce)
@@ -62,42 +56,36 @@ class Examination(Reading):
         neighbours = Neighbours()
         neighbours.start()
         self._decode()
-        if self._stays_in_memory("the loader, files in memory"):
-            with self._experiment("the loader, files in memory"):
-                self._note_ceiling("loader_warm", self.testbed.load(self._warm(), self._span(2), cold=False))
+        with self._experiment("the loader, files in memory"):
+            if self.facts.kept_in_memory is not False:
+                index = self.samples.listed(self.samples.warm_rows)
+                self._note_ceiling("loader_warm", self.testbed.load(index, self._span(2), cold=False))
         self._compute()
-        if self._stays_in_memory("the full run, files in memory"):
-            self._train("warm", self._warm)
+        with self._experiment("the full run, files in memory"):
+            if self.facts.kept_in_memory is not False:
+                self._train("warm", self.samples.warm_rows)
         with self._experiment("the loader, files on storage"):
             self._load_from_storage()
-        self._train("cold", self._cold)
-        self._note(occupancy := neighbours.stop())
-        return self._evidence(occupancy, command)
-
-    def _stays_in_memory(self, what: str) -> bool:
-        """Whether recently read files are still in memory; if not, the experiment is skipped."""
-        if self.facts.kept_in_memory is False:
-            self.announce(f"{what}: left out")
-            return False
-        return True
+        with self._experiment("the full run, files on storage"):
+            self._check_time_for_run()
+            self._train("cold", self._cold_rows())
+        self._finish_environment(neighbours.stop())
+        return self._evidence(command)
 
     def _note_ceiling(self, name: str, ceiling: Ceiling) -> None:
         """Keep a ceiling. Raises ConfigError for a rate that the CPUs or the storage cannot deliver."""
-        if name in _CHECKED:
-            physics.check(self._claim(name, ceiling))
-        self.ceilings[name] = ceiling
-
-    def _claim(self, name: str, ceiling: Ceiling) -> physics.Claim:
-        cold, bound = self.ceilings.get("storage_cold"), self.facts.storage_bound
-        limit = cold.facts["megabytes_per_second"] if cold and name.endswith("_cold") and bound == "bandwidth" else None
-        return physics.Claim(
+        facts, cold = self.facts, self.ceilings.get("storage_cold")
+        is_limited = cold is not None and name.endswith("_cold") and facts.storage_bound == "bandwidth"
+        claim = physics.Claim(
             num_images=ceiling.images_per_second,
             seconds=1.0,
-            cpus=self.facts.usable_cpus,
-            megapixels=self.facts.megapixels,
-            mb_per_image=self.facts.mb_per_image,
-            mb_per_second=limit,
+            cpus=facts.usable_cpus,
+            megapixels=facts.megapixels,
+            mb_per_image=facts.mb_per_image,
+            mb_per_second=cold.facts["megabytes_per_second"] if cold and is_limited else None,
         )
+        physics.check(claim)
+        self.ceilings[name] = ceiling
 
     def _check_machine(self) -> None:
         """Run all checks that need no experiment, and print those that fired at once."""
@@ -110,8 +98,8 @@ class Examination(Reading):
                 print(printable(f"{finding.rule}: {finding.evidence}"), file=sys.stderr, flush=True)
 
     def _decode(self) -> None:
-        testbed, encoded = self.testbed, self.samples.encoded
-        self.facts.mb_per_image, self.facts.megapixels = mb_per_image(encoded), megapixels(encoded)
+        testbed, facts, encoded = self.testbed, self.facts, self.samples.encoded
+        facts.mb_per_image, facts.megapixels = mb_per_image(encoded), megapixels(encoded)
         with self._experiment("decoding from memory"):
             workers, usable = testbed.num_workers, machine.usable_cpus()
             rates = {1: testbed.decode(self._span(1.5), 1)}
@@ -121,23 +109,18 @@ class Examination(Reading):
             self._note_ceiling("decode_all", rates[workers])
             if workers < usable:
                 rates[usable] = testbed.decode(self._span(1.5), usable)
-            self._forecast_pack()
+            width = preset_for(testbed.loading.image_size)
+            if not facts.packed and (expected := forecast(testbed, PRESETS[width])) is not None:
+                facts.pack_option = f"for={width}"
+                facts.pack_speedup, facts.pack_bytes_ratio = expected.speedup.ratio, expected.bytes_ratio
             self.curves["workers"] = tuple((float(num), rates[num].images_per_second) for num in sorted(rates))
 
-    def _forecast_pack(self) -> None:
-        if self.facts.packed:
-            return
-        width = preset_for(self.testbed.loading.image_size)
-        if (expected := forecast(self.testbed, PRESETS[width])) is not None:
-            self.facts.pack_option = f"for={width}"
-            self.facts.pack_speedup, self.facts.pack_bytes_ratio = expected.speedup.ratio, expected.bytes_ratio
-
     def _compute(self) -> None:
-        testbed = self.testbed
-        with self._experiment("the GPU alone" if testbed.device.type == "cuda" else "the device alone"):
+        testbed, on_gpu = self.testbed, self.testbed.device.type == "cuda"
+        with self._experiment("the GPU alone" if on_gpu else "the device alone"):
             alone = testbed.compute(self._span(2), beside=False)
             self.kernel_seconds = alone.kernel_seconds
-            if testbed.device.type == "cuda" and alone.kernel_seconds is None:
+            if on_gpu and alone.kernel_seconds is None:
                 self.facts.no_kernels_reason = f"the profiler recorded no kernel; {PERMISSION}"
             self._use_kernel_seconds(alone)
             self.ceilings["gpu"] = fit_ceiling(alone)
@@ -154,26 +137,27 @@ class Examination(Reading):
             if (copy := testbed.copy(self._span(1))) is not None:
                 self.ceilings["copy"] = copy
 
-    def _train(self, state: str, index: Callable[[], Index]) -> None:
-        with self._experiment(f"the full run, files {'in memory' if state == 'warm' else 'on storage'}"):
-            if state == "cold":
-                self._check_time_for_run()
-            timing = self.testbed.train(index(), self._span(3.5), cold=state == "cold")
-            self._use_kernel_seconds(timing)
-            ceiling = fit_ceiling(timing, multiple=self.testbed.batches_per_round, in_bursts=True)
-            self._note_ceiling(f"full_{state}", ceiling)
-            self.runs[state] = timing
+    def _train(self, state: str, rows: Rows) -> None:
+        timing = self.testbed.train(self.samples.listed(rows), self._span(3.5), cold=state == "cold")
+        self._use_kernel_seconds(timing)
+        ceiling = fit_ceiling(timing, multiple=self.testbed.batches_per_round, in_bursts=True)
+        self._note_ceiling(f"full_{state}", ceiling)
+        self.runs[state] = timing
+
+    def _use_kernel_seconds(self, timing: FitTiming) -> None:
+        """Use the time of the kernels, since the time between CUDA events includes gaps between kernels."""
+        if self.kernel_seconds is not None:
+            timing.device_seconds = self.kernel_seconds
 
     def _load_from_storage(self) -> None:
         rows, span = self._cold_rows(), self._span(3)
-        batch = self._batch_in(span)
-        loader = self.testbed.load(self.samples.listed(rows), span, cold=True, batch_size=batch)
-        self._note_depth(loader)
-        num_read = (
-            loader.facts["batch_size"]
-            * (len(loader.windows) + SKIPPED_ROUNDS_COLD)
-            * max(1.0, loader.facts["num_workers"])
-        )
+        batch_size = self._batch_in(span)
+        loader = self.testbed.load(self.samples.listed(rows), span, cold=True, batch_size=batch_size)
+        workers = max(1.0, loader.facts["num_workers"])
+        self.facts.requests_in_flight = loader.facts["reads_in_flight"] * workers
+        if self.storage_limit is not None:
+            self.facts.storage_bound = self.storage_limit.at(self.facts.requests_in_flight)
+        num_read = loader.facts["batch_size"] * (len(loader.windows) + SKIPPED_ROUNDS_COLD) * workers
         self.facts.cold_passes = max(1.0, num_read / len(rows))
         self._note_ceiling("loader_cold", loader)
 
@@ -191,67 +175,55 @@ class Examination(Reading):
 
     def _check_time_for_run(self) -> None:
         """Raise ConfigError if the loader is too slow for the full run to get enough batches in time."""
-        loader = self.ceilings.get("loader_cold")
-        if loader is None:
+        if (loader := self.ceilings.get("loader_cold")) is None:
             return
-        num_batches = (1 + LEAST_ROUNDS) * self.testbed.batches_per_round
-        needed = num_batches * self.testbed.loading.batch_size / loader.images_per_second
+        num_batches, size = (1 + LEAST_ROUNDS) * self.testbed.batches_per_round, self.testbed.loading.batch_size
+        needed = num_batches * size / loader.images_per_second
         if needed > self._span(1).last:
-            reason = f"{num_batches} batches of {self.testbed.loading.batch_size} images take {needed:.0f} s"
             raise ConfigError(
-                f"not measured: storage too slow for the budget ({reason}); raise --budget to {needed:.0f}s"
+                f"not measured: storage too slow for the budget ({num_batches} batches of {size} images take "
+                f"{needed:.0f} s); raise --budget to {needed:.0f}s"
             )
-
-    def _warm(self) -> Index:
-        return self.samples.listed(self.samples.warm_rows)
-
-    def _cold(self) -> Index:
-        return self.samples.listed(self._cold_rows())
 
     def _cold_rows(self) -> Rows:
         rows, eviction = self.samples.cold()
         self._note_eviction(eviction)
         return rows
 
-    def _use_kernel_seconds(self, timing: FitTiming) -> None:
-        """Use the kernels' own time on a GPU, since its events also count the gaps between kernels."""
-        if self.kernel_seconds is not None:
-            timing.device_seconds = self.kernel_seconds
-
-    def _note_waits(self, timing: FitTiming) -> None:
-        self.facts.waits_per_step = sum(timing.waits.values()) / max(1, timing.num_ordinary)
-        if timing.waits:
-            self.facts.waits_places = ", ".join(place for place, _ in timing.waits.most_common(3))
-
-    def _note_depth(self, loader: Ceiling) -> None:
-        """Note the storage's limit with as many requests in flight as the loader had."""
-        in_flight = loader.facts["reads_in_flight"] * max(1.0, loader.facts["num_workers"])
-        self.facts.requests_in_flight = in_flight
-        if self.storage_limit is not None:
-            self.facts.storage_bound = self.storage_limit.at(in_flight)
-
-    def _note(self, occupancy: Occupancy) -> None:
+    def _finish_environment(self, occupancy: Occupancy) -> None:
+        """Add the checks that need a running experiment, and the experiments that failed."""
         self.facts.others_cpus = occupancy.others_cpu_percent / 100 * self.facts.usable_cpus
         if occupancy.top:
             self.facts.others_names = ", ".join(f"{process.name} (pid {process.pid})" for process in occupancy.top)
-        if {"storage_cached", "storage_cold"} <= self.ceilings.keys():
-            cached, cold = (self.ceilings[f"storage_{state}"].images_per_second for state in ("cached", "cold"))
-            shares = np.linspace(0, 1, 11).tolist()
-            self.curves["cached_share"] = tuple((share, mixed_rate(share, cached, cold)) for share in shares)
+        self.environment += [*check_gpu(self.gpu_state), check_swapping(occupancy)]
+        with self._experiment("the types of convolutions"):
+            self.environment.append(check_types(self.testbed, conv_tf32=self.conv_tf32))
+        by_reason: dict[str, list[str]] = {}
+        for name, reason in self.failed.items():
+            self.environment.append(Finding(name, None, f"the experiment failed: {reason}"))
+            by_reason.setdefault(reason, []).append(name)
+        if by_reason:
+            reasons = (f"{reason} ({'; '.join(names)})" for reason, names in by_reason.items())
+            self.facts.not_measured = ". ".join(reasons)
 
-    def _evidence(self, occupancy: Occupancy, command: str) -> Evidence:
-        self._finish_environment(occupancy)
+    def _evidence(self, command: str) -> Evidence:
         environment = tuple(replace(finding, environment=True) for finding in self.environment)
         evidence = Evidence(measurements=self._measurements(command), environment=environment)
         if (full := self.runs.get(evidence.state)) is None:
             return evidence
-        self._note_waits(full)
+        self.facts.waits_per_step = sum(full.waits.values()) / max(1, full.num_ordinary)
+        if full.waits:
+            self.facts.waits_places = ", ".join(place for place, _ in full.waits.most_common(3))
         self.facts.accelerator_utilization = evidence.busy_share
         measurements = replace(evidence.measurements, phases=full.phases, step_seconds=tuple(full.step_seconds))
         return replace(evidence, measurements=measurements)
 
     def _measurements(self, command: str) -> Measurements:
         testbed, on_gpu = self.testbed, self.testbed.device.type == "cuda"
+        if {"storage_cached", "storage_cold"} <= self.ceilings.keys():
+            cached, cold = (self.ceilings[f"storage_{state}"].images_per_second for state in ("cached", "cold"))
+            shares = np.linspace(0, 1, 11).tolist()
+            self.curves["cached_share"] = tuple((share, mixed_rate(share, cached, cold)) for share in shares)
         hardware = {
             "cpu": machine.cpu_name(),
             "gpu": torch.cuda.get_device_name() if on_gpu else "none",
@@ -269,17 +241,5 @@ class Examination(Reading):
             versions=machine.versions(),
             config=OmegaConf.to_container(testbed.config, resolve=False),  # type: ignore[arg-type]
             command=command,
-            date=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+            date=now(),
         )
-
-    def _finish_environment(self, occupancy: Occupancy) -> None:
-        """Add the checks that need a running experiment, and the experiments that failed."""
-        self.environment += [*check_gpu(self.gpu_state), check_swapping(occupancy)]
-        with self._experiment("the types of convolutions"):
-            self.environment.append(check_types(self.testbed, conv_tf32=self.conv_tf32))
-        by_reason: dict[str, list[str]] = {}
-        for what, reason in self.failed.items():
-            self.environment.append(Finding(what, None, f"it could not be measured: {reason}"))
-            by_reason.setdefault(reason, []).append(what)
-        if by_reason:
-            self.facts.not_measured = ". ".join(f"{why} ({'; '.join(what)})" for why, what in by_reason.items())

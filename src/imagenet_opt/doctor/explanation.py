@@ -1,10 +1,11 @@
-"""The lines below a verdict: cause, evidence, cure and command."""
+"""Explains a verdict: cause, evidence, cure and command; the unexplained gap; the slowest stage."""
 
-from imagenet_opt.doctor.causes.cause import CAUSES
 from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis
-from imagenet_opt.doctor.evidence import Evidence, evidence_of
-from imagenet_opt.doctor.verdict import MUCH_UNEXPLAINED, is_judged, meaning
+from imagenet_opt.doctor.evidence import evidence_of
+from imagenet_opt.doctor.verdict import CAUSES, is_judged, meaning
 
+MUCH_UNEXPLAINED = 0.1
+"""The gap has an explanation if it exceeds this share of the expected rate."""
 AGREES = 1.1
 """A run faster than this many times its slowest stage contradicts its stages."""
 
@@ -14,12 +15,11 @@ def explanation(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if not is_judged(diagnosis):
         return []
     lines = [("cause", meaning(diagnosis))]
-    fired = next((finding for finding in diagnosis.findings if finding.fired and finding.rule == diagnosis.cause), None)
-    if fired is None:
-        return lines
-    lines += [("evidence", fired.evidence), ("cure", fired.remedy)]
-    typed = (" ".join(fired.overrides), *fired.commands)
-    lines += [("command" if number == 0 else "", text) for number, text in enumerate(filter(None, typed))]
+    for finding in diagnosis.findings:
+        if finding.fired and finding.rule == diagnosis.cause:
+            lines += [("evidence", finding.evidence), ("cure", finding.remedy)]
+            commands = [" ".join(finding.overrides), *finding.commands] if finding.overrides else finding.commands
+            lines += [("" if number else "command", command) for number, command in enumerate(commands)]
     return [(label, text) for label, text in lines if text]
 
 
@@ -37,17 +37,14 @@ def gap(diagnosis: Diagnosis) -> str | None:
 def least_stage(diagnosis: Diagnosis) -> str | None:
     """A sentence that compares the full run with its slowest stage, files in the same state; None if not measured."""
     evidence = evidence_of(diagnosis)
-    least = min(_parts(evidence), key=lambda name: evidence.ceilings[name].images_per_second, default=None)
-    if least is None or not is_judged(diagnosis):
+    stages = ("gpu", "gpu_beside_loader", evidence.copy_stage, "decode_all", evidence.stage("loader"))
+    measured = [stage for stage in stages if stage in evidence.ceilings]
+    if not measured or not is_judged(diagnosis):
         return None
-    rate, where = evidence.ceilings[least].images_per_second, "on storage" if evidence.is_cold else "in memory"
+    least = min(measured, key=evidence.rate)
+    where = "on storage" if evidence.is_cold else "in memory"
     sentence = f"With files {where} the full run reaches {diagnosis.measured:,.0f} images/s"
-    stage = f"'{STAGES[least]}' reaches {rate:,.0f} images/s"
-    if diagnosis.measured > AGREES * rate:
+    stage = f"'{STAGES[least]}' reaches {evidence.rate(least):,.0f} images/s"
+    if diagnosis.measured > AGREES * evidence.rate(least):
         return f"{sentence}, but its stage {stage} alone. Something changed between the two measurements."
     return f"{sentence}; its slowest stage {stage}."
-
-
-def _parts(evidence: Evidence) -> list[str]:
-    names = ("gpu", "gpu_beside_loader", evidence.copy_stage, "decode_all", f"loader_{evidence.state}")
-    return [name for name in names if name in evidence.ceilings]

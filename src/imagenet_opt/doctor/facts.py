@@ -1,16 +1,15 @@
-"""Facts about a run and its machine that are not rates of a stage."""
+"""Facts about a run and its machine."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 
 @dataclass(kw_only=True)
 class Facts:
-    """All inputs of the rules except the ceilings. None: unknown, or not checked."""
+    """What the rules read, except ceilings. None: unknown, or not checked."""
 
     usable_cpus: int
     """CPUs that this process may use, after affinity, cgroup quota and SLURM."""
     machine_cpus: int
-    """CPUs of the machine."""
     num_workers: int
     """Loader workers, after the loader has fitted them to the machine."""
     prefetch_factor: int
@@ -19,7 +18,6 @@ class Facts:
     packed: bool = False
     """The data is stored in shards."""
     in_slurm: bool = False
-    """The process belongs to a SLURM job."""
     num_samples: int | None = None
     """Images of the training set."""
     log_every_n_steps: int | None = None
@@ -30,7 +28,6 @@ class Facts:
     reads_in_flight: str | None = None
     """data.reads_in_flight as configured: a number, or "auto"."""
     precision: str | None = None
-    """trainer.precision as configured."""
     profile: str | None = None
     """Rate and source of the simulated device's profile."""
     profile_estimate: bool | None = None
@@ -42,21 +39,20 @@ class Facts:
     cached_share_method: str | None = None
     """How `cached_share` was measured, or why it is unknown."""
     mb_per_image: float | None = None
-    """Mean size of a file."""
     megapixels: float | None = None
-    """Mean size of a decoded image."""
+    """Mean size of an image."""
     pack_option: str | None = None
     """Option of `imagenet-opt pack` that fits the image size of the run, such as "for=224"; None for packed data."""
     pack_speedup: float | None = None
-    """Images/s of a loader process with some images packed so / with the originals, all in memory."""
+    """Images/s of a loader process on some packed images / on the originals, all in memory."""
     pack_bytes_ratio: float | None = None
-    """Bytes of these images packed / of the originals."""
+    """Bytes of these packed images / bytes of the originals."""
     images_per_request: float | None = None
     """Mean number of images that one request to the storage returns."""
     first_touch_seconds: float | None = None
-    """Median time of a request to files that nobody has read."""
+    """Median time of a request for files that were not read before."""
     second_touch_seconds: float | None = None
-    """Median time of the same request again, after the files were dropped from the page cache."""
+    """Median time of the second read of the same files, which had left the page cache."""
     first_touch_evidence: str | None = None
     first_requests_in_flight: int | None = None
     """Requests in flight of all workers when an epoch begins."""
@@ -69,7 +65,7 @@ class Facts:
     cold_passes: float | None = None
     """How many times the loader's experiment read each file from storage."""
     storage_latency_seconds: float | None = None
-    """Median time of a request with no other in flight."""
+    """Median time of a request while no other request is in flight."""
     storage_bound: str | None = None
     """What bounds the storage at `requests_in_flight`: "latency", "bandwidth" or "cpu"."""
     storage_evidence: str | None = None
@@ -98,5 +94,4 @@ class Facts:
 
     def known(self) -> dict[str, float | str]:
         """All facts that are not None, by name."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in vars(self).items() if value is not None}

@@ -10,20 +10,23 @@ import torch
 from imagenet_opt import machine
 from imagenet_opt.data.decode.image_file import REFUSED, open_image
 from imagenet_opt.doctor.diagnosis import Finding
-from imagenet_opt.doctor.environment.check import check_environment
-from imagenet_opt.doctor.environment.precision import check_precision
-from imagenet_opt.doctor.environment.setup import Setup
+from imagenet_opt.doctor.environment.cpus import check_cpus
+from imagenet_opt.doctor.environment.lustre import check_limits, check_released
+from imagenet_opt.doctor.environment.memory import Batches, check_memory, check_page_cache, check_shared_memory
+from imagenet_opt.doctor.environment.mount import check_mount, check_options
+from imagenet_opt.doctor.environment.tensor_cores import check_channels_last, check_multiples, check_precision
 from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.doctor.remedies import DataPlace
+from imagenet_opt.measure.storage.lustre import read_hsm_states, read_limits
 from imagenet_opt.probe.testbed import Testbed
 
 _NUM_CHECKED = 200
-"""Files whose places and sizes are checked; they stand for the data set."""
+"""Files that represent the data set in checks of places and sizes."""
 
 
 def facts_of_run(testbed: Testbed) -> Facts:
-    """Facts that need no experiment: the machine's CPUs, the configuration, and which files are in memory."""
-    how, trainer, limits = testbed.loading, testbed.config.trainer, machine.cpu_limits()
+    """Facts that need no experiment: the CPUs, the configuration, and which files are in memory."""
+    loading, trainer, limits = testbed.loading, testbed.config.trainer, machine.cpu_limits()
     cached = testbed.samples.residency()  # before anything reads a sample
     on_cpu = testbed.device.type == "cpu"
     facts = Facts(
@@ -37,8 +40,8 @@ def facts_of_run(testbed: Testbed) -> Facts:
         num_samples=len(testbed.samples.index),
         log_every_n_steps=trainer.log_every_n_steps,
         cpu_limit=min(limits, key=lambda name: limits[name]),
-        resize_on="worker" if how.resize_on == "auto" and on_cpu else how.resize_on,
-        reads_in_flight=str(how.reads_in_flight),
+        resize_on="worker" if loading.resize_on == "auto" and on_cpu else loading.resize_on,
+        reads_in_flight=str(loading.reads_in_flight),
         precision=str(trainer.precision),
         rated_images_per_second=testbed.rated,
         cached_share=cached.share,
@@ -52,27 +55,47 @@ def facts_of_run(testbed: Testbed) -> Facts:
 
 
 def check_machine(testbed: Testbed) -> list[Finding]:
-    """Run all checks that need no experiment. Some samples must have been read (`Samples.glance`)."""
-    config, how, samples = testbed.config, testbed.loading, testbed.samples
-    configured = {"num_workers": testbed.num_workers, "prefetch_factor": testbed.prefetch_factor}
-    configured |= {name: getattr(how, name) for name in configured if getattr(how, name) != "auto"}
-    return check_environment(
-        Setup(
-            data=DataPlace.configured(config.data, packed=samples.is_packed),
-            folder=str(samples.index.folder),
-            files=tuple(extent.path for extent in samples.extents(samples.rows[:_NUM_CHECKED])),
-            data_bytes=int(mb_per_image(samples.encoded) * 1e6 * len(samples.index)),
-            **configured,
-            fitted_workers=testbed.num_workers,
-            fitted_prefetch=testbed.prefetch_factor,
-            batch_bytes=testbed.batch_bytes,
-            batch_size=how.batch_size,
-            precision=str(config.trainer.precision),
-            widths=testbed.widths,
+    """Run all checks that need no experiment, in the order in which a batch passes through the machine. No check raises
+    an error if the machine lacks a feature. Some samples must have been read (`Samples.glance`)."""
+    config, loading, samples = testbed.config, testbed.loading, testbed.samples
+    batches = _batches(testbed)
+    installed, available = os.cpu_count() or 1, machine.available_memory()
+    data = DataPlace.configured(config.data, packed=samples.is_packed)
+    data_bytes = int(mb_per_image(samples.encoded) * 1e6 * len(samples.index))
+    mount = machine.find_mount(str(samples.index.folder))
+    kind, model = ("", "") if mount is None else (mount.kind, machine.disk_model(mount.device))
+    is_lustre = kind == "lustre"
+    files = [extent.path for extent in samples.extents(samples.rows[:_NUM_CHECKED])]
+    has_gpu, precision = testbed.device.type == "cuda", str(config.trainer.precision)
+    channels_last = bool(config.callbacks.get("acceleration", {}).get("channels_last", False))
+    return [
+        check_cpus(machine.cpu_limits(), installed=installed, slurm=os.environ),
+        check_shared_memory(batches, free=machine.free_shared_memory()),
+        check_memory(batches, available=available),
+        check_page_cache(batches, data, data_bytes=data_bytes, available=available),
+        check_mount(mount, data, model=model),
+        check_options(mount),
+        check_released(read_hsm_states(files) if is_lustre else None, data, kind),
+        check_limits(read_limits() if is_lustre else None, kind, num_cpus=installed),
+        check_multiples(
+            has_gpu=has_gpu,
+            precision=precision,
+            batch_size=loading.batch_size,
             num_classes=config.model.num_classes,
-            channels_last=bool(config.callbacks.get("acceleration", {}).get("channels_last", False)),
-            cuda_index=testbed.device.index,
-        )
+            channels=testbed.widths,
+        ),
+        check_channels_last(has_gpu=has_gpu, precision=precision, channels_last=channels_last),
+    ]
+
+
+def _batches(testbed: Testbed) -> Batches:
+    loading, workers, ahead = testbed.loading, testbed.num_workers, testbed.prefetch_factor
+    return Batches(
+        num_workers=workers if loading.num_workers == "auto" else loading.num_workers,
+        prefetch_factor=ahead if loading.prefetch_factor == "auto" else loading.prefetch_factor,
+        fitted_workers=workers,
+        fitted_prefetch=ahead,
+        batch_bytes=testbed.batch_bytes,
     )
 
 
@@ -82,7 +105,7 @@ def mb_per_image(encoded: list[bytes]) -> float:
 
 
 def megapixels(encoded: list[bytes]) -> float:
-    """Mean size of encoded images, in megapixels; skips images that cannot be opened."""
+    """Mean size of encoded images, in megapixels. Images that cannot be opened do not count."""
     sizes = []
     for image in encoded[:_NUM_CHECKED]:
         with contextlib.suppress(*REFUSED):

@@ -1,11 +1,11 @@
-"""Predicts how many times as fast a run becomes once a cause is fixed; the next limit caps each gain."""
+"""Predicts how many times as fast a run becomes once a cause is fixed. The next limit caps each gain."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.symptoms import SLOWER, is_short_of_cpu, is_slow_reading
+from imagenet_opt.doctor.symptoms import is_short_of_cpu, is_slow_reading, is_slow_to_copy
 
 
 def loader_gain(evidence: Evidence, rate: float) -> float:
@@ -13,18 +13,18 @@ def loader_gain(evidence: Evidence, rate: float) -> float:
     return max(1.0, min(rate, evidence.cpu_rate, evidence.fed_rate) / evidence.measured_rate)
 
 
+def stages_gain(evidence: Evidence) -> float:
+    """Gain if the run reaches the rate that its stages allow."""
+    return loader_gain(evidence, evidence.rate("loader"))
+
+
 def pack_gain(evidence: Evidence) -> float | None:
-    """Gain if the CPUs made batches as fast as the forecast of a pack says; None without a forecast."""
+    """Gain if packed images are decoded as fast as was forecast; None without a forecast."""
     speedup = evidence.facts.pack_speedup
     if speedup is None:
         return None
-    supply = min(evidence.loader_rate * speedup, evidence.cpu_rate_with(evidence.decode_rate * speedup))
+    supply = min(evidence.rate("loader") * speedup, evidence.cpu_rate_with(evidence.rate("decode_all") * speedup))
     return max(1.0, min(supply, evidence.fed_rate) / evidence.measured_rate)
-
-
-def first_epoch_gain(evidence: Evidence) -> float:
-    """Gain of the first epoch if it is as fast as later ones."""
-    return evidence.measured_rate / (evidence.first_epoch_rate or evidence.measured_rate)
 
 
 def gpu_gain(evidence: Evidence, rate: float) -> float:
@@ -32,14 +32,9 @@ def gpu_gain(evidence: Evidence, rate: float) -> float:
     return max(1.0, min(evidence.rate_with_copy(rate), evidence.supply_rate) / evidence.measured_rate)
 
 
-def stall_gain(evidence: Evidence) -> float:
-    """Gain if the run reaches the rate that its stages allow."""
-    return max(1.0, min(evidence.fed_rate, evidence.supply_rate) / evidence.measured_rate)
-
-
 def most_gain(evidence: Evidence) -> float:
     """Gain with unlimited CPUs: the run then reaches the rate of the GPU alone."""
-    return max(1.0, evidence.rate_with_copy(evidence.gpu_rate) / evidence.measured_rate)
+    return max(1.0, evidence.rate_with_copy(evidence.rate("gpu")) / evidence.measured_rate)
 
 
 def cpus_gain(evidence: Evidence, usable: float) -> float:
@@ -49,22 +44,21 @@ def cpus_gain(evidence: Evidence, usable: float) -> float:
 
 def gains_of_environment(evidence: Evidence) -> tuple[Finding, ...]:
     """Findings of the environment, with the gains of their remedies if the experiments can predict them."""
-    return tuple(
-        replace(finding, gain=_OF_ENVIRONMENT[finding.rule](evidence))
-        if finding.fired and finding.rule in _OF_ENVIRONMENT
-        else finding
-        for finding in evidence.environment
-    )
+    findings = []
+    for finding in evidence.environment:
+        predict = _OF_ENVIRONMENT.get(finding.rule)
+        findings.append(replace(finding, gain=predict(evidence)) if finding.fired and predict else finding)
+    return tuple(findings)
 
 
 def _of_storage(evidence: Evidence) -> float | None:
-    """Gain from another storage: 1 if reading is not the limit, else unknown."""
+    """Gain from a faster storage: 1 if reading is not the limit, else unknown."""
     return None if is_slow_reading(evidence) else 1.0
 
 
 def _of_local_data(evidence: Evidence) -> float:
     """Gain from data on a local disk: the loader is then as fast as from memory."""
-    return loader_gain(evidence, evidence.decode_rate) if is_slow_reading(evidence) else 1.0
+    return loader_gain(evidence, evidence.rate("decode_all")) if is_slow_reading(evidence) else 1.0
 
 
 def _of_cpus(evidence: Evidence) -> float:
@@ -74,11 +68,11 @@ def _of_cpus(evidence: Evidence) -> float:
 def _of_gpu(evidence: Evidence) -> float | None:
     """Gain from a GPU as fast as others of its kind; None if that rate is unknown."""
     rated = evidence.facts.rated_images_per_second
-    return gpu_gain(evidence, max(evidence.gpu_rate, rated)) if rated else None
+    return gpu_gain(evidence, max(evidence.rate("gpu"), rated)) if rated else None
 
 
 def _of_link(evidence: Evidence) -> float | None:
-    return None if evidence.rate_with_copy(evidence.compute_rate) < SLOWER * evidence.compute_rate else 1.0
+    return None if is_slow_to_copy(evidence) else 1.0
 
 
 _OF_ENVIRONMENT: dict[str, Callable[[Evidence], float | None]] = {

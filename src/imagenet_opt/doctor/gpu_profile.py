@@ -1,31 +1,28 @@
 """Records the rates of this GPU as a profile, for rehearsals on machines without a GPU."""
 
 import re
+import statistics
 import time
-from typing import TYPE_CHECKING
 
 import torch
+from omegaconf import DictConfig
 
+from imagenet_opt.config import overrides
 from imagenet_opt.errors import ConfigError
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
+from imagenet_opt.machine import versions
+from imagenet_opt.measure.rehearsal.accelerator import Accelerator, write_profile
+from imagenet_opt.probe.testbed import Testbed
+from imagenet_opt.probe.throughput import Span, fit_ceiling
 
 _COPIED_MB = 64
 _WARM_SECONDS = 2.0
 
 
-def record_profile(config: "DictConfig", *, seconds: float) -> None:
-    """Measure ResNet-50's step, its launches and copies here, and write conf/rehearse/<GPU>.yaml.
+def record_profile(config: DictConfig, *, seconds: float) -> None:
+    """Measure a step of ResNet-50, its kernel launches and copies on this GPU, and write conf/rehearse/<GPU>.yaml.
 
     Raises ConfigError without a GPU, and for another network or image size than ResNet-50 at 224.
     """
-    from imagenet_opt.config.overrides import config_folder
-    from imagenet_opt.machine import versions
-    from imagenet_opt.measure.rehearsal.accelerator import Accelerator, write_profile
-    from imagenet_opt.probe.testbed import Testbed
-    from imagenet_opt.probe.throughput import Span, fit_ceiling
-
     testbed = Testbed(config)
     if testbed.device.type != "cuda":
         raise ConfigError("--record-profile measures a GPU, but there is none here")
@@ -35,37 +32,34 @@ def record_profile(config: "DictConfig", *, seconds: float) -> None:
         )
     testbed.samples.warm(_WARM_SECONDS)
     timing = testbed.compute(Span(seconds / 2), beside=False)
-    launch_seconds = min(timing.launch_seconds)
-    rate = fit_ceiling(timing)
-    steps = torch.tensor(timing.step_seconds)
-    name = torch.cuda.get_device_name()
-    installed = versions()
+    rate, steps = fit_ceiling(timing).images_per_second, torch.tensor(timing.step_seconds)
+    name, torch_version = torch.cuda.get_device_name(), versions()["torch"]
+    data = f"{config.trainer.precision}, batch {config.data.batch_size}, torch {torch_version}"
     profile = Accelerator(
         name=name,
-        images_per_second=round(rate.images_per_second, 1),
-        launch_seconds=round(launch_seconds, 5),
+        images_per_second=round(rate, 1),
+        launch_seconds=round(min(timing.launch_seconds), 5),
         copy_gb_per_second=round(copy_rate(testbed.device, pinned=True), 2),
         pageable_gb_per_second=round(copy_rate(testbed.device, pinned=False), 2),
         jitter=round(float(steps.std() / steps.mean()), 4),
-        source=f"imagenet-opt doctor --record-profile, {config.trainer.precision}, batch {config.data.batch_size}, "
-        f"torch {installed['torch']}",
+        source=f"imagenet-opt doctor --record-profile, {data}",
         estimate=False,
     )
-    file = config_folder() / "rehearse" / f"{re.sub(r'[^a-z0-9]+', '_', name.lower()).strip('_')}.yaml"
-    write_profile(file, profile, machine=f"{name}, torch {installed['torch']}")
-    print(f"{name}: {rate.images_per_second:.0f} images/s; written to {file}, for rehearse={file.stem}")
+    file = overrides.config_folder() / "rehearse" / f"{re.sub(r'[^a-z0-9]+', '_', name.lower()).strip('_')}.yaml"
+    write_profile(file, profile, machine=f"{name}, torch {torch_version}")
+    print(f"{name}: {rate:.0f} images/s; written to {file}, for rehearse={file.stem}")
 
 
 def copy_rate(device: torch.device, *, pinned: bool) -> float:
     """GB/s from pinned memory to the device, or from the device to ordinary memory."""
     host = torch.empty(_COPIED_MB * 1_000_000, dtype=torch.uint8, pin_memory=pinned)
     on_device = torch.empty_like(host, device=device)
-    ends = (on_device, host) if pinned else (host, on_device)
+    target, source = (on_device, host) if pinned else (host, on_device)
     rates = []
     for _ in range(10):
         torch.cuda.synchronize(device)
         began = time.perf_counter()
-        ends[0].copy_(ends[1], non_blocking=pinned)
+        target.copy_(source, non_blocking=pinned)
         torch.cuda.synchronize(device)
         rates.append(host.nbytes / 1e9 / (time.perf_counter() - began))
-    return sorted(rates)[len(rates) // 2]
+    return statistics.median(rates)

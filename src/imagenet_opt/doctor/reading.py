@@ -12,7 +12,7 @@ from imagenet_opt.data.storage.concurrency import FIRST
 from imagenet_opt.doctor.facts import Facts
 from imagenet_opt.errors import ImagenetOptError, printable
 from imagenet_opt.measure.stats.rate import Ceiling
-from imagenet_opt.measure.storage.first_touch import NOT_MEMORY_SECONDS, FirstTouch, touch_twice
+from imagenet_opt.measure.storage.first_touch import NOT_MEMORY_SECONDS, touch_twice
 from imagenet_opt.measure.storage.limit import StorageLimit, storage_limit
 from imagenet_opt.measure.storage.page_cache import MOSTLY, Eviction, Residency
 from imagenet_opt.measure.storage.read_depths import DEPTHS, DepthReads, read_at_depths
@@ -26,10 +26,9 @@ Announce = Callable[[str], None]
 _DEPTHS_CACHED = (1, 4, 16)
 """A Python process with more threads reads no faster from memory, and exceeds its time."""
 UNITS = 30
-"""The budget is divided into so many units of time; an experiment takes 1 to 3.5 units."""
+"""The budget is divided into this many units of time; an experiment takes 1 to 3.5 units."""
 _TOUCHING = 3.0
 """Least seconds for first touches: files behind a lazy mount take a third of a second each."""
-
 _PATIENCE = 10.0
 """Seconds that a storage may stall before it counts as not answering."""
 _WARMING = "reading files into memory"
@@ -38,8 +37,8 @@ _WARMING = "reading files into memory"
 class Reading:
     """The experiments that only read, and the results of all experiments by name.
 
-    budget_seconds: for all experiments without start-up; slow storage takes longer. failed: reason by failed
-    experiment; the others continue.
+    budget_seconds: for all experiments without start-up; slow storage takes longer. failed: experiment -> reason of its
+    failure; the others continue.
     """
 
     def __init__(self, testbed: Testbed, *, budget_seconds: float, announce: Announce) -> None:
@@ -57,61 +56,85 @@ class Reading:
         return Span(units * self.unit, longest=UNITS * self.unit)
 
     @contextlib.contextmanager
-    def _experiment(self, what: str) -> Iterator[None]:
+    def _experiment(self, name: str) -> Iterator[None]:
         """Announce an experiment; if it fails, keep the reason and continue."""
-        self.announce(what)
+        self.announce(name)
         try:
             yield
         except (ImagenetOptError, torch.OutOfMemoryError) as error:
-            self.failed[what] = printable(str(error).partition("\n")[0]).removeprefix("not measured: ")
-            print(f"{what} could not be measured: {self.failed[what]}", file=sys.stderr, flush=True)
+            self.failed[name] = printable(str(error).partition("\n")[0]).removeprefix("not measured: ")
+            print(f"{name} could not be measured: {self.failed[name]}", file=sys.stderr, flush=True)
 
     def read(self) -> None:
         """Run the experiments; they fill `ceilings`, `curves` and `facts`."""
-        seconds = self.unit
         with self._experiment("first and second touch of files"):
-            few = list(self._groups(self.samples.take(40)))
-            self.facts.images_per_request = sum(map(len, few)) / len(few)
-            touch = touch_twice(self.samples.read, self.samples.evict, few, seconds=max(_TOUCHING, 2 * seconds))
-            self._note_touch(touch)
+            self._touch()
         with self._experiment("reading from storage, 1 to 256 requests in flight"):
-            rows = self.samples.take(min(max(64, len(self.samples.index) // 4), 20_000))
-            self._note_eviction(self.samples.evict(rows))
-            groups = list(self._groups(rows))
-            again = [] if self.facts.lazy else itertools.cycle(groups)  # a second touch would measure a cache instead
-            curve = read_at_depths(
-                self.samples.read_and_drop,
-                itertools.chain(groups, again),
-                DEPTHS,
-                seconds=seconds / 2,
-                patience_seconds=_PATIENCE,
-            )
-            self._note_curve(curve)
+            self._read_from_storage()
         with self._experiment(_WARMING):
-            self.samples.warm(2 * seconds)
+            self.samples.warm(2 * self.unit)
             self._note_kept(self.samples.kept())
         with self._experiment("reading from memory, 1 to 16 requests in flight"):
-            self._read_from_memory(seconds)
+            if self.facts.kept_in_memory is not False and _WARMING not in self.failed:
+                self._read_from_memory()
 
-    def _read_from_memory(self, seconds: float) -> None:
-        if self.facts.kept_in_memory is False or _WARMING in self.failed:
-            return
-        cached = itertools.cycle(self._groups(self.samples.warm_rows))
-        curve = read_at_depths(self.samples.read, cached, _DEPTHS_CACHED, seconds=seconds / len(_DEPTHS_CACHED))
-        if self.facts.kept_in_memory is None and curve[0].latency_median >= NOT_MEMORY_SECONDS:
-            self._note_kept(Residency(0.0, f"a repeated read takes {1000 * curve[0].latency_median:.0f} ms"))
-            return
-        self.ceilings["storage_cached"] = _best(curve).ceiling
-        self.curves["reads_in_flight_cached"] = _points(curve)
+    def _touch(self) -> None:
+        facts, groups = self.facts, list(self._groups(self.samples.take(40)))
+        facts.images_per_request = sum(map(len, groups)) / len(groups)
+        touch = touch_twice(self.samples.read, self.samples.evict, groups, seconds=max(_TOUCHING, 2 * self.unit))
+        facts.first_touch_seconds = float(np.median(touch.first_seconds))
+        facts.second_touch_seconds = float(np.median(touch.second_seconds))
+        facts.first_touch_evidence, facts.lazy = touch.evidence, touch.lazy
+        configured = self.testbed.loading.reads_in_flight
+        per_worker = FIRST if configured == "auto" else int(configured)
+        facts.first_requests_in_flight = per_worker * max(1, self.testbed.num_workers)
+
+    def _read_from_storage(self) -> None:
+        rows = self.samples.take(min(max(64, len(self.samples.index) // 4), 20_000))
+        self._note_eviction(self.samples.evict(rows))
+        groups = list(self._groups(rows))
+        again = [] if self.facts.lazy else itertools.cycle(groups)  # a second touch would measure a cache instead
+        curve = read_at_depths(
+            self.samples.read_and_drop,
+            itertools.chain(groups, again),
+            DEPTHS,
+            seconds=self.unit / 2,
+            patience_seconds=_PATIENCE,
+        )
+        self._note_curve("storage_cold", "reads_in_flight", curve)
+        self.facts.storage_latency_seconds = curve[0].latency_median
+        if len(curve) > 1:
+            self.storage_limit = storage_limit(curve)
+            self.facts.storage_evidence = self.storage_limit.evidence
+
+    def _read_from_memory(self) -> None:
+        groups = itertools.cycle(self._groups(self.samples.warm_rows))
+        curve = read_at_depths(self.samples.read, groups, _DEPTHS_CACHED, seconds=self.unit / len(_DEPTHS_CACHED))
+        latency = curve[0].latency_median
+        if self.facts.kept_in_memory is None and latency >= NOT_MEMORY_SECONDS:
+            self._note_kept(Residency(0.0, f"a repeated read takes {1000 * latency:.0f} ms"))
+        else:
+            self._note_curve("storage_cached", "reads_in_flight_cached", curve)
+
+    def _note_curve(self, stage: str, name: str, curve: tuple[DepthReads, ...]) -> None:
+        self.ceilings[stage] = max(curve, key=lambda reads: reads.images_per_second).ceiling
+        self.curves[name] = tuple((float(reads.depth), reads.images_per_second) for reads in curve)
 
     def _note_kept(self, kept: Residency) -> None:
         """Note whether recently read files stay in memory; a mount without a cache keeps none."""
-        self.facts.kept_in_memory = None if kept.share is None else kept.share >= MOSTLY
-        if kept.share is not None and kept.share < MOSTLY:
+        if kept.share is None:
+            return
+        self.facts.kept_in_memory = kept.share >= MOSTLY
+        if not self.facts.kept_in_memory:
             self.facts.memory_evidence = (
                 f"recently read files are not in this machine's memory ({kept.share:.0%} of them are; {kept.method}), "
                 "so the stages with files in memory are left out"
             )
+
+    def _note_eviction(self, eviction: Eviction) -> None:
+        """Keep the evidence of the first eviction that is not verified."""
+        if self.facts.cold_verified is not False:
+            self.facts.cold_verified, self.facts.cold_evidence = eviction.verified, eviction.evidence
 
     def _groups(self, rows: Rows) -> Iterator[Rows]:
         """The rows that each request reads, batch by batch."""
@@ -120,37 +143,3 @@ class Reading:
             batch = rows[start : start + size]
             for group in self.samples.store.groups(batch):
                 yield batch[group]
-
-    def _note_touch(self, touch: FirstTouch) -> None:
-        self.facts.first_touch_seconds = float(np.median(touch.first_seconds))
-        self.facts.second_touch_seconds = float(np.median(touch.second_seconds))
-        self.facts.first_requests_in_flight = self._first_depth() * max(1, self.testbed.num_workers)
-        self.facts.first_touch_evidence = touch.evidence
-        self.facts.lazy = touch.lazy
-
-    def _first_depth(self) -> int:
-        """Requests in flight per worker when an epoch begins."""
-        configured = self.testbed.loading.reads_in_flight
-        return FIRST if configured == "auto" else int(configured)
-
-    def _note_eviction(self, eviction: Eviction) -> None:
-        """Keep the evidence of the first eviction that is not verified."""
-        if self.facts.cold_verified is not False:
-            self.facts.cold_verified = eviction.verified
-            self.facts.cold_evidence = eviction.evidence
-
-    def _note_curve(self, curve: tuple[DepthReads, ...]) -> None:
-        self.ceilings["storage_cold"] = _best(curve).ceiling
-        self.curves["reads_in_flight"] = _points(curve)
-        self.facts.storage_latency_seconds = curve[0].latency_median
-        if len(curve) > 1:
-            self.storage_limit = storage_limit(curve)
-            self.facts.storage_evidence = self.storage_limit.evidence
-
-
-def _best(curve: tuple[DepthReads, ...]) -> DepthReads:
-    return max(curve, key=lambda reads: reads.images_per_second)
-
-
-def _points(curve: tuple[DepthReads, ...]) -> tuple[tuple[float, float], ...]:
-    return tuple((float(reads.depth), reads.images_per_second) for reads in curve)

@@ -1,4 +1,4 @@
-"""Remedies that the user can type: overrides that change a value, commands with the run's own folders."""
+"""Remedies that the user can type: overrides that change a value, and commands with the folders of the run."""
 
 import os
 import re
@@ -16,8 +16,7 @@ LOCAL = "/local/disk/packed"
 
 @dataclass(frozen=True)
 class DataPlace:
-    """Where the data is. root: data.root as configured; None if unknown. packed: the data is in shards, which cannot
-    be packed again."""
+    """Where the data is. root: data.root as configured; None if unknown. packed: whether the data is in shards."""
 
     root: str | None = None
     train_folder: str = "train"
@@ -26,7 +25,7 @@ class DataPlace:
 
     @classmethod
     def configured(cls, data: Mapping[str, Any] | None, *, packed: bool) -> "DataPlace":
-        """From the configuration's group `data`. A root with an unresolved interpolation counts as unknown."""
+        """From the group `data` of the configuration. A root with an unresolved interpolation counts as unknown."""
         data = data or {}
         root = data.get("root")
         is_known = isinstance(root, str) and "${" not in root
@@ -35,7 +34,7 @@ class DataPlace:
 
     @property
     def words(self) -> str:
-        """data.root=... and the folders below it, unless they have their default names, as command-line arguments."""
+        """Arguments of a command: data.root=..., and the folders below it that do not have their default names."""
         words = [f"data.root={self.root or 'YOUR_FOLDER'}"]
         if self.root:
             folders = {"train": self.train_folder, "val": self.val_folder}
@@ -46,11 +45,8 @@ class DataPlace:
         return f"imagenet-opt hydrate {self.words}"
 
     def pack(self, *options: str) -> str:
-        """The command that packs the data to a local disk. Shards are only copied; with options, the command packs the
-        original images again.
-
-        options: such as for=224, which make images smaller.
-        """
+        """The command that packs the data onto a local disk. Shards are copied; with options, the original images are
+        packed again. options: make images smaller, such as for=224."""
         if self.packed and not options:
             folder = "YOUR_FOLDER" if self.root is None else os.path.expanduser(self.root)
             return f"cp -r {shlex.quote(printable(folder))} {LOCAL}"
@@ -74,78 +70,17 @@ _INSTEAD = {
     "__getitem__": "torch.where(mask, x, 0) instead of x[mask]",
     "__setitem__": "torch.where(mask, y, x) instead of x[mask] = y",
 }
-"""Operation of `host_syncs` -> an operation that does not wait."""
+"""Operation that waits for the GPU -> an operation that does not."""
 
 
 def changing(evidence: Evidence, *overrides: str) -> tuple[str, ...]:
-    """The overrides that change a value in effect."""
-    return tuple(text for text in overrides if not _is_in_force(evidence, *text.split("=", 1)))
+    """The overrides that change a value in effect, as configured or as "auto" was resolved."""
+    return tuple(override for override in overrides if not _is_in_effect(evidence, *override.split("=", 1)))
 
 
-def saves(evidence: Evidence) -> tuple[str, ...]:
-    """Overrides that write checkpoints every 15 minutes; empty if they are written less often already."""
-    minutes = configured(evidence, "checkpoint.every_minutes")
-    seldom = isinstance(minutes, int | float) and minutes >= 15
-    return changing(evidence, "checkpoint.every_n_steps=null", *(() if seldom else ("checkpoint.every_minutes=15",)))
-
-
-def configured(evidence: Evidence, key: str) -> Any:
-    """The value of a dotted key; None also if the configuration is unknown."""
-    return _node(evidence.measurements.config, key)[1]
-
-
-def callbacks_like(evidence: Evidence, words: str) -> dict[str, str]:
-    """Key -> class of each configured callback whose class name contains `words`."""
-    callbacks = configured(evidence, "callbacks")
-    classes = {
-        f"callbacks.{name}": str(node["_target_"]).rpartition(".")[2]
-        for name, node in (callbacks.items() if isinstance(callbacks, Mapping) else ())
-        if isinstance(node, Mapping) and "_target_" in node
-    }
-    return {key: name for key, name in classes.items() if words in name}
-
-
-def data_place(evidence: Evidence) -> DataPlace:
-    return DataPlace.configured(configured(evidence, "data"), packed=evidence.facts.packed)
-
-
-def smaller_pack(evidence: Evidence) -> str:
-    """The command that packs smaller images, for images of the run's size."""
-    return data_place(evidence).pack(evidence.facts.pack_option or "for=224")
-
-
-def list_processes(names: str) -> str:
-    """The command that shows processes. names: as "python (pid 7), java (pid 8)"."""
-    pids = re.findall(r"\(pid (\d+)", names)
-    return f"ps -o pid,user,pcpu,etime,args -p {','.join(pids)}" if pids else "top -b -n 1 -o %CPU | head -n 17"
-
-
-def without_waiting(waits: str) -> tuple[str, ...]:
-    """For each line that waits, code that does not. waits: as "item at mine.py:7, cpu at mine.py:9"."""
-    places = (wait.partition(" at ") for wait in waits.split(", ") if " at " in wait)
-    return tuple(
-        f"{place}: {_INSTEAD.get(operation, f'keep the result of {operation} on the GPU')}"
-        for operation, _, place in places
-    )
-
-
-def _is_in_force(evidence: Evidence, key: str, value: str) -> bool:
-    """Whether the key has this value, as configured or as "auto" was resolved."""
-    exists, setting = _node(evidence.measurements.config, key)
-    name = key.rpartition(".")[2]
-    facts = evidence.facts.known()
-    values = ([setting] if exists else []) + ([facts[name]] if name in facts else [])
-    return value in [_text(setting) for setting in values]
-
-
-def _node(config: Mapping[str, Any], key: str) -> tuple[bool, Any]:
-    """Whether the key exists, and its value."""
-    node: Any = config
-    for part in key.split("."):
-        if not isinstance(node, Mapping) or part not in node:
-            return False, None
-        node = node[part]
-    return True, node
+def _is_in_effect(evidence: Evidence, key: str, value: str) -> bool:
+    resolved = evidence.facts.known().get(key.rpartition(".")[2], "")
+    return value in (_text(evidence.configured(key, "")), _text(resolved))
 
 
 def _text(value: Any) -> str:
@@ -155,3 +90,42 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def saves(evidence: Evidence) -> tuple[str, ...]:
+    """Overrides that write checkpoints every 15 minutes; empty if the run writes them less often."""
+    minutes = evidence.configured("checkpoint.every_minutes")
+    seldom = isinstance(minutes, int | float) and minutes >= 15
+    return changing(evidence, "checkpoint.every_n_steps=null", *(() if seldom else ("checkpoint.every_minutes=15",)))
+
+
+def callbacks_like(evidence: Evidence, words: str) -> dict[str, str]:
+    """Key -> class of each configured callback whose class name contains `words`."""
+    classes = {
+        f"callbacks.{name}": str(node["_target_"]).rpartition(".")[2]
+        for name, node in evidence.configured("callbacks", {}).items()
+        if isinstance(node, Mapping) and "_target_" in node
+    }
+    return {key: name for key, name in classes.items() if words in name}
+
+
+def data_place(evidence: Evidence) -> DataPlace:
+    return DataPlace.configured(evidence.configured("data"), packed=evidence.facts.packed)
+
+
+def smaller_pack(evidence: Evidence) -> str:
+    """The command that packs images as small as the image size of the run allows."""
+    return data_place(evidence).pack(evidence.facts.pack_option or "for=224")
+
+
+def list_processes(names: str) -> str:
+    """The command that shows processes; without a pid, the busiest. names: as "python (pid 7), java (pid 8)"."""
+    pids = re.findall(r"\(pid (\d+)", names)
+    return f"ps -o pid,user,pcpu,etime,args -p {','.join(pids)}" if pids else "top -b -n 1 -o %CPU | head -n 17"
+
+
+def without_waiting(waits: str) -> tuple[str, ...]:
+    """For each line of code that waits, an operation that does not. waits: as "item at mine.py:7, cpu at loss.py:9"."""
+    places = (wait.partition(" at ") for wait in waits.split(", ") if " at " in wait)
+    keep = "keep the result of {} on the GPU"
+    return tuple(f"{place}: {_INSTEAD.get(name, keep.format(name))}" for name, _, place in places)

@@ -1,4 +1,4 @@
-"""Which stage limits a run: conditions that several rules share."""
+"""Conditions that several rules share: which stage limits a run."""
 
 from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
 
@@ -9,19 +9,19 @@ NEAR = 1.5
 AMPLE = 1.1
 """A loader above this many times the GPU's rate is fast enough."""
 MAIN_SHARE = 0.4
-"""Share of the GPU's idle time that one phase of the main process must fill to be the cause."""
+"""A phase of the main process is a cause only if it fills this share of the GPU's idle time."""
 OTHERS_SHARE = 0.2
-"""Share of the usable CPUs above which other processes use more than a system's usual background work."""
+"""Above this share of the usable CPUs, other processes use more than the usual background work of a system."""
 STALL_SECONDS = 1.0
-"""A pause between two batches that is too long for the latency of a single request."""
+"""A pause of this length between two batches is too long for the latency of a single request."""
 ORDINARY_WAITS = 0.5
-"""From this number of waits for the GPU per step, ordinary steps wait."""
+"""Ordinary steps wait for the GPU if there are at least this many waits per step."""
 
 
 def is_starved(evidence: Evidence) -> bool:
     """Whether missing batches explain the idle GPU: training waits for them, or is as slow as the loader alone."""
     follows = (
-        evidence.supply_rate < SLOWER * evidence.gpu_beside_loader_rate
+        evidence.supply_rate < SLOWER * evidence.rate("gpu_beside_loader")
         and evidence.measured_rate > SLOWER * evidence.supply_rate
     )
     return holds_up(evidence, "fetch") or (follows and evidence.busy_share < BUSY_ENOUGH)
@@ -29,34 +29,39 @@ def is_starved(evidence: Evidence) -> bool:
 
 def is_ample(evidence: Evidence) -> bool:
     """Whether the loader is fast enough on average; never without workers, since training then waits for each batch."""
-    return bool(evidence.facts.num_workers) and evidence.supply_rate >= AMPLE * evidence.gpu_beside_loader_rate
+    return bool(evidence.facts.num_workers) and evidence.supply_rate >= AMPLE * evidence.rate("gpu_beside_loader")
 
 
 def is_slow_reading(evidence: Evidence) -> bool:
     """Whether reading limits the loader: decoding is faster, the storage hardly."""
-    return _is_held_by_reads(evidence) and not _is_cpu_of_reads(evidence)
+    return _is_held_by_reads(evidence) and evidence.facts.storage_bound != "cpu"
 
 
 def is_reading_on_cpu(evidence: Evidence) -> bool:
     """Whether reading limits the loader because it needs more CPU time, not faster storage."""
-    return _is_held_by_reads(evidence) and _is_cpu_of_reads(evidence)
+    return _is_held_by_reads(evidence) and evidence.facts.storage_bound == "cpu"
 
 
 def is_short_of_cpu(evidence: Evidence) -> bool:
     """Whether decoding is slower than the GPU, or the training process lacks CPU time."""
-    is_slow = min(evidence.decode_rate, evidence.cpu_rate) < AMPLE * evidence.gpu_rate or is_reading_on_cpu(evidence)
-    return (
-        is_slow and is_starved(evidence) and not is_ample(evidence) and not is_slow_reading(evidence)
-    ) or is_crowded(evidence)
+    lowest = min(evidence.rate("decode_all"), evidence.cpu_rate)
+    is_slow = lowest < AMPLE * evidence.rate("gpu") or is_reading_on_cpu(evidence)
+    is_limit = is_starved(evidence) and not is_ample(evidence) and not is_slow_reading(evidence)
+    return (is_slow and is_limit) or is_crowded(evidence)
 
 
 def is_crowded(evidence: Evidence) -> bool:
     """Whether the running loader slows down the GPU's steps."""
     return (
-        evidence.gpu_beside_loader_rate < SLOWER * evidence.gpu_rate
+        evidence.rate("gpu_beside_loader") < SLOWER * evidence.rate("gpu")
         and evidence.busy_share < BUSY_ENOUGH
         and not is_slow_reading(evidence)
     )
+
+
+def is_slow_to_copy(evidence: Evidence) -> bool:
+    """Whether the copies slow down a device that never waits for the host."""
+    return evidence.rate_with_copy(evidence.compute_rate) < SLOWER * evidence.compute_rate
 
 
 def has_neighbours(evidence: Evidence) -> bool:
@@ -72,49 +77,37 @@ def is_lazy(evidence: Evidence) -> bool | None:
 
 
 def is_lazy_at_first(evidence: Evidence) -> bool:
-    """Whether only the first epoch is slow: it fetches files from a remote store, while the measured run read files
-    that had been fetched before."""
+    """Whether the first epoch, which fetches files from a remote store, is slower than the measured run, which read
+    files that had been fetched before."""
     first = evidence.first_epoch_rate
-    return bool(
-        evidence.is_cold and is_lazy(evidence) and first is not None and first < SLOWER * evidence.measured_rate
-    )
+    is_slower = first is not None and first < SLOWER * evidence.measured_rate
+    return evidence.is_cold and bool(is_lazy(evidence)) and is_slower
 
 
 def released(evidence: Evidence) -> str:
-    """The file system's own sentence on files that it can fetch from its archive; "" if it has none."""
-    sentences = (
-        finding.evidence
-        for finding in evidence.environment
-        if finding.rule == "released_files" and finding.fired and finding.commands
-    )
-    return next(sentences, "")
+    """The evidence that Lustre can fetch files from its archive; "" if there is none."""
+    findings = (finding for finding in evidence.environment if finding.rule == "released_files")
+    return next((finding.evidence for finding in findings if finding.fired and finding.commands), "")
 
 
 def holds_up(evidence: Evidence, phase: str) -> bool:
-    """Whether this phase of the main process explains the idle GPU, and more so than any other phase."""
-    seconds = evidence.measurements.phases.get(phase, 0.0)
-    rivals = [other for name, other in evidence.measurements.phases.items() if name not in (phase, "step", "device")]
+    """Whether this phase of the main process explains the idle GPU, and takes longer than any other phase."""
+    phases = evidence.measurements.phases
+    seconds = phases.get(phase, 0.0)
+    others = [other for name, other in phases.items() if name not in (phase, "step", "device")]
     share = seconds / evidence.idle_seconds if evidence.idle_seconds else 0.0
-    return evidence.busy_share < BUSY_ENOUGH and share >= MAIN_SHARE and seconds > max(rivals, default=0.0)
+    return evidence.busy_share < BUSY_ENOUGH and share >= MAIN_SHARE and seconds > max(others, default=0.0)
 
 
 def _is_held_by_reads(evidence: Evidence) -> bool:
-    late = evidence.storage_rate_at_depth < NEAR * evidence.loader_rate or _stalls(evidence)
-    return (
-        is_starved(evidence)
-        and not is_ample(evidence)
-        and late
-        and evidence.loader_rate < SLOWER * evidence.decode_rate
-    )
+    is_late = evidence.storage_rate_at_depth < NEAR * evidence.rate("loader") or _stalls(evidence)
+    is_slower = evidence.rate("loader") < SLOWER * evidence.rate("decode_all")
+    return is_starved(evidence) and not is_ample(evidence) and is_late and is_slower
 
 
 def _stalls(evidence: Evidence) -> bool:
     """Whether workers wait for files longer than they decode, and batches arrive after pauses of seconds. A short test
     of the storage may miss such pauses."""
-    facts = evidence.ceilings[f"loader_{evidence.state}"].facts
+    facts = evidence.ceilings[evidence.stage("loader")].facts
     waits = facts.get("read_seconds", 0.0) > facts.get("decode_seconds", 0.0)
     return waits and evidence.longest_gap_seconds >= STALL_SECONDS
-
-
-def _is_cpu_of_reads(evidence: Evidence) -> bool:
-    return evidence.facts.storage_bound == "cpu"

@@ -1,4 +1,4 @@
-"""Prints a diagnosis on the terminal: the verdict, the ceilings, the remedies."""
+"""Prints a diagnosis on the terminal: verdict, ceilings, remedies."""
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -13,12 +13,11 @@ from imagenet_opt.doctor.diagnosis import STAGES, Diagnosis, Finding
 from imagenet_opt.doctor.evidence import BUSY_ENOUGH, evidence_of
 from imagenet_opt.doctor.explanation import explanation, gap
 from imagenet_opt.doctor.verdict import is_judged, meaning, rate_in_trouble
-from imagenet_opt.measure.stats.rate import Ceiling
 
 _BAR = 24
 """Characters of the longest bar, if the other columns leave enough room."""
 _BESIDE = 34
-"""Characters of the other columns except the name of the stage."""
+"""Characters of the other columns, except the name of the stage."""
 _REACH = 2.0
 """A full bar is this many times the rate of the GPU."""
 _NOT_PREDICTABLE = "gain not predictable"
@@ -27,23 +26,19 @@ _CONFIDENCE_STYLES = {"high": "green", "medium": "yellow", "low": "red"}
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
-    """Print the verdict, then its evidence, then the remedies.
-
-    console: with `markup=False, highlight=False`, and a width of 80 at least.
-    """
+    """Print a diagnosis. console: with `markup=False, highlight=False`, and at least 80 columns."""
     console.print(_verdict(diagnosis), _ceilings(diagnosis, console), Text())
     facts = diagnosis.measurements.facts
     for evidence in filter(None, (facts.first_touch_evidence, facts.storage_evidence, facts.memory_evidence)):
         console.print(Text(printable(f"files: {evidence}"), style="dim"), Text())
     fired = [finding for finding in diagnosis.findings if finding.fired]
-    fired.sort(key=lambda finding: (finding.rule != diagnosis.cause, -(finding.gain or 0)))
+    fired.sort(key=lambda finding: -(finding.gain or 0))
     for finding in fired:
         if finding.rule != diagnosis.cause:  # the verdict explains the cause
             console.print(_finding(finding))
-    quiet = sum(finding.fired is False for finding in diagnosis.findings)
-    unchecked = [finding.rule for finding in diagnosis.findings if finding.fired is None]
-    console.print(Text(f"{len(fired)} rules fired, {quiet} did not", style="dim"))
-    if unchecked:
+    num_quiet = sum(finding.fired is False for finding in diagnosis.findings)
+    console.print(Text(f"{len(fired)} rules fired, {num_quiet} did not", style="dim"))
+    if unchecked := [finding.rule for finding in diagnosis.findings if finding.fired is None]:
         console.print(Text(printable(f"not checked: {', '.join(unchecked)}"), style="dim"))
 
 
@@ -64,40 +59,34 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     def rate(images: float) -> str:
         return f"{images / diagnosis.measurements.batch_size:.2f} it/s, {images:,.0f} images/s"
 
-    rows = []
+    facts, rows = diagnosis.measurements.facts, []
     if is_judged(diagnosis):
         rows.append(("measured", rate(diagnosis.measured)))
         rows.append(("expected", f"{rate(diagnosis.expected)}; the run reaches {diagnosis.efficiency:.0%} of it"))
-    if diagnosis.unexplained is not None:
         rows.append(("unexplained", str(gap(diagnosis))))
-    if (busy := diagnosis.measurements.facts.accelerator_utilization) is not None:
+    if (busy := facts.accelerator_utilization) is not None:
         word = "pass" if busy >= BUSY_ENOUGH else "fail"
         rows.append(("accelerator utilisation", f"{busy:.1%}; MLPerf Storage asks for {BUSY_ENOUGH:.0%}: {word}"))
-    if diagnosis.measurements.facts.profile is not None:
-        rows.append(
-            (
-                f"profile {printable(diagnosis.measurements.simulated or '')}",
-                printable(diagnosis.measurements.facts.profile),
-            )
-        )
+    if facts.profile is not None:
+        rows.append((f"profile {printable(diagnosis.measurements.simulated or '')}", printable(facts.profile)))
     if diagnosis.next_gain is not None:
-        when = "faster GPU" if diagnosis.cause == "healthy" else "if fixed"
+        label = "faster GPU" if diagnosis.cause == "healthy" else "if fixed"
         fixed = rate_in_trouble(evidence_of(diagnosis)) * diagnosis.next_gain
-        rows.append((when, f"{rate(fixed)}, {diagnosis.next_gain:.2f} times as fast"))
+        rows.append((label, f"{rate(fixed)}, {diagnosis.next_gain:.2f} times as fast"))
     elif is_judged(diagnosis) and diagnosis.cause != "healthy":
         rows.append(("if fixed", _NOT_PREDICTABLE))
     if is_judged(diagnosis):
-        rows += growing_rows(diagnosis)
+        rows += _growing_rows(diagnosis)
     if diagnosis.next_stage is not None:
         rows.append(("next limit", STAGES.get(diagnosis.next_stage, diagnosis.next_stage)))
     return rows
 
 
-def growing_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+def _growing_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """For a run whose images grow: whether the loader keeps up in each phase."""
     evidence, rows = evidence_of(diagnosis), []
     for phase in diagnosis.measurements.growing:
-        needed, supply = phase.speed * evidence.gpu_rate, evidence.supply_rate
+        needed, supply = phase.speed * evidence.rate("gpu"), evidence.supply_rate
         verdict = "the GPU waits" if supply < needed else "the loader keeps up"
         rates = f"the GPU takes about {needed:,.0f} images/s, the loader delivers {supply:,.0f}"
         rows.append((f"at {phase.image_size} px", f"{phase.epochs}: {rates}; {verdict}"))
@@ -105,25 +94,22 @@ def growing_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def _ceilings(diagnosis: Diagnosis, console: Console) -> Table:
-    unverified = " (unverified)" if is_unverified(diagnosis) else ""
-    names = {
-        name: STAGES[name] + unverified * name.endswith("_cold")
-        for name in STAGES
-        if name in diagnosis.measurements.ceilings
-    }
+    ceilings, unverified = diagnosis.measurements.ceilings, " (unverified)" if is_unverified(diagnosis) else ""
+    names = {name: text + unverified * name.endswith("_cold") for name, text in STAGES.items() if name in ceilings}
     width = max(1, min(_BAR, console.width - _BESIDE - max(map(len, names.values()), default=0)))
-    table = Table(
-        box=box.SIMPLE_HEAD, title="what each stage can do, alone", title_justify="left", padding=(0, 1, 0, 0)
-    )
+    table = Table(box=box.SIMPLE_HEAD, title="what each stage can do, alone", padding=(0, 1, 0, 0))
+    table.title_justify = "left"
     table.add_column(no_wrap=True)
     table.add_column("images/s", justify="right", no_wrap=True)
     table.add_column("interval", justify="right", no_wrap=True)
     table.add_column(min_width=width, no_wrap=True)
-    rates = {name: diagnosis.measurements.ceilings[name].images_per_second for name in names}
+    rates = {name: ceilings[name].images_per_second for name in names}
     reach = _REACH * max([diagnosis.expected, *(rate for name, rate in rates.items() if name.startswith("gpu"))])
     for name, rate in rates.items():
+        estimate = ceilings[name].estimate
+        interval = f"{estimate.low:,.0f} to {estimate.high:,.0f}" if estimate.num > 1 else "one window"
         bar = Text(_bar(rate / reach, width, console.options.ascii_only), _STYLES[name.partition("_")[0]])
-        table.add_row(names[name], f"{rate:,.0f}", _span(diagnosis.measurements.ceilings[name]), bar)
+        table.add_row(names[name], f"{rate:,.0f}", interval, bar)
     return table
 
 
@@ -136,11 +122,6 @@ def _bar(share: float, width: int, ascii_only: bool) -> str:
     return (full * whole + parts[part]).rstrip()
 
 
-def _span(ceiling: Ceiling) -> str:
-    estimate = ceiling.estimate
-    return f"{estimate.low:,.0f} to {estimate.high:,.0f}" if estimate.num > 1 else "one window"
-
-
 def _finding(finding: Finding) -> RenderableType:
     head = Text("* ", style="bold red").append(printable(finding.rule), style="bold")
     promise = _NOT_PREDICTABLE if finding.gain is None else f"{finding.gain:.2f} times as fast"
@@ -149,7 +130,7 @@ def _finding(finding: Finding) -> RenderableType:
     lines.add_column(width=2)
     lines.add_column(overflow="fold")
     typed = [(line, "cyan") for line in (" ".join(finding.overrides), *finding.commands)]
-    for words, style in [(finding.evidence, ""), (finding.remedy, ""), *typed]:
-        if words:
-            lines.add_row("", Text(printable(words), style=style))
+    for text, style in [(finding.evidence, ""), (finding.remedy, ""), *typed]:
+        if text:
+            lines.add_row("", Text(printable(text), style=style))
     return Group(head, lines, Text())

@@ -1,9 +1,8 @@
-"""Judges evidence: which rule fires, what the next limit is, and one sentence as the verdict."""
+"""Judges evidence: the rules, the cause, the gain once the cause is fixed, and one sentence."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from imagenet_opt.doctor.causes.cause import CAUSES
 from imagenet_opt.doctor.causes.cpus import busy_neighbour, contention, few_cpus, few_workers, slow_decode
 from imagenet_opt.doctor.causes.device import launch_bound, slow_copy, slow_gpu
 from imagenet_opt.doctor.causes.loader import lazy_mount, small_prefetch, storage_bandwidth, storage_latency
@@ -13,18 +12,49 @@ from imagenet_opt.doctor.evidence import BUSY_ENOUGH, Evidence
 from imagenet_opt.doctor.gains import gains_of_environment, most_gain
 from imagenet_opt.doctor.symptoms import is_lazy_at_first
 
+
+@dataclass(frozen=True)
+class Cause:
+    """head: first words of the verdict's sentence. meaning: the cause in a few words, for the line below the sentence.
+    shows_beside_stages: whether the cause appears only in the full run, which is then slower than its stages allow."""
+
+    head: str
+    meaning: str
+    shows_beside_stages: bool = False
+
+
+CAUSES = {
+    "healthy": Cause("Healthy", "the GPU is the limit"),
+    "slow_gpu": Cause("Slow GPU", "the GPU is slower than other GPUs of its kind"),
+    "storage_latency": Cause("Storage-bound", "storage answers late"),
+    "storage_bandwidth": Cause("Storage-bound", "storage gives too few MB/s"),
+    "lazy_mount": Cause("Storage-bound", "the mount fetches each file from a remote store at first touch"),
+    "few_workers": Cause("Loader-bound", "fewer loader workers than CPUs"),
+    "few_cpus": Cause("CPU-bound", "the job may use only some of the CPUs"),
+    "slow_decode": Cause("CPU-bound", "decoding takes the CPUs"),
+    "busy_neighbour": Cause("CPU-bound", "other processes take the CPUs"),
+    "small_prefetch": Cause("Loader-bound", "too few batches are prepared ahead", shows_beside_stages=True),
+    "host_sync": Cause("Host sync", "the host waits for the GPU in each step", shows_beside_stages=True),
+    "launch_bound": Cause("Launch-bound", "the host launches kernels more slowly than the GPU computes them"),
+    "contention": Cause("CPU-bound", "the loader takes CPU time that the training process needs"),
+    "slow_logging": Cause("Main process", "logging delays the step", shows_beside_stages=True),
+    "checkpoint_stall": Cause("Main process", "checkpoints delay the step", shows_beside_stages=True),
+    "slow_callback": Cause("Main process", "a callback delays the step", shows_beside_stages=True),
+    "slow_copy": Cause("Copy-bound", "the copy to the GPU is the limit"),
+    "unexplained": Cause("Unexplained", "no single experiment explains the gap"),
+}
+"""Key of each verdict -> its text."""
+
 NEEDS = ("gpu", "gpu_beside_loader", "loader", "decode_all", "full")
-"""Ceilings that every verdict needs, named in `Evidence.lacks`."""
+"""Ceilings that every verdict needs, named as in `Evidence.stage`."""
 _READS = (*NEEDS, "storage")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """finding: function that checks the rule without regard to other rules; its name is the rule's.
-
-    needs: ceilings without which the rule cannot be checked, named as in `Evidence.lacks`. unless: earlier rules; if
-    one of them fired, this rule does not.
-    """
+    """finding: function that checks the rule without regard to other rules, and has the rule's name. needs: ceilings
+    without which the rule cannot be checked, named as in `Evidence.stage`. unless: if one of these earlier rules fired,
+    the rule does not fire."""
 
     finding: Callable[[Evidence], Finding]
     needs: tuple[str, ...]
@@ -35,8 +65,7 @@ class Rule:
         return self.finding.__name__
 
     def look(self, evidence: Evidence, fired: Collection[str] = ()) -> Finding:
-        """Check the rule. fired: names of earlier rules that fired. `Finding.fired` is None if a needed ceiling is
-        missing."""
+        """Check the rule. fired: earlier rules that fired. If a needed ceiling is missing, `Finding.fired` is None."""
         if missing := evidence.lacks(self.needs):
             return Finding(self.name, None, f"not measured: {', '.join(STAGES[name] for name in missing)}")
         finding = self.finding(evidence)
@@ -50,7 +79,7 @@ RULES = (
     Rule(checkpoint_stall, NEEDS),
     Rule(slow_logging, NEEDS),
     Rule(host_sync, NEEDS, unless=("checkpoint_stall", "slow_logging")),
-    Rule(slow_callback, NEEDS, unless=("host_sync",)),  # else the callback waits for the GPU
+    Rule(slow_callback, NEEDS, unless=("host_sync",)),  # a callback that waits for the GPU is slow too
     Rule(lazy_mount, _READS),
     Rule(storage_bandwidth, _READS),
     Rule(storage_latency, _READS),
@@ -63,27 +92,17 @@ RULES = (
     Rule(launch_bound, _READS, unless=("few_cpus",)),
     Rule(contention, _READS, unless=("busy_neighbour", "few_workers", "few_cpus", "slow_decode")),
 )
-"""The first rule that fires names the cause."""
-
-
-def findings_of(evidence: Evidence) -> tuple[Finding, ...]:
-    """The finding of each rule, in the order of `RULES`."""
-    findings: list[Finding] = []
-    for rule in RULES:
-        findings.append(rule.look(evidence, {finding.rule for finding in findings if finding.fired}))
-    return tuple(findings)
-
-
-MUCH_UNEXPLAINED = 0.1
-"""The explanation mentions a missing share of the expected rate above this."""
+"""In order: the first rule that fires names the cause."""
 
 
 def judge(evidence: Evidence) -> Diagnosis:
-    """The diagnosis: the first rule that fires is the cause; without one the run is healthy, or its gap unexplained.
+    """The first rule that fires is the cause; if none fires, the run is healthy, or its gap is unexplained.
 
     Raises KeyError if a ceiling of `NEEDS` is missing.
     """
-    findings = findings_of(evidence)
+    findings: list[Finding] = []
+    for rule in RULES:
+        findings.append(rule.look(evidence, {finding.rule for finding in findings if finding.fired}))
     fired = next((finding for finding in findings if finding.fired), None)
     cause = fired.rule if fired else "healthy" if evidence.busy_share >= BUSY_ENOUGH else "unexplained"
     gain = fired.gain if fired else _gain_without_cause(evidence, cause)
@@ -102,13 +121,9 @@ def judge(evidence: Evidence) -> Diagnosis:
 
 
 def _gain_without_cause(evidence: Evidence, cause: str) -> float:
-    """For a healthy run: the gain with a faster GPU. For an unexplained run: the gain if it reached the rate of its
-    stages."""
-    return max(
-        1.0,
-        (min(evidence.supply_rate, evidence.copy_rate) if cause == "healthy" else evidence.expected_rate)
-        / evidence.measured_rate,
-    )
+    """Gain of a healthy run with a faster GPU, or of an unexplained run that reaches the rate of its stages."""
+    rate = min(evidence.supply_rate, evidence.copy_rate) if cause == "healthy" else evidence.expected_rate
+    return max(1.0, rate / evidence.measured_rate)
 
 
 def _waterfall(evidence: Evidence) -> tuple[Step, ...]:
@@ -122,77 +137,63 @@ def _waterfall(evidence: Evidence) -> tuple[Step, ...]:
     steps, before = [], 0.0
     for stage, name in names.items():
         if stage in evidence.ceilings and (stage != "full_cold" or evidence.is_cold):
-            seconds = evidence.measurements.batch_size / evidence.ceilings[stage].images_per_second
+            seconds = evidence.measurements.batch_size / evidence.rate(stage)
             steps.append(Step(name, seconds - before))
             before = seconds
     return (*steps, Step("full run", before))
 
 
 def _next_stage(evidence: Evidence, gain: float, cause: str) -> str:
-    """The limit at `gain` times the present rate: the lowest ceiling above that rate.
-
-    If decoding and training together take all CPUs, the limit is decoding, which takes most of them.
-    """
+    """The lowest ceiling above `gain` times the present rate. If decoding and training together use all CPUs, decoding
+    counts as the limit, since it uses most of them."""
     rate = gain * rate_in_trouble(evidence)
-    of_cpus = cause in ("busy_neighbour", "few_workers", "few_cpus") and gain < 0.97 * most_gain(evidence)
-    if of_cpus or abs(evidence.cpu_rate - rate) < 0.03 * rate:
+    lacks_cpus = cause in ("busy_neighbour", "few_workers", "few_cpus") and gain < 0.97 * most_gain(evidence)
+    if lacks_cpus or abs(evidence.cpu_rate - rate) < 0.03 * rate:
         return "decode_all"
-    rates = {name: ceiling.images_per_second for name, ceiling in evidence.ceilings.items()}
-    limits = [
-        evidence.copy_stage,
-        "decode_all",
-        "loader_warm",
-        *(("loader_cold", "storage_cold") if evidence.is_cold else ()),
-    ]
-    limits += () if cause == "healthy" else ("gpu", "gpu_beside_loader")
-    above = {name: rates[name] for name in limits if name in rates and rates[name] >= 0.97 * rate}
+    limits = [evidence.copy_stage, "decode_all", "loader_warm"]
+    limits += ["loader_cold", "storage_cold"] if evidence.is_cold else []
+    limits += ["gpu", "gpu_beside_loader"] if cause != "healthy" else []
+    rates = {name: evidence.rate(name) for name in limits if name in evidence.ceilings}
+    above = {name: limit for name, limit in rates.items() if limit >= 0.97 * rate}
     return min(above, key=lambda name: above[name], default="decode_all")
 
 
 def rate_in_trouble(evidence: Evidence) -> float:
     """Images per second while the cause lasts: of the first epoch if only that is slow, else of the run."""
-    return (
-        (evidence.first_epoch_rate or evidence.measured_rate) if is_lazy_at_first(evidence) else evidence.measured_rate
-    )
+    first = evidence.first_epoch_rate if is_lazy_at_first(evidence) else None
+    return first or evidence.measured_rate
 
 
 def _comparison(evidence: Evidence, cause: str, gain: float | None) -> str:
     """The rate of the run, and the rate to which it is compared."""
-    device = (
-        f"the simulated {evidence.measurements.simulated}"
-        if evidence.measurements.simulated
-        else "the GPU"
-        if evidence.facts.has_gpu
-        else "the CPU"
-    )
+    device, measured = "the GPU" if evidence.facts.has_gpu else "the CPU", evidence.measured_rate
+    if evidence.measurements.simulated:
+        device = f"the simulated {evidence.measurements.simulated}"
     if cause == "healthy":
-        return f"{device} computes {evidence.busy_share:.0%} of the time, {evidence.measured_rate:.0f} img/s"
+        return f"{device} computes {evidence.busy_share:.0%} of the time, {measured:.0f} img/s"
     if cause == "unexplained":
-        return f"{evidence.measured_rate:.0f} of the {evidence.expected_rate:.0f} img/s that the stages alone allow"
+        return f"{measured:.0f} of the {evidence.expected_rate:.0f} img/s that the stages alone allow"
     if cause == "lazy_mount" and is_lazy_at_first(evidence):
-        first, later = rate_in_trouble(evidence), evidence.measured_rate
-        return f"about {first:.0f} img/s in the first epoch, {later:.0f} in later ones"
+        return f"about {rate_in_trouble(evidence):.0f} img/s in the first epoch, {measured:.0f} in later ones"
     if gain is None:
-        return f"{evidence.measured_rate:.0f} img/s, and {device} alone reaches {evidence.gpu_rate:.0f}"
-    return f"{evidence.measured_rate:.0f} of a possible {gain * evidence.measured_rate:.0f} img/s"
+        return f"{measured:.0f} img/s, and {device} alone reaches {evidence.rate('gpu'):.0f}"
+    return f"{measured:.0f} of a possible {gain * measured:.0f} img/s"
 
 
 def conclude(evidence: Evidence) -> Diagnosis:
-    """The verdict; if a ceiling of `NEEDS` is missing, a diagnosis without a verdict that keeps all measurements.
+    """`judge`, or a diagnosis without a verdict if a ceiling of `NEEDS` is missing.
 
     Raises KeyError if a ceiling is missing though no experiment failed.
     """
-    missing = evidence.lacks(NEEDS)
-    if not missing:
+    if not (missing := evidence.lacks(NEEDS)):
         return judge(evidence)
     if evidence.facts.not_measured is None:
         raise KeyError(f"no {', '.join(missing)}, though no experiment failed")
-    rates = [ceiling.images_per_second for ceiling in evidence.ceilings.values()]
     return Diagnosis(
         measurements=evidence.measurements,
         sentence=f"Not judged: {evidence.facts.not_measured}",
         cause="unexplained",
-        expected=min(rates, default=0.0),
+        expected=min(map(evidence.rate, evidence.ceilings), default=0.0),
         measured=0.0,
         next_stage=None,
         next_gain=None,
@@ -206,7 +207,7 @@ def is_judged(diagnosis: Diagnosis) -> bool:
 
 
 def meaning(diagnosis: Diagnosis) -> str:
-    """Meaning of the verdict's cause."""
+    """The cause in a few words."""
     if not is_judged(diagnosis):
         return "not judged"
     return CAUSES[diagnosis.cause].meaning if diagnosis.cause in CAUSES else diagnosis.cause

@@ -31,7 +31,7 @@ class ClassificationMetrics:
     def read(self, reduce: Callable[[Tensor], Tensor] = lambda sums: sums) -> dict[str, Tensor]:
         """Means so far, on the host: loss, acc1, acc5 (shares, 0 to 1). NaN when nothing was added. One host sync.
 
-        reduce: adds up the sums of all processes. Of five classes or fewer acc5 is 1 always, and left out.
+        reduce: adds up the sums of all processes. acc5 is left out for five classes or fewer, where it is always 1.
         """
         sums = reduce(self.sums).cpu()
         loss, acc1, acc5 = sums[:3] / sums[3]

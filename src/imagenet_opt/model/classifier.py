@@ -14,22 +14,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from imagenet_opt.errors import CheckpointMismatch, ConfigError
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.classification_metrics import ClassificationMetrics
 from imagenet_opt.model.loss import check_loss, losses_of
 from imagenet_opt.model.micro_batch import MicroBatches, StepMomentum, part_sizes
+from imagenet_opt.model.nan_guard import FILE as NAN_FILE
 from imagenet_opt.model.nan_guard import NaNGuard
 from imagenet_opt.model.network import frozen_parts
 from imagenet_opt.model.optimizer import check_saved_groups
 from imagenet_opt.model.rollback import Rollback
 from imagenet_opt.model.schedule import Schedule
-from imagenet_opt.model.step_history import FILE as RECENT_FILE
 from imagenet_opt.model.steps_ahead import StepsAhead
 from imagenet_opt.out_of_memory import explained
 from imagenet_opt.run.logging_step import is_logging_step
-
-_NO_OPTIONS = {"params", "initial_lr", "step"}
-"""What a saved group of parameters holds beside the optimizer's options: from torch, the schedule, and timm's Lamb."""
 
 
 class Classifier(LightningModule):
@@ -38,11 +35,11 @@ class Classifier(LightningModule):
     A batch has `images` (float, N x 3 x H x W), `labels` (int64 (N,) or soft (N, C)), `indices` (int64 (N,)) and
     `valid` (bool (N,)).
     optimizer: (network, device=...) -> Optimizer. schedule: step -> factor, see model/schedule.py.
-    micro_batch_size: images per forward and backward; None for the whole batch. The step stays the same, so a
-    smaller memory changes no recipe (batch norm alone sees fewer images at once). When the device's memory runs out
-    it is halved and the step done again; between processes, where all must do the same, the run ends instead.
-    batch_norm_momentum: "per_micro_batch" applies the network's own (0.1) at each micro-batch; "per_step" lowers it so
-    that the statistics move once per step of `batch_size` images in this process, see StepMomentum.
+    micro_batch_size: images per forward and backward; None for the whole batch. The recipe stays the same, except that
+    batch norm sees fewer images at once. When the device's memory runs out, the size is halved and the step repeated;
+    with several processes, which must all take the same steps, the run ends instead.
+    batch_norm_momentum: "per_micro_batch" applies the network's own (0.1) at each micro-batch; "per_step" lowers the
+    momentum so that the statistics move once per step of `batch_size` images in this process, see StepMomentum.
     max_grad_norm: gradients are scaled down to this norm; None for never.
     A loss that is NaN or infinite ends the run at the next logging step or before the next checkpoint.
     loss, label_smoothing, target_threshold: of training, see model/loss.py; validation uses plain cross-entropy.
@@ -93,7 +90,6 @@ class Classifier(LightningModule):
         self.set_to_none = set_to_none
         self._frozen = frozen_parts(net, freeze)
         self.network_config = network_config or {}
-        self.nan_guard = NaNGuard()
         self._seed = torch.initial_seed()
         self._restored_sums: Tensor | None = None
         self._saved_groups: list[dict[str, Any]] | None = None
@@ -110,38 +106,27 @@ class Classifier(LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer(self.net, device=self.trainer.strategy.root_device)
-        self._asked = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
+        self._configured = [
+            {name: group[name] for name in group if name != "params"} for group in optimizer.param_groups
+        ]
         if self._saved_groups is not None:
-            self._check_optimizer(set(self._asked[0]), set(self._saved_groups[0]) - _NO_OPTIONS)
             check_saved_groups(self._saved_groups, optimizer)
-        self.trainer.fit_loop.setup_data()  # else the number of batches may not be known yet
+        self.trainer.fit_loop.setup_data()  # otherwise the number of batches may be unknown
         num_steps = self.trainer.estimated_stepping_batches
         if num_steps == float("inf"):
             raise ConfigError("a run without end has no schedule; set trainer.max_epochs or trainer.max_steps")
-        factor = partial(
-            self.schedule, num_steps=int(num_steps), steps_per_epoch=float(self.trainer.num_training_batches)
-        )
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},
-        }
-
-    def _check_optimizer(self, options: set[str], saved: set[str]) -> None:
-        """Raise CheckpointMismatch unless one set of options contains the other, as an upgrade of torch may add
-        options."""
-        if not (saved <= options or options <= saved):
-            raise CheckpointMismatch(
-                f"another optimizer than the run was begun with, which had {', '.join(sorted(saved - options))}; "
-                "use the former (optimizer=...), or start a new run with resume_from=null and another hydra.run.dir"
-            )
+        steps_per_epoch = float(self.trainer.num_training_batches)
+        factor = partial(self.schedule, num_steps=int(num_steps), steps_per_epoch=steps_per_epoch)
+        scheduler = {"scheduler": LambdaLR(optimizer, factor), "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def on_fit_start(self) -> None:
         self.train_tally = ClassificationMetrics(self.device)
         if self._restored_sums is not None:
             self.train_tally.sums = self._restored_sums.to(self.device)
-        agree = partial(self.trainer.strategy.reduce_boolean_decision, all=True)
-        name = f"rank{self.global_rank}_{RECENT_FILE}" if self.global_rank else RECENT_FILE
-        self.nan_guard.begin(agree, Path(self.trainer.default_root_dir) / name)
+        all_agree = partial(self.trainer.strategy.reduce_boolean_decision, all=True)
+        name = f"rank{self.global_rank}_{NAN_FILE}" if self.global_rank else NAN_FILE
+        self.nan_guard = NaNGuard(all_agree, Path(self.trainer.default_root_dir) / name)
 
     def on_train_start(self) -> None:
         """Apply the configured learning rate, weight decay and so on, which a checkpoint has overwritten."""
@@ -152,18 +137,18 @@ class Classifier(LightningModule):
         optimizer: Any = self.optimizers()
         scheduler: Any = self.lr_schedulers()
         changed: dict[str, str] = {}
-        for i, (group, asked) in enumerate(zip(optimizer.param_groups, self._asked, strict=True)):
-            had = asked | group | {"lr": scheduler.base_lrs[i]}  # the checkpoint may lack an option of a newer torch
-            new = {name: f"{name} {had[name]} -> {asked[name]}" for name in asked if had[name] != asked[name]}
-            changed = new | changed  # of a rate, that of the first group
+        for i, (group, options) in enumerate(zip(optimizer.param_groups, self._configured, strict=True)):
+            saved = options | group | {"lr": scheduler.base_lrs[i]}  # a checkpoint may lack an option of a newer torch
+            new = {name: f"{name} {saved[name]} -> {options[name]}" for name in options if saved[name] != options[name]}
+            changed = new | changed  # the message shows the learning rate of the first group
             factor = scheduler.lr_lambdas[i](scheduler.last_epoch)
-            group |= asked | {"initial_lr": asked["lr"], "lr": asked["lr"] * factor}
-            scheduler.base_lrs[i] = asked["lr"]
+            group |= options | {"initial_lr": options["lr"], "lr": options["lr"] * factor}
+            scheduler.base_lrs[i] = options["lr"]
         if changed:
             rank_zero_info(f"optimizer, from step {self.trainer.global_step} on: {', '.join(changed.values())}")
 
     def _set_momentum(self) -> None:
-        """For the present micro-batches; before callbacks compile the network for them."""
+        """Set the momentum for the present micro-batches; called before callbacks compile the network for them."""
         if self._momentum is not None and self.batch_size is not None:
             self._momentum.set(len(part_sizes(self.batch_size, self.micro_batch_size)))
 
@@ -173,19 +158,22 @@ class Classifier(LightningModule):
         scheduler: Any = self.lr_schedulers()
         self._before.take()
         losses, logits = self._forward_backward(batch)
-        self.nan_guard.check(self.trainer.global_step, losses.mean(), batch.indices)
+        self.nan_guard.add(self.trainer.global_step, losses.mean(), batch.indices)
         self.train_tally.add(losses, logits, batch.labels, batch.valid)
         with explained("in the optimizer", "lower model.micro_batch_size or end other programs on the device"):
             optimizer.step()
         optimizer.zero_grad(set_to_none=self.set_to_none)
         scheduler.step()
         if is_logging_step(self.trainer):
-            self._log_means()
+            self.nan_guard.stop_if_bad()
+            means = self.train_tally.read(self._sum_of_processes)
+            self.train_tally.reset()
+            self.log_dict({f"train/{name}": means[name] for name in ("loss", "acc1")})
         elif self.nan_guard.overdue:
             self.nan_guard.stop_if_bad()
 
     def _forward_backward(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """Compute the gradients of the whole batch. Returns losses (N,) and logits (N, C), detached."""
+        """Compute the gradients of the batch. Returns losses (N,) and logits (N, C), detached."""
         num_images = len(batch.images)
 
         def work(part: slice) -> tuple[Tensor, Tensor]:
@@ -193,10 +181,10 @@ class Classifier(LightningModule):
                 logits = self.net(batch.images[part]).float()
                 losses = self.losses(logits, batch.labels[part])
                 self.manual_backward(losses.sum() / num_images)
-            return losses.detach(), logits.detach().clone()  # a CUDA graph writes over it with the next part
+            return losses.detach(), logits.detach().clone()  # the next replay of a CUDA graph overwrites the logits
 
-        alone = self.trainer.world_size == 1
-        parts = self.micro_batches.run(work, num_images, partial(self._prepare_retry, batch) if alone else None)
+        prepare_retry = partial(self._prepare_retry, batch) if self.trainer.world_size == 1 else None
+        parts = self.micro_batches.run(work, num_images, prepare_retry)
         losses, logits = zip(*parts, strict=True)
         return torch.cat(losses), torch.cat(logits)
 
@@ -211,14 +199,8 @@ class Classifier(LightningModule):
             if hasattr(callback, "on_out_of_memory"):
                 callback.on_out_of_memory(self.trainer, self, batch)
 
-    def _log_means(self) -> None:
-        self.nan_guard.stop_if_bad()
-        means = self.train_tally.read(self._sum_of_processes)
-        self.train_tally.reset()
-        self.log_dict({f"train/{name}": means[name] for name in ("loss", "acc1")})
-
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Clip gradients. Lightning refuses to clip with fused optimizers, whose scaled gradients it does not touch."""
+        """Clip gradients. Lightning refuses to clip scaled gradients of fused optimizers."""
         if self.max_grad_norm is None:
             return
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
@@ -227,7 +209,7 @@ class Classifier(LightningModule):
         nn.utils.clip_grad_norm_(self.net.parameters(), self.max_grad_norm)
 
     def on_validation_epoch_start(self) -> None:
-        """Give all processes the batch-norm statistics that are saved; until here each process has its own."""
+        """Give all processes rank 0's batch-norm statistics, which checkpoints hold; in training each has its own."""
         if self.trainer.world_size > 1:
             distribute_bn(self.net, self.trainer.world_size)
         self.val_tally = ClassificationMetrics(self.device)
@@ -249,15 +231,13 @@ class Classifier(LightningModule):
         self.log_dict({f"val/{name}": mean for name, mean in means.items()})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """`network` holds the finished network's tensors under timm's own names: averaged ones, if there are any.
+        """Add `network`, the tensors to use after training (averaged weights, if there are any) under timm's names.
 
-        Raises NonFiniteLoss, before anything is written, when there is nothing worth keeping.
+        Raises NonFiniteLoss, before anything is written, if a loss or weight is not finite.
         """
         self.nan_guard.stop_if_worthless([*self.net.parameters(), *self.net.buffers()], self.trainer.global_step)
         weights = checkpoint["state_dict"]
-        checkpoint["network"] = {
-            name.removeprefix("net."): weights[name] for name in weights if name.startswith("net.")
-        }
+        checkpoint["network"] = {name[4:]: weights[name] for name in weights if name.startswith("net.")}
         checkpoint["network_config"] = self.network_config
         checkpoint["train_sums"] = self.train_tally.sums
         checkpoint |= self.micro_batches.state_dict()

@@ -9,19 +9,19 @@ from imagenet_opt.model.cuda_graph import move_gradients
 from imagenet_opt.model.rollback import Rollback
 
 WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
-"""The modes of torch.compile that make CUDA graphs of their own, each with the same mode without them."""
+"""Each mode of torch.compile that makes CUDA graphs -> the same mode without CUDA graphs."""
 
 
 class CompiledForward:
     """Compiles `net` in place for forward passes that record gradients; others, such as validation, run uncompiled.
 
-    It takes the place of `net.compile()`'s result, which copies, pickles and the state_dict of the network do not
-    contain. Compiling validation would save a few seconds per epoch, but would compile at its first batch, where
-    nothing catches an error.
+    This object replaces `net._compiled_call_impl`, which copies, pickles and the state_dict of the network do not
+    contain. Compiling validation would save a few seconds per epoch, but its first batch would compile where nothing
+    catches an error.
 
     In modes with CUDA graphs, gradients are in the graphs' memory, which the next forward frees. Gradients of an
-    earlier micro-batch are therefore moved before it. Source: https://github.com/pytorch/pytorch/issues/96693, wrong
-    accumulated gradients.
+    earlier micro-batch are therefore moved before the next forward. Source:
+    https://github.com/pytorch/pytorch/issues/96693, wrong accumulated gradients.
     """
 
     def __init__(self, net: nn.Module, *, mode: str, fullgraph: bool) -> None:
@@ -44,7 +44,7 @@ class CompiledForward:
         gradients = [None if tensor.grad is None else tensor.grad.clone() for tensor in self._net.parameters()]
         self._net.zero_grad()
         try:
-            # Else torch goes on eagerly beyond its limit and does not raise.
+            # Otherwise torch silently runs uncompiled beyond its limit.
             with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
                 self._net(images).float().sum().backward()
             if images.is_cuda:

@@ -12,19 +12,19 @@ from torch.utils._pytree import tree_leaves, tree_map
 from imagenet_opt.model.rollback import Rollback
 
 Capture = Callable[[nn.Module, tuple[Tensor]], nn.Module]
-"""(network, (images,)) -> the same, that replays what was captured; as torch.cuda.make_graphed_callables."""
+"""(network, (images,)) -> a module that replays the captured network, as torch.cuda.make_graphed_callables returns."""
 
 
 class GraphedForward:
     """Replays the training of `net` for the captured shapes, and calls the network for all others.
 
-    It takes the place of `net.compile()`'s result, which copies, pickles and the state_dict of the network do not
+    This object replaces `net._compiled_call_impl`, which copies, pickles and the state_dict of the network do not
     contain. A compiled network is captured compiled.
 
-    A graph reads and writes the memory of its capture. So it is used only while parameters and buffers are where they
-    were and equally trainable, and every layer is in the same mode. Images and logits are copied, and existing
-    gradients are moved before they would be overwritten. One rule remains: each forward must be followed by its
-    backward before the next forward. Source: https://github.com/pytorch/pytorch/issues/181723, wrong accumulated
+    A graph reads and writes the memory of its capture. So a graph is used only while parameters and buffers are at the
+    same addresses, the same parameters are trainable, and every layer is in the same mode. Images and logits are
+    copied, and existing gradients are moved before a replay would overwrite them. The caller must run the backward of
+    each forward before the next forward. Source: https://github.com/pytorch/pytorch/issues/181723, wrong accumulated
     gradients, because the first summand is the graph's own memory.
     """
 
@@ -41,13 +41,13 @@ class GraphedForward:
     def capture(self, images: Tensor) -> None:
         """Capture for images (N, 3, H, W), in the precision context of training; buffers, random state and gradients
         do not change."""
-        before, called = Rollback(self._net.buffers()), _Called(self._net, self._call)
+        before, module = Rollback(self._net.buffers()), _CapturedModule(self._net, self._call)
         try:
             with without_autocast_cache(images.device):
-                graph = self._capture(called, (images.detach().clone(),))
+                graph = self._capture(module, (images.detach().clone(),))
         finally:
             before.restore()
-        called.let_go()
+        module.release_logits()
         self._graphs[_key(images)] = graph, self._state()
 
     def release(self) -> None:
@@ -72,44 +72,44 @@ class GraphedForward:
         return graph if state == self._state() else None
 
     def _state(self) -> tuple[list[Any], ...]:
-        """Everything that a graph cannot follow; compared in every forward."""
-        places = [*map(Tensor.data_ptr, self._tensors)]
+        """Everything whose change makes a graph invalid; compared in every forward."""
+        addresses = [tensor.data_ptr() for tensor in self._tensors]
         trainable = [parameter.requires_grad for parameter in self._parameters]
-        return places, trainable, [layer.training for layer in self._layers]
+        return addresses, trainable, [layer.training for layer in self._layers]
 
 
-class _Called(nn.Module):
+class _CapturedModule(nn.Module):
     """The network as torch captures it: with its parameters, but without the forward that replaces it."""
 
     def __init__(self, net: nn.Module, call: Callable[..., Any]) -> None:
         super().__init__()
         self.net, self.call = net, call
-        self.last: Any = None
+        self.logits: Any = None
 
     def forward(self, images: Tensor) -> Any:
-        self.let_go()
-        self.last = tree_map(_whole, self.call(images))
-        return self.last
+        self.release_logits()
+        self.logits = tree_map(_without_view, self.call(images))
+        return self.logits
 
-    def let_go(self) -> None:
-        """Release autograd's nodes that the last logits, which torch keeps, would keep alive after their backward.
+    def release_logits(self) -> None:
+        """Detach the last logits, which torch keeps, from autograd's nodes, which would outlive their backward.
 
         Nodes of the parameters belong to the stream of the warm-up or capture. Each later backward would add its
         gradients there, wait for that stream, and warn that streams do not match.
         """
-        for tensor in tree_leaves(self.last):
+        for tensor in tree_leaves(self.logits):
             if isinstance(tensor, Tensor):
                 tensor.detach_()
-        self.last = None
+        self.logits = None
 
 
-def _whole(value: Any) -> Any:
-    """A tensor that is no view, since a view cannot be detached in place."""
+def _without_view(value: Any) -> Any:
+    """A copy of a tensor that is a view, since a view cannot be detached in place."""
     return value.clone() if isinstance(value, Tensor) and value._is_view() else value
 
 
 def move_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Move gradients out of memory that they share with others."""
+    """Move gradients out of the memory of CUDA graphs, which a replay overwrites."""
     for parameter in parameters:
         if parameter.grad is not None:
             parameter.grad = parameter.grad.clone()
@@ -120,26 +120,25 @@ def capture_on_gpu() -> Capture:
     pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 
     def capture(net: nn.Module, images: tuple[Tensor]) -> nn.Module:
+        make: Any = torch.cuda.make_graphed_callables
         with _graph_options(stream=stream, capture_error_mode="thread_local"):
-            make: Any = torch.cuda.make_graphed_callables
-            graphed: nn.Module = make(net, images, pool=pool)
-        return graphed
+            return make(net, images, pool=pool)  # type: ignore[no-any-return]
 
     return capture
 
 
 @contextmanager
-def _graph_options(**own: Any) -> Iterator[None]:
-    """Options for the capture that make_graphed_callables does not accept itself.
+def _graph_options(**fixed: Any) -> Iterator[None]:
+    """Pass options of torch.cuda.graph that make_graphed_callables does not accept.
 
     stream: within a pool, free memory is available only to captures on the same stream, and torch 2.15 would use
-    another stream each time. capture_error_mode, which it accepts from torch 2.14 on: thread_local lets the loader's
-    thread pin memory meanwhile.
+    another stream each time. capture_error_mode: thread_local lets the loader's thread pin memory during a capture;
+    make_graphed_callables accepts this option from torch 2.14 on.
     """
     plain = torch.cuda.graph
 
     def graph(*args: Any, **options: Any) -> torch.cuda.graph:
-        return plain(*args, **options | own)
+        return plain(*args, **options | fixed)
 
     torch.cuda.graph = graph  # type: ignore[assignment,misc]
     try:

@@ -1,4 +1,4 @@
-"""Training losses per image: cross-entropy, and binary cross-entropy with each class as a question of its own."""
+"""Training losses per image: cross-entropy, and binary cross-entropy of each class against all others."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Micro-batches: how many images go through the network at once if the device cannot hold the whole batch."""
+"""Micro-batches: parts of a batch for devices that cannot hold the batch."""
 
 import logging
 from collections.abc import Callable
@@ -25,28 +25,30 @@ class MicroBatches:
         self.asked = self.size = size
 
     def run(self, work: Callable[[slice], Part], num_images: int, take_back: Callable[[], None] | None) -> list[Part]:
-        """Results of `work` for each part. take_back: undoes the finished parts; None if other processes depend on
-        the same steps. Raises OutOfMemory, with the micro-batch to try, if nothing can be undone, or at a single
-        image.
+        """Results of `work` for each part. take_back: undoes the finished parts; None with several processes.
+
+        Raises OutOfMemory, with the micro-batch to try, without `take_back` or if a single image does not fit.
         """
         while True:
             sizes = part_sizes(num_images, self.size)
-            size = sizes[0]
-            stops = accumulate(sizes)
             try:
-                return [work(slice(stop - part, stop)) for stop, part in zip(stops, sizes, strict=True)]
+                return [work(slice(stop - size, stop)) for stop, size in zip(accumulate(sizes), sizes, strict=True)]
             except RuntimeError as error:
                 if not ran_out(error):
                     raise
                 reason = first_line(error)
-            # Only out here does the error no longer hold the step's activations.
-            self.size = _halved(size, reason, may_go_on=take_back is not None)
+            # Only outside of `except` does the error no longer hold the step's activations.
+            self.size = _halved(sizes[0], reason)
+            if take_back is None:
+                raise OutOfMemory(
+                    f"{sizes[0]} images at once do not fit into the device's memory ({reason}); "
+                    f"set model.micro_batch_size={self.size}, which changes neither batch nor schedule"
+                )
             log.warning(
-                f"out of memory ({reason}): from here on micro-batches of {self.size} images instead of {size}; "
+                f"out of memory ({reason}): from here on micro-batches of {self.size} images instead of {sizes[0]}; "
                 "batches and steps stay the same, but bit-identity with an undisturbed run ends here"
             )
-            if take_back is not None:
-                take_back()
+            take_back()
 
     def state_dict(self) -> dict[str, int]:
         return {"micro_batch_size": self.size or 0, "micro_batch_size_asked": self.asked or 0}
@@ -62,7 +64,8 @@ class StepMomentum:
 
     Running statistics are updated with each micro-batch. With momentum m the old value keeps the share (1 - m)^k after
     a step of k micro-batches, and 1 - m if m is replaced by 1 - (1 - m)^(1/k): 0.01308 instead of 0.1 for k = 8. The
-    first micro-batch then weighs slightly less than the last. Batch norms with a cumulative mean (momentum=None) stay.
+    first micro-batch then weighs slightly less than the last. Batch norms with a cumulative mean (momentum=None) are
+    not changed.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -72,7 +75,7 @@ class StepMomentum:
 
     def set(self, num_parts: int) -> None:
         """num_parts: micro-batches of a step."""
-        if num_parts == self._num_parts:
+        if num_parts == self._num_parts:  # so that the momentum of whole batches has no rounding error
             return
         self._num_parts = num_parts
         for norm, momentum in self._norms:
@@ -80,23 +83,17 @@ class StepMomentum:
 
 
 def part_sizes(num_images: int, size: int | None) -> list[int]:
-    """Sizes of the fewest parts of at most `size` images, which differ by at most one image; larger parts come
-    first. None for one part."""
+    """Sizes of the fewest parts of at most `size` images, whose sizes differ by at most 1; larger parts come first.
+    size=None: one part."""
     num_parts = -(-num_images // (size or num_images))
-    whole, rest = divmod(num_images, num_parts)
-    return [whole + 1] * rest + [whole] * (num_parts - rest)
+    smaller, num_larger = divmod(num_images, num_parts)
+    return [smaller + 1] * num_larger + [smaller] * (num_parts - num_larger)
 
 
-def _halved(size: int, reason: str, *, may_go_on: bool) -> int:
+def _halved(size: int, reason: str) -> int:
     if size == 1:
         raise OutOfMemory(
             f"not even one image fits into the device's memory ({reason}); lower data.image_size, take a smaller "
             "model.name, set callbacks.acceleration.gradient_checkpointing=true, or end other programs on the device"
         )
-    smaller = (size + 1) // 2
-    if not may_go_on:
-        raise OutOfMemory(
-            f"{size} images at once do not fit into the device's memory ({reason}); "
-            f"set model.micro_batch_size={smaller}, which changes neither batch nor schedule"
-        )
-    return smaller
+    return (size + 1) // 2

@@ -1,61 +1,84 @@
 """Ends the run with a precise message if a loss is NaN or infinite."""
 
+import json
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from imagenet_opt.errors import NonFiniteLoss
-from imagenet_opt.model.step_history import FILE, StepHistory
 
+FILE = "nonfinite.json"
+_NUM_REPORTED = 32
+_MOST_UNCHECKED = 1000
 _REMEDY = "lower optimizer.lr, or set model.max_grad_norm=1 or trainer.precision=32-true"
 
 
-def _alone(decision: bool) -> bool:
-    return decision
+class _Step(NamedTuple):
+    number: int
+    loss: Tensor
+    indices: Tensor
 
 
 class NaNGuard:
-    """Watches the losses of all steps; only the methods `stop_*` wait for the device."""
+    """Keeps the losses and sample indices of the last steps on the device; only `stop_*` wait for the device.
 
-    def __init__(self) -> None:
-        self._recent = StepHistory()
-        self.begin(_alone, Path(FILE))
+    all_agree: whether its argument is true in all processes. file: for the samples of the last steps.
+    """
 
-    def begin(self, agree: Callable[[bool], bool], file: Path) -> None:
-        """Start watching. agree: whether something is true in any process. file: for the samples of the last steps."""
-        self._agree = agree
-        self._file = file
-
-    def check(self, step: int, loss: Tensor, indices: Tensor) -> None:
-        """Note a step's loss () and samples (N,)."""
-        self._recent.add(step, loss, indices)
+    def __init__(self, all_agree: Callable[[bool], bool], file: Path) -> None:
+        self._all_agree, self._file = all_agree, file
+        self._steps: deque[_Step] = deque()
+        self._num_unchecked = 0
 
     @property
     def overdue(self) -> bool:
-        """Whether enough steps were noted since the last `stop_if_bad` that it should be called."""
-        return self._recent.overdue
+        """Whether `stop_if_bad` is due, because many steps were added since its last call."""
+        return self._num_unchecked >= _MOST_UNCHECKED
+
+    def add(self, number: int, loss: Tensor, indices: Tensor) -> None:
+        """Keep copies of a step's loss () and of the indices of its samples, int64 (N,). No host sync."""
+        self._steps.append(_Step(number, loss.clone(), indices.clone()))
+        self._num_unchecked += 1
 
     def stop_if_bad(self) -> None:
-        """Raise NonFiniteLoss if a loss since the last call was not finite. One host sync."""
-        bad = self._recent.first_bad()
-        if self._agree(bad is None):
+        """Raise NonFiniteLoss if a loss since the last call was not finite. One host sync; none without new steps."""
+        bad = self._first_bad()
+        if self._all_agree(bad is None):
             return
         if bad is None:
             raise NonFiniteLoss(f"the loss of another process is not finite; {_REMEDY}")
-        raise NonFiniteLoss(f"the loss is {self._recent.loss(bad)} at step {bad}; {_REMEDY}{self._write(bad)}")
+        raise NonFiniteLoss(f"the loss is {bad.loss.item()} at step {bad.number}; {_REMEDY}{self._report(bad)}")
 
     def stop_if_worthless(self, tensors: Iterable[Tensor], num_steps: int) -> None:
-        """Like `stop_if_bad`, also for weights that are not finite, which happens a step before the loss shows it.
-        Two host syncs."""
+        """Like `stop_if_bad`, also for weights that are not finite; the loss shows this only one step later. Two host
+        syncs."""
         self.stop_if_bad()
-        if not self._agree(bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all())):
+        if not self._all_agree(bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all())):
             raise NonFiniteLoss(f"weights are NaN or infinite after {num_steps} steps, though no loss was; {_REMEDY}")
 
-    def _write(self, step: int) -> str:
+    def _first_bad(self) -> _Step | None:
+        """The first step since the last check whose loss is not finite. Drops the steps that no report will need."""
+        num_unchecked, self._num_unchecked = self._num_unchecked, 0
+        if num_unchecked == 0:
+            return None
+        unchecked = list(self._steps)[-num_unchecked:]
+        finite = torch.stack([step.loss for step in unchecked]).isfinite().tolist()
+        bad = next((step for step, is_finite in zip(unchecked, finite, strict=True) if not is_finite), None)
+        while bad is None and len(self._steps) > _NUM_REPORTED:
+            self._steps.popleft()
+        return bad
+
+    def _report(self, bad: _Step) -> str:
+        """Write `bad` and up to 31 steps before it as JSON, with losses as text, since JSON has no NaN. Returns the
+        end of the error message."""
+        steps = [step for step in self._steps if step.number <= bad.number][-_NUM_REPORTED:]
+        batches = [{"step": number, "loss": repr(loss.item()), "indices": i.tolist()} for number, loss, i in steps]
         try:
-            self._recent.write(self._file, step)
+            self._file.write_text(json.dumps({"step": bad.number, "batches": batches}) + "\n")
         except OSError:  # a full disk must not hide why the run stops
             return ""
         return f"; its samples and those of the steps before are in {self._file}"

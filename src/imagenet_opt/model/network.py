@@ -1,7 +1,6 @@
 """Networks by their timm name, and their parts that are not trained."""
 
 import copy
-import difflib
 from typing import Any, Literal
 
 import timm
@@ -10,12 +9,18 @@ from timm.layers.blur_pool import BlurPool2d
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
-from imagenet_opt.errors import ConfigError, ModelError, UnknownModel, first_line
+from imagenet_opt.errors import ConfigError, ModelError, UnknownModel, did_you_mean, first_line
 
 RECIPE = ("name", "num_classes", "blurpool", "small_stem")
-"""What `build_network` takes, by its keys in the group model and in checkpoints."""
+"""Arguments of `build_network` that are keys of the group model and of checkpoints."""
 STARTING = ("zero_init_last", "drop_path_rate")
-"""What `build_network` takes for training only: a trained network does not need it."""
+"""Arguments of `build_network` for training only: a trained network does not need them."""
+_DEFAULTS = {
+    "aa_layer": "blurpool=false",
+    "zero_init_last": "zero_init_last=true",
+    "drop_path_rate": "drop_path_rate=0",
+}
+"""Option of timm -> the override that leaves the option out."""
 
 
 def build_network(
@@ -29,7 +34,7 @@ def build_network(
 ) -> nn.Module:
     """timm's network `name`, untrained.
 
-    blurpool: antialiased down-sampling (arXiv 1904.11486). True: timm's layers, after the convolution and in the
+    blurpool: antialiased down-sampling (arXiv 1904.11486). True: timm's layers, after each convolution and in the
     stem's pooling. "strided_convs": before each convolution with a stride and 16 input channels or more (FFCV).
     small_stem: for images of about 32 to 96 pixels, a 3x3 stem without stride or pooling instead of 7x7 with both
     (ResNets only; arXiv 1512.03385, section 4.2). zero_init_last: whether a ResNet's blocks begin as identities, with a
@@ -47,13 +52,8 @@ def build_network(
     try:
         network: nn.Module = timm.create_model(name, num_classes=num_classes, **options)
     except TypeError as error:
-        keys = {
-            "aa_layer": "blurpool=false",
-            "zero_init_last": "zero_init_last=true",
-            "drop_path_rate": "drop_path_rate=0",
-        }
-        wanted = " ".join(f"model.{keys[option]}" for option in options)
-        raise ModelError(f"{name} has no such option; set {wanted} ({error})") from error
+        overrides = " ".join(f"model.{_DEFAULTS[option]}" for option in options)
+        raise ModelError(f"{name} has no such option; set {overrides} ({error})") from error
     if blurpool == "strided_convs":
         _blur_strided_convs(network, name)
     if small_stem:
@@ -90,7 +90,7 @@ def check_image_size(network: nn.Module, size: int) -> None:
 
 ALL_BUT_HEAD, ALL_BUT_HEAD_AND_LAST_NORM = "all_but_head", "all_but_head_and_last_norm"
 _SHORTCUT = "downsample"
-"""Of timm's names; a norm of a shortcut is not the last norm of its block, although it comes last."""
+"""In timm's names of layers; a shortcut's norm is not the last norm of its block, although timm lists it last."""
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 
@@ -128,12 +128,12 @@ def _trained_parts(network: nn.Module, freeze: str) -> list[nn.Module]:
 
 
 def _outside(part: nn.Module, trained: list[nn.Module]) -> list[nn.Module]:
-    """The largest parts without any of the trained ones."""
+    """The largest parts that contain no trained part."""
     if part in trained:
         return []
     if not any(layer in trained for layer in part.modules()):
         return [part]
-    return [own for child in part.children() for own in _outside(child, trained)]
+    return [outside for child in part.children() for outside in _outside(child, trained)]
 
 
 def _check_name(name: str) -> None:
@@ -141,10 +141,9 @@ def _check_name(name: str) -> None:
     if timm.is_model(name):
         known = timm.list_pretrained(f"{architecture}.*")
         if tag and name not in known:
-            raise UnknownModel(f"timm has no weights {name!r} (model.name); it has {', '.join(known) or 'none of it'}")
+            raise UnknownModel(f"timm has no weights {name!r} (model.name); it has {', '.join(known) or 'no others'}")
     else:
-        similar = difflib.get_close_matches(name, timm.list_models(), n=5, cutoff=0.5)
-        hint = f"near: {', '.join(similar)}" if similar else "see timm.list_models()"
+        hint = did_you_mean(name, timm.list_models(), "see timm.list_models()")
         raise UnknownModel(f"timm has no model {name!r} (model.name); {hint}")
 
 
@@ -158,7 +157,7 @@ class BlurredConv2d(nn.Conv2d):
 
 
 def _blur_strided_convs(network: nn.Module, name: str) -> None:
-    """Blur in front of the convolutions that FFCV's recipe blurs; the names of the weights stay."""
+    """Blur in front of the convolutions that FFCV's recipe blurs; names of weights do not change."""
     convs = [m for m in network.modules() if type(m) is nn.Conv2d and max(m.stride) > 1 and m.in_channels >= 16]
     if not convs:
         raise ModelError(f"{name} has no convolutions to blur; set model.blurpool=false")

@@ -1,7 +1,6 @@
 """Creates optimizers by timm's names, with parameter groups for weight decay and learning rate, and `fused` if torch
 supports it."""
 
-import difflib
 import inspect
 from collections.abc import Callable
 from typing import Any, Literal
@@ -16,11 +15,13 @@ from timm.optim import (
 )
 from torch.optim import Optimizer
 
-from imagenet_opt.errors import CheckpointMismatch, ConfigError
+from imagenet_opt.errors import CheckpointMismatch, ConfigError, did_you_mean
 from imagenet_opt.model.network import NORMS
 
 REFERENCE_BATCH = 256
 """Images per step for which learning rates are stated (linear scaling rule, arXiv 1706.02677)."""
+_NO_OPTIONS = {"params", "initial_lr", "step"}
+"""Keys of a saved parameter group that are no options of the optimizer: from torch, the schedule, and timm's Lamb."""
 
 
 def build_optimizer(
@@ -36,12 +37,12 @@ def build_optimizer(
     layer_decay: float | None = None,
     **options: Any,
 ) -> Optimizer:
-    """Optimizer over the network's two parameter groups: decayed first, then not decayed.
+    """Optimizer with two parameter groups: decayed parameters first, then the others.
 
     name: one of timm.optim.list_optimizers(); options that are not given have timm's defaults.
     lr: per 256 images; multiplied by global_batch / 256. fused: None means on a GPU, where the optimizer has it.
     no_decay: parameters without weight decay, see NO_DECAY. layer_decay: above 0 and at most 1; the learning rate of
-    each layer is this factor times that of the layer after it, and each layer has its own parameter groups, the head's
+    each layer is this factor times the rate of the next layer, and each layer has its own parameter groups, the head's
     first. Layers are timm's: the head, each block, the stem (BEiT, arXiv 2106.08254). None: one rate.
     options: the optimizer's own, such as momentum or betas.
 
@@ -59,27 +60,31 @@ def build_optimizer(
         options["fused"] = device.type == "cuda" if fused is None else fused
     try:
         rate = lr * global_batch / REFERENCE_BATCH
-        if layer_decay is None:
-            groups = _parameter_groups(network, weight_decay, no_decay)
-        else:
-            groups = _groups_by_layer(network, weight_decay, no_decay, rate, layer_decay)
+        groups = _parameter_groups(network, weight_decay, NO_DECAY[no_decay](network), rate, layer_decay)
         return create_optimizer_v2(groups, name, lr=rate, **options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"optimizer.*: {error}") from error
 
 
 def check_saved_groups(saved: list[dict[str, Any]], optimizer: Optimizer) -> None:
-    """Raise CheckpointMismatch if the group sizes differ. saved: `param_groups` of an optimizer's state_dict."""
+    """Raise CheckpointMismatch for another optimizer or other group sizes. saved: `param_groups` of a state_dict."""
+    saved_options, options = set(saved[0]) - _NO_OPTIONS, set(optimizer.param_groups[0]) - _NO_OPTIONS
+    if not (saved_options <= options or options <= saved_options):  # an upgrade of torch may add options
+        raise CheckpointMismatch(
+            "the checkpoint is of a run with another optimizer, which has the options "
+            f"{', '.join(sorted(saved_options - options))}; choose that optimizer (optimizer=...), or start a new run "
+            "with resume_from=null and another hydra.run.dir"
+        )
     sizes, expected = ([len(group["params"]) for group in groups] for groups in (saved, optimizer.param_groups))
     if sizes != expected:
         raise CheckpointMismatch(
-            f"the checkpoint's optimizer has parameter groups of {_some(sizes)} tensors, expected {_some(expected)}; "
+            f"the checkpoint's optimizer has parameter groups of {_shown(sizes)} tensors, expected {_shown(expected)}; "
             "set optimizer.layer_decay, optimizer.no_decay and model.freeze as they were, train with the versions of "
             "timm and imagenet-opt that wrote it, or start a new run with resume_from=null and another hydra.run.dir"
         )
 
 
-def _some(sizes: list[int]) -> str:
+def _shown(sizes: list[int]) -> str:
     return str(sizes) if len(sizes) <= 4 else f"[{', '.join(map(str, sizes[:3]))}, ...] ({len(sizes)} groups)"
 
 
@@ -87,8 +92,7 @@ def _options_of(name: str) -> set[str]:
     """Argument names of an optimizer. Raises ConfigError for an optimizer that is unknown or cannot be used here."""
     names = [str(optimizer) for optimizer in list_optimizers()]
     if name not in names:
-        similar = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
-        hint = f"near: {', '.join(similar)}" if similar else "see timm.optim.list_optimizers()"
+        hint = did_you_mean(name, names, "see timm.optim.list_optimizers()")
         raise ConfigError(f"timm has no optimizer {name!r} (optimizer.name); {hint}")
     if get_optimizer_info(name).second_order:
         raise ConfigError(f"optimizer.name={name} needs second derivatives, which training does not compute")
@@ -98,29 +102,25 @@ def _options_of(name: str) -> set[str]:
         raise ConfigError(f"optimizer.name={name} cannot be used on this machine: {error}; choose another") from error
 
 
-def _parameter_groups(network: torch.nn.Module, weight_decay: float, no_decay: str) -> list[dict[str, Any]]:
-    """The decayed parameters, then the others; a group without parameters is left out.
-
-    The groups do not depend on the value of `weight_decay`, so a resumed run may change it.
-    """
-    names = NO_DECAY[no_decay](network)
-    parameters = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for name, p in parameters if name not in names], "weight_decay": weight_decay},
-        {"params": [p for name, p in parameters if name in names], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
-
-
-def _groups_by_layer(
-    network: torch.nn.Module, weight_decay: float, no_decay: str, rate: float, layer_decay: float
+def _parameter_groups(
+    network: torch.nn.Module, weight_decay: float, undecayed: set[str], rate: float, layer_decay: float | None
 ) -> list[dict[str, Any]]:
-    """timm's groups for layer_decay, from the head to the stem, with learning rates in place of timm's `lr_scale`."""
+    """Two groups: decayed, then undecayed parameters. With layer_decay timm's groups by layer, the head's first.
+
+    A group without parameters is left out. Groups do not depend on the value of `weight_decay`, so a resumed run may
+    change the value.
+    """
+    if layer_decay is None:
+        parameters = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
+        decayed = [parameter for name, parameter in parameters if name not in undecayed]
+        others = [parameter for name, parameter in parameters if name in undecayed]
+        both = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+        return [group for group in both if group["params"]]
     groups: list[dict[str, Any]] = param_groups_layer_decay(
         network,
         weight_decay,
-        no_weight_decay_list=NO_DECAY[no_decay](network),
-        weight_decay_exclude_1d=False,  # the rule has named them
+        no_weight_decay_list=undecayed,
+        weight_decay_exclude_1d=False,  # `undecayed` contains them where the rule says so
         layer_decay=layer_decay,
     )
     for group in groups:

@@ -36,7 +36,7 @@ def random_state() -> dict[str, Tensor | None]:
 
 
 def set_random_state(state: Mapping[str, Tensor | None], devices: Iterable[str] = ("cpu", "cuda")) -> None:
-    """Restore a random state. devices: to set; a GPU only if `state` has one and CUDA is used."""
+    """Restore the random state of `devices`; of a GPU only if `state` has one and CUDA is used."""
     if "cpu" in devices and (cpu := state["cpu"]) is not None:
         torch.set_rng_state(cpu.cpu())
     if "cuda" in devices and (cuda := state["cuda"]) is not None and torch.cuda.is_initialized():

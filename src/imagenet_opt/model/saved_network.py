@@ -12,27 +12,23 @@ from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.run.checkpoint import files as checkpoints
 
 VALIDATED_WITH = ("val_crop_ratio", "val_interpolation", "mean", "std")
-"""Keys of data in a network_config, beside `image_size`, which is that of validation."""
+"""Keys of data in a network_config, beside `image_size`, the size of validation images."""
 
 
 def open_network(ckpt: Path) -> tuple[nn.Module, dict[str, Any], Callable[[], nn.Module]]:
-    """The network of a checkpoint, its network_config, and a function that builds an untrained one like it. Raises
-    CheckpointError."""
+    """The network of a checkpoint, its network_config, and a function that builds an untrained network like it.
+
+    Raises CheckpointError.
+    """
     saved = checkpoints.read(ckpt, "ckpt")
-    config = _network_config(saved, ckpt)
+    config: dict[str, Any] = saved.get("network_config", {})
+    if absent := [key for key in (*RECIPE, "image_size") if key not in config]:
+        raise CheckpointError(
+            f"{ckpt} does not say how its network is built (no network_config: {', '.join(absent)}); "
+            "expected a checkpoint that train.py wrote (ckpt)"
+        )
     build = partial(build_network, **{key: config[key] for key in RECIPE})
     network = build().eval()
     checkpoints.check_network(saved, network, ckpt)
     network.load_state_dict(saved["network"])
     return network, config, build
-
-
-def _network_config(saved: dict[str, Any], path: Path) -> dict[str, Any]:
-    config: dict[str, Any] = saved.get("network_config", {})
-    absent = [key for key in (*RECIPE, "image_size") if key not in config]
-    if absent:
-        raise CheckpointError(
-            f"{path} does not say how its network is built (no network_config: {', '.join(absent)}); "
-            "expected a checkpoint that train.py wrote (ckpt)"
-        )
-    return config

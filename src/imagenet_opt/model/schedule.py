@@ -1,6 +1,6 @@
 """Learning-rate factors as pure functions of the step.
 
-warmup_epochs: of the linear rise, at most half of the run. final_factor: at the end, of the peak learning rate.
+warmup_epochs: length of the linear rise, at most half of the run. final_factor: the factor at the end of the run.
 """
 
 import math
@@ -16,12 +16,7 @@ _TRIANGLE: list[list[float]] = [[0, 0], [0.1, 1], [1, 0]]
 
 
 def cosine(
-    step: int,
-    *,
-    num_steps: int,
-    steps_per_epoch: float,
-    warmup_epochs: float = 5.0,
-    final_factor: float = 0.0,
+    step: int, *, num_steps: int, steps_per_epoch: float, warmup_epochs: float = 5.0, final_factor: float = 0.0
 ) -> float:
     """Linear warmup to 1, then half a cosine to `final_factor` (SGDR without restarts, arXiv 1608.03983)."""
     rising, progress = _progress(step, num_steps, warmup_epochs * steps_per_epoch)
@@ -29,12 +24,7 @@ def cosine(
 
 
 def linear(
-    step: int,
-    *,
-    num_steps: int,
-    steps_per_epoch: float,
-    warmup_epochs: float = 2.0,
-    final_factor: float = 0.0,
+    step: int, *, num_steps: int, steps_per_epoch: float, warmup_epochs: float = 2.0, final_factor: float = 0.0
 ) -> float:
     """Linear warmup to 1, then a straight line to `final_factor`."""
     rising, progress = _progress(step, num_steps, warmup_epochs * steps_per_epoch)
@@ -53,9 +43,9 @@ def cosine_by_epoch(
 ) -> float:
     """The same factor in all steps of an epoch: linear warmup, then half a cosine to `final_factor`.
 
-    warmup_factor: in the first epoch, reaching 1 after `warmup_epochs` (torchvision, timm). None: 1 / warmup_epochs in
-    the first epoch, 1 in the last one of the warmup (NVIDIA's DeepLearningExamples). overlap: the cosine begins with
-    the run and not after the warmup, so 1 is never reached (timm).
+    warmup_factor: of the first epoch; the factor is 1 after `warmup_epochs` (torchvision, timm). None: 1 /
+    warmup_epochs in the first epoch, 1 in the last epoch of the warmup (NVIDIA's DeepLearningExamples). overlap: the
+    cosine begins with the run and not after the warmup, so the factor never reaches 1 (timm).
     """
     epoch, num_epochs = int(step // steps_per_epoch), num_steps / steps_per_epoch
     warmup = min(warmup_epochs, int(num_epochs) // 2)
@@ -69,11 +59,7 @@ def cosine_by_epoch(
 
 
 def piecewise(
-    step: int,
-    *,
-    num_steps: int,
-    steps_per_epoch: float,
-    points: Sequence[Sequence[float]] = _TRIANGLE,
+    step: int, *, num_steps: int, steps_per_epoch: float, points: Sequence[Sequence[float]] = _TRIANGLE
 ) -> float:
     """Straight lines between points (share of the run, factor), from share 0 to share 1.
 
@@ -95,7 +81,7 @@ def multistep(
     milestones: Sequence[float] = (0.33333, 0.66667),
     gamma: float = 0.1,
 ) -> float:
-    """Multiplied by `gamma` at each milestone, a share of the run; rounded to whole epochs."""
+    """The factor is multiplied by `gamma` at each milestone, a share of the run that is rounded to whole epochs."""
     num_epochs = num_steps / steps_per_epoch
     epoch = int(step // steps_per_epoch)
     return float(gamma ** sum(epoch >= round(share * num_epochs) for share in milestones))
@@ -122,7 +108,7 @@ def polynomial(
 
 
 def _progress(step: int, num_steps: int, warmup_steps: float) -> tuple[float, float]:
-    """Warmup factor (never 0, at most 1) and the share of the decay that is done, at `step` of `num_steps`.
+    """Warmup factor (above 0, at most 1) and the finished share of the decay, at `step` of `num_steps`.
 
     Warmup takes at most half of the run, so that a short trial of a long recipe still decays.
     """

@@ -21,12 +21,10 @@ Training = Callable[..., AbstractContextManager[None]]
 
 @dataclass(kw_only=True)
 class ShapeCompiler:
-    """The class `Acceleration` documents the options.
+    """The class `Acceleration` documents the options. After a failure with on_failure="eager", `compile` or
+    `cuda_graph` is False. compile_seconds, cuda_graph_seconds: of all shapes so far; None without any.
 
-    After a failure with on_failure="eager", `compile` or `cuda_graph` is False.
-    compile_seconds, cuda_graph_seconds: of all shapes so far; None without any.
-
-    Raises ConfigError for options that do not go together.
+    Raises ConfigError for options that contradict each other.
     """
 
     compile: bool
@@ -39,9 +37,8 @@ class ShapeCompiler:
 
     def __post_init__(self) -> None:
         if self.compile_mode not in _MODES:
-            raise ConfigError(
-                f"callbacks.acceleration.compile_mode={self.compile_mode!r} must be one of {', '.join(_MODES)}"
-            )
+            modes = ", ".join(_MODES)
+            raise ConfigError(f"callbacks.acceleration.compile_mode={self.compile_mode!r} must be one of {modes}")
         if self.on_failure not in ("eager", "stop"):
             raise ConfigError(f"callbacks.acceleration.on_failure={self.on_failure!r} must be eager or stop")
         if self.cuda_graph and self.compile and self.compile_mode in WITHOUT_GRAPHS:
@@ -56,7 +53,7 @@ class ShapeCompiler:
         self._recompile_limit: int | None = None
 
     def begin(self, net: nn.Module, device: torch.device, training: Training, say: Callable[[str], None]) -> None:
-        """Start a fit of `net`. say: called with each line for the user."""
+        """Start a fit of `net`. say: prints a line for the user."""
         self._net, self._training, self._say = net, training, say
         self.mode = _mode_on(device, self.compile_mode)
         if self.compile and self.mode != self.compile_mode:
@@ -70,7 +67,8 @@ class ShapeCompiler:
 
     def prepare(self, parts: Sequence[Tensor]) -> None:
         """Compile or capture for these parts: images (N, 3, H, W), as the next step passes them to the network."""
-        self._compile_new(parts)
+        while self.compile and (images := _first_new(parts, self._tried)) is not None:
+            self._compile(images)
         while self.cuda_graph and (images := _first_new(parts, self._captured)) is not None:
             self._capture(images)
 
@@ -79,7 +77,8 @@ class ShapeCompiler:
         self._release_graphs()
         if self.compile:
             self._leave_graph_mode()
-        self._compile_new(parts)
+        while self.compile and (images := _first_new(parts, self._tried)) is not None:
+            self._compile(images)
 
     def end(self) -> None:
         """Release graphs and restore torch's limit of recompilations."""
@@ -87,10 +86,6 @@ class ShapeCompiler:
             torch._dynamo.config.recompile_limit = self._recompile_limit
             self._recompile_limit = None
         self._release_graphs()
-
-    def _compile_new(self, parts: Sequence[Tensor]) -> None:
-        while self.compile and (images := _first_new(parts, self._tried)) is not None:
-            self._compile(images)
 
     def _compile(self, images: Tensor) -> None:
         if self._compiled is None:
@@ -110,11 +105,11 @@ class ShapeCompiler:
         shape = tuple(images.shape)
         if failure is None:
             self._say(f"acceleration: compiled for images of {shape} in {seconds:.1f} s")
-        elif out_of_memory:  # the step, which follows, takes smaller micro-batches if it must
+        elif out_of_memory:  # the following step halves its micro-batches if it runs out of memory too
             self._say(f"acceleration: out of memory when first compiled for images of {shape}: {failure}")
             self._leave_graph_mode()
         else:
-            self._release_graphs()  # which were captured compiled
+            self._release_graphs()  # captured from the compiled network
             self._compiled.release()
             self.compile = False
             self._say(f"acceleration: compilation failed, training continues without it: {failure}")
@@ -163,7 +158,7 @@ class ShapeCompiler:
 
 
 def _mode_on(device: torch.device, mode: str) -> str:
-    """The mode for this device; a CPU has only one."""
+    """The mode for this device; CPUs have no mode but "default"."""
     return "default" if device.type == "cpu" else mode
 
 

@@ -11,7 +11,7 @@ class StepsAhead:
     """Lets the host queue a step once the device has begun the step two before; does nothing on a CPU.
 
     Every queued step keeps its batch in the device's memory. A step as one CUDA graph has few launches, so CUDA's own
-    queue would hold about 15 such steps. A host that waits here sleeps, which leaves its CPU to the loader's workers.
+    queue would hold about 15 such steps. The waiting host sleeps, which leaves its CPU to the loader's workers.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -87,7 +87,7 @@ class HookTimer(Profiler):
 
 
 def attach(trainer: Trainer) -> HookTimer:
-    """The trainer's clock, which all callbacks share. Call `watch` in `setup` and `detach` in `teardown`."""
+    """The trainer's clock, which all callbacks share. Call `attach` in `setup` and `detach` in `teardown`."""
     owner: Any = trainer
     if not isinstance(owner.profiler, HookTimer):
         owner.profiler = HookTimer(owner.profiler)

@@ -15,9 +15,9 @@ from imagenet_opt.run.checkpoint import files as checkpoints
 class RankCheck(Callback):
     """Compares data and checkpoint of all processes, before any process restores a checkpoint or trains.
 
-    Each process finds the data and the checkpoint by itself. If these differed, the processes would train on wrong
-    samples, or wait for each other for ever. The check compares the `identity()` of the data module, if it has this
-    method, and the step and content of `checkpoint`, the file to resume from.
+    Each process finds the data and the checkpoint by itself. With other data or another checkpoint, processes would
+    train on wrong samples, or wait for each other for ever. The check compares the `identity()` of the data module, if
+    it has this method, and the step and content of `checkpoint`, the file to resume from.
 
     Raises RanksDiffer, in every process.
     """
@@ -28,23 +28,19 @@ class RankCheck(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit" or trainer.world_size == 1:
             return
-        own = self._facts(trainer)
-        gathered: list[dict[str, Any]] = [{}] * trainer.world_size
-        dist.all_gather_object(gathered, own)
-        for rank, facts in enumerate(gathered):
-            if facts != gathered[0]:
-                raise RanksDiffer(_difference(rank, facts, gathered[0]))
+        facts_by_rank: list[dict[str, Any]] = [{}] * trainer.world_size
+        dist.all_gather_object(facts_by_rank, self._facts(trainer))
+        for rank, facts in enumerate(facts_by_rank):
+            if facts != facts_by_rank[0]:
+                raise RanksDiffer(_difference(rank, facts, facts_by_rank[0]))
 
     def _facts(self, trainer: Trainer) -> dict[str, Any]:
         """The facts to compare; an error becomes a fact, since the other processes wait for this process."""
+        data: Any = getattr(trainer, "datamodule", None)
         try:
-            return _identity_of(getattr(trainer, "datamodule", None)) | _checkpoint_facts(self.checkpoint)
+            return (dict(data.identity()) if hasattr(data, "identity") else {}) | _checkpoint_facts(self.checkpoint)
         except (OSError, zipfile.BadZipFile, ImagenetOptError) as error:
             return {f"an error on rank {trainer.global_rank}": f"{type(error).__name__}: {error}"}
-
-
-def _identity_of(data: Any) -> dict[str, Any]:
-    return dict(data.identity()) if hasattr(data, "identity") else {}
 
 
 def _checkpoint_facts(path: Path | None) -> dict[str, Any]:
@@ -53,18 +49,14 @@ def _checkpoint_facts(path: Path | None) -> dict[str, Any]:
         return {"checkpoint of step": "none"}
     with zipfile.ZipFile(path) as archive:
         records = [(record.filename, record.CRC) for record in archive.infolist()]
-    return {
-        "checkpoint of step": checkpoints.load(path)["global_step"],
-        "checksum of the checkpoint": zlib.crc32(repr(records).encode()),
-    }
+    step, checksum = checkpoints.load(path)["global_step"], zlib.crc32(repr(records).encode())
+    return {"checkpoint of step": step, "checksum of the checkpoint": checksum}
 
 
 def _difference(rank: int, facts: dict[str, Any], first: dict[str, Any]) -> str:
-    names = dict.fromkeys([*first, *facts])
+    pairs = {name: (facts.get(name, "none"), first.get(name, "none")) for name in first | facts}
     differences = [
-        f"{name} {facts.get(name, 'none')} instead of {first.get(name, 'none')}"
-        for name in names
-        if facts.get(name) != first.get(name)
+        f"{name} {fact} instead of {expected}" for name, (fact, expected) in pairs.items() if fact != expected
     ]
     return (
         f"rank {rank} differs from rank 0: {'; '.join(differences)}. All processes need the same files and the same "

@@ -19,7 +19,7 @@ class Utilization(Callback):
         self._sampler = Sampler(name, interval_seconds=interval_seconds)
 
     def readings(self, trainer: Trainer) -> Readings | None:
-        """What rank 0 samples; None for nothing. Every rank calls this."""
+        """The readings that rank 0 samples; None for no readings. Every rank calls this method."""
         raise NotImplementedError
 
     def summary(self) -> dict[str, float]:
@@ -30,9 +30,7 @@ class Utilization(Callback):
         if (readings := self.readings(trainer)) is not None and trainer.is_global_zero:
             self._sampler.start(readings)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if is_logging_step(trainer):
             log_host_numbers(pl_module, self._sampler.pop_metrics())
 

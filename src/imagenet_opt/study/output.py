@@ -13,22 +13,32 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.study.request import KINDS, Request
 
 
-def write_outputs(tables: list[Table], request: Request, facts: dict[str, Any], file: Path | None) -> None:
-    """Write study.md, study.html and study.json into the study's folder. file: where to write the JSON as well.
-    Raises ConfigError."""
+def write_outputs(tables: list[Table], request: Request, facts: dict[str, Any]) -> None:
+    """Write study.md, study.html and study.json into the study's folder, and the JSON into `request.json` as well.
+
+    The page shows the plots of each table above the table. Raises ConfigError.
+    """
     host, command = facts["machine"], facts["command"]
     line = f"{facts['date']}, {host['gpu'] or host['cpu']}, {host['usable_cpus']} CPUs, "
     line += ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     text = f"## {request.title}\n\n{line}\n\n    {command}\n\n" + "\n".join(table.markdown() for table in tables)
-    counts = KINDS[request.kind].flags
-    counted: dict[str, Any] = {name: getattr(request, name) for name in ("repeats", "seconds") if name in counts}
-    counted |= {"budget_seconds": request.budget_seconds} if request.repeats is None else {}
-    whole = strict_json({"study": request.name} | counted | facts | {"tables": [asdict(table) for table in tables]})
+    lengths: dict[str, Any] = {
+        name: getattr(request, name) for name in ("repeats", "seconds") if name in KINDS[request.kind]
+    }
+    lengths |= {"budget_seconds": request.budget_seconds} if request.repeats is None else {}
+    numbers = strict_json({"study": request.name} | lengths | facts | {"tables": [asdict(table) for table in tables]})
+    page = render_page(
+        Path(__file__).with_name("study_page.html"),
+        title=request.title,
+        plotly=True,
+        facts=f"{line}\n{command}",
+        tables=[(table, [html_of(figure_of(plot)) for plot in table.plots]) for table in tables],
+    )
     _write(request.folder / "study.md", text, "--folder")
-    _write(request.folder / "study.json", whole, "--folder")
-    _write(request.folder / "study.html", page(tables, request, f"{line}\n{command}"), "--folder")
-    if file is not None:
-        _write(file, whole, "--json")
+    _write(request.folder / "study.json", numbers, "--folder")
+    _write(request.folder / "study.html", page, "--folder")
+    if request.json is not None:
+        _write(request.json, numbers, "--json")
     print(f"{request.folder}/study.html has the plots, study.md and study.json the numbers", file=sys.stderr)
 
 
@@ -39,15 +49,3 @@ def _write(file: Path, text: str, flag: str) -> None:
     except OSError as error:
         reason = f"the tables above could not be written to {file}: {error.strerror}"
         raise ConfigError(f"{reason}; free space or choose another {flag}") from error
-
-
-def page(tables: list[Table], request: Request, facts: str) -> str:
-    """Return one self-contained HTML page: the plots of each table above its table."""
-    plots = [[html_of(figure_of(plot)) for plot in table.plots] for table in tables]
-    return render_page(
-        Path(__file__).with_name("study_page.html"),
-        title=request.title,
-        plotly=True,
-        facts=facts,
-        tables=list(zip(tables, plots, strict=True)),
-    )

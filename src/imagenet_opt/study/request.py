@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.errors import ConfigError, did_you_mean
 
 _EXPECTED = {
@@ -26,8 +27,7 @@ _EXPECTED = {
     "model_type": "keys with their values",
     "too_short": "a list of {min_length} or more",
 }
-"""By pydantic's name for an error; it has words of its own for the others."""
-Place = tuple[str | int, ...]
+"""The expected value, by pydantic's name for an error. For other errors pydantic's own words are used."""
 
 
 def first_mistake(error: ValidationError, model: type[BaseModel], written: Any) -> str:
@@ -38,39 +38,26 @@ def first_mistake(error: ValidationError, model: type[BaseModel], written: Any) 
     """
     details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
     place, detail = _place(details[0]["loc"]), details[0]
-    for part in place:
-        model, written = _inner(model, part), written[part]
-    alike = [other for other in details if other["type"] == detail["type"] and _place(other["loc"]) == place]
+    name = ""
+    if place:
+        key, number = place
+        model, written = get_args(model.model_fields[key].annotation)[0], written[key][number]
+        name = f"{key.removesuffix('s')} {repr(written['name']) if 'name' in written else number + 1}: "
     if detail["type"] == "extra_forbidden":
-        words = _unknown(str(detail["loc"][-1]), model.model_fields)
-    elif detail["type"] == "missing":
-        words = _missing([str(other["loc"][-1]) for other in alike], model.model_fields, written)
-    else:
-        words = _unfit(detail, [other for other in details if other["loc"][:1] == detail["loc"][:1]], place)
-    return f"{_named(place, written)}{words}"
+        return name + _unknown(str(detail["loc"][-1]), model.model_fields)
+    if detail["type"] == "missing":
+        alike = [other for other in details if other["type"] == "missing" and _place(other["loc"]) == place]
+        return name + _missing([str(other["loc"][-1]) for other in alike], model.model_fields, written)
+    return name + _unfit(detail, [other for other in details if other["loc"][:1] == detail["loc"][:1]], len(place))
 
 
-def _place(loc: Place) -> Place:
-    """Path to the list item that contains the key at `loc`, such as ("steps", 0); empty for a top-level key."""
-    return loc[:2] if len(loc) > 2 and isinstance(loc[1], int) else ()
-
-
-def _inner(model: type[BaseModel], part: str | int) -> type[BaseModel]:
-    if isinstance(part, int):
-        return model
-    inner: type[BaseModel] = get_args(model.model_fields[part].annotation)[0]
-    return inner
-
-
-def _named(place: Place, written: Any) -> str:
-    if not place:
-        return ""
-    name = repr(written["name"]) if "name" in written else int(place[1]) + 1
-    return f"{str(place[0]).removesuffix('s')} {name}: "
+def _place(loc: tuple[str | int, ...]) -> tuple[str, int] | tuple[()]:
+    """Key and number of the list item that contains the key at `loc`, such as ("steps", 0); () for a top-level key."""
+    return (str(loc[0]), loc[1]) if len(loc) > 2 and isinstance(loc[1], int) else ()
 
 
 def _unknown(key: str, fields: Mapping[str, FieldInfo]) -> str:
-    expected = f"expected {', '.join(fields)}" if fields else "there are none beside title and kind"
+    expected = f"expected {', '.join(fields)}" if fields else "expected only title and kind"
     return f"there is no key {key}; {did_you_mean(key, fields, expected)}"
 
 
@@ -79,24 +66,20 @@ def _missing(keys: list[str], fields: Mapping[str, FieldInfo], written: Mapping[
     for key in keys:
         if near := difflib.get_close_matches(key, others, n=1):
             return f"there is no key {near[0]}; did you mean {key}?"
-    values = _allowed_values(fields[keys[-1]])
+    field = fields[keys[-1]]
+    known = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    values = field.description or ", ".join(map(str, known))
     return f"{' and '.join(keys)} must be given{f' ({keys[-1]}: one of {values})' if values else ''}"
 
 
-def _allowed_values(field: FieldInfo) -> str:
-    known = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    return field.description or ", ".join(map(str, known))
-
-
-def _unfit(detail: ErrorDetails, same_key: list[ErrorDetails], place: Place) -> str:
+def _unfit(detail: ErrorDetails, same_key: list[ErrorDetails], depth: int) -> str:
     """Describe a wrong value. same_key: all errors of this key; a value that may have several types has one for
-    each."""
-    loc = detail["loc"][len(place) :]
-    key = f"{loc[0]}=" if loc else ""
+    each. depth: number of parts of its location before the key."""
+    key = "".join(map(str, detail["loc"][depth : depth + 1]))
     if detail["type"] == "value_error":
-        return f"{key.rstrip('=')}: {detail['msg'].removeprefix('Value error, ')}"
+        return f"{key}: {detail['msg'].removeprefix('Value error, ')}"
     alike = [other for other in same_key if other["input"] == detail["input"]]
-    return f"{key}{detail['input']} must be {' or '.join(dict.fromkeys(map(_expected, alike)))}"
+    return f"{key and f'{key}='}{detail['input']} must be {' or '.join(dict.fromkeys(map(_expected, alike)))}"
 
 
 def _expected(detail: ErrorDetails) -> str:
@@ -107,29 +90,20 @@ def _expected(detail: ErrorDetails) -> str:
 Options = TypeVar("Options", bound=BaseModel)
 
 
-class Kind(NamedTuple):
-    """How a kind of study is run.
-
-    run: name of a function (Request) -> list of Sheets. flags: those of FLAGS that the kind accepts.
-    """
-
-    run: str
-    flags: tuple[str, ...] = ("repeats", "seconds")
-
-
 DEFAULT_ROUNDS = 5
 FLAGS = ("repeats", "budget", "seconds", "parity", "price_per_hour", "apply")
-"""Of the command line, which not every kind takes."""
+"""Options of the command line that only some kinds of study accept."""
 KINDS = {
-    "steps": Kind("imagenet_opt.study.steps.measure.run", FLAGS),
-    "scaling": Kind("imagenet_opt.study.kinds.scaling.run"),
-    "queue": Kind("imagenet_opt.study.kinds.queue.run", ("repeats",)),
-    "read": Kind("imagenet_opt.study.kinds.read.run"),
-    "anatomy": Kind("imagenet_opt.study.kinds.anatomy.run", ("seconds",)),
-    "shapes": Kind("imagenet_opt.study.kinds.shapes.run"),
-    "streams": Kind("imagenet_opt.study.kinds.streams.run"),
-    "torchscript": Kind("imagenet_opt.study.kinds.torchscript.run"),
+    "steps": FLAGS,
+    "scaling": ("repeats", "seconds"),
+    "queue": ("repeats",),
+    "read": ("repeats", "seconds"),
+    "anatomy": ("seconds",),
+    "shapes": ("repeats", "seconds"),
+    "streams": ("repeats", "seconds"),
+    "torchscript": ("repeats", "seconds"),
 }
+"""By kind of study, the FLAGS that it accepts."""
 
 
 class StudyFile(BaseModel):
@@ -142,13 +116,14 @@ class StudyFile(BaseModel):
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks a study to do.
+    """The command line of a study.
 
     name: stem of the study's file. typed: the name or file as typed. options: keys of the file, without title and kind.
     overrides: of train.py, for all rows. repeats: number of rounds; None to measure as many as fit into budget_seconds.
     seconds: of each timed stretch. parity_steps: training steps for comparing losses; 0 to skip the comparison.
     price_per_hour: of the machine, if known. apply: whether to write the useful steps as an experiment. folder: keeps
-    the results, so that a stopped study resumes. command: the complete command line.
+    the results, so that a stopped study resumes. json: another file for all results. command: the complete command
+    line.
     """
 
     name: str
@@ -165,6 +140,7 @@ class Request:
     command: str = ""
     typed: str = ""
     budget_seconds: float = 0.0
+    json: Path | None = None
 
     @property
     def num_rounds(self) -> int:
@@ -172,13 +148,13 @@ class Request:
         return self.repeats or DEFAULT_ROUNDS
 
 
-def read_study(name: str, shipped: Path, changes: Sequence[str] = ()) -> tuple[str, StudyFile]:
+def read_study(name: str, changes: Sequence[str] = ()) -> tuple[str, StudyFile]:
     """Read a study by the name of a shipped study or by its path; also return the file's stem.
 
     changes: new values of keys, such as "num_workers=[4,8]". Raises ConfigError for unknown names, with similar names,
     and for invalid files.
     """
-    file = _found(name, shipped)
+    file = _file_of(name)
     changed = _values(changes)
     try:
         written: Any = OmegaConf.to_container(OmegaConf.load(file))
@@ -193,21 +169,19 @@ def read_study(name: str, shipped: Path, changes: Sequence[str] = ()) -> tuple[s
     return file.stem, study
 
 
-def _found(name: str, shipped: Path) -> Path:
-    """Find the file of a study. Raises ConfigError."""
+def _file_of(name: str) -> Path:
     if name.endswith((".yaml", ".yml")):
         if not (file := Path(name)).is_file():
             raise ConfigError(f"study={name}: no such file ({file.absolute()})")
         return file
-    if not (file := shipped / f"{name}.yaml").is_file():
-        known = shipped_names(shipped)
-        hint = did_you_mean(name, known, f"expected {', '.join(known)}, or a YAML file")
+    if name not in (shipped := shipped_names()):
+        hint = did_you_mean(name, shipped, f"expected {', '.join(shipped)}, or a YAML file")
         raise ConfigError(f"study={name}: there is no such study; {hint}")
-    return file
+    return config_folder() / "study" / f"{name}.yaml"
 
 
-def shipped_names(shipped: Path) -> list[str]:
-    return sorted(file.stem for file in shipped.glob("*.yaml"))
+def shipped_names() -> list[str]:
+    return sorted(file.stem for file in (config_folder() / "study").glob("*.yaml"))
 
 
 def _values(changes: Sequence[str]) -> dict[str, Any]:
@@ -216,7 +190,7 @@ def _values(changes: Sequence[str]) -> dict[str, Any]:
         values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(changes)))
     except YAMLError as error:
         words = " ".join(f"study.{change}" for change in changes)
-        raise ConfigError(f"{words}: no value that YAML knows, such as study.num_workers=[4,8]") from error
+        raise ConfigError(f"{words}: not valid YAML; expected a value such as study.num_workers=[4,8]") from error
     return dict(values)
 
 

@@ -10,12 +10,12 @@ from pkgutil import resolve_name
 from imagenet_opt.config.compose import composed
 from imagenet_opt.display.table import Table
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED
-from imagenet_opt.study.request import KINDS, Request
+from imagenet_opt.study.request import Request
 from imagenet_opt.training.folder_lock import FILE, lock_folder
 from imagenet_opt.training.quiet import quiet
 
 BUSY_PERCENT = 20
-"""From here on others are told of."""
+"""Above this percentage of CPU used by other programs, the study prints a warning."""
 
 
 def prepare(request: Request) -> None:
@@ -38,16 +38,17 @@ def removed_if_empty(folder: Path, is_new: bool) -> Iterator[None]:
         raise
 
 
-def tell_busy(percent: float) -> None:
-    """Warn on stderr if other programs use much of the CPUs."""
+def warn_if_busy(percent: float) -> None:
+    """Print a warning on stderr if other programs use much of the CPUs."""
     if percent > BUSY_PERCENT:
-        print(f"others keep the CPUs {percent:.0f} % busy: intervals will be wide", file=sys.stderr, flush=True)
+        print(f"other programs use {percent:.0f} % of the CPUs: intervals will be wide", file=sys.stderr, flush=True)
 
 
 def study(request: Request) -> list[Table]:
     """Run the study and return its tables. Raises ImagenetOptError."""
+    module = "steps.measure" if request.kind == "steps" else f"kinds.{request.kind}"
     flag = "--repeats" if request.repeats else "--budget"
-    return [how_to_decide(table, flag) for table in resolve_name(KINDS[request.kind].run)(request)]
+    return [how_to_decide(table, flag) for table in resolve_name(f"imagenet_opt.study.{module}.run")(request)]
 
 
 def how_to_decide(table: Table, flag: str) -> Table:

@@ -35,8 +35,8 @@ class TurnJob:
 class CachedTurns(Generic[T]):
     """Runs turns, or returns their stored results if the same study was stopped before.
 
-    answer: type of a turn's result, convertible to JSON. subject: what is measured, in plain values; None for the whole
-    configuration. Results for another subject or other options are not reused.
+    answer: type of a turn's result, convertible to JSON. subject: describes, in plain values, what is measured; None
+    for the whole configuration. Results for another subject or other options are not reused.
     """
 
     def __init__(self, request: Request, answer: type[T], subject: object = None) -> None:
@@ -45,11 +45,15 @@ class CachedTurns(Generic[T]):
         self._numbers: Counter[str] = Counter()
         self.cache.set_subject({"job": asdict(self._job("")), "config": self._subject})
 
-    def take(self, name: str, turn: Callable[[], T]) -> T:
-        """Run the next turn with this name. Raises TurnFailed; before any result exists, the original
-        ImagenetOptError."""
+    def take(self, name: str, turn: Callable[[], T], label: str = "") -> T:
+        """Run the next turn with this name. label: announces the turn, with its round.
+
+        Raises TurnFailed; before any result exists, the original ImagenetOptError.
+        """
+        number = self._numbers[name]
+        label = label and f"round {number + 1} of {self._request.num_rounds}: {label}"
         measure = partial(self._measured, turn)
-        answer = self.cache.take(self._job(name), self._numbers[name], measure, config=self._subject)
+        answer = self.cache.take(self._job(name), number, measure, config=self._subject, label=label)
         self._numbers[name] += 1
         return self._answer.validate_python(answer)
 
@@ -81,17 +85,11 @@ def run_rounds(
     the request itself is then wrong. Later such a turn counts as failed and the others continue. Raises ConfigError if
     all have failed.
     """
-    resumed = CachedTurns(request, answer, subject)
-    num_missing = request.num_rounds * len(turns) - resumed.cache.report_resumed()
-    with resumed.cache.report_if_stopped(), announced(num_missing) as report:
-        report = resumed.cache.only_new(report)
-        rounds = interleave(
-            {name: partial(resumed.take, name, turn) for name, turn in turns.items()},
-            repeats=request.num_rounds,
-            before_turn=lambda number, name, done: report(
-                f"round {number + 1} of {request.num_rounds}: {label.format(name)}"
-            ),
-        )
+    cached = CachedTurns(request, answer, subject)
+    num_missing = request.num_rounds * len(turns) - cached.cache.report_resumed()
+    with cached.cache.report_if_stopped(), announced(num_missing) as cached.cache.report:
+        labelled = {name: partial(cached.take, name, turn, label.format(name)) for name, turn in turns.items()}
+        rounds = interleave(labelled, repeats=request.num_rounds)
     if len(rounds.failures) == len(turns):
         raise ConfigError(f"study={request.name}: {rounds.reasons[0]}")
     return rounds

@@ -1,5 +1,4 @@
-"""Runs each job of a multirun in a process of its own and records its result in sweep.csv, sweep.html and the final
-table."""
+"""Runs each job of a multirun in a process of its own; writes sweep.csv and sweep.html and prints the final table."""
 
 import json
 import logging
@@ -34,11 +33,17 @@ from imagenet_opt.sweep.table import JOB, Row, collect_rows, print_table, speed,
 from imagenet_opt.training.preempted import STATUS, SWEEP_JOB, command, leave
 from imagenet_opt.training.summary_file import SUMMARY
 
+log = logging.getLogger(__name__)
+
+_SWEEP_ONLY = ("hydra.sweep", "hydra.run", "hydra.mode", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
+_STOP_SECONDS = 180
+_TAIL_BYTES = 8192
+
 
 class ForwardedSignals:
     """Handles SIGTERM and SIGUSR1 from the first job to the end of the process, also between two jobs.
 
-    why: the first of these signals that was received; 0 for none.
+    why: number of the first received signal; 0 for none.
     """
 
     def __init__(self) -> None:
@@ -67,12 +72,6 @@ class ForwardedSignals:
             self._job.send_signal(number)
 
 
-log = logging.getLogger(__name__)
-
-_SWEEP_ONLY = ("hydra.sweep", "hydra.run", "hydra.mode", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
-_STOP_SECONDS = 180
-_TAIL_BYTES = 8192
-
 handover = ForwardedSignals()
 
 
@@ -80,9 +79,9 @@ class SweepTable(Callback):
     """Hydra callback that prints the table of all jobs when a multirun ends."""
 
     planned: ClassVar[list[list[str]]] = []
-    """The overrides of every job, where the sweeper is the one that tries all combinations."""
+    """The overrides of every job, known only with the sweeper that tries all combinations."""
     folder: ClassVar[Path | None] = None
-    """Of the multirun that this process has begun."""
+    """Folder of the multirun that this process started."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         SweepTable.folder = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
@@ -101,7 +100,7 @@ def _leave_to_queue(sweep_dir: Path) -> None:
     """Restore the usual signal handling: a launcher runs the jobs, perhaps on other machines, and this process only
     waits."""
     stop.restore()
-    os.environ["SUBMITIT_PREEMPT_SIGNAL"] = "USR1"  # what jobs listen to; its own would end them unsaved
+    os.environ["SUBMITIT_PREEMPT_SIGNAL"] = "USR1"  # jobs save on SIGUSR1, not on the default signal of submitit
     log.info(
         "submitit runs the jobs; they continue if this command ends first, and "
         f"`{command('hydra.sweep.dir', sweep_dir)}` collects their results later"
@@ -123,10 +122,10 @@ def ended_early(error: Exception) -> str | None:
 def run_job(script: Path) -> float | None:
     """Run the current job of a multirun as `python script OVERRIDES`, and record its result; a failure is a row too.
 
-    Returns images per second for sweepers that search; None if the job failed or measured none (Optuna's sweeper ends
-    the search at a nan). A job that already ended well in the same sweep folder is not run again. Raises SystemExit if
-    the job was asked to stop, and KeyboardInterrupt after Ctrl-C, after recording all jobs so far and saying which are
-    left.
+    Returns images per second for sweepers that search; None if the job failed or measured no rate (Optuna's sweeper
+    ends the search at a nan). A job that succeeded before in the same sweep folder is not run again. After a signal to
+    stop or Ctrl-C, records all jobs so far, prints the jobs that were not run, and raises SystemExit or
+    KeyboardInterrupt.
     """
     handover.install()
     hydra = HydraConfig.get()
@@ -141,10 +140,10 @@ def run_job(script: Path) -> float | None:
         _leave(f"the sweep ends before job #{hydra.job.num}", hydra.job.num, sweep_dir)
     for stale in (JOB, SUMMARY):
         (folder / stale).unlink(missing_ok=True)
-    own = {"IMAGENET_OPT_SWEEP": sweep_dir.name, SWEEP_JOB: "1", "PYTHONUNBUFFERED": "1"}
+    environment = os.environ | {"IMAGENET_OPT_SWEEP": sweep_dir.name, SWEEP_JOB: "1", "PYTHONUNBUFFERED": "1"}
     if "SLURM_JOB_ID" in os.environ:
-        own["SLURM_JOB_NAME"] = "interactive"  # Lightning starts its processes itself: this job's task is the sweep
-    outcome = _run(_command(script, hydra), folder / "job.log", cwd=hydra.runtime.cwd, env=os.environ | own)
+        environment["SLURM_JOB_NAME"] = "interactive"  # Lightning starts its processes itself, not SLURM's tasks
+    outcome = _run(_command(script, hydra), folder / "job.log", cwd=hydra.runtime.cwd, env=environment)
     job = {"job": hydra.job.num, "overrides": overrides} | outcome
     write_atomically(folder / JOB, json.dumps(job, indent=2) + "\n")
     return _record(sweep_dir, hydra.job.num)
@@ -174,7 +173,7 @@ def _record(sweep_dir: Path, num: int) -> float | None:
 
 
 def _is_done(folder: Path, overrides: list[str]) -> bool:
-    """Whether a job with these overrides has ended well in `folder`."""
+    """Whether a job with these overrides succeeded in `folder`."""
     with suppress(OSError, ValueError):
         job = json.loads((folder / JOB).read_text())
         return bool(job["status"] == "ok" and job["overrides"] == overrides)
@@ -182,13 +181,13 @@ def _is_done(folder: Path, overrides: list[str]) -> bool:
 
 
 def _leave(reason: str, first: int, sweep_dir: Path) -> NoReturn:
-    """End the sweep with SystemExit, because Hydra holds ordinary exceptions back until all jobs are done."""
+    """End the sweep with SystemExit, because Hydra would hold another exception back until all jobs are done."""
     sys.exit(leave(Preempted(_left(reason, first, sweep_dir)), handover.why))
 
 
 def _left(reason: str, first: int, sweep_dir: Path) -> str:
-    """`said`, with the number of jobs that were not run and the command to continue."""
-    if "SUBMITIT_FOLDER" in os.environ:  # a job of a queue knows of no other
+    """`reason`, with the jobs that were not run and the command to continue."""
+    if "SUBMITIT_FOLDER" in os.environ:  # a job on a cluster does not know the other jobs
         return reason
     later = [f"#{i} {' '.join(job)}" for i, job in enumerate(SweepTable.planned[first:], first)]
     not_run = f"; not run: {', '.join(later)}" if later else ""
@@ -196,20 +195,17 @@ def _left(reason: str, first: int, sweep_dir: Path) -> str:
 
 
 def _command(script: Path, hydra: HydraConf) -> list[str]:
-    """Command line of the job: the user's, without the parts that concern the whole sweep."""
-    given = [text for text in hydra.overrides.hydra if not text.lstrip("+~").startswith(_SWEEP_ONLY)]
-    folder = hydra.runtime.output_dir.replace("'", r"\'")
-    own = ["hydra.mode=RUN", f"hydra.run.dir='{folder}'"]
-    return [str(script), *_config_options(hydra), *hydra.overrides.task, *given, *own]
-
-
-def _config_options(hydra: HydraConf) -> list[str]:
-    """Hydra's flags that choose the configuration; they are the same on every machine."""
+    """Command line of the job: the user's overrides, and Hydra's options except those of the whole sweep."""
     flags = {"main": "--config-path", "command-line": "--config-dir"}
-    options = [
-        f"{flags[source.provider]}={source.path}" for source in hydra.runtime.config_sources if source.provider in flags
+    sources = [source for source in hydra.runtime.config_sources if source.provider in flags]
+    config = [
+        *(f"{flags[source.provider]}={source.path}" for source in sources),
+        f"--config-name={hydra.job.config_name}",
     ]
-    return [*options, f"--config-name={hydra.job.config_name}"]
+    of_hydra = [text for text in hydra.overrides.hydra if not text.lstrip("+~").startswith(_SWEEP_ONLY)]
+    folder = hydra.runtime.output_dir.replace("'", r"\'")
+    mode = ["hydra.mode=RUN", f"hydra.run.dir='{folder}'"]
+    return [str(script), *config, *hydra.overrides.task, *of_hydra, *mode]
 
 
 def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) -> dict[str, Any]:
@@ -217,8 +213,8 @@ def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) ->
     began = time.perf_counter()
     job_log.unlink(missing_ok=True)
     stderr_tail = bytearray()
-    with _pipe() as (output, stdout), _pipe() as (errors, stderr), open(os.devnull, "rb") as nothing:
-        process = fork_server.start(command, cwd=cwd, env=env, stdin=nothing.fileno(), stdout=stdout, stderr=stderr)
+    with _pipe() as (output, stdout), _pipe() as (errors, stderr), open(os.devnull, "rb") as null:
+        process = fork_server.start(command, cwd=cwd, env=env, stdin=null.fileno(), stdout=stdout, stderr=stderr)
     readers = [
         Thread(target=_tee, args=(output, sys.stdout, job_log, bytearray()), daemon=True),
         Thread(target=_tee, args=(errors, sys.stderr, job_log, stderr_tail), daemon=True),
@@ -235,8 +231,8 @@ def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) ->
     for reader in readers:
         reader.join(timeout=5)  # a process that the job left behind may hold the pipe open
     code = process.wait()
-    unheard = handover.why and code in (-signal.SIGTERM, -signal.SIGUSR1)  # the job had not yet begun to listen
-    stopped = interrupted or unheard or code == STATUS
+    killed = handover.why and code in (-signal.SIGTERM, -signal.SIGUSR1)  # before the job installed its handlers
+    stopped = interrupted or killed or code == STATUS
     status = "interrupted" if stopped else "failed" if code else "ok"
     error = _explain(code, stderr_tail.decode(errors="replace")) if status == "failed" else None
     return {"status": status, "error": error, "seconds": time.perf_counter() - began, "exit_code": code}
@@ -244,12 +240,12 @@ def _run(command: list[str], job_log: Path, *, cwd: str, env: dict[str, str]) ->
 
 @contextmanager
 def _pipe() -> Iterator[tuple[IO[bytes], int]]:
-    """Yield the reading end and the writing end of a pipe, and close both afterwards."""
-    here, there = os.pipe()
+    """Yield the reading end and the writing end of a pipe, and close the writing end afterwards."""
+    reading_end, writing_end = os.pipe()
     try:
-        yield open(here, "rb", buffering=0), there  # noqa: SIM115
+        yield open(reading_end, "rb", buffering=0), writing_end  # noqa: SIM115
     finally:
-        os.close(there)
+        os.close(writing_end)
 
 
 def _tee(source: IO[bytes], terminal: TextIO, job_log: Path, tail: bytearray) -> None:
@@ -270,7 +266,7 @@ def _stop(process: Program) -> None:
     except (KeyboardInterrupt, TimeoutExpired):
         process.kill()
         process.wait()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rows are written now, however often it is pressed
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # more Ctrl-C must not stop the writing of the rows
 
 
 def _explain(code: int, stderr: str) -> str:

@@ -16,8 +16,7 @@ _LINES = [colour for colour in COLOURS.values() if colour != _FAILED]
 
 
 def write_page(rows: list[Row], sweep_dir: Path) -> None:
-    """Write the page. jinja2 escapes texts in the table; texts of the plot are escaped here, because plotly reads
-    HTML."""
+    """Write the page. jinja2 escapes the table's texts; the plot's texts are escaped here, since plotly reads HTML."""
     names, winner = varying(rows), best(rows)
     metrics = sorted({key for row in rows for key in row["summary"]} - set(METRICS))
     text = render_page(
@@ -54,7 +53,11 @@ def _plot(rows: list[Row], names: list[str]) -> go.Figure:
         marker = {"symbol": "x", "size": 11, "color": _FAILED}
         points = _points(bad, axis, names) | {"y": [0.0] * len(bad)}
         figure.add_scatter(**points, name="failed or interrupted", mode="markers", marker=marker, cliponaxis=False)
-    return _dress(figure, axis, others, [escaped(place) for place in places])
+    figure.update_layout(layout(height=420), colorway=_LINES, margin_b=60, legend_title_text=escaped(", ".join(others)))
+    categories = {"type": "category", "categoryorder": "array", "categoryarray": [escaped(place) for place in places]}
+    figure.update_xaxes(title_text=escaped(axis), **categories)
+    figure.update_yaxes(title_text="images/s", rangemode="tozero")
+    return figure.update_layout(showlegend=len(figure.data) > 1)
 
 
 def _points(rows: list[Row], axis: str, names: list[str]) -> dict[str, Any]:
@@ -64,13 +67,6 @@ def _points(rows: list[Row], axis: str, names: list[str]) -> dict[str, Any]:
         "text": [_hover(row, names) for row in rows],
         "hoverinfo": "text",
     }
-
-
-def _dress(figure: go.Figure, axis: str, others: list[str], values: list[str]) -> go.Figure:
-    figure.update_layout(layout(height=420), colorway=_LINES, margin_b=60, legend_title_text=escaped(", ".join(others)))
-    figure.update_xaxes(title_text=escaped(axis), type="category", categoryorder="array", categoryarray=values)
-    figure.update_yaxes(title_text="images/s", rangemode="tozero")
-    return figure.update_layout(showlegend=len(figure.data) > 1)
 
 
 def _place(row: Row, axis: str) -> str:
@@ -86,7 +82,7 @@ def _order(value: str) -> tuple[bool, float, str]:
 
 
 def _hover(row: Row, names: list[str]) -> str:
-    given = [f"{name} = {row['parameters'].get(name, NONE)}" for name in names]
+    values = [f"{name} = {row['parameters'].get(name, NONE)}" for name in names]
     metrics = [f"{title} {show(row, key)}" for key, (title, _) in METRICS.items()] if row["status"] == "ok" else []
-    texts = [f"job {row['job']}: {outcome(row)}", *given, *metrics, row["error"] or ""]
+    texts = [f"job {row['job']}: {outcome(row)}", *values, *metrics, row["error"] or ""]
     return "<br>".join(escaped(text) for text in texts if text)

@@ -26,7 +26,7 @@ WORKERS, PREFETCH = "loader/num_workers", "loader/prefetch_factor"
 NONE = "-"
 FEW_STEPS = "too few steps to trust"
 _LEAST_STEPS = 20
-"""The first ten are not timed."""
+"""The first ten steps are not timed."""
 
 METRICS = {
     "throughput/it_per_second": ("it/s", "{:.2f}"),
@@ -37,11 +37,11 @@ METRICS = {
     WORKERS: ("workers used", "{:.0f}"),
     PREFETCH: ("prefetch used", "{:.0f}"),
 }
-"""What every table shows: key of summary.json -> heading, format."""
+"""Columns of every table: key of summary.json -> heading, format."""
 
 
 class Row(TypedDict):
-    """A job. parameters: overrides as typed. status: ok, failed or interrupted. summary: the job's summary.json."""
+    """A job. parameters: overrides as typed. status: ok, failed or interrupted. summary: content of summary.json."""
 
     job: int
     parameters: dict[str, str]
@@ -72,19 +72,15 @@ def collect_rows(sweep_dir: Path) -> list[Row]:
         except ValidationError as error:
             log.warning(f"{file} is damaged, so its job has no row: {error.errors()[0]['msg']}")
             continue
-        parameters, summary = dict(map(_parameter, job.overrides)), read_summary(file.parent)
-        row: Any = job.model_dump(exclude={"overrides"}) | {"parameters": parameters, "summary": summary}
+        parts = [override.lstrip("+").partition("=") for override in job.overrides]
+        values = {"parameters": {name: value for name, _, value in parts}, "summary": read_summary(file.parent)}
+        row: Any = job.model_dump(exclude={"overrides"}) | values
         rows.append(row)
     return sorted(rows, key=lambda row: row["job"])
 
 
-def _parameter(override: str) -> tuple[str, str]:
-    name, _, value = override.partition("=")
-    return name.lstrip("+"), value
-
-
 def parameters(rows: list[Row]) -> list[str]:
-    """Names of all parameters that any job was given."""
+    """Names of the parameters of all jobs."""
     return list(dict.fromkeys(name for row in rows for name in row["parameters"]))
 
 
@@ -94,15 +90,14 @@ def varying(rows: list[Row]) -> list[str]:
 
 
 def speed(row: Row) -> float:
-    """Images per second; nan for a job that failed or measured none."""
+    """Images per second; nan for a job that failed or measured no rate."""
     value = row["summary"].get(IMAGES_PER_SECOND)
     return math.nan if row["status"] != "ok" or value is None else float(value)
 
 
 def needed_steps(row: Row) -> int:
     """Number of steps after which the prefetched batches no longer determine the speed."""
-    used = row["summary"]
-    return _LEAST_STEPS + 2 * int(used.get(WORKERS, 0) * used.get(PREFETCH, 0))
+    return _LEAST_STEPS + 2 * int(row["summary"].get(WORKERS, 0) * row["summary"].get(PREFETCH, 0))
 
 
 def outcome(row: Row) -> str:
@@ -140,7 +135,9 @@ def print_table(rows: list[Row], sweep_dir: Path) -> None:
         box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=printable(f"sweep {sweep_dir.name}"), title_justify="left"
     )
     names, winner = varying(rows), best(rows)
-    for heading in ("job", *_short(names), *(title for title, _ in METRICS.values())):
+    last_parts = [name.rpartition(".")[2] for name in names]
+    parameter_headings = last_parts if len(set(last_parts)) == len(names) else names
+    for heading in ("job", *parameter_headings, *(title for title, _ in METRICS.values())):
         table.add_column(printable(heading).replace(" ", "\n"), justify="right", overflow="fold")
     table.add_column("status", min_width=len("interrupted"))
     for row in rows:
@@ -155,9 +152,3 @@ def print_table(rows: list[Row], sweep_dir: Path) -> None:
             console.print(f"job {row['job']}: {printable(shorten(row['error'], 200))}", style="red", soft_wrap=True)
     for file in (CSV, HTML):
         console.print(printable(str(sweep_dir / file)), soft_wrap=True)
-
-
-def _short(names: list[str]) -> list[str]:
-    """The last parts of dotted names, if these are unique."""
-    last = [name.rpartition(".")[2] for name in names]
-    return last if len(set(last)) == len(names) else names

@@ -6,18 +6,11 @@ from imagenet_opt.config.build import largest_size
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
-from imagenet_opt.probe.memory import (
-    LIMIT_SECONDS,
-    SPARE,
-    MemoryTrials,
-    Trial,
-    even_parts,
-    largest_that_fits,
-)
+from imagenet_opt.probe.memory import LIMIT_SECONDS, SPARE, MemoryTrials, Trial, even_parts, largest_that_fits
 from imagenet_opt.tune.device_turns import Changes, Turns
 
 _LEAST_SECONDS = 60.0
-"""That a trial may take whatever is left: our choice, above what a start and three steps of a GPU take."""
+"""A trial may always take this long, even with less time left: our choice, above a start and three steps of a GPU."""
 
 
 @dataclass
@@ -33,15 +26,15 @@ class Batch:
 
 
 def tune_batch(turns: Turns, kept: Changes, *, wanted: int, most: int, seconds: float, share: float) -> Batch:
-    """Find the batch size. kept: settings found before. wanted: the configured batch size. most: the largest to try.
-    seconds: of a short turn. share: of the time. Raises OutOfMemory if not one image fits, ConfigError if that cannot
-    be tried."""
-    config, stamps = turns.config(kept), [turns.deadline.passed]
+    """Find the batch size. kept: changes of earlier parts. wanted: the configured batch size. most: the largest to
+    try. seconds: of a short turn. share: of the time. Raises OutOfMemory if not one image fits, ConfigError if no batch
+    can be tried."""
+    config, trial_starts = turns.config(kept), list[float]()
 
     def before(what: str) -> None:
-        stamps.append(turns.deadline.passed)
-        if len(stamps) > 2:  # as long as the one before
-            turns.deadline.check(stamps[-1] - stamps[-2], share)
+        trial_starts.append(turns.deadline.passed)
+        if len(trial_starts) > 1:  # expect the time of the trial before
+            turns.deadline.check(trial_starts[-1] - trial_starts[-2], share)
         turns.announce(what)
 
     def limit() -> float:
@@ -52,16 +45,16 @@ def tune_batch(turns: Turns, kept: Changes, *, wanted: int, most: int, seconds: 
     _fit(batch, trials, wanted, max(wanted, most))
     if batch.fitting > wanted:
         _grow(batch, turns, kept, seconds, share)
-    side, lr, spare = largest_size(config), config.optimizer.lr, f"{100 * SPARE:.0f} %"
+    side, lr = largest_size(config), config.optimizer.lr
     batch.notes += [
-        f"{batch.fitting} images were seen to fit at {side} px with {spare} of the free memory to spare, not compiled",
+        f"{batch.fitting} images fit at {side} px, not compiled, with {100 * SPARE:.0f} % of the free memory to spare",
         f"lr {lr * batch.size / REFERENCE_BATCH:.3g} at batch {batch.size} of one process: {lr:g} per 256 images",
     ]
     return batch
 
 
 def _fit(batch: Batch, trials: MemoryTrials, wanted: int, most: int) -> None:
-    """The largest batch up to `most`; with micro-batches if the wanted batch does not fit at once."""
+    """Set the largest batch up to `most`, and micro-batches if the wanted batch does not fit at once."""
     try:
         if trials.fits(wanted):
             batch.fitting = wanted
@@ -70,7 +63,7 @@ def _fit(batch: Batch, trials: MemoryTrials, wanted: int, most: int) -> None:
             batch.fitting = trials.largest(start=wanted // 2, most=wanted - 1)
     except OutOfTime as error:
         if not trials.tried:
-            raise ConfigError(f"no time was left to see whether {wanted} images fit; raise --budget") from error
+            raise ConfigError(f"no time was left to try whether {wanted} images fit; raise --budget") from error
         batch.fitting = max((trial.batch for trial in trials.tried if trial.peak_gib is not None), default=0)
         batch.notes.append("not tried: budget: other batch sizes")
     if not batch.fitting:
@@ -80,7 +73,7 @@ def _fit(batch: Batch, trials: MemoryTrials, wanted: int, most: int) -> None:
 
 
 def _cut(batch: Batch, trials: MemoryTrials, wanted: int) -> None:
-    """Keep the wanted batch by the largest micro-batches that fit."""
+    """Keep the wanted batch, in the largest micro-batches that fit."""
     micro = even_parts(wanted, batch.fitting)
     try:
         micro = largest_that_fits(lambda size: trials.fits(wanted, size), start=micro, most=micro)
@@ -88,13 +81,13 @@ def _cut(batch: Batch, trials: MemoryTrials, wanted: int) -> None:
         batch.notes.append("not tried: budget: whether these micro-batches fit")
     if micro:
         batch.changes = (f"model.micro_batch_size={micro}",)
-        batch.notes.append(f"batch {wanted} does not fit at once: micro-batches of {micro} images make the same step")
+        batch.notes.append(f"batch {wanted} does not fit at once: micro-batches of {micro} images give the same step")
     else:
         batch.notes.append(f"batch {wanted} does not fit, not even in micro-batches: lower data.batch_size")
 
 
 def _grow(batch: Batch, turns: Turns, kept: Changes, seconds: float, share: float) -> None:
-    """A larger batch if its verdict is "faster"."""
+    """Choose a larger batch if its verdict is "faster"."""
     wanted = batch.size
     sizes = sorted({min(2 * wanted, batch.fitting), batch.fitting})
     settings: dict[str, Changes] = {f"batch {num}": (*kept, f"data.batch_size={num}") for num in (wanted, *sizes)}

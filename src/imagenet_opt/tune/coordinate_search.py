@@ -10,19 +10,19 @@ from imagenet_opt.measure.stats.rounds import OutOfTime, TurnFailed
 
 T = TypeVar("T")
 TURNS = 4
-"""Of a candidate and of the best setting so far, before one of them is chosen; the candidate's first turn, which was a
-lucky one, does not count. Among equal settings, a search names a faster one once in twenty times or less, up to eight
-candidates (simulated)."""
+"""Of a candidate and of the best setting so far, before one of them is chosen. The first turn of the candidate does not
+count, because a lucky first turn makes a candidate. Simulated with up to eight candidates that are all equal: at most
+one search in twenty names a faster setting."""
 UNTRIED = "not tried: budget"
 """The outcome of a setting that had no turn."""
 LEAST_GAIN = 1.03
-"""A candidate that brings less in its first turn is not worth the turns that would prove it."""
+"""A candidate that gains less in its first turn gets no further turns."""
 
 
 @dataclass
 class CoordinateSearch(Generic[T]):
     """turns: images per second of each turn, by setting, in the order tried. best: the chosen setting. why: the
-    reason for the end. verdicts: by setting with TURNS turns, compared with the best setting before."""
+    reason for the end. verdicts: by setting with TURNS turns, compared with the best setting of that time."""
 
     best: T
     turns: dict[T, list[float]] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class CoordinateSearch(Generic[T]):
         return median(self.turns[setting])
 
     def outcome(self, setting: T) -> str:
-        """What became of a setting, in words for a table."""
+        """The outcome of a setting, in words for a table."""
         if (why := self.failures.get(setting)) is not None:
             return f"kept, though once: {why}" if setting == self.best else why
         if setting not in self.turns:
@@ -53,29 +53,27 @@ class CoordinateSearch(Generic[T]):
 def climb(
     start: T, axes: Sequence[Callable[[T], Sequence[T]]], turn: Callable[[T], float], *, enough: float | None
 ) -> CoordinateSearch[T]:
-    """Improve along each axis, starting with the likely best setting; an axis ends at the first setting that does not
-    help.
+    """Improve along each axis, starting with the likely best setting; an axis ends at the first setting without gain.
 
     axes: settings to try, given a setting. turn: images per second of a setting; may raise TurnFailed and OutOfTime.
     enough: the rate at which the search ends, or None. A setting is kept if it is 3 % faster in its first turn and then
     has the verdict "faster" in TURNS further turns against the best so far.
     """
     climbed: CoordinateSearch[T] = CoordinateSearch(start)
+
+    def is_enough() -> bool:
+        return enough is not None and climbed.rate(climbed.best) >= enough
+
     try:
         _turn(climbed, start, turn)
         for candidates in axes:
             for setting in candidates(climbed.best):
-                if enough is not None and climbed.rate(climbed.best) >= enough:
-                    climbed.why = "enough"
-                    return climbed
-                if (
-                    setting not in climbed.turns
-                    and setting not in climbed.failures
-                    and not _try(climbed, setting, turn)
-                ):
+                if is_enough():
                     break
-        reached = enough is not None and climbed.rate(climbed.best) >= enough
-        climbed.why = "enough" if reached else "nothing more"
+                is_new = setting not in climbed.turns and setting not in climbed.failures
+                if is_new and not _try(climbed, setting, turn):
+                    break
+        climbed.why = "enough" if is_enough() else "nothing more"
     except OutOfTime:
         climbed.why = "budget"
     return climbed

@@ -13,7 +13,7 @@ from imagenet_opt.tune.device_turns import COMPILE_KEY, Changes, Turns
 
 _ACCELERATION = "callbacks.acceleration"
 _FORMATS_SHARE = 0.6
-"""Of the time for both comparisons: on a CPU, those of formats take about ten turns, those of compilation seven."""
+"""Of the time for both comparisons: on a CPU, formats take about ten turns and compilation takes about seven."""
 _EAGER = (f"{COMPILE_KEY}=false",)
 _GPU_MODES = ("reduce-overhead", "max-autotune")
 _WAYS: dict[str, tuple[str | None, bool]] = {
@@ -23,13 +23,13 @@ _WAYS: dict[str, tuple[str | None, bool]] = {
     "compile and a CUDA graph": ("default", True),
     **{mode: (mode, False) for mode in _GPU_MODES},
 }
-"""torch.compile's mode, None for uncompiled, and whether cuda_graph is on; those that search for long come last."""
+"""torch.compile's mode (None: not compiled) and cuda_graph; modes with a long search come last."""
 AS_IT_IS = "as configured"
 
 
 @dataclass
 class Compute:
-    """changes: overrides to keep. rate: images per second with them; None if only measured uncompiled. cut:
+    """changes: overrides to keep. rate: images per second with `changes`; None if only measured uncompiled. cut:
     overrides for micro-batches, used in all measurements if the batch did not fit at once."""
 
     changes: Changes = ()
@@ -48,14 +48,13 @@ def tune_compute(turns: Turns, config: DictConfig, device: torch.device, *, seco
     compute.changes = formats[climbed.best][len(fixed) :]
     compute.rate = climbed.rate(climbed.best)
     if not fixed:
-        compute.notes.append("callbacks.acceleration is not there: memory order and compilation are not tried")
+        compute.notes.append("there is no callbacks.acceleration: memory order and compilation are not tuned")
         return compute
     ways = {name: (*compute.changes, *changes) for name, changes in _ways(config, device)}
     try:
         climbed = turns.fastest("compilation", ways, seconds, share)
     except (TurnFailed, OutOfTime) as error:
-        reason = str(error) or "budget"
-        compute.notes.append(f"compilation is not tuned, as it is configured: {reason}; {COMPILE_KEY} stays as it is")
+        compute.notes.append(f"compilation is not tuned ({str(error) or 'budget'}): {COMPILE_KEY} stays as configured")
         if config.callbacks.acceleration.compile:
             compute.rate = None
         return compute
@@ -67,22 +66,23 @@ def _formats(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Ch
     """Formats to compare on this device, by name; the configured one comes first."""
     acceleration = config.callbacks.get("acceleration")
 
-    def meaning(precision: str, channels_last: bool, tf32: bool) -> tuple[object, ...]:
-        words = precision_of(precision, device)
-        return words, channels_last, tf32 and device.type == "cuda" and words == "32-true"
+    def effective(precision: str, channels_last: bool, tf32: bool) -> tuple[object, ...]:
+        """The settings that the device uses; different words may give the same settings."""
+        known = precision_of(precision, device)
+        return known, channels_last, tf32 and device.type == "cuda" and known == "32-true"
 
     configured = acceleration or {"channels_last": False, "tf32": False}
-    meanings = {meaning(config.trainer.precision, configured["channels_last"], configured["tf32"])}
+    tried = {effective(config.trainer.precision, configured["channels_last"], configured["tf32"])}
     yield AS_IT_IS, ()
     for precision, channels_last in product(("mixed", "32-true"), (True, False) if acceleration else (False,)):
-        if (way := meaning(precision, channels_last, True)) in meanings:
+        if (settings := effective(precision, channels_last, True)) in tried:
             continue
-        meanings.add(way)
+        tried.add(settings)
         changes = [f"trainer.precision={precision}"]
         if acceleration:
             changes += [f"{_ACCELERATION}.channels_last={str(channels_last).lower()}", f"{_ACCELERATION}.tf32=true"]
         order = "channels last" if channels_last else "channels first"
-        yield f"{precision}{' with tf32' if way[2] else ''}, {order}", tuple(changes)
+        yield f"{precision}{' with tf32' if settings[2] else ''}, {order}", tuple(changes)
 
 
 def _ways(config: DictConfig, device: torch.device) -> Iterator[tuple[str, Changes]]:

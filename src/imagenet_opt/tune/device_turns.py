@@ -19,15 +19,15 @@ Changes = tuple[str, ...]
 """Overrides beside those of the command line."""
 COMPILE_KEY = "callbacks.acceleration.compile"
 _LEAST_COMPILE_SECONDS = 30.0
-"""With less than that left nothing is compiled: our choice, as nobody knows before how long it takes, and what was
-compiled once comes out of a cache."""
+"""With less time left, nothing is compiled. Our choice: the time is not known in advance, and code that was compiled
+before comes from a cache."""
 _GRACE_SECONDS = 60.0
-"""The first turn of all may take longer than its share, as nothing can be said without it."""
+"""The first turn may take so much longer than the budget, because a tuning needs at least one rate."""
 
 
 class Turns:
-    """Turns of a configuration. climbs: by title, with the changes of each setting; the first is the configured one.
-    compile_seconds: by changes, the longest compilation."""
+    """Turns of a configuration. climbs: by title, with the changes of each setting; the first setting is the
+    configured one. compile_seconds: by changes, the longest compilation."""
 
     def __init__(
         self, overrides: Sequence[str], num_classes: int, deadline: Deadline, announce: Callable[[str], None]
@@ -53,8 +53,8 @@ class Turns:
     def fastest(
         self, title: str, settings: Mapping[str, Changes], seconds: float, share: float
     ) -> CoordinateSearch[str]:
-        """Compare each setting with the best before; the first is the configured one. Raises TurnFailed if that one
-        fails, OutOfTime if it gets no turn."""
+        """Compare each setting with the best setting before it; the first setting is the configured one. Raises
+        TurnFailed if the configured setting fails, OutOfTime if it gets no turn."""
 
         def turn(name: str) -> float:
             return self.rate(settings[name], seconds, share=share, name=f"{title}: {name}")
@@ -67,7 +67,7 @@ class Turns:
         return climbed
 
     def rate(self, changes: Changes, seconds: float, *, share: float, name: str) -> float:
-        """Images per second. share: of the budget that may be over at its end. Raises TurnFailed, OutOfTime."""
+        """Images per second. share: part of the budget that may be over at the end. Raises TurnFailed, OutOfTime."""
         config = self.config(changes)
         compiles = bool(config.callbacks.get("acceleration", {}).get("compile", False))
         limit = self.deadline.seconds + _GRACE_SECONDS
@@ -75,17 +75,6 @@ class Turns:
             self.deadline.check(self._start_seconds + compiles * _LEAST_COMPILE_SECONDS + seconds, share)
             limit = self.deadline.left(share)
         self.announce(name)
-        windows, compile_seconds = self._measure(config, seconds, limit, compiles)
-        if compile_seconds is not None:
-            self.compile_seconds[changes] = max(compile_seconds, self.compile_seconds.get(changes, 0.0))
-        start_seconds = self._elapsed - seconds - (compile_seconds or 0.0)
-        self._start_seconds = max(self._start_seconds or 0.0, start_seconds)
-        return median(windows)
-
-    def _measure(
-        self, config: DictConfig, seconds: float, limit: float, compiles: bool
-    ) -> tuple[list[float], float | None]:
-        """Images per second of each window, and the seconds for compilation, None without compilation."""
         began = time.monotonic()
         try:
             speed = device_steps("rate", config, limit_seconds=limit, seconds=seconds)
@@ -94,11 +83,14 @@ class Turns:
             raise TurnFailed(f"not {what} within {limit:.0f} s: budget") from error
         except ImagenetOptError as error:
             raise TurnFailed(str(error)) from error
-        finally:
-            self._elapsed = time.monotonic() - began
-        return speed["windows"], speed["compile_seconds"]
+        start_seconds = time.monotonic() - began - seconds
+        if (compile_seconds := speed["compile_seconds"]) is not None:
+            self.compile_seconds[changes] = max(compile_seconds, self.compile_seconds.get(changes, 0.0))
+            start_seconds -= compile_seconds
+        self._start_seconds = max(self._start_seconds or 0.0, start_seconds)
+        return float(median(speed["windows"]))
 
 
 def _only(name: str, best: str) -> list[str]:
-    """An axis of one setting, which does not depend on the best so far."""
+    """An axis of one setting, which does not depend on the best setting so far."""
     return [name]

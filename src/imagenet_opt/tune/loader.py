@@ -17,7 +17,7 @@ from imagenet_opt.tune.coordinate_search import CoordinateSearch, climb
 from imagenet_opt.tune.device_turns import Changes
 
 ENOUGH = 1.2
-"""Times what the device takes: storage has its moods, and the training process wants its share of the CPUs."""
+"""Times the rate of the device: the speed of storage varies, and the training process needs a share of the CPUs."""
 _KEYS = ("num_workers", "prefetch_factor", "reads_in_flight")
 
 
@@ -39,9 +39,9 @@ class LoaderSetting:
 
 @dataclass
 class Loader:
-    """target: sufficient images per second, or None if unknown. smallest: size of the images at which the device takes
-    most, in pixels; None if their size does not change. num_processes: processes of a node, which share its
-    CPUs; the settings are those of one process."""
+    """target: sufficient images per second, or None if unknown. smallest: image size in pixels at which the device is
+    fastest; None if the size does not change. num_processes: processes of a node, which share its CPUs; the settings
+    are those of one process."""
 
     climb: CoordinateSearch[LoaderSetting]
     changes: Changes
@@ -53,45 +53,40 @@ class Loader:
 def tune_loader(
     testbed: Testbed, deadline: Deadline, announce: Callable[[str], None], *, device_rate: float | None, seconds: float
 ) -> Loader:
-    """Measure the loader alone, on files outside memory if possible. device_rate: images per second that the device
-    needs. Raises TurnFailed if the configured setting cannot be measured."""
-    loading, rank_info = testbed.loading, _rank_info(testbed)
+    """Measure the loader alone, on files outside memory if possible. device_rate: images per second of the device.
+    Raises TurnFailed if the configured setting cannot be measured."""
+    local, everywhere = num_processes(testbed.config, testbed.device)
+    sharing = machine.sharing_cpus(local_processes=local, world_size=everywhere)
+    rank_info = replace(testbed.rank_info, local_processes=local, sharing_cpus=sharing)
+    loading = testbed.loading
     start = LoaderSetting(loading.num_workers, loading.prefetch_factor, loading.reads_in_flight)
-    begun = False
+    is_first = True
 
     def turn(setting: LoaderSetting) -> float:
-        nonlocal begun
-        if begun:
+        nonlocal is_first
+        if not is_first:
             deadline.check(Span(seconds).limit)
         announce(f"the loader: {setting}")
         try:
             rate = _rate(testbed, rank_info, setting, seconds).images_per_second
         except ImagenetOptError as error:
             raise TurnFailed(str(error)) from error
-        begun = True
+        is_first = False
         return rate
 
     fastest = max(testbed.growing, key=lambda phase: phase.speed, default=None)
     target = None if device_rate is None else ENOUGH * device_rate * (1 if fastest is None else fastest.speed)
-    cpus = max(1, machine.usable_cpus() // rank_info.sharing_cpus)
+    cpus = max(1, machine.usable_cpus() // sharing)
     climbed = climb(start, (partial(_workers, cpus), _prefetch, _reads), turn, enough=target)
     smallest = None if fastest is None else fastest.image_size
-    return Loader(climbed, climbed.best.beside(start), target, rank_info.local_processes, smallest)
-
-
-def _rank_info(testbed: Testbed) -> RankInfo:
-    """The place of one of the run's processes, with its share of the CPUs."""
-    local, everywhere = num_processes(testbed.config, testbed.device)
-    sharing = machine.sharing_cpus(local_processes=local, world_size=everywhere)
-    return replace(testbed.rank_info, local_processes=local, sharing_cpus=sharing)
+    return Loader(climbed, climbed.best.beside(start), target, local, smallest)
 
 
 def _rate(testbed: Testbed, rank_info: RankInfo, setting: LoaderSetting, seconds: float) -> Ceiling:
     loading = replace(testbed.loading, samples_per_epoch=None, **{key: getattr(setting, key) for key in _KEYS})
     rows = testbed.samples.cold_rows()
     index = testbed.samples.listed(rows)
-    store = store_of(index, loading, drop_pages=True)
-    loader = train_loader(index, loading, rank_info, store)
+    loader = train_loader(index, loading, rank_info, store_of(index, loading, drop_pages=True))
     return drain(loader, Span(seconds), skipped_rounds=SKIPPED_ROUNDS_COLD)
 
 

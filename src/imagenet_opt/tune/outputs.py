@@ -1,7 +1,7 @@
 """Writes the results of tuning: tables on the terminal, a JSON file, and the experiment to train with."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -18,12 +18,11 @@ from imagenet_opt.display.terminal_table import now, print_tables, strict_json
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.block_ratios import UNDECIDED
 from imagenet_opt.tune.batch import Batch
-from imagenet_opt.tune.coordinate_search import LEAST_GAIN, UNTRIED
-from imagenet_opt.tune.device_turns import Turns
+from imagenet_opt.tune.coordinate_search import LEAST_GAIN, UNTRIED, CoordinateSearch
+from imagenet_opt.tune.device_turns import Changes, Turns
 from imagenet_opt.tune.loader import ENOUGH, Loader
 from imagenet_opt.tune.tuner import Tuning
 
-_GAIN = f"{100 * (LEAST_GAIN - 1):.0f} %"
 _RATES = (
     Column("setting"),
     Column("images/s", "{:,.1f}"),
@@ -33,23 +32,20 @@ _RATES = (
     Column("turns", "{:.0f}"),
 )
 _WHY = {
-    "enough": f"the GPU is the limit: the loader gives {ENOUGH:g} times what the device takes, no more is needed",
-    "nothing more": f"no other setting brings {_GAIN} more",
+    "enough": f"the GPU is the limit: the loader is at least {ENOUGH:g} times as fast as the device",
+    "nothing more": f"no other setting gains {100 * (LEAST_GAIN - 1):.0f} %",
     "budget": "not tried: budget: further settings of the loader",
 }
 
 
 def tables_of(tuning: Tuning) -> list[Table]:
     """A table for each part; titles say if the device was simulated."""
-    tables = []
-    if tuning.turns is not None:
-        tables += [_device_table(title, tuning.turns) for title in tuning.turns.climbs]
+    tables = [_device_table(title, tuning.turns) for title in tuning.turns.climbs] if tuning.turns else []
     if tuning.batch is not None:
         tables.append(_memory_table(tuning.batch))
     if tuning.loader is not None:
-        tables.append(
-            _loader_table(tuning.loader, "" if tuning.simulated is None else f", simulated {tuning.simulated}")
-        )
+        simulated = "" if tuning.simulated is None else f", simulated {tuning.simulated}"
+        tables.append(_loader_table(tuning.loader, simulated))
     return tables
 
 
@@ -65,7 +61,7 @@ def _device_table(title: str, turns: Turns) -> Table:
 
 
 def _cells(name: str, rates: Sequence[float], base: Sequence[float]) -> tuple[Cell, ...]:
-    """Minimum and maximum of several turns; one turn has no range."""
+    """Cells of _RATES. The range is the minimum and maximum of several turns; one turn has no range."""
     if not rates:
         return (name, None, None, None, None, 0.0)
     low, high = (min(rates), max(rates)) if len(rates) > 1 else (None, None)
@@ -87,12 +83,14 @@ def _loader_table(loader: Loader, simulated: str) -> Table:
     settings = dict.fromkeys([*climb.turns, *climb.failures])
     rows = [(*_cells(str(setting), climb.turns.get(setting, ()), base), climb.outcome(setting)) for setting in settings]
     if loader.target is None:
-        facts = ["what the device takes is not known: it was not measured with all that is kept"]
+        facts = ["the rate of the device is unknown: it was not measured with all tuned settings"]
     else:
         size = "" if loader.smallest is None else f" of {loader.smallest} px, the smallest of the run"
         facts = [f"the device takes {loader.target / ENOUGH:,.0f} images/s{size}{simulated}"]
     if (num := loader.num_processes) > 1:
-        facts.append(f"{num} processes share the CPUs and the storage: one was measured, with 1/{num} of the CPUs")
+        facts.append(
+            f"{num} processes share the CPUs and the storage; a single process was measured, with 1/{num} of the CPUs"
+        )
     return Table(f"loader alone{simulated}", (*_RATES, Column("verdict")), tuple(rows), (*facts, _WHY[climb.why]))
 
 
@@ -105,33 +103,33 @@ def print_tuning(tuning: Tuning, tables: Sequence[Table]) -> None:
         minutes = max(10, min(60, round(tuning.budget_seconds / 30)))
         print(f"nothing was tuned: {tuning.budget_seconds:g} s is too short; use --budget {minutes}m")
     console = print_tables(tables)
-    for note in _notes(tuning):
-        console.print(printable(note))
-    for line in conclusion(tuning):
+    for line in (*_notes(tuning), *conclusion(tuning)):
         console.print(printable(line))
 
 
 def conclusion(tuning: Tuning) -> list[str]:
-    """Sentences about what to change and what there was no time for; "nothing is better" only if everything was
-    tried."""
+    """Sentences about the settings to change and the settings without a turn; "nothing is better" only if there was
+    time for all settings."""
     lines = [f"better here: {' '.join(tuning.overrides)}"] if tuning.overrides else []
     if lacking := _lacking(tuning):
         return [*lines, lacking if lines else f"{lacking}; until then the configured settings stay"]
     return lines or ["nothing is better here; the configured settings stay"]
 
 
+def _climbs(tuning: Tuning) -> list[tuple[CoordinateSearch[str], Mapping[str, Changes]]]:
+    return list(tuning.turns.climbs.values()) if tuning.turns else []
+
+
 def _has_compared(tuning: Tuning) -> bool:
     """Whether anything was compared with the configured setting."""
-    climbs = tuning.turns.climbs.values() if tuning.turns else ()
-    of_device = any(len(climb.turns) > 1 for climb, _ in climbs)
+    of_device = any(len(climb.turns) > 1 for climb, _ in _climbs(tuning))
     of_loader = tuning.loader is not None and len(tuning.loader.climb.turns) > 1
     return bool(tuning.overrides) or of_device or of_loader
 
 
 def _lacking(tuning: Tuning) -> str | None:
-    """Settings that there was no time for; None if there are none."""
-    climbs = tuning.turns.climbs.values() if tuning.turns else ()
-    verdicts = [climb.outcome(name) for climb, settings in climbs for name in list(settings)[1:]]
+    """Settings that lacked time, in words; None if there are none."""
+    verdicts = [climb.outcome(name) for climb, settings in _climbs(tuning) for name in list(settings)[1:]]
     num_untried = verdicts.count(UNTRIED)
     num_open = sum(verdict.startswith(UNDECIDED) or verdict.endswith("budget") for verdict in verdicts) - num_untried
     parts = []
@@ -151,7 +149,7 @@ def write_json(
     tuning: Tuning, tables: Sequence[Table], facts: dict[str, Any], budget_seconds: float, file: Path
 ) -> None:
     """Write all results. facts: of the machine before the tuning. Raises ConfigError."""
-    whole = {
+    content = {
         **facts,
         "simulated": tuning.simulated,
         "budget_seconds": budget_seconds,
@@ -162,31 +160,30 @@ def write_json(
         "tables": [asdict(table) for table in tables],
     }
     try:
-        write_atomically(file, strict_json(whole))
+        write_atomically(file, strict_json(content))
     except OSError as error:
-        raise ConfigError(
-            f"--json {file} could not be written: {error.strerror}; the tables above have it all"
-        ) from error
-
-
-def _device() -> str:
-    cpu = f"{machine.usable_cpus()} CPUs of {machine.cpu_name()}"
-    return f"{torch.cuda.get_device_name()}, {cpu}" if torch.cuda.is_available() else cpu
+        remedy = "the tables above have all results"
+        raise ConfigError(f"--json {file} could not be written: {error.strerror}; {remedy}") from error
 
 
 def write_experiment(tuning: Tuning, tables: Sequence[Table], command: str, given: Sequence[str]) -> None:
-    """Write conf/experiment/tuned_<host>_tune.yaml with the measurements as its header, if anything should change."""
+    """Write conf/experiment/tuned_<host>_tune.yaml, with the measurements as its header, if a setting should change.
+    given: overrides of the command line."""
+    lacking = _lacking(tuning)
     if not tuning.overrides:
-        known = "" if _lacking(tuning) else "nothing to change, "
-        print(f"{known}no experiment is written", file=sys.stderr)
+        print(f"{'' if lacking else 'nothing to change, '}no experiment is written", file=sys.stderr)
         return
-    device = f"simulated {tuning.simulated}" if tuning.simulated else _device()
+    device = f"{machine.usable_cpus()} CPUs of {machine.cpu_name()}"
+    if tuning.simulated:
+        device = f"simulated {tuning.simulated}"
+    elif torch.cuda.is_available():
+        device = f"{torch.cuda.get_device_name()}, {device}"
     lines = [f"{now()}, {host()}, {device}, torch {machine.versions()['torch']}", command]
     for table in tables:
-        heads = [column.heading for column in table.columns]
+        headings = [column.heading for column in table.columns]
         for row in table.texts():
-            cells = [f"{head} {text}" for head, text in zip(heads, row, strict=True) if text != "-"]
+            cells = [f"{heading} {text}" for heading, text in zip(headings, row, strict=True) if text != "-"]
             lines.append(f"{table.title}: {', '.join(cells)}")
         lines += table.notes
-    file = write_tuned("tune", tuning.overrides, [*lines, *_notes(tuning), *filter(None, [_lacking(tuning)])])
+    file = write_tuned("tune", tuning.overrides, [*lines, *_notes(tuning), *([lacking] if lacking else [])])
     print(how_to_train(file, given), file=sys.stderr)

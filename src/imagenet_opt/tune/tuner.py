@@ -23,16 +23,16 @@ from imagenet_opt.tune.device_turns import Changes, Turns
 from imagenet_opt.tune.loader import Loader, tune_loader
 
 COMPUTE_SHARE, BATCH_SHARE = 0.6, 0.85
-"""Of the budget that may be over after each part; the loader has the rest, and what the others have left."""
+"""Parts of the budget that may be over after the device and after the batch; the loader has the remaining time."""
 _TURNS = 80
-"""Number of turns that would fill the budget without starting processes."""
+"""Turns that fit into the budget, not counting the start of processes."""
 _LONGEST_TURN, _SHORTEST_TURN = 8.0, 0.3
 
 
 @dataclass
 class Tuning:
     """Results. simulated: name of the simulated accelerator, or None. overrides: settings to change. budget_seconds:
-    the given time; seconds: the time used."""
+    the requested time; seconds: the time used."""
 
     config: DictConfig
     simulated: str | None
@@ -64,9 +64,7 @@ def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
             turns = tuning.turns = Turns(base, testbed.config.model.num_classes, deadline, announce)
             rate = _tune_device(tuning, turns, testbed, seconds)
         else:
-            tuning.notes.append(
-                f"simulated {tuning.simulated}: precision, compilation and batch need the device itself"
-            )
+            tuning.notes.append(f"simulated {simulated}: tuning precision, compilation and batch needs the real device")
             rate = testbed.rated
         if tuning.overrides:
             testbed = Testbed(composed((*base, *tuning.overrides)))
@@ -80,7 +78,7 @@ def tune(overrides: tuple[str, ...], budget_seconds: float) -> Tuning:
 
 
 def _with_number(overrides: tuple[str, ...], config: DictConfig) -> tuple[tuple[str, ...], Testbed]:
-    """The overrides with a batch size that the data suffices for, if the size is to be found; and their Testbed."""
+    """Overrides with a batch size in place of data.batch_size=auto, not larger than the data allows; their Testbed."""
     if config.data.batch_size != AUTO:
         return overrides, Testbed(config)
     testbed = Testbed(composed((*overrides, "data.batch_size=1")))
@@ -95,7 +93,7 @@ def _tune_device(tuning: Tuning, turns: Turns, testbed: Testbed, seconds: float)
         compute = tuning.compute = _compute(tuning, turns, testbed, seconds)
     except TurnFailed as error:
         why = explained(error)
-        raise ConfigError(f"the configuration itself does not train: {why}; try python train.py with it") from error
+        raise ConfigError(f"this configuration does not train: {why}; run python train.py with it first") from error
     tuning.overrides = compute.changes
     try:
         batch = tuning.batch = _batch(tuning, turns, compute.changes, testbed, seconds, BATCH_SHARE)
@@ -105,7 +103,7 @@ def _tune_device(tuning: Tuning, turns: Turns, testbed: Testbed, seconds: float)
     tuning.overrides += batch.changes
     if tuning.config.data.batch_size == AUTO and batch.size == testbed.loading.batch_size:
         tuning.overrides += (f"data.batch_size={batch.size}",)
-    if compute.cut and not batch.changes:  # it fits with what was found, and was timed in micro-batches
+    if compute.cut and not batch.changes:  # the tuned batch fits at once, but was timed in micro-batches
         return batch.rate
     return batch.rate or compute.rate
 
@@ -114,22 +112,22 @@ def _compute(tuning: Tuning, turns: Turns, testbed: Testbed, seconds: float) -> 
     """Tune the device; with micro-batches if the configured batch does not fit at once. Raises TurnFailed,
     ImagenetOptError."""
     tune = partial(tune_compute, turns, testbed.config, testbed.device, seconds=seconds, share=COMPUTE_SHARE)
-    given = turns.overrides
+    overrides = turns.overrides
     try:
         return tune()
     except TurnFailed as error:
         if not lacks_memory(error) or not (cut := _batch(tuning, turns, (), testbed, seconds, COMPUTE_SHARE).changes):
             raise
     tuning.notes.append(f"the batch does not fit at once: the device alone is measured with {' '.join(cut)}")
-    turns.overrides = (*given, *cut)
+    turns.overrides = (*overrides, *cut)
     try:
         return replace(tune(), cut=cut)
     finally:
-        turns.overrides = given
+        turns.overrides = overrides
 
 
 def _batch(tuning: Tuning, turns: Turns, kept: Changes, testbed: Testbed, seconds: float, share: float) -> Batch:
-    """A batch that data.global_batch_size decides stays as it is."""
+    """Tune the batch; a batch that follows from data.global_batch_size does not grow."""
     wanted = testbed.loading.batch_size
     grows = tuning.config.data.get("global_batch_size") is None
     most = most_images(num_train(testbed.data)) if grows else wanted

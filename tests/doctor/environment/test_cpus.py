@@ -11,14 +11,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(("limits", "slurm", "command"), CASES)
-def test_what_binds_is_named_with_its_own_remedy(limits: dict[str, int], slurm: dict[str, str], command: str) -> None:
+def test_the_lowest_limit_is_named_with_its_remedy(limits: dict[str, int], slurm: dict[str, str], command: str) -> None:
     found = check_cpus(limits, installed=64, slurm=slurm)
     assert found.fired and "2 of 64 CPUs" in found.evidence
     assert min(limits, key=limits.__getitem__) in found.evidence
     assert len(found.commands) == 1 and command in found.commands[0]
 
 
-def test_two_limits_that_bind_alike_are_both_named_and_a_wider_one_with_its_number() -> None:
+def test_two_equal_limits_are_both_named_and_a_wider_limit_with_its_number() -> None:
     limits = {"affinity": 4, "cgroup quota": 4, "SLURM_CPUS_PER_TASK": 16}
     found = check_cpus(limits, installed=64, slurm={})
     assert "affinity and cgroup quota" in found.evidence and "SLURM_CPUS_PER_TASK allows 16" in found.evidence
@@ -31,5 +31,4 @@ def test_a_slurm_job_without_cpus_per_task_is_told_so() -> None:
 
 
 def test_all_cpus_are_no_finding() -> None:
-    found = check_cpus({"affinity": 8, "cgroup quota": 12}, installed=8, slurm={})
-    assert found.fired is False
+    assert check_cpus({"affinity": 8, "cgroup quota": 12}, installed=8, slurm={}).fired is False

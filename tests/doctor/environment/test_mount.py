@@ -1,4 +1,4 @@
-"""Lines of /proc/mounts as they were seen on such machines."""
+"""Lines of /proc/mounts from real machines."""
 
 import pytest
 
@@ -50,12 +50,12 @@ def test_shards_are_copied_and_not_packed_again() -> None:
     assert found.commands == ("cp -r /s3/packed /local/disk/packed",)
 
 
-def test_a_rented_disk_is_not_taken_for_a_local_one() -> None:
+def test_an_ebs_volume_does_not_count_as_a_local_disk() -> None:
     found = check_mount(mount(EXT4), DataPlace("/data"), model="Amazon Elastic Block Store")
     assert "EBS volume" in found.evidence and "a disk of this machine" not in found.evidence
 
 
-def test_without_a_mount_nothing_is_said() -> None:
+def test_without_a_mount_nothing_is_judged() -> None:
     assert check_mount(None, DataPlace("/data")).fired is None and check_options(None).fired is None
 
 

@@ -22,12 +22,8 @@ def test_it_stays_as_it_was_and_keeps_shared_tensors_shared() -> None:
 
 
 def test_numbers_of_numpy_and_kinds_of_dicts_become_plain_and_the_file_opens_safely(tmp_path: Path) -> None:
-    state = {
-        "numbers": (np.float64(0.5), np.int64(3), True, None),
-        "shape": torch.Size([2]),
-        "d": defaultdict(int, a=1),
-    }
-    snapshot = HostCopy(state)
+    numbers = (np.float64(0.5), np.int64(3), True, None)
+    snapshot = HostCopy({"numbers": numbers, "shape": torch.Size([2]), "d": defaultdict(int, a=1)})
     assert snapshot.state == {"numbers": (0.5, 3, True, None), "shape": (2,), "d": {"a": 1}}
     assert [type(number) for number in snapshot.state["numbers"]] == [float, int, bool, type(None)]
     assert snapshot.foreign == []

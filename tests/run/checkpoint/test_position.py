@@ -1,36 +1,18 @@
 """Where a run stands, whichever hook asks, against batches counted by hand."""
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
-from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor
-from torch.utils.data import IterableDataset
+from lightning.pytorch import Callback, Trainer
 
 from imagenet_opt.run.checkpoint.position import Position, position, rewrite_position
-from tests.callbacks.conftest import Plain, Project, images
+from tests.callbacks.conftest import Plain, Project, Stream
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 HOOKS = (
-    "on_sanity_check_end",
-    "on_train_start",
-    "on_train_epoch_start",
-    "on_train_batch_start",
-    "on_train_batch_end",
-    "on_validation_start",
-    "on_validation_end",
-    "on_train_epoch_end",
-    "on_train_end",
-    "on_fit_end",
+    *("on_sanity_check_end", "on_train_start", "on_train_epoch_start", "on_train_batch_start", "on_train_batch_end"),
+    *("on_validation_start", "on_validation_end", "on_train_epoch_end", "on_train_end", "on_fit_end"),
 )
-
-
-class Stream(IterableDataset[tuple[Tensor, ...]]):
-    """Ten batches of four whose number is not known before."""
-
-    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        return iter(images(40))
 
 
 class Ask(Callback):
@@ -39,13 +21,10 @@ class Ask(Callback):
     def __init__(self) -> None:
         self.found: list[tuple[str, int, Position]] = []
         for hook in HOOKS:
-            setattr(self, hook, self.asking(hook))
+            setattr(self, hook, partial(self.ask, hook))
 
-    def asking(self, hook: str) -> Any:
-        def ask(trainer: Trainer, module: Plain, *_: Any) -> None:
-            self.found.append((hook, len(module.seen), position(trainer)))
-
-        return ask
+    def ask(self, hook: str, trainer: Trainer, module: Plain, *_: Any) -> None:
+        self.found.append((hook, len(module.seen), position(trainer)))
 
 
 @pytest.mark.parametrize(
@@ -72,10 +51,8 @@ def test_every_hook_is_told_how_many_batches_were_trained_on(options: dict[str, 
 
 def test_a_run_stopped_early_stands_where_it_stopped() -> None:
     class Stop(Callback):
-        def on_train_batch_end(
-            self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-        ) -> None:
-            trainer.should_stop = batch_idx == 6
+        def on_train_batch_end(self, trainer: Trainer, *rest: Any) -> None:
+            trainer.should_stop = rest[-1] == 6
 
     project = Project()
     project.fit(Stop())

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -11,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from imagenet_opt.run.checkpoint import files as files
+from imagenet_opt.run.checkpoint import files
 from imagenet_opt.run.checkpoint.host_copy import HostCopy
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter, Written
+from tests.processes import run_script
 
 
 def state(step: int, num_floats: int = 100) -> dict[str, object]:
@@ -42,12 +42,8 @@ def test_the_newest_are_kept_under_their_names(tmp_path: Path) -> None:
     write(writer, 1, is_best=True)
     done = write(writer, 2, 3)
     assert [(save.step, save.error) for save in done] == [(2, None), (3, None)]
-    assert names(tmp_path) == [
-        "best.ckpt",
-        "checkpoints/step_00000002.ckpt",
-        "checkpoints/step_00000003.ckpt",
-        "last.ckpt",
-    ]
+    steps = ["checkpoints/step_00000002.ckpt", "checkpoints/step_00000003.ckpt"]
+    assert names(tmp_path) == ["best.ckpt", *steps, "last.ckpt"]
     assert (step_of(tmp_path / "best.ckpt"), step_of(tmp_path / "last.ckpt")) == (1, 3)
 
 
@@ -68,9 +64,7 @@ def test_ages_of_files_mislead_neither_the_search_nor_the_removal(tmp_path: Path
         os.utime(file, (tomorrow, tomorrow))
     write(writer, 3, 4)
     assert [step_of(file) for file in files.step_files(tmp_path)] == [3, 4]
-    found = files.find("auto", tmp_path)
-    assert found is not None
-    assert step_of(found) == 4
+    assert step_of(files.find("auto", tmp_path)) == 4
 
 
 def test_a_run_that_went_back_leaves_no_later_steps(tmp_path: Path) -> None:
@@ -95,12 +89,10 @@ def test_storage_that_fails_is_a_warning_and_the_next_save_tries_again(
         broken.setattr(os, call, fail)
         (failed,) = write(writer, 2, is_best=True)
     assert (failed.step, failed.is_best) == (2, True)
-    assert failed.error is not None
-    assert failed.error.startswith(os.strerror(code))
+    assert str(failed.error).startswith(os.strerror(code))
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert (
-        f"step 2 could not be written to {tmp_path}/checkpoints: {os.strerror(code)}; it needs 17 MB, free: " in warning
-    )
+    reason = f"{tmp_path}/checkpoints: {os.strerror(code)}; it needs 17 MB, free: "
+    assert f"step 2 could not be written to {reason}" in warning
     assert "Training continues and tries again at the next save" in warning
     assert [file.name for file in files.step_files(tmp_path)] == ["step_00000001.ckpt"]
     assert not list(tmp_path.rglob("*.new"))
@@ -126,22 +118,16 @@ def test_what_reads_back_otherwise_than_it_was_written_does_not_count(
     with monkeypatch.context() as broken:
         broken.setattr(os, "fsync", flip)
         (failed,) = write(writer, 2)
-    assert failed.error is not None
-    assert "does not match its checksum" in failed.error
+    assert "does not match its checksum" in str(failed.error)
     assert names(tmp_path) == ["checkpoints/step_00000001.ckpt", "last.ckpt"]
 
 
 def test_a_disk_without_room_is_not_even_begun(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    class Huge(HostCopy):
-        """Of the size of a disk."""
-
-        def __init__(self) -> None:
-            super().__init__(state(2))
-            self.num_bytes = 2**62
-
     writer = CheckpointWriter(tmp_path, keep=1)
     write(writer, 1)
-    writer.write(2, Huge(), is_best=False)
+    huge = HostCopy(state(2))
+    huge.num_bytes = 2**62
+    writer.write(2, huge, is_best=False)
     writer.wait()
     assert "the disk is full; it needs 4611686018444 MB, free: " in caplog.text
     assert names(tmp_path) == ["checkpoints/step_00000001.ckpt", "last.ckpt"]
@@ -172,22 +158,15 @@ else:
 """
 
 
-@pytest.fixture(scope="module")
-def child_environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     root = Path(__file__).parents[3]
     paths = [str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
-def test_a_disk_that_fills_up_in_the_middle_of_a_file(tmp_path: Path, child_environment: dict[str, str]) -> None:
+def test_a_disk_that_fills_up_in_the_middle_of_a_file(tmp_path: Path) -> None:
     """The operating system refuses to let the file grow, as a full disk or a quota does."""
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, str(tmp_path), "limit"],
-        env=child_environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    child = run_script(CHILD, [str(tmp_path), "limit"], cwd=tmp_path, environment=environment())
     assert child.returncode == 0, child.stderr
     reason = os.strerror(errno.EFBIG)
     assert child.stdout.startswith(f"[(1, None), (2, '{reason}; it needs 21 MB, free: ")
@@ -202,8 +181,8 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_file(tmp_path: Path, child_envi
     }
 
 
-def test_killed_in_the_middle_of_a_file(tmp_path: Path, child_environment: dict[str, str]) -> None:
-    child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path), "endless"], env=child_environment)
+def test_killed_in_the_middle_of_a_file(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path), "endless"], env=environment())
     deadline = time.monotonic() + 240
     try:
         while not [file for file in tmp_path.glob("checkpoints/.*.new") if "step_00000001" not in file.name]:
@@ -211,11 +190,9 @@ def test_killed_in_the_middle_of_a_file(tmp_path: Path, child_environment: dict[
             assert time.monotonic() < deadline
             time.sleep(0.01)
     finally:
-        os.kill(child.pid, signal.SIGKILL)
+        child.kill()
         child.wait()
-    found = files.find("auto", tmp_path)
-    assert found is not None
     newest = max(step_of(file) for file in files.step_files(tmp_path))
-    assert step_of(found) == newest
+    assert step_of(files.find("auto", tmp_path)) == newest
     CheckpointWriter(tmp_path, keep=2)
     assert not list(tmp_path.rglob("*.new"))

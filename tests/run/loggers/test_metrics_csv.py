@@ -2,6 +2,8 @@
 
 import csv
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,34 +17,26 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_each_row_is_on_disk_when_it_is_logged(tmp_path: Path) -> None:
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """The kernel's own limit on a file's size stands for the full disk: a row is written in part, then refused."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_rows_are_on_disk_at_once_share_a_step_and_new_metrics_get_a_column(tmp_path: Path) -> None:
     logger = MetricsCsv(folder=str(tmp_path))
     logger.log_metrics({"train/loss": 2.5, "epoch": 0}, step=9)
     assert rows(tmp_path) == [{"step": "9", "train/loss": "2.5", "epoch": "0"}]
-    logger.log_metrics({"train/loss": 1.25, "epoch": 0}, step=19)
-    assert [row["train/loss"] for row in rows(tmp_path)] == ["2.5", "1.25"]
-
-
-def test_metrics_of_one_step_share_a_row_and_new_ones_get_a_column(tmp_path: Path) -> None:
-    logger = MetricsCsv(folder=str(tmp_path))
-    logger.log_metrics({"train/loss": 2.5, "epoch": 0}, step=9)
     logger.log_metrics({"train/loss": 1.5, "epoch": 0}, step=19)
+    assert [row["train/loss"] for row in rows(tmp_path)] == ["2.5", "1.5"]
     logger.log_metrics({"val/acc1": 0.75, "epoch": 0}, step=19)
     lines = (tmp_path / "metrics.csv").read_text().splitlines()
     assert lines == ["step,epoch,train/loss,val/acc1", "9,0,2.5,", "19,0,1.5,0.75"]
-
-
-@pytest.mark.parametrize("torn", ["2", "29,0,0.1", "29,0,29,0.5"])
-def test_a_reopened_file_goes_on_and_a_torn_row_is_dropped(torn: str, tmp_path: Path) -> None:
-    first = MetricsCsv(folder=str(tmp_path))
-    for step in (9, 19):
-        first.log_metrics({"train/loss": step, "lr": 0.5}, step=step)
-    with (tmp_path / "metrics.csv").open("a") as file:
-        file.write(torn)  # killed before the end of the line
-    second = MetricsCsv(folder=str(tmp_path))
-    second.log_metrics({"train/loss": 29, "lr": 0.5}, step=29)
-    assert [row["step"] for row in rows(tmp_path)] == ["9", "19", "29"]
-    assert [row["lr"] for row in rows(tmp_path)] == ["0.5"] * 3
 
 
 def test_a_resume_cuts_back_to_its_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -75,38 +69,33 @@ def test_a_file_that_was_killed_within_its_header_is_begun_anew(tmp_path: Path) 
 @pytest.mark.parametrize(
     "garbage",
     [
-        "\0\0\0\0\n",
-        "2,3\n",
-        "x,1,0.5,9\n",
-        '"9\n',
+        *("2", "29,0,0.1", "29,0,29,0.5"),  # killed before the end of the line
+        *("\0\0\0\0\n", "2,3\n", "x,1,0.5,9\n", '"9\n'),
         pytest.param("9" * 200_000 + ",1,0.5\n", id="a field that is too long for csv"),
     ],
 )
-def test_garbled_rows_are_left_out_and_the_others_kept(garbage: str, tmp_path: Path) -> None:
+def test_a_reopened_file_goes_on_and_torn_and_garbled_rows_are_left_out(garbage: str, tmp_path: Path) -> None:
     first = MetricsCsv(folder=str(tmp_path))
-    first.log_metrics({"train/loss": 1, "epoch": 0}, step=9)
+    for step in (9, 19):
+        first.log_metrics({"train/loss": step, "lr": 0.5}, step=step)
     with (tmp_path / "metrics.csv").open("a") as file:
         file.write(garbage)
     second = MetricsCsv(folder=str(tmp_path))
     second.truncate_after(100)
-    second.log_metrics({"train/loss": 2, "epoch": 0}, step=19)
-    assert [row["step"] for row in rows(tmp_path)] == ["9", "19"]
+    second.log_metrics({"train/loss": 29, "lr": 0.5}, step=29)
+    assert [row["step"] for row in rows(tmp_path)] == ["9", "19", "29"]
+    assert [row["lr"] for row in rows(tmp_path)] == ["0.5"] * 3
 
 
 def test_a_full_disk_keeps_old_rows_and_new_ones_wait(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The kernel's own limit on a file's size stands for the full disk: a row is written in part, then refused."""
     logger = MetricsCsv(folder=str(tmp_path))
     for step in (9, 19):
         logger.log_metrics({"train/loss": step / 7}, step=step)
     size = (tmp_path / "metrics.csv").stat().st_size
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 3, limits[1]))
-    try:
+    with full_disk(size + 3):
         for step in (29, 39):
             logger.log_metrics({"train/loss": step / 7}, step=step)
         logger.log_metrics({"val/acc1": 0.5}, step=39)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert len(caplog.records) == 1
     assert "training continues" in caplog.text
     assert [step for step, _ in read_rows(tmp_path / "metrics.csv")] == [9, 19]
@@ -120,12 +109,8 @@ def test_a_full_disk_keeps_old_rows_and_new_ones_wait(tmp_path: Path, caplog: py
 def test_rows_that_waited_are_written_at_the_end(tmp_path: Path) -> None:
     logger = MetricsCsv(folder=str(tmp_path))
     logger.log_metrics({"train/loss": 1}, step=9)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
+    with full_disk(0):
         logger.log_metrics({"train/loss": 2}, step=19)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     logger.finalize("failed")
     assert [step for step, _ in read_rows(tmp_path / "metrics.csv")] == [9, 19]
 

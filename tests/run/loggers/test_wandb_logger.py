@@ -9,8 +9,9 @@ from typing import IO
 import pytest
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.run.loggers.wandb_logger import build_wandb
+from imagenet_opt.run.loggers.wandb_logger import build_wandb, log_report
 from tests.processes import run_script
+from tests.run.loggers.test_wandb_rows import inspected
 
 LOG_A_RUN = """
 import logging, sys
@@ -18,7 +19,8 @@ logging.basicConfig(stream=sys.stdout, format="%(message)s")
 from imagenet_opt.run.loggers.wandb_logger import build_wandb, finish
 logger = build_wandb(folder=sys.argv[1], project="p", group="g")
 logger.log_metrics({"train/loss": 1.0, "epoch": 0}, step=0)
-logger.log_metrics({"val/acc1": 0.5, "epoch": 0}, step=0)
+logger.log_metrics({"val/acc1": 0.5, "epoch": 0}, step=7)
+logger.finalize("success")
 print("ID", logger.experiment.id, logger.experiment.offline)
 finish(logger, exit_code=0)
 import wandb
@@ -111,3 +113,31 @@ def test_a_key_is_found_where_wandb_login_puts_it(tmp_path: Path) -> None:
     done = run_script(FIND_KEYS, [json.dumps(cases)], cwd=tmp_path, environment=environment)
     found = [line for line in done.stdout.splitlines() if line.startswith("KEY")]
     assert found == ["KEY 0 True", "KEY 1 True", "KEY 2 False"], done.stderr
+
+
+REPORT = """
+import sys
+from pathlib import Path
+from imagenet_opt.run.loggers.wandb_logger import log_report
+folder = Path(sys.argv[1])
+print(log_report(folder, folder / "report.html", project="p"))
+"""
+
+
+@pytest.mark.slow
+def test_the_page_becomes_a_row_of_the_same_run_after_its_last(tmp_path: Path) -> None:
+    log_a_run(tmp_path)
+    (tmp_path / "report.html").write_text("<p>why</p>")
+    message = log_a_run(tmp_path, REPORT)[-1]
+    run_id = (tmp_path / "wandb_id.txt").read_text().strip()
+    assert f"logged as report in W&B's run {run_id}; wandb sync " in message
+    folder = Path(message.split("wandb sync ")[1].removesuffix(" sends it"))
+    (page,) = folder.glob("files/media/html/*.html")
+    assert page.read_text() == "<p>why</p>"
+    rows = inspected(folder / f"run-{run_id}.wandb")
+    assert '"_step":8,' in rows and '"report._type":"html-file"' in rows
+
+
+def test_a_folder_without_a_run_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has no wandb_id.txt"):
+        log_report(tmp_path, tmp_path / "report.html", project="p")

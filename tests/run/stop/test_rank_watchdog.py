@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -39,33 +40,31 @@ sys.stdin.readline()
 """
 
 
-def process(*arguments: str) -> subprocess.Popen[str]:
+def start(*arguments: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", HANGING, *arguments]
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
-def line(one: subprocess.Popen[str]) -> str:
-    assert one.stdout is not None
-    return one.stdout.readline().strip()
+def line(process: Any) -> str:
+    return process.stdout.readline().strip()
 
 
-def say(one: subprocess.Popen[str], text: str) -> None:
-    assert one.stdin is not None
-    one.stdin.write(f"{text}\n")
-    one.stdin.flush()
+def say(process: Any, text: str) -> None:
+    process.stdin.write(f"{text}\n")
+    process.stdin.flush()
 
 
 def pair(kind: str, stray: bytes | None = None) -> list[subprocess.Popen[str]]:
     """Two processes that know each other. stray: what another connection says before the second has come."""
-    first = process("0", kind)
+    first = start("0", kind)
     address = line(first)
     port, _ = json.loads(address)
     if stray is not None:
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.sendall(stray)
-    both = [first, process("1", kind, address)]
-    assert [line(one) for one in both] == ["together", "together"]
+    both = [first, start("1", kind, address)]
+    assert [line(process) for process in both] == ["together", "together"]
     return both
 
 

@@ -20,16 +20,14 @@ def stop() -> Iterator[StopRequest]:
     stop.restore()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_a_signal_stops_at_once_where_nothing_is_lost(stop: StopRequest, number: int) -> None:
-    with pytest.raises(Preempted, match=stop_reason(number)):
+@pytest.mark.parametrize(
+    ("number", "reason"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGUSR1, "SIGUSR1"), (signal.SIGINT, "Ctrl-C")]
+)
+def test_a_signal_stops_at_once_where_nothing_is_lost(stop: StopRequest, number: int, reason: str) -> None:
+    with pytest.raises(Preempted, match=reason):
         signal.raise_signal(number)
     signal.raise_signal(signal.SIGTERM)  # cleaning up is not disturbed
     assert stop.why == number
-
-
-def stop_reason(number: int) -> str:
-    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
 def test_within_a_step_it_waits_for_the_check(stop: StopRequest, capfd: pytest.CaptureFixture[str]) -> None:

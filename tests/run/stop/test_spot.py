@@ -82,22 +82,23 @@ def test_a_notice_after_none_is_told_once(serve, wants_token: bool) -> None:
     assert not told.acquire(blocking=False)
 
 
-def test_a_failing_server_is_warned_of_once_and_asked_on(serve, caplog: pytest.LogCaptureFixture) -> None:
-    server = serve((500, b""), (200, b"no json"), (500, b""), (200, b'{"action": "rebalance"}'), (200, NOTICE))
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        ([(500, b""), (200, b"no json"), (500, b""), (200, b'{"action": "rebalance"}')], "HTTP status 500"),
+        ([(0, b"no HTTP\r\n\r\n")], ""),
+        ([(0, b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{")], ""),
+    ],
+)
+def test_a_failing_server_is_warned_of_once_and_asked_again(
+    serve, answers: list[tuple[int, bytes]], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve(*answers, (200, NOTICE))
     told = threading.Event()
     SpotNotice(server.url, every_seconds=0.01, notify=told.set)
     assert told.wait(SECONDS)
     (warning,) = caplog.messages
-    assert "cannot read spot notices" in warning and "HTTP status 500" in warning
-
-
-@pytest.mark.parametrize("body", [b"no HTTP\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"])
-def test_an_answer_that_is_not_http_is_asked_for_again(serve, body: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    server = serve((0, body), (200, NOTICE))
-    told = threading.Event()
-    SpotNotice(server.url, every_seconds=0.01, notify=told.set)
-    assert told.wait(SECONDS)
-    assert "cannot read spot notices" in caplog.text
+    assert "cannot read spot notices" in warning and reason in warning
 
 
 def test_no_server_is_no_notice(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,15 +14,9 @@ BATCHES = 100
 
 def trainer(**attributes: Any) -> Any:
     """Four epochs of 100 batches, a validation after each, no step done yet."""
-    usual = {
-        "estimated_stepping_batches": EPOCHS * BATCHES,
-        "accumulate_grad_batches": 1,
-        "global_step": 0,
-        "enable_validation": True,
-        "val_check_batch": BATCHES,
-        "check_val_every_n_epoch": 1,
-    }
-    return SimpleNamespace(**usual | attributes)
+    steps = {"estimated_stepping_batches": EPOCHS * BATCHES, "accumulate_grad_batches": 1, "global_step": 0}
+    validations = {"enable_validation": True, "val_check_batch": BATCHES, "check_val_every_n_epoch": 1}
+    return SimpleNamespace(**steps | validations | attributes)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +48,8 @@ def test_batches_and_validations_that_are_left_take_their_time(
 
 def test_a_fit_without_end_or_rate_has_no_time_left() -> None:
     endless = trainer(estimated_stepping_batches=math.inf)
-    assert seconds_left(endless, batches_per_second=2.0, validation_seconds=1.0) is None
-    assert seconds_left(trainer(), batches_per_second=0.0, validation_seconds=1.0) is None
-    assert seconds_left(trainer(), batches_per_second=math.nan, validation_seconds=1.0) is None
+    for fit, rate in ((endless, 2.0), (trainer(), 0.0), (trainer(), math.nan)):
+        assert seconds_left(fit, batches_per_second=rate, validation_seconds=1.0) is None
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 """FLOPs and bytes of operations whose sizes can be worked out by hand."""
 
+from collections import Counter
+
 import pytest
 import torch
 from torch import nn
 
-from imagenet_opt.study.kinds.op_counter import Traffic, counted_work
+from imagenet_opt.measure.telemetry.torch_profile import GROUPS, Operation
+from imagenet_opt.study.kinds.op_counter import Traffic, Work, counted_work, parts
 
 FLOAT = 4
 
@@ -29,7 +32,7 @@ def test_every_operation_reads_its_inputs_and_writes_its_outputs_once() -> None:
     assert moved(lambda: a.sum()) == {"normalisation": FLOAT * 201}
 
 
-def test_views_and_empty_memory_move_nothing_and_what_is_repeated_lies_there_once() -> None:
+def test_views_move_nothing_and_repeated_elements_count_once() -> None:
     a = torch.ones(10, 20)
     assert moved(lambda: a.view(20, 10).t()[2:].detach().expand(3, 8, 20)) == {}
     assert moved(lambda: torch.empty_like(a)) == {}
@@ -50,7 +53,7 @@ def test_a_step_of_a_linear_layer() -> None:
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
-def test_resnet_18_has_the_flops_that_are_known(dtype: torch.dtype | None) -> None:
+def test_resnet_18_has_its_published_flops(dtype: torch.dtype | None) -> None:
     """1.82 G multiply-adds for 224 x 224 pixels (He et al., 2015, table 1: 1.8 G): a step has two FLOPs for each,
     three times, but for the gradient of the images."""
     import timm
@@ -64,3 +67,26 @@ def test_resnet_18_has_the_flops_that_are_known(dtype: torch.dtype | None) -> No
 
     first = 2 * 64 * 3 * 49 * 112 * 112
     assert counted_work(step, lambda: None).flops["contraction"] == pytest.approx(6 * 1.82e9 - first, rel=0.01)
+
+
+def test_each_group_has_its_share_and_its_rates() -> None:
+    operations = [
+        Operation("aten::conv2d", "contraction", seconds=0.5, num_calls=3),
+        Operation("aten::mm", "contraction", seconds=0.1, num_calls=1),
+        Operation("aten::relu", "element-wise", seconds=0.4, num_calls=2),
+    ]
+    work = Work(Counter({"contraction": 6_000_000_000_000, "element-wise": 2_000_000_000_000}),
+                Counter({"element-wise": 8_000_000_000, "copies": 1_000}))  # fmt: skip
+    by_group = {part.group: part for part in parts(operations, work)}
+    assert tuple(by_group) == GROUPS
+    contraction, elementwise, copies = by_group["contraction"], by_group["element-wise"], by_group["copies"]
+    assert (contraction.seconds, contraction.time_share, contraction.flop_share) == pytest.approx((0.6, 0.6, 0.75))
+    assert contraction.gflops_per_second == pytest.approx(10_000)
+    assert contraction.gb_per_second is None
+    assert elementwise.gb_per_second == pytest.approx(20)
+    assert (copies.num_bytes, copies.gb_per_second) == (1000, None)
+    assert (copies.seconds, copies.time_share, copies.gflops_per_second) == (0.0, 0.0, None)
+
+
+def test_no_operations_have_no_shares() -> None:
+    assert all(part.time_share == part.flop_share == 0 for part in parts([], Work(Counter(), Counter())))

@@ -31,19 +31,19 @@ def test_each_depth_beside_the_law(
     assert "Calculated" in calculated.title
     for name in ("alone", "drain"):
         monkeypatch.setattr(queue, name, pytest.fail)
-    assert run(request) == [measured, calculated]  # all is there, and what the device was simulated by
+    assert run(request) == [measured, calculated]  # the cache has all turns and the loader's time
 
 
 @pytest.mark.slow
 def test_the_queue_is_full_before_the_first_step(overrides: tuple[str, ...], checked: None) -> None:
-    """The batches that the DataLoader keeps, and one that the prefetcher's thread holds; however slowly they come."""
+    """The DataLoader keeps prefetch_factor batches, the prefetcher's thread holds one more, also of a slow loader."""
     testbed = Testbed(composed(overrides))
     loading = slowed(testbed.loading, 0.6, num_requests=6)
     assert (loading.num_workers, loading.reads_in_flight) == (1, 1)
     assert loading.added_latency_ms == pytest.approx(100)
-    found = drain(testbed, replace(loading, prefetch_factor=1), load_seconds=0.6, compute_seconds=0.001, num_steps=6)
-    assert found.num_ready == 1 + 1
-    assert len(found.waits) == 6
+    drained = drain(testbed, replace(loading, prefetch_factor=1), load_seconds=0.6, compute_seconds=0.001, num_steps=6)
+    assert drained.num_ready == 1 + 1
+    assert len(drained.waits) == 6
 
 
 def test_steps_that_need_more_batches_than_there_are_images(overrides: tuple[str, ...], checked: None) -> None:
@@ -52,12 +52,12 @@ def test_steps_that_need_more_batches_than_there_are_images(overrides: tuple[str
     assert len(drain(testbed, loading, load_seconds=0.01, compute_seconds=0.0001, num_steps=40).waits) == 40
 
 
-def test_a_queue_that_hides_for_ever_is_no_study(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:
+def test_a_loader_faster_than_the_device_is_refused(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:
     with pytest.raises(ConfigError, match="study=queue: load_over_compute"):
         run(small_request("queue", tmp_path, *overrides, load_over_compute=0.5))
 
 
-def test_turns_that_follow_the_law_stand_beside_it() -> None:
+def test_measured_turns_agree_with_the_law() -> None:
     waits = {depth: tuple(simulated_waits([2.66] * 30, 1.0, depth + 3)) for depth in (1, 2, 4, 24)}
     turns = {depth: [Drained(depth + 3, seconds, 2.66)] * 2 for depth, seconds in waits.items()}
     table = queue_table(turns, compute_seconds=1.0, decode_seconds=2.66)
@@ -69,12 +69,12 @@ def test_turns_that_follow_the_law_stand_beside_it() -> None:
         assert for_ever == 2.66
         assert steady is None if depth == 24 else round(float(steady or 0), 6) == 2.66
     assert [row[2] for row in table.rows] == [6.0, 7.0, 10.0, 30.0]
-    assert any("postpones" in note for note in table.notes)
+    assert any("only postpones the effect of a slow loader" in note for note in table.notes)
     assert [len(curve.x) for curve in table.plots[0].series] == [4, 4, 4]
 
 
-def test_a_batch_that_is_read_and_not_decoded_counts_for_what_is_done_of_it() -> None:
-    """Of 2 seconds half a second is left of it: batches are made at 0.5, 2.5, 4.5 and wanted at 3, 4, 5, ..."""
+def test_a_batch_that_is_read_but_not_decoded_counts_in_part() -> None:
+    """It needs 0.5 s of 2 s: batches are ready at 0.5, 2.5, 4.5 s and needed at 3, 4, 5, ..."""
     times = Times(load_seconds=2.0, compute_seconds=1.0, decode_seconds=0.5)
     assert times.read_ahead == 0.75
     waits = simulated_waits([2.0] * 20, 1.0, 4, unfinished_seconds=0.5)
@@ -85,13 +85,13 @@ def test_a_batch_that_is_read_and_not_decoded_counts_for_what_is_done_of_it() ->
     assert round(float(row[5] or 0), 6) == round(float(row[7] or 0), 6)
 
 
-def test_a_loader_that_turned_out_quick_enough_has_no_end_by_law() -> None:
+def test_a_fast_loader_has_no_end_by_the_law() -> None:
     row = queue_table({1: [Drained(3, (0.0,) * 9, load_seconds=0.5)]}, compute_seconds=1.0, decode_seconds=0.1).rows[0]
     assert row[2:5] == (9.0, 9.0, None)
     assert row[5] == row[7] == 1.0
 
 
-def test_what_is_calculated_says_so() -> None:
+def test_calculated_values_are_named_so() -> None:
     table = scattered_table()
     assert "not measured" in table.title
     idle = [float(row[1] or 0) for row in table.rows]

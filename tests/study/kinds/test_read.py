@@ -29,6 +29,11 @@ def overrides(root: Path) -> tuple[str, ...]:
     return (f"data.root={root}", f"data.cache_dir={root}/cache")
 
 
+@pytest.fixture
+def testbed(overrides: tuple[str, ...], checked: None) -> Testbed:
+    return Testbed(composed(overrides))
+
+
 @pytest.mark.slow
 def test_every_setting_of_the_grid_has_a_row(
     root: Path,
@@ -41,12 +46,13 @@ def test_every_setting_of_the_grid_has_a_row(
     images = [str(path) for path in (root / "train").rglob("*.*") if path.is_file()]
     for path in images:
         evict(path, write_out=True)
-    leave = all(residency(path).share == 0 for path in images)  # they do not from memory file systems
+    evictable = all(residency(path).share == 0 for path in images)  # not on memory file systems
     request = small_request("read", tmp_path, *overrides, seconds=0.02, state=["cold", "warm"], **GRID)
     (table,) = run(request)
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "measuring: reading 22 files into memory"
-    assert said[1] == "measuring: round 1 of 2: cold, workers 1, in flight 1, batch 8"
+    assert capsys.readouterr().err.splitlines()[:2] == [
+        "measuring: reading 22 files into memory",
+        "measuring: round 1 of 2: cold, workers 1, in flight 1, batch 8",
+    ]
     monkeypatch.setattr(study_read, "read", pytest.fail)
     assert run(request) == [table]
     assert [row[:4] for row in table.rows] == [
@@ -54,7 +60,7 @@ def test_every_setting_of_the_grid_has_a_row(
     ]
     assert all(float(row[4] or 0) > 0 for row in table.rows)
     assert {row[9] for row in table.rows if row[0] == "warm"} == {None}
-    assert {row[9] for row in table.rows if row[0] == "cold"} == {"verified" if leave else "unverified"}
+    assert {row[9] for row in table.rows if row[0] == "cold"} == {"verified" if evictable else "unverified"}
     assert "a folder, 90 images" in table.title
 
 
@@ -69,35 +75,31 @@ def test_shards_are_read_in_blocks(root: Path, tmp_path: Path, checked: None) ->
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_all_bytes_of_a_pass_are_read_once(overrides: tuple[str, ...], workers: int, checked: None) -> None:
-    testbed = Testbed(composed(overrides))
-    files = Files(testbed.samples, [])
-    order = testbed.samples.rows[:48].copy()
-    found = read(files, Setting("cold", workers, 4, 8), 48 // (8 * workers))
-    sizes = [Path(testbed.samples.index.path(row)).stat().st_size for row in order.tolist()]
-    assert (found.num_batches, found.num_files, found.num_bytes) == (6, 48, sum(sizes))
+def test_all_bytes_of_a_pass_are_read_once(testbed: Testbed, workers: int) -> None:
+    rows = testbed.samples.rows[:48].tolist()
+    read_pass = read(Files(testbed.samples, []), Setting("cold", workers, 4, 8), 48 // (8 * workers))
+    num_bytes = sum(Path(testbed.samples.index.path(row)).stat().st_size for row in rows)
+    assert (read_pass.num_batches, read_pass.num_files, read_pass.num_bytes) == (6, 48, num_bytes)
 
 
-def test_warm_files_are_never_dropped(overrides: tuple[str, ...], checked: None) -> None:
-    testbed = Testbed(composed(overrides))
+def test_warm_files_are_never_dropped(testbed: Testbed) -> None:
     setting = Setting("warm", 1, 1, 8)
     files = Files(testbed.samples, [setting])
     warm = set(files.rows(setting, 200)[0].tolist())
-    assert len(warm) == 90 // 4  # and not the same batch again and again
+    assert len(warm) == 90 // 4, "all warm files take turns"
     for _ in range(20):
         assert warm.isdisjoint(files.rows(Setting("cold", 1, 1, 8), 64)[0].tolist())
 
 
-def test_files_that_cannot_be_read_are_told(tmp_path: Path, checked: None) -> None:
-    own = write_images(tmp_path / "images", num_classes=3, per_class=30)
-    testbed = Testbed(composed((f"data.root={own}", f"data.cache_dir={tmp_path}/cache")))
+def test_unreadable_files_are_counted_or_fail_the_turn(tmp_path: Path, checked: None) -> None:
+    root = write_images(tmp_path / "images", num_classes=3, per_class=30)
+    testbed = Testbed(composed((f"data.root={root}", f"data.cache_dir={tmp_path}/cache")))
     files = Files(testbed.samples, [Setting("warm", 2, 4, 8)])
-    images = [Path(testbed.samples.index.path(row)) for row in testbed.samples.rows.tolist()]
-    for image in images[:3]:
-        image.unlink()
-    found = read(files, Setting("cold", 1, 4, 8), 2)
-    assert (found.num_files, found.num_unread) == (13, 3)
-    for image in (own / "train").rglob("*.JPEG"):
+    for row in testbed.samples.rows[:3].tolist():
+        Path(testbed.samples.index.path(row)).unlink()
+    read_pass = read(files, Setting("cold", 1, 4, 8), 2)
+    assert (read_pass.num_files, read_pass.num_unread) == (13, 3)
+    for image in (root / "train").rglob("*.JPEG"):
         image.unlink()
     with pytest.raises(TurnFailed, match=r"cannot read .*: No such file or directory"):
         read(files, Setting("warm", 2, 4, 8), 1)
@@ -105,10 +107,8 @@ def test_files_that_cannot_be_read_are_told(tmp_path: Path, checked: None) -> No
         files.bring()
 
 
-def test_a_turn_is_as_long_as_the_batches_after_the_first_say(
-    overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, checked: None
-) -> None:
-    """The first batch takes 0.5 s and each other one 0.125 s; there are 11 batches on storage."""
+def test_a_turn_has_the_requested_length(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first batch takes 0.5 s and each other batch 0.125 s; there are 11 batches on storage."""
     nums: list[int] = []
 
     def slow_at_first(files: Files, setting: Setting, num_each: int) -> ReadPass:
@@ -116,7 +116,6 @@ def test_a_turn_is_as_long_as_the_batches_after_the_first_say(
         return ReadPass(0.375 + num_each / 8, num_each, 8 * num_each, 8000 * num_each)
 
     monkeypatch.setattr(study_read, "read", slow_at_first)
-    testbed = Testbed(composed(overrides))
     warm, cold = Setting("warm", 1, 1, 8), Setting("cold", 1, 1, 8)
     files = Files(testbed.samples, [cold])
     assert turn(files, warm, 16).seconds == 16
@@ -126,15 +125,14 @@ def test_a_turn_is_as_long_as_the_batches_after_the_first_say(
     assert nums[4:] == [1, 8, 11]
     (note,) = used_up(files, {cold: [short]}, 16)
     assert note.startswith(
-        "90 files on storage were used up before the time in 1 of 1 cold turns, the shortest after 1.8 s"
+        "All 90 files on storage were read before the end of 1 of 1 cold turns, the shortest after 1.8 s of 16 s"
     )
-    assert not [*used_up(files, {cold: [short]}, 2)]
-    assert not [*used_up(files, {warm: [short]}, 16)]
+    assert not [*used_up(files, {cold: [short]}, 2), *used_up(files, {warm: [short]}, 16)]
 
 
 def test_too_few_files_are_named(overrides: tuple[str, ...], tmp_path: Path, checked: None) -> None:
     with pytest.raises(
-        ConfigError, match=r"study=read: cold, workers 1.*batch 256: only 90 files; set study.batch_size="
+        ConfigError, match=r"study=read: cold, .*batch 256: only 90 files; set smaller study.batch_size="
     ):
         run(small_request("read", tmp_path, *overrides, **GRID | {"batch_size": [256]}, state=["cold"]))
 
@@ -154,7 +152,7 @@ def passes(megabytes: float, num_unread: int = 0, *, is_cold: bool = False) -> l
     ]
 
 
-def test_rates_and_what_the_kernel_says_of_cold_files() -> None:
+def test_rates_and_whether_cold_files_are_verified() -> None:
     cold = Setting("cold", 1, 1, 10)
     deep, warm = Setting("cold", 1, 64, 10), Setting("warm", 1, 1, 10)
     table = read_table({cold: passes(10, is_cold=True), deep: passes(500), warm: passes(900)}, "a folder")
@@ -169,19 +167,13 @@ def test_rates_and_what_the_kernel_says_of_cold_files() -> None:
         ("cold, workers 1", (1, 64)),
         ("warm, workers 1", (1,)),
     ]
+    mixed = {cold: [*passes(10, is_cold=True), *passes(10)]}
+    assert read_table(mixed, "").rows[0][-1] == "unverified", "one unverified round counts"
 
 
-def test_cold_files_that_are_verified_need_no_word() -> None:
-    cold = Setting("cold", 2, 1, 10)
-    notes = read_table({cold: passes(9, is_cold=True)}, "").notes
-    assert not any(note.startswith("Unverified") or "could not be read" in note for note in notes)
+def test_notes_name_problems_only() -> None:
+    def notes(num_unread: int) -> str:
+        return "\n".join(read_table({Setting("cold", 2, 1, 10): passes(10, num_unread, is_cold=True)}, "").notes)
 
-
-def test_a_cold_setting_is_verified_in_all_rounds_or_not() -> None:
-    found = {Setting("cold", 1, 1, 10): [*passes(10, is_cold=True), *passes(10)]}
-    assert read_table(found, "").rows[0][-1] == "unverified"
-
-
-def test_files_that_could_not_be_read_are_counted() -> None:
-    table = read_table({Setting("cold", 1, 1, 10): passes(10, 20, is_cold=True)}, "")
-    assert any(note.startswith("100 of 600 files could not be read") for note in table.notes)
+    assert "Unverified" not in notes(0) and "could not be read" not in notes(0)
+    assert "\n100 of 600 files could not be read" in notes(20)

@@ -41,17 +41,14 @@ def test_all_sizes_take_turns(tmp_path: Path, checked: None) -> None:
     assert len(table.plots) == 3
 
 
-def test_a_size_that_no_memory_holds_says_so_and_is_compared_with_nothing(tmp_path: Path, checked: None) -> None:
-    """1000 would be compared with the multiple of 64; no convolution is left."""
+def test_a_size_too_large_for_the_memory_has_a_note_and_no_row(tmp_path: Path, checked: None) -> None:
+    """The failed multiple of 64 would be the nearest better size of 1000; all convolutions fail."""
     few = {"channels": [10**9, 10**9 + 1], "batches": [8, 9], "outputs": [1000, 1001, 64 * 10**12]}
     (table,) = run(small_request("shapes", tmp_path, *CPU, seconds=0.001, **few))
     assert [row[:2] for row in table.rows] == [(BATCH, "8"), (BATCH, "9"), (OUTPUTS, "1000"), (OUTPUTS, "1001")]
     assert [row[6] for row in table.rows] == [None, "8", None, "1000"]
-    failed = [note.partition(": ")[2] for note in table.notes[:3]]
-    assert [reason.partition(":")[0] for reason in failed] == [
-        *(f"channels, {size}" for size in few["channels"]),
-        f"outputs, {64 * 10**12}",
-    ]
+    failed = [note.split(": ")[1] for note in table.notes[:3]]
+    assert failed == ["channels, 1000000000", "channels, 1000000001", f"outputs, {64 * 10**12}"]
     assert len(table.plots) == 2
 
 
@@ -72,8 +69,8 @@ def test_flops_are_those_that_torch_counts(checked: None) -> None:
         assert layer.num_images == num_images
 
 
-def test_a_size_off_the_multiples_is_compared_flop_for_flop(checked: None) -> None:
-    """Twice the time for hardly more work is half the speed."""
+def test_ratios_are_of_flops(checked: None) -> None:
+    """Twice the time for 257 / 256 of the work."""
     subject = subject_of(CPU)
     even, odd = last_layer(subject, OUTPUTS, 256), last_layer(subject, OUTPUTS, 257)
     table = table_of([(even, [1.0] * 6), (odd, [2.0 * 257 / 256] * 6)], subject)
@@ -82,35 +79,25 @@ def test_a_size_off_the_multiples_is_compared_flop_for_flop(checked: None) -> No
     assert "last layer: outputs 257 (0.50)" in table.notes[0]
 
 
-def test_a_tiny_layer_has_digits(checked: None) -> None:
+def test_small_rates_have_two_digits(checked: None) -> None:
     layer = last_layer(subject_of(CPU), OUTPUTS, 8)
     table = table_of([(layer, [layer.flops / 1e9 / rate for rate in (0.031, 0.033, 0.034)])], subject_of(CPU))
     assert table.texts()[0][4:6] == ["0.033", "0.031-0.034"]
 
 
 @pytest.mark.parametrize("channels", [[], [0, 8]])
-def test_a_key_that_cannot_be_is_named(channels: list[int], tmp_path: Path, checked: None) -> None:
+def test_invalid_sizes_name_their_key(channels: list[int], tmp_path: Path, checked: None) -> None:
     with pytest.raises(ConfigError, match="study=shapes: channels"):
         run(small_request("shapes", tmp_path, *CPU, channels=channels))
 
 
-SIZES = (248, 252, 255, 256, 257, 260, 264)
-
-
-def test_multiples() -> None:
-    assert [multiple_of(size) for size in SIZES] == [8, 1, 1, 64, 1, 1, 8]
-
-
-@pytest.mark.parametrize(("size", "other"), [(252, 256), (255, 256), (257, 256), (260, 264), (248, 256), (256, None)])
-def test_a_size_is_compared_with_the_nearest_better_one(size: int, other: int | None) -> None:
-    assert neighbour(size, SIZES) == other
-
-
-def test_nothing_better_nothing_to_compare_with() -> None:
+def test_sizes_are_compared_with_the_nearest_better_multiple() -> None:
+    sizes = (248, 252, 255, 256, 257, 260, 264)
+    assert [multiple_of(size) for size in sizes] == [8, 1, 1, 64, 1, 1, 8]
+    assert [neighbour(size, sizes) for size in sizes] == [256, 256, 256, None, 256, 264, 256]
     assert neighbour(7, (5, 7)) is None
 
 
-def test_filling_up_wastes_the_rest() -> None:
-    assert padded_share(256, 8, 2) == 1
-    assert padded_share(257, 8, 1) == pytest.approx(257 / 264)
-    assert padded_share(257, 8, 2) == pytest.approx((257 / 264) ** 2)
+@pytest.mark.parametrize(("size", "power", "share"), [(256, 2, 1), (257, 1, 257 / 264), (257, 2, (257 / 264) ** 2)])
+def test_padding_wastes_work(size: int, power: int, share: float) -> None:
+    assert padded_share(size, 8, power) == pytest.approx(share)

@@ -24,7 +24,7 @@ from tests.study.studies import TINY, small_request
 CPU = (*TINY, "trainer.accelerator=cpu")
 
 
-def test_without_a_gpu_the_rows_with_streams_are_left_out_and_said(tmp_path: Path, checked: None) -> None:
+def test_without_a_gpu_rows_with_streams_are_left_out(tmp_path: Path, checked: None) -> None:
     (table,) = run(small_request("streams", tmp_path, *CPU, num_batches=[2], seconds=0.01))
     assert [row[:3] for row in table.rows] == [("2", EACH, 2.0), ("2", ADDED, 1.0), ("2", WHOLE, 1.0)]
     assert all(float(row[3] or 0) > 0 for row in table.rows)
@@ -37,7 +37,7 @@ def test_streams_are_compared_with_the_same_step_in_turn(checked: None) -> None:
     def rate(images_per_second: float) -> list[Trained]:
         return [Trained(images_per_second * (1 + i / 100), 1.5) for i in range(6)]
 
-    found = Rounds(
+    rounds = Rounds(
         {
             f"4 {EACH}": rate(90),
             f"4 {EACH_ON_STREAMS}": rate(45),
@@ -47,21 +47,21 @@ def test_streams_are_compared_with_the_same_step_in_turn(checked: None) -> None:
         },
         {f"4 {WHOLE}": "the GPU's memory does not hold it"},
     )
-    table = table_of(found, subject_of(CPU), (4,))
+    table = table_of(rounds, subject_of(CPU), (4,))
     rows = {row[1]: row for row in table.rows}
     assert table.columns[-1].heading == "peak GiB"
     assert rows[STREAMS][5:] == ("added in turn", pytest.approx(1.0), "1.00-1.00", "no difference", 1.5)
     assert rows[EACH][8] == "slower"
-    own = rows[EACH_ON_STREAMS]
-    assert (own[2], own[5], own[8]) == (4.0, "a step each in turn", "slower") and own[6] == pytest.approx(0.5)
+    row = rows[EACH_ON_STREAMS]
+    assert (row[2], row[5], row[8]) == (4.0, "a step each in turn", "slower") and row[6] == pytest.approx(0.5)
     assert rows[WHOLE][3:] == (None,) * 7
     assert f"4 {WHOLE}: the GPU's memory does not hold it" in table.notes
 
 
-def test_where_the_added_row_failed_nothing_is_compared(checked: None) -> None:
-    some = [Trained(90.0 + i, None) for i in range(3)]
-    found = Rounds({f"2 {EACH}": some, f"2 {ADDED}": [], f"2 {WHOLE}": some}, {f"2 {ADDED}": "no"})
-    rows = {row[1]: row for row in table_of(found, subject_of(CPU), (2,)).rows}
+def test_without_the_baseline_nothing_is_compared(checked: None) -> None:
+    turns = [Trained(90.0 + i, None) for i in range(3)]
+    rounds = Rounds({f"2 {EACH}": turns, f"2 {ADDED}": [], f"2 {WHOLE}": turns}, {f"2 {ADDED}": "no"})
+    rows = {row[1]: row for row in table_of(rounds, subject_of(CPU), (2,)).rows}
     assert rows[EACH][3] == 91.0 and rows[EACH][5:9] == (None,) * 4
 
 

@@ -12,7 +12,7 @@ CPU = "trainer.accelerator=cpu"
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true", "64-true"])
-def test_types_are_those_that_lightning_computes_with(precision: str) -> None:
+def test_types_are_those_of_lightning(precision: str) -> None:
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)  # type: ignore[arg-type]
     net = fabric.setup_module(torch.nn.Linear(2, 2))
     with fabric.autocast():
@@ -51,11 +51,9 @@ def test_a_step_as_configured(checked: None) -> None:
         (("experiment=demo",), ("resnet10t", 48, 50, 1000)),
     ],
 )
-def test_without_a_word_on_data_it_is_imagenet(
-    overrides: tuple[str, ...], what: tuple[object, ...], checked: None
-) -> None:
-    found = subject_of((*overrides, CPU))
-    assert (found.network["name"], found.image_size, found.num_images, found.network["num_classes"]) == what
+def test_the_default_data_is_imagenet(overrides: tuple[str, ...], what: tuple[object, ...], checked: None) -> None:
+    subject = subject_of((*overrides, CPU))
+    assert (subject.network["name"], subject.image_size, subject.num_images, subject.network["num_classes"]) == what
 
 
 def test_mistakes_are_named(checked: None, tmp_path: Path) -> None:

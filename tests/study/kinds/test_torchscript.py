@@ -19,8 +19,10 @@ def times(seconds: float) -> list[Found]:
 
 
 def test_forms_beside_eager(checked: None) -> None:
-    found = Rounds({EAGER: times(1.0), TRACE: times(1.0), COMPILE: times(0.499), BOTH: []}, {BOTH: "RuntimeError: no."})
-    table = table_of(found, subject_of(CPU))
+    rounds = Rounds(
+        {EAGER: times(1.0), TRACE: times(1.0), COMPILE: times(0.499), BOTH: []}, {BOTH: "RuntimeError: no."}
+    )
+    table = table_of(rounds, subject_of(CPU))
     rows = {row[0]: row for row in table.rows}
     assert rows[EAGER][3:6] == (None, None, None)
     assert rows[TRACE][5] == "no difference"
@@ -30,14 +32,14 @@ def test_forms_beside_eager(checked: None) -> None:
     assert any(
         note.startswith(f"{BOTH} failed with torch") and note.endswith(" RuntimeError: no.") for note in table.notes
     )
-    assert any("quickest form here is torch.compile, 2.00 times" in note for note in table.notes)
+    assert any("fastest form here is torch.compile, 2.00 times" in note for note in table.notes)
     assert table.plots[0].series[0].x == (EAGER, TRACE, COMPILE)
 
 
-def test_a_study_that_was_stopped_knows_who_found_code_on_disk(
+def test_a_resumed_study_knows_which_processes_had_a_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
 ) -> None:
-    """It is stopped as the second of three rounds begins; what was compiled until then is gone."""
+    """It stops at the start of the second of three rounds; the compiled code of the first round is deleted."""
     calls = 0
 
     def compiling(function: str, job: Job, *, limit_seconds: float, environment: dict[str, str]) -> dict[str, float]:
@@ -51,27 +53,24 @@ def test_a_study_that_was_stopped_knows_who_found_code_on_disk(
         return {"seconds": 0.5, "ready_seconds": ready, "first_loss": 6.9}
 
     monkeypatch.setattr(torchscript, "call_isolated", compiling)
-    asked = replace(small_request("torchscript", tmp_path, *CPU), repeats=3)
+    request = replace(small_request("torchscript", tmp_path, *CPU), repeats=3)
     with pytest.raises(KeyboardInterrupt):
-        torchscript.run(asked)
-    (table,) = torchscript.run(asked)
+        torchscript.run(request)
+    (table,) = torchscript.run(request)
     assert calls == 3 * len(WAYS) + 1
     assert [row[6:8] for row in table.rows] == [(9.0, 1.0)] * len(WAYS)
 
 
-def test_no_gain_is_an_answer(checked: None) -> None:
+def test_without_gain_or_without_eager_a_note_says_so(checked: None) -> None:
     table = table_of(Rounds({EAGER: times(1.0), TRACE: times(1.0)}), subject_of(CPU))
-    assert "No form is certain to be quicker than eager here." in table.notes
-
-
-def test_where_eager_failed_nothing_is_compared(checked: None) -> None:
+    assert "No form is certain to be faster than eager here." in table.notes
     table = table_of(Rounds({EAGER: [], TRACE: times(1.0)}, {EAGER: "killed by signal 9"}), subject_of(CPU))
     assert table.rows[1][1] == pytest.approx(1002.5) and table.rows[1][3:6] == (None,) * 3
-    assert "Nothing could be compared with eager here." in table.notes
+    assert "No form could be compared with eager here." in table.notes
 
 
 @pytest.mark.slow
-def test_a_process_of_its_own_measures_a_form_or_says_why_not(checked: None) -> None:
+def test_a_separate_process_measures_a_form_or_fails(checked: None) -> None:
     subject = subject_of(CPU)
     function = f"{measure.__module__}.measure"
     eager, traced = (call_isolated(function, Job(subject, way, 0.01)) for way in (EAGER, TRACE))

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -11,14 +10,14 @@ from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import host
 from imagenet_opt.display.table import Table
 from imagenet_opt.study.result_cache import ResultCache
-from imagenet_opt.study.steps import speeds as measuring
-from imagenet_opt.study.steps.apply import choose, keep_winners, measure_together, words_of
-from imagenet_opt.study.steps.compare import RowResult, compare, undecided_rows
+from imagenet_opt.study.steps.apply import NOW, START, choose, keep_winners, measure_together, words_of
+from imagenet_opt.study.steps.compare import RowResult, compare
 from imagenet_opt.study.steps.losses import Losses, Parity
 from imagenet_opt.study.steps.plan import Study
-from imagenet_opt.study.steps.speeds import Speeds, measure_speeds
+from imagenet_opt.study.steps.speeds import measure_speeds
+from imagenet_opt.study.steps.turn import Speed, Speeds
 from imagenet_opt.study.steps.worker import TogetherJob
-from tests.study.turns import Processes, announced, steps_study
+from tests.study.turns import Processes, Words, steps_study
 
 LAST, FUSED = "callbacks.acceleration.channels_last=true", "optimizer.fused=true"
 COMPILE, MODE = "callbacks.acceleration.compile=true", "callbacks.acceleration.compile_mode=max-autotune"
@@ -29,6 +28,9 @@ STEPS: list[dict[str, Any]] = [
     {"name": "max-autotune", "overrides": [COMPILE, MODE], "instead_of": "compile"},
     {"name": "fused", "overrides": [FUSED]},
 ]
+TIMES = {LAST: 1.2, COMPILE: 1.3, MODE: 1.1}
+Times = dict[str, float]
+ALL = (LAST, COMPILE, MODE)
 COMMAND = "imagenet-opt study data=demo --apply"
 
 
@@ -42,71 +44,66 @@ class Measured:
         return compare(self.speeds, self.losses)
 
     def words(self) -> list[str]:
-        return words_of(self.study, self.results(), [])
+        return words_of(self.study.plan.file, self.results(), [])
 
     def keep(self) -> Table:
-        return keep_winners(self.study, self.results(), ResultCache(self.study.request.folder), announced)
+        return keep_winners(self.study, self.results(), ResultCache(self.study.request.folder))
 
 
 def measured(
-    folder: Path, processes: Processes, *given: str, steps: list[dict[str, Any]] = STEPS, start: Any = "plain"
+    folder: Path, processes: Processes, *words: str, steps: list[dict[str, Any]] = STEPS, start: Any = "plain"
 ) -> Measured:
-    """All rows, and losses that stay."""
-    study = steps_study(folder, steps, MIXING, *given, start=start, repeats=2, parity_steps=10, command=COMMAND)
+    """A study with two turns of each row, and losses that do not differ."""
+    study = steps_study(folder, steps, MIXING, *words, start=start, repeats=2, parity_steps=10, command=COMMAND)
     turns = {row.name: [processes.speed(row.overrides) for _ in range(2)] for row in study.rows}
     losses = Losses(parities={step["name"]: Parity(0.1, 0.2) for step in steps})
     return Measured(study, Speeds(study.rows, turns), losses)
 
 
 @pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch, own_conf: Path, checked: None) -> Processes:
-    found = Processes(times={LAST: 1.2, COMPILE: 1.3, MODE: 1.1})
-    monkeypatch.setattr(measuring, "call_isolated", found)
-    return found
+def processes(processes: Processes, own_conf: Path) -> Processes:
+    processes.times = TIMES
+    return processes
 
 
-def experiments(conf: Path) -> list[Path]:
-    return sorted((conf / "experiment").glob("tuned_*"))
+def experiments(folder: Path) -> list[Path]:
+    return sorted((folder / "conf/experiment").glob("tuned_*"))
 
 
-def test_what_is_worth_it_becomes_an_experiment_that_says_what_was_measured(
-    processes: Processes, own_conf: Path, tmp_path: Path
+def test_useful_steps_become_an_experiment_whose_header_has_the_measurements(
+    processes: Processes, tmp_path: Path
 ) -> None:
-    found = measured(tmp_path, processes)
-    table = found.keep()
+    study = measured(tmp_path, processes)
+    table = study.keep()
     assert dict(table.rows) == {
         "channels_last": "yes",
-        "compile": "no: max-autotune is the better of those that replace each other",
+        "compile": "no: max-autotune is the best of the steps that replace each other",
         "max-autotune": "yes",
         "fused": "no: no difference",
     }
-    (file,) = experiments(own_conf)
+    (file,) = experiments(tmp_path)
     assert file.stem == f"tuned_{host()}_study" and f"written to {file}" in table.notes[-1]
     header = [line for line in file.read_text().splitlines() if line.startswith("# ")]
-    cache = ResultCache(tmp_path)
+    machine = ResultCache(tmp_path).machine
     facts, command, rounds, alone, _, now, _, last, mode = header[1:]
     assert facts.startswith("# 20") and host() in facts and f"torch {version('torch')}" in facts
-    assert str(cache.machine["gpu"] or cache.machine["cpu"]) in facts
+    assert str(machine["gpu"] or machine["cpu"]) in facts
     assert command == f"# {COMMAND}" and rounds.endswith("against the start and how you train now, in 2 rounds")
-    assert alone == "# Together, network alone, over the start: 1,000 -> 1,716 images/s, 1.72 x (1.72 to 1.72) faster"
-    assert (
-        now
-        == "# Together, network alone, over how you train now: 1,000 -> 1,716 images/s, 1.72 x (1.72 to 1.72) faster"
-    )
+    gain = "1,000 -> 1,716 images/s, 1.72 x (1.72 to 1.72) faster"
+    assert alone == f"# Together, network alone, over the start: {gain}"
+    assert now == f"# Together, network alone, over how you train now: {gain}"
     assert last.startswith("# channels_last: network alone 1.20 x (1.20 to 1.20) faster, full pipeline 1.20 x")
     assert "loss same: 0.100, seeds 0.200 (channels_last against start)" in last
     assert mode.startswith("# max-autotune: network alone 1.43 x") and "against channels_last)" in mode
-    assert "mixing" not in yaml.safe_load(file.read_text())["callbacks"], "that belongs to the recipe"
-    config = composed((*found.study.request.overrides, f"+experiment=[demo,{file.stem}]"))
-    usual = composed(found.study.request.overrides)
+    assert "mixing" not in yaml.safe_load(file.read_text())["callbacks"], "mixing belongs to the recipe"
+    config = composed((*study.study.request.overrides, f"+experiment=[demo,{file.stem}]"))
+    usual = composed(study.study.request.overrides)
     assert config.callbacks.mixing.mode == "on" and config.optimizer == usual.optimizer
-    assert config.data == usual.data, "what made no difference to float32 stays as the user trains"
+    assert config.data == usual.data, "steps without a difference keep the user's value, not the start's"
     assert (config.callbacks.acceleration.compile, config.callbacks.acceleration.compile_mode) == (True, "max-autotune")
 
 
-def test_together_they_are_measured_with_the_mixing_that_the_user_trains_with(
-    processes: Processes, tmp_path: Path
-) -> None:
+def test_all_steps_together_are_measured_with_the_users_mixing(processes: Processes, tmp_path: Path) -> None:
     measured(tmp_path, processes).keep()
     together = [job.overrides for job in processes.jobs if isinstance(job, TogetherJob)]
     assert len(together) == 6 and len(set(together)) == 3
@@ -115,145 +112,140 @@ def test_together_they_are_measured_with_the_mixing_that_the_user_trains_with(
         assert (COMPILE in words) == (MODE in words) == (LAST in words)
 
 
-def test_a_user_who_has_it_all_already_gets_no_file(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
-    found = measured(tmp_path, processes, LAST, COMPILE, MODE)
-    notes = found.keep().notes
-    assert len(notes) == 5, "each measure over each of both is a line"
-    assert any("network alone, over how you train now: 1,716 -> 1,716 images/s, 1.00 x" in note for note in notes)
-    assert notes[-1] == "No experiment was written: no difference from how you train now, so you have it all already."
-    assert not experiments(own_conf)
-
-
-def test_who_trains_as_the_start_does_gets_the_file(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
-    processes.times = {LAST: 1.2}
-    found = measured(tmp_path, processes, steps=STEPS[:1], start=())
-    *told, last = found.keep().notes
-    assert len(told) == 2 and "over the start: 1,000 -> 1,200" in told[0] and last.startswith("written to ")
-    assert len(experiments(own_conf)) == 1
-
-
-def test_what_is_slower_than_what_the_user_has_is_not_written(
-    processes: Processes, own_conf: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("words", "alone", "together", "rates", "reason", "base"),
+    [
+        (
+            ALL,
+            TIMES,
+            TIMES,
+            "1,716 -> 1,716",
+            "no difference from {}: your configuration already has all useful steps",
+            NOW,
+        ),
+        ((COMPILE,), {LAST: 1.2, COMPILE: 0.8}, TIMES, "1,300 -> 1,200", "together the steps are slower than {}", NOW),
+        ((), TIMES, {COMPILE: 0.8}, "1,000 -> 800", "together the steps are not faster for sure than {}", START),
+    ],
+)
+def test_without_a_gain_over_start_and_user_no_experiment_is_written(
+    words: Words,
+    alone: Times,
+    together: Times,
+    rates: str,
+    reason: str,
+    base: str,
+    processes: Processes,
+    tmp_path: Path,
 ) -> None:
-    """Compiling was slow in the rows, and is fast as the user trains."""
-    found = measured(tmp_path, processes, COMPILE)
-    for name in ("compile", "max-autotune"):
-        found.speeds.turns[name] = [processes.speed(()) for _ in range(2)]
-    *told, last = found.keep().notes
-    assert last == "No experiment was written: together they are slower than how you train now."
-    assert "over the start: 1,000 -> 1,200 images/s" in told[0] and "you train now: 1,300 -> 1,200 images/s" in told[2]
-    assert not experiments(own_conf)
+    """alone, together: speeds in the turns of the rows, and in those of all useful steps together."""
+    processes.times = alone
+    study = measured(tmp_path, processes, *words)
+    processes.times = together
+    *lines, last = study.keep().notes
+    assert len(lines) == 4, "each measure over the start and over the user's configuration"
+    assert sum(f"Together, network alone, over {base}: {rates} images/s" in text for text in lines) == 1
+    assert last == f"No experiment was written: {reason.format(base)}."
+    assert not experiments(tmp_path)
 
 
-def test_what_does_harm_is_written_off(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
-    found = measured(tmp_path, processes, FUSED)
-    found.speeds.turns["fused"] = [processes.speed(()) for _ in range(2)]
-    assert found.words() == ["optimizer.fused=false"]
-    assert "Off, as it did harm: optimizer.fused=false" in found.keep().notes
-    (file,) = experiments(own_conf)
+def test_a_user_who_trains_like_the_start_gets_an_experiment(processes: Processes, tmp_path: Path) -> None:
+    processes.times = {LAST: 1.2}
+    *lines, last = measured(tmp_path, processes, steps=STEPS[:1], start=()).keep().notes
+    assert len(lines) == 2 and "over the start: 1,000 -> 1,200" in lines[0] and last.startswith("written to ")
+    assert len(experiments(tmp_path)) == 1
+
+
+def test_harmful_settings_are_switched_off(processes: Processes, tmp_path: Path) -> None:
+    study = measured(tmp_path, processes, FUSED)
+    study.speeds.turns["fused"] = [processes.speed(()) for _ in range(2)]
+    assert study.words() == ["optimizer.fused=false"]
+    assert "Switched off as harmful: optimizer.fused=false" in study.keep().notes
+    (file,) = experiments(tmp_path)
     assert yaml.safe_load(file.read_text())["optimizer"] == {"fused": False}
-    found.speeds.turns["fused"] = found.speeds.turns["max-autotune"]
-    assert found.words() == []
-    found.losses.parities["fused"] = Parity(0.3, 0.2)
-    assert found.words() == ["optimizer.fused=false"]
-    found.losses.parities["fused"] = "failed: the loss is NaN"
-    assert found.words() == ["optimizer.fused=false"]
-    found.speeds.failures, found.losses.parities = {"fused": "out of memory"}, {}
-    del found.speeds.turns["fused"]
-    assert found.words() == ["optimizer.fused=false"]
+    study.speeds.turns["fused"] = study.speeds.turns["max-autotune"]
+    assert study.words() == []
+    for parity in (Parity(0.3, 0.2), "failed: the loss is NaN"):
+        study.losses.parities["fused"] = parity
+        assert study.words() == ["optimizer.fused=false"]
+    study.speeds.failures, study.losses.parities = {"fused": "out of memory"}, {}
+    del study.speeds.turns["fused"]
+    assert study.words() == ["optimizer.fused=false"]
 
 
-def test_what_is_undecided_is_neither_kept_nor_turned_off(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
-    found = measured(tmp_path, processes)
-    for turn, noise in zip(found.speeds.turns["fused"], (0.9, 1.15), strict=True):
+def test_an_undecided_step_is_neither_kept_nor_switched_off(processes: Processes, tmp_path: Path) -> None:
+    study = measured(tmp_path, processes)
+    for turn, noise in zip(study.speeds.turns["fused"], (0.9, 1.15), strict=True):
         turn |= {"compute": 1000.0 * noise, "full": 500.0 * noise}
-    assert dict(found.keep().rows)["fused"] == "undecided"
-    assert not any("fused" in word for word in found.words())
-    assert not experiments(own_conf)
+    assert dict(study.keep().rows)["fused"] == "undecided"
+    assert not any("fused" in word for word in study.words())
+    assert not experiments(tmp_path)
 
 
-def test_what_is_undecided_beside_how_the_user_trains_is_not_written(processes: Processes, tmp_path: Path) -> None:
-    found = measured(tmp_path, processes, COMPILE)
+def test_an_undecided_gain_over_the_user_writes_no_experiment(processes: Processes, tmp_path: Path) -> None:
+    study = measured(tmp_path, processes, COMPILE)
     noise = iter((1.0, 1.0, 1.0, 1.0, 1.06, 1.0))
-    usual = processes.speed
-    processes.speed = lambda words: {  # type: ignore[method-assign]
-        key: value * times if key in ("compute", "full") and value else value
-        for times in [next(noise)]
-        for key, value in usual(words).items()
-    }
+
+    def noisy(words: Words, speed: Speed) -> Speed:
+        times = next(noise)
+        return speed | {key: (speed[key] or 0.0) * times for key in ("compute", "full")}
+
+    processes.change = noisy
     processes.times = {COMPILE: 1.5, LAST: 1.2, MODE: 0.85}
-    last = found.keep().notes[-1]
-    assert last == "No experiment was written: whether they are faster than how you train now is undecided."
+    reason = "whether the steps are faster than how you train now is undecided"
+    assert study.keep().notes[-1] == f"No experiment was written: {reason}."
 
 
-def test_what_a_harmless_step_has_too_is_not_to_blame(processes: Processes, tmp_path: Path) -> None:
-    """Compiling is no difference, and max-autotune slower: the user's compile stays."""
+def test_a_setting_that_a_harmless_step_has_too_stays(processes: Processes, tmp_path: Path) -> None:
+    """Compiling makes no difference, and max-autotune is slower: the user's compile stays."""
     processes.times = {MODE: 0.8}
-    found = measured(tmp_path, processes)
-    assert found.words() == ["callbacks.acceleration.compile_mode=default"]
+    assert measured(tmp_path, processes).words() == ["callbacks.acceleration.compile_mode=default"]
 
 
-def test_where_a_row_is_left_out_its_failure_is_none_of_the_step(tmp_path: Path) -> None:
-    found = measured(tmp_path, Processes(), steps=STEPS[:1])
-    found.speeds.turns, found.losses = {}, Losses()
-    found.speeds.failures["channels_last"] = "out of memory"
-    assert found.words() == ["callbacks.acceleration.channels_last=false"]
-    found.study.plan.file.order = "leave_one_out"
-    assert found.words() == []
+def test_a_failed_row_of_a_leave_one_out_study_does_not_blame_its_step(tmp_path: Path) -> None:
+    study = measured(tmp_path, Processes(), steps=STEPS[:1])
+    study.speeds.turns, study.losses = {}, Losses()
+    study.speeds.failures["channels_last"] = "out of memory"
+    assert study.words() == ["callbacks.acceleration.channels_last=false"]
+    study.study.plan.file.order = "leave_one_out"
+    assert study.words() == []
 
 
 @pytest.mark.slow
-def test_turns_of_all_together_are_none_of_later_rounds(processes: Processes, tmp_path: Path) -> None:
+def test_turns_of_all_steps_together_are_not_turns_of_rows(processes: Processes, tmp_path: Path) -> None:
     cache = ResultCache(tmp_path)
     studies = {repeats: steps_study(tmp_path, STEPS[:1], repeats=repeats) for repeats in (2, 3)}
 
-    def num_new(measure: Callable[..., object], *details: Any) -> int:
+    def num_new(repeats: int, words: list[str] | None = None) -> int:
         before = len(processes.jobs)
-        measure(*details, cache, announced)
+        measure_together(studies[repeats], words, cache) if words else measure_speeds(studies[repeats], cache)
         return len(processes.jobs) - before
 
-    def speeds(study: Study, *others: Any) -> None:
-        measure_speeds(study, *others, undecided_rows)
-
-    assert num_new(speeds, studies[2]) == 4
-    assert num_new(measure_together, studies[2], [LAST]) == 4
-    assert num_new(speeds, studies[3]) == 2
-    assert num_new(measure_together, studies[3], [LAST]) == 2
-    assert num_new(measure_together, studies[2], [FUSED]) == 4, "the start has turns beside each"
+    assert [num_new(2), num_new(2, [LAST]), num_new(3), num_new(3, [LAST])] == [4, 4, 2, 2]
+    assert num_new(2, [FUSED]) == 4, "the start has turns beside each"
 
 
-def test_what_is_not_faster_together_is_not_written(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
-    found = measured(tmp_path, processes)
-    processes.times = {LAST: 1.2, COMPILE: 1 / 1.2}
-    told, *_, last = found.keep().notes
-    assert told.startswith("Together, network alone, over the start: 1,000 ->")
-    assert last == "No experiment was written: together they are not faster for sure than the start."
-    assert not experiments(own_conf)
-
-
-def test_a_turn_that_fails_together_leaves_no_experiment(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
-    found = measured(tmp_path, processes)
+def test_a_turn_that_fails_together_leaves_no_experiment(processes: Processes, tmp_path: Path) -> None:
+    study = measured(tmp_path, processes)
     processes.fails = lambda words, number: MODE in words
-    assert found.keep().notes == ("No experiment was written: all that is worth keeping: out of memory.",)
+    assert study.keep().notes == ("No experiment was written: all useful steps: out of memory.",)
     assert len(processes.jobs) == 3, "the start and the user's own run once, for nothing"
-    assert not experiments(own_conf)
+    assert not experiments(tmp_path)
 
 
-def test_of_those_that_replace_each_other_the_one_that_helps_full_runs_is_kept(
+def test_of_steps_that_replace_each_other_the_best_of_the_full_pipeline_is_kept(
     processes: Processes, tmp_path: Path
 ) -> None:
-    found = measured(tmp_path, processes)
-    for speed in found.speeds.turns["max-autotune"]:
+    study = measured(tmp_path, processes)
+    for speed in study.speeds.turns["max-autotune"]:
         speed["full"] = 520.0 * 1.2
-    assert (
-        choose(found.study, found.results())["max-autotune"] == "compile is the better of those that replace each other"
-    )
-    found.losses.parities["compile"] = Parity(0.3, 0.2)
-    assert choose(found.study, found.results())["max-autotune"] is None, "what trains otherwise is no rival"
+    reason = "compile is the best of the steps that replace each other"
+    assert choose(study.results())["max-autotune"] == reason
+    study.losses.parities["compile"] = Parity(0.3, 0.2)
+    assert choose(study.results())["max-autotune"] is None, "a step with another loss is no rival"
 
 
-def test_nothing_worth_it_is_an_answer(processes: Processes, own_conf: Path, tmp_path: Path) -> None:
+def test_without_a_useful_step_nothing_is_measured_together(processes: Processes, tmp_path: Path) -> None:
     processes.times = {}
     table = measured(tmp_path, processes).keep()
-    assert table.notes == ("Nothing was worth it for sure; no experiment was written.",)
-    assert not experiments(own_conf) and not any(isinstance(job, TogetherJob) for job in processes.jobs)
+    assert table.notes == ("No step was certainly useful; no experiment was written.",)
+    assert not experiments(tmp_path) and not processes.jobs

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 
 from imagenet_opt.study.result_cache import ResultCache
-from imagenet_opt.study.steps import speeds as measuring
 from imagenet_opt.study.steps.losses import Losses, Parity, measure_losses, parity
-from imagenet_opt.study.steps.speeds import Speed, Speeds
-from tests.study.turns import Processes, Words, announced, steps_study
+from imagenet_opt.study.steps.turn import Speed, Speeds
+from tests.study.turns import Processes, Words, steps_study
 
 FUSED, MIXED, FREED = "optimizer.fused=true", "callbacks.mixing.mode='on'", "model.set_to_none=true"
 STEPS: list[dict[str, Any]] = [
@@ -21,102 +20,86 @@ LEVELS = {FUSED: 0.15, MIXED: 5.0, FREED: 0.15, "seed=1": 0.1, "seed=2": 0.2}
 
 
 def curve(words: Words) -> list[float]:
-    """Two steps that stay within what seeds differ by, 0.2, but not both together."""
+    """Each of two steps stays within the spread of seeds, 0.2, but not both together."""
     level = sum(LEVELS.get(word, 0.0) for word in words)
     return [2.0 + level, 1.0 + level]
 
 
-def losses_of(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    processes: Processes,
-    steps: list[dict[str, Any]],
-    **turns: list[Speed],
-) -> Losses:
-    """Of a study in which these turns were measured."""
-    monkeypatch.setattr(measuring, "call_isolated", processes)
+@pytest.fixture
+def curves(processes: Processes) -> Processes:
+    processes.curve = curve
+    return processes
+
+
+def losses_of(folder: Path, steps: list[dict[str, Any]] = STEPS, **turns: list[Speed]) -> Losses:
+    """Losses of a study in which these turns were measured."""
     study = steps_study(folder, steps, parity_steps=10)
-    speeds = Speeds(study.rows, {"start": [processes.speed(())]} | turns)
-    return measure_losses(study, speeds, ResultCache(folder), announced)
-
-
-def compared(folder: Path, monkeypatch: pytest.MonkeyPatch, failing: str = "-") -> tuple[Losses, Processes]:
-    processes = Processes(curve=curve, fails=lambda words, number: failing in words)
-    return losses_of(folder, monkeypatch, processes, STEPS), processes
+    speeds = Speeds(study.rows, {"start": [Processes().speed(())]} | turns)
+    return measure_losses(study, speeds, ResultCache(folder))
 
 
 @pytest.mark.slow
-def test_each_loss_is_compared_with_that_without_the_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None, capsys: pytest.CaptureFixture[str]
+def test_each_loss_is_compared_with_the_loss_without_the_step(
+    tmp_path: Path, curves: Processes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And not with the start's, from which the mixed one is far away."""
-    losses, processes = compared(tmp_path, monkeypatch)
+    """The loss of the mixed row is far from the loss of the start, but `freed` is compared with the mixed row."""
     same = Parity(pytest.approx(0.15), pytest.approx(0.2))  # type: ignore[arg-type]
+    losses = losses_of(tmp_path)
     assert losses.parities == {"fused": same, "mixing": "mixed labels", "freed": same}
-    assert len(processes.jobs) == 6, "three seeds of the start, and each row once"
-    said = capsys.readouterr().err
-    assert said == "comparing losses trains 10 steps 6 times; --parity 0 leaves it out\n", "how long is not known"
-    _, again = compared(tmp_path, monkeypatch)
-    assert not again.jobs, "what was trained is kept"
-    assert not capsys.readouterr().err, "and takes no time"
+    assert losses.curves["start"].keys() == {0, 1, 2} and losses.curves["freed"].keys() == {0}
+    assert len(curves.jobs) == 6, "three seeds of the start, and each row once"
+    time = capsys.readouterr().err
+    assert time == "comparing losses trains 10 steps 6 times; --parity 0 leaves it out\n", "the time is unknown"
+    assert losses_of(tmp_path) == losses
+    assert len(curves.jobs) == 6, "stored curves are not trained again"
+    assert not capsys.readouterr().err, "and take no time"
 
 
-def test_a_start_that_fails_leaves_nothing_to_compare_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
+@pytest.mark.parametrize(
+    ("failing", "parities", "num_jobs"),
+    [
+        ("seed=0", dict.fromkeys(("fused", "freed"), "not compared, as start failed: out of memory"), 1),
+        (MIXED, {"freed": "not compared, as mixing failed: out of memory"}, 5),
+        (FREED, {"freed": "failed: out of memory"}, 6),
+    ],
+)
+def test_rows_that_fail_are_named(
+    failing: str, parities: dict[str, str], num_jobs: int, tmp_path: Path, curves: Processes
 ) -> None:
-    losses, processes = compared(tmp_path, monkeypatch, "seed=0")
-    reason = "not compared, as start failed: out of memory"
-    assert losses.parities == {"fused": reason, "mixing": "mixed labels", "freed": reason}
-    assert len(processes.jobs) == 1
+    """Each failing job is tried once, and a row without a loss to compare with is not trained."""
+    curves.fails = lambda words, number: failing in words
+    losses = losses_of(tmp_path).parities
+    assert {name: text for name, text in losses.items() if "failed" in str(text)} == parities
+    assert losses["mixing"] == "mixed labels" and len(curves.jobs) == num_jobs
 
 
-def test_a_row_without_a_loss_to_compare_with_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
+def test_nothing_is_trained_if_all_losses_differ_on_purpose(tmp_path: Path, curves: Processes) -> None:
+    losses = losses_of(tmp_path, STEPS[1:2])
+    assert losses.parities == {"mixing": "mixed labels"} and not curves.jobs
+
+
+def test_the_announced_time_includes_the_start_of_each_process(
+    tmp_path: Path, curves: Processes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    losses, processes = compared(tmp_path, monkeypatch, MIXED)
-    assert losses.parities["freed"] == "not compared, as mixing failed: out of memory"
-    assert isinstance(losses.parities["fused"], Parity)
-    assert len(processes.jobs) == 5, "what it would be compared with is tried once, itself not at all"
-
-
-def test_a_row_whose_training_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> None:
-    losses, _ = compared(tmp_path, monkeypatch, FREED)
-    assert losses.parities["freed"] == "failed: out of memory"
-
-
-def test_nothing_is_trained_where_no_loss_can_be_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
-) -> None:
-    processes = Processes()
-    losses = losses_of(tmp_path, monkeypatch, processes, STEPS[1:2])
-    assert losses.parities == {"mixing": "mixed labels"} and not processes.jobs
-
-
-def test_the_time_that_is_told_has_the_start_of_each_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """10 steps of 4 images at 500 a second are 0.08 s; a turn times twice 0.1 s, the rest of it is its start."""
-    processes = Processes(curve=curve)
-    start = [processes.speed(()) | {"turn_seconds": taken} for taken in (12.2, 10.2, 11.2)]
-    fused = [processes.speed(()) | {"turn_seconds": 15.2}]
-    losses_of(tmp_path, monkeypatch, processes, STEPS[:1], start=start, fused=fused)
+    """10 steps of 4 images at 500 a second take 0.08 s; a turn times twice 0.1 s, the rest of the turn is its start."""
+    start = [curves.speed(()) | {"turn_seconds": seconds} for seconds in (12.2, 10.2, 11.2)]
+    fused = [curves.speed(()) | {"turn_seconds": 15.2}]
+    losses_of(tmp_path, STEPS[:1], start=start, fused=fused)
     assert "10 steps 4 times, about 48.3 s with the start of each process;" in capsys.readouterr().err
 
 
-def test_a_curve_nearer_than_the_seeds_are_to_each_other_agrees() -> None:
-    found = parity([7.1, 1.1], [7.0, 1.0], SEEDS)
-    assert found.distance == pytest.approx(0.1)
-    assert found.spread == pytest.approx(math.sqrt((0.3**2 + 0.4**2) / 2))
-    assert found.agrees and str(found) == "same: 0.100, seeds 0.354"
-
-
-def test_a_curve_farther_away_is_told() -> None:
-    assert str(parity([3.0, 2.0], SEEDS[0], SEEDS)) == "DIFFERS: 1.000, seeds 0.354"
-
-
-def test_a_loss_that_is_not_finite_never_agrees() -> None:
-    found = parity([2.0, math.nan], SEEDS[0], SEEDS)
-    assert not found.agrees and str(found) == "the loss is not finite"
+@pytest.mark.parametrize(
+    ("curve", "text"),
+    [
+        ([2.1, 1.1], "same: 0.100, seeds 0.354"),
+        ([3.0, 2.0], "DIFFERS: 1.000, seeds 0.354"),
+        ([2.0, math.nan], "the loss is not finite"),
+    ],
+)
+def test_a_curve_agrees_if_it_is_nearer_than_the_seeds_are_to_each_other(curve: list[float], text: str) -> None:
+    comparison = parity(curve, SEEDS[0], SEEDS)
+    assert comparison.spread == pytest.approx(math.sqrt((0.3**2 + 0.4**2) / 2))
+    assert (comparison.agrees, str(comparison)) == (text.startswith("same"), text)
 
 
 def test_one_seed_has_no_spread() -> None:

@@ -1,6 +1,5 @@
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,14 @@ import torch
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.isolated import Hung
-from imagenet_opt.study.result_cache import ResultCache
-from imagenet_opt.study.steps import speeds as measuring
-from imagenet_opt.study.steps.compare import compare, undecided_rows
+from imagenet_opt.study.steps import turn
+from imagenet_opt.study.steps.compare import compare
 from imagenet_opt.study.steps.losses import Losses
 from imagenet_opt.study.steps.measure import begin, run
-from imagenet_opt.study.steps.plan import Study
-from imagenet_opt.study.steps.speeds import MOST_TRIES, Speed, Speeds, isolated, measure_speeds
 from imagenet_opt.study.steps.table import tables
+from imagenet_opt.study.steps.turn import MOST_TRIES, Speed, isolated
 from tests.study.studies import TINY, small_request
-from tests.study.turns import Processes, Words, announced, steps_study
+from tests.study.turns import Processes, Words, measured, steps_study
 
 FUSED = "optimizer.fused=true"
 STEPS: list[dict[str, Any]] = [
@@ -28,32 +25,31 @@ STEPS: list[dict[str, Any]] = [
 ]
 
 
-def measured(study: Study, cache: ResultCache, report: Callable[[str], None]) -> Speeds:
-    return measure_speeds(study, cache, report, undecided_rows)
+@pytest.fixture
+def turns(processes: Processes) -> Processes:
+    processes.times = {FUSED: 1.5}
+    return processes
 
 
 @pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch, checked: None) -> Processes:
-    found = Processes(times={FUSED: 1.5})
-    monkeypatch.setattr(measuring, "call_isolated", found)
-    monkeypatch.setattr(measuring, "CALM_SECONDS", 0.0)
-    return found
+def small(tmp_path: Path) -> tuple[str, ...]:
+    own = ("trainer.accelerator=cpu", f"data.cache_dir={tmp_path}", "data.num_train=64", "data.num_val=10")
+    return (*TINY, *own)
 
 
-def test_without_its_first_row_a_study_ends_with_what_to_mend(tmp_path: Path, turns: Processes) -> None:
+def test_a_first_row_that_fails_ends_the_study_with_the_command_to_mend(tmp_path: Path, turns: Processes) -> None:
     turns.fails = lambda words, number: True
     study = steps_study(tmp_path, STEPS, start=["seed=3"])
     with pytest.raises(ConfigError, match=r"first row, start, .*: out of memory; .* python train.py data=demo .*seed"):
-        measured(study, ResultCache(tmp_path), announced)
+        measured(study)
 
 
-def test_gaps_and_failures_are_told_once_and_at_once(
-    tmp_path: Path, turns: Processes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_gaps_and_failures_are_printed_once_and_at_once(
+    tmp_path: Path, turns: Processes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    on_gpu = turns.speed
-    monkeypatch.setattr(turns, "speed", lambda words: on_gpu(words) | {"step_seconds": 0.1, "kernel_seconds": 0.05})
+    turns.change = lambda words, speed: speed | {"step_seconds": 0.1, "kernel_seconds": 0.05}
     turns.fails = lambda words, number: number == 2
-    measured(steps_study(tmp_path, STEPS), ResultCache(tmp_path), lambda what: print(what, file=sys.stderr))
+    measured(steps_study(tmp_path, STEPS), lambda label: print(label, file=sys.stderr))
     first, gain, second, failed, *others = capsys.readouterr().err.splitlines()
     assert (first, second) == ("round 1 of 2: start", "round 1 of 2: fused")
     assert "closing the gaps gains 2.00 x at most" in gain
@@ -62,124 +58,102 @@ def test_gaps_and_failures_are_told_once_and_at_once(
 
 
 @pytest.mark.slow
-def test_where_the_first_row_fails_later_the_rounds_before_count(tmp_path: Path, turns: Processes) -> None:
+def test_if_the_first_row_fails_later_the_rounds_before_count(tmp_path: Path, turns: Processes) -> None:
     """Each round begins with another row; in the third the last one has its turn before the start."""
     turns.fails = lambda words, number: number == 8
     study = steps_study(tmp_path, STEPS, repeats=4)
-    speeds = measured(study, ResultCache(tmp_path), announced)
+    speeds = measured(study)
     assert len(turns.jobs) == 8 and FUSED not in turns.jobs[-1].overrides
-    assert {name: len(some) for name, some in speeds.turns.items()} == {"start": 2, "fused": 2, "freed": 2}
+    assert {name: len(row) for name, row in speeds.turns.items()} == {"start": 2, "fused": 2, "freed": 2}
     table, _, details, _ = tables(study, compare(speeds, Losses()), speeds.ended)
     assert any(note.startswith("Measuring ended in round 3, as start failed") for note in details.notes)
     assert table.texts()[1][2] == "1.50 x"
     turns.fails = lambda words, number: False
-    measured(steps_study(tmp_path, STEPS, repeats=4), ResultCache(tmp_path), announced)
-    assert len(turns.jobs) == 8 + 5, "what has failed and what was not tried"
+    measured(study)
+    assert len(turns.jobs) == 8 + 5, "the failed turn and the turns after it"
 
 
-def test_a_round_that_was_interrupted_resumes(tmp_path: Path, turns: Processes) -> None:
-    def interrupted(words: Words, number: int) -> bool:
-        if number == 5:
-            raise KeyboardInterrupt
-        return False
-
-    turns.fails = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        measured(steps_study(tmp_path, STEPS), ResultCache(tmp_path), announced)
-    measured(steps_study(tmp_path, STEPS), ResultCache(tmp_path), announced)
-    assert len(turns.jobs) == 5 + 2, "none is measured twice but the interrupted one"
-
-
-def test_rows_stop_when_they_are_decided_and_the_others_go_on(tmp_path: Path, turns: Processes) -> None:
+def test_rows_stop_when_they_are_decided_and_the_others_continue(tmp_path: Path, turns: Processes) -> None:
     """The last row is noisy at first; it needs more rounds, and so does the row that it is compared with."""
-    exact, noise = turns.speed, iter([0.9, 1.1])
+    noise = iter([0.9, 1.1])
 
-    def noisy(words: Words) -> Speed:
+    def noisy(words: Words, speed: Speed) -> Speed:
         rate = next(noise, 1.0) if "seed=8" in words else 1.0
-        return {name: value and value * rate for name, value in exact(words).items()}
+        return {name: value and value * rate for name, value in speed.items()}
 
-    turns.speed = noisy  # type: ignore[method-assign]
+    turns.change = noisy
     turns.times = {FUSED: 1000.0, "model.set_to_none=true": 1000.0}
     steps = [*STEPS, {"name": "last", "overrides": ["seed=8"]}]
-    study = steps_study(tmp_path, steps, repeats=None, budget_seconds=1e6)
-    reported: list[str] = []
-    speeds = measured(study, ResultCache(tmp_path), reported.append)
-    num = {name: len(some) for name, some in speeds.turns.items()}
+    labels: list[str] = []
+    speeds = measured(steps_study(tmp_path, steps, repeats=None, budget_seconds=1e6), labels.append)
+    num = {name: len(row) for name, row in speeds.turns.items()}
     assert num["start"] == num["fused"] == 2 < num["freed"] == num["last"]
     assert num["last"] in (4, 8, 16, 32), "rows stop only after the rounds in which the intervals allow a look"
-    assert "round 3, 2 of 4 rows are decided: freed" in reported
-    verdicts = {row.row.name: {worth.verdict for worth in row.worth.values()} for row in compare(speeds, Losses())}
+    assert "round 3, 2 of 4 rows are decided: freed" in labels
+    verdicts = {result.row.name: result.worth.verdicts for result in compare(speeds, Losses())}
     assert verdicts == {"start": set(), "fused": {"faster"}, "freed": {"faster"}, "last": {"no difference"}}
 
 
-def test_without_time_for_more_all_rows_have_two_rounds_and_say_what_would_decide(
-    tmp_path: Path, turns: Processes
-) -> None:
+def test_without_time_for_more_all_rows_have_two_rounds(tmp_path: Path, turns: Processes) -> None:
+    """An undecided comparison then estimates the time that would decide it."""
     rates = iter([0.98, 1.02])
-    exact = turns.speed
-    noisy = lambda words: exact(words) | ({"full": 500 * next(rates, 1.0)} if FUSED in words else {})  # noqa: E731
-    turns.speed = noisy  # type: ignore[method-assign]
-    study = steps_study(tmp_path, STEPS, repeats=None, budget_seconds=0.0)
-    speeds = measured(study, ResultCache(tmp_path), announced)
-    for speed in (speed for some in speeds.turns.values() for speed in some):
+    turns.change = lambda words, speed: speed | ({"full": 500 * next(rates, 1.0)} if FUSED in words else {})
+    speeds = measured(steps_study(tmp_path, STEPS, repeats=None, budget_seconds=0.0))
+    for speed in (speed for row in speeds.turns.values() for speed in row):
         speed["turn_seconds"] = 10.0
     worth = compare(speeds, Losses())[1].worth
-    assert [len(some) for some in speeds.turns.values()] == [2, 2, 2]
+    assert [len(row) for row in speeds.turns.values()] == [2, 2, 2]
     assert worth["compute"].verdict == "faster" and str(worth["full"]).endswith(" more")
     assert worth["full"].more_seconds >= 20
 
 
-def test_a_disturbed_turn_is_measured_again_and_the_quieter_one_counts(
+def test_a_disturbed_turn_is_measured_again_and_the_calmest_try_counts(
     tmp_path: Path, turns: Processes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     others = iter([0.0, 40.0, 3.0, 0.0, *[50.0] * 5])  # start, fused twice; fused, start five times
-    exact = turns.speed
 
-    def disturbed(words: Words) -> Speed:
+    def disturbed(words: Words, speed: Speed) -> Speed:
         percent = next(others, 0.0)
-        return exact(words) | {"others_percent": percent, "full": 500 - percent}
+        return speed | {"others_percent": percent, "full": 500 - percent}
 
-    turns.speed = disturbed  # type: ignore[method-assign]
+    turns.change = disturbed
     study = steps_study(tmp_path, STEPS[:1], repeats=2)
-    speeds = measured(study, ResultCache(tmp_path), announced)
-    kept = [speed["full"] for some in speeds.turns.values() for speed in some]
+    speeds = measured(study)
+    kept = [speed["full"] for row in speeds.turns.values() for speed in row]
     assert len(turns.jobs) == 9 and 460 not in kept and 497 in kept
     assert "measured again, as others used 40 % of the CPUs" in capsys.readouterr().err
-    details = tables(study, compare(speeds, Losses()))[2]
-    assert (
-        "5 tries were discarded because of other programs or lowered clocks; 1 of 4 turns stayed disturbed."
-    ) in details.notes
+    discarded = "5 tries were discarded because of other programs or lowered clocks; 1 of 4 turns stayed disturbed."
+    assert discarded in tables(study, compare(speeds, Losses()))[2].notes
 
 
-def test_on_a_machine_that_is_always_busy_only_the_first_turn_is_measured_again(
-    tmp_path: Path, turns: Processes
-) -> None:
-    exact = turns.speed
-    turns.speed = lambda words: exact(words) | {"others_percent": 50.0}  # type: ignore[method-assign]
-    speeds = measured(steps_study(tmp_path, STEPS[:1], repeats=2), ResultCache(tmp_path), announced)
+def test_on_a_machine_that_is_always_busy_only_the_first_turn_is_repeated(tmp_path: Path, turns: Processes) -> None:
+    turns.change = lambda words, speed: speed | {"others_percent": 50.0}
+    study = steps_study(tmp_path, STEPS[:1], repeats=2)
+    speeds = measured(study)
     assert len(turns.jobs) == 4 + MOST_TRIES - 1
-    notes = tables(steps_study(tmp_path, STEPS[:1], repeats=2), compare(speeds, Losses()))[2].notes
+    notes = tables(study, compare(speeds, Losses()))[2].notes
     assert "Other programs used 50 % of the CPUs or more in most turns, so the intervals are wide." in notes
 
 
-def test_beside_other_steps_all_is_measured_anew(tmp_path: Path, turns: Processes) -> None:
+def test_turns_beside_other_steps_are_not_reused(tmp_path: Path, turns: Processes) -> None:
     for steps, num_turns in ((STEPS[:1], 4), (STEPS, 6), (STEPS, 0)):
         before = len(turns.jobs)
-        measured(steps_study(tmp_path, steps), ResultCache(tmp_path), announced)
+        measured(steps_study(tmp_path, steps))
         assert len(turns.jobs) - before == num_turns
 
 
-def test_a_row_that_fails_later_is_told_where_others_stand_on_it(tmp_path: Path, turns: Processes) -> None:
-    """In the second round of three rows the second has the first turn."""
+def test_a_row_that_fails_later_is_named_if_others_build_on_it(tmp_path: Path, turns: Processes) -> None:
+    """In the second round of three rows the second row has the first turn."""
     turns.fails = lambda words, number: number == 4
     study = steps_study(tmp_path, STEPS, repeats=2)
-    speeds = measured(study, ResultCache(tmp_path), announced)
-    table, _, details, _ = tables(study, compare(speeds, Losses()))
-    assert "freed was measured on top of fused, which failed later: its worth includes that." in details.notes
+    table, _, details, _ = tables(study, compare(measured(study), Losses()))
+    assert (
+        "freed was measured on top of fused, which failed later: the ratio includes the failed steps." in details.notes
+    )
     assert table.texts()[2][2] == "1.50 x"
 
 
-def test_a_turn_may_take_an_hour_to_compile_and_what_hangs_is_told(
+def test_a_turn_may_compile_for_an_hour_before_it_counts_as_hung(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = []
@@ -188,31 +162,28 @@ def test_a_turn_may_take_an_hour_to_compile_and_what_hangs_is_told(
         limits.append(limit_seconds)
         raise Hung("no end")
 
-    monkeypatch.setattr(measuring, "call_isolated", hang)
+    monkeypatch.setattr(turn, "call_isolated", hang)
     with pytest.raises(TurnFailed, match=r"no end; it hangs .* leave it out in a study of your own"):
-        isolated("speed", None, small_request("ladder", tmp_path), timed_seconds=8)
+        isolated("speed", None, tmp_path, timed_seconds=8)
     assert limits == [3680]
 
 
-def test_what_the_start_undoes_and_what_is_nothing_here_is_told_beforehand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None, capsys: pytest.CaptureFixture[str]
+def test_overrides_without_effect_are_printed_beforehand(
+    tmp_path: Path, small: Words, monkeypatch: pytest.MonkeyPatch, checked: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    own = ("trainer.accelerator=cpu", f"data.cache_dir={tmp_path}", "data.num_train=64", "data.num_val=10")
     steps = [STEPS[0], {"name": "mixed", "overrides": ["trainer.precision=mixed"]}]
-    request = small_request("ladder", tmp_path, *TINY, *own, "trainer.precision=bf16-mixed", steps=steps)
-    assert begin(request, ResultCache(tmp_path)).plan.absent == {"mixed": "mixed is 32-true on this CPU"}
-    said = capsys.readouterr().err
-    assert said.count("study=ladder replaces what the command line says: trainer.precision=bf16-mixed") == 1
+    request = small_request("ladder", tmp_path, *small, "trainer.precision=bf16-mixed", steps=steps)
+    assert begin(request)[0].plan.absent == {"mixed": "mixed is 32-true on this CPU"}
+    replaced = "study=ladder replaces overrides of the command line: trainer.precision=bf16-mixed"
+    assert capsys.readouterr().err.count(replaced) == 1
 
 
 @pytest.mark.slow
-def test_what_comes_is_told_beforehand_and_what_is_kept_afterwards(
-    tmp_path: Path, turns: Processes, capsys: pytest.CaptureFixture[str]
+def test_a_study_prints_its_plan_and_a_stopped_study_resumes(
+    tmp_path: Path, small: Words, turns: Processes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = ("trainer.accelerator=cpu", f"data.cache_dir={tmp_path}", "data.num_train=64", "data.num_val=10")
-    steps = [*STEPS, {"name": "pinned", "needs": "gpu"}]
-    request = small_request("ladder", tmp_path, *TINY, *own, steps=steps)
+    request = small_request("ladder", tmp_path, *small, steps=[*STEPS, {"name": "pinned", "needs": "gpu"}])
 
     def stopped(words: Words, number: int) -> bool:
         if number == 5:
@@ -223,14 +194,15 @@ def test_what_comes_is_told_beforehand_and_what_is_kept_afterwards(
     with pytest.raises(KeyboardInterrupt):
         run(request)
     beforehand, _, afterwards = capsys.readouterr().err.partition("measuring: ")
-    coming = "left out, as there is no GPU here: pinned\n3 rows, 2 rounds: 6 turns in processes of their own\n"
-    assert beforehand.endswith(coming)
+    plan = "left out, as there is no GPU here: pinned\n3 rows, 2 rounds: 6 turns in processes of their own\n"
+    assert beforehand.endswith(plan)
     assert afterwards.endswith(f"\nstopped; 3 turns are kept in {tmp_path}: run the same command again to resume\n")
     turns.fails = lambda words, number: False
     run(request)
     beforehand, _, afterwards = capsys.readouterr().err.partition("measuring: ")
-    assert beforehand.endswith(f"{coming}resuming: 3 turns are kept from before\n")
-    assert afterwards.startswith("round 1 of 2: fused"), "which had failed; the start is there"
+    assert beforehand.endswith(f"{plan}resuming: 3 turns are kept from before\n")
+    assert afterwards.startswith("round 1 of 2: fused"), "which had failed; the turn of the start is stored"
+    assert len(turns.jobs) == 5 + 5, "only the first turn of the start is reused, as freed now builds on fused"
 
 
 @pytest.mark.parametrize(
@@ -241,19 +213,17 @@ def test_what_comes_is_told_beforehand_and_what_is_kept_afterwards(
         ("~callbacks.mixing", "removes"),
     ],
 )
-def test_what_no_experiment_can_hold_is_told_before_hours_of_measuring(
+def test_apply_refuses_steps_that_an_experiment_cannot_contain(
     word: str, reason: str, tmp_path: Path, own_conf: Path, checked: None
 ) -> None:
     steps = [{"name": "seed", "overrides": ["seed=1"]}, {"name": "a", "overrides": [word]}]
-    request = steps_study(tmp_path, steps, apply=True).request
     with pytest.raises(ConfigError, match=rf"--apply: .*{reason}.*; leave --apply out"):
-        begin(request, ResultCache(tmp_path))
+        begin(steps_study(tmp_path, steps, apply=True).request)
 
 
-def test_where_no_experiment_can_be_written_is_told_too(
+def test_apply_needs_a_folder_of_experiments_that_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None
 ) -> None:
-    request = steps_study(tmp_path, STEPS, apply=True).request
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "experiment")
     with pytest.raises(ConfigError, match="experiment cannot be written"):
-        begin(request, ResultCache(tmp_path))
+        begin(steps_study(tmp_path, STEPS, apply=True).request)

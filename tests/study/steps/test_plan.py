@@ -1,4 +1,4 @@
-"""A step that train.py would refuse is known before anything is measured."""
+"""The rows of a study, and mistakes in its steps."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,10 @@ REPLACING = [
 ]
 
 
-def plan(order: str, *, steps: list[dict[str, Any]] = STEPS, has_gpu: bool = False, mixed: str = "bf16-mixed") -> Plan:
+Steps = list[dict[str, Any]]
+
+
+def plan(order: str, *, steps: Steps = STEPS, has_gpu: bool = False, mixed: str = "bf16-mixed") -> Plan:
     file = StepsFile.model_validate({"order": order, "start": ["s=1"], "steps": steps})
     return Plan(file, ("data.root=d",), batch_size=64, has_gpu=has_gpu, mixed=mixed)
 
@@ -38,9 +41,9 @@ def row(made: Plan, name: str, failed: dict[str, int] | None = None) -> Row:
     return next(row for row in made.rows(failed) if row.name == name)
 
 
-def shipped(name: str, *given: str, has_gpu: bool = True) -> Plan:
-    _, found = read_study(name, config_folder() / "study")
-    return Plan(StepsFile.model_validate(found.model_extra), given, batch_size=50, has_gpu=has_gpu, mixed="bf16-mixed")
+def shipped(name: str, *words: str, has_gpu: bool = True) -> Plan:
+    file = StepsFile.model_validate(read_study(name)[1].model_extra)
+    return Plan(file, words, batch_size=50, has_gpu=has_gpu, mixed="bf16-mixed")
 
 
 def composed(*words: str) -> DictConfig:
@@ -52,103 +55,82 @@ def acceleration(config: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in config.callbacks.acceleration.items() if key != "_target_"}
 
 
-def test_each_step_of_a_ladder_stands_on_those_before_it() -> None:
+X, Y, Z, W = ("x=1",), ("y=1",), ("z=1", "data.batch_size=96"), ("w=1",)
+
+
+@pytest.mark.parametrize(
+    ("order", "steps", "failed", "name", "words", "pair"),
+    [
+        ("cumulative", STEPS, {}, "start", (), None),
+        ("cumulative", STEPS, {}, "c", (*X, *Y, *Z, *W), ("c", "b")),
+        ("cumulative", STEPS, {"b": 0}, "c", (*X, *Y, *W), ("c", "on a GPU")),
+        ("cumulative", STEPS, {"b": 1}, "c", (*X, *Y, *Z, *W), ("c", "on a GPU")),
+        ("cumulative", REPLACING, {}, "b", (*X, "z=1"), ("b", "a")),
+        ("cumulative", REPLACING, {}, "b3", (*X, "z=3"), ("b3", "a")),
+        ("cumulative", REPLACING, {}, "c", (*X, "z=1", *W), ("c", "b")),
+        ("cumulative", REPLACING, {"b": 0}, "b2", (*X, "z=2"), ("b2", "a")),
+        ("cumulative", REPLACING, {"b": 0}, "c", (*X, *W), ("c", "a")),
+        ("alone", STEPS, {}, "c", W, ("c", "start")),
+        ("alone", REPLACING, {}, "b2", ("z=2",), ("b2", "start")),
+        ("leave_one_out", STEPS, {}, "all of them", (*X, *Y, *Z, *W), None),
+        ("leave_one_out", STEPS, {}, "a", (*Y, *Z, *W), ("all of them", "a")),
+    ],
+)
+def test_the_overrides_of_a_row_and_its_comparison(
+    order: str, steps: Steps, failed: dict[str, int], name: str, words: tuple[str, ...], pair: tuple[str, str] | None
+) -> None:
+    """A row builds on no step that failed in round 0. After a later failure the row stays as measured, but has another
+    base."""
+    planned = row(plan(order, steps=steps, has_gpu=True), name, failed)
+    assert (planned.overrides, planned.pair) == (("data.root=d", "s=1", *words), pair)
+
+
+@pytest.mark.parametrize(
+    ("failed", "other_loss", "also"), [({}, None, ()), ({"b": 0}, None, ()), ({"b": 1}, "another batch", ("b",))]
+)
+def test_a_step_that_failed_later_changes_the_loss_of_the_next_row(
+    failed: dict[str, int], other_loss: str | None, also: tuple[str, ...]
+) -> None:
+    ladder = plan("cumulative")
+    assert row(ladder, "b").other_loss == "another batch" and row(ladder, "a").other_loss is None
+    c = row(ladder, "c", failed)
+    assert (c.other_loss, c.also) == (other_loss, also)
+
+
+def test_steps_that_need_a_gpu_are_left_out_without_one() -> None:
     ladder = plan("cumulative")
     assert [row.name for row in ladder.rows()] == ["start", "a", "b", "c"]
     assert ladder.absent == {"on a GPU": "there is no GPU here"}
-    assert row(ladder, "start").overrides == ("data.root=d", "s=1")
-    assert row(ladder, "c").overrides == ("data.root=d", "s=1", "x=1", "z=1", "data.batch_size=96", "w=1")
-    assert row(ladder, "c").pair == ("c", "b")
-    losses = {name: row(ladder, name).other_loss for name in "abc"}
-    assert losses == {"a": None, "b": "another batch", "c": None}, "c is compared with b, which has that batch too"
-
-
-def test_a_step_that_fails_is_no_ground_for_those_after_it() -> None:
-    c = row(plan("cumulative", has_gpu=True), "c", {"b": 0})
-    assert c.overrides == ("data.root=d", "s=1", "x=1", "y=1", "w=1")
-    assert c.pair == ("c", "on a GPU")
-    assert c.other_loss is None
-    assert c.also == ()
-
-
-def test_what_has_been_measured_stays_what_it_was_when_a_step_fails_later() -> None:
-    ladder = plan("cumulative")
-    c = row(ladder, "c", {"b": 1})
-    assert c.overrides == row(ladder, "c").overrides
-    assert c.pair == ("c", "a")
-    assert c.other_loss == "another batch", "it has b, and what it is compared with has not"
-    assert c.also == ("b",)
-
-
-def test_steps_that_replace_one_are_compared_with_the_same_and_no_ground_for_others() -> None:
-    ladder = plan("cumulative", steps=REPLACING)
-    for name, word in {"b": "z=1", "b2": "z=2", "b3": "z=3"}.items():
-        assert row(ladder, name).overrides == ("data.root=d", "s=1", "x=1", word)
-        assert row(ladder, name).pair == (name, "a")
-    assert row(ladder, "c").overrides == ("data.root=d", "s=1", "x=1", "z=1", "w=1")
-    assert row(ladder, "c").pair == ("c", "b")
-    assert ladder.alternatives() == [["a"], ["b", "b2", "b3"], ["c"]]
-
-
-def test_where_the_replaced_step_fails_the_others_stand_as_they_did() -> None:
-    ladder, failed = plan("cumulative", steps=REPLACING), {"b": 0}
-    assert row(ladder, "b2", failed).overrides == ("data.root=d", "s=1", "x=1", "z=2")
-    assert row(ladder, "c", failed).overrides == ("data.root=d", "s=1", "x=1", "w=1")
-    assert row(ladder, "c", failed).pair == ("c", "a")
-
-
-def test_alone_steps_that_replace_each_other_are_compared_with_the_start() -> None:
-    alone = plan("alone", steps=REPLACING)
-    assert row(alone, "b2").overrides == ("data.root=d", "s=1", "z=2")
-    assert row(alone, "b2").pair == ("b2", "start")
-    assert alone.alternatives() == [["a"], ["b", "b2", "b3"], ["c"]]
+    assert ladder.remarks("mine") == ["left out, as there is no GPU here: on a GPU"]
 
 
 @pytest.mark.parametrize(
     ("order", "steps", "message"),
     [
         ("cumulative", [{"name": "a", "instead_of": "b"}, {"name": "b"}], "a: instead_of=b must be .*: there is none"),
-        (
-            "alone",
-            [*REPLACING, {"name": "d", "instead_of": "b2"}],
-            "d: instead_of=b2 must be .*replaces none.*: a, b, c",
-        ),
+        ("alone", [*REPLACING, {"name": "d", "instead_of": "b2"}], "d: instead_of=b2 must be .*replaces none: a, b, c"),
         ("leave_one_out", REPLACING, "b2: instead_of=b contradicts order: leave_one_out"),
     ],
 )
-def test_what_a_step_replaces_is_one_before_it(order: str, steps: list[dict[str, Any]], message: str) -> None:
+def test_a_step_replaces_an_earlier_step(order: str, steps: Steps, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         plan(order, steps=steps)
 
 
 @pytest.mark.parametrize("order", ["alone", "leave_one_out"])
-def test_where_steps_do_not_build_on_each_other_a_failure_changes_no_other_row(order: str) -> None:
-    made = plan(order)
-    assert made.rows({"b": 0}) == made.rows()
-    assert not any(one.also for one in made.rows({"b": 1}))
+def test_if_steps_do_not_build_on_each_other_a_failure_changes_no_other_row(order: str) -> None:
+    rows = plan(order).rows()
+    assert plan(order).rows({"b": 0}) == plan(order).rows({"b": 1}) == rows
+    assert not any(row.also for row in rows)
 
 
 @pytest.mark.parametrize("word", ["allow_targets=[os]", "+hydra.run.dir=/tmp", "hydra/launcher=slurm"])
-def test_a_strangers_file_says_nothing_that_only_the_user_may(word: str) -> None:
+def test_a_studys_file_may_not_set_what_only_the_user_may_set(word: str) -> None:
     with pytest.raises(ConfigError, match="set it on the command line"):
         plan("alone", steps=[{"name": "a", "overrides": [word]}])
 
 
-def test_alone_every_step_stands_on_the_start() -> None:
-    alone = plan("alone")
-    assert row(alone, "c").overrides == ("data.root=d", "s=1", "w=1")
-    assert row(alone, "c").pair == ("c", "start")
-    assert row(alone, "c").other_loss is None
-
-
-def test_left_out_a_step_is_worth_what_all_have_over_the_rest() -> None:
-    rest = plan("leave_one_out")
-    assert rest.rows()[0].overrides == ("data.root=d", "s=1", "x=1", "z=1", "data.batch_size=96", "w=1")
-    assert row(rest, "a").overrides == ("data.root=d", "s=1", "z=1", "data.batch_size=96", "w=1")
-    assert row(rest, "a").pair == ("all of them", "a")
-
-
-def test_names_must_tell_the_steps_apart() -> None:
+def test_names_of_steps_must_differ() -> None:
     with pytest.raises(ConfigError, match="each with a name of its own, found a, a"):
         plan("alone", steps=[{"name": "a"}, {"name": "a"}])
 
@@ -160,7 +142,7 @@ def test_a_batch_becomes_a_multiple_of_eight_unless_it_is_small(size: int, facto
     assert row(made, "a").overrides == (f"data.batch_size={batch}",)
 
 
-def test_mixed_precision_that_is_none_here_is_left_out() -> None:
+def test_mixed_precision_is_left_out_if_it_means_float32() -> None:
     steps = [{"name": "mixed", "overrides": ["trainer.precision=mixed"]}, STEPS[0]]
     assert plan("cumulative", steps=steps).absent == {}
     made = plan("cumulative", steps=steps, mixed="32-true")
@@ -168,9 +150,12 @@ def test_mixed_precision_that_is_none_here_is_left_out() -> None:
     assert row(made, "a").pair == ("a", "start")
 
 
-def test_what_the_start_undoes_of_the_command_line_is_known() -> None:
-    given = ("trainer.precision=bf16-mixed", "callbacks.mixing.mode=off", "data.copies=pageable", "data.batch_size=8")
-    assert shipped("ladder", *given).replaced() == [("trainer.precision=bf16-mixed", "trainer.precision=32-true")]
+def test_overrides_of_the_command_line_that_the_start_replaces_are_listed() -> None:
+    words = ("trainer.precision=bf16-mixed", "callbacks.mixing.mode=off", "data.copies=pageable", "data.batch_size=8")
+    replaced = "trainer.precision=bf16-mixed (the study starts with trainer.precision=32-true)"
+    assert shipped("ladder", *words).remarks("mine") == [
+        f"study=mine replaces overrides of the command line: {replaced}"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -183,8 +168,8 @@ def test_what_the_start_undoes_of_the_command_line_is_known() -> None:
         ("compile and a CUDA graph", {"cuda_graph": True}),
     ],
 )
-def test_each_way_to_compile_says_all_that_it_is_by_itself(name: str, more: dict[str, Any]) -> None:
-    """Whether what it replaces worked or not, was worth keeping or not."""
+def test_each_way_to_compile_sets_all_its_keys(name: str, more: dict[str, Any]) -> None:
+    """The way does not depend on whether the compile step, which it replaces, was useful."""
     ladder = shipped("ladder", "data.root=/data")
     made = row(ladder, name, {} if name == "compile" else {"compile": 0})
     ways = {"compile": True, "compile_mode": "default", "fullgraph": False, "cuda_graph": False} | more
@@ -192,35 +177,28 @@ def test_each_way_to_compile_says_all_that_it_is_by_itself(name: str, more: dict
         assert ways.items() <= acceleration(composed(*words)).items()
 
 
-def test_the_ladder_climbs_in_the_order_in_which_it_is_read() -> None:
+def test_the_order_of_the_ladder() -> None:
     ladder = shipped("ladder")
-    stood_on = [name for name, *_ in ladder.alternatives()]
+    built_on = [row.name for row in ladder.rows() if row.is_ground]
     words = ["pinned", "ahead", "mixed", "TF32", "channels_last", "cuDNN", "fused", "None", "compile", "mixup"]
-    assert all(word in name for word, name in zip([*words, "region decode", "GPU", "batch"], stood_on, strict=True))
-    assert [made for made in ladder.alternatives() if len(made) > 1] == [
-        ["mixed precision", "float16"],
-        [
-            "compile",
-            "compile, full graph",
-            "compile, reduce-overhead",
-            "compile, max-autotune",
-            "compile and a CUDA graph",
-        ],
-    ]
+    assert all(word in name for word, name in zip([*words, "region decode", "GPU", "batch"], built_on, strict=True))
+    replacing = [(step.instead_of, step.name) for step in ladder.steps if step.instead_of]
+    ways = ("compile, full graph", "compile, reduce-overhead", "compile, max-autotune", "compile and a CUDA graph")
+    assert replacing == [("mixed precision", "float16"), *(("compile", way) for way in ways)]
     assert row(ladder, "region decode").step == shipped("ladder", has_gpu=False).rows()[-2].step, "not for GPUs alone"
 
 
 @pytest.mark.parametrize("name", ["ladder", "leave_one_out", "checklist"])
-def test_regions_are_decoded_by_a_step_of_its_own(name: str) -> None:
+def test_region_decode_is_a_step(name: str) -> None:
     made = shipped(name, "data.root=/data")
     step, first = row(made, "region decode"), made.rows()[0]
-    parts = [composed(*one.overrides).data.region_decode for one in (row(made, str(step.base)), step)]
+    parts = [composed(*made_row.overrides).data.region_decode for made_row in (row(made, str(step.base)), step)]
     assert parts == ([True, False] if name == "leave_one_out" else [False, True])
     assert step.other_loss is None, "its pixels are the same"
     assert composed(*first.overrides).data.region_decode == (name == "leave_one_out")
 
 
-def test_all_that_can_be_on_at_once_is_and_each_is_left_out_once() -> None:
+def test_leave_one_out_switches_all_steps_on() -> None:
     made = shipped("leave_one_out", "data.root=/data")
     whole = composed(*made.rows()[0].overrides)
     switches = {name for name, value in acceleration(whole).items() if value is True}
@@ -231,37 +209,28 @@ def test_all_that_can_be_on_at_once_is_and_each_is_left_out_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("words", "message"),
     [
-        ("callbacks.acceleration.compile_mode=maxi", "compile_mode='maxi' must be one of default"),
-        ("callbacks.acceleration.compile=perhaps", r"callbacks\.acceleration\.compile=perhaps must be"),
-        ("optimizer.fused=7", r"optimizer\.fused=7 must be"),
-        ("data.copies=sideways", r"data\.copies=sideways must be one of"),
-        ("trainer.precision=bf17", r"trainer\.precision=bf17 must be"),
-        ("model.label_smoothing=much", r"model\.label_smoothing=much must be"),
+        (["callbacks.acceleration.compile_mode=maxi"], ".*compile_mode='maxi' must be one of default"),
+        (["callbacks.acceleration.compile=perhaps"], r".*callbacks\.acceleration\.compile=perhaps must be"),
+        (["optimizer.fused=7"], r".*optimizer\.fused=7 must be"),
+        (["data.copies=sideways"], r".*data\.copies=sideways must be one of"),
+        (["trainer.precision=bf17"], r".*trainer\.precision=bf17 must be"),
+        (["model.label_smoothing=much"], r".*model\.label_smoothing=much must be"),
+        ([], "the step changes nothing; give it overrides or batch_factor"),
     ],
 )
-def test_a_value_that_cannot_be_is_told_with_the_name_of_its_row(
-    word: str, message: str, tmp_path: Path, checked: None
-) -> None:
-    steps = [{"name": "good", "overrides": ["optimizer.fused=false"]}, {"name": "bad", "overrides": [word]}]
+def test_a_bad_step_is_reported_with_its_name(words: list[str], message: str, tmp_path: Path, checked: None) -> None:
+    steps = [{"name": "good", "overrides": ["optimizer.fused=false"]}, {"name": "bad", "overrides": words}]
     rows = steps_study(tmp_path, steps).rows
-    with pytest.raises(ConfigError, match=f"^bad: .*{message}"):
+    with pytest.raises(ConfigError, match=f"^bad: {message}"):
         check_rows(rows)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ladder", "leave_one_out", "checklist"])
 @pytest.mark.parametrize("has_gpu", [True, False])
-def test_the_studies_that_come_along_pass(name: str, has_gpu: bool, checked: None) -> None:
-    _, found = read_study(name, config_folder() / "study")
-    file = StepsFile.model_validate(found.model_extra)
-    plan = Plan(file, ("data=demo", "+experiment=aggressive"), batch_size=64, has_gpu=has_gpu, mixed="bf16-mixed")
-    rows = plan.rows()
+def test_the_shipped_studies_pass(name: str, has_gpu: bool, checked: None) -> None:
+    rows = shipped(name, "data=demo", "+experiment=aggressive", has_gpu=has_gpu).rows()
     assert len(rows) > 5
     check_rows(rows)
-
-
-def test_a_step_must_change_something(tmp_path: Path, checked: None) -> None:
-    with pytest.raises(ConfigError, match="idle: the step changes nothing; give it overrides or batch_factor"):
-        check_rows(steps_study(tmp_path, [{"name": "idle"}]).rows)

@@ -12,8 +12,9 @@ from imagenet_opt.study.steps.apply import why_not
 from imagenet_opt.study.steps.compare import RowResult, compare
 from imagenet_opt.study.steps.losses import Losses, Parity
 from imagenet_opt.study.steps.plan import Plan, StepsFile, Study
-from imagenet_opt.study.steps.speeds import Speed, Speeds, gaps
+from imagenet_opt.study.steps.speeds import gaps
 from imagenet_opt.study.steps.table import tables
+from imagenet_opt.study.steps.turn import Speed, Speeds
 from tests.study.studies import small_request, speed
 
 
@@ -42,7 +43,7 @@ def measured() -> Measured:
     request = replace(small_request("ladder", Path()), repeats=4, parity_steps=10, price_per_hour=2.0)
     plan = Plan(file, (), batch_size=64, has_gpu=False, mixed="32-true")
     speeds = Speeds(plan.rows(), failures={"broken": "out of memory"})
-    rounds = [1.0, 0.7, 1.05, 0.9]  # the machine's moods
+    rounds = [1.0, 0.7, 1.05, 0.9]  # speed of the machine in each round
     wobble = [1.0, 1.01, 0.99, 1.0]
     for name, times in {"start": 1.0, "fast": 1.5, "lossy": 1.4, "slow": 0.6}.items():
         mixed = zip(rounds, wobble if name == "fast" else wobble[::-1], strict=True)
@@ -52,7 +53,7 @@ def measured() -> Measured:
     return Measured(Study(plan, request, speeds.rows, cold=True), speeds, losses)
 
 
-def test_the_tables_say_what_a_step_is_worth_and_what_holds_it_up(measured: Measured) -> None:
+def test_the_tables_have_ratios_verdicts_and_details(measured: Measured) -> None:
     alone, full, details, _ = measured.tables()
     rows = {row[0]: row[1:] for row in alone.texts()}
     assert rows["start"] == ["950", "-", "-", "-"]
@@ -66,16 +67,18 @@ def test_the_tables_say_what_a_step_is_worth_and_what_holds_it_up(measured: Meas
     assert rows["start"][headings.index("pipeline / alone")] == "10%"
     assert rows["start"][headings.index("M images per $")] == "0.2"  # 95 a second, 3600 seconds, 2 $
     assert rows["lossy"][headings.index("loss")] == "DIFFERS: 0.300, seeds 0.200"
-    assert any("Images/s are medians of the rounds, ratios those of geometric means" in note for note in details.notes)
+    assert any(
+        "Images/s are medians of the rounds, ratios are ratios of geometric means" in note for note in details.notes
+    )
 
 
-def test_a_line_a_row_fits_into_80_columns(measured: Measured) -> None:
+def test_a_row_fits_into_one_line_of_80_columns(measured: Measured) -> None:
     out = io.StringIO()
     Console(file=out, width=80).print(*(terminal_table(table, 80) for table in measured.tables()[:2]))
     assert sum(line.split()[:1] == ["fast"] for line in out.getvalue().splitlines()) == 2
 
 
-def test_the_plot_shows_what_is_undecided(measured: Measured) -> None:
+def test_the_plot_marks_undecided_ratios(measured: Measured) -> None:
     figure = figure_of(measured.tables()[0].plots[0])
     (marks,) = figure.data
     assert list(marks.y) == ["fast", "lossy", "slow"] and marks.x[0] == pytest.approx(1.5, rel=0.01)
@@ -86,65 +89,59 @@ def test_the_plot_shows_what_is_undecided(measured: Measured) -> None:
     assert marks.error_x.array[0] == pytest.approx(98.9) and marks.error_x.arrayminus[0] == pytest.approx(1.09)
 
 
-def held_up(measured: Measured) -> list[str]:
+def bottleneck(measured: Measured) -> list[str]:
     return [note for note in measured.tables()[2].notes if note.startswith("With fast the network alone does 1,42")]
 
 
-def test_what_holds_the_network_up_is_a_bottleneck_only_where_the_device_waits(measured: Measured) -> None:
-    (note,) = held_up(measured)
+def test_a_slow_pipeline_is_a_bottleneck_only_if_the_device_waits(measured: Measured) -> None:
+    (note,) = bottleneck(measured)
     assert "on a CPU the loader computes on the network's cores" in note and "gains nothing" not in note
-    on_gpu = [one | {"kernel_seconds": 0.01, "step_seconds": 0.02} for one in measured.turns["fast"]]
+    on_gpu = [turn | {"kernel_seconds": 0.01, "step_seconds": 0.02} for turn in measured.turns["fast"]]
     measured.turns["fast"] = on_gpu
-    (note,) = held_up(measured)
+    (note,) = bottleneck(measured)
     assert "behind that bottleneck, a faster network gains nothing" in note and "doctor" in note
-    measured.turns["fast"] = [one | {"busy": 0.93} for one in on_gpu]
-    assert not held_up(measured)
+    measured.turns["fast"] = [turn | {"busy": 0.93} for turn in on_gpu]
+    assert not bottleneck(measured)
 
 
-def test_launches_that_leave_no_gap_are_told_beforehand(measured: Measured) -> None:
+def test_the_gaps_between_kernels_are_noted_on_a_gpu(measured: Measured) -> None:
     assert gaps("start", measured.turns["start"]) is None  # no GPU
     measured.turns["start"] = [speed(1000, 100, step_seconds=0.1, kernel_seconds=0.099)] * 4
     assert any("a CUDA graph cannot matter" in note for note in measured.tables()[2].notes)
-    measured.turns["start"] = [speed(1000, 100, step_seconds=0.1, kernel_seconds=0.0)]
-    assert str(gaps("start", measured.turns["start"])).startswith(
-        "start: kernel times could not be seen: CUPTI needs permission: start the"
-    )
+    hidden = gaps("start", [speed(1000, 100, step_seconds=0.1, kernel_seconds=0.0)])
+    assert str(hidden).startswith("start: kernel times could not be seen: CUPTI needs permission: start the")
 
 
-def test_a_queue_that_was_not_used_up_is_told(measured: Measured) -> None:
+def test_a_queue_that_was_not_used_up_is_noted(measured: Measured) -> None:
     assert not any("--seconds" in note for note in measured.tables()[2].notes)
     measured.turns["fast"][2]["steady"], measured.turns["slow"][2]["steady"] = 1.0, 0.0
     note = next(note for note in measured.tables()[2].notes if "Raise --seconds" in note)
     assert note.startswith("Raise --seconds: in slow the queue was not used up")
 
 
-def test_other_programs_get_everything_as_numbers(measured: Measured) -> None:
+def test_the_first_table_has_all_measurements_as_numbers(measured: Measured) -> None:
     table, *_ = measured.tables()
     rows = {row["name"]: row for row in table.data["rows"]}
     assert list(rows) == ["start", "fast", "lossy", "slow", "broken", "graph"] and table.data["cold"] is True
     fast = rows["fast"]
     assert fast["overrides"] == ["model.drop_rate=fast"] and fast["compared_with"] == "start"
-    assert [one["full"] for one in fast["speeds"]] == pytest.approx([100, 70, 105, 90])
+    assert [turn["full"] for turn in fast["speeds"]] == pytest.approx([100, 70, 105, 90])
     assert fast["ratios"]["compute"]["ratio"] == pytest.approx(1.5, rel=0.01)
     assert 1.4 < fast["ratios"]["compute"]["low"] < 1.5 < fast["ratios"]["compute"]["high"] < 1.6
     assert fast["ratios"]["full"]["verdict"] == "no difference"
     assert fast["losses"] == {0: [6.9, 6.6]} and fast["parity"] == {"distance": 0.1, "spread": 0.2, "agrees": True}
     assert rows["start"]["ratios"] == {} and rows["start"]["losses"][1] == [6.9, 6.4]
     assert (rows["broken"]["failure"], rows["broken"]["speeds"]) == ("out of memory", [])
-    assert rows["graph"] == {
-        "name": "graph",
-        "overrides": ["a=b"],
-        "failure": "left out: there is no GPU here",
-    }
+    assert rows["graph"] == {"name": "graph", "overrides": ["a=b"], "failure": "left out: there is no GPU here"}
 
 
-def test_what_each_row_sets_is_a_table(measured: Measured) -> None:
+def test_the_last_table_has_the_overrides_of_each_row(measured: Measured) -> None:
     rows = measured.tables()[3].texts()
     assert rows[:2] == [["start", "none", "-"], ["fast", "model.drop_rate=fast", "start"]]
     assert rows[-1] == ["graph", "a=b", "-"]
 
 
-def test_only_what_is_faster_somewhere_slower_nowhere_and_learns_the_same_is_kept(measured: Measured) -> None:
+def test_a_step_is_kept_if_it_is_faster_and_has_the_same_loss(measured: Measured) -> None:
     reasons = {name: why_not(result) for name, result in measured.results().items()}
     assert reasons["fast"] is None
     assert "another loss" in str(reasons["lossy"])

@@ -22,7 +22,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> tup
     return (*TINY, *own, "trainer.accelerator=cpu")
 
 
-def test_memory_that_runs_out_is_a_turn_that_failed(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_without_enough_memory_fails(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     hold_images(3, monkeypatch)
     with pytest.raises(OutOfMemory, match=WHY):
         speed(SpeedJob(small, 0.1, cold=False))
@@ -31,19 +31,21 @@ def test_memory_that_runs_out_is_a_turn_that_failed(small: tuple[str, ...], monk
 
 
 @pytest.mark.slow
-def test_micro_batches_that_were_asked_for_stay(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_measures_all_facts_and_keeps_its_micro_batches(
+    small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     hold_images(2, monkeypatch)
-    asked = (*small, "model.micro_batch_size=2")
-    found = speed(SpeedJob(asked, 0.1, cold=False))
-    assert found["batch_size"] == 4 and found["steady"] in (0.0, 1.0)
-    assert all(float(found[name] or 0) > 0 for name in ("compute", "full", "memory_gib", "step_seconds"))
-    assert found["step_seconds"] == pytest.approx(4 / float(found["compute"] or 0)), "from one step to the next"
-    assert 0 < float(found["busy"] or 0) <= 1 and 0 <= float(found["others_percent"] or 0) <= 100
-    assert found["compile_seconds"] is None and found["kernel_seconds"] is None
-    assert len(losses(LossJob(asked, steps=2))) == 2
+    overrides = (*small, "model.micro_batch_size=2")
+    rates = speed(SpeedJob(overrides, 0.1, cold=False))
+    assert rates["batch_size"] == 4 and rates["steady"] in (0.0, 1.0)
+    assert all(float(rates[name] or 0) > 0 for name in ("compute", "full", "memory_gib", "step_seconds"))
+    assert rates["step_seconds"] == pytest.approx(4 / float(rates["compute"] or 0)), "from one step to the next"
+    assert 0 < float(rates["busy"] or 0) <= 1 and 0 <= float(rates["others_percent"] or 0) <= 100
+    assert rates["compile_seconds"] is None and rates["kernel_seconds"] is None
+    assert len(losses(LossJob(overrides, steps=2))) == 2
 
 
-def test_all_is_measured_at_the_largest_size_of_the_run(
+def test_the_largest_size_of_a_growing_run_is_measured(
     small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     growing = ("+callbacks=resolution_schedule", "callbacks.resolution_schedule.start=32")
@@ -55,13 +57,13 @@ def test_all_is_measured_at_the_largest_size_of_the_run(
     assert capsys.readouterr().err.count("images grow to 160 pixels (callbacks.resolution_schedule)") == 1
 
 
-def test_a_schedule_of_sizes_that_cannot_be_is_told(tmp_path: Path) -> None:
+def test_a_bad_size_of_a_schedule_is_reported(tmp_path: Path) -> None:
     config = composed(tmp_path, "+callbacks=resolution_schedule", "callbacks.resolution_schedule.end=large")
     with pytest.raises(ConfigError, match=r"callbacks\.resolution_schedule\.end=large must be"):
         at_one_size(config)
 
 
-def test_a_run_of_several_processes_is_told_that_one_is_measured(
+def test_one_process_of_several_is_measured_and_a_line_says_this(
     small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for _ in range(2):

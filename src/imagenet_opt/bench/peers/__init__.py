@@ -10,31 +10,31 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 _TENSORS = ("torchvision.io", "torchvision.transforms.v2")
-_EXTRA = 'pip install "imagenet-opt[bench]"'
 
 
 class Peer(NamedTuple):
-    """needs: what must be importable. package: whose version counts. how: what is measured, in a line.
+    """One loader.
 
-    imports: what takes time to import; done before the first batch is waited for, as ours are.
-
+    adapter: file and function. package: distribution whose version counts. how: what is measured, in a line.
+    imports: modules that take time to import; imported before the first batch is timed, as for our rows.
+    needs: module that must be importable; "" if its name is that of the package.
     packs: reads a copy of its own format, which `pack(job, folder)` of its adapter writes first.
     latency: its files are opened by our adapter, which can add data.added_latency_ms to each.
     """
 
     adapter: str
-    needs: str
     package: str
     how: str
     imports: tuple[str, ...]
-    install: str = _EXTRA
+    needs: str = ""
+    install: str = 'pip install "imagenet-opt[bench]"'
     packs: bool = False
     latency: bool = False
 
     @property
     def installed(self) -> bool:
         try:
-            return find_spec(self.needs) is not None
+            return find_spec(self.needs or self.package) is not None
         except ModuleNotFoundError:
             return False
 
@@ -57,14 +57,12 @@ PEERS = {
     "torchvision": Peer(
         "torchvision:pillow",
         "torchvision",
-        "torchvision",
         "ImageFolder's way: Pillow, v1 transforms, PILToTensor, DataLoader",
         ("torchvision.datasets.folder", "torchvision.transforms"),
         latency=True,
     ),
     "torchvision-v2": Peer(
         "torchvision:tensors",
-        "torchvision",
         "torchvision",
         "decode_image, v2 transforms on uint8 tensors, DataLoader",
         _TENSORS,
@@ -73,21 +71,19 @@ PEERS = {
     "timm": Peer(
         "timm:loader",
         "timm",
-        "timm",
         "create_loader, its transform and fast_collate, prefetcher off",
         ("timm.data",),
         latency=True,
     ),
     "dali": Peer(
         "dali:loader",
-        "nvidia.dali",
         "nvidia-dali-cuda130",
         "CPU pipeline: readers.file, decoders.image_random_crop, resize, flip",
         ("nvidia.dali.plugin.pytorch",),
+        needs="nvidia.dali",
     ),
     "ffcv": Peer(
         "ffcv:loader",
-        "ffcv",
         "ffcv",
         "JPEGs re-encoded at quality 90 in a .beton, OS cache",
         ("ffcv.loader", "ffcv.transforms"),
@@ -97,7 +93,6 @@ PEERS = {
     "litdata": Peer(
         "litdata:loader",
         "litdata",
-        "litdata",
         "StreamingDataset of the same JPEGs, its decoder, v2 transforms, StreamingDataLoader",
         ("litdata", *_TENSORS),
         packs=True,
@@ -105,16 +100,15 @@ PEERS = {
     "webdataset": Peer(
         "webdataset:loader",
         "webdataset",
-        "webdataset",
         "tar shards of the same JPEGs, decode_image, v2 transforms, WebLoader",
         ("webdataset", *_TENSORS),
         packs=True,
     ),
     "spdl": Peer(
         "spdl:loader",
-        "spdl.pipeline",
         "spdl",
         "PipelineBuilder: threads of one process, decode_image, v2 transforms",
         ("spdl.pipeline", *_TENSORS),
+        needs="spdl.pipeline",
     ),
 }

@@ -1,4 +1,4 @@
-"""What several adapters share: the transform of torchvision's v2, and the options of torch's DataLoader."""
+"""Shared by several adapters: the transform of torchvision's v2, and the options of torch's DataLoader."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,13 +31,3 @@ def decode(encoded: bytes) -> Tensor:
 def workers(job: Job) -> dict[str, Any]:
     """num_workers and prefetch_factor as DataLoader takes them."""
     return {"num_workers": job.num_workers, "prefetch_factor": job.prefetch_factor if job.num_workers else None}
-
-
-class ImagesOnly:
-    """Batches of (images, labels), less the labels."""
-
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
-
-    def __iter__(self) -> Any:
-        return (images for images, _ in self.loader)

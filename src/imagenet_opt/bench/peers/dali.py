@@ -1,6 +1,6 @@
 """NVIDIA DALI on the CPU: decodes only the crop's region."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
@@ -14,35 +14,19 @@ def loader(job: Job) -> Iterable[Tensor]:
     from nvidia.dali.plugin.pytorch import DALIClassificationIterator
 
     size, scale = job.loading.image_size, list(job.loading.crop_scale)
-    samples = job.samples()
+    paths, labels = map(list, zip(*job.samples(), strict=True))
+    threads, seed = max(1, job.num_workers), job.loading.seed
 
-    @pipeline_def(
-        batch_size=job.loading.batch_size,
-        num_threads=max(1, job.num_workers),
-        device_id=None,
-        seed=job.loading.seed,
-    )
+    @pipeline_def(batch_size=job.loading.batch_size, num_threads=threads, device_id=None, seed=seed)
     def crops() -> Any:
-        files, labels = fn.readers.file(
-            files=[path for path, _ in samples],
-            labels=[label for _, label in samples],
-            random_shuffle=True,
-            name="files",
-        )
+        files, file_labels = fn.readers.file(files=paths, labels=labels, random_shuffle=True, name="files")
         pixels = fn.decoders.image_random_crop(
             files, device="cpu", output_type=types.RGB, random_area=scale, random_aspect_ratio=[3 / 4, 4 / 3]
         )
         images = fn.resize(pixels, resize_x=size, resize_y=size, interp_type=types.INTERP_LINEAR, antialias=True)
-        return fn.flip(images, horizontal=fn.random.coin_flip()), labels
+        return fn.flip(images, horizontal=fn.random.coin_flip()), file_labels
 
     pipeline = crops()
     pipeline.build()
-    return _Images(DALIClassificationIterator(pipeline, reader_name="files", last_batch_policy=LastBatchPolicy.DROP))
-
-
-class _Images:
-    def __init__(self, batches: Iterable[Any]) -> None:
-        self.batches = batches
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return (batch[0]["data"] for batch in self.batches)
+    batches = DALIClassificationIterator(pipeline, reader_name="files", last_batch_policy=LastBatchPolicy.DROP)
+    return (batch[0]["data"] for batch in batches)

@@ -1,4 +1,4 @@
-"""FFCV: one file of its own, decoded and resized by compiled threads."""
+"""FFCV: a file in its own format, decoded and resized by compiled threads."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,7 +7,6 @@ import numpy as np
 from torch import Tensor
 
 from imagenet_opt.bench.job import Job
-from imagenet_opt.bench.peers.crops import ImagesOnly
 
 _FILE = "train.beton"
 
@@ -19,26 +18,25 @@ def loader(job: Job) -> Iterable[Tensor]:
 
     size = job.loading.image_size
     crop = RandomResizedCropRGBImageDecoder((size, size), scale=tuple(job.loading.crop_scale))
-    return ImagesOnly(
-        Loader(
-            str(job.packed / _FILE),
-            batch_size=job.loading.batch_size,
-            num_workers=max(1, job.num_workers),
-            order=OrderOption.RANDOM,
-            os_cache=True,
-            seed=job.loading.seed,
-            indices=np.tile(np.arange(job.num_files), job.passes),
-            drop_last=True,
-            pipelines={
-                "image": [crop, RandomHorizontalFlip(), ToTensor(), ToTorchImage()],
-                "label": [IntDecoder(), ToTensor()],
-            },
-        )
+    batches = Loader(
+        str(job.packed / _FILE),
+        batch_size=job.loading.batch_size,
+        num_workers=max(1, job.num_workers),
+        order=OrderOption.RANDOM,
+        os_cache=True,
+        seed=job.loading.seed,
+        indices=np.tile(np.arange(job.num_files), job.passes),
+        drop_last=True,
+        pipelines={
+            "image": [crop, RandomHorizontalFlip(), ToTensor(), ToTorchImage()],
+            "label": [IntDecoder(), ToTensor()],
+        },
     )
+    return (images for images, _ in batches)
 
 
 def pack(job: Job, folder: Path) -> None:
-    """Write FFCV's file at quality 90 and full size, its defaults; with other values it may store pixels, not JPEGs."""
+    """Write FFCV's file with its defaults, quality 90 and full size; with other values FFCV may store raw pixels."""
     from ffcv.fields import IntField, RGBImageField
     from ffcv.writer import DatasetWriter
     from PIL import Image

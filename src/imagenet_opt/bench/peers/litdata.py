@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from imagenet_opt.bench.job import Job
-from imagenet_opt.bench.peers.crops import ImagesOnly, tensor_crops, workers
+from imagenet_opt.bench.peers.crops import tensor_crops, workers
 
 
 def loader(job: Job) -> Iterable[Tensor]:
@@ -21,7 +21,8 @@ def loader(job: Job) -> Iterable[Tensor]:
 
     chunks = StreamingDataset(str(job.packed), shuffle=True, seed=job.loading.seed)
     endless = ParallelStreamingDataset([chunks], length=float("inf"), transform=crop)
-    return ImagesOnly(StreamingDataLoader(endless, batch_size=job.loading.batch_size, drop_last=True, **workers(job)))
+    batches = StreamingDataLoader(endless, batch_size=job.loading.batch_size, drop_last=True, **workers(job))
+    return (images for images, _ in batches)
 
 
 def pack(job: Job, folder: Path) -> None:

@@ -1,5 +1,5 @@
-"""SPDL: one process whose threads read, decode and crop. Reading in a stage of its own, as its guide has it for slow
-storage, was slower on a local disk."""
+"""SPDL: one process whose threads read, decode and crop. A separate stage for reading, which SPDL's guide recommends
+for slow storage, was slower on a local disk."""
 
 from collections.abc import Iterable, Iterator
 

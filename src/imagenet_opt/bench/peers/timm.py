@@ -1,4 +1,4 @@
-"""timm's loader as its workers run it under --use-prefetcher, without the step on the GPU that follows."""
+"""timm's loader as in the workers of --use-prefetcher, without the later step on the GPU."""
 
 import time
 from collections.abc import Iterable
@@ -7,7 +7,6 @@ from typing import IO, Any
 from torch import Tensor
 
 from imagenet_opt.bench.job import Job
-from imagenet_opt.bench.peers.crops import ImagesOnly
 
 
 def loader(job: Job) -> Iterable[Tensor]:
@@ -15,33 +14,31 @@ def loader(job: Job) -> Iterable[Tensor]:
     from timm.data.loader import create_loader, fast_collate
     from timm.data.transforms_factory import create_transform
 
-    how: dict[str, Any] = {
-        "is_training": True,
-        "scale": job.loading.crop_scale,
-        "color_jitter": None,
-        "interpolation": "bilinear",
-    }
+    crops: dict[str, Any] = {"scale": job.loading.crop_scale, "color_jitter": None, "interpolation": "bilinear"}
     files = ImageDataset("", reader=_reader(job))
-    size = job.loading.image_size
+    size = (3, job.loading.image_size, job.loading.image_size)
     batches = create_loader(
         files,
-        (3, size, size),
+        size,
         job.loading.batch_size,
         num_workers=job.num_workers,
         use_prefetcher=False,
         persistent_workers=job.num_workers > 0,
         collate_fn=fast_collate,
-        **how,
+        is_training=True,
+        **crops,
     )
-    files.transform = create_transform((3, size, size), normalize=False, **how)  # uint8, as under its prefetcher
-    return ImagesOnly(batches)
+    files.transform = create_transform(
+        size, normalize=False, is_training=True, **crops
+    )  # uint8, as under its prefetcher
+    return (images for images, _ in batches)
 
 
 def _reader(job: Job) -> Any:
     from timm.data.readers.reader import Reader
 
     class Files(Reader):
-        """As its ReaderImageFolder gives them: an open file and a label."""
+        """Gives an open file and a label, as timm's ReaderImageFolder does."""
 
         def __init__(self) -> None:
             self.samples = job.samples()

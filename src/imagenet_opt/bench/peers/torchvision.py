@@ -1,4 +1,4 @@
-"""torchvision with torch's DataLoader: the usual code with Pillow, and the quicker one with tensors."""
+"""torchvision with torch's DataLoader: the usual code with Pillow, and faster code with tensors."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from imagenet_opt.bench.job import Job
-from imagenet_opt.bench.peers.crops import ImagesOnly, tensor_crops, workers
+from imagenet_opt.bench.peers.crops import tensor_crops, workers
 
 
 class Files(Dataset[tuple[Tensor, int]]):
-    """As ImageFolder does it, on the job's files: a list of (path, label), a loader, a transform."""
+    """The job's files as ImageFolder has them: a list of (path, label), a loader, a transform."""
 
     def __init__(self, job: Job, load: Callable[[str], Any], transform: Callable[[Any], Tensor]) -> None:
         self.samples = job.samples()
@@ -46,5 +46,5 @@ def tensors(job: Job) -> Iterable[Tensor]:
 
 
 def _batches(job: Job, files: Files) -> Iterable[Tensor]:
-    options = workers(job)
-    return ImagesOnly(DataLoader(files, job.loading.batch_size, shuffle=True, drop_last=True, **options))
+    batches = DataLoader(files, job.loading.batch_size, shuffle=True, drop_last=True, **workers(job))
+    return (images for images, _ in batches)

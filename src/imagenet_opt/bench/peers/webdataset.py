@@ -10,9 +10,9 @@ from imagenet_opt.bench.job import Job
 from imagenet_opt.bench.peers.crops import decode, tensor_crops, workers
 
 _SHARDS = 64
-"""At least, where there are so many files: every worker needs one of its own."""
+"""Number of tar files, or one for each worker if there are more workers; fewer for a very small data set."""
 _BUFFER = 1000
-"""Samples to shuffle among; the number in its documentation."""
+"""Samples in the shuffle buffer; the number of WebDataset's documentation."""
 
 
 def loader(job: Job) -> Iterable[Tensor]:

@@ -1,1 +1,1 @@
-"""What makes a GPU wait: rules that find it, each with its evidence, its cure and what that brings."""
+"""What makes a GPU wait: rules that return evidence, remedy and predicted gain."""

@@ -1,4 +1,4 @@
-"""Causes among the CPUs: who takes them, how many there are, and how many the loader needs."""
+"""Causes in the CPUs: other processes use them, the job may use too few, or decoding needs more."""
 
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.environment.cpus import more_cpus
@@ -19,39 +19,32 @@ from imagenet_opt.doctor.symptoms import (
 
 def busy_neighbour(evidence: Evidence) -> Finding:
     usable, others = evidence.facts.usable_cpus, evidence.facts.others_cpus or 0.0
-    names = evidence.facts.others_names
+    names = evidence.facts.others_names or ""
     fired = has_neighbours(evidence) and evidence.busy_share < BUSY_ENOUGH and not is_slow_reading(evidence)
     return Finding(
         "busy_neighbour",
         fired,
-        f"other processes take {others:.1f} of {usable} usable CPUs: {names or 'their processes are not visible'}",
+        f"other processes take {others:.1f} of {usable} usable CPUs: {names or 'none of them is visible from here'}",
         "stop or move these processes, or request CPUs that no other job uses",
-        commands=(list_processes(names or ""),),
+        commands=(list_processes(names),),
         gain=min(usable / max(0.1, usable - others), most_gain(evidence)) if fired else None,
     )
 
 
 def few_workers(evidence: Evidence) -> Finding:
     workers, usable = evidence.facts.num_workers, max(1, evidence.facts.usable_cpus)
-    most = max(
-        (rate for count, rate in evidence.measurements.curves.get("workers", ()) if count > workers), default=0.0
-    )
-    together = (
-        usable / ((evidence.facts.main_cpu_seconds or 0.0) / evidence.measurements.batch_size + usable / most)
-        if most
-        else 0.0
-    )
-    fired = (
-        is_short_of_cpu(evidence)
-        and workers < usable
-        and most * SLOWER > evidence.decode_rate
-        and together * SLOWER > evidence.measured_rate
-    )
-    words = "1 loader worker decodes" if workers == 1 else f"{workers} loader workers decode"
+    rates = [rate for count, rate in evidence.measurements.curves.get("workers", ()) if count > workers]
+    most, together = max(rates, default=0.0), 0.0
+    if most:
+        main_seconds = (evidence.facts.main_cpu_seconds or 0.0) / evidence.measurements.batch_size
+        together = usable / (main_seconds + usable / most)
+    helps = most * SLOWER > evidence.rate("decode_all") and together * SLOWER > evidence.measured_rate
+    fired = is_short_of_cpu(evidence) and workers < usable and helps
+    decoding = "1 loader worker decodes" if workers == 1 else f"{workers} loader workers decode"
     return Finding(
         "few_workers",
         fired,
-        f"{words} {evidence.decode_rate:.0f} img/s; {usable} usable CPUs"
+        f"{decoding} {evidence.rate('decode_all'):.0f} img/s; {usable} usable CPUs"
         + (f" would decode {most:.0f}" if most else ""),
         "use one worker per usable CPU",
         overrides=(f"data.num_workers={usable}",),
@@ -60,64 +53,48 @@ def few_workers(evidence: Evidence) -> Finding:
 
 
 def few_cpus(evidence: Evidence) -> Finding:
-    usable, there = evidence.facts.usable_cpus, evidence.facts.machine_cpus
+    usable, installed = evidence.facts.usable_cpus, evidence.facts.machine_cpus
     limit = evidence.facts.cpu_limit or "no limit"
-    fired = is_short_of_cpu(evidence) and usable < there
+    fired = is_short_of_cpu(evidence) and usable < installed
     return Finding(
         "few_cpus",
         fired,
-        f"the job may use {usable} of the machine's {there} CPUs ({limit})",
-        "ask for all of them",
-        commands=(more_cpus(limit, there, in_slurm=evidence.facts.in_slurm),),
-        gain=cpus_gain(evidence, there) if fired else None,
+        f"the job may use {usable} of the machine's {installed} CPUs ({limit})",
+        "request all CPUs of the machine for the job",
+        commands=(more_cpus(limit, installed, in_slurm=evidence.facts.in_slurm),),
+        gain=cpus_gain(evidence, installed) if fired else None,
     )
 
 
 def slow_decode(evidence: Evidence) -> Finding:
-    pixels, usable = evidence.facts.megapixels or 0.0, evidence.facts.usable_cpus
+    facts = evidence.facts
     fired = is_starved(evidence) and is_short_of_cpu(evidence) and not is_ample(evidence)
-    decoding = f"workers on all {usable} usable CPUs decode {evidence.decode_rate:.0f} img/s of {pixels:.1f} MP"
-    reads = (
-        f", and one process, limited by its CPU, reads {evidence.storage_rate:.0f} img/s"
-        if is_reading_on_cpu(evidence)
-        else ""
-    )
-    device = evidence.measurements.simulated or evidence.facts.has_gpu
-    here = bool(device) and evidence.facts.resize_on == "worker"
-    resize = "let the GPU resize (data.resize_on=device), " if here else ""
-    return Finding(
-        "slow_decode",
-        fired,
-        decoding + reads,
-        f"pack the images smaller{_of_forecast(evidence)}, {resize}or take more CPUs",
-        overrides=("data.resize_on=device",) if here else (),
-        commands=(smaller_pack(evidence),),
-        gain=pack_gain(evidence) if fired else None,
-    )
-
-
-def _of_forecast(evidence: Evidence) -> str:
-    speedup = evidence.facts.pack_speedup
-    return f" (measured with some of them: {speedup:.1f} x img/s a worker)" if speedup else ""
+    text = f"workers on all {facts.usable_cpus} usable CPUs decode {evidence.rate('decode_all'):.0f} img/s"
+    text += f" of {facts.megapixels or 0.0:.1f} MP"
+    if is_reading_on_cpu(evidence):
+        text += f", and one process, limited by its CPU, reads {evidence.rate('storage'):.0f} img/s"
+    has_device = bool(evidence.measurements.simulated or facts.has_gpu)
+    overrides = ("data.resize_on=device",) if has_device and facts.resize_on == "worker" else ()
+    resize = "let the GPU resize (data.resize_on=device), " if overrides else ""
+    speedup = facts.pack_speedup
+    measured = f" ({speedup:.1f} times as many img/s per worker, measured with some images)" if speedup else ""
+    remedy = f"pack smaller images{measured}, {resize}or use more CPUs"
+    gain = pack_gain(evidence) if fired else None
+    return Finding("slow_decode", fired, text, remedy, overrides, (smaller_pack(evidence),), gain)
 
 
 def contention(evidence: Evidence) -> Finding:
-    workers = evidence.facts.num_workers
-    fired = is_crowded(evidence)
-    fewer = (f"data.num_workers={workers - 1}",) if workers > 1 else ()
-    one_more = f"#SBATCH --cpus-per-task={evidence.facts.usable_cpus + 1}"
+    fewer = evidence.facts.num_workers - 1
+    fired, helps = is_crowded(evidence), fewer > 0
+    alone, beside = evidence.rate("gpu"), evidence.rate("gpu_beside_loader")
+    # With one worker less, the GPU reaches its full rate, and the loader is slower.
+    rate = min(alone, evidence.rate("loader") * fewer / (fewer + 1)) if helps else 0.0
     return Finding(
         "contention",
         fired,
-        f"beside the loader the GPU trains {evidence.gpu_beside_loader_rate:.0f} img/s, alone {evidence.gpu_rate:.0f}",
-        "leave one CPU for the training process" if fewer else "give the job one CPU more than the loader uses",
-        overrides=fewer,
-        commands=() if fewer else (one_more,),
-        gain=_with_fewer_workers(evidence, workers - 1) if fired and fewer else None,
+        f"the GPU trains {alone:.0f} img/s alone, {beside:.0f} img/s while the loader runs",
+        "leave one CPU for the training process" if helps else "give the job one CPU more than the loader uses",
+        overrides=(f"data.num_workers={fewer}",) if helps else (),
+        commands=() if helps else (f"#SBATCH --cpus-per-task={evidence.facts.usable_cpus + 1}",),
+        gain=gpu_gain(evidence, rate) if fired and helps else None,
     )
-
-
-def _with_fewer_workers(evidence: Evidence, workers: int) -> float:
-    """Gain if the GPU ran at its full rate, with the loader slowed to fewer workers."""
-    loader = evidence.loader_rate * workers / (workers + 1)
-    return gpu_gain(evidence, min(evidence.gpu_rate, loader))

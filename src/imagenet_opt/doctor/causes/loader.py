@@ -4,7 +4,7 @@ import math
 
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.gains import first_epoch_gain, loader_gain, stall_gain
+from imagenet_opt.doctor.gains import loader_gain, stages_gain
 from imagenet_opt.doctor.remedies import data_place, smaller_pack
 from imagenet_opt.doctor.symptoms import (
     SLOWER,
@@ -20,95 +20,86 @@ from imagenet_opt.doctor.symptoms import (
 )
 
 _NEARER = {False: "pack the data into shards on a local disk", True: "copy the shards to a local disk"}
-"""Advice by whether the data is packed already."""
+"""Whether the data is packed -> remedy."""
 _LEAST_GAIN = 1.05
-"""Least predicted gain for the advice of more batches ahead; a run as fast as its stages gains nothing."""
+"""More batches ahead are advised only if this gain is predicted; a run as fast as its stages gains nothing."""
 
 
 def lazy_mount(evidence: Evidence) -> Finding:
-    first, second = evidence.facts.first_touch_seconds or 0.0, evidence.facts.second_touch_seconds or 0.0
-    lazy, data = is_lazy(evidence), data_place(evidence)
-    if lazy is None:
-        return Finding(
-            "lazy_mount", None, f"could not be checked: {evidence.facts.first_touch_evidence or 'not tried'}"
-        )
-    at_first, slow = is_lazy_at_first(evidence), is_slow_reading(evidence)
-    touches = f"files take {1000 * first:.0f} ms at their first touch, {1000 * second:.0f} ms at their second"
-    if at_first and evidence.first_epoch_rate is not None:
-        later = f"later ones {evidence.measured_rate:.0f}"
-        touches += f": the first epoch gives about {evidence.first_epoch_rate:.0f} img/s, {later}"
-    fired = lazy and (at_first or slow)
-    return Finding(
-        "lazy_mount",
-        fired,
-        touches if evidence.facts.lazy is not None else released(evidence),
-        f"fetch every file once before training, or {_NEARER[data.packed]}",
-        commands=(data.hydrate(), data.pack()),
-        gain=first_epoch_gain(evidence) if at_first else loader_gain(evidence, evidence.decode_rate) if fired else None,
-    )
+    facts, data = evidence.facts, data_place(evidence)
+    if (lazy := is_lazy(evidence)) is None:
+        reason = facts.first_touch_evidence or "no file was read twice"
+        return Finding("lazy_mount", None, f"could not be checked: {reason}")
+    text, gain = released(evidence), None
+    if facts.lazy is not None:
+        first_ms, second_ms = 1000 * (facts.first_touch_seconds or 0.0), 1000 * (facts.second_touch_seconds or 0.0)
+        text = f"files take {first_ms:.0f} ms at their first touch, {second_ms:.0f} ms at their second"
+    first_rate, later_rate = evidence.first_epoch_rate, evidence.measured_rate
+    at_first = is_lazy_at_first(evidence)
+    fired = lazy and (at_first or is_slow_reading(evidence))
+    if at_first and first_rate is not None:
+        text += f": the first epoch gives about {first_rate:.0f} img/s, later epochs {later_rate:.0f}"
+        gain = later_rate / first_rate
+    elif fired:
+        gain = loader_gain(evidence, evidence.rate("decode_all"))
+    remedy = f"fetch every file once before training, or {_NEARER[data.packed]}"
+    return Finding("lazy_mount", fired, text, remedy, commands=(data.hydrate(), data.pack()), gain=gain)
 
 
 def storage_bandwidth(evidence: Evidence) -> Finding:
-    rate, data = evidence.storage_rate * (evidence.facts.mb_per_image or 0.0), data_place(evidence)
+    data, rate = data_place(evidence), evidence.rate("storage")
     fired = is_slow_reading(evidence) and not is_lazy(evidence) and evidence.facts.storage_bound == "bandwidth"
+    mb_per_second = rate * (evidence.facts.mb_per_image or 0.0)
     ratio = evidence.facts.pack_bytes_ratio
-    smaller = f" ({ratio:.2f} of their bytes, measured with some of them)" if ratio else ""
+    measured = f" ({ratio:.2f} of the bytes, measured with some images)" if ratio else ""
     return Finding(
         "storage_bandwidth",
         fired,
-        f"storage gives {rate:.0f} MB/s with any number of requests in flight: {evidence.storage_rate:.0f} img/s",
-        f"pack the images smaller{smaller}, or {_NEARER[data.packed]}",
+        f"storage gives {mb_per_second:.0f} MB/s with any number of requests in flight: {rate:.0f} img/s",
+        f"pack smaller images{measured}, or {_NEARER[data.packed]}",
         commands=(smaller_pack(evidence), *((data.pack(),) if data.packed else ())),
-        gain=loader_gain(evidence, evidence.decode_rate) if fired else None,
+        gain=loader_gain(evidence, evidence.rate("decode_all")) if fired else None,
     )
 
 
 def storage_latency(evidence: Evidence) -> Finding:
     latency, in_flight = evidence.facts.storage_latency_seconds or 0.0, evidence.facts.requests_in_flight or 0.0
     fired = is_slow_reading(evidence) and not is_lazy(evidence) and evidence.facts.storage_bound != "bandwidth"
-    overrides, data = _deeper(evidence), data_place(evidence)
-    pauses = (
-        f", with pauses of up to {evidence.longest_gap_seconds:.1f} s"
-        if evidence.longest_gap_seconds >= STALL_SECONDS
-        else ""
-    )
-    nearer = _NEARER[data.packed]
-    most = min(evidence.decode_rate, evidence.best_depth[1]) if overrides else evidence.decode_rate
-    return Finding(
-        "storage_latency",
-        fired,
-        f"files arrive {1000 * latency:.0f} ms after the request, with {in_flight:.0f} in flight: "
-        f"{evidence.loader_rate:.0f} img/s{pauses}",
-        f"keep more requests in flight, or {nearer}" if overrides else nearer,
-        overrides=overrides,
-        commands=(data.pack(),),
-        gain=loader_gain(evidence, most) if fired else None,
-    )
+    text = f"files arrive {1000 * latency:.0f} ms after their request, with {in_flight:.0f} requests in flight"
+    text += f": {evidence.rate('loader'):.0f} img/s"
+    if evidence.longest_gap_seconds >= STALL_SECONDS:
+        text += f", with pauses of up to {evidence.longest_gap_seconds:.1f} s"
+    data, overrides = data_place(evidence), _deeper(evidence)
+    remedy, rate = _NEARER[data.packed], evidence.rate("decode_all")
+    if overrides:
+        remedy, rate = f"keep more requests in flight, or {remedy}", min(rate, evidence.best_depth[1])
+    gain = loader_gain(evidence, rate) if fired else None
+    return Finding("storage_latency", fired, text, remedy, overrides, (data.pack(),), gain)
+
+
+def _deeper(evidence: Evidence) -> tuple[str, ...]:
+    """Overrides for more requests in flight, if these were measured to be faster: a number instead of "auto", else
+    "auto"."""
+    depth, rate = evidence.best_depth
+    if SLOWER * rate <= evidence.storage_rate_at_depth:
+        return ()
+    number = math.ceil(depth / max(1, evidence.facts.num_workers))
+    return (f"data.reads_in_flight={number if evidence.facts.reads_in_flight == 'auto' else 'auto'}",)
 
 
 def small_prefetch(evidence: Evidence) -> Finding:
     ahead, workers = evidence.facts.prefetch_factor, max(1, evidence.facts.num_workers)
-    gap = evidence.longest_gap_seconds
+    gap, gain = evidence.longest_gap_seconds, stages_gain(evidence)
     is_enough = is_ample(evidence) or (not is_slow_reading(evidence) and not is_short_of_cpu(evidence))
-    helps = stall_gain(evidence) >= _LEAST_GAIN
-    fired = is_starved(evidence) and bool(ahead) and is_enough and helps and not is_crowded(evidence)
+    helps = bool(ahead) and gain >= _LEAST_GAIN
+    fired = is_starved(evidence) and is_enough and helps and not is_crowded(evidence)
+    enough = max(4 * ahead, math.ceil(1.5 * gap / evidence.step_seconds / workers))
     return Finding(
         "small_prefetch",
         fired,
-        f"the loader gives {evidence.loader_rate:.0f} img/s on average, with pauses of up to {1000 * gap:.0f} ms; "
-        f"{ahead} batches per worker are ready ahead",
+        f"the loader gives {evidence.rate('loader'):.0f} img/s on average, with pauses of up to {1000 * gap:.0f} ms; "
+        f"each worker prepares {ahead} batches ahead",
         "prepare more batches ahead",
-        overrides=(f"data.prefetch_factor={max(4 * ahead, math.ceil(1.5 * gap / evidence.step_seconds / workers))}",),
-        gain=stall_gain(evidence) if fired else None,
+        overrides=(f"data.prefetch_factor={enough}",),
+        gain=gain if fired else None,
     )
-
-
-def _deeper(evidence: Evidence) -> tuple[str, ...]:
-    """Overrides for more requests in flight, if those were measured to be faster: a number if "auto" is configured,
-    else "auto"."""
-    depth, rate = evidence.best_depth
-    if SLOWER * rate <= evidence.storage_rate_at_depth:
-        return ()
-    is_auto = evidence.facts.reads_in_flight == "auto"
-    number = math.ceil(depth / max(1, evidence.facts.num_workers))
-    return (f"data.reads_in_flight={number if is_auto else 'auto'}",)

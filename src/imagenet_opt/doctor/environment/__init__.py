@@ -1,1 +1,1 @@
-"""Checks of the machine that need no experiment: one file a subject, pure rules on facts that others read."""
+"""Checks of the machine and the configuration: one file per subject, each check a pure function of read facts."""

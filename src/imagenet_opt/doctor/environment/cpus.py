@@ -1,4 +1,4 @@
-"""CPUs of the machine that this job may not use."""
+"""Checks how many CPUs of the machine this job may use."""
 
 from collections.abc import Mapping
 
@@ -11,18 +11,14 @@ def check_cpus(limits: Mapping[str, int], *, installed: int, slurm: Mapping[str,
     limits: of `machine.cpu_limits`. slurm: environment variables; they name a SLURM job, if there is one.
     """
     usable = min(limits.values())
-    binding = [name for name, cpus in limits.items() if cpus == usable]
     if usable >= installed:
         return Finding("cpu_limits", False, f"this job may use all {installed} CPUs")
-    looser = "".join(f", {name} allows {cpus}" for name, cpus in limits.items() if usable < cpus < installed)
-    in_slurm = "SLURM_JOB_ID" in slurm
-    return Finding(
-        "cpu_limits",
-        True,
-        f"this job may use {usable} of {installed} CPUs, because of {' and '.join(binding)}{looser}",
-        remedy="; ".join(dict.fromkeys(_remedy(name, slurm) for name in binding)),
-        commands=tuple(dict.fromkeys(more_cpus(name, installed, in_slurm=in_slurm) for name in binding)),
-    )
+    binding = [name for name, cpus in limits.items() if cpus == usable]
+    wider = "".join(f", {name} allows {cpus}" for name, cpus in limits.items() if usable < cpus < installed)
+    evidence = f"this job may use {usable} of {installed} CPUs, because of {' and '.join(binding)}{wider}"
+    remedies = dict.fromkeys(_remedy(name, slurm) for name in binding)
+    commands = dict.fromkeys(more_cpus(name, installed, in_slurm="SLURM_JOB_ID" in slurm) for name in binding)
+    return Finding("cpu_limits", True, evidence, "; ".join(remedies), commands=tuple(commands))
 
 
 def more_cpus(limit: str, num: int, *, in_slurm: bool) -> str:
@@ -38,13 +34,12 @@ def more_cpus(limit: str, num: int, *, in_slurm: bool) -> str:
 
 
 def _is_slurms(limit: str, in_slurm: bool) -> bool:
-    """Whether SLURM sets this limit; it can also bind a job to its CPUs by affinity."""
+    """Whether SLURM sets this limit; SLURM can also bind a job to its CPUs by affinity."""
     return limit == "SLURM_CPUS_PER_TASK" or (limit == "affinity" and in_slurm)
 
 
 def _remedy(limit: str, slurm: Mapping[str, str]) -> str:
-    """The remedy in words. Sources: sbatch(1), without --cpus-per-task a task gets one CPU; docker run, --cpus,
-    --cpuset-cpus."""
+    """Sources: sbatch(1), without --cpus-per-task a task gets one CPU; docker run, --cpus, --cpuset-cpus."""
     if limit == "cgroup quota":
         return "give the container more CPUs (docker run --cpus, limits.cpu in Kubernetes, CPUQuota= of systemd)"
     if _is_slurms(limit, "SLURM_JOB_ID" in slurm):

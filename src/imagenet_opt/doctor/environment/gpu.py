@@ -1,14 +1,15 @@
-"""External limits of a GPU: heat, power, its link, other processes."""
+"""Checks external limits of a GPU: heat, power, other processes, the PCIe link."""
 
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.errors import printable
 from imagenet_opt.measure.telemetry.gpu import GpuState
 
 _IDLE = 0x1
+_COOLING = "check its cooling: air flow, fans, neighbouring boards"
 _REASONS = {
     0x08: ("hardware slowdown (heat, power brake or a fast power draw)", "check its cooling and its power supply"),
-    0x20: ("software slowdown for heat", "check its cooling: air flow, fans, neighbouring boards"),
-    0x40: ("hardware slowdown for heat", "check its cooling: air flow, fans, neighbouring boards"),
+    0x20: ("software slowdown for heat", _COOLING),
+    0x40: ("hardware slowdown for heat", _COOLING),
     0x80: ("power brake of the machine", "check the machine's power supply"),
     0x04: ("power limit", "raise the power limit, if the board allows more"),
     0x02: ("clocks set by an administrator", "reset the application clocks"),
@@ -25,62 +26,51 @@ def check_gpu(state: GpuState | None) -> list[Finding]:
     """Check all rules of the GPU. state: None without a GPU or without NVML."""
     rules = (gpu_clocks, gpu_others, gpu_link)
     if state is None:
-        reason = "there is no CUDA GPU here, or NVML is missing"
-        return [Finding(rule.__name__, None, reason) for rule in rules]
+        return [Finding(rule.__name__, None, "there is no CUDA GPU here, or NVML is missing") for rule in rules]
     return [rule(state) for rule in rules]
 
 
 def gpu_clocks(state: GpuState) -> Finding:
-    rule = "gpu_clocks"
     if state.clock_reasons is None:
-        return Finding(rule, None, f"{state.name} does not report why its clocks are lowered")
+        return Finding("gpu_clocks", None, f"{state.name} does not report why its clocks are lowered")
     bits = [bit for bit in _REASONS if bit & state.clock_reasons]
     if not bits:
-        idle = ", while it is idle" if state.clock_reasons & _IDLE else ""
-        return Finding(rule, False, f"nothing lowers the clocks of {state.name}{idle}")
+        idle = " while it is idle" if state.clock_reasons & _IDLE else ""
+        return Finding("gpu_clocks", False, f"nothing lowers the clocks of {state.name}{idle}")
     if bits == [_POWER]:
-        usual = f"the power limit holds the clocks of {state.name}, as is usual under load"
-        return Finding(rule, False, usual)
-    return Finding(
-        rule,
-        True,
-        f"the clocks of {state.name} are lowered by: {', '.join(_REASONS[bit][0] for bit in bits)}",
-        remedy="; ".join(dict.fromkeys(_REASONS[bit][1] for bit in bits)),
-        commands=tuple(dict.fromkeys(_COMMANDS.get(bit, _LOOK).format(index=state.index) for bit in bits)),
-    )
+        ordinary = f"the power limit holds the clocks of {state.name}, as is usual under load"
+        return Finding("gpu_clocks", False, ordinary)
+    evidence = f"the clocks of {state.name} are lowered by: {', '.join(_REASONS[bit][0] for bit in bits)}"
+    remedies = dict.fromkeys(_REASONS[bit][1] for bit in bits)
+    commands = dict.fromkeys(_COMMANDS.get(bit, _LOOK).format(index=state.index) for bit in bits)
+    return Finding("gpu_clocks", True, evidence, "; ".join(remedies), commands=tuple(commands))
 
 
 def gpu_others(state: GpuState) -> Finding:
-    rule = "gpu_others"
     if state.others is None:
-        return Finding(rule, None, f"{state.name} does not list its processes")
+        return Finding("gpu_others", None, f"{state.name} does not list its processes")
     if not state.others:
-        return Finding(rule, False, f"no other process computes on {state.name}")
+        return Finding("gpu_others", False, f"no other process computes on {state.name}")
     names = ", ".join(f"{printable(name)} (pid {pid}, {mib} MiB)" for pid, name, mib in state.others)
     pids = ",".join(str(pid) for pid, *_ in state.others)
     return Finding(
-        rule,
+        "gpu_others",
         True,
         f"other processes compute on {state.name}: {names}",
-        remedy="end these processes, or select another GPU with CUDA_VISIBLE_DEVICES",
+        "end these processes, or select another GPU with CUDA_VISIBLE_DEVICES",
         commands=(f"ps -o pid,user,etime,args -p {pids}", "nvidia-smi --query-gpu=index,utilization.gpu --format=csv"),
     )
 
 
 def gpu_link(state: GpuState) -> Finding:
-    rule = "gpu_link"
     if state.link is None or state.most_link is None:
-        return Finding(rule, None, f"{state.name} does not report its PCIe link")
+        return Finding("gpu_link", None, f"{state.name} does not report its PCIe link")
     (generation, lanes), (most_generation, most_lanes) = state.link, state.most_link
-    evidence = f"PCIe {generation} x{lanes}, at most {most_generation} x{most_lanes}"
-    idle = bool((state.clock_reasons or 0) & _IDLE)
-    if lanes == most_lanes and (generation == most_generation or idle):
-        saved = " (a lower generation saves power while idle)" if generation < most_generation else ""
-        return Finding(rule, False, evidence + saved)
-    return Finding(
-        rule,
-        True,
-        evidence,
-        remedy="try another slot or riser, or check its BIOS settings; a virtual machine may report less",
-        commands=(f"nvidia-smi -i {state.index} --query-gpu={LINK} --format=csv",),
-    )
+    evidence = f"the link is PCIe {generation} x{lanes}, of at most PCIe {most_generation} x{most_lanes}"
+    is_idle = bool((state.clock_reasons or 0) & _IDLE)
+    if lanes == most_lanes and (generation == most_generation or is_idle):
+        saving = " (a lower generation saves power while the GPU is idle)" if generation < most_generation else ""
+        return Finding("gpu_link", False, evidence + saving)
+    remedy = "try another slot or riser, or check the BIOS settings of the slot; a virtual machine may report less"
+    command = f"nvidia-smi -i {state.index} --query-gpu={LINK} --format=csv"
+    return Finding("gpu_link", True, evidence, remedy, commands=(command,))

@@ -1,6 +1,5 @@
-"""Limits of a Lustre client on requests in flight, and files that Lustre has moved to an archive."""
+"""Checks limits of the Lustre client, and files that Lustre has moved to an archive."""
 
-from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from imagenet_opt.doctor.diagnosis import Finding
@@ -23,50 +22,45 @@ Source: Lustre Operations Manual, Client I/O RPC Stream Tunables and Tuning File
 
 def check_limits(limits: Mapping[str, float] | None, kind: str, *, num_cpus: int) -> Finding:
     """Check the lowest value of each limit. Fires below Lustre's own defaults, and on many CPUs below AWS's advice."""
+    rule = "lustre_limits"
     if kind != "lustre":
-        return Finding("lustre_limits", None, f"the data is not on Lustre but on {kind}")
+        return Finding(rule, None, f"the data is not on Lustre but on {kind}")
     if not limits:
-        return Finding("lustre_limits", None, "the Lustre client's limits cannot be read; run this as root")
-    least: dict[str, float] = defaultdict(lambda: float("inf"))
+        return Finding(rule, None, "the Lustre client's limits cannot be read; run the doctor as root")
+    lowest: dict[str, float] = {}
     for name, value in limits.items():
         subsystem, *_, parameter = name.split(".")
-        least[f"{subsystem}.*.{parameter}"] = min(least[f"{subsystem}.*.{parameter}"], value)
+        key = f"{subsystem}.*.{parameter}"
+        lowest[key] = min(lowest.get(key, value), value)
+    evidence = ", ".join(f"{name}={value:g}" for name, value in lowest.items())
     expected = _LEAST | (_BETTER if num_cpus > _MANY_CPUS else {})
-    low = {name: value for name, value in expected.items() if least.get(name, value) < value}
-    evidence = ", ".join(f"{name}={value:g}" for name, value in least.items())
+    low = {name: value for name, value in expected.items() if lowest.get(name, value) < value}
     if not low:
-        return Finding("lustre_limits", False, evidence)
-    return Finding(
-        "lustre_limits",
-        True,
-        f"{evidence}; less than {' and '.join(f'{name}={value}' for name, value in low.items())}"
-        + (f", advised for more than {_MANY_CPUS} CPUs" if set(low) & set(_BETTER) and num_cpus > _MANY_CPUS else ""),
-        remedy="ask an administrator to raise these limits on this machine; a reboot resets them",
-        commands=tuple(f"sudo lctl set_param {name}={value}" for name, value in low.items()),
-    )
+        return Finding(rule, False, evidence)
+    evidence += f"; expected at least {' and '.join(f'{name}={value}' for name, value in low.items())}"
+    if num_cpus > _MANY_CPUS and low.keys() & _BETTER.keys():
+        evidence += f", as advised for more than {_MANY_CPUS} CPUs"
+    remedy = "ask an administrator to raise these limits on this machine; a reboot resets them"
+    commands = tuple(f"sudo lctl set_param {name}={value}" for name, value in low.items())
+    return Finding(rule, True, evidence, remedy, commands=commands)
 
 
 def check_released(states: Mapping[str, int] | None, data: DataPlace, kind: str) -> Finding:
     """Fires if some files have been moved to the archive. kind: type of the file system; only Lustre reports such
     files."""
+    rule = "released_files"
     if kind != "lustre":
-        return Finding("released_files", None, f"only Lustre reports archived files; this file system is {kind}")
+        return Finding(rule, None, f"only Lustre reports archived files; this file system is {kind}")
     if not states:
-        return Finding("released_files", None, "the state of the checked files cannot be read")
-    count = Counter(
-        "lost" if bits & _LOST else "released" if bits & RELEASED else "present" for bits in states.values()
-    )
-    evidence = (
-        f"{count['released']} of {len(states)} checked files ({count['released'] / len(states):.0%}) are released"
-    )
-    if count["lost"]:
-        evidence += f", {count['lost']} more are lost in the archive"
-    if not count["released"]:
-        return Finding("released_files", bool(count["lost"]), evidence)
+        return Finding(rule, None, "the state of the checked files cannot be read")
+    lost = sum(bool(bits & _LOST) for bits in states.values())
+    released = sum(bits & (_LOST | RELEASED) == RELEASED for bits in states.values())
+    evidence = f"{released} of {len(states)} checked files ({released / len(states):.0%}) are released"
+    if lost:
+        evidence += f", {lost} more are lost in the archive"
+    if not released:
+        return Finding(rule, bool(lost), evidence, "copy the lost files again from their source" if lost else "")
+    evidence += ": their content is in the archive, and Lustre fetches it when the file is first read"
     return Finding(
-        "released_files",
-        True,
-        f"{evidence}: their content is in the archive, and Lustre fetches it when the file is first read",
-        remedy="fetch all files before training, many in parallel",
-        commands=(data.hydrate(),),
+        rule, True, evidence, "fetch all files before training, many in parallel", commands=(data.hydrate(),)
     )

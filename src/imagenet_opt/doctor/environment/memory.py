@@ -1,83 +1,81 @@
-"""Checks whether /dev/shm, RAM and the page cache have room for batches in flight and the data set."""
+"""Checks whether /dev/shm and RAM have room for the batches, and the page cache for the data set."""
+
+from dataclasses import dataclass
 
 from imagenet_opt.doctor.diagnosis import Finding
-from imagenet_opt.doctor.environment.setup import Setup
+from imagenet_opt.doctor.remedies import DataPlace
 from imagenet_opt.machine import GIB
 
 _SPARE_BATCHES = 3
-"""Batches of a worker in addition to those ahead: being made, being sent, in use."""
+"""Batches of a worker in addition to the batches ahead: one being made, one being sent, one in use."""
 _LOADERS = 2
-"""Loaders of a process: validation has workers of its own while those of training keep their batches."""
+"""Loaders of a process: the workers of training keep their batches while validation has its own workers."""
 _SHARE = 0.5
 """Share of the free memory that batches may use."""
 
 
-def check_shared_memory(setup: Setup, *, free: int) -> Finding:
+@dataclass(frozen=True, kw_only=True)
+class Batches:
+    """Batches in memory. num_workers, prefetch_factor: as configured, with auto resolved. fitted_workers,
+    fitted_prefetch: after the loader's memory budget. batch_bytes: mean size of a batch that a worker sends."""
+
+    num_workers: int
+    fitted_workers: int
+    prefetch_factor: int
+    fitted_prefetch: int
+    batch_bytes: float
+
+
+def check_shared_memory(batches: Batches, *, free: int) -> Finding:
     """Check that batches fit in /dev/shm. free: its free bytes. Docker's default size is 64 MiB (docker run,
     --shm-size)."""
-    return _check_room(
-        setup,
-        "small_shared_memory",
-        f"of /dev/shm, {free / GIB:.2f} GiB free",
-        free,
-        "start the container with a larger --shm-size, or with --ipc=host; in Kubernetes mount an emptyDir with "
-        "medium: Memory at /dev/shm",
-        ("docker run --shm-size={gib}g ...", "sudo mount -o remount,size={gib}G /dev/shm"),
-    )
+    remedy = "start the container with a larger --shm-size, or with --ipc=host; in Kubernetes mount an emptyDir with "
+    remedy += "medium: Memory at /dev/shm"
+    commands = ("docker run --shm-size={gib}g ...", "sudo mount -o remount,size={gib}G /dev/shm")
+    return _check_room(batches, "small_shared_memory", "free in /dev/shm", free, remedy, commands)
 
 
-def check_memory(setup: Setup, *, available: int) -> Finding:
+def check_memory(batches: Batches, *, available: int) -> Finding:
     """Check that batches fit in memory, of which /dev/shm is a part. available: bytes that may be allocated."""
-    return _check_room(
-        setup,
-        "small_memory",
-        f"of memory, {available / GIB:.1f} GiB available",
-        available,
-        "request more memory (sbatch --mem, docker run --memory), or use fewer workers or batches ahead",
-        ("sbatch --mem={gib}G ...",),
-    )
+    remedy = "request more memory (sbatch --mem, docker run --memory), or use fewer workers or batches ahead"
+    return _check_room(batches, "small_memory", "of available memory", available, remedy, ("sbatch --mem={gib}G ...",))
 
 
 def _check_room(
-    setup: Setup, rule: str, of_what: str, free: int, remedy: str, commands: tuple[str, str] | tuple[str]
+    batches: Batches, rule: str, of_memory: str, free: int, remedy: str, commands: tuple[str, ...]
 ) -> Finding:
-    batches = setup.num_workers * (setup.prefetch_factor + _SPARE_BATCHES) * _LOADERS
-    need = batches * setup.batch_bytes
+    num = batches.num_workers * (batches.prefetch_factor + _SPARE_BATCHES) * _LOADERS
+    need = num * batches.batch_bytes
     evidence = (
-        f"{setup.num_workers} workers x {setup.prefetch_factor} batches ahead need up to {need / GIB:.2f} GiB "
-        f"({batches} batches of {setup.batch_bytes / 2**20:.1f} MiB), and may use {_SHARE * free / GIB:.2f} GiB "
-        f"{of_what}"
+        f"{batches.num_workers} workers x {batches.prefetch_factor} batches ahead need up to {need / GIB:.2f} GiB "
+        f"({num} batches of {batches.batch_bytes / 2**20:.1f} MiB), and may use {_SHARE * free / GIB:.2f} GiB, "
+        f"{_SHARE:.0%} of the {free / GIB:.2f} GiB {of_memory}"
     )
     if need <= _SHARE * free:
         return Finding(rule, False, evidence)
+    evidence += f"; the loader uses {batches.fitted_workers} workers x {batches.fitted_prefetch} batches ahead"
+    overrides = (f"data.num_workers={batches.fitted_workers}", f"data.prefetch_factor={batches.fitted_prefetch}")
     gib = int(need / _SHARE / GIB) + 1
-    return Finding(
-        rule,
-        True,
-        f"{evidence}; the loader uses {setup.fitted_workers} x {setup.fitted_prefetch}",
-        remedy=remedy,
-        overrides=(f"data.num_workers={setup.fitted_workers}", f"data.prefetch_factor={setup.fitted_prefetch}"),
-        commands=tuple(command.format(gib=gib) for command in commands),
-    )
+    return Finding(rule, True, evidence, remedy, overrides, tuple(command.format(gib=gib) for command in commands))
 
 
-def check_page_cache(setup: Setup, *, available: int) -> Finding:
-    """Check how much of the data memory can keep from one epoch to the next.
+def check_page_cache(batches: Batches, data: DataPlace, *, data_bytes: int, available: int) -> Finding:
+    """Check how much of the data memory can keep from one epoch to the next. data_bytes: size of the training set.
 
     The hit rate of a shuffled epoch is below that share: a page is often evicted before it is read again (with room for
     35 % of the data, 15 % were hits; Mohan et al., VLDB 2021).
     """
-    batches = setup.fitted_workers * (setup.fitted_prefetch + _SPARE_BATCHES)
-    room = max(0.0, available - batches * setup.batch_bytes)
-    share = min(1.0, room / max(1, setup.data_bytes))
-    sizes = f"{setup.data_bytes / GIB:.1f} GiB of training data, {room / GIB:.1f} GiB of memory to cache it"
+    num = batches.fitted_workers * (batches.fitted_prefetch + _SPARE_BATCHES)
+    room = max(0.0, available - num * batches.batch_bytes)
+    share = min(1.0, room / max(1, data_bytes))
+    sizes = f"{data_bytes / GIB:.1f} GiB of training data, {room / GIB:.1f} GiB of memory to cache it"
     if share == 1:
         return Finding("page_cache", False, f"{sizes}: all of it stays in memory after one epoch")
     return Finding(
         "page_cache",
         True,
-        f"{sizes}: {share:.0%} fits, so every epoch reads the rest, and more, from storage",
-        remedy="pack smaller images (about a sixth of ImageNet's size), onto a local disk if there is one; or use "
-        "a machine with more memory",
-        commands=(setup.data.pack("max_side=256"),),
+        f"{sizes}: {share:.0%} fits, so every epoch reads at least the rest from storage",
+        "pack smaller images (about a sixth of ImageNet's size), onto a local disk if there is one; or use a machine "
+        "with more memory",
+        commands=(data.pack("max_side=256"),),
     )

@@ -1,4 +1,4 @@
-"""Checks on which kind of storage the data is, and how it is mounted."""
+"""Checks the kind of storage that holds the data, and the options of its mount."""
 
 import re
 import shlex
@@ -36,7 +36,7 @@ _FULL_RSIZE = 1 << 20
 
 
 def check_mount(mount: Mount | None, data: DataPlace, *, model: str = "") -> Finding:
-    """Fires if another place for the data is the remedy. model: model name that the disk reports."""
+    """Fires if the data should be moved. model: model name that the disk reports."""
     if mount is None:
         return Finding("slow_mount", None, "no mount holds the data's folder")
     kind = _kind(mount)
@@ -48,15 +48,10 @@ def check_mount(mount: Mount | None, data: DataPlace, *, model: str = "") -> Fin
         evidence += f", {printable(model)}"
     if kind != _OBJECTS:
         return Finding("slow_mount", False, evidence)
-    return Finding(
-        "slow_mount",
-        True,
-        evidence,
-        remedy="copy the shards onto a local disk"
-        if data.packed
-        else "pack the data onto a local disk, or copy it there; shards need few, large requests",
-        commands=(data.pack(),),
-    )
+    remedy = "pack the data onto a local disk, or copy it there; shards need few, large requests"
+    if data.packed:
+        remedy = "copy the shards onto a local disk"
+    return Finding("slow_mount", True, evidence, remedy, commands=(data.pack(),))
 
 
 def _kind(mount: Mount) -> str:
@@ -71,18 +66,15 @@ def check_options(mount: Mount | None) -> Finding:
     faults = _nfs_faults(mount.options) if mount.kind.startswith("nfs") else _other_faults(mount)
     if not faults:
         options = ",".join(option for option in mount.options if "=" not in option)
-        return Finding("mount_options", False, f"no slow option among {options} and the others")
+        return Finding("mount_options", False, f"no mount option slows down reading: {options}")
+    evidence = f"{mount.mountpoint} ({mount.kind}) is mounted with {', '.join(fault for fault, _ in faults)}"
     better, point = ",".join(option for _, option in faults), shlex.quote(printable(mount.mountpoint))
-    # Remounting changes only a few options of an NFS mount, nfs(5).
-    mount_again = f"sudo umount {point} && sudo mount -t {mount.kind} -o {better} SERVER:/PATH {point}"
-    return Finding(
-        "mount_options",
-        True,
-        printable(f"{mount.mountpoint} ({mount.kind}) is mounted with {', '.join(fault for fault, _ in faults)}"),
-        remedy="mount it with better options"
-        + ("; nconnect if the server supports it, which not all do" if "nconnect" in better else ""),
-        commands=(mount_again if mount.kind.startswith("nfs") else f"sudo mount -o remount,{better} {point}",),
-    )
+    remedy, command = "mount it with better options", f"sudo mount -o remount,{better} {point}"
+    if "nconnect" in better:
+        remedy += "; use nconnect only if the server supports it"
+    if mount.kind.startswith("nfs"):  # remounting changes only a few options of an NFS mount, nfs(5)
+        command = f"sudo umount {point} && sudo mount -t {mount.kind} -o {better} SERVER:/PATH {point}"
+    return Finding("mount_options", True, printable(evidence), remedy, commands=(command,))
 
 
 def _nfs_faults(options: tuple[str, ...]) -> list[tuple[str, str]]:

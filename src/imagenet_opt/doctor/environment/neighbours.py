@@ -1,8 +1,7 @@
-"""CPU use of other processes, and swapping, between two moments."""
+"""Measures the CPU use of other processes, and swapping, between two moments."""
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic, sleep
 
 import psutil
@@ -11,7 +10,6 @@ from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.machine import usable_cpus
 from imagenet_opt.measure.telemetry.host import busy_seconds_of_descendants
 
-_PRESSURE = Path("/proc/pressure/cpu")
 _MUCH_MB_PER_SECOND = 1.0
 _NUM_NAMED = 3
 _CALM_SECONDS = 1.0
@@ -28,26 +26,22 @@ class Occupant:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Use of the machine between start and stop. Percentages are of the usable CPUs, except waiting_percent: share
-    of the time in which some task on the machine waited for a CPU (None if the kernel has no /proc/pressure).
-    swapped_mb: to and from disk, of the machine.
-    """
+    """Use of the machine between start and stop. Percentages are of the usable CPUs. swapped_mb: to and from disk, of
+    the machine."""
 
     seconds: float
     others_cpu_percent: float
     steal_percent: float
-    waiting_percent: float | None
     swapped_mb: float
     top: tuple[Occupant, ...]
 
 
 class Neighbours:
-    """Measures the CPU use of other processes; start it before an experiment and stop it after.
+    """Measures the CPU use of other processes, from `start` before an experiment to `stop` after it.
 
     Our processes are this one and its descendants, including ended ones. All other work on the CPUs of our affinity
-    counts as others', even if its process is invisible: the kernel's threads, and other containers on the host. If a
-    quota or SLURM grants fewer CPUs than the affinity, other jobs may rightly use the rest, and only visible processes
-    count.
+    counts, even of invisible processes: the kernel's threads, and other containers on the host. If a quota or SLURM
+    grants fewer CPUs than the affinity, other jobs may rightly use the rest, and only visible processes count.
     """
 
     def start(self) -> None:
@@ -64,12 +58,10 @@ class Neighbours:
         if num_cpus < len(os.sched_getaffinity(0)):
             busy = sum(used.values())
         top = sorted((item for item in used.items() if item[0] in now.names), key=lambda item: -item[1])[:_NUM_NAMED]
-        waited = None if now.waited is None or before.waited is None else now.waited - before.waited
         return Occupancy(
             seconds=seconds,
             others_cpu_percent=min(100.0, max(0.0, busy * share)),
             steal_percent=min(100.0, (now.steal - before.steal) * share),
-            waiting_percent=None if waited is None else min(100.0, 100 * waited / seconds),
             swapped_mb=(now.swapped - before.swapped) / 1e6,
             top=tuple(Occupant(now.names[key], key[0], cpu * share) for key, cpu in top if cpu > 0),
         )
@@ -87,7 +79,8 @@ def wait_for_others(most_percent: float, *, limit_seconds: float) -> None:
 
 
 class _Reading:
-    """Current counters: CPU seconds, of processes by pid and start time; swapped: bytes."""
+    """Counters now: CPU seconds, by pid and start time for processes; swapped bytes. names: processes that a user could
+    end, so not pid 1 and not kernel threads, which have no command line. ours: this process and its descendants."""
 
     def __init__(self) -> None:
         self.moment = monotonic()
@@ -96,15 +89,13 @@ class _Reading:
         self.affinity = sum(cpu.user + cpu.nice + cpu.system for cpu in mine)
         self.steal = sum(cpu.steal for cpu in mine)
         self.own = busy_seconds_of_descendants()
-        self.waited = _waited_seconds()
         swap = psutil.swap_memory()
         self.swapped = swap.sin + swap.sout
         self.processes: dict[tuple[int, float], float] = {}
         self.names: dict[tuple[int, float], str] = {}
-        """Names of processes that a user could end, so not pid 1 and kernel threads, which have no command line."""
-        self.ours = set()
+        self.ours: set[tuple[int, float]] = set()
         this = psutil.Process()
-        ours = {this.pid, *(child.pid for child in this.children(recursive=True))}
+        our_pids = {this.pid, *(child.pid for child in this.children(recursive=True))}
         for process in psutil.process_iter(["name", "create_time", "cpu_times", "cmdline"]):
             if (times := process.info["cpu_times"]) is None:
                 continue
@@ -112,18 +103,8 @@ class _Reading:
             self.processes[key] = times.user + times.system
             if process.pid != 1 and process.info["cmdline"]:
                 self.names[key] = process.info["name"]
-            if process.pid in ours:
+            if process.pid in our_pids:
                 self.ours.add(key)
-
-
-def _waited_seconds() -> float | None:
-    """Seconds in which some task waited for a CPU. Source: "some" in the kernel's documentation, accounting/psi; its
-    total is in microseconds."""
-    try:
-        line = _PRESSURE.read_text().splitlines()[0]
-        return int(line.rpartition("total=")[2]) / 1e6
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def check_swapping(occupancy: Occupancy) -> Finding:
@@ -132,10 +113,6 @@ def check_swapping(occupancy: Occupancy) -> Finding:
     evidence = f"{occupancy.swapped_mb:.1f} MB were swapped in {occupancy.seconds:.1f} s"
     if rate <= _MUCH_MB_PER_SECOND:
         return Finding("swapping", False, evidence)
-    return Finding(
-        "swapping",
-        True,
-        f"{evidence}: memory is too small for the running programs",
-        remedy="use fewer workers or fewer batches ahead, or end other programs that use memory",
-        overrides=("data.prefetch_factor=1",),
-    )
+    evidence += ": memory is too small for the running programs"
+    remedy = "use fewer workers or fewer batches ahead, or end other programs that use memory"
+    return Finding("swapping", True, evidence, remedy, ("data.prefetch_factor=1",))

@@ -1,5 +1,7 @@
 """Tracks whether a module holds its trained or its averaged weights under Lightning's WeightAveraging."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -7,13 +9,14 @@ from lightning.pytorch.callbacks import WeightAveraging
 
 
 def watch_averaging(trainer: Trainer) -> None:
-    """Record from now on whether the module holds averaged weights, which WeightAveraging swaps in for validation.
+    """Record whether the module holds averaged weights, which WeightAveraging swaps in for validation.
 
     WeightAveraging swaps the weights in a private method and keeps no record, and a validation may be interrupted.
     """
     for callback in _averaging(trainer):
         if "is_swapped" not in vars(callback):
-            callback.is_swapped, callback._swap_models = False, _recorded(callback, callback._swap_models)
+            callback.is_swapped = False
+            callback._swap_models = partial(_swap_and_record, callback, callback._swap_models)
 
 
 def restore_training_weights(trainer: Trainer) -> None:
@@ -27,9 +30,6 @@ def _averaging(trainer: Trainer) -> list[Any]:
     return [callback for callback in trainer.callbacks if isinstance(callback, WeightAveraging)]  # type: ignore[attr-defined]
 
 
-def _recorded(callback: Any, swap: Any) -> Any:
-    def swap_and_record(module: LightningModule) -> None:
-        swap(module)
-        callback.is_swapped = not callback.is_swapped
-
-    return swap_and_record
+def _swap_and_record(callback: Any, swap: Callable[[LightningModule], None], module: LightningModule) -> None:
+    swap(module)
+    callback.is_swapped = not callback.is_swapped

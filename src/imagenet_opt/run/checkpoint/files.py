@@ -46,16 +46,12 @@ def all_files(run_folder: Path) -> list[Path]:
 def link(source: Path, name: Path) -> None:
     """Atomically make `name` a hard link to `source`, or a copy where the file system has no hard links."""
     with replacing(name) as fresh:
-        _link_or_copy(source, fresh)
-
-
-def _link_or_copy(source: Path, name: Path) -> None:
-    try:
-        os.link(source, name)
-    except OSError:
-        shutil.copyfile(source, name)
-        with name.open("rb") as file:
-            os.fsync(file.fileno())
+        try:
+            os.link(source, fresh)
+        except OSError:
+            shutil.copyfile(source, fresh)
+            with fresh.open("rb") as file:
+                os.fsync(file.fileno())
 
 
 def verify(path: Path, key: str = "resume_from") -> None:
@@ -67,10 +63,7 @@ def verify(path: Path, key: str = "resume_from") -> None:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
     except Exception as error:
-        raise CheckpointError(
-            f"{path} cannot be opened as a checkpoint ({error or type(error).__name__}); the file is damaged, "
-            f"or another program wrote it: choose an earlier checkpoint with {key}=PATH"
-        ) from error
+        raise _cannot_open(path, key, str(error) or type(error).__name__) from error
     if damaged is not None:
         raise CheckpointError(
             f"{path} is damaged: {damaged} does not match its checksum; choose an earlier checkpoint with {key}=PATH"
@@ -98,13 +91,17 @@ def load(path: Path, key: str = "resume_from") -> dict[str, Any]:
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
-        raise CheckpointError(
-            f"{path} cannot be opened as a checkpoint ({type(error).__name__}); the file is damaged, "
-            f"or another program wrote it: choose an earlier checkpoint with {key}=PATH"
-        ) from error
+        raise _cannot_open(path, key, type(error).__name__) from error
     if not isinstance(checkpoint, dict):
         raise CheckpointError(f"{path} holds a {type(checkpoint).__name__}; expected a checkpoint ({key})")
     return checkpoint
+
+
+def _cannot_open(path: Path, key: str, reason: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} cannot be opened as a checkpoint ({reason}); the file is damaged, or another program wrote it: choose "
+        f"an earlier checkpoint with {key}=PATH"
+    )
 
 
 def find(resume_from: str | None, run_folder: Path) -> Path | None:
@@ -123,10 +120,9 @@ def find(resume_from: str | None, run_folder: Path) -> Path | None:
     for path in checkpoints:
         try:
             _check(path)
+            return path
         except CheckpointError as error:
             log.warning(f"checkpoint skipped: {error}")
-            continue
-        return path
     if checkpoints:
         raise CheckpointError(
             f"none of the {len(checkpoints)} checkpoints in {run_folder} can be used: restore a checkpoint, or start a "
@@ -147,12 +143,11 @@ def _check(path: Path) -> None:
 def check_network(checkpoint: dict[str, Any], net: nn.Module, path: Path) -> None:
     """Raises CheckpointMismatch, which lists the differing tensors, unless the checkpoint's network matches `net`."""
     saved = {name: tuple(tensor.shape) for name, tensor in checkpoint["network"].items()}
-    wanted = {name: tuple(tensor.shape) for name, tensor in net.state_dict().items()}
-    if saved == wanted:
+    expected = {name: tuple(tensor.shape) for name, tensor in net.state_dict().items()}
+    if saved == expected:
         return
-    resized = [f"{n} {saved[n]} here {wanted[n]}" for n in saved if n in wanted and saved[n] != wanted[n]]
-    absent = sorted(set(wanted) - set(saved))
-    extra = sorted(set(saved) - set(wanted))
+    resized = [f"{n} {saved[n]} here {expected[n]}" for n in saved if n in expected and saved[n] != expected[n]]
+    absent, extra = sorted(expected.keys() - saved.keys()), sorted(saved.keys() - expected.keys())
     parts = [("other shape", resized), ("not in the file", absent), ("only in the file", extra)]
     differences = "; ".join(f"{kind}: {', '.join(names[:3])} ({len(names)} in all)" for kind, names in parts if names)
     network = checkpoint.get("network_config", {})

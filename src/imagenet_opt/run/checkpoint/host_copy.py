@@ -52,12 +52,12 @@ class HostCopy:
         return deepcopy(value)
 
     def _copy(self, tensor: Tensor) -> Tensor:
-        layout = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-        same = (tensor.untyped_storage().data_ptr(), *layout)
-        if same not in self._copies:
+        place = tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.device
+        key = (*place, tensor.shape, tensor.stride(), tensor.dtype)
+        if key not in self._copies:
             self.num_bytes += tensor.numel() * tensor.element_size()
             if pinned := tensor.device.type == "cuda":
                 self._copied = self._copied or torch.cuda.Event()
             copy = torch.empty_like(tensor, device="cpu", pin_memory=pinned, requires_grad=False)
-            self._copies[same] = copy.copy_(tensor.detach(), non_blocking=pinned)
-        return self._copies[same]
+            self._copies[key] = copy.copy_(tensor.detach(), non_blocking=pinned)
+        return self._copies[key]

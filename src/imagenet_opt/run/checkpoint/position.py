@@ -20,12 +20,12 @@ class Position(NamedTuple):
 
 
 def position(trainer: Trainer) -> Position:
-    """The position between the last trained batch and the next batch; every hook gets the same answer."""
+    """The position between the last trained batch and the next batch, the same in every hook."""
     epochs: Any = trainer.fit_loop.epoch_progress.current
     batches: Any = trainer.fit_loop.epoch_loop.batch_progress
     step = batches.current.processed
-    left = epochs.started == epochs.completed and step > 0  # the loop has counted the epoch in which it stopped
-    epoch = epochs.completed - left
+    stopped_inside = epochs.started == epochs.completed and step > 0  # the loop has counted this epoch as completed
+    epoch = epochs.completed - stopped_inside
     at_end = step >= trainer.num_training_batches or (batches.is_last_batch and step == batches.current.ready)
     return Position(epoch + 1, 0) if at_end else Position(epoch, step)
 
@@ -44,11 +44,7 @@ def rewrite_position(checkpoint: dict[str, Any], place: Position) -> None:
     fit_loop = checkpoint["loops"]["fit_loop"]
     fit_loop["epoch_progress"] |= {"total": epochs, "current": dict(epochs)}
     batches = fit_loop["epoch_loop.batch_progress"]
-    batches |= {
-        "total": _all(batches["total"]["processed"]),
-        "current": _all(step),
-        "is_last_batch": False,
-    }
+    batches |= {"total": _all(batches["total"]["processed"]), "current": _all(step), "is_last_batch": False}
     fit_loop[_VALIDATION] |= {"total": _all(0), "current": _all(0), "is_last_batch": False}
     checkpoint["epoch"] = epoch
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import torch
 
 from imagenet_opt.atomic_file import NEW, replacing, sync_to_disk
-from imagenet_opt.run.checkpoint import files as files
+from imagenet_opt.errors import first_line
+from imagenet_opt.run.checkpoint import files
 from imagenet_opt.run.checkpoint.host_copy import HostCopy
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,8 @@ class CheckpointWriter:
         try:
             steps = files.step_files(self.run_folder)
             place = steps.index(path) + 1
-            for old in (*steps[place:], *steps[: max(0, place - self.keep)]):  # later steps: of a run that went back
+            # Later steps are there if the run resumed from an earlier checkpoint.
+            for old in (*steps[place:], *steps[: max(0, place - self.keep)]):
                 old.unlink()
             files.link(path, self.run_folder / files.LAST)
             sync_to_disk(self.run_folder)
@@ -137,4 +139,4 @@ def _reason(problem: BaseException) -> str:
         if isinstance(cause, OSError):
             return cause.strerror or str(cause)
         cause = cause.__context__
-    return str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+    return first_line(problem)

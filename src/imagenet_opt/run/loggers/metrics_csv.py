@@ -27,48 +27,39 @@ class MetricsCsv(Logger):
     Raises RunFolderError when an existing file cannot be read.
     """
 
+    name = "csv"
+    version = ""
+
     def __init__(self, *, folder: str) -> None:
         super().__init__()
         self.path = Path(folder) / FILE
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._columns, self._rows, whole = _read(self.path)
+        self._columns, self._rows, is_intact = _read(self.path)
         self._behind = False  # rows wait in memory
-        if not whole and rank_zero_only.rank == 0:  # type: ignore[attr-defined]
-            self._write(None)  # else the next row would be appended to the truncated row
-
-    @property
-    def name(self) -> str:
-        return "csv"
-
-    @property
-    def version(self) -> str:
-        return ""
+        if not is_intact and rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+            self._write(None)  # otherwise the next row would be appended to the truncated row
 
     @property
     def save_dir(self) -> str:
         return str(self.path.parent)
 
-    @property
-    def log_dir(self) -> str:
-        return self.save_dir
-
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the run folder holds the whole configuration."""
+        """Do nothing: the run folder contains the configuration."""
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         if step is None:
             step = int(self._rows[-1]["step"]) if self._rows else 0
         row = {"step": str(step)} | {name: _text(value) for name, value in metrics.items()}
-        again = bool(self._rows) and self._rows[-1]["step"] == row["step"]
-        if again:
+        same_step = bool(self._rows) and self._rows[-1]["step"] == row["step"]
+        if same_step:
             self._rows[-1] |= row
         else:
             self._rows.append(row)
         new = [name for name in dict.fromkeys(("step", "epoch", *row)) if name not in self._columns]
         self._columns += new
-        self._write(None if again or new else row)
+        self._write(None if same_step or new else row)
 
     @rank_zero_only
     def truncate_after(self, step: int) -> None:
@@ -89,7 +80,10 @@ class MetricsCsv(Logger):
         """Append `row`; rewrite all rows when `row` is None or rows wait in memory."""
         try:
             if row is None or self._behind:
-                self._rewrite()
+                with replacing(self.path, sync=True) as fresh, fresh.open("w", newline="") as file:
+                    writer = self._writer(file)
+                    writer.writeheader()
+                    writer.writerows(self._rows)
             else:
                 with self.path.open("a", newline="") as file:
                     self._writer(file).writerow(row)
@@ -101,13 +95,6 @@ class MetricsCsv(Logger):
             if self._behind:
                 log.info(f"{self.path} is written again; no row is missing")
             self._behind = False
-
-    def _rewrite(self) -> None:
-        """Write all rows to a new file, which replaces the old file once it is on disk."""
-        with replacing(self.path, sync=True) as fresh, fresh.open("w", newline="") as file:
-            writer = self._writer(file)
-            writer.writeheader()
-            writer.writerows(self._rows)
 
     def _writer(self, file: TextIO) -> "csv.DictWriter[str]":
         return csv.DictWriter(file, self._columns, lineterminator="\n")

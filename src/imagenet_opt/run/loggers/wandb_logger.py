@@ -1,4 +1,4 @@
-"""Weights & Biases: online when there is a key, else offline; a resumed run stays the same W&B run."""
+"""Weights & Biases: online with a key, otherwise offline; a resumed run stays the same W&B run."""
 
 import logging
 import os
@@ -39,8 +39,8 @@ class WandbRunLogger(WandbLogger):
 
     logged_until: the last step that W&B already has, None if unknown; rows up to this step are not sent again.
     A row is sent when the next row starts, since validation adds metrics to the row of its step. A failed run does
-    not send its last row; the resumed run sends it from metrics.csv in `folder` or logs it again.
-    When W&B fails, one warning says so, and training continues without W&B.
+    not send its last row; the resumed run sends this row from metrics.csv in `folder` or logs it again.
+    When W&B fails, one warning is logged, and training continues without W&B.
     """
 
     def __init__(self, *, folder: str, logged_until: int | None, experiment: Any, **options: Any) -> None:
@@ -53,16 +53,15 @@ class WandbRunLogger(WandbLogger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         step = self._step if step is None else step
-        if self.logged_until is not None and step <= self.logged_until:
-            return
-        if step != self._step:
-            self._send_row()
-        self._step = step
-        self._row |= metrics
+        if self.logged_until is None or step > self.logged_until:
+            if step != self._step:
+                self._send_row()
+            self._step = step
+            self._row |= metrics
 
     @rank_zero_only
     def truncate_after(self, step: int) -> None:
-        """Before a run resumes after `step`: send from metrics.csv the rows up to it that W&B lost in a crash."""
+        """Before a run resumes after `step`, send the rows up to `step` from metrics.csv that W&B lost in a crash."""
         if self.logged_until is None:
             self.logged_until = step
         for row_step, row in read_rows(self._folder / FILE):
@@ -85,7 +84,7 @@ class WandbRunLogger(WandbLogger):
             self._works = False
             log.warning(
                 f"W&B failed at step {self._step} ({type(error).__name__}: {error}); training continues without W&B, "
-                f"metrics.csv has every row, and the next start of the run sends the missing rows"
+                "metrics.csv has every row, and the next start of the run sends the missing rows"
             )
             return
         with suppress(OSError):  # a full disk is not a failure of W&B
@@ -102,8 +101,8 @@ def build_wandb(
 ) -> WandbRunLogger:
     """Build a W&B logger that writes below `folder`; wandb_id.txt there holds the id of the W&B run.
 
-    mode: "auto" is online when a key is found, else offline; the variable WANDB_MODE overrides it. W&B never asks for
-    a login: without a usable key, or when the server does not answer, every online mode becomes offline.
+    mode: "auto" is online with a key, otherwise offline; the variable WANDB_MODE overrides it. W&B never asks for a
+    login: without a usable key, or when the server does not answer, every online mode becomes offline.
     """
     experiment, logged_until = None, None
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
@@ -111,7 +110,7 @@ def build_wandb(
         mode_now = _usable(os.environ.get("WANDB_MODE") or mode)
         experiment = _start(mode_now, {"project": project, "name": name, "group": group, "dir": folder, "id": run_id})
         online = not (experiment.offline or experiment.disabled)
-        logged_until = experiment.starting_step - 1 if online else _logged_offline(Path(folder))
+        logged_until = experiment.starting_step - 1 if online else _last_sent_step(Path(folder))
     return WandbRunLogger(folder=folder, logged_until=logged_until, experiment=experiment, project=project, name=name)
 
 
@@ -168,30 +167,28 @@ def finish(logger: Any, *, exit_code: int, preempted: bool = False) -> None:
     run = _run_of(logger)
     if run is None:
         return
-    warnings: list[str | None] = []
-    ending = threading.Thread(target=lambda: warnings.append(_end(run, exit_code, preempted)), daemon=True)
+    ending = threading.Thread(target=_end, args=(run, exit_code, preempted), daemon=True)
     ending.start()
-    ending.join(_PREEMPTED_SECONDS if preempted else None)  # W&B's own time-out is fixed when its run begins
-    if warning := warnings[0] if warnings else _sent_later(run, _PREEMPTED_SECONDS):
-        log.warning(warning)
+    ending.join(_PREEMPTED_SECONDS if preempted else None)  # W&B's own time-out cannot be changed after its start
+    if ending.is_alive():
+        log.warning(_not_answered(run, _PREEMPTED_SECONDS))
 
 
-def _end(run: Any, exit_code: int, preempted: bool) -> str | None:
-    """Finish the run; returns a warning if that failed."""
+def _end(run: Any, exit_code: int, preempted: bool) -> None:
+    """Finish the run, or log why that failed: a finished training does not fail because of W&B."""
     try:
         if preempted:
             run.mark_preempting()
         run.finish(exit_code=exit_code)
     except TimeoutError:
-        return _sent_later(run, _FINISH_SECONDS)
-    except Exception as error:  # a finished training does not fail because of W&B
-        return f"W&B could not end its run ({type(error).__name__}: {error})"
-    return None
+        log.warning(_not_answered(run, _FINISH_SECONDS))
+    except Exception as error:
+        log.warning(f"W&B could not end its run ({type(error).__name__}: {error})")
 
 
-def _sent_later(run: Any, seconds: float) -> str:
+def _not_answered(run: Any, seconds: float) -> str:
     command = f"wandb sync --include-online {Path(run.dir).parent}"
-    return f"W&B did not answer for {seconds} s; to send the rest later: `{command}`"
+    return f"W&B did not answer for {seconds} s; to send the rest later, run `{command}`"
 
 
 def _usable(mode: str) -> str:
@@ -228,7 +225,7 @@ def _start(mode: str, options: dict[str, Any]) -> Any:
         run = _start_offline(options) if mode == "offline" else wandb.init(mode=mode, **options)  # type: ignore[arg-type]
     except (wandb.errors.Error, OSError) as error:
         log.warning(f"W&B cannot be reached ({first_line(error)}); logging offline, `wandb sync` sends the run later")
-        wandb.teardown()  # else the failed attempt still holds the run id
+        wandb.teardown()  # otherwise the failed attempt still holds the run id
         run = _start_offline(options)
     run.define_metric("*", step_metric=STEP, step_sync=True)
     for name in BY_EPOCH:
@@ -247,8 +244,8 @@ def _start_offline(options: dict[str, Any]) -> Any:
         return wandb.init(mode="disabled", **options)
 
 
-def _logged_offline(folder: Path) -> int | None:
-    """The last step that earlier starts of the run sent to W&B; None if unknown."""
+def _last_sent_step(folder: Path) -> int | None:
+    """The last step that earlier starts of the run logged to W&B; None if unknown."""
     try:
         return int((folder / STEP_FILE).read_text())
     except (OSError, ValueError):

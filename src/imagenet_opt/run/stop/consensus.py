@@ -12,8 +12,8 @@ _TIMEOUT = timedelta(minutes=30)
 class StopConsensus:
     """Gives every process the maximum of the numbers of all processes, one batch late.
 
-    A number that is passed at one batch is returned at the next, so that the exchange over the host's network overlaps
-    with the step and no process waits. Every process must make the same number of calls.
+    A number that is passed at one batch is returned at the next batch, so that the exchange over the host's network
+    overlaps with the step and no process waits. Every process must make the same number of calls.
     """
 
     def __init__(self) -> None:

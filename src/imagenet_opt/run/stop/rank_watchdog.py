@@ -28,6 +28,7 @@ _REMEDY = "allow TCP connections between the machines, or turn the monitoring of
 _SIGNS = ("peer", "gloo", "NCCL", "ProcessGroup", "store", "socket")
 """Words in the errors of collective operations when a process has died."""
 _lost: list[str] = []
+"""Why the first process was lost; at most one entry."""
 _peer_lost = threading.Event()
 _watching = threading.Event()
 
@@ -36,7 +37,7 @@ class RankWatchdog:
     """Watches the other processes of a run from a thread.
 
     broadcast: returns rank 0's value in every process.
-    grace_seconds: time for the main thread to fail by itself, as it does where the backend detects the loss.
+    grace_seconds: time for the main thread to fail by itself, if the backend detects the loss.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class RankWatchdog:
         self._ending = threading.Event()
         self._lock = threading.Lock()
         self._lines: dict[int, socket.socket] = {}
-        self._readers: dict[int, IO[str]] = {}  # one reader for each line, as it may buffer later text
+        self._readers: dict[int, IO[str]] = {}  # one reader per connection, since a reader may buffer later text
         server = socket.create_server(("", 0), backlog=world_size) if rank == 0 else None
         port, token = broadcast((server.getsockname()[1], secrets.token_hex(8)) if server else None)
         if server:
@@ -81,9 +82,8 @@ class RankWatchdog:
             self._lines[0] = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
             self._lines[0].sendall(f"{token} {self.rank}\n".encode())
         except OSError as error:
-            raise TrainingError(
-                f"rank {self.rank} cannot connect to rank 0 at {host}:{port} ({error}); {_REMEDY}"
-            ) from None
+            message = f"rank {self.rank} cannot connect to rank 0 at {host}:{port} ({error}); {_REMEDY}"
+            raise TrainingError(message) from None
         self._readers[0] = self._lines[0].makefile("r")
 
     def _accept(self, server: socket.socket, world_size: int, token: str) -> None:
@@ -130,7 +130,7 @@ class RankWatchdog:
             threading.Event().wait(_CLEAN_UP_SECONDS)
         for thread in threading.enumerate():
             if thread.name == "checkpoint writer":
-                thread.join(_CLEAN_UP_SECONDS)  # else the checkpoint in progress would be lost
+                thread.join(_CLEAN_UP_SECONDS)  # otherwise the checkpoint in progress would be lost
         print(f"TrainingError: {_message(reason)}", file=sys.stderr, flush=True)
         os._exit(1)
 

@@ -1,6 +1,6 @@
 """Requests to stop a run, and the moment at which the run stops.
 
-The process has one `stop`, as it has one handler for each signal.
+A process has one `stop`, because it has one handler per signal.
 """
 
 import multiprocessing
@@ -33,7 +33,7 @@ _SAME_PRESS_SECONDS = 0.5
 class StopRequest:
     """Handles SIGTERM, SIGHUP, SIGUSR1 and Ctrl-C: the first requests a stop, a second Ctrl-C ends the process at once.
 
-    at_once: the process may stop immediately, as before the first step and while it waits for data. The signal then
+    at_once: the process may stop immediately: before the first step and while it waits for data. Then the signal
     raises Preempted; otherwise `check` raises Preempted between two batches.
     over: the run has ended; a later signal is ignored, and the process finishes.
     """
@@ -52,7 +52,7 @@ class StopRequest:
         self.why, self.requested_at = 0, 0.0
         self._pressed_at: float | None = None
         self._pid = os.getpid()
-        self.forking = False  # an exception during a fork is lost, and may leave a lock held
+        self.forking = False  # an exception during a fork is lost and may leave a lock held
 
     @property
     def reason(self) -> str:
@@ -128,10 +128,5 @@ def _say(text: str) -> None:
 
 
 stop = StopRequest()
-
-
-def _fork(begins: bool) -> None:
-    stop.forking = begins
-
-
-os.register_at_fork(before=partial(_fork, True), after_in_parent=partial(_fork, False))
+_set_forking = partial(setattr, stop, "forking")
+os.register_at_fork(before=partial(_set_forking, True), after_in_parent=partial(_set_forking, False))

@@ -22,10 +22,10 @@ _ACTIONS = ("terminate", "stop", "hibernate")
 
 
 class SpotNotice:
-    """Polls `url` every `every_seconds` in a thread, and calls `notify` once when it announces an interruption.
+    """Polls `url` every `every_seconds` in a thread, and calls `notify` once when the server announces an interruption.
 
-    The thread fetches a token where the server requires one (IMDSv2). A failing server costs one warning and is polled
-    again.
+    The thread fetches a token where the server requires one (IMDSv2). A failing server is polled
+    again after one warning.
     """
 
     def __init__(self, url: str, *, every_seconds: float, notify: Callable[[], None]) -> None:
@@ -35,7 +35,7 @@ class SpotNotice:
         self._headers: dict[str, str] = {}
         self._warned = False
         self._closed = threading.Event()
-        self._open = build_opener(ProxyHandler({})).open  # the address is the machine's own, unknown to any proxy
+        self._open = build_opener(ProxyHandler({})).open  # a link-local address, which no proxy knows
         self._thread = threading.Thread(target=self._poll, daemon=True, name="spot notice")
         self._thread.start()
 
@@ -69,8 +69,8 @@ class SpotNotice:
 
     def _new_token(self) -> dict[str, str]:
         address = urljoin(self.url, "/latest/api/token")
-        request = Request(address, method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "21600"})
-        status, body = self._ask(request)
+        lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}
+        status, body = self._ask(Request(address, method="PUT", headers=lifetime))
         if status != _OK:
             raise OSError(f"HTTP status {status} for a token")
         return {"X-aws-ec2-metadata-token": body.decode("ascii").strip()}

@@ -1,11 +1,10 @@
 """Study `anatomy`: splits one training step into kinds of operations, and compares them with the device's limits."""
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field, TypeAdapter
 
 from imagenet_opt.display.progress import announced
 from imagenet_opt.display.table import Cell, Column, Plot, Series, Table
@@ -20,20 +19,19 @@ from imagenet_opt.measure.telemetry.torch_profile import (
 )
 from imagenet_opt.probe.device_peak import MatmulPeak, matmul_peak, memory_bandwidth, seconds_per_call
 from imagenet_opt.probe.isolated import call_isolated, limit
-from imagenet_opt.study.kinds.module_times import Part, parts
-from imagenet_opt.study.kinds.op_counter import counted_work
+from imagenet_opt.study.kinds.op_counter import Part, counted_work, parts
 from imagenet_opt.study.kinds.synthetic_step import subject_of
 from imagenet_opt.study.kinds.training_step import Compiled, TrainingStep, compiled, profiled
 from imagenet_opt.study.request import Request, checked_options
+from imagenet_opt.training.quiet import quiet
 
-_MOVING = ("normalisation", "element-wise")
-"""Groups that move more than they compute."""
+_MEMORY_BOUND = ("normalisation", "element-wise")
+"""Groups whose time depends on memory bandwidth, not on FLOP/s."""
 
 
-class Options(BaseModel):
+class Options(BaseModel, extra="forbid"):
     """num_steps: number of profiled steps. num_operations: number of operations in the table."""
 
-    model_config = ConfigDict(extra="forbid")
     num_steps: int = Field(ge=1, le=1000)
     num_operations: int = Field(ge=1)
 
@@ -65,6 +63,10 @@ class Anatomy:
     compiled: Compiled | None
 
 
+ANATOMY = TypeAdapter(Anatomy)
+"""Builds an Anatomy from JSON values."""
+
+
 def run(request: Request) -> list[Table]:
     """Measure and return the tables. Raises ImagenetOptError."""
     options = checked_options(Options, request)
@@ -75,13 +77,11 @@ def run(request: Request) -> list[Table]:
             values = call_isolated(f"{__name__}.measured", job, limit_seconds=limit(job.seconds))
         except TurnFailed as error:
             raise ConfigError(f"study={request.name}: no step could be measured ({error})") from error
-    return tables_of(anatomy_of(values), options.num_operations)
+    return tables_of(ANATOMY.validate_python(values), options.num_operations)
 
 
 def measured(job: Job) -> dict[str, Any]:
     """Measure an Anatomy and return it as JSON values; called in a process of its own. Raises TurnFailed."""
-    from imagenet_opt.training.quiet import quiet
-
     quiet()
     subject = subject_of(job.overrides)
     subject.prepare()
@@ -104,19 +104,6 @@ def measured(job: Job) -> dict[str, Any]:
         compiled=compiled(step, seconds=job.seconds),
     )
     return asdict(anatomy)
-
-
-def anatomy_of(values: dict[str, Any]) -> Anatomy:
-    """Build an Anatomy from JSON values."""
-    return Anatomy(
-        **values
-        | {
-            "peak": MatmulPeak(*values["peak"]),
-            "parts": tuple(Part(**part) for part in values["parts"]),
-            "operations": tuple(Operation(**operation) for operation in values["operations"]),
-            "compiled": values["compiled"] and Compiled(**values["compiled"]),
-        }
-    )
 
 
 def seen(seconds: float) -> float:
@@ -144,43 +131,45 @@ def _groups(anatomy: Anatomy) -> Table:
         Column("GB/step", "{:,.3f}"),
         Column("GB/s", "{:,.1f}"),
     )
-    return Table("Kinds of operations", columns, tuple(map(_row, anatomy.parts)), _group_notes(anatomy), _bars(anatomy))
-
-
-def _row(part: Part) -> tuple[Cell, ...]:
-    counts = part.flops / 1e9, 100 * part.flop_share, part.gflops_per_second, part.num_bytes / 1e9, part.gb_per_second
-    return (part.group, 1000 * part.seconds, 100 * part.time_share, *counts)
-
-
-def _group_notes(anatomy: Anatomy) -> tuple[str, ...]:
-    contraction = anatomy.parts[0]
-    clock = (
-        "kernels on the GPU"
-        if anatomy.kernel_seconds is not None
-        else "the CPU in each operation, without those it calls"
+    rows = tuple(
+        (
+            part.group,
+            1000 * part.seconds,
+            100 * part.time_share,
+            part.flops / 1e9,
+            100 * part.flop_share,
+            part.gflops_per_second,
+            part.num_bytes / 1e9,
+            part.gb_per_second,
+        )
+        for part in anatomy.parts
     )
+    groups = tuple(part.group for part in anatomy.parts)
+    series = (
+        Series("time", groups, tuple(100 * part.time_share for part in anatomy.parts)),
+        Series("FLOPs", groups, tuple(100 * part.flop_share for part in anatomy.parts)),
+    )
+    plot = Plot("Shares of a training step", "operations", "%", "bars", series)
+    return Table("Kinds of operations", columns, rows, _group_notes(anatomy), (plot,))
+
+
+def _group_notes(anatomy: Anatomy) -> tuple[str, str]:
+    contraction = anatomy.parts[0]
+    clock = "kernels on the GPU"
+    if anatomy.kernel_seconds is None:
+        clock = "the CPU in each operation, without the operations that it calls"
     return (
         f"Contractions (convolutions, matrix products) have {100 * contraction.flop_share:.2f} % of the FLOPs and "
         f"{100 * contraction.time_share:.1f} % of the time; in BERT, 99.8 and 61 % (Ivanov et al., arXiv:2007.00072).",
-        f"Time is that of {clock}, in a step that is not compiled. FLOPs of contractions are torch's count; of the "
-        "others there is one for each element. GB are the least: each operation reads its inputs and writes its "
-        "outputs once; copies within others are not counted, but timed. A rate above the memory's bandwidth means "
-        "that caches helped.",
+        f"Times are those of {clock}, in a step that is not compiled. torch counts the FLOPs of contractions; other "
+        "operations count one FLOP for each element. GB are the minimum: each operation reads its inputs and writes "
+        "its outputs once. Copies within other operations are timed, but their bytes are not counted. A rate above "
+        "the memory's bandwidth means that caches helped.",
     )
-
-
-def _bars(anatomy: Anatomy) -> tuple[Plot, ...]:
-    names = tuple(part.group for part in anatomy.parts)
-    series = (
-        Series("time", names, tuple(100 * part.time_share for part in anatomy.parts)),
-        Series("FLOPs", names, tuple(100 * part.flop_share for part in anatomy.parts)),
-    )
-    return (Plot("Shares of a training step", "operations", "%", "bars", series),)
 
 
 def _operations(anatomy: Anatomy, num_operations: int) -> Table:
-    whole = sum(operation.seconds for operation in anatomy.operations)
-    shown = anatomy.operations[:num_operations]
+    total_seconds = sum(operation.seconds for operation in anatomy.operations)
     columns = (
         Column("operation"),
         Column("kind"),
@@ -188,8 +177,11 @@ def _operations(anatomy: Anatomy, num_operations: int) -> Table:
         Column("ms/step", "{:,.2f}"),
         Column("time %", "{:.1f}"),
     )
-    rows = tuple((one.name, one.group, one.num_calls, 1000 * one.seconds, 100 * one.seconds / whole) for one in shown)
-    rest = len(anatomy.operations) - len(shown)
+    rows = tuple(
+        (shown.name, shown.group, shown.num_calls, 1000 * shown.seconds, 100 * shown.seconds / total_seconds)
+        for shown in anatomy.operations[:num_operations]
+    )
+    rest = len(anatomy.operations) - len(rows)
     return Table("Operations that take longest", columns, rows, (f"{rest} others are shorter.",) if rest > 0 else ())
 
 
@@ -203,18 +195,17 @@ def _limits(anatomy: Anatomy) -> Table:
         (f"measured peak, {anatomy.dtype}, {anatomy.peak.size} x {anatomy.peak.size}", anatomy.peak[0], "TFLOP/s"),
         ("measured memory bandwidth", anatomy.bandwidth, "GB/s"),
     ]
+    note = "No GPU here, so there are no gaps between kernels to measure."
     if anatomy.kernel_seconds is not None:
         gaps = LaunchGaps(anatomy.step_seconds, anatomy.kernel_seconds)
         rows += [(f"time in which no kernel runs{how}", 100 * gaps.gap_share, "%")]
         note = gaps.sentence()[:1].upper() + gaps.sentence()[1:] + "."
-    else:
-        note = "No GPU here, so there are no gaps between kernels to look for."
     columns = (Column(f"on {anatomy.device}"), Column("measured", "{:,.4g}"), Column("unit"))
     return Table("The step beside what the device can do", columns, tuple(rows), (*_limit_notes(anatomy), note))
 
 
 def _rates(anatomy: Anatomy, seconds: float, how: str) -> list[tuple[Cell, ...]]:
-    """Rates of a step with this duration; its FLOPs are those of the network, however the step is run."""
+    """Rates of a step with this duration; its FLOPs are those of the network, compiled or not."""
     achieved = anatomy.parts[0].flops / seconds / 1e12
     return [
         (f"training step{how}", 1000 * seconds, "ms"),
@@ -224,36 +215,27 @@ def _rates(anatomy: Anatomy, seconds: float, how: str) -> list[tuple[Cell, ...]]
     ]
 
 
-def _compiled_notes(anatomy: Anatomy) -> tuple[str, ...]:
-    if (compiled := anatomy.compiled) is None:
-        return ()
-    if compiled.failure:
-        return (f"The step could not be compiled (callbacks.acceleration.compile=true): {compiled.failure}.",)
-    return (
-        f"Compiled is in the mode {compiled.mode}, timed after the other, and without what "
-        "callbacks.acceleration.cuda_graph adds. Kinds, operations and gaps between kernels are those of the step that "
-        "is not compiled.",
-    )
-
-
-def _limit_notes(anatomy: Anatomy) -> tuple[str, ...]:
-    seconds, num_bytes = (sum(_values(anatomy.parts, name)) for name in ("seconds", "num_bytes"))
-    share = 100 * sum(_values(anatomy.parts, "time_share"))
-    notes = (
-        "The peak is the fastest square matrix product that was measured here, not the data table's. MFU as "
-        "in Chowdhery et al., PaLM, arXiv:2204.02311, which uses the data table's.",
-        *_compiled_notes(anatomy),
-    )
-    if not seconds:
-        return notes
-    rate = num_bytes / seconds / 1e9
-    moving = (
-        f"Normalisations and element-wise operations take {share:.1f} % of the time and move {rate:,.1f} GB/s or more, "
-        f"{100 * rate / anatomy.bandwidth:.0f} % of the memory's bandwidth. Near 100 % only moving less helps: fused "
-        "kernels (callbacks.acceleration.compile=true), 16 bits. Far below, launches or single threads hold them up."
-    )
-    return (*notes, moving)
-
-
-def _values(of: Iterable[Part], name: str) -> list[float]:
-    return [getattr(part, name) for part in of if part.group in _MOVING]
+def _limit_notes(anatomy: Anatomy) -> list[str]:
+    notes = [
+        "The peak is the fastest square matrix product measured here. MFU is defined as in Chowdhery et al., PaLM, "
+        "arXiv:2204.02311, except that PaLM uses the peak of the data sheet."
+    ]
+    if (compiled := anatomy.compiled) and compiled.failure:
+        notes.append(f"The step could not be compiled (callbacks.acceleration.compile=true): {compiled.failure}.")
+    elif compiled:
+        notes.append(
+            f"The compiled step, in the mode {compiled.mode}, was timed last, without "
+            "callbacks.acceleration.cuda_graph. Kinds, operations and gaps between kernels are those of the step that "
+            "is not compiled."
+        )
+    moving = [part for part in anatomy.parts if part.group in _MEMORY_BOUND]
+    if seconds := sum(part.seconds for part in moving):
+        rate = sum(part.num_bytes for part in moving) / seconds / 1e9
+        notes.append(
+            f"Normalisations and element-wise operations take {100 * sum(part.time_share for part in moving):.1f} % of "
+            f"the time and move {rate:,.1f} GB/s or more, {100 * rate / anatomy.bandwidth:.0f} % of the memory's "
+            "bandwidth. Near 100 %, only moving fewer bytes helps: fused kernels "
+            "(callbacks.acceleration.compile=true) or 16 bits. Far below 100 %, launches or single threads are the "
+            "limit."
+        )
+    return notes

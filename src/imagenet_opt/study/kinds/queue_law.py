@@ -35,7 +35,7 @@ def simulated_waits(
     load_seconds: of each batch, including those ready at first. unfinished_seconds: remaining time of the last of
     these.
     """
-    taken: list[float] = []
+    starts: list[float] = []
     waits: list[float] = []
     free = made = 0.0  # when the device can begin the next step; when the last batch was made
     for step, seconds in enumerate(load_seconds):
@@ -44,10 +44,10 @@ def simulated_waits(
         elif step == num_ready - 1:
             made = unfinished_seconds
         elif step >= num_ready:
-            made = max(made, taken[step - num_ready]) + seconds
-        taken.append(max(free, made))
-        waits.append(taken[-1] - free)
-        free = taken[-1] + compute_seconds
+            made = max(made, starts[step - num_ready]) + seconds
+        starts.append(max(free, made))
+        waits.append(starts[-1] - free)
+        free = starts[-1] + compute_seconds
     return waits
 
 

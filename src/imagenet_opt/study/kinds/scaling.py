@@ -4,13 +4,14 @@ import math
 import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from omegaconf import DictConfig, open_dict
-from pydantic import BaseModel, ConfigDict, PositiveInt, field_validator
+from pydantic import BaseModel, PositiveInt, field_validator
 
 from imagenet_opt import machine
 from imagenet_opt.config.build import (
@@ -25,10 +26,10 @@ from imagenet_opt.config.build import (
 )
 from imagenet_opt.config.compose import composed
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.display.table import Cell, Column, Plot, Series, Table, interval, ratio_cells, series
+from imagenet_opt.display.table import Cell, Column, Plot, Series, Table, ratio_cells
 from imagenet_opt.measure.stats import physics
 from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
-from imagenet_opt.measure.stats.intervals import CONFIDENCE, median_interval
+from imagenet_opt.measure.stats.intervals import CONFIDENCE
 from imagenet_opt.measure.stats.rounds import Rounds, TurnFailed
 from imagenet_opt.probe.fit.stock import images_ahead, num_ready
 from imagenet_opt.probe.growing_images import at_one_size
@@ -36,12 +37,13 @@ from imagenet_opt.probe.isolated import call_isolated, limit
 from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
 from imagenet_opt.probe.samples import listed
 from imagenet_opt.probe.throwaway_run import removed_afterwards, run_folder
+from imagenet_opt.study.kinds.ratio_table import median_cells, median_series
 from imagenet_opt.study.request import Request, checked_options
 from imagenet_opt.study.turns import run_rounds
 
 _LEAST_STEPS = 8
 _LISTED = 100_000
-"""Samples of a process, at least, so that epochs seldom end within a turn."""
+"""At least so many samples for each process, so that epochs seldom end within a turn."""
 _MOST_EPOCHS = 10_000
 
 
@@ -66,8 +68,8 @@ class StepRate:
 class Stretch(Callback):
     """Callback that uses up prefetched batches, times the steps of about `seconds`, and ends the fit.
 
-    FitTimer cannot do this: in each process it chooses the last step by the clock of that process, but DDP steps wait
-    for each other. Here the first process chooses the last step for all processes.
+    The first process chooses the last step for all processes, since DDP steps wait for each other; FitTimer would
+    choose a last step in each process.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -100,15 +102,14 @@ class Stretch(Callback):
         self._first, self._began = self._step, self._now()
 
     def _claim(self, batch: Any, loader: Any, step_seconds: float) -> physics.Claim:
-        """Resources behind the rate of this process. Batches that the steps took from a stock were made before; what
-        each worker and the copy to the device hold is no such stock."""
-        num_steps, taken = self._last - self._first, self._ready - num_ready(loader)
-        workers: Any = getattr(loader, "loader", None)
-        num_workers = 0 if workers is None else workers.num_workers
+        """Resources behind the rate of this process. Batches from the queue were made before the timed stretch; the
+        batches that each worker and the copy to the device hold are not in the queue."""
+        num_steps, num_from_queue = self._last - self._first, self._ready - num_ready(loader)
+        num_workers = getattr(getattr(loader, "loader", None), "num_workers", 0)
         return physics.Claim(
             num_images=num_steps * len(batch),
             seconds=num_steps * step_seconds,
-            num_made=(num_steps - taken) * len(batch),
+            num_made=(num_steps - num_from_queue) * len(batch),
             slack=(2 + max(1, num_workers)) * len(batch),
         )
 
@@ -133,9 +134,11 @@ def train(job: Job) -> dict[str, float]:
         trainer = _trainer(config, job)
         trainer.callbacks.extend([stretch, NoHalving()])  # type: ignore[attr-defined]
         model = build_model(config, global_batch=data.loading.batch_size * trainer.world_size)
-        trainer.fit(model, datamodule=_without_end(data, job.num_processes), weights_only=True)
-    for other in getattr(trainer.strategy.launcher, "procs", ()):
-        other.wait(60)  # for its own folder to be removed
+        repeated = listed(data.train, np.arange(len(data.train)), _LISTED * job.num_processes)
+        repeated_data = ImageData(repeated, data.val, replace(data.loading, samples_per_epoch=None))
+        trainer.fit(model, datamodule=repeated_data, weights_only=True)
+    for process in getattr(trainer.strategy.launcher, "procs", ()):
+        process.wait(60)  # until it has removed its run folder
     if stretch.doubt is not None:
         raise TurnFailed(f"not measured: {stretch.doubt}; raise --seconds")
     if stretch.pace is None:
@@ -154,13 +157,6 @@ def _trainer(config: DictConfig, job: Job) -> Trainer:
     return build_trainer(config)
 
 
-def _without_end(data: ImageData, num_processes: int) -> ImageData:
-    """Repeat the training samples endlessly."""
-    index: Any = data.train
-    index = listed(index, np.arange(len(index)), _LISTED * num_processes)
-    return ImageData(index, data.val, replace(data.loading, samples_per_epoch=None))
-
-
 COLUMNS = (
     Column("processes", "{:.0f}"),
     Column("images/s", "{:,.0f}"),
@@ -173,15 +169,14 @@ COLUMNS = (
 )
 
 
-class Scaling(BaseModel):
+class Scaling(BaseModel, extra="forbid"):
     """Keys of conf/study/scaling.yaml."""
 
-    model_config = ConfigDict(extra="forbid")
     processes: list[PositiveInt]
 
     @field_validator("processes")
     @classmethod
-    def _one_to_compare_with(cls, numbers: list[int]) -> list[int]:
+    def _has_baseline(cls, numbers: list[int]) -> list[int]:
         if 1 not in numbers or len(numbers) != len(set(numbers)):
             raise ValueError(f"{numbers} must hold 1, with which the others are compared, and each number once")
         return sorted(numbers)
@@ -189,80 +184,70 @@ class Scaling(BaseModel):
 
 def run(request: Request) -> list[Table]:
     """Measure all numbers of processes in turns and return the table. Raises ImagenetOptError."""
-    import torch
-
     processes = checked_options(Scaling, request).processes
     num_gpus = torch.cuda.device_count() if wants_gpu(composed(request.overrides)) else 0
     absent = {n: f"left out: {num_gpus} GPUs here" for n in processes if 0 < num_gpus < n}
-    num_threads = None if num_gpus else max(1, machine.usable_cpus() // max(processes))
+    num_cpus = None if num_gpus else machine.usable_cpus()
+    environment = {} if num_cpus is None else {"OMP_NUM_THREADS": str(max(1, num_cpus // max(processes)))}
     turns = {
-        str(n): partial(_turn, Job(request.overrides, n, request.seconds, on_gpu=num_gpus > 0), num_threads)
+        str(n): partial(_turn, Job(request.overrides, n, request.seconds, on_gpu=num_gpus > 0), environment)
         for n in processes
         if n not in absent
     }
     rounds = run_rounds(turns, request, StepRate, label="processes: {}")
-    shared = None if num_gpus else machine.usable_cpus()
-    return [table(processes, rounds, absent, num_cpus=shared)]
+    return [table(processes, rounds, absent, num_cpus=num_cpus)]
 
 
-def _turn(job: Job, num_threads: int | None) -> StepRate:
-    """Measure one turn. num_threads: threads of each process; by default one process alone would use all CPUs."""
-    own = {} if num_threads is None else {"OMP_NUM_THREADS": str(num_threads)}
-    train = "imagenet_opt.study.kinds.scaling.train"
+def _turn(job: Job, environment: dict[str, str]) -> StepRate:
     with removed_afterwards() as runs:
-        values: Any = call_isolated(train, job, limit_seconds=limit(job.seconds), environment={**own, **runs})
+        train = "imagenet_opt.study.kinds.scaling.train"
+        values: Any = call_isolated(train, job, limit_seconds=limit(job.seconds), environment=environment | runs)
     return StepRate(**values)
 
 
 def table(processes: list[int], rounds: Rounds[StepRate], absent: dict[int, str], *, num_cpus: int | None) -> Table:
     """Build the table. num_cpus: CPUs shared by the processes; None if each has a GPU. absent: reasons for missing
     numbers."""
-    paces = {n: rounds.results.get(str(n), []) for n in processes}
-    why = absent | {int(name): f"failed: {reason}" for name, reason in rounds.failures.items()}
-    each = {str(n): [pace.images_per_second / n for pace in rates_of] for n, rates_of in paces.items()}
-    shares = measured_ratios(each, [(str(n), "1") for n in processes if n > 1])
-    rows = [_row(n, paces[n], shares.get(str(n)), why.get(n) or _crowding(n, num_cpus)) for n in processes]
+    steps = {n: rounds.results.get(str(n), []) for n in processes}
+    remarks = {n: f"more than CPUs ({num_cpus})" for n in processes if num_cpus is not None and n > num_cpus}
+    remarks |= absent | {int(name): f"failed: {reason}" for name, reason in rounds.failures.items()}
+    rates = {n: [step.images_per_second for step in steps[n]] for n in processes}
+    rates_of_one_process = {str(n): [rate / n for rate in rates[n]] for n in processes}
+    ratios = measured_ratios(rates_of_one_process, [(str(n), "1") for n in processes if n > 1])
+    rows: list[tuple[Cell, ...]] = []
+    for n in processes:
+        efficiency = (1.0, None, None) if n == 1 and rates[n] else ratio_cells(ratios.get(str(n)), "{:.1%}")
+        step_ms = 1000 * median(step.step_seconds for step in steps[n]) if rates[n] else None
+        remark = remarks.get(n, "" if rates[n] else None)
+        rows.append((n, *median_cells(rates[n], "{:,.0f}"), *efficiency, step_ms, remark))
     notes = [
-        "Each process has a batch of data.batch_size, so the global batch grows with them. Efficiency is the rate "
-        "divided by so many times the rate of one process, with intervals that hold together with "
-        f"{CONFIDENCE:.0%}; the verdict compares the rate of each process with that of one alone.",
+        "Each process has a batch of data.batch_size, so the global batch grows with the number of processes. "
+        "Efficiency is the rate divided by (processes x rate of one process); its intervals hold together with "
+        f"{CONFIDENCE:.0%}. The verdict compares the rate of each process with that of one process alone.",
     ]
     if num_cpus is not None:
         notes.append(
-            f"Without GPUs all processes, each with as many threads as in every turn, share {num_cpus} CPUs with the "
-            "loaders: this is no picture of GPUs."
+            f"Without GPUs all processes share {num_cpus} CPUs with the loaders, and each has the same number of "
+            "threads in every turn; these numbers do not predict the scaling of GPUs."
         )
-    return Table("Weak scaling", COLUMNS, tuple(rows), tuple(notes), _plots(paces, shares))
+    return Table("Weak scaling", COLUMNS, tuple(rows), tuple(notes), _plots(rates, ratios))
 
 
-def _row(num: int, paces: list[StepRate], share: Ratio | None, remark: str | None) -> tuple[Cell, ...]:
-    if not paces:
-        return (num, *[None] * (len(COLUMNS) - 2), remark)
-    rate = median_interval([pace.images_per_second for pace in paces])
-    step = median_interval([pace.step_seconds for pace in paces])
-    efficiency: tuple[Cell, ...] = (1.0, None, None) if num == 1 else ratio_cells(share, "{:.1%}")
-    return (num, rate.median, interval(rate, "{:,.0f}"), *efficiency, 1000 * step.median, remark or "")
-
-
-def _crowding(num: int, num_cpus: int | None) -> str | None:
-    return f"more than CPUs ({num_cpus})" if num_cpus is not None and num > num_cpus else None
-
-
-def _plots(paces: dict[int, list[StepRate]], shares: dict[str, Ratio]) -> tuple[Plot, ...]:
+def _plots(rates: dict[int, list[float]], ratios: dict[str, Ratio]) -> tuple[Plot, ...]:
     """Plots of the ratios; none if nothing can be compared."""
-    if not shares:
+    if not ratios:
         return ()
-    compared = [1, *map(int, shares)]
-    rates = {float(n): median_interval([pace.images_per_second for pace in paces[n]]) for n in compared}
-    ideal = Series("ideal", tuple(rates), tuple(n * rates[1.0].median for n in rates))
+    measured = median_series("measured", {float(n): rates[n] for n in (1, *map(int, ratios))})
+    ideal = Series("ideal", measured.x, tuple(float(n) * measured.y[0] for n in measured.x))
+    shares = list(ratios.values())
     efficiency = Series(
         "efficiency",
-        tuple(map(float, shares)),
-        tuple(share.ratio for share in shares.values()),
-        tuple(share.low for share in shares.values()),
-        tuple(share.high for share in shares.values()),
+        tuple(map(float, ratios)),
+        tuple(share.ratio for share in shares),
+        tuple(share.low for share in shares),
+        tuple(share.high for share in shares),
     )
     return (
-        Plot("Images per second", "processes", "images/s", "lines", (series("measured", rates), ideal)),
+        Plot("Images per second", "processes", "images/s", "lines", (measured, ideal)),
         Plot("Efficiency", "processes", "rate / (processes x rate of one)", "lines", (efficiency,)),
     )

@@ -6,24 +6,13 @@ from functools import partial
 from statistics import median
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, Field, PositiveInt
 from torch import nn
 
-from imagenet_opt.display.table import (
-    RATIOS,
-    Cell,
-    Column,
-    Plot,
-    Series,
-    Table,
-    interval,
-    ratio_cells,
-    series,
-    shape_of,
-)
+from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Table, ratio_cells, shape_of
 from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
-from imagenet_opt.measure.stats.intervals import median_interval
 from imagenet_opt.probe.device_peak import seconds_per_call
+from imagenet_opt.study.kinds.ratio_table import median_cells, median_series
 from imagenet_opt.study.kinds.synthetic_step import SyntheticStep, subject_of
 from imagenet_opt.study.request import Request, checked_options
 from imagenet_opt.study.turns import run_rounds, what_torch_refuses
@@ -56,10 +45,9 @@ _PASSES = 3
 """Matrix products of a layer's forward and backward pass: outputs, and gradients of inputs and of weights."""
 
 
-class Options(BaseModel):
+class Options(BaseModel, extra="forbid"):
     """channels: input and output channels of the convolution. batches, outputs: of the last layer."""
 
-    model_config = ConfigDict(extra="forbid")
     channels: tuple[PositiveInt, ...] = Field(min_length=2)
     batches: tuple[PositiveInt, ...] = Field(min_length=2)
     outputs: tuple[PositiveInt, ...] = Field(min_length=2)
@@ -149,33 +137,42 @@ def _captured(call: Callable[[], None]) -> Callable[[], None]:
 
 
 def table_of(seconds_by_layer: list[tuple[Layer, list[float]]], subject: SyntheticStep) -> Table:
-    """Build the table. found: seconds of a pass of each layer, one per round."""
+    """Build the table. seconds_by_layer: each layer with the seconds of its pass in each round."""
+    rates_by_layer = {layer: [layer.flops / 1e9 / value for value in seconds] for layer, seconds in seconds_by_layer}
+    groups = {varies: [layer for layer in rates_by_layer if layer.varies == varies] for varies in _VARIES}
+    better = {layer: neighbour(layer.size, [other.size for other in groups[layer.varies]]) for layer in rates_by_layer}
+    num_comparisons = sum(size is not None for size in better.values())
+    shape = shape_of(map(median, rates_by_layer.values()))
     rows: list[tuple[Cell, ...]] = []
-    curves: list[Series] = []
-    sizes = {varies: [layer.size for layer, _ in seconds_by_layer if layer.varies == varies] for varies in _VARIES}
-    better = {layer: neighbour(layer.size, sizes[layer.varies]) for layer, _ in seconds_by_layer}
-    shape = shape_of(median(_rates(layer, seconds)) for layer, seconds in seconds_by_layer)
-    num_comparisons = sum(other is not None for other in better.values())
-    for varies in _VARIES:
-        own = {layer: _rates(layer, seconds) for layer, seconds in seconds_by_layer if layer.varies == varies}
-        values = {str(layer.size): rates for layer, rates in own.items()}
-        pairs = [(str(layer.size), str(better[layer])) for layer in own if better[layer] is not None]
+    plots: list[Plot] = []
+    for varies, layers in groups.items():
+        pairs = [(str(layer.size), str(better[layer])) for layer in layers if better[layer] is not None]
+        values = {str(layer.size): rates_by_layer[layer] for layer in layers}
         ratios = measured_ratios(values, pairs, num_comparisons=num_comparisons)
-        rows += [_row(layer, rates, better[layer], ratios.get(str(layer.size)), shape) for layer, rates in own.items()]
-        if points := {float(layer.size): median_interval(rates) for layer, rates in own.items()}:
-            curves.append(series(varies, dict(sorted(points.items()))))
-    return Table(
-        f"Sizes and multiples: {subject.num_images} images of {subject.image_size} pixels, {subject.where}",
-        _columns(rows, shape),
-        tuple(rows),
-        _words(rows, subject),
-        tuple(Plot(curve.name, "size", "GFLOP/s", "lines", (curve,)) for curve in curves),
+        rows += [
+            _row(layer, rates_by_layer[layer], better[layer], ratios.get(str(layer.size)), shape) for layer in layers
+        ]
+        if layers:
+            points = {float(layer.size): rates_by_layer[layer] for layer in layers}
+            curve = median_series(varies, dict(sorted(points.items())))
+            plots.append(Plot(varies, "size", "GFLOP/s", "lines", (curve,)))
+    title = f"Sizes and multiples: {subject.num_images} images of {subject.image_size} pixels, {subject.where}"
+    return Table(title, _columns(rows, shape), tuple(rows), _notes(rows, subject), tuple(plots))
+
+
+def _row(layer: Layer, rates: list[float], better: int | None, ratio: Ratio | None, shape: str) -> tuple[Cell, ...]:
+    """A row of the table. rates: GFLOP/s of each round. better: the size to compare with. shape: format of rates."""
+    multiple = multiple_of(layer.size)
+    return (
+        layer.varies,
+        str(layer.size),
+        str(multiple) if multiple > 1 else None,
+        median(rates) * 1e9 / layer.flops * layer.num_images,
+        *median_cells(rates, shape),
+        None if better is None else str(better),
+        *ratio_cells(ratio),
+        padded_share(layer.size, 8, layer.power) if multiple == 1 else None,
     )
-
-
-def _rates(layer: Layer, seconds: list[float]) -> list[float]:
-    """GFLOP/s of each round."""
-    return [layer.flops / 1e9 / value for value in seconds]
 
 
 def _columns(rows: list[tuple[Cell, ...]], shape: str) -> tuple[Column, ...]:
@@ -195,35 +192,19 @@ def _columns(rows: list[tuple[Cell, ...]], shape: str) -> tuple[Column, ...]:
     )
 
 
-def _row(layer: Layer, rates: list[float], better: int | None, ratio: Ratio | None, shape: str) -> tuple[Cell, ...]:
-    """A row of the table. rates: one per round. better: the size to compare with. shape: format of rates."""
-    rate, multiple = median_interval(rates), multiple_of(layer.size)
-    return (
-        layer.varies,
-        str(layer.size),
-        str(multiple) if multiple > 1 else None,
-        rate.median * 1e9 / layer.flops * layer.num_images,
-        rate.median,
-        interval(rate, shape),
-        None if better is None else str(better),
-        *ratio_cells(ratio),
-        padded_share(layer.size, 8, layer.power) if multiple == 1 else None,
-    )
-
-
-def _words(rows: list[tuple[Cell, ...]], subject: SyntheticStep) -> tuple[str, ...]:
-    off = [row for row in rows if row[2] is None and row[9] == "slower"]
-    named = ", ".join(f"{row[0]} {row[1]} ({row[7]:.2f})" for row in off) or "none"
-    words = (
-        f"Of the sizes that are no multiple of 8 these are slower, FLOP for FLOP, than the nearest multiple: {named}.",
-        "If filled up to 8: what remains of the speed where the device computes up to the next multiple of 8 and "
-        "throws the rest away. Much less than that means that such sizes take another, slower way.",
+def _notes(rows: list[tuple[Cell, ...]], subject: SyntheticStep) -> tuple[str, ...]:
+    slower = [f"{row[0]} {row[1]} ({row[7]:.2f})" for row in rows if row[2] is None and row[9] == "slower"]
+    notes = (
+        "Sizes that are not a multiple of 8 and whose FLOPs are slower than those of the nearest multiple: "
+        f"{', '.join(slower) or 'none'}.",
+        "If filled up to 8: the share of the speed that remains if the device computes the next multiple of 8 and "
+        "discards the rest. A much smaller measured share means that the device uses another, slower algorithm.",
         RATIOS,
     )
     if subject.device.type == "cuda":
-        return words
+        return notes
     return (
-        *words,
-        "This ran on the CPU. The multiples of 8 and 64 are those of a GPU's tensor cores; oneDNN, which computes "
-        "here, has blocks of its own, of 8 or 16 channels.",
+        *notes,
+        "This ran on the CPU. The multiples of 8 and 64 are those of a GPU's tensor cores; oneDNN, which computes on "
+        "the CPU, has blocks of 8 or 16 channels.",
     )

@@ -5,15 +5,15 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, Field, PositiveInt
 from torch import Tensor, nn
 
-from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Series, Table, interval, ratio_cells, series
-from imagenet_opt.measure.stats.block_ratios import Ratio, measured_ratios
-from imagenet_opt.measure.stats.intervals import median_interval
+from imagenet_opt.display.table import RATIOS, Cell, Column, Plot, Series, Table, ratio_cells
+from imagenet_opt.measure.stats.block_ratios import measured_ratios
 from imagenet_opt.measure.stats.rounds import Rounds
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.probe.device_peak import seconds_per_call
+from imagenet_opt.study.kinds.ratio_table import median_cells, median_series
 from imagenet_opt.study.kinds.synthetic_step import SyntheticStep, subject_of
 from imagenet_opt.study.request import Request, checked_options
 from imagenet_opt.study.turns import run_rounds, what_torch_refuses
@@ -33,13 +33,13 @@ def backward_on_streams(
 ) -> None:
     """Compute the same gradients with each batch on its own stream.
 
-    Each batch has its own gradients, since adding to the same memory from several streams at once would be wrong.
-    Buffers are shared; training does not read batch norm's running statistics, so their order does not matter.
+    Each batch has its own gradients, since several streams must not add to the same memory at once. Buffers are shared:
+    training does not read the running statistics of batch norm, so the order of their updates does not matter.
     """
     main = torch.cuda.current_stream()
     gradients_of: list[tuple[Tensor, ...]] = []
     for loss, stream in zip(losses, streams, strict=True):
-        stream.wait_stream(main)  # for the weights, and for memory that was used there
+        stream.wait_stream(main)  # until the weights are ready and reused memory is free
         with torch.cuda.stream(stream):
             gradients_of.append(torch.autograd.grad(loss() / len(losses), parameters))
     for stream in streams:
@@ -52,7 +52,7 @@ def backward_on_streams(
 
 
 def in_turn_on_streams(steps: Sequence[Callable[[], object]], streams: Sequence[torch.cuda.Stream]) -> None:
-    """Train each batch on its own stream; each waits for the step before, because it starts with the new weights."""
+    """Train each batch on its own stream; each step waits for the step before, because it needs the new weights."""
     before = main = torch.cuda.current_stream()
     for step, stream in zip(steps, streams, strict=True):
         stream.wait_stream(before)
@@ -68,9 +68,7 @@ ADDED = "one after the other, gradients added, one step"
 STREAMS = "on streams of their own, gradients added, one step"
 WHOLE = "as one batch, one step"
 _ON_STREAMS = (EACH_ON_STREAMS, STREAMS)
-_OF_A_STEP_EACH = (EACH, EACH_ON_STREAMS)
-_AGAINST = {EACH: ADDED, EACH_ON_STREAMS: EACH, STREAMS: ADDED, WHOLE: ADDED}
-"""What each is compared with."""
+_BASELINES = {EACH: ADDED, EACH_ON_STREAMS: EACH, STREAMS: ADDED, WHOLE: ADDED}
 _SHORT = {ADDED: "added in turn", EACH: "a step each in turn"}
 _COLUMNS = (
     Column("batches"),
@@ -84,13 +82,12 @@ _COLUMNS = (
     Column("verdict"),
 )
 _PEAK = Column("peak GiB", "{:.2f}")
-"""Left out where no row has one, as on a CPU."""
+"""Left out on a CPU, which has no peak memory for each row."""
 
 
-class Options(BaseModel):
-    """num_batches: numbers of batches that are trained together, one for each part of the table."""
+class Options(BaseModel, extra="forbid"):
+    """num_batches: numbers of batches that are trained together; each number is a part of the table."""
 
-    model_config = ConfigDict(extra="forbid")
     num_batches: tuple[PositiveInt, ...] = Field(min_length=1)
 
 
@@ -107,15 +104,15 @@ def run(request: Request) -> list[Table]:
     options = checked_options(Options, request)
     subject = subject_of(request.overrides)
     subject.prepare()
-    turns = {f"{num} {way}": turn for num in options.num_batches for way, turn in _turns(subject, num, request.seconds)}
+    on_gpu = subject.device.type == "cuda"
+    turns = {
+        f"{num} {way}": partial(train, subject, num, way, request.seconds)
+        for num in options.num_batches
+        for way in (EACH, EACH_ON_STREAMS, ADDED, STREAMS, WHOLE)
+        if on_gpu or way not in _ON_STREAMS
+    }
     rounds = run_rounds(turns, request, Trained, subject=asdict(subject))
     return [table_of(rounds, subject, options.num_batches)]
-
-
-def _turns(subject: SyntheticStep, num_batches: int, seconds: float) -> list[tuple[str, Callable[[], Trained]]]:
-    on_gpu = subject.device.type == "cuda"
-    ways = [way for way in (EACH, EACH_ON_STREAMS, ADDED, STREAMS, WHOLE) if on_gpu or way not in _ON_STREAMS]
-    return [(way, partial(train, subject, num_batches, way, seconds)) for way in ways]
 
 
 def train(subject: SyntheticStep, num_batches: int, way: str, seconds: float) -> Trained:
@@ -125,13 +122,12 @@ def train(subject: SyntheticStep, num_batches: int, way: str, seconds: float) ->
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(subject.device)
     with what_torch_refuses():
-        taken = seconds_per_call(_step(subject, num_batches, way), seconds=seconds, settle=subject.settle)
-    peak = peak_gib(subject.device) if on_gpu else None
-    return Trained(num_batches * subject.num_images / taken, peak)
+        step_seconds = seconds_per_call(_step(subject, num_batches, way), seconds=seconds, settle=subject.settle)
+    return Trained(num_batches * subject.num_images / step_seconds, peak_gib(subject.device) if on_gpu else None)
 
 
 def _step(subject: SyntheticStep, num_batches: int, way: str) -> Callable[[], None]:
-    """What trains all batches once."""
+    """A function that trains all batches once."""
     net = subject.net()
     optimizer = subject.build_optimizer(net)
     batches = [subject.batch() for _ in range(num_batches)]
@@ -144,16 +140,16 @@ def _step(subject: SyntheticStep, num_batches: int, way: str) -> Callable[[], No
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    def alone(loss: Loss) -> None:
+    def train_alone(loss: Loss) -> None:
         loss().backward()
         update()
 
     def step() -> None:
         if way == EACH_ON_STREAMS:
-            in_turn_on_streams([partial(alone, loss) for loss in losses], streams)
+            in_turn_on_streams([partial(train_alone, loss) for loss in losses], streams)
         elif way == EACH:
             for loss in losses:
-                alone(loss)
+                train_alone(loss)
         else:
             backward_on_streams(losses, list(net.parameters()), streams) if streams else backward_in_turn(losses)
             update()
@@ -162,55 +158,42 @@ def _step(subject: SyntheticStep, num_batches: int, way: str) -> Callable[[], No
 
 
 def table_of(rounds: Rounds[Trained], subject: SyntheticStep, counts: tuple[int, ...]) -> Table:
+    """Rows of failed turns have no numbers; the reasons are in the notes."""
+    has_peak = any(turn.peak_gib is not None for turns in rounds.results.values() for turn in turns)
     rows: list[tuple[Cell, ...]] = []
     curves: list[Series] = []
     for num in counts:
-        ways = {name.removeprefix(f"{num} "): name for name in rounds.results if name.startswith(f"{num} ")}
-        rates = {way: [trained.images_per_second for trained in rounds.results[name]] for way, name in ways.items()}
-        peaks = {way: [trained.peak_gib for trained in rounds.results[name]] for way, name in ways.items()}
-        pairs = [(way, _AGAINST[way]) for way in rates if way in _AGAINST]
+        turns = {name.removeprefix(f"{num} "): of for name, of in rounds.results.items() if name.startswith(f"{num} ")}
+        rates = {way: [turn.images_per_second for turn in of] for way, of in turns.items()}
+        pairs = [(way, _BASELINES[way]) for way in rates if way in _BASELINES]
         ratios = measured_ratios(rates, pairs, num_comparisons=len(counts) * len(pairs))
-        whole = {way: rate for way, rate in rates.items() if ways[way] not in rounds.failures}
-        rows += [_row(num, way, whole.get(way), ratios.get(way), peaks[way][-1:]) for way in ways]
-        curves.append(series(f"{num} batches", {way: median_interval(rate) for way, rate in whole.items()}))
-    has_peak = any(row[-1] is not None for row in rows)
+        rates = {way: [] if f"{num} {way}" in rounds.failures else values for way, values in rates.items()}
+        for way, values in rates.items():
+            steps = float(num if way in (EACH, EACH_ON_STREAMS) else 1)
+            ratio = ratios.get(way) if values else None
+            against = _SHORT[_BASELINES[way]] if ratio else None
+            peak = [turns[way][-1].peak_gib if values else None] if has_peak else []
+            rates_of_way = median_cells(values, "{:,.0f}")
+            rows.append((str(num), way, steps, *rates_of_way, against, *ratio_cells(ratio), *peak))
+        curves.append(median_series(f"{num} batches", {way: values for way, values in rates.items() if values}))
     return Table(
         f"Several batches of {subject}",
         (*_COLUMNS, _PEAK) if has_peak else _COLUMNS,
-        tuple(row if has_peak else row[:-1] for row in rows),
-        (*rounds.reasons, *_words(subject)),
+        tuple(rows),
+        (*rounds.reasons, *_notes(on_gpu=subject.device.type == "cuda")),
         (Plot("Several batches at a time", "", "images/s", "bars", tuple(curves)),),
     )
 
 
-def _row(
-    num: int, way: str, rates: list[float] | None, ratio: Ratio | None, peaks: list[float | None]
-) -> tuple[Cell, ...]:
-    """A way that failed, if only in one round, has no numbers: the reason stands below."""
-    steps = float(num if way in _OF_A_STEP_EACH else 1)
-    if rates is None:
-        return (str(num), way, steps, *[None] * 7)
-    rate = median_interval(rates)
-    against = None if ratio is None else _SHORT[_AGAINST[way]]
-    return (str(num), way, steps, rate.median, interval(rate, "{:,.0f}"), against, *ratio_cells(ratio), *peaks)
-
-
-def _words(subject: SyntheticStep) -> tuple[str, ...]:
-    note = (
-        "Rows with one step train with a larger batch: it wants a learning rate of its own, and an epoch has fewer "
-        "steps."
-    )
-    if subject.device.type == "cuda":
-        return (
-            note,
-            RATIOS,
-            "A step begins with the weights that the step before has made: on streams of their own, too, a step waits "
-            "for the one before, and the row says what these streams bring. Batches that share a step wait for none; "
-            "each then has activations and gradients of its own, and one thread of Python launches them all.",
-        )
+def _notes(*, on_gpu: bool) -> tuple[str, str, str]:
     return (
-        note,
+        "Rows with one step train with a larger batch, which needs its own learning rate; an epoch then has fewer "
+        "steps.",
         RATIOS,
-        "No rows with streams, as CUDA streams need a GPU, and this ran on the CPU. Memory is not measured here: a "
-        "process has no peak of its own for each row.",
+        "Each step starts with the weights of the step before. So a step on its own stream still waits for the step "
+        "before it, and its row shows what the stream gains. Batches that share a step do not wait for each other; "
+        "each has its own activations and gradients, and one Python thread launches all of them."
+        if on_gpu
+        else "Rows with streams are left out: CUDA streams need a GPU, and this ran on the CPU. Peak memory is left "
+        "out: on a CPU a process has no separate peak for each row.",
     )

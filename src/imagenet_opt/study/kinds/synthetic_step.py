@@ -17,13 +17,13 @@ from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import build_optimizer
 
 _CLASSES = 1000
-"""Where model.num_classes follows the data, which these studies do not open."""
+"""Used if model.num_classes follows the data, because these studies do not open a data set."""
 _TYPES = {"64": torch.float64, "32": torch.float32, "bf16": torch.bfloat16, "16": torch.float16}
 
 
 @dataclass(frozen=True)
 class SyntheticStep:
-    """What is computed, in plain values that other processes can receive.
+    """Settings of a training step on random images, in plain values that other processes can receive.
 
     network: arguments of `build_network`; optimizer: arguments of `build_optimizer`. weights: dtype of the parameters.
     products: dtype of the inputs of convolutions and matrix products; differs in mixed precision. channels_last, tf32,
@@ -68,7 +68,6 @@ class SyntheticStep:
         return self.placed(build_network(**self.network)).train()
 
     def random(self, *shape: int) -> Tensor:
-        """Random numbers in place of images or features."""
         order = torch.channels_last if self.channels_last and len(shape) == 4 else torch.contiguous_format
         return torch.randn(shape, device=self.device, dtype=self.weights).to(memory_format=order)
 
@@ -101,8 +100,8 @@ class SyntheticStep:
 
 
 def subject_of(overrides: tuple[str, ...]) -> SyntheticStep:
-    """What train.py would compute with these overrides. No data set is opened; without data= the settings of
-    data=folder are used, not those of the demo. Raises ImagenetOptError."""
+    """The step of train.py with these overrides. No data set is opened; without data= the settings are those of
+    data=folder, not of the demo. Raises ImagenetOptError."""
     chosen = any(word.startswith(("data=", "experiment=", "+experiment=")) for word in overrides)
     config = composed(overrides if chosen else ("data=folder", *overrides))
     device = device_of(config)
@@ -113,6 +112,11 @@ def subject_of(overrides: tuple[str, ...]) -> SyntheticStep:
     precision = str(precision_of(config.trainer.precision, device))
     weights, products = types_of(precision)
     acceleration = config.callbacks.get("acceleration", {})
+    switches = {key: bool(acceleration.get(key, False)) for key in ("channels_last", "tf32", "cudnn_benchmark")}
+    compile_options = None
+    if acceleration.get("compile", False):
+        mode = "default" if device.type == "cpu" else acceleration.get("compile_mode", "default")
+        compile_options = {"mode": mode, "fullgraph": bool(acceleration.get("fullgraph", False)), "dynamic": False}
     return SyntheticStep(
         network=network,
         optimizer=OmegaConf.to_container(config.optimizer, resolve=True),  # type: ignore[arg-type]
@@ -122,27 +126,19 @@ def subject_of(overrides: tuple[str, ...]) -> SyntheticStep:
         weights=weights,
         products=products,
         device=device,
-        channels_last=bool(acceleration.get("channels_last", False)),
-        tf32=bool(acceleration.get("tf32", False)),
-        cudnn_benchmark=bool(acceleration.get("cudnn_benchmark", False)),
-        compile=_compile_options(acceleration, device) if acceleration.get("compile", False) else None,
+        **switches,
+        compile=compile_options,
     )
-
-
-def _compile_options(acceleration: Any, device: torch.device) -> dict[str, Any]:
-    """Arguments of torch.compile as in the callback; on a CPU with the mode `default`."""
-    mode = "default" if device.type == "cpu" else acceleration.get("compile_mode", "default")
-    return {"mode": mode, "fullgraph": bool(acceleration.get("fullgraph", False)), "dynamic": False}
 
 
 def _whole(key: str, value: Any) -> int:
     if type(value) is not int or value < 1:
-        raise ConfigError(f"{key}={value} must be a whole number, 1 or more; these studies find none by themselves")
+        raise ConfigError(f"{key}={value} must be a whole number, 1 or more; these studies do not choose one")
     return value
 
 
 def types_of(precision: str) -> tuple[torch.dtype, torch.dtype]:
-    """Dtypes of the weights and of products, by Lightning's name of a precision. Raises ConfigError."""
+    """Dtypes of the weights and of the products for Lightning's name of a precision. Raises ConfigError."""
     name, _, how = precision.partition("-")
     if name not in _TYPES or how not in ("", "true", "mixed"):
         raise ConfigError(f"trainer.precision={precision} cannot be studied; use mixed, bf16-mixed or 32-true")

@@ -7,8 +7,8 @@ import torch
 from imagenet_opt.probe.device_peak import seconds_per_call
 from imagenet_opt.study.kinds.synthetic_step import SyntheticStep
 
-_UNTIL_STEADY = 2
-"""Steps: the first one compiles; in modes with CUDA graphs of their own the second one records them."""
+_WARMUP_STEPS = 2
+"""The first step compiles; in modes with CUDA graphs the second step records them."""
 
 
 @dataclass(frozen=True)
@@ -40,24 +40,26 @@ class TrainingStep:
 
 
 def compiled(step: TrainingStep, *, seconds: float) -> Compiled | None:
-    """The step as the configuration compiles it, from now on; None where it does not."""
-    if (how := step.subject.compile) is None:
+    """Compile the step for all later calls and time it; None if the configuration does not compile."""
+    if (options := step.subject.compile) is None:
         return None
     try:
-        step.net.compile(**how)
-        for _ in range(_UNTIL_STEADY):
+        step.net.compile(**options)
+        for _ in range(_WARMUP_STEPS):
             step()
-        return Compiled(how["mode"], seconds_per_call(step, seconds=seconds, settle=step.subject.settle))
-    except Exception as error:  # of Dynamo, Inductor, the C++ compiler, or no memory: all else has been measured
+        return Compiled(options["mode"], seconds_per_call(step, seconds=seconds, settle=step.subject.settle))
+    except Exception as error:  # Dynamo, Inductor, the C++ compiler, memory: keep what was measured without compiling
         reason = next(iter(str(error).strip().splitlines()), "")
-        return Compiled(how["mode"], failure=f"{type(error).__name__}: {reason}")
+        return Compiled(options["mode"], failure=f"{type(error).__name__}: {reason}")
 
 
 def profiled(step: TrainingStep, num_steps: int) -> torch.profiler.profile:
-    kinds, subject = torch.profiler.ProfilerActivity, step.subject
-    profile = torch.profiler.profile(activities=[kinds.CPU, *([kinds.CUDA] if subject.device.type == "cuda" else [])])
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if step.subject.device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    profile = torch.profiler.profile(activities=activities)
     with profile:
         for _ in range(num_steps):
             step()
-        subject.settle()
+        step.subject.settle()
     return profile

@@ -1,6 +1,6 @@
 """Measures all useful steps of a study together and writes them as an experiment."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from imagenet_opt import machine
@@ -13,49 +13,43 @@ from imagenet_opt.measure.stats.rounds import TurnFailed, interleave
 from imagenet_opt.study.result_cache import ResultCache
 from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths, worths_of
 from imagenet_opt.study.steps.losses import Parity
-from imagenet_opt.study.steps.plan import Row, Study, key_of
-from imagenet_opt.study.steps.speeds import Speed, least_others, speed_of
+from imagenet_opt.study.steps.plan import Row, StepsFile, Study, key_of
+from imagenet_opt.study.steps.turn import Speed, take_turn
 from imagenet_opt.study.steps.worker import TogetherJob
 
-START, NOW, TOGETHER = "the start", "how you train now", "all that is worth keeping"
+START, NOW, TOGETHER = "the start", "how you train now", "all useful steps"
 Gains = dict[str, Worths]
-"""Of TOGETHER over START and over NOW; without NOW where that is the start."""
+"""Gain of TOGETHER over START and over NOW, by the name of the other; without NOW if the user trains as START does."""
 
 
-def keep_winners(
-    study: Study, results: Sequence[RowResult], cache: ResultCache, report: Callable[[str], None]
-) -> Table:
+def keep_winners(study: Study, results: Sequence[RowResult], cache: ResultCache) -> Table:
     """Decide which steps to keep, and write them as an experiment if they pass the test together.
 
     A step is kept if it is faster in one measure, slower in none, and trains with the same loss. All kept steps
     together must be faster than the start and not slower than the user's present configuration; then
     conf/experiment/tuned_<host>_study.yaml is written. Returns the table of decisions.
     """
-    reasons = choose(study, results)
+    reasons = choose(results)
     winners = [result for result in results if reasons.get(result.row.name, "no step") is None]
-    columns = (Column("step"), Column("worth keeping"))
-    rows = tuple((name, _answer(reason)) for name, reason in reasons.items())
-    if not winners:
-        return Table("Worth keeping", columns, rows, ("Nothing was worth it for sure; no experiment was written.",))
-    try:
-        words = words_of(study, results, winners)
-        lines = _written(study, winners, words, measure_together(study, words, cache, report), cache)
-    except ConfigError as error:
-        lines = [f"No experiment was written: {error}."]
-    return Table("Worth keeping", columns, rows, tuple(lines))
+    answers = {None: "yes", UNDECIDED: UNDECIDED}
+    rows = tuple((name, answers.get(reason, f"no: {reason}")) for name, reason in reasons.items())
+    lines = ["No step was certainly useful; no experiment was written."]
+    if winners:
+        try:
+            words = words_of(study.plan.file, results, winners)
+            lines = _written(study, winners, words, measure_together(study, words, cache), cache)
+        except ConfigError as error:
+            lines = [f"No experiment was written: {error}."]
+    return Table("Worth keeping", (Column("step"), Column("worth keeping")), rows, tuple(lines))
 
 
-def _answer(reason: str | None) -> str:
-    return "yes" if reason is None else reason if reason == UNDECIDED else f"no: {reason}"
-
-
-def words_of(study: Study, results: Sequence[RowResult], winners: Sequence[RowResult]) -> list[str]:
+def words_of(file: StepsFile, results: Sequence[RowResult], winners: Sequence[RowResult]) -> list[str]:
     """Overrides that switch the kept steps on, after overrides that switch harmful settings off.
 
     A setting is switched off if the start has it off and only harmful steps switched it on. Steps that made no
     difference keep the user's value, since their effect may only be hidden in the plain start.
     """
-    file, harmful, harmless = study.plan.file, set[str](), set[str]()
+    harmful, harmless = set[str](), set[str]()
     for result in results:
         if result.row.step:
             does_harm = _does_harm(result, can_fail=file.order == "leave_one_out")
@@ -68,19 +62,22 @@ def words_of(study: Study, results: Sequence[RowResult], winners: Sequence[RowRe
 def _does_harm(result: RowResult, *, can_fail: bool) -> bool:
     """Whether the step was slower, failed, or changed the loss. In leave-one-out studies a failure is not the
     step's."""
-    is_slower = "slower" in _verdicts(result.worth)
+    is_slower = "slower" in result.worth.verdicts
     return result.differs or is_slower or (result.has_failed and not can_fail)
 
 
-def choose(study: Study, results: Sequence[RowResult]) -> dict[str, str | None]:
-    """For each step the reason why it is not kept, or None if it is kept. Of alternative steps only the best is
-    kept."""
-    worth = {result.row.name: result.worth for result in results}
-    reasons = {result.row.name: why_not(result) for result in results if result.row.step is not None}
-    for names in study.plan.alternatives():
-        good = [name for name in names if reasons[name] is None]
-        best = max(good, key=lambda name: _order(worth[name]), default=None)
-        reasons |= {name: f"{best} is the better of those that replace each other" for name in good if name != best}
+def choose(results: Sequence[RowResult]) -> dict[str, str | None]:
+    """For each step the reason why it is not kept, or None if it is kept. Of steps that replace each other, only the
+    best is kept."""
+    reasons = {result.row.name: why_not(result) for result in results if result.row.step}
+    good: dict[str, list[RowResult]] = {}  # by the step that they replace
+    for result in results:
+        if (step := result.row.step) and reasons[step.name] is None:
+            good.setdefault(step.instead_of or step.name, []).append(result)
+    for rivals in good.values():
+        best = max(rivals, key=lambda result: _order(result.worth))
+        sentence = f"{best.row.name} is the best of the steps that replace each other"
+        reasons |= {result.row.name: sentence for result in rivals if result is not best}
     return reasons
 
 
@@ -93,51 +90,37 @@ def why_not(result: RowResult) -> str | None:
     """The reason why a step is not worth keeping by itself; None if it is."""
     if result.failure is not None:
         return "failed"
-    if not _worth_it(result.worth):
-        verdicts = _verdicts(result.worth)
-        return UNDECIDED if UNDECIDED in verdicts and "slower" not in verdicts else ", ".join(sorted(verdicts))
+    if not result.worth.is_gain:
+        both = result.worth.verdicts
+        return UNDECIDED if UNDECIDED in both and "slower" not in both else ", ".join(sorted(both))
     if not isinstance(result.parity, Parity):
         return f"its loss was not compared ({result.parity or '--parity 0'})"
     return f"another loss ({result.parity})" if result.differs else None
 
 
-def _verdicts(worths: Worths) -> set[str]:
-    """The verdicts of both measures."""
-    return {worth.verdict for worth in worths.values()}
-
-
-def _worth_it(worths: Worths) -> bool:
-    return "faster" in _verdicts(worths) and "slower" not in _verdicts(worths)
-
-
-def measure_together(study: Study, words: list[str], cache: ResultCache, report: Callable[[str], None]) -> Gains:
+def measure_together(study: Study, words: list[str], cache: ResultCache) -> Gains:
     """Compare these overrides with the start and with the user's present configuration, in turns of their own.
 
     Raises ConfigError if one of the configurations fails.
     """
     request = study.request
-    given = {START: study.plan.file.lasting, NOW: (), TOGETHER: words}
-    rows = {name: Row(name, None, tuple(own), (*request.overrides, *own)) for name, own in given.items()}
+    own_by_name = {START: study.plan.file.lasting, NOW: (), TOGETHER: tuple(words)}
+    rows = {name: Row(name, None, own, (*request.overrides, *own)) for name, own in own_by_name.items()}
     if rows[START].config == rows[NOW].config:
         del rows[NOW]
-    turns: dict[str, list[Speed]] = {name: [] for name in rows}
+    turns: dict[str, list[Speed]] = {}
 
     def turn(row: Row) -> None:
         beside = tuple(other.overrides for other in rows.values() if other is not row)
         job = TogetherJob(row.overrides, request.seconds, study.cold, beside)
         try:
-            number, least = len(turns[row.name]), least_others(turns.values())
-            turns[row.name].append(speed_of(job, row, number, request, cache, least))
+            take_turn(row, job, turns, cache, row.name)
         except TurnFailed as error:
             raise ConfigError(f"{row.name}: {error}") from error
 
-    interleave(
-        {name: partial(turn, row) for name, row in rows.items()},
-        repeats=request.num_rounds,
-        before_turn=lambda number, name, done: report(name),
-    )
-    bases = [name for name in rows if name != TOGETHER]
-    return dict(zip(bases, worths_of(turns, [(TOGETHER, name) for name in bases]), strict=True))
+    interleave({name: partial(turn, row) for name, row in rows.items()}, repeats=request.num_rounds)
+    worths = worths_of(turns, [(TOGETHER, name) for name in rows if name != TOGETHER])
+    return {base: worth for (_, base), worth in worths.items()}
 
 
 def _written(
@@ -153,7 +136,7 @@ def _written(
     if reason := _no_gain(gains):
         return [*lines, f"No experiment was written: {reason}."]
     if off := [word for word in words if word in study.plan.file.lasting]:
-        lines.append(f"Off, as it did harm: {' '.join(off)}")
+        lines.append(f"Switched off as harmful: {' '.join(off)}")
     request, where = study.request, cache.machine
     header = [
         f"{now()}, {host()}, {where['gpu'] or where['cpu']}, {where['cpus']} CPUs, torch {machine.versions()['torch']}",
@@ -168,15 +151,15 @@ def _written(
 
 def _no_gain(gains: Gains) -> str | None:
     """The reason why all steps together are not worth an experiment; None if they are."""
-    if not _worth_it(gains[START]):
-        return "together they are not faster for sure than the start"
-    verdicts = _verdicts(gains.get(NOW, {}))
-    if "slower" in verdicts:
-        return f"together they are slower than {NOW}"
-    if UNDECIDED in verdicts and "faster" not in verdicts:
-        return f"whether they are faster than {NOW} is {UNDECIDED}"
-    if verdicts == {"no difference"}:
-        return f"no difference from {NOW}, so you have it all already"
+    if not gains[START].is_gain:
+        return "together the steps are not faster for sure than the start"
+    both = gains.get(NOW, Worths()).verdicts
+    if "slower" in both:
+        return f"together the steps are slower than {NOW}"
+    if UNDECIDED in both and "faster" not in both:
+        return f"whether the steps are faster than {NOW} is {UNDECIDED}"
+    if both == {"no difference"}:
+        return f"no difference from {NOW}: your configuration already has all useful steps"
     return None
 
 

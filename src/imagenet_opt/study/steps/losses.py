@@ -1,25 +1,24 @@
 """Checks whether a step changes the loss: compares loss curves with and without it, and with other seeds."""
 
 import math
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from statistics import median
 
 import numpy as np
 
-from imagenet_opt.config.compose import composed
 from imagenet_opt.display.progress import duration
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.study.result_cache import ResultCache
+from imagenet_opt.study.result_cache import ResultCache, say
 from imagenet_opt.study.steps.plan import Row, Study
-from imagenet_opt.study.steps.speeds import Speed, Speeds, isolated
+from imagenet_opt.study.steps.turn import Speeds, isolated
 from imagenet_opt.study.steps.worker import LossJob
 
 NUM_SEEDS = 3
 FAILED = "failed: "
-"""How it begins why the loss of a row was not compared that could not be trained."""
+"""Start of the reason why the losses of a row were not compared, if its training failed."""
 
 
 @dataclass(frozen=True)
@@ -66,87 +65,78 @@ class Losses:
     parities: dict[str, Parity | str] = field(default_factory=dict)
 
 
-def measure_losses(study: Study, speeds: Speeds, cache: ResultCache, report: Callable[[str], None]) -> Losses:
-    """Compare the losses of each row with those of its base, same seed; other seeds of the first row give the
-    tolerance."""
+def measure_losses(study: Study, speeds: Speeds, cache: ResultCache) -> Losses:
+    """Compare the loss of each row with the loss of its base, with the same seed. The tolerance is the spread of the
+    first row's losses over seeds."""
     first, *others = [row for row in speeds.rows if row.name not in speeds.failures]
     losses = Losses(parities={row.name: row.other_loss for row in others if row.other_loss})
     if not (rows := [row for row in others if row.name not in losses.parities]):
         return losses
-    curves, seeds = _Curves(study, speeds, losses, cache, report), []
+    curves = _Curves(losses.curves, study, speeds, cache)
     names = {name for row in rows for name in row.pair or ()}
     firsts = [(first, number) for number in range(NUM_SEEDS)]
-    curves.tell_time([*firsts, *((row, 0) for row in others if row.name in names)])
-    for _, number in firsts:
+    curves.print_time([*firsts, *((row, 0) for row in others if row.name in names)])
+    seeds = []
+    for number in range(NUM_SEEDS):
         if isinstance(curve := curves.of(first, number), str):
             losses.parities |= {row.name: f"not compared, as {first.name} failed: {curve}" for row in rows}
             return losses
         seeds.append(curve)
     by_name = {row.name: row for row in speeds.rows}
     for row in rows:
-        losses.parities[row.name] = _compared(row, by_name[row.base or first.name], curves, seeds)
+        base = by_name[row.base or first.name]
+        if isinstance(without := curves.of(base), str):
+            losses.parities[row.name] = f"not compared, as {base.name} failed: {without}"
+        else:
+            curve = curves.of(row)
+            losses.parities[row.name] = FAILED + curve if isinstance(curve, str) else parity(curve, without, seeds)
     return losses
 
 
-def _compared(row: Row, base: Row, curves: "_Curves", seeds: list[list[float]]) -> Parity | str:
-    if isinstance(without := curves.of(base), str):
-        return f"not compared, as {base.name} failed: {without}"
-    curve = curves.of(row)
-    return f"{FAILED}{curve}" if isinstance(curve, str) else parity(curve, without, seeds)
-
-
 class _Curves:
-    """Trains the rows to get their loss curves, each once."""
+    """Trains the rows to get their loss curves. curves: by row and seed; collects the curves that `of` returns."""
 
     def __init__(
-        self, study: Study, speeds: Speeds, losses: Losses, cache: ResultCache, report: Callable[[str], None]
+        self, curves: dict[str, dict[int, list[float]]], study: Study, speeds: Speeds, cache: ResultCache
     ) -> None:
-        self.request, self.speeds, self.losses, self.cache, self.report = study.request, speeds, losses, cache, report
-        self.seed = int(composed(study.request.overrides).seed)
-        self.num_steps = study.request.parity_steps
-        self.reasons: dict[tuple[str, int], str] = {}
-
-    def training_seconds(self, row: Row) -> float:
-        """Estimated training time of a row, from its measured speed, or from that of the first row."""
-        speed = self._turns(row)[0]
-        return self.num_steps * (speed["batch_size"] or 0.0) / (speed["full"] or 1.0)
-
-    def seconds(self, row: Row) -> float | None:
-        """Estimated time including the start of the process; None if it is unknown."""
-        known = [taken for speed in self._turns(row) if (taken := speed.get("turn_seconds")) is not None]
-        if not known:
-            return None
-        return self.training_seconds(row) + max(0.0, median(known) - 2 * self.request.seconds)
-
-    def _turns(self, row: Row) -> list[Speed]:
-        return self.speeds.turns.get(row.name) or self.speeds.turns[self.speeds.rows[0].name]
+        self.curves, self.speeds, self.cache = curves, speeds, cache
+        self.seed = int(speeds.rows[0].config["seed"])
+        self.num_steps, self.timed_seconds = study.request.parity_steps, study.request.seconds
+        self.failures: dict[LossJob, str] = {}
 
     def of(self, row: Row, number: int = 0) -> list[float] | str:
-        """Loss curve with the `number`th seed, or the reason for its failure."""
-        seed, curves = self.seed + number, self.losses.curves.setdefault(row.name, {})
-        if seed not in curves and (row.name, seed) not in self.reasons:
-            self.report(f"loss of {self.num_steps} steps: {row.name}, seed {seed}")
-            job, seconds = self._job(row, seed), self.training_seconds(row)
-            try:
-                curves[seed] = self.cache.take(
-                    job, 0, lambda: isolated("losses", job, self.request, timed_seconds=seconds), config=row.config
-                )
-            except TurnFailed as error:
-                self.reasons[row.name, seed] = str(error)
-        return curves[seed] if seed in curves else self.reasons[row.name, seed]
+        """Loss curve with the `number`th seed, or the reason for its failure. Each curve is trained once."""
+        job = self._job(row, number)
+        if job in self.failures:
+            return self.failures[job]
+        seconds, seed = self._seconds(row)[0], self.seed + number
+        label = f"loss of {self.num_steps} steps: {row.name}, seed {seed}"
+        train = partial(isolated, "losses", job, self.cache.folder, timed_seconds=seconds)
+        try:
+            curve: list[float] = self.cache.take(job, 0, train, config=row.config, label=label)
+        except TurnFailed as error:
+            self.failures[job] = str(error)
+            return self.failures[job]
+        self.curves.setdefault(row.name, {})[seed] = curve
+        return curve
 
-    def _job(self, row: Row, seed: int) -> LossJob:
-        return LossJob((*row.overrides, f"seed={seed}"), self.num_steps)
+    def _job(self, row: Row, number: int) -> LossJob:
+        return LossJob((*row.overrides, f"seed={self.seed + number}"), self.num_steps)
 
-    def tell_time(self, curves: Iterable[tuple[Row, int]]) -> None:
-        """Say how long the training of these rows (with the number of the seed) will take; stored curves take no
-        time."""
-        jobs = [(row, self._job(row, self.seed + number)) for row, number in curves]
-        new = [row for row, job in jobs if not self.cache.has(job, 0, config=row.config)]
-        if not new:
-            return
-        words = f"comparing losses trains {self.num_steps} steps {len(new)} times"
-        each = [seconds for row in new if (seconds := self.seconds(row)) is not None]
-        if len(each) == len(new):
-            words += f", about {duration(sum(each))} with the start of each process"
-        print(f"{words}; --parity 0 leaves it out", file=sys.stderr)
+    def _seconds(self, row: Row) -> tuple[float, float]:
+        """Estimated training time of a row, from its speed or that of the first row, without and with the start of the
+        process; the latter is nan if it is unknown."""
+        turns = self.speeds.turns.get(row.name) or self.speeds.turns[self.speeds.rows[0].name]
+        training = self.num_steps * (turns[0]["batch_size"] or 0.0) / (turns[0]["full"] or 1.0)
+        each = [seconds for speed in turns if (seconds := speed.get("turn_seconds")) is not None]
+        start = max(0.0, median(each) - 2 * self.timed_seconds) if each else math.nan
+        return training, training + start
+
+    def print_time(self, curves: Sequence[tuple[Row, int]]) -> None:
+        """Print on stderr how long the training of these rows, each with the number of its seed, will take. Stored
+        curves take no time."""
+        new = [row for row, number in curves if not self.cache.has(self._job(row, number), 0, config=row.config)]
+        if new:
+            seconds = sum(self._seconds(row)[1] for row in new)
+            time = "" if math.isnan(seconds) else f", about {duration(seconds)} with the start of each process"
+            say(f"comparing losses trains {self.num_steps} steps {len(new)} times{time}; --parity 0 leaves it out")

@@ -4,15 +4,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
-from typing import Literal
+from typing import Any, Literal
 
 from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict, PositiveFloat
 
 from imagenet_opt.config.build import check_config
 from imagenet_opt.config.compose import composed
+from imagenet_opt.display.progress import duration
 from imagenet_opt.errors import ConfigError, ImagenetOptError
 from imagenet_opt.study.request import Request
+from imagenet_opt.study.steps.worker import SpeedJob
 
 Order = Literal["cumulative", "alone", "leave_one_out"]
 PLAIN = (
@@ -31,11 +33,12 @@ PLAIN = (
 )
 """Training before any optimisation: `start: plain`."""
 UNMIXED = ("callbacks.mixing.mode='off'",)
-"""Below the rows of a plain start as well, and in no experiment: it belongs to the recipe, which is the user's."""
+"""Also part of a plain start, but of no experiment: mixing belongs to the user's recipe."""
 NOT_HERE = "there is no GPU here"
 NOT_MIXED = "mixed is 32-true on this CPU"
 _ROUNDED_FROM, _MULTIPLE = 64, 8
-"""A batch from so many images on is made a multiple that tensor cores want, which moves it by a sixteenth at most."""
+"""Batches of at least _ROUNDED_FROM images become a multiple of _MULTIPLE for tensor cores; their size changes by a
+sixteenth at most."""
 
 
 class Step(BaseModel):
@@ -84,8 +87,8 @@ class Row:
 
     step: None for the first row. own: overrides of the step, or of the start in the first row. overrides: all overrides
     of the row. pair: names of the row with the step and the row without it; None for the first row. also: steps that
-    the row has and its base lacks, because they failed after the first round. other_loss: the reason why the loss
-    differs from that of the base on purpose. is_ground: whether later rows build on this step.
+    the row has and its base lacks, because these steps failed after the first round. other_loss: the reason why the
+    row's loss differs from its base on purpose. is_ground: whether later rows build on this step.
     """
 
     name: str
@@ -103,11 +106,12 @@ class Row:
         return next((name for name in self.pair or () if name != self.name), None)
 
     @cached_property
-    def config(self) -> object:
+    def config(self) -> dict[str, Any]:
         """The composed configuration in plain values. Raises ConfigError."""
         config = composed(self.overrides)
         check_config(config)
-        return OmegaConf.to_container(config)
+        plain: Any = OmegaConf.to_container(config)
+        return dict(plain)
 
 
 class Plan:
@@ -118,30 +122,15 @@ class Plan:
     """
 
     def __init__(
-        self,
-        file: StepsFile,
-        overrides: tuple[str, ...],
-        *,
-        batch_size: int,
-        has_gpu: bool,
-        mixed: str,
+        self, file: StepsFile, overrides: tuple[str, ...], *, batch_size: int, has_gpu: bool, mixed: str
     ) -> None:
         _check(file)
-        self.file = file
-        self.overrides = overrides
-        self.batch_size = batch_size
+        self.file, self.overrides, self.batch_size = file, overrides, batch_size
         self.absent = {step.name: NOT_HERE for step in file.steps if step.needs == "gpu" and not has_gpu}
         if mixed == "32-true":
             unmixed = [step.name for step in file.steps if "trainer.precision=mixed" in step.overrides]
             self.absent = dict.fromkeys(unmixed, NOT_MIXED) | self.absent
         self.steps = [step for step in file.steps if step.name not in self.absent]
-
-    def left_out(self) -> list[str]:
-        """For each reason why steps are left out, the reason and their names."""
-        return [
-            f"{reason}: {'; '.join(name for name, other in self.absent.items() if other == reason)}"
-            for reason in dict.fromkeys(self.absent.values())
-        ]
 
     def rows(self, failed: Mapping[str, int] | None = None) -> list[Row]:
         """Build the rows; the first row has no step.
@@ -149,29 +138,28 @@ class Plan:
         failed: by name, the round (from 0) in which a row failed. Nothing is compared with a failed row. In a ladder,
         the rows after a row that failed in round 0 are trained without its step.
         """
-        is_whole = self.file.order == "leave_one_out"
-        name = "all of them" if is_whole else "start"
-        first = Row(name, None, self.file.below, self._overrides(self.steps if is_whole else ()))
-        return [first, *(self._row(step, first, failed or {}) for step in self.steps)]
+        is_leave_one_out = self.file.order == "leave_one_out"
+        name, steps = ("all of them", self.steps) if is_leave_one_out else ("start", [])
+        first = Row(name, None, self.file.below, self._overrides(steps))
+        return [first, *(self._row(step, first.name, failed or {}) for step in self.steps)]
 
-    def _row(self, step: Step, first: Row, failed: Mapping[str, int]) -> Row:
-        below = self._below(step)
-        passed_over = list(takewhile(lambda other: other.name in failed, reversed(below)))
-        base = below[-1 - len(passed_over)].name if len(passed_over) < len(below) else first.name
-        also = [other for other in reversed(passed_over) if failed[other.name] > 0]
+    def _row(self, step: Step, first: str, failed: Mapping[str, int]) -> Row:
+        own, below = tuple(self.words(step)), self._below(step)
         if self.file.order == "leave_one_out":
-            pair, steps = (base, step.name), [other for other in self.steps if other is not step]
-        else:
-            pair, steps = (step.name, base), [*(other for other in below if failed.get(other.name) != 0), step]
+            others = [other for other in self.steps if other is not step]
+            return Row(step.name, step, own, self._overrides(others), (first, step.name), other_loss=step.other_loss)
+        passed_over = list(takewhile(lambda other: other.name in failed, reversed(below)))
+        base = below[-1 - len(passed_over)].name if len(passed_over) < len(below) else first
+        also = [other for other in reversed(passed_over) if failed[other.name] > 0]
         return Row(
             step.name,
             step,
-            tuple(self.words(step)),
-            self._overrides(steps),
-            pair,
+            own,
+            self._overrides([*(other for other in below if failed.get(other.name) != 0), step]),
+            (step.name, base),
             tuple(other.name for other in also),
             next((other.other_loss for other in [step, *also] if other.other_loss), None),
-            self.file.order == "cumulative" and not step.instead_of,
+            is_ground=self.file.order == "cumulative" and not step.instead_of,
         )
 
     def _overrides(self, steps: Iterable[Step]) -> tuple[str, ...]:
@@ -185,18 +173,20 @@ class Plan:
         end = names.index(step.instead_of or step.name)
         return [other for other in self.steps if not other.instead_of and names.index(other.name) < end]
 
-    def alternatives(self) -> list[list[str]]:
-        """Groups of steps that replace each other, by name; most groups have one step."""
-        names: dict[str, list[str]] = {}
-        for step in self.steps:
-            names.setdefault(step.instead_of or step.name, []).append(step.name)
-        return list(names.values())
-
-    def replaced(self) -> list[tuple[str, str]]:
-        """Overrides of the command line that the start overrides, each with the start's override."""
+    def remarks(self, name: str) -> list[str]:
+        """Lines about ignored parts of the command line and of the study `name`."""
         starts = {key_of(word): word for word in self.file.below}
-        given = [(word, starts[key_of(word)]) for word in self.overrides if key_of(word) in starts]
-        return [(word, start) for word, start in given if _value(word) != _value(start)]
+        both = [(word, starts[key_of(word)]) for word in self.overrides if key_of(word) in starts]
+        replaced = [f"{word} (the study starts with {start})" for word, start in both if _value(word) != _value(start)]
+        lines = [f"study={name} replaces overrides of the command line: {', '.join(replaced)}"] if replaced else []
+        return [*lines, *(f"left out, as {reason}" for reason in self.left_out())]
+
+    def left_out(self) -> list[str]:
+        """For each reason why steps are left out, the reason and their names."""
+        return [
+            f"{reason}: {'; '.join(name for name, other in self.absent.items() if other == reason)}"
+            for reason in dict.fromkeys(self.absent.values())
+        ]
 
     def words(self, step: Step) -> list[str]:
         """Overrides of a step, including the batch size from its factor."""
@@ -216,6 +206,21 @@ class Study:
     rows: list[Row]
     cold: bool
 
+    @cached_property
+    def job(self) -> SpeedJob:
+        """The measurement of the first row; those of other rows differ in their overrides."""
+        beside = tuple(tuple(self.plan.words(step)) for step in self.plan.file.steps)
+        return SpeedJob(self.rows[0].overrides, self.request.seconds, self.cold, beside)
+
+    def summary(self) -> str:
+        """A sentence about the coming measurements."""
+        num, request = len(self.rows), self.request
+        losses = f", then losses of {request.parity_steps} steps" if request.parity_steps else ""
+        if request.repeats is None:
+            return f"{num} rows in turns for {duration(request.budget_seconds)}; rows that are decided stop{losses}"
+        turns = f"{num * request.repeats} turns in processes of their own"
+        return f"{num} rows, {request.repeats} rounds: {turns}{losses}"
+
 
 def _check(file: StepsFile) -> None:
     """Check names, overrides and replaced steps. Raises ConfigError."""
@@ -230,15 +235,11 @@ def _check(file: StepsFile) -> None:
         if step.instead_of is None:
             earlier.append(step.name)
         elif file.order == "leave_one_out":
-            raise ConfigError(
-                f"steps: {step.name}: instead_of={step.instead_of} contradicts order: leave_one_out, which has all "
-                "steps on at once; keep one of the two"
-            )
+            reason = "contradicts order: leave_one_out, which has all steps on at once; keep one of the two"
+            raise ConfigError(f"steps: {step.name}: instead_of={step.instead_of} {reason}")
         elif step.instead_of not in earlier:
-            raise ConfigError(
-                f"steps: {step.name}: instead_of={step.instead_of} must be the name of a step before it that replaces "
-                f"none itself: {', '.join(earlier) or 'there is none'}"
-            )
+            expected = f"the name of an earlier step that replaces none: {', '.join(earlier) or 'there is none'}"
+            raise ConfigError(f"steps: {step.name}: instead_of={step.instead_of} must be {expected}")
 
 
 def key_of(word: str) -> str:

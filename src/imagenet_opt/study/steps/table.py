@@ -5,24 +5,26 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from imagenet_opt.display.table import Cell, Column, Plot, Series, Table, ratio_cells
+from imagenet_opt.display.table import Cell, Column, Plot, Series, Table
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
 from imagenet_opt.study.request import Request
 from imagenet_opt.study.steps.compare import MEASURES, RowResult, Worths
 from imagenet_opt.study.steps.losses import Parity
 from imagenet_opt.study.steps.plan import Plan, Study
-from imagenet_opt.study.steps.speeds import MOST_OTHERS_PERCENT, gaps, least_others
+from imagenet_opt.study.steps.speeds import gaps
+from imagenet_opt.study.steps.turn import MOST_OTHERS_PERCENT, least_others
 
-_ADDED = "Each row trains with what the row that it is compared with has, and with its own."
-_LEFT_OUT = "The first row trains with all of them, each other one without its own."
+_ADDED = "Each row trains with the overrides of the row that it is compared with, and with its own overrides."
+_LEFT_OUT = "The first row trains with the overrides of all steps, each other row without its own overrides."
 _MIDDLES = (
-    "Images/s are medians of the rounds, ratios those of geometric means over them: where rounds differ much, one does "
-    "not follow from the other."
+    "Images/s are medians of the rounds, ratios are ratios of geometric means: if rounds differ much, a ratio differs "
+    "from the ratio of the medians."
 )
 _BUSY = 0.9
-"""Share of a full run from which on the device is no idle one that waits for its pipeline."""
+"""A device that is busy for this share of a full run does not wait for its pipeline."""
 _HELD_UP = 0.8
-"""A full run that reaches less of what the network alone does is held up by its pipeline."""
+"""The pipeline slows a full run down if the full run reaches less than this share of the network's own speed."""
+_COLUMNS = (Column("step"), Column("images/s"), Column("ratio", "{:.2f} x"), Column("interval"), Column("verdict"))
 
 
 def tables(study: Study, results: Sequence[RowResult], ended: str | None = None) -> list[Table]:
@@ -30,91 +32,83 @@ def tables(study: Study, results: Sequence[RowResult], ended: str | None = None)
 
     ended: the reason if measuring ended early.
     """
-    together = next((result.together for result in results if result.together), {})
+    together = next((result.together for result in results if result.together), Worths())
     data = numbers(study, results) | {"all_together": worth_numbers(together)}
     absent = tuple((name, "left out", None, None, None) for name in study.plan.absent)
     ratios = [
         Table(
             f"{study.request.title}: {name}",
             _COLUMNS,
-            (*((result.row.name, *_ratio_row(result, measure)) for result in results), *absent),
+            (*(_ratio_row(result, measure) for result in results), *absent),
             plots=(ratio_plot(results, measure),),
             data=data if measure == "compute" else {},
         )
         for measure, name in MEASURES.items()
     ]
-    lines = tuple(notes(study, results, together, ended))
-    return [*ratios, _details(study, results, lines), what_rows_set(study.plan, results)]
+    sets = what_rows_set(study.plan, results)
+    return [*ratios, _details(study, results, together, ended), sets]
 
 
-_COLUMNS = (Column("step"), Column("images/s"), Column("ratio", "{:.2f} x"), Column("interval"), Column("verdict"))
+def _ratio_row(result: RowResult, measure: str) -> tuple[Cell, ...]:
+    if measure in result.worth:
+        return result.row.name, *result.worth[measure].cells
+    speed = f"{median(result.rates(measure)):,.0f}" if result.turns else None
+    return result.row.name, "failed" if result.failure is not None else speed, None, None, None
 
 
-def _ratio_row(result: RowResult, measure: str) -> tuple[Cell, Cell, Cell, Cell]:
-    if not result.turns:
-        return "failed" if result.failure is not None else None, None, None, None
-    if (worth := result.worth.get(measure)) is None:
-        return f"{median(result.rates(measure)):,.0f}", None, None, None
-    ratio, interval, _ = ratio_cells(worth.ratio)
-    return f"{worth.before:,.0f} -> {worth.after:,.0f}", ratio, interval, worth.verdict_in_words
-
-
-def _details(study: Study, results: Sequence[RowResult], lines: tuple[str, ...]) -> Table:
+def _details(study: Study, results: Sequence[RowResult], together: Worths, ended: str | None) -> Table:
     request = study.request
-    columns = [
-        Column("step"),
-        Column("pipeline / alone", "{:.0%}"),
-        Column("device busy", "{:.0%}"),
-        Column("memory GiB", "{:.1f}"),
-        Column("compile s", "{:.0f}"),
-    ]
+    columns = [Column("step"), Column("pipeline / alone", "{:.0%}"), Column("device busy", "{:.0%}")]
+    columns += [Column("memory GiB", "{:.1f}"), Column("compile s", "{:.0f}")]
     columns += [Column("M images per $", "{:.1f}")] if request.price_per_hour else []
     columns += [Column("loss")] if request.parity_steps else []
     rows = tuple((result.row.name, *_cells(result, request)) for result in results if result.turns)
-    return Table(f"{request.title}: details", tuple(columns), rows, lines, (rate_plot(results),))
+    plots = (rate_plot(results),)
+    return Table(f"{request.title}: details", tuple(columns), rows, notes(study, results, together, ended), plots)
 
 
 def _cells(result: RowResult, request: Request) -> list[Cell]:
     alone, full = (median(result.rates(measure)) for measure in MEASURES)
-    cells: list[Cell] = [full / alone if alone else None]
-    cells += [median(float(speed["busy"] or 0.0) for speed in result.turns)]
-    cells += [max(float(speed["memory_gib"] or 0.0) for speed in result.turns)]
-    compiled = [seconds for speed in result.turns if (seconds := speed["compile_seconds"]) is not None]
-    cells += [max(compiled, default=None)]
-    if request.price_per_hour:
-        cells += [full * 3600 / request.price_per_hour / 1e6]
-    if request.parity_steps:
-        cells += [None if result.parity is None else str(result.parity)]
+    compile_seconds = [seconds for speed in result.turns if (seconds := speed["compile_seconds"]) is not None]
+    cells: list[Cell] = [
+        full / alone if alone else None,
+        median(float(speed["busy"] or 0.0) for speed in result.turns),
+        max(float(speed["memory_gib"] or 0.0) for speed in result.turns),
+        max(compile_seconds, default=None),
+    ]
+    cells += [full * 3600 / request.price_per_hour / 1e6] if request.price_per_hour else []
+    cells += [None if result.parity is None else str(result.parity)] if request.parity_steps else []
     return cells
 
 
-def notes(study: Study, results: Sequence[RowResult], together: Worths, ended: str | None) -> list[str]:
+def notes(study: Study, results: Sequence[RowResult], together: Worths, ended: str | None) -> tuple[str, ...]:
     """Sentences below the table."""
     plan, first = study.plan, results[0]
     num = sum(bool(worths) for result in results for worths in (result.worth, result.together))
-    named = "the row that the next table names"
-    against = {"cumulative": named, "alone": "the start", "leave_one_out": "all without it"}
+    base = {"cumulative": "the row in the next table", "alone": "the start", "leave_one_out": "all steps but this one"}
     lines = [
-        f"Worth: against {against[plan.file.order]}, in {len(first.turns)} rounds, {len(MEASURES) * num} comparisons "
-        f"whose intervals hold together with {CONFIDENCE:.0%}.",
+        f"Each ratio compares with {base[plan.file.order]}, in {len(first.turns)} rounds. The intervals of all "
+        f"{len(MEASURES) * num} comparisons hold at once with a probability of {CONFIDENCE:.0%}.",
         _MIDDLES,
         f"Full runs read {'from storage' if study.cold else 'files that are in memory'}.",
     ]
     lines += [f"{result.row.name} failed: {result.failure}." for result in results if result.failure is not None]
     lines += [
-        f"{row.name} was measured on top of {', '.join(row.also)}, which failed later: its worth includes that."
-        for row in (result.row for result in results if result.failure is None)
-        if row.also
+        f"{result.row.name} was measured on top of {', '.join(result.row.also)}, which failed later: the ratio "
+        "includes the failed steps."
+        for result in results
+        if result.row.also and result.failure is None
     ]
     lines += [ended] if ended else []
     lines += [f"Left out, as {reason}." for reason in plan.left_out()]
     if not first.turns:
-        return lines
-    lines += [known] if (known := gaps(first.row.name, list(first.turns))) else []
+        return tuple(lines)
+    lines += [sentence] if (sentence := gaps(first.row.name, list(first.turns))) else []
     if together:
         gains = (f"{name} {together[measure]}" for measure, name in MEASURES.items())
         lines.append(f"All together: {', '.join(gains)} against the start.")
-    return [*lines, *_disturbed(results), *_held_up(results), *_queue_left(results)]
+    pipeline = [*_held_up(results), *_queue_left(results)]
+    return (*lines, *_disturbed(results), *pipeline)
 
 
 def _disturbed(results: Sequence[RowResult]) -> list[str]:
@@ -131,11 +125,9 @@ def _disturbed(results: Sequence[RowResult]) -> list[str]:
 
 
 def _queue_left(results: Sequence[RowResult]) -> list[str]:
-    names = [result.row.name for result in results if any(speed.get("steady") == 0 for speed in result.turns)]
-    if not names:
-        return []
-    named = "; ".join(names)
-    return [f"Raise --seconds: in {named} the queue was not used up, so the pipeline rate may be too high."]
+    names = "; ".join(result.row.name for result in results if any(speed.get("steady") == 0 for speed in result.turns))
+    sentence = f"Raise --seconds: in {names} the queue was not used up, so the pipeline rate may be too high."
+    return [sentence] if names else []
 
 
 def _held_up(results: Sequence[RowResult]) -> list[str]:
@@ -145,7 +137,7 @@ def _held_up(results: Sequence[RowResult]) -> list[str]:
         return []
     rates = f"With {fastest.row.name} the network alone does {alone:,.0f} images/s, the full pipeline {full:,.0f}"
     if all(speed["kernel_seconds"] is None for speed in fastest.turns):
-        return [f"{rates}: on a CPU the loader computes on the network's cores, so what one saves the other has."]
+        return [f"{rates}: on a CPU the loader computes on the network's cores, so either gains from a faster other."]
     return [
         f"{rates}: behind that bottleneck, a faster network gains nothing. `imagenet-opt doctor` names the bottleneck."
     ]
@@ -189,7 +181,7 @@ def _numbers(result: RowResult) -> dict[str, Any]:
         "speeds": list(result.turns),
         "ratios": worth_numbers(result.worth),
         "losses": result.losses,
-        "parity": _parity(result.parity),
+        "parity": _parity_numbers(result.parity),
         "failure": result.failure,
     }
 
@@ -197,17 +189,12 @@ def _numbers(result: RowResult) -> dict[str, Any]:
 def worth_numbers(worths: Worths) -> dict[str, Any]:
     """The gains by measure, as JSON values. With too few rounds, low and high are not finite."""
     return {
-        measure: {
-            "ratio": worth.ratio.ratio,
-            "low": worth.ratio.low,
-            "high": worth.ratio.high,
-            "verdict": worth.verdict,
-        }
+        measure: {name: getattr(worth.ratio, name) for name in ("ratio", "low", "high")} | {"verdict": worth.verdict}
         for measure, worth in worths.items()
     }
 
 
-def _parity(parity: Parity | str | None) -> dict[str, Any] | None:
+def _parity_numbers(parity: Parity | str | None) -> dict[str, Any] | None:
     if isinstance(parity, Parity):
         return {**asdict(parity), "agrees": parity.agrees}
     return None if parity is None else {"not_compared": parity}
@@ -221,4 +208,6 @@ def what_rows_set(plan: Plan, results: Sequence[RowResult]) -> Table:
     ]
     rows += [(step.name, " ".join(plan.words(step)), None) for step in plan.file.steps if step.name in plan.absent]
     meaning = _LEFT_OUT if plan.file.order == "leave_one_out" else _ADDED
-    return Table("What each row sets", columns, tuple(rows), (f"All have what the command line says. {meaning}",))
+    return Table(
+        "What each row sets", columns, tuple(rows), (f"All rows have the overrides of the command line. {meaning}",)
+    )

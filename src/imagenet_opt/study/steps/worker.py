@@ -2,15 +2,32 @@
 
 import csv
 from dataclasses import dataclass
-from pathlib import Path
 
+from lightning.pytorch import seed_everything
+from omegaconf import open_dict
+
+from imagenet_opt.config.build import make, num_classes_of
+from imagenet_opt.config.compose import composed
+from imagenet_opt.doctor.environment.gpu import gpu_clocks
+from imagenet_opt.doctor.environment.neighbours import Neighbours
 from imagenet_opt.errors import ConfigError
+from imagenet_opt.measure.telemetry.peak_memory import peak_gib
+from imagenet_opt.probe.fit_timer import FitTiming
+from imagenet_opt.probe.growing_images import at_one_size
+from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
+from imagenet_opt.probe.testbed import Testbed
+from imagenet_opt.probe.throughput import Span, fit_ceiling
+from imagenet_opt.probe.throwaway_run import only, run_folder
+from imagenet_opt.run.loggers.metrics_csv import FILE
+from imagenet_opt.training.build_run import build_run
+from imagenet_opt.training.quiet import quiet
 
 STOPS = "callbacks.acceleration.on_failure=stop"
-"""A row that does not compile fails; it does not train uncompiled."""
+"""A row that does not compile fails instead of training uncompiled."""
 _NUM_LOSSES = 20
+"""Points of a loss curve."""
 _SEED = 0
-"""Of the files that turns read: those that one turn has read are in memory for the next."""
+"""Chooses the files that turns read: all turns read the same files, so these are in memory after the first turn."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +66,6 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
 
     Raises ImagenetOptError; OutOfMemory instead of halving micro-batches.
     """
-    from lightning.pytorch import seed_everything
-
-    from imagenet_opt.config.compose import composed
-    from imagenet_opt.doctor.environment.gpu import gpu_clocks
-    from imagenet_opt.doctor.environment.neighbours import Neighbours
-    from imagenet_opt.measure.telemetry.peak_memory import peak_gib
-    from imagenet_opt.probe.memory import named_out_of_memory
-    from imagenet_opt.probe.testbed import Testbed
-    from imagenet_opt.probe.throughput import Span, fit_ceiling
-    from imagenet_opt.training.quiet import quiet
-
     quiet()
     config = composed((*job.overrides, STOPS))
     seed_everything(config.seed, verbose=False)
@@ -71,21 +77,26 @@ def speed(job: SpeedJob) -> dict[str, float | None]:
         alone = testbed.compute(Span(job.seconds), beside=False)
         stretches.append(neighbours.stop())
         neighbours.start()
-        full, whole = testbed.full_run(job.seconds, cold=job.cold)
+        full, full_rate = testbed.full_run(job.seconds, cold=job.cold)
         stretches.append(neighbours.stop())
+    others_percent = max(stretch.others_cpu_percent + stretch.steal_percent for stretch in stretches)
+    return _rates(testbed, alone, full, full_rate) | {"others_percent": others_percent}
+
+
+def _rates(testbed: Testbed, alone: FitTiming, full: FitTiming, full_rate: float) -> dict[str, float | None]:
+    """The result of `speed`, but others_percent."""
+    compute, batch_size = fit_ceiling(alone).images_per_second, testbed.loading.batch_size
     state = alone.gpu_state
-    compute = fit_ceiling(alone).images_per_second
     return {
         "compute": compute,
-        "full": whole,
-        "busy": min(1.0, (alone.kernel_seconds or full.device_seconds) * whole / testbed.loading.batch_size),
+        "full": full_rate,
+        "busy": min(1.0, (alone.kernel_seconds or full.device_seconds) * full_rate / batch_size),
         "memory_gib": peak_gib(testbed.device),
         "compile_seconds": alone.compile_seconds,
-        "step_seconds": testbed.loading.batch_size / compute,
+        "step_seconds": batch_size / compute,
         "kernel_seconds": (alone.kernel_seconds or 0.0) if testbed.device.type == "cuda" else None,
-        "batch_size": float(testbed.loading.batch_size),
+        "batch_size": float(batch_size),
         "steady": float(full.steady),
-        "others_percent": max(stretch.others_cpu_percent + stretch.steal_percent for stretch in stretches),
         "clocks_lowered": float(state is not None and bool(gpu_clocks(state).fired)),
     }
 
@@ -95,28 +106,15 @@ def losses(job: LossJob) -> list[float]:
 
     Raises ImagenetOptError; OutOfMemory instead of halving micro-batches.
     """
-    from lightning.pytorch import seed_everything
-    from omegaconf import open_dict
-
-    from imagenet_opt.config.build import make, num_classes_of
-    from imagenet_opt.config.compose import composed
-    from imagenet_opt.probe.growing_images import at_one_size
-    from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
-    from imagenet_opt.probe.throwaway_run import only, run_folder
-    from imagenet_opt.run.loggers.metrics_csv import FILE
-    from imagenet_opt.training.build_run import build_run
-    from imagenet_opt.training.quiet import quiet
-
     quiet()
     config = composed((*job.overrides, STOPS))
     at_one_size(config)
-    with open_dict(config):  # callbacks may ask for it
+    with open_dict(config):  # for callbacks
         config.model.num_classes = num_classes_of(config.model.num_classes, make(config.data, "data"))
     with run_folder(only(config, callbacks=("acceleration", "mixing"))) as config:
         with open_dict(config):
-            config.logger = {
-                "csv": {"_target_": "imagenet_opt.run.loggers.metrics_csv.MetricsCsv", "folder": config.run_folder}
-            }
+            target = "imagenet_opt.run.loggers.metrics_csv.MetricsCsv"
+            config.logger = {"csv": {"_target_": target, "folder": config.run_folder}}
             config.trainer.update({"max_steps": job.steps, "max_epochs": -1})
             config.trainer.log_every_n_steps = max(1, job.steps // _NUM_LOSSES)
         seed_everything(config.seed, verbose=False)
@@ -124,12 +122,8 @@ def losses(job: LossJob) -> list[float]:
         run.trainer.callbacks.append(NoHalving())  # type: ignore[attr-defined]
         with named_out_of_memory(config):
             run.trainer.fit(run.model, datamodule=run.data, weights_only=True)
-        return _column(run.folder / FILE, "train/loss")
-
-
-def _column(file: Path, name: str) -> list[float]:
-    with file.open() as lines:
-        losses = [float(row[name]) for row in csv.DictReader(lines) if row.get(name)]
+        with (run.folder / FILE).open() as lines:
+            losses = [float(row["train/loss"]) for row in csv.DictReader(lines) if row.get("train/loss")]
     if not losses:
         raise ConfigError("no loss was logged; raise --parity")
     return losses

@@ -1,0 +1,14 @@
+"""Processes of a study that return results at once."""
+
+import pytest
+
+from imagenet_opt.study.steps import turn
+from tests.study.turns import Processes
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch, checked: None) -> Processes:
+    processes = Processes()
+    monkeypatch.setattr(turn, "call_isolated", processes)
+    monkeypatch.setattr(turn, "CALM_SECONDS", 0.0)
+    return processes

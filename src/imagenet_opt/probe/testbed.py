@@ -105,12 +105,7 @@ class Testbed:
         return None if rate is None else float(rate) * (224 / self.loading.image_size) ** 2
 
     def loader(
-        self,
-        index: Index,
-        *,
-        num_workers: int | None = None,
-        store: Store | None = None,
-        batch_size: int | None = None,
+        self, index: Index, *, num_workers: int | None = None, store: Store | None = None, batch_size: int | None = None
     ) -> DevicePrefetcher:
         loading = replace(self.loading, samples_per_epoch=None, batch_size=batch_size or self.loading.batch_size)
         if num_workers is not None:

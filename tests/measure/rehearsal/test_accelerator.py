@@ -60,12 +60,7 @@ def test_values_of_the_user_win_over_the_profile() -> None:
 
 def test_a_written_profile_is_composed_as_it_was(tmp_path: Path) -> None:
     written = accelerator(
-        name='my "A10G"',
-        images_per_second=1234.5,
-        launch_seconds=1e-7,
-        jitter=0.02,
-        source="x: # y",
-        estimate=False,
+        name='my "A10G"', images_per_second=1234.5, launch_seconds=1e-7, jitter=0.02, source="x: # y", estimate=False
     )
     (tmp_path / "rehearse").mkdir()
     write_profile(tmp_path / "rehearse/mine.yaml", written, machine="host\nwith 8 CPUs")

@@ -63,29 +63,17 @@ def install(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> None:
 @pytest.mark.parametrize("uuids", [("GPU-other", f"GPU-{UUID}"), ("GPU-other", "GPU-parent-of-a-slice")])
 def test_reads_cudas_device_in_the_stated_units(monkeypatch: pytest.MonkeyPatch, uuids: tuple[str, ...]) -> None:
     install(monkeypatch, Driver(uuids=uuids))
-    assert next(gpu_readings(0)) == {
-        "utilization_percent": 87.0,
-        "memory_used_gib": 6.0,
-        "power_watts": 212.5,
-    }
+    assert next(gpu_readings(0)) == {"utilization_percent": 87.0, "memory_used_gib": 6.0, "power_watts": 212.5}
 
 
 def test_what_the_device_does_not_support_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, Driver(power=False))
-    assert next(gpu_readings(0)) == {
-        "utilization_percent": 87.0,
-        "memory_used_gib": 6.0,
-        "power_watts": None,
-    }
+    assert next(gpu_readings(0)) == {"utilization_percent": 87.0, "memory_used_gib": 6.0, "power_watts": None}
 
 
 def test_what_nvml_refuses_to_this_user_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, Driver(memory=False))
-    assert next(gpu_readings(0)) == {
-        "utilization_percent": 87.0,
-        "memory_used_gib": None,
-        "power_watts": 212.5,
-    }
+    assert next(gpu_readings(0)) == {"utilization_percent": 87.0, "memory_used_gib": None, "power_watts": 212.5}
 
 
 def test_nvml_is_open_only_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,15 +22,7 @@ def cpu(busy: float) -> SimpleNamespace:
     """One CPU's counters; a sixth of `busy` in each kind of work. `guest` is part of `user` already."""
     part = busy / 6
     return SimpleNamespace(
-        user=part,
-        nice=part,
-        system=part,
-        irq=part,
-        softirq=part,
-        steal=part,
-        idle=7.0,
-        iowait=9.0,
-        guest=part,
+        user=part, nice=part, system=part, irq=part, softirq=part, steal=part, idle=7.0, iowait=9.0, guest=part
     )
 
 
@@ -48,9 +40,7 @@ def test_cpu_percent_is_the_busy_share_of_the_process_own_cpus(monkeypatch: pyte
     ]
 
 
-def test_under_a_smaller_share_only_the_process_and_its_children_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_under_a_smaller_share_only_the_process_and_its_children_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
     now = 0.0

@@ -64,16 +64,8 @@ STORIES: dict[str, tuple[dict[str, Any], dict[str, float], str]] = {
         dict(busy=0.7, read=0.3),
         "read",
     ),
-    "a checkpoint of 3 s": (
-        dict(device_seconds=7, checkpoint_seconds=3),
-        dict(busy=0.7, checkpoint=0.3),
-        "checkpoint",
-    ),
-    "logging at each step": (
-        dict(device_seconds=8.5, logging_seconds=1.8),
-        dict(busy=0.85, logging=0.15),
-        "logging",
-    ),
+    "a checkpoint of 3 s": (dict(device_seconds=7, checkpoint_seconds=3), dict(busy=0.7, checkpoint=0.3), "checkpoint"),
+    "logging at each step": (dict(device_seconds=8.5, logging_seconds=1.8), dict(busy=0.85, logging=0.15), "logging"),
     "a callback of 20 ms a step beside one that costs little": (
         dict(device_seconds=7.5, callback_seconds=2.1),
         dict(busy=0.75, main_process=0.21, unexplained=0.04),

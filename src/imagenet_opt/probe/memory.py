@@ -1,5 +1,5 @@
-"""Finds which batch sizes fit into memory. Each trial runs in its own process, so lack of memory ends only that
-process."""
+"""Finds the batch sizes that fit into memory. Each trial runs in its own process, so lack of memory ends only the
+trial."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -55,19 +55,17 @@ class MemoryTrials:
         ConfigError if they fail for another reason than memory."""
         at_once = "" if micro is None else f", {micro} at once"
         self.before(f"whether {batch} images fit{at_once}")
-        limit_seconds = self.limit()
+        limit_seconds, peak_gib, why = self.limit(), None, ""
         try:
-            trial = Trial(batch, micro, self._try(batch, micro, limit_seconds)["peak_gib"])
-        except Hung as error:
-            if limit_seconds < LIMIT_SECONDS:
-                raise OutOfTime from error
-            trial = Trial(batch, micro, None, str(error))
+            peak_gib = self._try(batch, micro, limit_seconds)["peak_gib"]
         except TurnFailed as error:
-            if not lacks_memory(error):
+            if isinstance(error, Hung) and limit_seconds < LIMIT_SECONDS:
+                raise OutOfTime from error
+            if not isinstance(error, Hung) and not lacks_memory(error):
                 raise ConfigError(f"{batch} images cannot be tried: {explained(error)}") from error
-            trial = Trial(batch, micro, None, str(error))
-        self.tried.append(trial)
-        return trial.peak_gib is not None
+            why = str(error)
+        self.tried.append(Trial(batch, micro, peak_gib, why))
+        return peak_gib is not None
 
     def largest(self, *, start: int, most: int, known: int = 0, stride: int | None = None) -> int:
         """The largest batch that fits at once; 0 for none. known: a size that certainly fits. stride: the first step
@@ -102,11 +100,10 @@ def device_steps(function: str, config: DictConfig, *, limit_seconds: float, **o
 
 def lacks_memory(error: TurnFailed) -> bool:
     """Whether a process was killed or failed for lack of memory."""
-    if isinstance(error.__cause__, OutOfMemory):
-        return True
     why = str(error)
     no_room = any(words in why for words in _NO_ROOM)
-    return why.startswith("killed by signal 9") or ran_out(RuntimeError(why)) or no_room
+    out_of_memory = isinstance(error.__cause__, OutOfMemory) or ran_out(RuntimeError(why))
+    return out_of_memory or no_room or why.startswith("killed by signal 9")
 
 
 def explained(error: TurnFailed) -> str:
@@ -156,10 +153,7 @@ def largest_that_fits(fits: Callable[[int], bool], *, start: int, most: int, str
     fitting, failing = 0, most + MULTIPLE
     size = whole(min(max(1, start), most))
     while size > fitting:
-        if fits(size):
-            fitting = size
-        else:
-            failing = size
+        fitting, failing = (size, failing) if fits(size) else (fitting, size)
         size = _next(fitting, failing, most, stride)
         stride *= 2
     return fitting
@@ -187,7 +181,7 @@ def even_parts(num_images: int, most: int) -> int:
 
 
 class NoHalving(Callback):
-    """Callback that forbids halving micro-batches, so that rates are those of the requested size. Put
+    """Callback that forbids halving micro-batches, so that a rate belongs to the requested size. Put
     `named_out_of_memory` around the fit."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -196,8 +190,6 @@ class NoHalving(Callback):
 
 
 class NeverHalved(MicroBatches):
-    """Micro-batches that are never halved."""
-
     def run(self, work: Callable[[slice], Part], num_images: int, take_back: Callable[[], None] | None) -> list[Part]:
         return super().run(work, num_images, None)
 

@@ -30,8 +30,8 @@ def log_need(config: DictConfig) -> None:
 
 
 def judge_need(config: DictConfig, num_classes: int, card_bytes: int | None) -> tuple[bool, str] | None:
-    """Whether a step of the configuration fits, with a sentence; None if that is unknown. card_bytes: memory of the
-    GPU; None to compute the need only, which then counts as fitting."""
+    """Whether a step of the configuration fits, with a sentence; None if the need is unknown. card_bytes: memory of the
+    GPU; None for a sentence about the need alone, with True."""
     batch, micro = config.data.batch_size, config.model.micro_batch_size
     need = need_of(config, num_classes, batch, micro)
     if need is None:

@@ -47,13 +47,13 @@ _GLANCED = 32
 
 
 class Samples:
-    """A training set for experiments. Each experiment takes samples that no earlier experiment has read, while there
-    are any.
+    """A training set for experiments. Each experiment takes samples that no earlier experiment has read, while such
+    samples are left.
 
     seed: None draws different samples each time, so that no file server has them in memory. With a seed all processes
-    draw the same samples, so files that one process has read are in memory for the next. warm_rows: samples that `warm`
-    has read into memory (before that, a few from `glance`). encoded: the bytes of some of them. Raises ConfigError if
-    there are too few samples.
+    draw the same samples, so files that one process has read are in memory for the next process. warm_rows: samples
+    that `warm` has read into memory (before `warm`, a few from `glance`). encoded: the bytes of the first of them.
+    Raises ConfigError for too few samples.
     """
 
     def __init__(self, index: Any, loading: LoaderOptions, *, seed: int | None = None) -> None:
@@ -86,16 +86,8 @@ class Samples:
         index = self.index
         if isinstance(index, FileIndex):
             return [Extent(index.path(i)) for i in rows.tolist()]
-        return [
-            Extent(
-                os.fsdecode(index.folder / index.shards[index.shard_ids[i]]), int(index.offsets[i]), int(index.sizes[i])
-            )
-            for i in rows.tolist()
-        ]
-
-    @cached_property
-    def _dropping_store(self) -> Store:
-        return store_of(self.index, self.loading, drop_pages=True)
+        shards = [os.fsdecode(index.folder / index.shards[number]) for number in index.shard_ids[rows]]
+        return list(map(Extent, shards, index.offsets[rows].tolist(), index.sizes[rows].tolist()))
 
     def read(self, rows: Rows) -> list[bytes]:
         """The bytes of samples; empty for a sample that training would skip."""
@@ -104,6 +96,10 @@ class Samples:
     def read_and_drop(self, rows: Rows) -> list[bytes]:
         """Read samples and evict their files from the page cache."""
         return _read(self._dropping_store, rows)
+
+    @cached_property
+    def _dropping_store(self) -> Store:
+        return store_of(self.index, self.loading, drop_pages=True)
 
     def glance(self) -> None:
         """Read a few samples, which later experiments do not use while there are others."""
@@ -133,13 +129,11 @@ class Samples:
 
         with ThreadPoolExecutor(_WARMING) as threads:
             contents = list(threads.map(read, rows.tolist()))
-        if not (encoded := [content for content in contents if content]):
+        self.encoded = [content for content in contents if content]
+        if not self.encoded:
             reason = self._reason(rows[:1])
             raise DataError(f"none of {len(rows)} files under {self.index.folder} can be read (data.root): {reason}")
-        self.warm_rows = np.array(
-            [row for row, content in zip(rows.tolist(), contents, strict=True) if content is not None]
-        )
-        self.encoded = encoded
+        self.warm_rows = rows[[content is not None for content in contents]]
 
     def _reason(self, row: Rows) -> str:
         """The reason why this sample cannot be read."""
@@ -151,7 +145,7 @@ class Samples:
 
     def evict(self, rows: Rows) -> Eviction:
         """Evict the samples from the page cache. For files of other users, a test with other samples checks whether
-        that works."""
+        eviction works."""
         eviction = evicted(self.extents(rows))
         return self._probed_eviction if eviction.unknown else eviction
 

@@ -19,7 +19,7 @@ class ResidentLoader:
     """`num` copies of a batch that stays on the device.
 
     finish: the work that a DevicePrefetcher does on the device for each batch. beside: a loader that runs at the same
-    time; each step takes one of its batches and discards it.
+    time; each step takes a batch of `beside` and discards it.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.remedies import DataPlace
-from imagenet_opt.measure.storage.lustre import _LOST, RELEASED
+from imagenet_opt.measure.storage.lustre import LOST, RELEASED
 
 _MANY_CPUS = 64
 _BETTER = {"osc.*.max_rpcs_in_flight": 32, "mdc.*.max_rpcs_in_flight": 64}
@@ -53,9 +53,7 @@ def check_released(states: Mapping[str, int] | None, data: DataPlace, kind: str)
         return Finding("released_files", None, f"only Lustre reports archived files; this file system is {kind}")
     if not states:
         return Finding("released_files", None, "the state of the checked files cannot be read")
-    count = Counter(
-        "lost" if bits & _LOST else "released" if bits & RELEASED else "present" for bits in states.values()
-    )
+    count = Counter("lost" if bits & LOST else "released" if bits & RELEASED else "present" for bits in states.values())
     evidence = (
         f"{count['released']} of {len(states)} checked files ({count['released'] / len(states):.0%}) are released"
     )

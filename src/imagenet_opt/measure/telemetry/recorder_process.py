@@ -16,7 +16,7 @@ from imagenet_opt.measure.telemetry.sampler import next_due
 from imagenet_opt.measure.telemetry.shared_state import Gauges
 from imagenet_opt.measure.telemetry.timeline import INTERVAL_SECONDS, ChunkWriter, Table
 
-_GPU_SECONDS = 1.0  # the driver buffers more than that, and reading the GPU takes longer than all other readings
+_GPU_SECONDS = 1.0  # the driver buffers longer, and reading the GPU takes longer than all other readings
 _FLUSH_SECONDS = 10.0
 _SHOWN = ("queue_depth", "step", "phase")
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)

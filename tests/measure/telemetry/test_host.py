@@ -20,10 +20,8 @@ input()
 
 def cpu(busy: float) -> SimpleNamespace:
     """One CPU's counters; a sixth of `busy` in each kind of work. `guest` is part of `user` already."""
-    part = busy / 6
-    return SimpleNamespace(
-        user=part, nice=part, system=part, irq=part, softirq=part, steal=part, idle=7.0, iowait=9.0, guest=part
-    )
+    busy_kinds = dict.fromkeys(("user", "nice", "system", "irq", "softirq", "steal"), busy / 6)
+    return SimpleNamespace(**busy_kinds, idle=7.0, iowait=9.0, guest=busy / 6)
 
 
 def test_cpu_percent_is_the_busy_share_of_the_process_own_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,11 +31,8 @@ def test_cpu_percent_is_the_busy_share_of_the_process_own_cpus(monkeypatch: pyte
     monkeypatch.setattr(psutil, "cpu_times", lambda percpu: next(counters))
     monkeypatch.setattr("imagenet_opt.measure.telemetry.host.monotonic", lambda: next(clock))
     readings = host_readings()
-    assert [next(readings)["cpu_percent"] for _ in range(3)] == [
-        None,
-        pytest.approx(100 * 0.6 / 2),
-        pytest.approx(100 * 2.0 / 2),
-    ]
+    percent = [next(readings)["cpu_percent"] for _ in range(3)]
+    assert percent == [None, pytest.approx(100 * 0.6 / 2), pytest.approx(100 * 2.0 / 2)]
 
 
 def test_under_a_smaller_share_only_the_process_and_its_children_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Rates that cannot be, each against the number that speaks against it."""
+"""Impossible rates, each with the number that disproves the rate."""
 
 import pytest
 

@@ -1,5 +1,6 @@
 """Samples of experiments: drawn once, in memory or on storage."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,26 @@ def test_no_experiment_reads_the_samples_of_a_glance(root: Path, tmp_path: Path)
     assert len(glanced) == len(own.encoded) == 32
     own.glance()
     assert not glanced & set(own.take(180 - 32).tolist())
+
+
+def test_bytes_belong_to_their_samples_if_reads_end_in_another_order(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read of the first sample ends last, when enough bytes are kept."""
+    monkeypatch.setattr("imagenet_opt.probe.samples._IN_MEMORY", 3)
+    own, others = samples(root, tmp_path), threading.Semaphore(0)
+    rows, read = own.take(8), own.read
+
+    def slow_first(row: Rows) -> list[bytes]:
+        for _ in range(7 if row == rows[0] else 0):
+            others.acquire()
+        others.release()
+        return read(row)
+
+    monkeypatch.setattr(own, "read", slow_first)
+    own.bring(rows, least=8, seconds=60)
+    assert set(own.warm_rows.tolist()) == set(rows.tolist())
+    assert own.encoded == read(own.warm_rows[:3])
 
 
 def evict_or_skip(own: Samples, rows: Rows) -> None:

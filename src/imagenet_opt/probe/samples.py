@@ -52,7 +52,7 @@ class Samples:
 
     seed: None draws different samples each time, so that no file server has them in memory. With a seed all processes
     draw the same samples, so files that one process has read are in memory for the next process. warm_rows: samples
-    that `warm` has read into memory (before `warm`, a few from `glance`). encoded: the bytes of the first of them.
+    that `warm` has read into memory (before `warm`, a few from `glance`). encoded: the bytes of the first warm_rows.
     Raises ConfigError for too few samples.
     """
 
@@ -133,7 +133,9 @@ class Samples:
         if not self.encoded:
             reason = self._reason(rows[:1])
             raise DataError(f"none of {len(rows)} files under {self.index.folder} can be read (data.root): {reason}")
-        self.warm_rows = rows[[content is not None for content in contents]]
+        has_bytes = np.array([bool(content) for content in contents])
+        was_read = np.array([content is not None for content in contents])
+        self.warm_rows = np.concatenate([rows[has_bytes], rows[was_read & ~has_bytes]])
 
     def _reason(self, row: Rows) -> str:
         """The reason why this sample cannot be read."""

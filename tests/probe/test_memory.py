@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from imagenet_opt.errors import OutOfMemory
-from imagenet_opt.probe.memory import NeverHalved, even_parts, largest_that_fits, named_out_of_memory, whole
+from imagenet_opt.probe.memory import NeverHalved, allowed_size, even_parts, largest_that_fits, named_out_of_memory
 
 SIZES = [1, 2, 4, *range(8, 5000, 8)]
 
@@ -50,14 +50,14 @@ def test_the_search_doubles_then_bisects() -> None:
 def test_a_good_guess_takes_fewer_trials(capacity: int) -> None:
     guess = min(capacity + 20, 1024)
     from_guess, from_256 = Capacity(capacity), Capacity(capacity)
-    assert largest_that_fits(from_guess.fits, start=guess, most=1024, stride=guess // 16) == whole(capacity)
-    assert largest_that_fits(from_256.fits, start=256, most=1024) == whole(capacity)
-    assert from_guess.tried[0] == whole(guess) and len(from_guess.tried) < len(from_256.tried)
+    assert largest_that_fits(from_guess.fits, start=guess, most=1024, stride=guess // 16) == allowed_size(capacity)
+    assert largest_that_fits(from_256.fits, start=256, most=1024) == allowed_size(capacity)
+    assert from_guess.tried[0] == allowed_size(guess) and len(from_guess.tried) < len(from_256.tried)
 
 
 @given(num=st.integers(1, 4096), most=st.integers(1, 4096))
 def test_parts_are_few(num: int, most: int) -> None:
-    most = whole(most)
+    most = allowed_size(most)
     size = even_parts(num, most)
     assert 1 <= size <= most
     assert -(-num // size) == -(-num // most), "no more parts than are needed"

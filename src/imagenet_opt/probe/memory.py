@@ -31,7 +31,7 @@ _NO_ROOM = ("bad_alloc", "Thread creation failed", "could not create a primitive
 
 @dataclass(frozen=True)
 class Trial:
-    """micro: images at once; None for the whole batch. peak_gib: None if the trial did not fit; `why` may contain
+    """micro: images at once; None for the whole batch. peak_gib: None if the batch did not fit; `why` may then contain
     the reason."""
 
     batch: int
@@ -107,7 +107,7 @@ def lacks_memory(error: TurnFailed) -> bool:
 
 
 def explained(error: TurnFailed) -> str:
-    """Add the remedy if the GPU accepts only one process, which is then this one."""
+    """The message, with the remedy for a GPU that accepts only one process (this process)."""
     remedy = "; if the GPU is in exclusive mode, nvidia-smi -c 0 lets several processes use it"
     return f"{error}{remedy if 'busy or unavailable' in str(error) else ''}"
 
@@ -134,7 +134,7 @@ def num_train(data: ImageData) -> int:
 
 def most_images(num_train: int) -> int:
     """Upper limit of the search: 1024 images and a quarter of an epoch."""
-    return whole(max(1, min(MOST, num_train // 4)))
+    return allowed_size(max(1, min(MOST, num_train // 4)))
 
 
 MULTIPLE = 8
@@ -148,10 +148,10 @@ def largest_that_fits(fits: Callable[[int], bool], *, start: int, most: int, str
     one that does not, then bisects: at most about 2 log2(most / 8) trials. Smaller sizes are assumed to fit if a larger
     one does. stride: the first step away from a good guess `start`; each further step is twice as long.
     """
-    most = whole(most)
+    most = allowed_size(most)
     stride = max(MULTIPLE, stride or most)
     fitting, failing = 0, most + MULTIPLE
-    size = whole(min(max(1, start), most))
+    size = allowed_size(min(max(1, start), most))
     while size > fitting:
         fitting, failing = (size, failing) if fits(size) else (fitting, size)
         size = _next(fitting, failing, most, stride)
@@ -162,14 +162,14 @@ def largest_that_fits(fits: Callable[[int], bool], *, start: int, most: int, str
 def _next(fitting: int, failing: int, most: int, stride: int) -> int:
     """The next size to try; not above `fitting` if the search is finished."""
     if failing > most:
-        return whole(min(2 * fitting, fitting + stride, most))
+        return allowed_size(min(2 * fitting, fitting + stride, most))
     if not fitting:
-        return whole(max(failing // 2, failing - stride)) if failing > 1 else 0
-    return whole((fitting + failing) // 2)
+        return allowed_size(max(failing // 2, failing - stride)) if failing > 1 else 0
+    return allowed_size((fitting + failing) // 2)
 
 
-def whole(size: int) -> int:
-    """The nearest size at or below that the search may try: a multiple of 8, or 4, 2, 1."""
+def allowed_size(size: int) -> int:
+    """The largest size up to `size` that the search may try: a multiple of 8, or 4, 2, 1."""
     return size // MULTIPLE * MULTIPLE if size >= MULTIPLE else 1 << (size.bit_length() - 1)
 
 
@@ -197,7 +197,7 @@ class NeverHalved(MicroBatches):
 @contextmanager
 def named_out_of_memory(config: DictConfig) -> Iterator[None]:
     """Convert errors of torch or Python about lack of memory into an OutOfMemory that names the configuration keys.
-    An OutOfMemory passes through unchanged, since it is more precise."""
+    An OutOfMemory passes through unchanged, since its message is more precise."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -14,7 +14,7 @@ from imagenet_opt.machine import GIB
 from imagenet_opt.model.micro_batch import part_sizes
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import build_optimizer
-from imagenet_opt.probe.memory import SPARE, even_parts, whole
+from imagenet_opt.probe.memory import SPARE, allowed_size, even_parts
 from imagenet_opt.probe.step_memory import StepMemory, StepSetting, step_memory
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ def _remedy(batch_size: int, most: int) -> str:
             "Not even one image fits: lower data.image_size, choose a smaller model.name, or set "
             "callbacks.acceleration.gradient_checkpointing=true"
         )
-    most = whole(most)
+    most = allowed_size(most)
     return (
         f"About {most} images fit at once: lower data.batch_size, or set "
         f"model.micro_batch_size={even_parts(batch_size, most)}, which changes neither batch nor schedule"

@@ -62,7 +62,7 @@ def step_memory(
     """Peak bytes of all tensors in the second step of a run, when the optimizer has its state.
 
     optimizer: creates the optimizer for a network. Only the network's shapes matter, so it may be on the device `meta`.
-    The result is a lower bound for an uncompiled run. It lacks cuDNN's workspace, unused parts of torch's blocks, the
+    The result is a lower bound for an uncompiled run, without cuDNN's workspace, unused parts of torch's blocks, the
     CUDA context, prefetched batches, averaged weights, DDP's copies of gradients, and validation. A compiled network
     keeps less for its backward; a CUDA graph takes more. Nothing is computed, and the network and the random state do
     not change. Errors of the network or the optimizer pass through, for example if they need values for control flow.

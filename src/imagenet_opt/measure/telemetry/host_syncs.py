@@ -35,9 +35,9 @@ class HostSyncs(TorchFunctionMode):
     """While entered, counts in `counts` the operations of this thread that wait for the device.
 
     wait: called with the number of bytes before each such operation, so that a simulated device can make the host wait.
-    on_device: whether a tensor is on the device. By default CUDA tensors where there is CUDA, and all tensors
-    elsewhere; there `.to(device)` counts only if the device is the string "cpu", since `.to(self.device)` looks the
-    same.
+    on_device: whether a tensor is on the device; by default all CUDA tensors, or all tensors on a machine without CUDA.
+    For a tensor in RAM that counts as on the device, `.to(device)` counts only with the string "cpu" as the device,
+    since `.to(self.device)` looks the same.
 
     The place is the innermost line outside of torch, Lightning and Python's library. Calls from the optimizers of torch
     and timm do not count: they read their step counts, which are on the host. Not detected: torch.cuda.synchronize and

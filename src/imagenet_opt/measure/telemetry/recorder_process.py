@@ -20,7 +20,7 @@ _GPU_SECONDS = 1.0  # the driver buffers longer, and reading the GPU takes longe
 _FLUSH_SECONDS = 10.0
 _SHOWN = ("queue_depth", "step", "phase")
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals to all processes of a job. The recorder ends when its parent does."""
+"""Signals that all processes of a job may get. The recorder ends when its parent ends."""
 
 
 class Recorder:

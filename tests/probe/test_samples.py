@@ -21,13 +21,13 @@ def samples(root: Path, cache: Path, **how: int) -> Samples:
     return Samples(open_split(root, "train", cache), loading(**how))
 
 
-def test_no_experiment_reads_the_samples_of_a_glance(root: Path, tmp_path: Path) -> None:
+def test_no_experiment_reads_the_samples_of_read_few(root: Path, tmp_path: Path) -> None:
     own = samples(root, tmp_path)
-    own.glance()
-    glanced = set(own.warm_rows.tolist())
-    assert len(glanced) == len(own.encoded) == 32
-    own.glance()
-    assert not glanced & set(own.take(180 - 32).tolist())
+    own.read_few()
+    few = set(own.warm_rows.tolist())
+    assert len(few) == len(own.encoded) == 32
+    own.read_few()
+    assert not few & set(own.take(180 - 32).tolist())
 
 
 def test_bytes_belong_to_their_samples_if_reads_end_in_another_order(
@@ -45,7 +45,7 @@ def test_bytes_belong_to_their_samples_if_reads_end_in_another_order(
         return read(row)
 
     monkeypatch.setattr(own, "read", slow_first)
-    own.bring(rows, least=8, seconds=60)
+    own.read_into_memory(rows, least=8, seconds=60)
     assert set(own.warm_rows.tolist()) == set(rows.tolist())
     assert own.encoded == read(own.warm_rows[:3])
 

@@ -52,7 +52,7 @@ def facts_of_run(testbed: Testbed) -> Facts:
 
 
 def check_machine(testbed: Testbed) -> list[Finding]:
-    """Run all checks that need no experiment. Some samples must have been read (`Samples.glance`)."""
+    """Run all checks that need no experiment. Some samples must have been read (`Samples.read_few`)."""
     config, how, samples = testbed.config, testbed.loading, testbed.samples
     configured = {"num_workers": testbed.num_workers, "prefetch_factor": testbed.prefetch_factor}
     configured |= {name: getattr(how, name) for name in configured if getattr(how, name) != "auto"}

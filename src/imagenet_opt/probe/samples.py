@@ -42,7 +42,7 @@ _LISTED = 100_000
 """Least samples of an index, so that no epoch ends within an experiment."""
 _WARMING = 64
 """Requests in flight while files are read into memory."""
-_GLANCED = 32
+_FEW = 32
 """Files that represent the data set."""
 
 
@@ -52,7 +52,7 @@ class Samples:
 
     seed: None draws different samples each time, so that no file server has them in memory. With a seed all processes
     draw the same samples, so files that one process has read are in memory for the next process. warm_rows: samples
-    that `warm` has read into memory (before `warm`, a few from `glance`). encoded: the bytes of the first warm_rows.
+    that `warm` has read into memory (before `warm`, a few from `read_few`). encoded: the bytes of the first warm_rows.
     Raises ConfigError for too few samples.
     """
 
@@ -65,7 +65,7 @@ class Samples:
         self._taken = 0
         self.warm_rows: Rows = self.rows[:0]
         self.encoded: list[bytes] = []
-        self._glanced: Rows = self.rows[:0]
+        self._few: Rows = self.rows[:0]
 
     @cached_property
     def store(self) -> Store:
@@ -101,19 +101,19 @@ class Samples:
     def _dropping_store(self) -> Store:
         return store_of(self.index, self.loading, drop_pages=True)
 
-    def glance(self) -> None:
+    def read_few(self) -> None:
         """Read a few samples, which later experiments do not use while there are others."""
-        if not len(self._glanced):
-            self._glanced = self.take(_GLANCED)
+        if not len(self._few):
+            self._few = self.take(_FEW)
             if not self.encoded:
-                self.bring(self._glanced, least=_GLANCED, seconds=0.0)
+                self.read_into_memory(self._few, least=_FEW, seconds=0.0)
 
     def warm(self, seconds: float) -> None:
         """Read files into memory for this many seconds, at least the files of two batches."""
         least = min(2 * self.loading.batch_size, len(self.index))
-        self.bring(self.take(max(min(4096, len(self.index) // 4), least)), least=least, seconds=seconds)
+        self.read_into_memory(self.take(max(min(4096, len(self.index) // 4), least)), least=least, seconds=seconds)
 
-    def bring(self, rows: Rows, *, least: int, seconds: float) -> None:
+    def read_into_memory(self, rows: Rows, *, least: int, seconds: float) -> None:
         """Read these samples into memory for this many seconds, at least `least` of them. Raises DataError if none
         can be read."""
         began = time.perf_counter()
@@ -153,8 +153,8 @@ class Samples:
 
     @cached_property
     def _probed_eviction(self) -> Eviction:
-        self.glance()
-        return eviction_probed(self.extents(self._glanced))
+        self.read_few()
+        return eviction_probed(self.extents(self._few))
 
     def residency(self) -> Residency:
         """Share of the data in the page cache, estimated from some samples."""

@@ -237,7 +237,7 @@ class Testbed:
 
     @cached_property
     def _fitted(self) -> DevicePrefetcher:
-        self.samples.glance()
+        self.samples.read_few()
         return self.from_memory()
 
     def dtypes(self) -> tuple[str, Counter[str]]:

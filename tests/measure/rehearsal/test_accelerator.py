@@ -42,7 +42,7 @@ def test_impossible_numbers_are_refused_by_their_key(key: str, value: float) -> 
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_a_profile_of_conf_is_built_and_sets_what_a_rehearsal_needs(name: str) -> None:
+def test_each_profile_of_conf_makes_a_rehearsal(name: str) -> None:
     config = composed("data=folder", "experiment=aggressive", f"rehearse={name}", "model.num_classes=3")
     assert config.data.resize_on == "device"
     assert (config.trainer.accelerator, config.trainer.precision) == ("cpu", "32-true")

@@ -69,7 +69,7 @@ def become_nobody():
     return done.stdout.strip()
 
 
-def test_residency_is_what_was_read(method: str, file: str) -> None:
+def test_residency_is_the_share_of_the_read_pages(method: str, file: str) -> None:
     if residency(file).method != method:
         pytest.skip(f"no {method} here")
     assert residency(file) == (0, method)
@@ -100,8 +100,8 @@ def test_neighbours_in_a_shard_leave_memory_together(tmp_path: Path, file: str) 
         with open(shard, "rb") as opened:
             opened.seek(start)
             assert opened.read(size)
-    found = evicted(samples[: num // 2])
-    assert found.verified and found.num_files == num // 2
+    eviction = evicted(samples[: num // 2])
+    assert eviction.verified and eviction.num_files == num // 2
     assert residency(*samples[-1]).share == 1
 
 
@@ -113,16 +113,16 @@ def test_no_bytes_are_not_in_memory(file: str) -> None:
 
 def test_files_just_written_can_be_evicted(file: str) -> None:
     Path(file).write_bytes(b"new" * PAGE)
-    found = evicted([Extent(file)])
-    assert found.verified, found.evidence
+    eviction = evicted([Extent(file)])
+    assert eviction.verified, eviction.evidence
 
 
 def test_files_in_use_are_not_called_cold(file: str) -> None:
     with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         assert len(bytes(mapped)) == NUM_PAGES * PAGE - 100
-        found = evicted([Extent(file)])
-    assert not found.verified
-    assert "100.0% of 1 files" in found.evidence
+        eviction = evicted([Extent(file)])
+    assert not eviction.verified
+    assert "100.0% of 1 files" in eviction.evidence
 
 
 def test_memory_file_systems_have_no_cold_files(method: str) -> None:
@@ -131,12 +131,12 @@ def test_memory_file_systems_have_no_cold_files(method: str) -> None:
         pytest.skip("needs tmpfs")
     path.write_bytes(bytes(10 * PAGE))
     try:
-        found = evicted([Extent(str(path))])
+        eviction = evicted([Extent(str(path))])
     finally:
         path.unlink()
-    assert found.left.share == 1
-    assert not found.verified
-    assert found.evidence.startswith("unverified: 100.0%")
+    assert eviction.left.share == 1
+    assert not eviction.verified
+    assert eviction.evidence.startswith("unverified: 100.0%")
 
 
 def test_files_of_others_are_cold_only_where_the_kernel_says_so(method: str, file: str) -> None:
@@ -162,7 +162,7 @@ become_nobody()
 extents = [page_cache.Extent({file!r})]
 page_cache._CACHESTAT = 100_000  # as before Linux 6.5, and from 6.13 on
 assert page_cache.evicted(extents).unknown
-assert any(page_cache.eviction_probed(extents).verified for _ in range(20))  # the kernel may hold a page for a moment
+assert any(page_cache.eviction_probed(extents).verified for _ in range(3))  # the kernel may hold a page for a moment
 with open({file!r}, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
     len(bytes(mapped))
     print(page_cache.eviction_probed(extents).evidence)
@@ -172,7 +172,7 @@ with open({file!r}, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.A
     )
 
 
-def test_probes_see_what_was_read(file: str, tmp_path: Path) -> None:
+def test_probes_detect_pages_in_memory(file: str, tmp_path: Path) -> None:
     cold = probed([Extent(file)])
     if cold.share is None:
         pytest.skip("this file system has no RWF_NOWAIT")
@@ -191,9 +191,9 @@ def test_probes_see_what_was_read(file: str, tmp_path: Path) -> None:
 
 def test_without_the_flag_nothing_is_known(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "RWF_NOWAIT", 1 << 30)  # as a file system that knows no such flag
-    found = eviction_probed([Extent(file)])
-    assert not found.verified and found.unknown
-    assert found.evidence.startswith(
+    eviction = eviction_probed([Extent(file)])
+    assert not eviction.verified and eviction.unknown
+    assert eviction.evidence.startswith(
         "unverified: the kernel reports this only for files that the user owns or may write (preadv2"
     )
 

@@ -64,7 +64,7 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_memory_used_is_what_the_system_cannot_give_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_used_is_total_minus_available(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = SimpleNamespace(total=64 * 2**30, available=40 * 2**30, used=20 * 2**30, free=2**30)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     assert next(host_readings())["memory_used_gib"] == 24.0

@@ -76,7 +76,7 @@ def test_gauges_and_events_are_recorded(tmp_path: Path) -> None:
     assert last["memory_used_gib"] == pytest.approx((used.total - used.available) / 2**30, abs=1)
 
 
-def test_a_second_recording_goes_on_in_the_folder(tmp_path: Path) -> None:
+def test_a_second_recording_continues_in_the_folder(tmp_path: Path) -> None:
     for step in (1, 2):
         recording = Recording(tmp_path, None)
         recording.gauges["step"] = step
@@ -86,7 +86,7 @@ def test_a_second_recording_goes_on_in_the_folder(tmp_path: Path) -> None:
     assert {1, 2} <= set(read_timeline(tmp_path).samples["step"].tolist())
 
 
-def test_it_outlives_a_killed_parent_to_write_and_ends(tmp_path: Path) -> None:
+def test_after_a_killed_parent_the_recorder_writes_and_ends(tmp_path: Path) -> None:
     parent = f"""{program(tmp_path)}
 recording.gauges.add_event(1, 3.0, 4.0)
 print(recording._process.pid, flush=True)
@@ -103,7 +103,7 @@ time.sleep(60)
     assert len(timeline.samples["unix_seconds"]) >= 3
 
 
-def test_signals_to_the_whole_job_do_not_end_it_first(tmp_path: Path) -> None:
+def test_signals_to_all_processes_do_not_end_the_recorder(tmp_path: Path) -> None:
     recording, pid = started(tmp_path)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         os.kill(pid, number)
@@ -112,7 +112,7 @@ def test_signals_to_the_whole_job_do_not_end_it_first(tmp_path: Path) -> None:
     recording.stop()
 
 
-def test_one_that_is_killed_is_noticed(tmp_path: Path) -> None:
+def test_a_killed_recorder_is_noticed(tmp_path: Path) -> None:
     recording, pid = started(tmp_path)
     os.kill(pid, signal.SIGKILL)
     wait(recording.is_lost)
@@ -122,7 +122,7 @@ def test_one_that_is_killed_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_no_signal_ends_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorder_that_no_signal_ends_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recording, pid = started(tmp_path)
     process = recording._process
     assert process is not None
@@ -143,7 +143,7 @@ def test_without_processes_it_raises_and_leaves_nothing_open(tmp_path: Path, mon
     assert set(os.listdir("/proc/self/fd")) <= before
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     recording = Recording(tmp_path / "file" / "timeline", None)
     wait(recording.is_lost)
@@ -151,7 +151,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     recording.stop()
 
 
-def test_a_driver_that_does_not_answer_costs_only_its_columns(tmp_path: Path) -> None:
+def test_without_a_driver_only_the_columns_of_the_gpu_are_empty(tmp_path: Path) -> None:
     """This machine has no driver, or its driver knows no such GPU."""
     recording, _ = started(tmp_path, ("GPU-none", "ffffffff:ff:ff.0"))
     recording.stop()
@@ -163,7 +163,7 @@ def test_a_driver_that_does_not_answer_costs_only_its_columns(tmp_path: Path) ->
     assert not timeline.gpu_utilization
 
 
-def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_and_leaves_no_partial_file(tmp_path: Path) -> None:
     stopping = f"{program(tmp_path / 'small')}recording.stop(); print(recording.error)"
     try:
         with small_disk(tmp_path / "small", 2**20) as disk:
@@ -178,14 +178,14 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> 
         pytest.skip(str(reason))
 
 
-def test_it_needs_neither_torch_nor_lightning() -> None:
+def test_the_recorder_imports_neither_torch_nor_lightning() -> None:
     module = "imagenet_opt.measure.telemetry.recorder_process"
     program = f"import sys, {module}; print({{'torch', 'lightning', 'PIL'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
 
-def test_events_that_nobody_reads_are_lost_oldest_first() -> None:
+def test_the_oldest_unread_events_are_lost() -> None:
     gauges = Gauges()
     for number in range(5000):
         gauges.add_event(2, number, number + 1)

@@ -24,7 +24,7 @@ _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal
 
 
 class Recorder:
-    """Samples and writes until the parent asks it to end or dies. `run` raises OSError if it cannot write."""
+    """Samples and writes until the parent sets the gauge `done` or dies. `run` raises OSError if it cannot write."""
 
     def __init__(self, gauges: Gauges, parent: int, writer: ChunkWriter, gpu: GpuColumns | None) -> None:
         self._gauges, self._parent, self._writer, self._gpu = gauges, parent, writer, gpu

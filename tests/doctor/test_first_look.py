@@ -30,7 +30,7 @@ def testbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: None) -> T
     monkeypatch.setenv("HOME", str(home))
     model = ("model.name=test_resnet", "trainer.precision=bf16-true")
     found = Testbed(composed(("data.root='~/set'", f"data.cache_dir={tmp_path}/cache", *model, *SMALL)))
-    found.samples.glance()
+    found.samples.read_few()
     return found
 
 

@@ -24,7 +24,7 @@ def test_bytes_are_those_of_the_pack(tmp_path: Path) -> None:
             noise.save(tmp_path / "data" / split / "a" / f"{i}.jpg", quality=95)
     options = PackOptions(max_side=200)
     testbed = Testbed(composed(f"data.root={tmp_path}/data", f"data.cache_dir={tmp_path}/cache", "data.batch_size=8"))
-    testbed.samples.bring(np.arange(64), least=64, seconds=0)
+    testbed.samples.read_into_memory(np.arange(64), least=64, seconds=0)
     found = forecast(testbed, options)
     assert found is not None and found.num_images == 64
     pack(tmp_path / "data", tmp_path / "out", options)

@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,39 +22,77 @@ from tests.config.configs import tiny
 
 
 class Queue(ResidentLoader):
-    """A batch again and again, of which so many may be ready, and are; `refilled` as they are taken or not at all."""
+    """A loader of one batch. `stock` maps the number of a step to the number of ready batches after its fetch."""
 
-    def __init__(self, batch: Batch, num_ready: int, *, refilled: bool) -> None:
+    def __init__(self, batch: Batch, stock: Callable[[int], int], *, prefetch_factor: int = 0) -> None:
         super().__init__(batch)
-        self.loader = SimpleNamespace(num_workers=1, prefetch_factor=num_ready)
+        self.loader = SimpleNamespace(num_workers=1, prefetch_factor=prefetch_factor)
         self.sampler = SimpleNamespace(num_parts=1)
-        self.num_ready, self.refilled = num_ready, refilled
+        self.stock, self.num_ready = stock, stock(0)
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch in super().__iter__():
-            self.num_ready -= not self.refilled
+        for number, batch in enumerate(super().__iter__(), 1):
+            self.num_ready = self.stock(number)
             yield batch
 
 
-@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
-@pytest.mark.parametrize(
-    ("num_ready", "refilled", "steady"), [(1, True, True), (1_000_000, True, True), (1_000_000, False, False)]
-)
-def test_a_stock_that_shrinks_while_it_is_timed_is_told(
-    num_ready: int, refilled: bool, steady: bool, images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def fit(images_root: Path, tmp_path: Path) -> Callable[..., None]:
+    """Runs a fit with a timer on a Queue."""
+
+    def fit(timer: FitTimer, stock: Callable[[int], int], **options: int) -> None:
+        alone = only(tiny(tmp_path, images_root, "model.num_classes=3"), callbacks=())
+        with run_folder(alone, within=tmp_path) as config:
+            trainer = build_trainer(config)
+            trainer.callbacks.append(timer)  # type: ignore[attr-defined]
+            queue = Queue(random_batch(config, trainer), stock, **options)
+            trainer.fit(build_model(config, global_batch=6), train_dataloaders=queue)
+
+    return fit
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
+
+
+@pytest.mark.parametrize(("num_ready", "taken", "steady"), [(1, 0, True), (1_000_000, 0, True), (1_000_000, 1, False)])
+def test_a_stock_that_shrinks_during_the_measurement_is_reported(
+    num_ready: int, taken: int, steady: bool, fit: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look at the clock is a millisecond later."""
+    """Each reading of the clock is a millisecond later."""
     clock = SimpleNamespace(perf_counter=count(0.0, 1e-3).__next__, process_time=lambda: 0.0)
     monkeypatch.setattr(fit_timer, "time", clock)
     timer = FitTimer(seconds=0.01, limit_seconds=0.1, multiple=1, sees_kernels=True, sees_waits=True)
-    asked = only(tiny(tmp_path, images_root, "model.num_classes=3"), callbacks=())
-    with run_folder(asked, within=tmp_path) as config:
-        trainer = build_trainer(config)
-        trainer.callbacks.append(timer)  # type: ignore[attr-defined]
-        queue = Queue(random_batch(config, trainer), num_ready, refilled=refilled)
-        trainer.fit(build_model(config, global_batch=6), train_dataloaders=queue)
+    fit(timer, lambda number: num_ready - taken * number, prefetch_factor=num_ready)
     assert timer.timing.steady == steady
     assert timer.timing.phases and timer.timing.kernel_seconds is None
+
+
+def test_the_measurement_restarts_until_a_stock_of_30_batches_is_used_up(fit: Callable[..., None]) -> None:
+    timer = FitTimer(seconds=0.0, limit_seconds=60, multiple=1)
+    fit(timer, lambda number: max(0, 30 - number))
+    assert timer.timing.has_rate and timer.timing.steady
+    assert timer._stock.num_at_begin <= 1
+
+
+def test_too_few_batches_of_each_of_a_hundred_workers_give_no_rate(fit: Callable[..., None]) -> None:
+    timer = FitTimer(seconds=0.0, limit_seconds=0.01, multiple=100)
+    fit(timer, lambda number: 0)
+    assert timer.timing.phases and not timer.timing.has_rate
+
+
+def test_the_measurement_does_not_restart_at_pauses_of_the_storage(fit: Callable[..., None]) -> None:
+    """The queue of four batches is empty at each fifth step. A restart would leave that pause out of the rate."""
+    begun: list[float] = []
+
+    class Counted(FitTimer):
+        def _begin(self, trainer: Trainer) -> None:
+            begun.append(self._began)
+            super()._begin(trainer)
+
+    timer = Counted(seconds=0.0, limit_seconds=5, multiple=1)
+    timer.least_steps = 20
+    fit(timer, lambda number: 0 if number and number % 5 == 0 else 4, prefetch_factor=4)
+    assert len(begun) == 1 and len(timer.timing.step_seconds) >= 20
 
 
 class Gpu:
@@ -89,10 +127,8 @@ class Event:
 
 
 @pytest.mark.parametrize("stalls", [False, True])
-def test_a_host_that_runs_ahead_of_the_gpu_does_not_make_it_look_slower(
-    stalls: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It launches twenty steps of 10 ms in 20 ms and waits for them, to read metrics; the next launch takes 1 ms."""
+def test_the_gpus_clock_counts_if_the_host_launches_ahead(stalls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host launches twenty steps of 10 ms in 20 ms, then waits for them to read metrics; a launch takes 1 ms."""
     gpu, device = Gpu(), torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: Event(gpu))
     monkeypatch.setattr(torch.cuda, "synchronize", gpu.synchronize)
@@ -102,7 +138,7 @@ def test_a_host_that_runs_ahead_of_the_gpu_does_not_make_it_look_slower(
         callbacks=[], checkpoint_callbacks=[], loggers=[], num_training_batches=1_000_000, is_last_batch=False,
         should_stop=False, _logger_connector=SimpleNamespace(should_update_logs=False),
     )  # fmt: skip
-    timer = FitTimer(seconds=2, limit_seconds=8, multiple=1, sees_kernels=False, sees_waits=False)
+    timer = FitTimer(seconds=2, limit_seconds=8, multiple=1)
     module = LightningModule()
     timer.setup(trainer, module, "fit")
     for step in count():
@@ -127,70 +163,3 @@ def test_capturing_a_graph_counts_as_compiling() -> None:
     assert compile_seconds(trainer) == 2.0
     acceleration.compiler.compile_seconds = 30.0
     assert compile_seconds(trainer) == 32.0
-
-
-class Stock(Queue):
-    """Batches of which `num_ready` were made before; then none is ready when it is asked for."""
-
-    def __iter__(self) -> Iterator[Batch]:
-        for batch in ResidentLoader.__iter__(self):
-            self.num_ready = max(0, self.num_ready - 1)
-            yield batch
-
-
-def timed_stock(num_ready: int, timer: FitTimer, images_root: Path, folder: Path) -> Stock:
-    asked = only(tiny(folder, images_root, "model.num_classes=3"), callbacks=())
-    with run_folder(asked, within=folder) as config:
-        trainer = build_trainer(config)
-        trainer.callbacks.append(timer)  # type: ignore[attr-defined]
-        stock = Stock(random_batch(config, trainer), num_ready, refilled=False)
-        stock.loader.prefetch_factor = 0  # so that nothing is used up before the first step counts
-        trainer.fit(build_model(config, global_batch=6), train_dataloaders=stock)
-    return stock
-
-
-@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
-def test_steps_on_a_stock_are_no_rate_of_the_run(images_root: Path, tmp_path: Path) -> None:
-    """The measurement begins again until the stock of 30 batches is used up but for one."""
-    timer = FitTimer(seconds=0.0, limit_seconds=60, multiple=1, sees_kernels=False, sees_waits=False)
-    timed_stock(30, timer, images_root, tmp_path)
-    assert timer.timing.has_rate and timer.timing.steady
-    assert timer._stock.num_at_begin <= 1
-
-
-@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
-def test_too_few_batches_of_each_worker_are_no_rate(images_root: Path, tmp_path: Path) -> None:
-    """Of a hundred workers, which bring theirs at about the same time, in a run without a stock."""
-    timer = FitTimer(seconds=0.0, limit_seconds=0.01, multiple=100, sees_kernels=False, sees_waits=False)
-    timed_stock(0, timer, images_root, tmp_path)
-    assert timer.timing.phases and not timer.timing.has_rate
-
-
-class Pauses(Queue):
-    """A queue of four that is empty for a step now and then, and full again after it."""
-
-    def __iter__(self) -> Iterator[Batch]:
-        for number, batch in enumerate(ResidentLoader.__iter__(self)):
-            self.num_ready = 0 if number % 5 == 4 else 4
-            yield batch
-
-
-@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
-def test_pauses_of_the_storage_are_part_of_the_rate(images_root: Path, tmp_path: Path) -> None:
-    """The measurement does not begin again at one of them: then it would leave that one out."""
-    begun: list[float] = []
-
-    class Counted(FitTimer):
-        def _begin(self, trainer: Trainer) -> None:
-            begun.append(self._began)
-            super()._begin(trainer)
-
-    timer = Counted(seconds=0.0, limit_seconds=5, multiple=1, sees_kernels=False, sees_waits=False)
-    timer.least_steps = 20
-    asked = only(tiny(tmp_path, images_root, "model.num_classes=3"), callbacks=())
-    with run_folder(asked, within=tmp_path) as config:
-        trainer = build_trainer(config)
-        trainer.callbacks.append(timer)  # type: ignore[attr-defined]
-        queue = Pauses(random_batch(config, trainer), 4, refilled=True)
-        trainer.fit(build_model(config, global_batch=6), train_dataloaders=queue)
-    assert len(begun) == 1 and len(timer.timing.step_seconds) >= 20

@@ -1,4 +1,4 @@
-"""What a run whose images grow asks of the loader."""
+"""Phases of a run whose images grow."""
 
 import torch
 from torch import nn

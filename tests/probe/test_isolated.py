@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -26,21 +25,21 @@ def second_rank() -> subprocess.Popen[bytes]:
 
 
 def agree(job: str) -> str:
-    """Both answer; the second before the first."""
+    """Both processes answer, the second before the first."""
     if "LOCAL_RANK" not in os.environ:
         second_rank().wait()
     return f"{job} from {os.environ.get('LOCAL_RANK', 'the first')}"
 
 
 def disagree(job: str) -> None:
-    """The second one fails, and the first is killed for it, as Lightning does."""
+    """The second process fails; the first is then killed, as Lightning does."""
     if "LOCAL_RANK" in os.environ:
         raise ConfigError(f"{job} cannot be")
     assert second_rank().wait() == 1
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def named(job: None) -> str:
+def slurm_job_name(job: None) -> str:
     return os.environ["SLURM_JOB_NAME"]
 
 
@@ -54,49 +53,49 @@ def fail(job: str) -> None:
     raise ZeroDivisionError(job)
 
 
-def die(job: None) -> None:
+def die(job: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def wait(job: None) -> None:
+def wait(job: str) -> None:
     signal.pause()
 
 
-def test_the_first_processes_answer_counts() -> None:
+def test_the_answer_of_the_first_process_counts() -> None:
     assert call_isolated(f"{__name__}.agree", "words", environment=HERE) == "words from the first"
 
 
 def test_lightning_starts_its_own_processes_in_a_job_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_NAME", "train")
-    assert call_isolated(f"{__name__}.named", None, environment=HERE) == "interactive"
+    assert call_isolated(f"{__name__}.slurm_job_name", None, environment=HERE) == "interactive"
 
 
-def test_why_another_process_failed_is_told() -> None:
-    with pytest.raises(ConfigError, match="words cannot be"):
-        call_isolated(f"{__name__}.disagree", "words", environment=HERE)
+@pytest.mark.parametrize(
+    ("function", "error", "words", "limits"),
+    [
+        ("disagree", ConfigError, "words cannot be", {}),
+        ("fail", TurnFailed, "ZeroDivisionError: words", {}),
+        ("die", TurnFailed, "killed by signal 9", {}),
+        ("wait", Hung, r"not finished after 0\.1 s", {"limit_seconds": 0.1}),
+    ],
+)
+def test_other_ends_have_a_reason(function: str, error: type[Exception], words: str, limits: dict[str, float]) -> None:
+    with pytest.raises(error, match=words):
+        call_isolated(f"{__name__}.{function}", "words", environment=HERE, **limits)
 
 
-def test_other_ends_are_turns_that_failed_with_their_reason(tmp_path: Path) -> None:
-    with pytest.raises(TurnFailed, match="ZeroDivisionError: of mine"):
-        call_isolated(f"{__name__}.fail", "of mine", environment=HERE)
-    with pytest.raises(TurnFailed, match="killed by signal 9"):
-        call_isolated(f"{__name__}.die", None, environment=HERE)
-    with pytest.raises(Hung, match=r"not finished after 0\.1 s"):
-        call_isolated(f"{__name__}.wait", None, environment=HERE, limit_seconds=0.1)
-
-
-def test_all_processes_end_with_the_one_that_asked(tmp_path: Path) -> None:
-    told: Any = tmp_path / "pids"
-    asks = f"from imagenet_opt.probe.isolated import call_isolated; call_isolated('{__name__}.hang', '{told}')"
-    caller = subprocess.Popen([sys.executable, "-c", asks], env=os.environ | HERE)
+def test_all_processes_end_with_the_caller(tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    program = f"from imagenet_opt.probe.isolated import call_isolated; call_isolated('{__name__}.hang', '{file}')"
+    caller = subprocess.Popen([sys.executable, "-c", program], env=os.environ | HERE)
     deadline = time.monotonic() + 60
-    while not (told.exists() and len(told.read_text().split()) == 2) and time.monotonic() < deadline:
+    while not (file.exists() and len(file.read_text().split()) == 2) and time.monotonic() < deadline:
         assert caller.poll() is None
         time.sleep(0.05)
     caller.kill()
     caller.wait()
-    pids = [int(pid) for pid in told.read_text().split()]
+    pids = [int(pid) for pid in file.read_text().split()]
     while any(map(_is_alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(_is_alive, pids))

@@ -1,4 +1,4 @@
-"""What is said of a step's memory before a run."""
+"""The memory need of a step that a run logs before training."""
 
 import logging
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.config.configs import composed, tiny
 
 
 class DataDependent(nn.Module):
-    """Looks at its values."""
+    """Needs the values of its tensors for its control flow."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 @pytest.mark.parametrize(("card_bytes", "level"), [(2**30, "INFO"), (2**20, "WARNING"), (None, None)])
-def test_a_run_says_before_it_begins_whether_a_step_fits(
+def test_a_run_logs_whether_a_step_fits(
     card_bytes: int | None,
     level: str | None,
     images_root: Path,
@@ -42,33 +42,33 @@ def test_a_run_says_before_it_begins_whether_a_step_fits(
 ) -> None:
     monkeypatch.setattr(memory_need, "gpu_bytes", lambda config: card_bytes)
     build_run(tiny(tmp_path, images_root))
-    said = [(record.levelname, record.message) for record in logged.records if "a training step of" in record.message]
-    assert [found for found, _ in said] == ([level] if level else []), "nothing on a CPU"
+    lines = [(record.levelname, record.message) for record in logged.records if "a training step of" in record.message]
+    assert [logged_level for logged_level, _ in lines] == ([level] if level else []), "nothing on a CPU"
     if level == "WARNING":
-        assert said[0][1].endswith(
+        assert lines[0][1].endswith(
             "Not even one image fits: lower data.image_size, choose a smaller model.name, or set "
             "callbacks.acceleration.gradient_checkpointing=true"
         )
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_is_told_with_what_does(tmp_path: Path) -> None:
-    config = composed(
-        tmp_path, "data.root=/data", "model.name=test_resnet", "data.image_size=64", "data.batch_size=100"
-    )
+def test_a_step_that_does_not_fit_gets_a_size_that_fits(tmp_path: Path) -> None:
+    small = ("model.name=test_resnet", "data.image_size=64", "data.batch_size=100")
+    config = composed(tmp_path, "data.root=/data", *small)
     need = need_of(config, 3, 50)
     assert need is not None
-    found = judge_need(config, 3, int(need.num_bytes / 0.9))
-    assert found is not None and not found[0]
-    assert "About 48 images fit at once: lower data.batch_size, or set" in found[1]
-    assert "model.micro_batch_size=40" in found[1], "three parts of 34 images, in eights"
+    card_bytes = int(need.num_bytes / 0.9)
+    fits, text = judge_need(config, 3, card_bytes) or (None, "")
+    assert fits is False
+    assert "About 48 images fit at once: lower data.batch_size, or set" in text
+    assert "model.micro_batch_size=40" in text, "three parts of 34 images, in multiples of 8"
     config.model.micro_batch_size = 40
-    found = judge_need(config, 3, int(need.num_bytes / 0.9))
-    assert found is not None and found[0]
-    assert found[1].startswith("a training step of 100 images of 64 px, 34 at once, needs about ")
+    fits, text = judge_need(config, 3, card_bytes) or (None, "")
+    assert fits is True
+    assert text.startswith("a training step of 100 images of 64 px, 34 at once, needs about ")
 
 
-def test_a_network_that_looks_at_its_values_costs_only_the_line(
+def test_a_network_with_control_flow_trains_without_the_line(
     images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(memory_need, "gpu_bytes", lambda config: 2**30)
@@ -78,7 +78,7 @@ def test_a_network_that_looks_at_its_values_costs_only_the_line(
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lamb"])
-def test_every_optimizer_is_known_and_no_random_number_is_drawn(optimizer: str, tmp_path: Path) -> None:
+def test_each_optimizer_has_a_need_and_no_random_number_is_drawn(optimizer: str, tmp_path: Path) -> None:
     before = torch.get_rng_state()
     config = composed(tmp_path, "data.root=/data", "model.name=test_vit", f"optimizer={optimizer}")
     assert need_of(config, 3, 8) is not None

@@ -1,4 +1,4 @@
-"""FLOPs of networks that papers tell, and what is known of which GPU."""
+"""FLOPs of networks from papers, and peaks of GPUs from datasheets."""
 
 import pytest
 import timm
@@ -7,7 +7,7 @@ import torch
 from imagenet_opt.probe.model_flops import forward_flops, known_peak
 
 
-def test_resnet_50_has_the_flops_that_are_known() -> None:
+def test_resnet_50_has_the_published_flops() -> None:
     """4.1 G multiply-adds for 224 x 224 pixels with the stride in the 3x3 convolution (torchvision: 4.09 GFLOPS)."""
     with torch.device("meta"):
         net = timm.create_model("resnet50")
@@ -47,5 +47,5 @@ def test_counting_computes_and_changes_nothing(name: str) -> None:
         ("NVIDIA A10G", "bf16", None),
     ],
 )
-def test_a_peak_is_that_of_the_very_device(name: str, kind: str, peak: float | None) -> None:
+def test_a_peak_belongs_to_exactly_one_device(name: str, kind: str, peak: float | None) -> None:
     assert known_peak(name, kind) == peak

@@ -1,4 +1,4 @@
-"""What of the main process's time the doctor calls by which name."""
+"""The phase of each of Lightning's actions."""
 
 import pytest
 from lightning.pytorch import Trainer
@@ -14,7 +14,7 @@ class Checkpoint(LightningCheckpoint):
 
 
 class Saver(LightningCheckpoint):
-    """Has no telling name."""
+    """A checkpoint callback with another name."""
 
 
 KEPT = ModelCheckpoint(monitor="val.loss")

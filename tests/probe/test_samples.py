@@ -1,16 +1,15 @@
-"""Which samples experiments take, and what is known of their place."""
+"""Samples of experiments: drawn once, in memory or on storage."""
 
-import os
-import subprocess
-import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.measure.storage.page_cache import Extent, evict, probed, residency
-from imagenet_opt.probe.samples import Samples
-from tests.conftest import let_others_read, loading, write_images
+from imagenet_opt.probe.samples import Rows, Samples
+from tests.conftest import loading, write_images
+from tests.measure.storage.test_page_cache import run_as_nobody
 
 
 @pytest.fixture
@@ -22,66 +21,78 @@ def samples(root: Path, cache: Path, **how: int) -> Samples:
     return Samples(open_split(root, "train", cache), loading(**how))
 
 
-def test_what_was_glanced_at_is_read_by_no_experiment(root: Path, tmp_path: Path) -> None:
-    found = samples(root, tmp_path)
-    found.glance()
-    glanced = set(found.warm_rows.tolist())
-    assert len(glanced) == len(found.encoded) == 32
-    found.glance()
-    assert not glanced & set(found.take(180 - 32).tolist())
+def test_no_experiment_reads_the_samples_of_read_few(root: Path, tmp_path: Path) -> None:
+    own = samples(root, tmp_path)
+    own.read_few()
+    few = set(own.warm_rows.tolist())
+    assert len(few) == len(own.encoded) == 32
+    own.read_few()
+    assert not few & set(own.take(180 - 32).tolist())
 
 
-def test_what_is_read_and_dropped_is_on_storage_again(root: Path, tmp_path: Path) -> None:
-    """So each pass over a few files is one of the storage, and files that were brought into memory stay there."""
-    found = samples(root, tmp_path)
-    rows = found.take(8)
-    for path in (extent.path for extent in found.extents(rows)):
-        evict(path, write_out=True)
-    if any(residency(extent.path).share != 0 for extent in found.extents(rows)):
-        pytest.skip("nothing can be evicted here")
-    kept, dropped = found.read(rows), found.read_and_drop(rows)
+def test_bytes_belong_to_their_samples_if_reads_end_in_another_order(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read of the first sample ends last, when enough bytes are kept."""
+    monkeypatch.setattr("imagenet_opt.probe.samples._IN_MEMORY", 3)
+    own, others = samples(root, tmp_path), threading.Semaphore(0)
+    rows, read = own.take(8), own.read
+
+    def slow_first(row: Rows) -> list[bytes]:
+        for _ in range(7 if row == rows[0] else 0):
+            others.acquire()
+        others.release()
+        return read(row)
+
+    monkeypatch.setattr(own, "read", slow_first)
+    own.read_into_memory(rows, least=8, seconds=60)
+    assert set(own.warm_rows.tolist()) == set(rows.tolist())
+    assert own.encoded == read(own.warm_rows[:3])
+
+
+def evict_or_skip(own: Samples, rows: Rows) -> None:
+    for extent in own.extents(rows):
+        evict(extent.path, write_out=True)
+        if residency(extent.path).share != 0:
+            pytest.skip("nothing can be evicted here")
+
+
+def test_dropped_samples_are_on_storage_again_and_warm_samples_stay_in_memory(root: Path, tmp_path: Path) -> None:
+    own = samples(root, tmp_path)
+    rows = own.take(8)
+    evict_or_skip(own, rows)
+    kept, dropped = own.read(rows), own.read_and_drop(rows)
     assert kept == dropped and all(kept)
-    assert {residency(extent.path).share for extent in found.extents(rows)} == {0.0}
-    found.warm(0.0)
-    assert found.kept().share == 1.0
+    assert {residency(extent.path).share for extent in own.extents(rows)} == {0.0}
+    own.warm(0.0)
+    assert own.kept().share == 1.0
 
 
 def test_cold_samples_come_with_the_evidence(root: Path, tmp_path: Path) -> None:
-    found = samples(root, tmp_path)
-    path = found.extents(found.rows[:1])[0].path
-    evict(path, write_out=True)
-    if residency(path).share != 0:
-        pytest.skip("nothing can be evicted here")
-    rows, eviction = found.cold()
+    own = samples(root, tmp_path)
+    evict_or_skip(own, own.rows[:1])
+    rows, eviction = own.cold()
     assert eviction.verified and eviction.num_files == len(rows)
 
 
-def test_samples_of_others_are_cold_by_those_that_were_probed(root: Path, tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to be somebody else")
+def test_a_test_with_other_samples_verifies_the_eviction_of_files_of_others(root: Path, tmp_path: Path) -> None:
     if probed([Extent(__file__)]).share is None:
         pytest.skip("this file system has no RWF_NOWAIT")
-    let_others_read(root, tmp_path)
-    child = f"""
-import os, sys
-sys.path[:] = {sys.path!r}
+    program = f"""
 from pathlib import Path
-from imagenet_opt.measure.storage import page_cache
 from tests.probe.test_samples import samples
 page_cache._CACHESTAT = 100_000
-found = samples(Path({str(root)!r}), Path({str(tmp_path)!r}))
+own = samples(Path({str(root)!r}), Path({str(tmp_path)!r}))
 os.sync()
-os.setgid(65534), os.setuid(65534)
-seen = found.residency()
-assert seen.share == 1 and "RWF_NOWAIT" in seen.method, seen
+become_nobody()
+residency = own.residency()
+assert residency.share == 1 and "RWF_NOWAIT" in residency.method, residency
 for _ in range(5):  # the kernel keeps pages that wait in the list of another CPU
-    evidence = found.cold()[1].evidence
+    evidence = own.cold()[1].evidence
     if evidence.startswith("verified"):
         break
 print(evidence)
 """
-    ran = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith(
+    assert run_as_nobody(program, root, tmp_path).startswith(
         "verified: 0.0% of 32 files is still in memory (preadv2 with RWF_NOWAIT, on a sample of similar files"
     )

@@ -1,6 +1,7 @@
-"""What a loader gives, of batches that say when they were made; the clock is the test's own."""
+"""The rate of a loader, from the times at which its batches were made; the tests set the clock."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ WORKERS = 2
 
 
 class Made(list[int]):
-    """A batch of images, made at a moment in so many seconds of its worker."""
+    """A batch of images, with the time at which it was made and the seconds that its worker decoded."""
 
     def __init__(self, num_images: int, made_at: float, decode_seconds: float) -> None:
         super().__init__(range(num_images))
@@ -24,26 +25,25 @@ class Made(list[int]):
 
 
 class SlowLoader:
-    """Two workers that end a batch of 256 images every `seconds`, at the same time; each is there when it is made.
+    """Two workers; both finish a batch of 256 images every `seconds`, at the same time.
 
-    late: seconds that the process which takes the batches comes late for the first one.
+    late: time of the first request, in seconds; earlier batches wait.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float, *, late: float = 0.0, num: int = 1000) -> None:
+    def __init__(self, seconds: float, *, late: float = 0.0, num: int = 1000, decode_seconds: float = 0.3) -> None:
         self.seconds, self.late, self.num = seconds, late, num
+        self.decode_seconds = decode_seconds
         self.now = 0.0
-        self.num_given = 0
+        self.num_delivered = 0
         self.loader = SimpleNamespace(num_workers=WORKERS, prefetch_factor=4)
         self.sampler = SimpleNamespace(num_parts=1)
-        self.decode_seconds = min(0.3, seconds)
-        monkeypatch.setattr(throughput, "time", SimpleNamespace(perf_counter=lambda: self.now))
 
     def __iter__(self) -> Iterator[Any]:
         self.now = self.late
         for number in range(self.num):
             made_at = (number // WORKERS + 1) * self.seconds + 1e-4 * (number % WORKERS)
             self.now = max(self.now + 1e-4, made_at)
-            self.num_given += 1
+            self.num_delivered += 1
             yield Made(256, made_at, self.decode_seconds)
 
     def pop_metrics(self) -> dict[str, float]:
@@ -55,60 +55,65 @@ class SlowLoader:
         pass
 
 
-def test_batches_that_come_at_once_are_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def rate(monkeypatch: pytest.MonkeyPatch) -> Callable[..., float]:
+    """Images per second that `drain` measures of a loader, on the loader's clock."""
+
+    def rate(loader: Any, span: Span, **options: int) -> float:
+        monkeypatch.setattr(throughput, "time", SimpleNamespace(perf_counter=lambda: loader.now))
+        return drain(loader, span, **options).images_per_second
+
+    return rate
+
+
+def test_batches_that_arrive_together_are_one_round(rate: Callable[..., float]) -> None:
     """2 x 256 images every 4.7 s are 109 images/s; after 8 s the second of two batches comes 0.1 ms after the first."""
-    loader: Any = SlowLoader(monkeypatch, 4.7)
-    assert drain(loader, Span(2, longest=30)).images_per_second == pytest.approx(512 / 4.7, rel=0.01)
+    assert rate(SlowLoader(4.7), Span(2, longest=30)) == pytest.approx(512 / 4.7, rel=0.01)
 
 
-def test_without_time_for_enough_batches_there_is_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    loader: Any = SlowLoader(monkeypatch, 4.7)
-    reason = r"5 batches of 256 images were ready after 14 s, 7 are needed"
-    remedy = r"raise --budget or lower data\.batch_size"
-    with pytest.raises(
-        ConfigError, match=rf"^not measured: storage is too slow for the budget \({reason}\); {remedy}$"
-    ):
-        drain(loader, Span(2, longest=10))
+def test_a_stock_that_was_made_earlier_does_not_raise_the_rate(rate: Callable[..., float]) -> None:
+    """After 60 s, 100 batches are ready and arrive 0.1 ms apart; workers made them 1.2 s apart, two at a time."""
+    assert rate(SlowLoader(1.2, late=60.0), Span(0.001, longest=120)) == pytest.approx(512 / 1.2, rel=0.01)
 
 
-def test_decoding_that_is_too_slow_is_not_called_storage(monkeypatch: pytest.MonkeyPatch) -> None:
-    loader: Any = SlowLoader(monkeypatch, 4.7)
-    loader.decode_seconds = 4.0
-    with pytest.raises(ConfigError, match="decoding is too slow for the budget"):
-        drain(loader, Span(1))
+@pytest.mark.parametrize(
+    ("loader", "span", "message"),
+    [
+        (
+            SlowLoader(4.7),
+            Span(2, longest=10),
+            r"storage is too slow for the budget \(5 batches of 256 images were ready after 14 s, 7 are needed\); "
+            r"raise --budget or lower data\.batch_size$",
+        ),
+        (SlowLoader(4.7, decode_seconds=4.0), Span(1), "decoding is too slow for the budget"),
+        # two workers decode 0.6 s for each batch, so they cannot finish a batch each every 0.1 s
+        (SlowLoader(0.1, decode_seconds=0.6), Span(2), "[0-9,]+ img/s need .* s of work in .* one of 2 workers"),
+    ],
+)
+def test_too_few_or_impossible_batches_give_no_rate(
+    loader: SlowLoader, span: Span, message: str, rate: Callable[..., float]
+) -> None:
+    with pytest.raises(ConfigError, match=f"^not measured: {message}"):
+        rate(loader, span)
 
 
-def test_a_stock_that_was_made_while_nobody_asked_is_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who comes 60 s late finds 100 batches at 0.1 ms; they were made 1.2 s apart, two at a time."""
-    loader: Any = SlowLoader(monkeypatch, 1.2, late=60.0)
-    assert drain(loader, Span(0.001, longest=120)).images_per_second == pytest.approx(512 / 1.2, rel=0.01)
-
-
-def test_what_was_read_ahead_of_the_first_batches_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    loader: Any = SlowLoader(monkeypatch, 0.5)
-    drain(loader, Span(1), skipped_rounds=3)
-    few: Any = SlowLoader(monkeypatch, 0.5, num=3 * WORKERS)
+def test_batches_that_were_read_during_the_first_batches_can_be_skipped(rate: Callable[..., float]) -> None:
+    loader = SlowLoader(0.5)
+    rate(loader, Span(1), skipped_rounds=3)
+    assert loader.num_delivered > 3 * WORKERS
     with pytest.raises(ConfigError, match="6 batches of 0 images"):
-        drain(few, Span(1), skipped_rounds=3)
-    assert loader.num_given > 3 * WORKERS
-
-
-def test_more_images_than_the_workers_can_have_made_are_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each says that it decodes 0.6 s for a batch; two of them cannot end one each every 0.1 s."""
-    loader: Any = SlowLoader(monkeypatch, 0.1)
-    loader.decode_seconds = 0.6
-    with pytest.raises(ConfigError, match=r"^not measured: [0-9,]+ img/s need .* s of work in .* one of 2 workers"):
-        drain(loader, Span(2))
+        rate(SlowLoader(0.5, num=3 * WORKERS), Span(1), skipped_rounds=3)
 
 
 def test_a_full_run_is_not_faster_than_the_workers() -> None:
-    """Ten steps of 10 ms and 64 images, each of which takes a worker 2 ms: 6,400 images/s, of 1,000 at most."""
+    """Ten steps of 10 ms and 64 images are 6,400 images/s; two workers with 2 ms an image make at most 1,000."""
     steps: dict[str, Any] = {"stamps": [0.01 * i for i in range(11)], "num_images": [0] + [64] * 10}
-    seen = FitTiming(**steps, num_workers=2.0, making_seconds=0.002)
+    timing = FitTiming(**steps, num_workers=2.0, making_seconds=0.002)
     with pytest.raises(ConfigError, match="not measured: 6,400 img/s need"):
-        fit_ceiling(seen)
-    stock = FitTiming(**steps, num_workers=2.0, making_seconds=0.002, images_before=640.0)
-    assert fit_ceiling(stock).images_per_second == pytest.approx(6400), "all were made before"
+        fit_ceiling(timing)
+    assert fit_ceiling(replace(timing, images_before=640.0)).images_per_second == pytest.approx(6400), (
+        "all images were made before"
+    )
 
 
 @pytest.mark.parametrize(("num_workers", "num_parts", "batches"), [(8, 1, 8), (8, 8, 1), (2, 8, 1), (5, 2, 3)])

@@ -23,7 +23,7 @@ with run_folder(OmegaConf.create({"trainer": {}, "callbacks": {}})) as config:
 """
 
 
-def test_what_a_killed_process_leaves_is_removed_by_the_one_that_started_it(
+def test_the_folder_of_a_killed_process_is_removed_by_its_parent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "runs").mkdir()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.probe.memory import SPARE, MemoryTrials, whole
+from imagenet_opt.probe.memory import SPARE, MemoryTrials, allowed_size
 from imagenet_opt.probe.memory_need import need_of
 from imagenet_opt.training import auto_batch
 from imagenet_opt.training.auto_batch import resolve_batch_size
@@ -47,8 +47,8 @@ def test_the_search_starts_at_what_a_step_is_computed_to_need(
         return {"peak_gib": 1.0 if batch <= capacity else None}
 
     monkeypatch.setattr(MemoryTrials, "_try", attempt)
-    assert build_run(config).data.loading.batch_size == whole(capacity)
-    assert tried[0] == whole(300) and len(tried) <= 6
+    assert build_run(config).data.loading.batch_size == allowed_size(capacity)
+    assert tried[0] == allowed_size(300) and len(tried) <= 6
     assert "data.batch_size=auto: about 300 images should fit, computed from the tensors of a step" in caplog.messages
 
 

@@ -91,7 +91,7 @@ class Examination(Reading):
         """Run all checks that need no experiment, and print those that fired at once."""
         self.announce("checking the machine and the files")
         self.facts = facts_of_run(self.testbed)
-        self.samples.glance()
+        self.samples.read_few()
         self.environment += check_machine(self.testbed)
         for finding in self.environment:
             if finding.fired:

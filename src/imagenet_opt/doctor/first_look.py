@@ -56,7 +56,7 @@ def facts_of_run(testbed: Testbed) -> Facts:
 
 def check_machine(testbed: Testbed) -> list[Finding]:
     """Run all checks that need no experiment, in the order in which a batch passes through the machine. No check raises
-    an error if the machine lacks a feature. Some samples must have been read (`Samples.glance`)."""
+    an error if the machine lacks a feature. Some samples must have been read (`Samples.read_few`)."""
     config, loading, samples = testbed.config, testbed.loading, testbed.samples
     batches = _batches(testbed)
     installed, available = os.cpu_count() or 1, machine.available_memory()

@@ -13,6 +13,7 @@ SIZES = {"cuda": (2048, 4096, 8192), "cpu": (512, 1024, 2048)}
 COPIED_MB = {"cuda": 1024, "cpu": 256}
 """Many times the size of the device's caches."""
 
+_LEAST_CALLS = 3
 _BLOCK_SECONDS = 0.02
 """Duration of calls that are timed together, so that clock and launch overhead are negligible."""
 
@@ -26,10 +27,8 @@ class MatmulPeak(NamedTuple):
 
 def matmul_peak(device: torch.device, dtype: torch.dtype, *, seconds: float) -> MatmulPeak:
     """The highest rate of several matrix sizes, each measured for its part of `seconds`, with torch's current settings
-    for float32.
-
-    A product takes 2 size^3 FLOPs. The matrices are random, since zeros are faster on a GPU with a power limit.
-    """
+    for float32. A product takes 2 size^3 FLOPs. The matrices are random, since zeros are faster on a GPU with a power
+    limit."""
     sizes = SIZES.get(device.type, SIZES["cpu"])
     return max(MatmulPeak(_tflops(device, dtype, size, seconds / len(sizes)), size) for size in sizes)
 
@@ -58,14 +57,11 @@ def best_seconds(work: Callable[[], object], device: torch.device, *, seconds: f
     return best
 
 
-_LEAST_CALLS = 3
-
-
 def seconds_per_call(call: Callable[[], object], *, seconds: float, settle: Callable[[], None] = lambda: None) -> float:
-    """Mean over about this many seconds, at least three calls.
+    """Mean over about `seconds`, and over at least three calls. settle: waits for pending work of the device.
 
-    The first call chooses algorithms and allocates memory, so it does not count; the second one determines how many
-    calls fit. settle: waits for pending work of the device.
+    The first call chooses algorithms and allocates memory, so it does not count. The time of the second call determines
+    how many calls fit.
     """
     call()
     num_calls = max(_LEAST_CALLS, round(seconds / max(timed(call, num_calls=1, settle=settle), 1e-9)))

@@ -35,28 +35,25 @@ def rate(job: dict[str, Any]) -> dict[str, Any]:
     OutOfMemory.
     """
     span = Span(job["seconds"])
-    timer = FitTimer(seconds=span.seconds, limit_seconds=span.limit, multiple=1, sees_kernels=False, sees_waits=False)
+    timer = FitTimer(seconds=span.seconds, limit_seconds=span.limit, multiple=1)
     _train(job, timer)
     return {"windows": fit_ceiling(timer.timing).windows, "compile_seconds": timer.timing.compile_seconds}
 
 
 def fits(job: dict[str, Any]) -> dict[str, Any]:
     """Train three steps and return `peak_gib`; None if they need more than the free memory minus the share
-    job["spare"].
-
-    Memory is limited to that amount, so that no other program loses any: on a GPU for torch, on a CPU for the process.
+    job["spare"]. This process may use no more memory, on a GPU by torch, so that no other program runs out of memory.
     """
-    peak: float | None = None
     on_gpu = torch.cuda.is_available() and job["on_gpu"]
     _limit_memory(torch.device("cuda", *(job["devices"] or [0])) if on_gpu else torch.device("cpu"), job["spare"])
     with suppress(OutOfMemory, MemoryError):
-        peak = peak_gib(_train(job, num=STEPS).strategy.root_device)
-    return {"peak_gib": peak}
+        return {"peak_gib": peak_gib(_train(job, num=STEPS).strategy.root_device)}
+    return {"peak_gib": None}
 
 
 def _train(job: dict[str, Any], *callbacks: Callback, num: int = NO_END) -> Trainer:
-    given: Any = OmegaConf.create(job["config"])
-    alone = only(given, callbacks=_ALONE)
+    composed: Any = OmegaConf.create(job["config"])
+    alone = only(composed, callbacks=_ALONE)
     with run_folder(alone, within=Path(job["folder"])) as config, named_out_of_memory(config):
         with open_dict(config):
             config.trainer.devices = job["devices"] or 1

@@ -12,8 +12,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from imagenet_opt.measure.stats.rate import has_few_pauses
 from imagenet_opt.measure.telemetry.dtypes import convolutions_take_tf32
 from imagenet_opt.measure.telemetry.gpu import GpuState, read_gpu
+from imagenet_opt.measure.telemetry.torch_profile import kernel_seconds
 from imagenet_opt.probe.fit.device_laps import DeviceLaps
-from imagenet_opt.probe.fit.kernel_profile import KernelProfile
 from imagenet_opt.probe.fit.phases import Phases
 from imagenet_opt.probe.fit.step_waits import StepWaits
 from imagenet_opt.probe.fit.stock import Stock, images_ahead, num_ready
@@ -21,6 +21,7 @@ from imagenet_opt.run.hook_timer import attach, detach
 from imagenet_opt.run.logging_step import is_logging_step
 
 _LEAST_STEPS = 8
+_PROFILED_STEPS = 5
 _LAST_BEGIN = 0.75
 """Share of the time limit after which a measurement does not restart."""
 
@@ -69,16 +70,14 @@ class FitTiming:
 class FitTimer(Callback):
     """Callback that lets a fit use up prefetched batches, then measures the fit and ends it.
 
-    It measures for `seconds`, and for at least twice as many images as may be in preparation.
+    The measurement takes `seconds`, and at least twice as many images as may be in preparation. Steps on prefetched
+    batches do not show the loader's rate: if they shrink the stock of batches, the measurement restarts.
 
     multiple: number of batches that arrive at once, one per worker. sees_kernels: whether to profile a few extra steps
     on a GPU, because CUDA events also count the gaps between kernels. sees_waits: whether to count how often the host
     waits for the GPU. This costs each call of torch 1 us, so it slows down uncompiled steps more than compiled ones.
     limit_seconds: end of the measurement if there are enough steps for a rate (`FitTiming.has_rate`); the warm-up ends
     at half of it. longest_seconds: end of the measurement in any case.
-
-    Steps on prefetched batches do not show the loader's rate. If they shrink the stock of batches, the measurement
-    restarts.
     """
 
     def __init__(
@@ -87,8 +86,8 @@ class FitTimer(Callback):
         seconds: float,
         limit_seconds: float,
         multiple: int,
-        sees_kernels: bool,
-        sees_waits: bool,
+        sees_kernels: bool = False,
+        sees_waits: bool = False,
         longest_seconds: float = 0.0,
     ) -> None:
         self.sees_kernels, self.sees_waits = sees_kernels, sees_waits
@@ -129,23 +128,25 @@ class FitTimer(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        now = time.perf_counter()
+        now, timing, loader = time.perf_counter(), self.timing, trainer.train_dataloader
         self._laps.stop_step()
-        if self.timing.phases:
+        if timing.phases:
             self._profile(trainer)
             return
         may_restart = not self._is_used_up  # later the stock shrinks in pauses of the storage, which must count
-        self._is_used_up |= bool(self.timing.launch_seconds) and num_ready(trainer.train_dataloader) == 0
-        if not self.timing.stamps:
+        self._is_used_up |= bool(timing.launch_seconds) and num_ready(loader) == 0
+        if not timing.stamps:
             self._warm_up(trainer, batch, batch_idx, now)
             return
-        self._note_step(trainer, batch, now)
-        passed = now - self._began
-        may_restart &= passed < _LAST_BEGIN * self.limit_seconds and not trainer.is_last_batch
+        self._laps.note_lap(timing.stamps, now)
+        timing.num_images.append(len(batch))
+        self._stock.note(batch)
+        self._waits.is_ordinary = not is_logging_step(trainer)
+        may_restart &= now - self._began < _LAST_BEGIN * self.limit_seconds and not trainer.is_last_batch
         if may_restart and self._stock.is_shrinking(max(self.least_steps, self._num_steps)):
             self._has_restarted = True
             self._begin(trainer)
-        elif self._is_over(trainer, images_ahead(batch, trainer.train_dataloader), now):
+        elif self._is_over(trainer, images_ahead(batch, loader), now):
             self._end(trainer)  # the end of an epoch is not part of a step
             self._profile(trainer)
 
@@ -162,13 +163,10 @@ class FitTimer(Callback):
         self.timing.steady = self._num_warm > 2 * len(batch) + images_ahead(batch, trainer.train_dataloader)
         must_begin = batch_idx >= trainer.num_training_batches // 3 or now - self._began > self.limit_seconds / 2
         if self.timing.steady or must_begin:
-            self._note_gpu(trainer.strategy.root_device)
+            device = trainer.strategy.root_device
+            if device.type == "cuda":  # while the GPU still computes
+                self.timing.gpu_state, self.timing.conv_tf32 = read_gpu(device.index), convolutions_take_tf32()
             self._begin(trainer)
-
-    def _note_gpu(self, device: torch.device) -> None:
-        """Read the GPU's state while it computes."""
-        if device.type == "cuda":
-            self.timing.gpu_state, self.timing.conv_tf32 = read_gpu(device.index), convolutions_take_tf32()
 
     def _begin(self, trainer: Trainer) -> None:
         self._stock = Stock(trainer.train_dataloader, self.multiple)
@@ -176,12 +174,6 @@ class FitTimer(Callback):
         self._phases.begin()
         self.timing.stamps, self.timing.num_images = [time.perf_counter()], [0]
         self._laps.begin()
-
-    def _note_step(self, trainer: Trainer, batch: Any, now: float) -> None:
-        self._laps.note_lap(self.timing.stamps, now)
-        self.timing.num_images.append(len(batch))
-        self._stock.note(batch)
-        self._waits.is_ordinary = not is_logging_step(trainer)
 
     def _is_over(self, trainer: Trainer, ahead: int, now: float) -> bool:
         """Whether the measurement is complete. ahead: images that may be in preparation."""
@@ -215,6 +207,31 @@ class FitTimer(Callback):
         if self._kernels is not None:
             self.timing.kernel_seconds = self._kernels.stop()
             self._kernels = None
+
+
+class KernelProfile:
+    """Measures with the profiler how long kernels run in a step, from the first call of `step` to the last."""
+
+    def __init__(self) -> None:
+        self._profiler: torch.profiler.profile | None = None
+        self._num_steps = 0
+
+    def step(self) -> bool:
+        """Call at the end of each step; returns True once enough steps are profiled."""
+        if self._profiler is None:
+            self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            self._profiler.start()
+        else:
+            self._num_steps += 1
+        return self._num_steps >= _PROFILED_STEPS
+
+    def stop(self) -> float | None:
+        """Seconds per step in which kernels ran; None if no step was profiled or no kernel was observed."""
+        if self._profiler is None:
+            return None
+        torch.cuda.synchronize()
+        self._profiler.stop()
+        return (kernel_seconds(self._profiler, num_steps=self._num_steps) or None) if self._num_steps else None
 
 
 def compile_seconds(trainer: Trainer) -> float | None:

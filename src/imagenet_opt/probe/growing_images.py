@@ -1,4 +1,4 @@
-"""What a run whose images grow asks of the loader: small images train faster, so they need a faster loader."""
+"""Runs whose images grow: the device trains small images faster, so it needs a faster loader for them."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -15,8 +15,7 @@ from imagenet_opt.probe.model_flops import forward_flops
 class SizePhase(NamedTuple):
     """Consecutive epochs with images of one size, in pixels.
 
-    first_epoch: counted from 0. speed: how many times as many images/s the device takes as at the run's largest size,
-    by the FLOPs of the network.
+    first_epoch: counted from 0. speed: images/s of the device relative to the run's largest size, by FLOPs.
     """
 
     first_epoch: int
@@ -32,7 +31,7 @@ class SizePhase(NamedTuple):
 
 
 def size_phases(net: nn.Module, sizes: Iterable[int]) -> tuple[SizePhase, ...]:
-    """The phases of a run. net: on any device, also `meta`. sizes: of the images in each epoch."""
+    """The phases of a run. net: on any device, also `meta`. sizes: pixels of the images in each epoch."""
     lengths = [(size, len(list(epochs))) for size, epochs in groupby(sizes)]
     flops = {size: forward_flops(net, size) for size in {size for size, _ in lengths}}
     most, phases, first = max(flops.values()), [], 0
@@ -43,8 +42,8 @@ def size_phases(net: nn.Module, sizes: Iterable[int]) -> tuple[SizePhase, ...]:
 
 
 def at_one_size(config: DictConfig) -> None:
-    """Replace a schedule of growing images by its largest, slowest size, and say so. Raises ConfigError for an invalid
-    schedule."""
+    """Replace a schedule of growing images by its largest, slowest size, and print a message. Raises ConfigError for an
+    invalid schedule."""
     if "resolution_schedule" not in config.callbacks:
         return
     make(config.callbacks.resolution_schedule, "callbacks.resolution_schedule")

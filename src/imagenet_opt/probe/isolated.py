@@ -38,10 +38,10 @@ def call_isolated(
 ) -> Any:
     """Call `function` ("package.module.name") with `job` in a new process, and return its result as JSON values.
 
-    environment: additional variables of the process. Its working folder is that of the caller. Processes that
-    `function` starts with its own command line, as Lightning does for DDP, call it too (LOCAL_RANK distinguishes them).
-    The call returns the result of the first one, or raises the first error of any. All processes are ended before the
-    return.
+    environment: additional variables of the process, which has the caller's working folder. Processes that `function`
+    starts with the process's command line, as Lightning does for DDP, call `function` too (LOCAL_RANK distinguishes
+    them). The call returns the result of the first process, or raises the first error of any process. All processes are
+    ended before the return.
 
     Raises the ImagenetOptError of the process, Hung after limit_seconds, and TurnFailed with the reason if the process
     died otherwise.
@@ -59,10 +59,10 @@ def call_isolated(
 
 
 def _run(arguments: list[str], folder: Path, limit_seconds: float, environment: Mapping[str, str]) -> int:
-    own = {"OMP_WAIT_POLICY": "PASSIVE", "PYNVIMGCODEC_VERBOSITY": "0", "PYTHONSAFEPATH": "1"}
+    settings = {"OMP_WAIT_POLICY": "PASSIVE", "PYNVIMGCODEC_VERBOSITY": "0", "PYTHONSAFEPATH": "1"}
     if "SLURM_JOB_ID" in os.environ:
-        own["SLURM_JOB_NAME"] = "interactive"  # else Lightning waits for processes of srun
-    env = {**os.environ, **own, **environment}
+        settings["SLURM_JOB_NAME"] = "interactive"  # else Lightning waits for processes of srun
+    env = {**os.environ, **settings, **environment}
     with (folder / _LOG).open("wb") as log, open(os.devnull, "rb") as null:
         output, no_input = log.fileno(), null.fileno()
         process = fork_server.start(arguments, env=env, stdin=no_input, stdout=output, stderr=output, new_session=True)

@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _write(result: dict[str, Any], folder: Path) -> None:
-    """Write the answer atomically, unless another process of this call has written one."""
+    """Write the answer atomically, unless another process of this call has written its answer."""
     written = folder / f"{ANSWER}.{os.getpid()}"
     written.write_text(json.dumps(result))
     if not (folder / ANSWER).exists():

@@ -1,5 +1,5 @@
-"""Finds which batch sizes fit into memory. Each trial runs in its own process, so lack of memory ends only that
-process."""
+"""Finds the batch sizes that fit into memory. Each trial runs in its own process, so lack of memory ends only the
+trial."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ _NO_ROOM = ("bad_alloc", "Thread creation failed", "could not create a primitive
 
 @dataclass(frozen=True)
 class Trial:
-    """micro: images at once; None for the whole batch. peak_gib: None if the trial did not fit; `why` may contain
+    """micro: images at once; None for the whole batch. peak_gib: None if the batch did not fit; `why` may then contain
     the reason."""
 
     batch: int
@@ -55,19 +55,17 @@ class MemoryTrials:
         ConfigError if they fail for another reason than memory."""
         at_once = "" if micro is None else f", {micro} at once"
         self.before(f"whether {batch} images fit{at_once}")
-        limit_seconds = self.limit()
+        limit_seconds, peak_gib, why = self.limit(), None, ""
         try:
-            trial = Trial(batch, micro, self._try(batch, micro, limit_seconds)["peak_gib"])
-        except Hung as error:
-            if limit_seconds < LIMIT_SECONDS:
-                raise OutOfTime from error
-            trial = Trial(batch, micro, None, str(error))
+            peak_gib = self._try(batch, micro, limit_seconds)["peak_gib"]
         except TurnFailed as error:
-            if not lacks_memory(error):
+            if isinstance(error, Hung) and limit_seconds < LIMIT_SECONDS:
+                raise OutOfTime from error
+            if not isinstance(error, Hung) and not lacks_memory(error):
                 raise ConfigError(f"{batch} images cannot be tried: {explained(error)}") from error
-            trial = Trial(batch, micro, None, str(error))
-        self.tried.append(trial)
-        return trial.peak_gib is not None
+            why = str(error)
+        self.tried.append(Trial(batch, micro, peak_gib, why))
+        return peak_gib is not None
 
     def largest(self, *, start: int, most: int, known: int = 0, stride: int | None = None) -> int:
         """The largest batch that fits at once; 0 for none. known: a size that certainly fits. stride: the first step
@@ -102,15 +100,14 @@ def device_steps(function: str, config: DictConfig, *, limit_seconds: float, **o
 
 def lacks_memory(error: TurnFailed) -> bool:
     """Whether a process was killed or failed for lack of memory."""
-    if isinstance(error.__cause__, OutOfMemory):
-        return True
     why = str(error)
     no_room = any(words in why for words in _NO_ROOM)
-    return why.startswith("killed by signal 9") or ran_out(RuntimeError(why)) or no_room
+    out_of_memory = isinstance(error.__cause__, OutOfMemory) or ran_out(RuntimeError(why))
+    return out_of_memory or no_room or why.startswith("killed by signal 9")
 
 
 def explained(error: TurnFailed) -> str:
-    """Add the remedy if the GPU accepts only one process, which is then this one."""
+    """The message, with the remedy for a GPU that accepts only one process (this process)."""
     remedy = "; if the GPU is in exclusive mode, nvidia-smi -c 0 lets several processes use it"
     return f"{error}{remedy if 'busy or unavailable' in str(error) else ''}"
 
@@ -137,7 +134,7 @@ def num_train(data: ImageData) -> int:
 
 def most_images(num_train: int) -> int:
     """Upper limit of the search: 1024 images and a quarter of an epoch."""
-    return whole(max(1, min(MOST, num_train // 4)))
+    return allowed_size(max(1, min(MOST, num_train // 4)))
 
 
 MULTIPLE = 8
@@ -151,15 +148,12 @@ def largest_that_fits(fits: Callable[[int], bool], *, start: int, most: int, str
     one that does not, then bisects: at most about 2 log2(most / 8) trials. Smaller sizes are assumed to fit if a larger
     one does. stride: the first step away from a good guess `start`; each further step is twice as long.
     """
-    most = whole(most)
+    most = allowed_size(most)
     stride = max(MULTIPLE, stride or most)
     fitting, failing = 0, most + MULTIPLE
-    size = whole(min(max(1, start), most))
+    size = allowed_size(min(max(1, start), most))
     while size > fitting:
-        if fits(size):
-            fitting = size
-        else:
-            failing = size
+        fitting, failing = (size, failing) if fits(size) else (fitting, size)
         size = _next(fitting, failing, most, stride)
         stride *= 2
     return fitting
@@ -168,14 +162,14 @@ def largest_that_fits(fits: Callable[[int], bool], *, start: int, most: int, str
 def _next(fitting: int, failing: int, most: int, stride: int) -> int:
     """The next size to try; not above `fitting` if the search is finished."""
     if failing > most:
-        return whole(min(2 * fitting, fitting + stride, most))
+        return allowed_size(min(2 * fitting, fitting + stride, most))
     if not fitting:
-        return whole(max(failing // 2, failing - stride)) if failing > 1 else 0
-    return whole((fitting + failing) // 2)
+        return allowed_size(max(failing // 2, failing - stride)) if failing > 1 else 0
+    return allowed_size((fitting + failing) // 2)
 
 
-def whole(size: int) -> int:
-    """The nearest size at or below that the search may try: a multiple of 8, or 4, 2, 1."""
+def allowed_size(size: int) -> int:
+    """The largest size up to `size` that the search may try: a multiple of 8, or 4, 2, 1."""
     return size // MULTIPLE * MULTIPLE if size >= MULTIPLE else 1 << (size.bit_length() - 1)
 
 
@@ -187,7 +181,7 @@ def even_parts(num_images: int, most: int) -> int:
 
 
 class NoHalving(Callback):
-    """Callback that forbids halving micro-batches, so that rates are those of the requested size. Put
+    """Callback that forbids halving micro-batches, so that a rate belongs to the requested size. Put
     `named_out_of_memory` around the fit."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -196,8 +190,6 @@ class NoHalving(Callback):
 
 
 class NeverHalved(MicroBatches):
-    """Micro-batches that are never halved."""
-
     def run(self, work: Callable[[slice], Part], num_images: int, take_back: Callable[[], None] | None) -> list[Part]:
         return super().run(work, num_images, None)
 
@@ -205,7 +197,7 @@ class NeverHalved(MicroBatches):
 @contextmanager
 def named_out_of_memory(config: DictConfig) -> Iterator[None]:
     """Convert errors of torch or Python about lack of memory into an OutOfMemory that names the configuration keys.
-    An OutOfMemory passes through unchanged, since it is more precise."""
+    An OutOfMemory passes through unchanged, since its message is more precise."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -14,7 +14,7 @@ from imagenet_opt.machine import GIB
 from imagenet_opt.model.micro_batch import part_sizes
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import build_optimizer
-from imagenet_opt.probe.memory import SPARE, even_parts, whole
+from imagenet_opt.probe.memory import SPARE, allowed_size, even_parts
 from imagenet_opt.probe.step_memory import StepMemory, StepSetting, step_memory
 
 log = logging.getLogger(__name__)
@@ -30,8 +30,8 @@ def log_need(config: DictConfig) -> None:
 
 
 def judge_need(config: DictConfig, num_classes: int, card_bytes: int | None) -> tuple[bool, str] | None:
-    """Whether a step of the configuration fits, with a sentence; None if that is unknown. card_bytes: memory of the
-    GPU; None to compute the need only, which then counts as fitting."""
+    """Whether a step of the configuration fits, with a sentence; None if the need is unknown. card_bytes: memory of the
+    GPU; None for a sentence about the need alone, with True."""
     batch, micro = config.data.batch_size, config.model.micro_batch_size
     need = need_of(config, num_classes, batch, micro)
     if need is None:
@@ -112,7 +112,7 @@ def _remedy(batch_size: int, most: int) -> str:
             "Not even one image fits: lower data.image_size, choose a smaller model.name, or set "
             "callbacks.acceleration.gradient_checkpointing=true"
         )
-    most = whole(most)
+    most = allowed_size(most)
     return (
         f"About {most} images fit at once: lower data.batch_size, or set "
         f"model.micro_batch_size={even_parts(batch_size, most)}, which changes neither batch nor schedule"

@@ -38,8 +38,8 @@ def known_peak(device_name: str, kind: str) -> float | None:
 def forward_flops(net: nn.Module, image_size: int) -> int:
     """FLOPs of a forward pass for one image of `image_size` x `image_size` pixels; a multiply-add is two FLOPs.
 
-    Nothing is computed: weights and image are on the device `meta`, and `net` does not change. Neither a compiled
-    forward nor hooks of `net` are called.
+    Weights and image are on the device `meta`, so nothing is computed and `net` does not change. The plain forward is
+    called: neither a compiled forward nor hooks of `net`.
     """
     tensors = dict(net.named_parameters()) | dict(net.named_buffers())
     shapes = {f"net.{name}": torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}

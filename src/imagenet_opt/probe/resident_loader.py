@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -19,7 +19,7 @@ class ResidentLoader:
     """`num` copies of a batch that stays on the device.
 
     finish: the work that a DevicePrefetcher does on the device for each batch. beside: a loader that runs at the same
-    time; each step takes one of its batches and discards it.
+    time; each step takes a batch of `beside` and discards it.
     """
 
     def __init__(
@@ -68,9 +68,8 @@ def take_one(loader: DevicePrefetcher) -> Batch | RaggedBatch:
     finish, loader.finish = loader.finish, lambda batch: batch  # type: ignore[assignment,return-value]
     batches = iter(loader)
     batch = next(batches)
-    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    own: dict[str, Any] = {name: value.clone() for name, value in values.items() if isinstance(value, Tensor)}
-    kept = replace(batch, lease=None, **own)
+    tensors: dict[str, Any] = {name: value.clone() for name, value in vars(batch).items() if isinstance(value, Tensor)}
+    copied = replace(batch, lease=None, **tensors)
     batches.close()  # type: ignore[attr-defined]
     loader.finish = finish
-    return kept
+    return copied

@@ -42,18 +42,18 @@ _LISTED = 100_000
 """Least samples of an index, so that no epoch ends within an experiment."""
 _WARMING = 64
 """Requests in flight while files are read into memory."""
-_GLANCED = 32
+_FEW = 32
 """Files that represent the data set."""
 
 
 class Samples:
-    """A training set for experiments. Each experiment takes samples that no earlier experiment has read, while there
-    are any.
+    """A training set for experiments. Each experiment takes samples that no earlier experiment has read, while such
+    samples are left.
 
     seed: None draws different samples each time, so that no file server has them in memory. With a seed all processes
-    draw the same samples, so files that one process has read are in memory for the next. warm_rows: samples that `warm`
-    has read into memory (before that, a few from `glance`). encoded: the bytes of some of them. Raises ConfigError if
-    there are too few samples.
+    draw the same samples, so files that one process has read are in memory for the next process. warm_rows: samples
+    that `warm` has read into memory (before `warm`, a few from `read_few`). encoded: the bytes of the first warm_rows.
+    Raises ConfigError for too few samples.
     """
 
     def __init__(self, index: Any, loading: LoaderOptions, *, seed: int | None = None) -> None:
@@ -65,7 +65,7 @@ class Samples:
         self._taken = 0
         self.warm_rows: Rows = self.rows[:0]
         self.encoded: list[bytes] = []
-        self._glanced: Rows = self.rows[:0]
+        self._few: Rows = self.rows[:0]
 
     @cached_property
     def store(self) -> Store:
@@ -86,16 +86,8 @@ class Samples:
         index = self.index
         if isinstance(index, FileIndex):
             return [Extent(index.path(i)) for i in rows.tolist()]
-        return [
-            Extent(
-                os.fsdecode(index.folder / index.shards[index.shard_ids[i]]), int(index.offsets[i]), int(index.sizes[i])
-            )
-            for i in rows.tolist()
-        ]
-
-    @cached_property
-    def _dropping_store(self) -> Store:
-        return store_of(self.index, self.loading, drop_pages=True)
+        shards = [os.fsdecode(index.folder / index.shards[number]) for number in index.shard_ids[rows]]
+        return list(map(Extent, shards, index.offsets[rows].tolist(), index.sizes[rows].tolist()))
 
     def read(self, rows: Rows) -> list[bytes]:
         """The bytes of samples; empty for a sample that training would skip."""
@@ -105,19 +97,23 @@ class Samples:
         """Read samples and evict their files from the page cache."""
         return _read(self._dropping_store, rows)
 
-    def glance(self) -> None:
+    @cached_property
+    def _dropping_store(self) -> Store:
+        return store_of(self.index, self.loading, drop_pages=True)
+
+    def read_few(self) -> None:
         """Read a few samples, which later experiments do not use while there are others."""
-        if not len(self._glanced):
-            self._glanced = self.take(_GLANCED)
+        if not len(self._few):
+            self._few = self.take(_FEW)
             if not self.encoded:
-                self.bring(self._glanced, least=_GLANCED, seconds=0.0)
+                self.read_into_memory(self._few, least=_FEW, seconds=0.0)
 
     def warm(self, seconds: float) -> None:
         """Read files into memory for this many seconds, at least the files of two batches."""
         least = min(2 * self.loading.batch_size, len(self.index))
-        self.bring(self.take(max(min(4096, len(self.index) // 4), least)), least=least, seconds=seconds)
+        self.read_into_memory(self.take(max(min(4096, len(self.index) // 4), least)), least=least, seconds=seconds)
 
-    def bring(self, rows: Rows, *, least: int, seconds: float) -> None:
+    def read_into_memory(self, rows: Rows, *, least: int, seconds: float) -> None:
         """Read these samples into memory for this many seconds, at least `least` of them. Raises DataError if none
         can be read."""
         began = time.perf_counter()
@@ -133,13 +129,13 @@ class Samples:
 
         with ThreadPoolExecutor(_WARMING) as threads:
             contents = list(threads.map(read, rows.tolist()))
-        if not (encoded := [content for content in contents if content]):
+        self.encoded = [content for content in contents if content]
+        if not self.encoded:
             reason = self._reason(rows[:1])
             raise DataError(f"none of {len(rows)} files under {self.index.folder} can be read (data.root): {reason}")
-        self.warm_rows = np.array(
-            [row for row, content in zip(rows.tolist(), contents, strict=True) if content is not None]
-        )
-        self.encoded = encoded
+        has_bytes = np.array([bool(content) for content in contents])
+        was_read = np.array([content is not None for content in contents])
+        self.warm_rows = np.concatenate([rows[has_bytes], rows[was_read & ~has_bytes]])
 
     def _reason(self, row: Rows) -> str:
         """The reason why this sample cannot be read."""
@@ -151,14 +147,14 @@ class Samples:
 
     def evict(self, rows: Rows) -> Eviction:
         """Evict the samples from the page cache. For files of other users, a test with other samples checks whether
-        that works."""
+        eviction works."""
         eviction = evicted(self.extents(rows))
         return self._probed_eviction if eviction.unknown else eviction
 
     @cached_property
     def _probed_eviction(self) -> Eviction:
-        self.glance()
-        return eviction_probed(self.extents(self._glanced))
+        self.read_few()
+        return eviction_probed(self.extents(self._few))
 
     def residency(self) -> Residency:
         """Share of the data in the page cache, estimated from some samples."""

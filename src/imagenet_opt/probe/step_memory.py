@@ -2,8 +2,7 @@
 
 import copy
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +62,7 @@ def step_memory(
     """Peak bytes of all tensors in the second step of a run, when the optimizer has its state.
 
     optimizer: creates the optimizer for a network. Only the network's shapes matter, so it may be on the device `meta`.
-    The result is a lower bound for an uncompiled run. It lacks cuDNN's workspace, unused parts of torch's blocks, the
+    The result is a lower bound for an uncompiled run, without cuDNN's workspace, unused parts of torch's blocks, the
     CUDA context, prefetched batches, averaged weights, DDP's copies of gradients, and validation. A compiled network
     keeps less for its backward; a CUDA graph takes more. Nothing is computed, and the network and the random state do
     not change. Errors of the network or the optimizer pass through, for example if they need values for control flow.
@@ -101,7 +100,7 @@ def _peak(
     alive.peak = alive.now
     for begin in range(0, num_images, at_once)[:2]:
         part = slice(begin, begin + at_once)
-        with _as_on_gpu(setting.autocast):
+        with torch.autocast("cpu", setting.autocast, setting.autocast is not None, cache_enabled=False), _Float32():
             logits = net(images[part])
         losses = cross_entropy(logits.float(), labels[part], reduction="none", label_smoothing=setting.label_smoothing)
         (losses.sum() / num_images).backward()
@@ -124,8 +123,7 @@ def _fake(net: nn.Module, setting: StepSetting) -> nn.Module:
     memo |= {id(buffer): fake(buffer) for buffer in net.buffers()}
     copied = copy.deepcopy(net, memo)
     if setting.gradient_checkpointing:
-        enable: Any = copied.set_grad_checkpointing
-        enable(True)
+        copied.set_grad_checkpointing(True)  # type: ignore[operator]
     return copied
 
 
@@ -140,37 +138,23 @@ class _Alive(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor):
-                self._note(tensor.untyped_storage())
+            if isinstance(tensor, Tensor) and id(storage := tensor.untyped_storage()) not in self._storages:
+                num_bytes = -(-storage.nbytes() // _BLOCK) * _BLOCK
+                self._storages.add(id(storage))
+                self.now += num_bytes
+                self.peak = max(self.peak, self.now)
+                weakref.finalize(storage, self._gone, id(storage), num_bytes)
         return result
-
-    def _note(self, storage: torch.UntypedStorage) -> None:
-        key = id(storage)
-        if key in self._storages:
-            return
-        self._storages.add(key)
-        num_bytes = -(-storage.nbytes() // _BLOCK) * _BLOCK
-        self.now += num_bytes
-        self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._gone, key, num_bytes)
 
     def _gone(self, key: int, num_bytes: int) -> None:
         self._storages.discard(key)
         self.now -= num_bytes
 
 
-@contextmanager
-def _as_on_gpu(dtype: torch.dtype | None) -> Iterator[None]:
-    """Autocast as on a GPU, for tensors on the CPU."""
-    with ExitStack() as stack:
-        if dtype is not None:
-            stack.enter_context(torch.autocast("cpu", dtype, cache_enabled=False))
-            stack.enter_context(_Float32())
-        yield
-
-
 class _Float32(TorchFunctionMode):
+    """Under autocast, computes in float32 the operations that autocast computes in float32 on a GPU."""
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in _FLOAT32_ON_GPUS:
+        if torch.is_autocast_enabled("cpu") and getattr(func, "__name__", "") in _FLOAT32_ON_GPUS:
             args = [arg.float() if isinstance(arg, Tensor) and arg.is_floating_point() else arg for arg in args]
         return func(*args, **(kwargs or {}))

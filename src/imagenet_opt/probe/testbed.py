@@ -53,9 +53,9 @@ class Testbed:
     """Data, loader, network and trainer of a configuration, for measurements in one process and at one image size.
 
     config: a copy of the given configuration with one image size and the number of classes. compared: whether the rates
-    are compared with those of other configurations; then measurements that slow down only some of them are left out,
-    and lack of memory ends a fit. seed: see `Samples`. A line on stderr reports any difference between a real run and
-    the measurements.
+    are compared with the rates of other configurations; then measurements that slow down only some configurations are
+    left out, and lack of memory ends a fit. seed: see `Samples`. A line on stderr reports any difference between a real
+    run and the measurements.
 
     Raises ImagenetOptError for mistakes that the user can fix.
     """
@@ -105,12 +105,7 @@ class Testbed:
         return None if rate is None else float(rate) * (224 / self.loading.image_size) ** 2
 
     def loader(
-        self,
-        index: Index,
-        *,
-        num_workers: int | None = None,
-        store: Store | None = None,
-        batch_size: int | None = None,
+        self, index: Index, *, num_workers: int | None = None, store: Store | None = None, batch_size: int | None = None
     ) -> DevicePrefetcher:
         loading = replace(self.loading, samples_per_epoch=None, batch_size=batch_size or self.loading.batch_size)
         if num_workers is not None:
@@ -128,7 +123,7 @@ class Testbed:
 
     def load(self, index: Index, span: Span, *, cold: bool, batch_size: int | None = None) -> Ceiling:
         """Stages B and C: the loader alone. cold: whether files are evicted after reading, so that each read goes to
-        storage. batch_size: None for the configured one."""
+        storage. batch_size: None for the configured size."""
         loader = self.loader(index, store=self._store(index, cold=cold), batch_size=batch_size)
         return drain(loader, span, skipped_rounds=SKIPPED_ROUNDS_COLD if cold else SKIPPED_ROUNDS)
 
@@ -137,9 +132,11 @@ class Testbed:
         return store_of(index, self.loading, drop_pages=True) if cold else None
 
     def compute(self, span: Span, *, beside: bool, from_files: bool = True) -> FitTiming:
-        """Stages A and A': the device alone, or while the loader runs (beside). from_files: whether that loader
-        reads files."""
-        other = self._beside(from_files=from_files) if beside else None
+        """Stages A and A': the device alone, or while the loader runs (beside). from_files: whether the loader beside
+        it reads files."""
+        other = None
+        if beside:
+            other = self.loader(self.samples.listed(self.samples.warm_rows)) if from_files else self.from_memory()
         source = self.from_memory(0)
         resident = ResidentLoader(take_one(source), finish=source.finish, beside=other)
         try:
@@ -151,17 +148,14 @@ class Testbed:
             if other is not None:
                 other.close()
 
-    def _beside(self, *, from_files: bool) -> DevicePrefetcher:
-        return self.loader(self.samples.listed(self.samples.warm_rows)) if from_files else self.from_memory()
-
     def train(self, index: Index, span: Span, *, cold: bool) -> FitTiming:
         """Stage G: all stages together. cold: see `load`. Raises ConfigError if no rate could be measured."""
         loading = replace(self.loading, samples_per_epoch=None)
         return self._fit(self.config, ImageData(index, self.data.val, loading, self._store(index, cold=cold)), span)
 
     def full_run(self, seconds: float, *, cold: bool) -> tuple[FitTiming, float]:
-        """Run all stages together once and return the timing and images per second. cold: whether to evict files
-        from the page cache first."""
+        """Timing and images per second of one run of all stages together. cold: whether to evict files from the page
+        cache first."""
         samples = self.samples
         if not cold and not len(samples.warm_rows):
             samples.warm(seconds)
@@ -183,8 +177,7 @@ class Testbed:
             trainer.callbacks.extend([timer, *([NoHalving()] if self.compared else [])])  # type: ignore[attr-defined]
             model = build_model(config, global_batch=self.loading.batch_size * trainer.world_size)
             try:
-                loaders = {"datamodule": data} if isinstance(data, ImageData) else {"train_dataloaders": data}
-                trainer.fit(model, weights_only=True, **loaders)
+                trainer.fit(model, data, weights_only=True)
             finally:
                 for logger in trainer.loggers:
                     finish(logger, exit_code=0)
@@ -224,7 +217,7 @@ class Testbed:
 
     @property
     def batch_bytes(self) -> float:
-        """Bytes of a batch in shared memory, or of a part of a large batch."""
+        """Bytes of a batch in shared memory; for a large batch, of the part that one worker makes."""
         return float(slot_bytes(self._sample.data.nbytes // self._fitted.sampler.num_parts))
 
     @property
@@ -244,7 +237,7 @@ class Testbed:
 
     @cached_property
     def _fitted(self) -> DevicePrefetcher:
-        self.samples.glance()
+        self.samples.read_few()
         return self.from_memory()
 
     def dtypes(self) -> tuple[str, Counter[str]]:
@@ -282,7 +275,7 @@ class Testbed:
 
 
 def recorded_rate(gpu: str) -> float | None:
-    """Images per second that `imagenet-opt doctor --record-profile` has measured on a GPU with this name."""
+    """Images per second that `imagenet-opt doctor --record-profile` measured on a GPU with this name, if it did."""
     for file in (config_folder() / "rehearse").glob("*.yaml"):
         profile = OmegaConf.load(file).callbacks.rehearsal
         if profile.name == gpu and not profile.estimate:

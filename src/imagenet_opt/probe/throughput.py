@@ -17,15 +17,14 @@ from imagenet_opt.probe.fit_timer import FitTiming
 
 @dataclass(frozen=True)
 class Span:
-    """Duration of one experiment in seconds. longest: when to stop if there are not enough batches yet; 0 for
-    `limit`."""
+    """Duration of an experiment in seconds. longest: when to stop with too few batches for a rate; 0 for `limit`."""
 
     seconds: float
     longest: float = 0.0
 
     @property
     def limit(self) -> float:
-        """When to stop an experiment that has enough batches for a rate, but fewer than planned."""
+        """When to stop with enough batches for a rate, but fewer than planned."""
         return 4 * self.seconds
 
     @property
@@ -35,13 +34,12 @@ class Span:
 
 @dataclass
 class Made:
-    """Delivered batches, without the first ones of each worker.
+    """Delivered batches, without the first batches of each worker.
 
-    per_round: batches that arrive together, see batches_per_round. made_at: when a batch and all before it were made,
-    in seconds. delivered_at: when it had been requested and was available.
+    per_round: batches that arrive together, see batches_per_round. made_at: seconds at which a batch and all batches
+    before it were made. delivered_at: seconds at which a batch had been requested and was available.
     """
 
-    num_workers: int
     per_round: int
     made_at: list[float] = field(default_factory=list)
     delivered_at: list[float] = field(default_factory=list)
@@ -77,18 +75,18 @@ class Made:
 
 
 SKIPPED_ROUNDS, SKIPPED_ROUNDS_COLD = 1, 3
-"""Batches of each worker that do not count: the first, which is slower, and from storage also those whose files were
-read while the first was made."""
+"""Batches of each worker that do not count: the slower first batch, and from storage also the batches whose files were
+read while the worker made the first batch."""
 
 
 def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED_ROUNDS) -> Ceiling:
-    """Measure how fast a loader delivers batches with no other work; then close it.
+    """Measure how fast a loader delivers batches with no other work; then close the loader.
 
     A batch counts when its worker has made it, since prefetched batches arrive at once and do not show the rate. Raises
-    ConfigError if too few batches were made for a rate.
+    ConfigError for too few batches, and for more images than the workers can have made.
     """
     num_workers = max(1, loader.loader.num_workers)
-    made = Made(num_workers, batches_per_round(num_workers, loader.sampler.num_parts))
+    made = Made(batches_per_round(num_workers, loader.sampler.num_parts))
     loader.finish = lambda batch: batch  # type: ignore[assignment,return-value]
     began = time.perf_counter()
     try:
@@ -103,34 +101,23 @@ def drain(loader: DevicePrefetcher, span: Span, *, skipped_rounds: int = SKIPPED
     finally:
         loader.close()
     if not made.has_rounds:
-        raise _too_few(made, skipped_rounds, facts, time.perf_counter() - began)
+        reads = facts.get("read_seconds", 0.0) >= facts.get("decode_seconds", 0.0)
+        needed = (skipped_rounds + LEAST_ROUNDS) * made.per_round + 1
+        num, size = skipped_rounds * made.per_round + len(made.sizes), made.sizes[0] if made.sizes else 0
+        seconds, stage = time.perf_counter() - began, "storage" if reads else "decoding"
+        raise ConfigError(too_slow(stage, num_batches=num, batch_size=size, seconds=seconds, needed=needed))
     facts |= {"num_workers": float(loader.loader.num_workers), "batch_size": float(made.sizes[0])}
     facts |= {"longest_gap_seconds": max(end - begin for begin, end in pairwise(made.delivered_at))}
-    _check(made, facts)
-    return Ceiling(rate_windows(made.made_at, made.sizes, multiple=made.per_round), facts, in_bursts=True)
-
-
-def _too_few(made: Made, skipped_rounds: int, facts: dict[str, float], seconds: float) -> ConfigError:
-    reads = facts.get("read_seconds", 0.0) >= facts.get("decode_seconds", 0.0)
-    stage = "storage" if reads else "decoding"
-    needed = (skipped_rounds + LEAST_ROUNDS) * made.per_round + 1
-    num, size = skipped_rounds * made.per_round + len(made.sizes), made.sizes[0] if made.sizes else 0
-    return ConfigError(too_slow(stage, num_batches=num, batch_size=size, seconds=seconds, needed=needed))
-
-
-def _check(made: Made, facts: dict[str, float]) -> None:
-    """Raise ConfigError for more images than the workers can have made. Without workers, one process does all the
-    work."""
-    physics.check(
-        physics.Claim(
-            num_images=made.num_images,
-            seconds=made.seconds,
-            slack=made.num_workers * made.sizes[-1],
-            cpus=made.num_workers,
-            busy_seconds=facts["decode_seconds"] / made.sizes[-1],
-            mb_per_image=facts["mb_read"] / made.sizes[-1],
-        )
+    claim = physics.Claim(
+        num_images=made.num_images,
+        seconds=made.seconds,
+        slack=num_workers * made.sizes[-1],
+        cpus=num_workers,  # without workers, one process does all the work
+        busy_seconds=facts["decode_seconds"] / made.sizes[-1],
+        mb_per_image=facts["mb_read"] / made.sizes[-1],
     )
+    physics.check(claim)
+    return Ceiling(rate_windows(made.made_at, made.sizes, multiple=made.per_round), facts, in_bursts=True)
 
 
 def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> Ceiling:
@@ -147,15 +134,17 @@ def timed_copy(batch: Batch | RaggedBatch, device: torch.device, span: Span) -> 
 
 def fit_ceiling(timing: FitTiming, *, multiple: int = 1, in_bursts: bool = False) -> Ceiling:
     """The rate of a fit. Raises ConfigError for more images than the loader's workers can have made."""
-    facts = {"device_seconds": timing.device_seconds, "num_steps": float(len(timing.step_seconds))}
-    facts["steady"] = float(timing.steady)
-    physics.check(
-        physics.Claim(
-            num_images=sum(timing.num_images),
-            seconds=timing.stamps[-1] - timing.stamps[0],
-            slack=timing.images_before,
-            cpus=timing.num_workers,
-            busy_seconds=timing.making_seconds,
-        )
+    claim = physics.Claim(
+        num_images=sum(timing.num_images),
+        seconds=timing.stamps[-1] - timing.stamps[0],
+        slack=timing.images_before,
+        cpus=timing.num_workers,
+        busy_seconds=timing.making_seconds,
     )
+    physics.check(claim)
+    facts = {
+        "device_seconds": timing.device_seconds,
+        "num_steps": float(len(timing.step_seconds)),
+        "steady": float(timing.steady),
+    }
     return Ceiling(rate_windows(timing.stamps, timing.num_images, multiple=multiple), facts, in_bursts)

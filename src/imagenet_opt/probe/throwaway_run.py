@@ -27,7 +27,7 @@ def only(config: DictConfig, *, callbacks: tuple[str, ...]) -> DictConfig:
 
 @contextlib.contextmanager
 def removed_afterwards() -> Iterator[dict[str, str]]:
-    """Environment variables for a process whose run folders are removed here, since a killed process cannot do that."""
+    """Environment variables for a process; its run folders are removed on exit, as a killed process leaves them."""
     with tempfile.TemporaryDirectory(prefix=".doctor_", dir=_runs(), ignore_cleanup_errors=True) as folder:
         yield {_WITHIN: str(Path(folder).absolute())}
 
@@ -44,12 +44,9 @@ def run_folder(config: DictConfig, *, within: Path | None = None) -> Iterator[Di
     with tempfile.TemporaryDirectory(prefix=".doctor_", dir=runs, ignore_cleanup_errors=True) as folder:
         changed: Any = config.copy()
         with open_dict(changed):
-            changed.run_folder = folder
-            changed.resume_from = None
+            changed.update({"run_folder": folder, "resume_from": None})
             changed.trainer.update({"devices": 1, "num_nodes": 1, "strategy": "auto", "limit_train_batches": 1.0})
-            changed.trainer.limit_val_batches = 0
-            changed.trainer.max_epochs = 1
-            changed.trainer.max_steps = -1
+            changed.trainer.update({"limit_val_batches": 0, "max_epochs": 1, "max_steps": -1})
             for name in ("progress_bar", "preemption"):
                 changed.callbacks.pop(name, None)
         OmegaConf.resolve(changed.callbacks)
@@ -67,7 +64,6 @@ def offline() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["WANDB_MODE"]
-        else:
+        del os.environ["WANDB_MODE"]
+        if before is not None:
             os.environ["WANDB_MODE"] = before

@@ -42,7 +42,7 @@ def test_impossible_numbers_are_refused_by_their_key(key: str, value: float) -> 
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_a_profile_of_conf_is_built_and_sets_what_a_rehearsal_needs(name: str) -> None:
+def test_each_profile_of_conf_makes_a_rehearsal(name: str) -> None:
     config = composed("data=folder", "experiment=aggressive", f"rehearse={name}", "model.num_classes=3")
     assert config.data.resize_on == "device"
     assert (config.trainer.accelerator, config.trainer.precision) == ("cpu", "32-true")
@@ -50,7 +50,7 @@ def test_a_profile_of_conf_is_built_and_sets_what_a_rehearsal_needs(name: str) -
     rehearsal = make(config.callbacks.rehearsal, "callbacks.rehearsal")
     assert rehearsal.simulated == f"simulated {name}"
     assert rehearsal.accelerator.source
-    assert rehearsal.accelerator.estimate, "of none of them all numbers were measured"
+    assert rehearsal.accelerator.estimate, "no profile has measured numbers only"
 
 
 def test_values_of_the_user_win_over_the_profile() -> None:
@@ -59,14 +59,8 @@ def test_values_of_the_user_win_over_the_profile() -> None:
 
 
 def test_a_written_profile_is_composed_as_it_was(tmp_path: Path) -> None:
-    written = accelerator(
-        name='my "A10G"',
-        images_per_second=1234.5,
-        launch_seconds=1e-7,
-        jitter=0.02,
-        source="x: # y",
-        estimate=False,
-    )
+    speeds = {"images_per_second": 1234.5, "launch_seconds": 1e-7, "jitter": 0.02}
+    written = accelerator(name='my "A10G"', source="x: # y", estimate=False, **speeds)
     (tmp_path / "rehearse").mkdir()
     write_profile(tmp_path / "rehearse/mine.yaml", written, machine="host\nwith 8 CPUs")
     text = (tmp_path / "rehearse/mine.yaml").read_text()

@@ -6,7 +6,7 @@ from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
 
 
 class Clock:
-    """Sleeps as long as asked, plus `overshoot`."""
+    """A clock whose sleeps take `overshoot` seconds longer."""
 
     def __init__(self, overshoot: float = 0.0) -> None:
         self.now, self.overshoot = 0.0, overshoot
@@ -80,7 +80,7 @@ def test_idleness_does_not_count_during_a_pause() -> None:
     assert (timeline.busy_seconds, timeline.idle_seconds) == (2.0, 2.0)
 
 
-def test_nothing_is_said_of_a_single_step() -> None:
+def test_a_single_step_has_no_utilization() -> None:
     timeline = timeline_of(Clock())
     timeline.pause()
     timeline.resume()

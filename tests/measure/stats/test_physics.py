@@ -1,4 +1,4 @@
-"""Rates that cannot be, each against the number that speaks against it."""
+"""Impossible rates, each with the number that disproves the rate."""
 
 import pytest
 
@@ -37,11 +37,11 @@ def test_no_more_bytes_come_than_the_storage_gave() -> None:
     assert "from memory" in str(impossible(Claim(num_images=1e8, seconds=1.0, mb_per_image=0.11)))
 
 
-def test_what_is_not_known_is_not_checked() -> None:
+def test_unknown_values_are_not_checked() -> None:
     assert impossible(Claim(num_images=1e9, seconds=1.0)) is None
     assert impossible(Claim(num_images=5, seconds=0.0)) == "5 images in 0 s are not a rate"
 
 
-def test_a_rate_that_cannot_be_is_no_number() -> None:
+def test_an_impossible_rate_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"^not measured: 5 images in 0 s are not a rate; raise --budget or"):
         check(Claim(num_images=5, seconds=0.0))

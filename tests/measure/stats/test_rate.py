@@ -5,22 +5,21 @@ from hypothesis import strategies as st
 from imagenet_opt.measure.stats.rate import NUM_WINDOWS, has_few_pauses, rate_windows
 
 
-def test_windows_are_of_equally_many_batches() -> None:
-    stamps = [0.5 * i for i in range(7)] + [4.0 + i for i in range(6)]
-    assert rate_windows(stamps, [8] * 13) == (16.0, 16.0, 16.0, 8.0, 8.0, 8.0)
+@pytest.mark.parametrize(
+    ("stamps", "multiple", "windows"),
+    [
+        ([*(0.5 * i for i in range(7)), *(4.0 + i for i in range(6))], 1, (16.0, 16.0, 16.0, 8.0, 8.0, 8.0)),
+        ([0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0], 2, (16.0, 16.0, 16.0)),  # two workers deliver together
+        ([0.0, 1.0, 2.0, 3.0], 1, (8.0, 8.0, 8.0)),  # few batches give fewer windows
+    ],
+)
+def test_windows_have_equal_numbers_of_batches(stamps: list[float], multiple: int, windows: tuple[float, ...]) -> None:
+    assert rate_windows(stamps, [8] * len(stamps), multiple=multiple) == windows
+    assert len(windows) <= NUM_WINDOWS
 
 
-def test_the_first_batch_begins_and_does_not_count() -> None:
+def test_the_first_batch_starts_the_measurement_and_does_not_count() -> None:
     assert rate_windows([10.0, 12.0], [1000, 6]) == (3.0,)
-
-
-def test_batches_of_workers_that_come_together_stay_together() -> None:
-    stamps = [0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
-    assert rate_windows(stamps, [4] * 7, multiple=2) == (8.0, 8.0, 8.0)
-
-
-def test_few_batches_give_fewer_windows() -> None:
-    assert len(rate_windows([0.0, 1.0, 2.0, 3.0], [1] * 4)) == 3 < NUM_WINDOWS
 
 
 def test_one_batch_has_no_rate() -> None:

@@ -29,18 +29,18 @@ def study(rng: np.random.Generator, effects: Mapping[str, float], *, noise: floa
         ratios = sequential_ratios(
             {name: {r: v[: kept[r]] for r, v in rows.items()} for name, rows in cut.items()}, PAIRS
         )
-        for (row, _), found in zip(PAIRS, ratios, strict=True):
-            if UNDECIDED not in verdicts(found):
+        for (row, _), latest in zip(PAIRS, ratios, strict=True):
+            if UNDECIDED not in verdicts(latest):
                 kept[row] = min(kept[row], num)
     final = {name: {row: values[: kept[row]] for row, values in rows.items()} for name, rows in measured.items()}
-    return [verdicts(found) for found in sequential_ratios(final, PAIRS)]
+    return [verdicts(latest) for latest in sequential_ratios(final, PAIRS)]
 
 
 def verdicts(ratios: Mapping[str, Ratio]) -> set[str]:
     return {verdict(ratio) for ratio in ratios.values()}
 
 
-def test_the_errors_of_all_looks_add_up_to_what_is_allowed() -> None:
+def test_the_errors_of_all_looks_sum_up_to_the_allowed_error() -> None:
     assert [num for num, _ in looks(11)] == [2, 4, 8, 11] and [num for num, _ in looks(8)] == [2, 4, 8]
     assert 0 < sum(1 - confidence for _, confidence in looks(10_000)) < 0.05
     assert looks(3) == [(2, pytest.approx(0.99375)), (3, pytest.approx(0.9625))]
@@ -49,15 +49,16 @@ def test_the_errors_of_all_looks_add_up_to_what_is_allowed() -> None:
 def test_one_look_is_a_block_ratio() -> None:
     rates = {"start": [1.0, 1.1], "row 0": [2.0, 2.3], "row 1": [1.0, 1.2]}
     pairs = [("row 0", "start"), ("row 1", "start")]
-    found = sequential_ratios({"a": rates}, pairs)
-    assert [ratios["a"] for ratios in found] == block_ratios(rates, pairs, confidence=looks(2)[0][1])
+    all_ratios = sequential_ratios({"a": rates}, pairs)
+    assert [ratios["a"] for ratios in all_ratios] == block_ratios(rates, pairs, confidence=looks(2)[0][1])
 
 
 def test_studies_of_equal_rows_seldom_claim_a_difference() -> None:
     """Source of the limit: binomial, 300 studies at 5 % give 25 or more in 1 % of cases."""
     rng = np.random.default_rng(0)
     claims = sum(
-        any({"faster", "slower"} & found for found in study(rng, {}, noise=0.03, num_rounds=12)) for _ in range(300)
+        any({"faster", "slower"} & verdicts for verdicts in study(rng, {}, noise=0.03, num_rounds=12))
+        for _ in range(300)
     )
     assert claims < 25
 
@@ -65,11 +66,11 @@ def test_studies_of_equal_rows_seldom_claim_a_difference() -> None:
 def test_differences_are_found() -> None:
     rng = np.random.default_rng(0)
     effects = {"row 0": 1.15, "row 1": 0.85}
-    found = [study(rng, effects, noise=0.03, num_rounds=12) for _ in range(20)]
-    assert all("faster" in verdicts[0] and "slower" in verdicts[1] for verdicts in found)
+    studies = [study(rng, effects, noise=0.03, num_rounds=12) for _ in range(20)]
+    assert all("faster" in verdicts[0] and "slower" in verdicts[1] for verdicts in studies)
 
 
-def test_how_many_rounds_decide_is_foretold_from_the_width() -> None:
+def test_the_width_of_an_interval_forecasts_the_rounds_that_decide() -> None:
     doubtful = Ratio(1.1, 1.1 / 1.21, 1.1 * 1.21, 0.95)
     assert rounds_to_decide(doubtful, 4) == pytest.approx(16)
     equal = Ratio(1.0, 1 / 1.03**3, 1.03**3, 0.95)

@@ -1,4 +1,4 @@
-"""First against second touch: the rule, and the order of what is done."""
+"""First against second reads: the rule, and the order of reads and evictions."""
 
 import numpy as np
 import pytest
@@ -10,30 +10,31 @@ from imagenet_opt.measure.storage.read_depths import Indices
 COLD = Eviction(Residency(0.0, "cachestat"), 10)
 
 
+KEPT = Eviction(Residency(1.0, "cachestat"), 10)
+UNKNOWN = Eviction(Residency(None, "no right to ask"), 10)
+
+
 @pytest.mark.parametrize(
-    ("first", "second", "lazy"),
+    ("first", "second", "eviction", "lazy"),
     [
-        (0.94, 0.05, True),  # files still in S3 behind Lustre
-        (0.33, 0.1, True),
-        (0.12, 0.1, False),  # far away, not lazy
-        (0.25, 0.1, False),
-        (0.012, 0.0005, False),  # a disk, then its server's memory
-        (0.0001, 0.0001, False),
+        (0.94, 0.05, COLD, True),  # files still in S3 behind Lustre
+        (0.33, 0.1, COLD, True),
+        (0.12, 0.1, COLD, False),  # far away, not lazy
+        (0.25, 0.1, COLD, False),
+        (0.012, 0.0005, COLD, False),  # a disk, then its server's memory
+        (0.0001, 0.0001, COLD, False),
+        (0.9, 0.0001, KEPT, None),
+        (0.9, 0.0001, UNKNOWN, None),
+        (0.9, 0.05, KEPT, None),
+        (0.9, 0.05, UNKNOWN, True),  # memory does not take 50 ms
+        (0.06, 0.05, UNKNOWN, False),
     ],
 )
-def test_lazy_is_much_slower_and_slower_than_a_disk(first: float, second: float, lazy: bool) -> None:
-    assert FirstTouch((first,) * 9 + (30.0,), (second,) * 10, COLD).lazy is lazy
-
-
-def test_no_verdict_from_memory_or_few_files() -> None:
-    kept = Eviction(Residency(1.0, "cachestat"), 10)
-    unknown = Eviction(Residency(None, "no right to ask"), 10)
-    assert FirstTouch((0.9,) * 10, (0.0001,) * 10, kept).lazy is None
-    assert FirstTouch((0.9,) * 10, (0.0001,) * 10, unknown).lazy is None
-    assert FirstTouch((0.9,) * 10, (0.05,) * 10, kept).lazy is None
-    assert FirstTouch((0.9,) * 10, (0.05,) * 10, unknown).lazy is True, "no memory takes 50 ms"
-    assert FirstTouch((0.06,) * 10, (0.05,) * 10, unknown).lazy is False
-    assert FirstTouch((0.9,) * 4, (0.0001,) * 4, COLD).lazy is None
+def test_lazy_is_much_slower_at_first_and_slower_than_a_disk(
+    first: float, second: float, eviction: Eviction, lazy: bool | None
+) -> None:
+    assert FirstTouch((first,) * 9 + (30.0,), (second,) * 10, eviction).lazy is lazy
+    assert FirstTouch((first,) * 4, (second,) * 4, eviction).lazy is None, "too few reads"
 
 
 def test_evidence_has_the_numbers() -> None:
@@ -43,8 +44,8 @@ def test_evidence_has_the_numbers() -> None:
     )
 
 
-def test_evicted_before_either_touch() -> None:
-    """Before the first too, which makes directories known and leaves the data where it was."""
+def test_groups_are_evicted_before_both_reads() -> None:
+    """The eviction before the first read makes directories known to the kernel, but not the data."""
     done: list[str] = []
 
     def read(indices: Indices) -> list[bytes]:
@@ -59,6 +60,6 @@ def test_evicted_before_either_touch() -> None:
     once = ["evict [0, 1, 2]", "read 0", "read 1", "read 2"]
     assert done == once + once
     done.clear()
-    found = touch_twice(read, evict, np.arange(1000)[:, None], seconds=0)  # no time: one is read, twice
-    assert len(found.first_seconds) == len(found.second_seconds) == 1
+    touch = touch_twice(read, evict, np.arange(1000)[:, None], seconds=0)  # no time: one group is read, twice
+    assert len(touch.first_seconds) == len(touch.second_seconds) == 1
     assert done[1:] == ["read 0", "evict [0]", "read 0"]

@@ -1,4 +1,4 @@
-"""Page cache: what is resident, and whether cold may be said."""
+"""Page cache: residency, eviction, and the evidence that files are cold."""
 
 import mmap
 import os
@@ -28,7 +28,7 @@ NUM_PAGES = 40
 
 @pytest.fixture(params=["cachestat", "mincore"])
 def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each way of asking; the second as on a kernel that has no such number."""
+    """Each system call; mincore as on a kernel without cachestat."""
     if request.param == "mincore":
         monkeypatch.setattr(page_cache, "_CACHESTAT", 100_000)
     return str(request.param)
@@ -40,19 +40,36 @@ def file(tmp_path: Path) -> str:
     Path(path).write_bytes(os.urandom(NUM_PAGES * PAGE - 100))
     evict(path, write_out=True)
     if residency(path).share != 0:
-        pytest.skip("nothing can be evicted here: a memory file system, or a kernel that does not tell")
+        pytest.skip("nothing can be evicted here: a memory file system, or a kernel that does not report pages")
     return path
 
 
 def read(path: str, start: int, size: int) -> None:
-    """Without read-ahead, so that just these pages come."""
+    """Read without read-ahead, so that no other pages come into memory."""
     opened = os.open(path, os.O_RDONLY)
     os.posix_fadvise(opened, 0, 0, os.POSIX_FADV_RANDOM)
     assert len(os.pread(opened, size, start)) == size
     os.close(opened)
 
 
-def test_residency_is_what_was_read(method: str, file: str) -> None:
+def run_as_nobody(program: str, *files: Path) -> str:
+    """The output of a program of another user, who may read these files; `page_cache` is imported. Needs root."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to run as another user")
+    let_others_read(*files)
+    setup = f"""
+import mmap, os, sys
+sys.path[:] = {sys.path!r}
+from imagenet_opt.measure.storage import page_cache
+def become_nobody():
+    os.setgid(65534), os.setuid(65534)
+"""
+    done = subprocess.run([sys.executable, "-c", setup + program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_residency_is_the_share_of_the_read_pages(method: str, file: str) -> None:
     if residency(file).method != method:
         pytest.skip(f"no {method} here")
     assert residency(file) == (0, method)
@@ -66,14 +83,14 @@ def test_residency_is_what_was_read(method: str, file: str) -> None:
     assert evicted([Extent(file), Extent(file)]) == Eviction(Residency(0, method), 1)
 
 
-def test_pages_that_hold_other_bytes_as_well_are_dropped_too(file: str) -> None:
+def test_pages_with_other_bytes_too_are_evicted(file: str) -> None:
     read(file, 10 * PAGE, 3 * PAGE)
     evict(file, 10 * PAGE + 100, 2 * PAGE)
     assert residency(file).share == 0
 
 
 def test_neighbours_in_a_shard_leave_memory_together(tmp_path: Path, file: str) -> None:
-    """What is read in one go lies in large pages, each of which holds several samples; tar headers are between them."""
+    """Large pages hold several samples that were read together, with tar headers between the samples."""
     shard, num, header = str(tmp_path / "shard"), 40, 512
     size = 25 * PAGE + 100
     Path(shard).write_bytes(bytes(num * (size + header)))
@@ -83,12 +100,12 @@ def test_neighbours_in_a_shard_leave_memory_together(tmp_path: Path, file: str) 
         with open(shard, "rb") as opened:
             opened.seek(start)
             assert opened.read(size)
-    found = evicted(samples[: num // 2])
-    assert found.verified and found.num_files == num // 2
+    eviction = evicted(samples[: num // 2])
+    assert eviction.verified and eviction.num_files == num // 2
     assert residency(*samples[-1]).share == 1
 
 
-def test_nothing_is_not_in_memory(file: str) -> None:
+def test_no_bytes_are_not_in_memory(file: str) -> None:
     assert residency(file, 2 * NUM_PAGES * PAGE).share == 0
     os.truncate(file, 0)
     assert residency(file).share == 0
@@ -96,16 +113,16 @@ def test_nothing_is_not_in_memory(file: str) -> None:
 
 def test_files_just_written_can_be_evicted(file: str) -> None:
     Path(file).write_bytes(b"new" * PAGE)
-    found = evicted([Extent(file)])
-    assert found.verified, found.evidence
+    eviction = evicted([Extent(file)])
+    assert eviction.verified, eviction.evidence
 
 
 def test_files_in_use_are_not_called_cold(file: str) -> None:
     with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         assert len(bytes(mapped)) == NUM_PAGES * PAGE - 100
-        found = evicted([Extent(file)])
-    assert not found.verified
-    assert "100.0% of 1 files" in found.evidence
+        eviction = evicted([Extent(file)])
+    assert not eviction.verified
+    assert "100.0% of 1 files" in eviction.evidence
 
 
 def test_memory_file_systems_have_no_cold_files(method: str) -> None:
@@ -114,48 +131,34 @@ def test_memory_file_systems_have_no_cold_files(method: str) -> None:
         pytest.skip("needs tmpfs")
     path.write_bytes(bytes(10 * PAGE))
     try:
-        found = evicted([Extent(str(path))])
+        eviction = evicted([Extent(str(path))])
     finally:
         path.unlink()
-    assert found.left.share == 1
-    assert not found.verified
-    assert found.evidence.startswith("unverified: 100.0%")
+    assert eviction.left.share == 1
+    assert not eviction.verified
+    assert eviction.evidence.startswith("unverified: 100.0%")
 
 
 def test_files_of_others_are_cold_only_where_the_kernel_says_so(method: str, file: str) -> None:
-    """mincore says of them that all is in memory, which is no answer: then none is given."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to be somebody else")
-    let_others_read(Path(file))
-    number = page_cache._CACHESTAT
-    child = f"""
-import os, sys
-sys.path[:] = {sys.path!r}
-from imagenet_opt.measure.storage import page_cache
-page_cache._CACHESTAT = {number}
-os.setgid(65534), os.setuid(65534)
-found = page_cache.evicted([page_cache.Extent({file!r})])
-print(found.verified, found.left.share, found.evidence)
+    """mincore reports that files of others are in memory, which is no answer."""
+    program = f"""
+page_cache._CACHESTAT = {page_cache._CACHESTAT}
+become_nobody()
+eviction = page_cache.evicted([page_cache.Extent({file!r})])
+print(eviction.verified, eviction.left.share, eviction.evidence)
 """
-    ran = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True)
-    says = ran.stdout.strip()
+    says = run_as_nobody(program, Path(file))
     assert says == "False None unverified: the kernel reports this only for files that the user owns or may write" or (
         method == "cachestat" and says.startswith("True 0.0 verified")
     )
 
 
-def test_who_may_only_read_files_learns_by_reading_whether_they_leave_memory(file: str) -> None:
-    """As somebody else, on files that are root's: what is evicted is called cold, and what is mapped is not."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to be somebody else")
+def test_probes_verify_the_eviction_of_files_that_the_user_may_only_read(file: str) -> None:
+    """As another user, on files of root: evicted files are cold, mapped files are not."""
     if probed([Extent(file)]).share is None:
         pytest.skip("this file system has no RWF_NOWAIT")
-    let_others_read(Path(file))
-    child = f"""
-import mmap, os, sys
-sys.path[:] = {sys.path!r}
-from imagenet_opt.measure.storage import page_cache
-os.setgid(65534), os.setuid(65534)
+    program = f"""
+become_nobody()
 extents = [page_cache.Extent({file!r})]
 page_cache._CACHESTAT = 100_000  # as before Linux 6.5, and from 6.13 on
 assert page_cache.evicted(extents).unknown
@@ -164,14 +167,12 @@ with open({file!r}, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.A
     len(bytes(mapped))
     print(page_cache.eviction_probed(extents).evidence)
 """
-    ran = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith(
+    assert run_as_nobody(program, Path(file)).startswith(
         "unverified: 100.0% of 1 files is still in memory (preadv2 with RWF_NOWAIT, on a sample of similar files"
     )
 
 
-def test_probes_see_what_was_read(file: str, tmp_path: Path) -> None:
+def test_probes_detect_pages_in_memory(file: str, tmp_path: Path) -> None:
     cold = probed([Extent(file)])
     if cold.share is None:
         pytest.skip("this file system has no RWF_NOWAIT")
@@ -188,30 +189,25 @@ def test_probes_see_what_was_read(file: str, tmp_path: Path) -> None:
     assert probed([]).share is None
 
 
-def test_without_the_flag_nothing_is_claimed(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_flag_nothing_is_known(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "RWF_NOWAIT", 1 << 30)  # as a file system that knows no such flag
-    found = eviction_probed([Extent(file)])
-    assert not found.verified and found.unknown
-    assert found.evidence.startswith(
+    eviction = eviction_probed([Extent(file)])
+    assert not eviction.verified and eviction.unknown
+    assert eviction.evidence.startswith(
         "unverified: the kernel reports this only for files that the user owns or may write (preadv2"
     )
 
 
-def test_a_sample_speaks_for_the_data_set(file: str) -> None:
+def test_a_sample_estimates_the_data_set(file: str) -> None:
     read(file, 0, 10 * PAGE)
     extents = [Extent(file, i * PAGE, PAGE) for i in range(NUM_PAGES)]
     assert sampled_residency(extents.__getitem__, NUM_PAGES).share == 10 / NUM_PAGES
-    asked: list[int] = []
-
-    def extent(i: int) -> Extent:
-        asked.append(i)
-        return extents[i]
-
-    sampled_residency(extent, NUM_PAGES, num=7)
-    assert len(set(asked)) == 7
+    requested: list[int] = []
+    sampled_residency(lambda i: requested.append(i) or extents[i], NUM_PAGES, num=7)
+    assert len(set(requested)) == 7
 
 
-def test_files_that_are_not_there_are_left_out(tmp_path: Path, file: str) -> None:
+def test_absent_files_are_left_out(tmp_path: Path, file: str) -> None:
     absent = Extent(str(tmp_path / "absent"))
     assert evicted([absent, Extent(file)]).left.share == 0
     assert evicted([absent]).left.share is None

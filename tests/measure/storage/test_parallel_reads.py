@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -12,39 +13,32 @@ from imagenet_opt.measure.storage.parallel_reads import BatchRead, checked, read
 
 
 def share(began: float) -> list[BatchRead]:
-    """Tells the process that read it as its number of files."""
+    """Batches whose number of files is the id of the process."""
     return [BatchRead(began, began + 2, os.getpid(), 1000), BatchRead(began + 2, began + 3, os.getpid(), 3000)]
 
 
-def test_shares_are_read_by_processes_of_their_own() -> None:
-    found = read_shares([partial(share, 10.0), partial(share, 11.0)])
-    assert (found.seconds, found.num_batches, found.num_bytes) == (4.0, 4, 8000)
-    assert found.num_files not in (4 * os.getpid(), 0)
-    assert found.seconds_per_batch == 1.0
-    assert found.megabytes_per_second == pytest.approx(8e-3 / 4)
+def test_each_process_reads_one_share() -> None:
+    reads = read_shares([partial(share, 10.0), partial(share, 11.0)])
+    assert (reads.seconds, reads.num_batches, reads.num_bytes) == (4.0, 4, 8000)
+    assert reads.num_files not in (4 * os.getpid(), 0)
+    assert reads.seconds_per_batch == 1.0
+    assert reads.megabytes_per_second == pytest.approx(8e-3 / 4)
+    one_bit_of_the_process_id = [lambda: [BatchRead(0, 1, 1, 1 << os.getpid() % 60)]] * 3
+    assert read_shares(one_bit_of_the_process_id).num_bytes.bit_count() == 3
 
 
-def test_each_process_takes_one_share() -> None:
-    def pid() -> list[BatchRead]:
-        return [BatchRead(0, 1, 1, 1 << os.getpid() % 60)]
-
-    assert read_shares([pid] * 3).num_bytes.bit_count() == 3
+def fail() -> list[BatchRead]:
+    raise ReadTimeout("no answer")
 
 
-def test_what_a_share_raises_is_raised() -> None:
-    def fail() -> list[BatchRead]:
-        raise ReadTimeout("no answer")
-
-    with pytest.raises(ReadTimeout, match="no answer"):
-        read_shares([fail, partial(share, 1.0)])
-
-
-def test_a_killed_process_fails_the_turn() -> None:
-    def die() -> list[BatchRead]:
-        os._exit(1)
-
-    with pytest.raises(TurnFailed, match="killed"):
-        read_shares([die])
+@pytest.mark.parametrize(
+    ("other", "error", "words"),
+    [(fail, ReadTimeout, "no answer"), (partial(os._exit, 1), TurnFailed, "killed")],
+    ids=["error", "killed"],
+)
+def test_the_error_of_a_process_is_raised(other: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        read_shares([other, partial(share, 1.0)])
 
 
 STOPPED = """
@@ -63,7 +57,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_ends_all_processes_without_a_word_of_theirs() -> None:
+def test_ctrl_c_ends_all_processes_without_their_output() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
@@ -71,7 +65,7 @@ def test_ctrl_c_ends_all_processes_without_a_word_of_theirs() -> None:
         assert process.stdout is not None
         assert process.stdout.read(3) == b"!!!"
         os.killpg(process.pid, signal.SIGINT)
-        assert process.communicate(timeout=60) == (b"stopped\n", b"")  # also: none is left that could write more
+        assert process.communicate(timeout=60) == (b"stopped\n", b"")  # the pipe is closed, so no process is left
     finally:
         process.kill()
 
@@ -84,11 +78,11 @@ def test_nothing_read_is_no_rate() -> None:
 
 
 def test_a_file_that_cannot_be_read_does_not_count() -> None:
-    found = timed(lambda: [b"12345", ValueError("bad"), b"123"])
-    assert (found.num_files, found.num_bytes, found.num_unread) == (2, 8, 1)
-    whole = sum_up([found, found])
-    assert (whole.num_files, whole.num_unread) == (4, 2)
-    assert found.ended >= found.began
+    batch = timed(lambda: [b"12345", ValueError("bad"), b"123"])
+    assert (batch.num_files, batch.num_bytes, batch.num_unread) == (2, 8, 1)
+    assert batch.ended >= batch.began
+    both = sum_up([batch, batch])
+    assert (both.num_files, both.num_unread) == (4, 2)
 
 
 def test_more_bytes_than_memory_can_give_are_no_rate() -> None:

@@ -1,9 +1,8 @@
-"""Reads with several requests in flight: the numbers, on requests whose times are known, and the threads."""
+"""Reads with several requests in flight: rates of requests with known times, and real threads."""
 
 import heapq
 import itertools
 import threading
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,7 +27,7 @@ def simulated(
     late: float = 0.0,
     cpus: float = 0.1,
 ) -> DepthReads:
-    """`depth` readers, each with one request after the other, on a clock of its own; measured after one ramp-up."""
+    """`depth` readers, each with one request after the other, on a simulated clock; measured after one ramp-up."""
     free = [0.0] * depth
     requests: list[Request] = []
     line_free_at, num_bytes = 0.0, images * IMAGE_BYTES
@@ -44,56 +43,55 @@ def simulated(
 
 @pytest.mark.parametrize("depth", [1, 16, 64])
 def test_littles_law(depth: int) -> None:
-    found = simulated(depth, latency=0.13)
-    assert_allclose(found.images_per_second, depth / 0.13)
-    assert_allclose(found.windows, depth / 0.13)  # answers come all at once, windows of 0.5 s hold 3 or 4 such bursts
-    assert_allclose(found.megabytes_per_second, depth / 0.13 * 0.11)
-    assert_allclose([found.latency_median, found.latency_p99], 0.13)
-    assert found.ceiling.estimate.num == 6
-    assert found.ceiling.facts["latency_median"] == found.latency_median
+    reads = simulated(depth, latency=0.13)
+    assert_allclose(reads.images_per_second, depth / 0.13)
+    assert_allclose(reads.windows, depth / 0.13)  # answers arrive together; windows of 0.5 s contain 3 or 4 such bursts
+    assert_allclose(reads.megabytes_per_second, depth / 0.13 * 0.11)
+    assert_allclose([reads.latency_median, reads.latency_p99], 0.13)
+    assert reads.ceiling.estimate.num == 6
+    assert reads.ceiling.facts["latency_median"] == reads.latency_median
 
 
 def test_bandwidth_is_shared() -> None:
-    found = simulated(64, latency=0.1, bytes_per_second=20e6, images=4)
-    assert_allclose(found.megabytes_per_second, 20, rtol=0.01)
-    assert_allclose(found.images_per_second, 20e6 / IMAGE_BYTES, rtol=0.01)
-    assert_allclose(found.latency_median, 64 * 4 * IMAGE_BYTES / 20e6, rtol=0.01)
+    reads = simulated(64, latency=0.1, bytes_per_second=20e6, images=4)
+    assert_allclose(reads.megabytes_per_second, 20, rtol=0.01)
+    assert_allclose(reads.images_per_second, 20e6 / IMAGE_BYTES, rtol=0.01)
+    assert_allclose(reads.latency_median, 64 * 4 * IMAGE_BYTES / 20e6, rtol=0.01)
 
 
-def test_late_answers_show_in_the_tail_alone() -> None:
-    found = simulated(16, latency=0.01, every=50, late=0.2)
-    assert_allclose([found.latency_median, found.latency_p95, found.latency_p99], [0.01, 0.01, 0.21])
-    assert_allclose(found.images_per_second, 16 / (0.01 + 0.2 / 50), rtol=0.05)
+def test_late_answers_are_in_the_tail_only() -> None:
+    reads = simulated(16, latency=0.01, every=50, late=0.2)
+    assert_allclose([reads.latency_median, reads.latency_p95, reads.latency_p99], [0.01, 0.01, 0.21])
+    assert_allclose(reads.images_per_second, 16 / (0.01 + 0.2 / 50), rtol=0.05)
 
 
 def test_requests_count_for_the_time_in_which_they_ran() -> None:
-    """One that began before and one that ends later count in part; one after the end not at all."""
+    """The first request began before, the second ends later: each counts in part. The third does not count."""
     requests = [Request(0, 2, 10, 2_000_000), Request(6, 8, 10, 2_000_000), Request(7, 9, 10, 1)]
-    found = summary(requests, 2, 1, 7)
-    assert_allclose(found.windows, [5, 0, 0, 0, 0, 5])
-    assert_allclose(found.megabytes_per_second, 2 / 6)
-    assert found.num_requests == 1
-    assert found.latency_median == 2
+    reads = summary(requests, 2, 1, 7)
+    assert_allclose(reads.windows, [5, 0, 0, 0, 0, 5])
+    assert_allclose(reads.megabytes_per_second, 2 / 6)
+    assert (reads.num_requests, reads.latency_median) == (1, 2)
 
 
-def test_all_in_flight_at_once_and_nothing_read_twice() -> None:
+def test_requests_are_in_flight_together_and_read_once() -> None:
     together = threading.Barrier(4, timeout=20)
     read_indices: list[int] = []
 
     def read(indices: Indices) -> list[bytes]:
-        together.wait()  # three readers would never get on
+        together.wait()  # three readers would wait for ever
         read_indices.extend(indices.tolist())
         return [bytes(1000)] * len(indices)
 
     groups = np.arange(24).reshape(8, 3)
-    (found,) = read_at_depths(read, groups, depths=(4, 16), seconds=20)
+    (reads,) = read_at_depths(read, groups, depths=(4, 16), seconds=20)
     assert sorted(read_indices) == list(range(24))
-    assert (found.depth, found.num_requests, found.num_unanswered) == (4, 8, 0)
-    assert_allclose(found.megabytes_per_second / np.mean(found.windows), 0.001)
+    assert (reads.depth, reads.num_requests, reads.num_unanswered) == (4, 8, 0)
+    assert_allclose(reads.megabytes_per_second / np.mean(reads.windows), 0.001)
 
 
-def test_a_read_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock moves by 20 ms at each look; a sleep ends when the second read hangs."""
+def test_a_measurement_does_not_wait_for_a_hanging_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock moves by 20 ms at each reading; a sleep ends when the second read hangs."""
     never, hanging = threading.Event(), threading.Event()
 
     def read(indices: Indices) -> list[bytes]:
@@ -106,20 +104,15 @@ def test_a_read_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) ->
         monotonic=itertools.count(0, 0.02).__next__, process_time=lambda: 0.0, sleep=lambda _: hanging.wait(60)
     )
     monkeypatch.setattr(read_depths, "time", clock)
-    (found,) = read_at_depths(read, np.arange(1000)[:, None], depths=(1,), seconds=0.1)
+    (reads,) = read_at_depths(read, np.arange(1000)[:, None], depths=(1,), seconds=0.1)
     never.set()
-    assert (found.num_requests, found.num_unanswered) == (1, 1)
+    assert (reads.num_requests, reads.num_unanswered) == (1, 1)
 
 
-def test_a_storage_that_answers_nothing() -> None:
+def test_a_storage_without_answers() -> None:
     never = threading.Event()
-
-    def read(indices: Indices) -> list[bytes]:
-        never.wait()
-        return []
-
     with pytest.raises(ReadTimeout, match="none of 2 reads"):
-        read_at_depths(read, np.arange(10)[:, None], depths=(2,), seconds=0.05)
+        read_at_depths(lambda indices: never.wait(), np.arange(10)[:, None], depths=(2,), seconds=0.05)
     never.set()
 
 
@@ -127,9 +120,5 @@ def test_errors_of_reads_are_raised() -> None:
     def read(indices: Indices) -> list[bytes]:
         raise OSError(5, "Input/output error")
 
-    def endless() -> Iterator[Indices]:
-        while True:
-            yield np.zeros(1, np.int64)
-
     with pytest.raises(OSError, match="Input/output error"):
-        read_at_depths(read, endless(), depths=(1, 4))
+        read_at_depths(read, itertools.repeat(np.zeros(1, np.int64)), depths=(1, 4))

@@ -10,7 +10,7 @@ UUID = "3a5c1f6e-0b2d-4c47-9a51-0f6f2f1f8f11"
 
 
 class Driver:
-    """The part of pynvml that is used, with two devices in the opposite order of CUDA's."""
+    """The functions of pynvml that the code calls, with two devices in the opposite order of CUDA's."""
 
     class NVMLError(Exception):
         pass
@@ -60,41 +60,30 @@ def install(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: {0: properties}[index])
 
 
-@pytest.mark.parametrize("uuids", [("GPU-other", f"GPU-{UUID}"), ("GPU-other", "GPU-parent-of-a-slice")])
-def test_reads_cudas_device_in_the_stated_units(monkeypatch: pytest.MonkeyPatch, uuids: tuple[str, ...]) -> None:
-    install(monkeypatch, Driver(uuids=uuids))
-    assert next(gpu_readings(0)) == {
-        "utilization_percent": 87.0,
-        "memory_used_gib": 6.0,
-        "power_watts": 212.5,
-    }
-
-
-def test_what_the_device_does_not_support_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, Driver(power=False))
-    assert next(gpu_readings(0)) == {
-        "utilization_percent": 87.0,
-        "memory_used_gib": 6.0,
-        "power_watts": None,
-    }
-
-
-def test_what_nvml_refuses_to_this_user_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, Driver(memory=False))
-    assert next(gpu_readings(0)) == {
-        "utilization_percent": 87.0,
-        "memory_used_gib": None,
-        "power_watts": 212.5,
-    }
+@pytest.mark.parametrize(
+    ("driver", "missing"),
+    [
+        (Driver(), {}),
+        (Driver(uuids=("GPU-other", "GPU-parent-of-a-slice")), {}),
+        (Driver(power=False), {"power_watts": None}),
+        (Driver(memory=False), {"memory_used_gib": None}),
+    ],
+    ids=["by UUID", "by PCI bus id", "no power", "no permission for the memory"],
+)
+def test_values_of_cudas_device_and_none_for_values_that_nvml_refuses(
+    driver: Driver, missing: dict[str, None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, driver)
+    values = {"utilization_percent": 87.0, "memory_used_gib": 6.0, "power_watts": 212.5}
+    assert next(gpu_readings(0)) == values | missing
 
 
 def test_nvml_is_open_only_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver()
     install(monkeypatch, driver)
     readings = gpu_readings(0)
-    assert driver.open_count == 0
-    next(readings)
-    next(readings)
-    assert driver.open_count == 1
-    readings.close()
-    assert driver.open_count == 0
+    counts = [driver.open_count]
+    for use in (readings.__next__, readings.__next__, readings.close):
+        use()
+        counts.append(driver.open_count)
+    assert counts == [0, 1, 1, 0]

@@ -1,4 +1,4 @@
-"""What is read of NVML's own samples, by a driver that is none: no real one has been asked by these tests."""
+"""Samples of a simulated driver of NVML; tests/gpu reads a real driver."""
 
 import math
 import sys
@@ -16,7 +16,10 @@ def sample(microseconds: int, value: int) -> SimpleNamespace:
 
 
 class Driver:
-    """The part of pynvml that is used, with ring buffers that the test fills."""
+    """The functions of pynvml that the code calls, with ring buffers that the test fills.
+
+    supported: kinds of samples. has_memory: whether reads of the memory succeed.
+    """
 
     NVML_GPU_UTILIZATION_SAMPLES, NVML_TOTAL_POWER_SAMPLES = UTILIZATION, POWER
 
@@ -30,7 +33,7 @@ class Driver:
         pass
 
     def __init__(self, supported: tuple[int, ...] = (UTILIZATION, POWER)) -> None:
-        self.supported, self.is_open = supported, False
+        self.supported, self.is_open, self.has_memory = supported, False, True
         self.rings: dict[int, list[SimpleNamespace]] = {UTILIZATION: [], POWER: []}
 
     def nvmlInit(self) -> None:
@@ -43,15 +46,17 @@ class Driver:
         return uuid
 
     def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:
+        if not self.has_memory:
+            raise self.NVMLError
         return SimpleNamespace(used=3 * 2**30)
 
     def nvmlDeviceGetSamples(self, handle: str, kind: int, last_seen: int) -> tuple[int, list[SimpleNamespace]]:
         if kind not in self.supported:
             raise self.NVMLError_NotSupported
-        found = [sample for sample in self.rings[kind] if sample.timeStamp > last_seen]
-        if not found:
+        samples = [sample for sample in self.rings[kind] if sample.timeStamp > last_seen]
+        if not samples:
             raise self.NVMLError_NotFound
-        return 1, found
+        return 1, samples
 
 
 def drained(gpu: GpuColumns) -> dict[str, dict[str, list[float]]]:
@@ -76,7 +81,7 @@ def test_every_sample_of_the_driver_is_read_once(monkeypatch: pytest.MonkeyPatch
     assert not driver.is_open
 
 
-def test_what_the_device_does_not_sample_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_samples_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(supported=(POWER,))
     monkeypatch.setitem(sys.modules, "pynvml", driver)
     driver.rings = {UTILIZATION: [sample(1, 30)], POWER: [sample(1_020_000, 55_000)]}
@@ -84,20 +89,13 @@ def test_what_the_device_does_not_sample_is_left_out(monkeypatch: pytest.MonkeyP
         assert drained(gpu).keys() == {"gpu_power"}
 
 
-def test_an_error_leaves_a_gap_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Moody(Driver):
-        answers = False
-
-        def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:
-            if not self.answers:
-                raise self.NVMLError
-            return super().nvmlDeviceGetMemoryInfo(handle)
-
-    driver = Moody()
+def test_an_error_leaves_a_gap_and_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver()
     monkeypatch.setitem(sys.modules, "pynvml", driver)
+    driver.has_memory = False
     with GpuColumns("GPU-1", "00000000:1e:00.0") as gpu:
         assert math.isnan(gpu.memory_used_gib()) and gpu.error == 15
-        driver.answers = True
+        driver.has_memory = True
         assert gpu.memory_used_gib() == 3.0
 
 

@@ -20,18 +20,8 @@ input()
 
 def cpu(busy: float) -> SimpleNamespace:
     """One CPU's counters; a sixth of `busy` in each kind of work. `guest` is part of `user` already."""
-    part = busy / 6
-    return SimpleNamespace(
-        user=part,
-        nice=part,
-        system=part,
-        irq=part,
-        softirq=part,
-        steal=part,
-        idle=7.0,
-        iowait=9.0,
-        guest=part,
-    )
+    busy_kinds = dict.fromkeys(("user", "nice", "system", "irq", "softirq", "steal"), busy / 6)
+    return SimpleNamespace(**busy_kinds, idle=7.0, iowait=9.0, guest=busy / 6)
 
 
 def test_cpu_percent_is_the_busy_share_of_the_process_own_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,16 +31,11 @@ def test_cpu_percent_is_the_busy_share_of_the_process_own_cpus(monkeypatch: pyte
     monkeypatch.setattr(psutil, "cpu_times", lambda percpu: next(counters))
     monkeypatch.setattr("imagenet_opt.measure.telemetry.host.monotonic", lambda: next(clock))
     readings = host_readings()
-    assert [next(readings)["cpu_percent"] for _ in range(3)] == [
-        None,
-        pytest.approx(100 * 0.6 / 2),
-        pytest.approx(100 * 2.0 / 2),
-    ]
+    percent = [next(readings)["cpu_percent"] for _ in range(3)]
+    assert percent == [None, pytest.approx(100 * 0.6 / 2), pytest.approx(100 * 2.0 / 2)]
 
 
-def test_under_a_smaller_share_only_the_process_and_its_children_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_under_a_smaller_share_only_the_process_and_its_children_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
     now = 0.0
@@ -79,7 +64,7 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_memory_used_is_what_the_system_cannot_give_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_used_is_total_minus_available(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = SimpleNamespace(total=64 * 2**30, available=40 * 2**30, used=20 * 2**30, free=2**30)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     assert next(host_readings())["memory_used_gib"] == 24.0

@@ -1,7 +1,8 @@
-"""Each wait is found with its line, and an ordinary step has none. All tensors here count as on the device."""
+"""Each wait is counted with its line, and an ordinary step has no waits. All tensors here count as on the device."""
 
 import linecache
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from imagenet_opt.measure.telemetry.host_syncs import HostSyncs, Wait
+from tests.conftest import quiet_trainer
 
 x = torch.arange(6.0)
 mask = x > 3
@@ -19,15 +21,12 @@ one = torch.tensor(1)
 host = torch.zeros(6)
 
 
-def is_not_host(tensor: Tensor) -> bool:
-    return tensor is not host
-
-
-def found_in(action: Callable[[], Any]) -> tuple[list[tuple[str, int]], list[int], list[Wait]]:
+def waits_of(action: Callable[[], Any]) -> tuple[Counter[Wait], list[int]]:
+    """Number of each wait, and the bytes of all waits; only `host` is on the host."""
     copied: list[int] = []
-    with HostSyncs(copied.append, is_not_host) as waits:
+    with HostSyncs(copied.append, lambda tensor: tensor is not host) as waits:
         action()
-    return [(wait.operation, count) for wait, count in waits.counts.items()], copied, list(waits.counts)
+    return waits.counts, copied
 
 
 WAITING: list[tuple[str, int, Callable[[], Any]]] = [
@@ -76,14 +75,13 @@ WAITING: list[tuple[str, int, Callable[[], Any]]] = [
 
 
 @pytest.mark.parametrize(("operation", "num_bytes", "action"), WAITING, ids=lambda value: str(value)[:20])
-def test_a_wait_is_found_with_its_bytes_and_its_line(operation: str, num_bytes: int, action: Callable[[], Any]) -> None:
-    counts, copied, waits = found_in(action)
-    assert counts == [(operation, 1)]
-    assert copied == [num_bytes]
+def test_a_wait_is_counted_with_its_bytes_and_its_line(
+    operation: str, num_bytes: int, action: Callable[[], Any]
+) -> None:
     line = action.__code__.co_firstlineno
-    assert waits[0].place == f"test_host_syncs.py:{line}"
-    assert waits[0].code == linecache.getline(__file__, line).strip()
-    assert waits[0].code.startswith(f'("{operation}", {num_bytes}, lambda: ')
+    code = linecache.getline(__file__, line).strip()
+    assert waits_of(action) == ({Wait(operation, f"test_host_syncs.py:{line}", code): 1}, [num_bytes])
+    assert code.startswith(f'("{operation}", {num_bytes}, lambda: ')
 
 
 QUIET: list[Callable[[], Any]] = [
@@ -109,37 +107,27 @@ QUIET: list[Callable[[], Any]] = [
 
 
 @pytest.mark.parametrize("action", QUIET, ids=lambda action: str(action.__code__.co_firstlineno))
-def test_what_needs_no_value_on_the_host_is_no_wait(action: Callable[[], Any]) -> None:
-    assert found_in(action) == ([], [], [])
+def test_an_action_without_a_value_on_the_host_is_no_wait(action: Callable[[], Any]) -> None:
+    assert waits_of(action) == ({}, [])
 
 
-def test_a_loop_over_samples_counts_each() -> None:
+def test_a_loop_over_samples_counts_each_sample() -> None:
     images = torch.zeros(16, 3, 2, 2)
-    copied: list[int] = []
-    with HostSyncs(copied.append) as waits:
-        stored = [image.cpu() for image in images]
-    assert len(stored) == 16
-    assert list(waits.counts.values()) == [16]
-    assert copied == [48] * 16
+    counts, copied = waits_of(lambda: [image.cpu() for image in images])
+    assert (list(counts.values()), copied) == ([16], [48] * 16)
 
 
-def test_the_line_is_the_users_not_that_of_a_library_between() -> None:
+def test_the_line_is_the_users_and_waits_outside_do_not_count() -> None:
     record = logging.LogRecord("user", logging.INFO, "user.py", 1, "loss %s", (one,), None)
     with HostSyncs() as waits:
         logging.Formatter().format(record)
-    assert [wait.code for wait in waits.counts] == ["logging.Formatter().format(record)"]
-
-
-def test_outside_nothing_is_counted() -> None:
-    with HostSyncs() as waits:
-        pass
     one.item()
-    assert not waits.counts
+    assert [wait.code for wait in waits.counts] == ["logging.Formatter().format(record)"]
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
 @pytest.mark.parametrize("foreach", [True, False])
-def test_an_ordinary_step_has_none(optimizer: Any, foreach: bool) -> None:
+def test_an_ordinary_step_has_no_waits(optimizer: Any, foreach: bool) -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
     stepper = optimizer(net.parameters(), lr=0.1, foreach=foreach)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(stepper, 10)
@@ -182,15 +170,7 @@ class Logging(pl.LightningModule):
 @pytest.mark.parametrize(("reads", "expected"), [(False, {}), (True, {'self.log("read", loss.item())': 4})])
 def test_steps_of_lightning(reads: bool, expected: dict[str, int], tmp_path) -> None:
     module = Logging(reads)
-    trainer = pl.Trainer(
-        max_steps=4,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-    )
+    trainer = quiet_trainer(max_steps=4, default_root_dir=tmp_path)
     trainer.fit(module, torch.utils.data.DataLoader(torch.zeros(8, 3), batch_size=2))
     assert {wait.code: count for wait, count in module.waits.counts.items()} == expected
 

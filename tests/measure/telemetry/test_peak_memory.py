@@ -8,17 +8,17 @@ from imagenet_opt.machine import GIB
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 
 
-def test_memory_that_was_given_back_counts() -> None:
+def test_released_memory_counts() -> None:
     held = torch.ones(2**26)
     most = psutil.Process().memory_info().rss / GIB
     del held
     assert peak_gib(torch.device("cpu")) > 0.99 * most > 0.25
 
 
-def test_what_a_process_ran_before_does_not_count() -> None:
-    """It takes a GiB, and then Python begins again in the same process."""
+def test_earlier_programs_of_the_process_do_not_count() -> None:
+    """A program uses a GiB, then executes Python again in the same process."""
     asks = (
-        "import sys, types; sys.modules['torch'] = types.SimpleNamespace(device=object)\n"  # which takes seconds
+        "import sys, types; sys.modules['torch'] = types.SimpleNamespace(device=object)\n"  # its import is slow
         "from imagenet_opt.measure.telemetry.peak_memory import peak_gib\n"
         "print(peak_gib(types.SimpleNamespace(type='cpu')))"
     )

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import psutil
@@ -27,10 +28,11 @@ def work(seconds: float, name: str, done: "multiprocessing.synchronize.Event") -
 
 
 @pytest.fixture
-def child() -> Iterator[multiprocessing.Process]:
+def child(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any]]:
+    """A child process with a name, that computes for some seconds, and an event that is set afterwards."""
     context = multiprocessing.get_context("fork")
     done = context.Event()
-    process = context.Process(target=work, args=(0.3, "pt_data_worker", done))
+    process = context.Process(target=work, args=(*request.param, done))
     yield process, done
     process.kill()
     process.join()
@@ -57,16 +59,15 @@ def test_counters_are_psutils() -> None:
     between(theirs(), machine.counts(), theirs())
 
 
-def test_disks_are_psutils_without_those_that_lie_upon_others() -> None:
+def test_disks_are_psutils_without_disks_that_use_others() -> None:
     def theirs() -> float:
-        upon = ("loop", "ram", "zram", "dm-", "md")
-        disks = psutil.disk_io_counters(perdisk=True)
-        whole = [disk for name, disk in disks.items() if os.path.exists(f"/sys/block/{name}")]
-        names = [name for name in disks if os.path.exists(f"/sys/block/{name}")]
-        return sum(d.read_bytes for n, d in zip(names, whole, strict=True) if not n.startswith(upon)) / 1e6
+        disks = (psutil.disk_io_counters(perdisk=True) or {}).items()
+        use_others = ("loop", "ram", "zram", "dm-", "md")
+        own = [disk for name, disk in disks if os.path.exists(f"/sys/block/{name}") and not name.startswith(use_others)]
+        return sum(disk.read_bytes for disk in own) / 1e6
 
     if not psutil.disk_io_counters():
-        pytest.skip("this machine tells of no disk")
+        pytest.skip("this machine has no counters of disks")
     before = theirs()
     assert before <= Machine().counts()["disk_read_mb_per_second"] <= theirs()
 
@@ -78,6 +79,7 @@ def test_memory_is_psutils() -> None:
     assert 0 < levels["page_cache_gib"] <= memory.total / 2**30
 
 
+@pytest.mark.parametrize("child", [(0.3, "pt_data_worker")], indirect=True)
 def test_a_worker_is_found_counted_and_forgotten(child, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("imagenet_opt.measure.telemetry.proc_counters._FIND_SECONDS", 0.0)
     process, done = child
@@ -99,17 +101,14 @@ def test_a_worker_is_found_counted_and_forgotten(child, monkeypatch: pytest.Monk
     assert training.levels() == {"num_workers": 0.0}
 
 
-def test_other_children_are_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = multiprocessing.get_context("fork")
-    done = context.Event()
-    process = context.Process(target=work, args=(0.0, "wandb-core", done))
+@pytest.mark.parametrize("child", [(0.0, "wandb-core")], indirect=True)
+def test_other_children_are_no_workers(child) -> None:
+    process, done = child
     process.start()
     assert done.wait(30)
     training = Training(os.getpid())
     training.counts()
     assert training.levels() == {"num_workers": 0.0}
-    process.kill()
-    process.join()
 
 
 def test_the_trainers_rate_is_the_share_of_a_cpu_that_it_took(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The recorder as a process: what it writes, when it ends, and that it cannot disturb."""
+"""The recorder as a process: its files, its end, and training that continues whatever happens to the recorder."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ import pytest
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.telemetry.recorder import Recording
 from imagenet_opt.measure.telemetry.shared_state import Gauges
-from imagenet_opt.measure.telemetry.timeline import KINDS, Timeline, read_timeline
+from imagenet_opt.measure.telemetry.timeline import KINDS, read_timeline
 from suites.faults.not_tried import NotTried
 from suites.faults.small_disk import small_disk
 
@@ -33,8 +33,24 @@ def samples_seconds(recording: Recording, seconds: float) -> None:
     wait(lambda: recording.gauges["recorder_seconds"] >= seconds)
 
 
-def read(folder: Path) -> Timeline:
-    return read_timeline(folder)
+def started(folder: Path, gpu_names: tuple[str, str] | None = None) -> tuple[Recording, int]:
+    """A recording with some samples, and the recorder's process id."""
+    recording = Recording(folder, gpu_names)
+    samples_seconds(recording, 0.1)
+    assert recording._process is not None
+    return recording, recording._process.pid
+
+
+def program(folder: Path) -> str:
+    """A program that records into a folder, and has some samples."""
+    return f"""
+import time
+from pathlib import Path
+from imagenet_opt.measure.telemetry.recorder import Recording
+recording = Recording(Path({str(folder)!r}), None)
+while not recording.gauges["recorder_seconds"] > 0.3:
+    time.sleep(0.01)
+"""
 
 
 def test_gauges_and_events_are_recorded(tmp_path: Path) -> None:
@@ -46,7 +62,7 @@ def test_gauges_and_events_are_recorded(tmp_path: Path) -> None:
     gauges.add_event(KINDS.index("fetch"), 1000.25, 1000.5)
     recording.stop()
     assert recording.error is None
-    timeline = read(tmp_path)
+    timeline = read_timeline(tmp_path)
     assert timeline.spans("fetch").tolist() == [[1000.25, 1000.5]]
     assert timeline.events["step"].tolist() == [42]
     last = {name: column[-1] for name, column in timeline.samples.items()}
@@ -60,24 +76,18 @@ def test_gauges_and_events_are_recorded(tmp_path: Path) -> None:
     assert last["memory_used_gib"] == pytest.approx((used.total - used.available) / 2**30, abs=1)
 
 
-def test_a_second_recording_goes_on_in_the_folder(tmp_path: Path) -> None:
+def test_a_second_recording_continues_in_the_folder(tmp_path: Path) -> None:
     for step in (1, 2):
         recording = Recording(tmp_path, None)
         recording.gauges["step"] = step
         samples_seconds(recording, 0.1)
         recording.stop()
     assert len(list(tmp_path.iterdir())) == 2
-    assert {1, 2} <= set(read(tmp_path).samples["step"].tolist())
+    assert {1, 2} <= set(read_timeline(tmp_path).samples["step"].tolist())
 
 
-def test_it_outlives_a_killed_parent_to_write_and_ends(tmp_path: Path) -> None:
-    parent = f"""
-import time
-from pathlib import Path
-from imagenet_opt.measure.telemetry.recorder import Recording
-recording = Recording(Path({str(tmp_path)!r}), None)
-while not recording.gauges["recorder_seconds"] > 0.3:
-    time.sleep(0.01)
+def test_after_a_killed_parent_the_recorder_writes_and_ends(tmp_path: Path) -> None:
+    parent = f"""{program(tmp_path)}
 recording.gauges.add_event(1, 3.0, 4.0)
 print(recording._process.pid, flush=True)
 time.sleep(60)
@@ -88,27 +98,23 @@ time.sleep(60)
         process.kill()
         psutil.wait_procs([recorder], TIMEOUT)
         wait(lambda: not recorder.is_running() or recorder.status() == psutil.STATUS_ZOMBIE)
-    timeline = read(tmp_path)
+    timeline = read_timeline(tmp_path)
     assert timeline.spans("fetch").tolist() == [[3.0, 4.0]]
     assert len(timeline.samples["unix_seconds"]) >= 3
 
 
-def test_signals_to_the_whole_job_do_not_end_it_first(tmp_path: Path) -> None:
-    recording = Recording(tmp_path, None)
-    samples_seconds(recording, 0.1)
-    assert recording._process is not None
+def test_signals_to_all_processes_do_not_end_the_recorder(tmp_path: Path) -> None:
+    recording, pid = started(tmp_path)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        os.kill(recording._process.pid, number)
+        os.kill(pid, number)
     samples_seconds(recording, recording.gauges["recorder_seconds"] + 0.2)
     assert not recording.is_lost()
     recording.stop()
 
 
-def test_one_that_is_killed_is_noticed(tmp_path: Path) -> None:
-    recording = Recording(tmp_path, None)
-    samples_seconds(recording, 0.1)
-    assert recording._process is not None
-    os.kill(recording._process.pid, signal.SIGKILL)
+def test_a_killed_recorder_is_noticed(tmp_path: Path) -> None:
+    recording, pid = started(tmp_path)
+    os.kill(pid, signal.SIGKILL)
     wait(recording.is_lost)
     assert recording.error == "ended with status -9"
     recording.gauges.add_event(1, 0.0, 1.0)
@@ -116,14 +122,13 @@ def test_one_that_is_killed_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_no_signal_ends_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recording = Recording(tmp_path, None)
-    samples_seconds(recording, 0.1)
+def test_a_recorder_that_no_signal_ends_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording, pid = started(tmp_path)
     process = recording._process
     assert process is not None
-    os.kill(process.pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGSTOP)
     with monkeypatch.context() as patch:
-        patch.setattr(subprocess.Popen, "kill", lambda self: None)  # as of one within a read of a hanging disk
+        patch.setattr(subprocess.Popen, "kill", lambda self: None)  # as in a read of a hanging disk
         recording.stop()
     assert recording.error == "the disk hangs, and the recorder could not be killed"
     process.kill()
@@ -138,7 +143,7 @@ def test_without_processes_it_raises_and_leaves_nothing_open(tmp_path: Path, mon
     assert set(os.listdir("/proc/self/fd")) <= before
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     recording = Recording(tmp_path / "file" / "timeline", None)
     wait(recording.is_lost)
@@ -146,51 +151,41 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     recording.stop()
 
 
-def test_a_driver_that_does_not_answer_costs_only_its_columns(tmp_path: Path) -> None:
-    """There is none here, or it knows no such GPU."""
-    recording = Recording(tmp_path, ("GPU-none", "ffffffff:ff:ff.0"))
-    samples_seconds(recording, 0.3)
+def test_without_a_driver_only_the_columns_of_the_gpu_are_empty(tmp_path: Path) -> None:
+    """This machine has no driver, or its driver knows no such GPU."""
+    recording, _ = started(tmp_path, ("GPU-none", "ffffffff:ff:ff.0"))
     recording.stop()
     assert recording.error is None
     assert recording.gauges["nvml_error"] > 0
-    timeline = read(tmp_path)
+    timeline = read_timeline(tmp_path)
     assert np.isfinite(timeline.samples["memory_used_gib"]).all()
     assert np.isnan(timeline.samples["gpu_memory_used_gib"]).all()
     assert not timeline.gpu_utilization
 
 
-def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> None:
-    program = f"""
-import time
-from pathlib import Path
-from imagenet_opt.measure.telemetry.recorder import Recording
-recording = Recording(Path({str(tmp_path / "small")!r}), None)
-while not recording.gauges["recorder_seconds"] > 0.3:
-    time.sleep(0.01)
-recording.stop()
-print(recording.error)
-"""
+def test_a_full_disk_is_an_error_and_leaves_no_partial_file(tmp_path: Path) -> None:
+    stopping = f"{program(tmp_path / 'small')}recording.stop(); print(recording.error)"
     try:
         with small_disk(tmp_path / "small", 2**20) as disk:
             disk.fill()
-            done = subprocess.run([*disk.prefix, sys.executable, "-c", program], capture_output=True, text=True)
+            done = subprocess.run([*disk.prefix, sys.executable, "-c", stopping], capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
             assert "No space left" in done.stdout
             assert [file.name for file in disk.seen.iterdir()] == ["filler"]
             with pytest.raises(ConfigError, match="no timeline"):
-                read(disk.seen)
+                read_timeline(disk.seen)
     except NotTried as reason:
         pytest.skip(str(reason))
 
 
-def test_it_needs_neither_torch_nor_lightning() -> None:
+def test_the_recorder_imports_neither_torch_nor_lightning() -> None:
     module = "imagenet_opt.measure.telemetry.recorder_process"
     program = f"import sys, {module}; print({{'torch', 'lightning', 'PIL'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
 
-def test_events_that_nobody_reads_are_lost_oldest_first() -> None:
+def test_the_oldest_unread_events_are_lost() -> None:
     gauges = Gauges()
     for number in range(5000):
         gauges.add_event(2, number, number + 1)

@@ -11,7 +11,7 @@ TIMEOUT = 30
 
 
 class Source:
-    """Readings that the test hands out one by one; `taken` tells that the sampler came for the next one."""
+    """Readings that the test delivers one by one; `taken` counts the requests of the sampler."""
 
     def __init__(self) -> None:
         self.offered = threading.Semaphore(0)
@@ -20,7 +20,7 @@ class Source:
 
     def readings(self, values: list[Reading], error: Exception | None = None) -> Readings:
         try:
-            yield {"load": 1e9}  # the first one is not counted
+            yield {"load": 1e9}  # the first reading does not count
             for value in values:
                 self.taken.release()
                 assert self.offered.acquire(timeout=TIMEOUT)
@@ -34,7 +34,7 @@ class Source:
             self.closed.set()
 
     def give(self, count: int) -> None:
-        """Hand out readings and wait until the sampler has counted them."""
+        """Deliver readings and wait until the sampler has counted them."""
         for _ in range(count):
             assert self.taken.acquire(timeout=TIMEOUT)
             self.offered.release()
@@ -49,10 +49,10 @@ def sampler() -> Iterator[Sampler]:
     sampler.stop()
 
 
-def test_drain_gives_the_mean_of_each_window_and_means_that_of_the_run(sampler: Sampler) -> None:
+def test_means_of_each_window_and_of_the_run(sampler: Sampler) -> None:
     source = Source()
-    sampler.start(source.readings([{"load": v} for v in (10.0, 20.0, 60.0)]))
-    source.give(2)
+    sampler.start(source.readings([{"load": 10.0, "power": None}, {"load": 20.0}, {"load": None}, {"load": 60.0}]))
+    source.give(3)
     assert sampler.pop_metrics() == {"gpu/load": 15.0}
     assert sampler.pop_metrics() == {}
     source.give(1)
@@ -60,14 +60,9 @@ def test_drain_gives_the_mean_of_each_window_and_means_that_of_the_run(sampler: 
     assert sampler.means() == {"gpu/load": 30.0}
 
 
-def test_unsupported_values_count_for_nothing(sampler: Sampler) -> None:
-    source = Source()
-    sampler.start(source.readings([{"load": 10.0, "power": None}, {"load": None, "power": None}]))
-    source.give(2)
-    assert sampler.pop_metrics() == {"gpu/load": 10.0}
-
-
-def test_an_error_is_kept_and_said_once_and_the_means_stay(sampler: Sampler, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_is_kept_and_logged_once_and_the_means_stay(
+    sampler: Sampler, caplog: pytest.LogCaptureFixture
+) -> None:
     source, error = Source(), OSError("GPU is lost")
     with caplog.at_level(logging.WARNING):
         sampler.start(source.readings([{"load": 10.0}], error))
@@ -99,7 +94,7 @@ def test_a_second_start_forgets_the_first_run(sampler: Sampler) -> None:
 
 
 @pytest.mark.parametrize(("now", "expected"), [(10.0, 12.0), (11.9, 12.0), (15.5, 16.0), (9.999, 12.0)])
-def test_the_schedule_is_absolute_and_leaves_out_missed_moments(now: float, expected: float) -> None:
+def test_the_schedule_is_absolute_and_skips_missed_times(now: float, expected: float) -> None:
     assert next_due(10.0, now, 2.0) == expected
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from imagenet_opt.doctor.diagnosis import Finding
 from imagenet_opt.doctor.remedies import DataPlace
-from imagenet_opt.measure.storage.lustre import _LOST, RELEASED
+from imagenet_opt.measure.storage.lustre import LOST, RELEASED
 
 _MANY_CPUS = 64
 _BETTER = {"osc.*.max_rpcs_in_flight": 32, "mdc.*.max_rpcs_in_flight": 64}
@@ -53,8 +53,8 @@ def check_released(states: Mapping[str, int] | None, data: DataPlace, kind: str)
         return Finding(rule, None, f"only Lustre reports archived files; this file system is {kind}")
     if not states:
         return Finding(rule, None, "the state of the checked files cannot be read")
-    lost = sum(bool(bits & _LOST) for bits in states.values())
-    released = sum(bits & (_LOST | RELEASED) == RELEASED for bits in states.values())
+    lost = sum(bool(bits & LOST) for bits in states.values())
+    released = sum(bits & (LOST | RELEASED) == RELEASED for bits in states.values())
     evidence = f"{released} of {len(states)} checked files ({released / len(states):.0%}) are released"
     if lost:
         evidence += f", {lost} more are lost in the archive"

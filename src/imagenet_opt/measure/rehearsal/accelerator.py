@@ -75,13 +75,10 @@ class Accelerator:
 
 def write_profile(file: Path, accelerator: Accelerator, *, machine: str) -> None:
     """Write an option for the group conf/rehearse, with the machine that it was measured on. Raises ConfigError."""
-    words = "Estimated on" if accelerator.estimate else "Measured on"
-    text = _HEADER.format(
-        name=printable(accelerator.name),
-        stem=file.stem,
-        provenance=f"{words} {printable(machine)}, {datetime.date.today().isoformat()}",
-        source=printable(accelerator.source),
-    )
+    origin = "Estimated on" if accelerator.estimate else "Measured on"
+    provenance = f"{origin} {printable(machine)}, {datetime.date.today().isoformat()}"
+    name, source = printable(accelerator.name), printable(accelerator.source)
+    text = _HEADER.format(name=name, stem=file.stem, provenance=provenance, source=source)
     text += "".join(f"    {key}: {json.dumps(value)}\n" for key, value in asdict(accelerator).items())  # JSON is YAML
     try:
         file.write_text(text)

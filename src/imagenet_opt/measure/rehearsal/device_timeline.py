@@ -21,12 +21,12 @@ class DeviceTimeline:
     """The queue of a device with one copy engine and one compute engine.
 
     All times are deadlines computed from the times of submission: a sleep that takes too long delays the host, but does
-    not count as work of the device, and such delays do not add up.
+    not count as work of the device, and these delays do not add up.
 
     steps_ahead: number of submitted, unfinished steps at which the host waits, as a CUDA launch queue holds a limited
     number of kernels.
-    steps: the latest steps. busy_seconds, idle_seconds: of the device since the end of the first step, which is left
-    out as in MLPerf Storage, since no step precedes it.
+    steps: the latest steps. busy_seconds, idle_seconds: of the device since the end of the first step, which does not
+    count, as in MLPerf Storage.
     """
 
     def __init__(

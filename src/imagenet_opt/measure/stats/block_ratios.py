@@ -50,26 +50,22 @@ def block_ratios(
 
     Each round is a block, so a round that is slow for all names does not change the ratios. The noise, common to all
     names, is the residual of the logarithms after subtracting the means of rounds and names. The intervals are
-    Student's with Bonferroni's correction for `num_comparisons` (None: the number of pairs), so that all intervals are
-    right at once with probability `confidence`.
+    Student's with Bonferroni's correction for `num_comparisons` (None: the number of pairs), so that all intervals
+    contain the true ratios at once with probability `confidence`.
     Source: randomised complete blocks, Montgomery, Design and Analysis of Experiments, chapter 4.
     """
-    names = list(values)
-    logs = np.log(np.array([values[name] for name in names], dtype=float))
+    logs = np.log(np.array(list(values.values()), dtype=float))
     num_names, num_rounds = logs.shape
     freedom = (num_names - 1) * (num_rounds - 1)
     residuals = logs - logs.mean(1, keepdims=True) - logs.mean(0, keepdims=True) + logs.mean()
-    means = dict(zip(names, logs.mean(1).tolist(), strict=True))
+    means = dict(zip(values, logs.mean(1).tolist(), strict=True))
+    middles = [means[ours] - means[theirs] for ours, theirs in pairs]
     if freedom < 1:
-        centres = [math.exp(means[ours] - means[theirs]) for ours, theirs in pairs]
-        return [Ratio(centre, 0.0, math.inf, 0.0) for centre in centres]
+        return [Ratio(math.exp(middle), 0.0, math.inf, 0.0) for middle in middles]
     noise = math.sqrt(float((residuals**2).sum()) / freedom)
     tail = (1 - confidence) / max(1, num_comparisons or len(pairs))
     reach = student_quantile(1 - tail / 2, freedom) * noise * math.sqrt(2 / num_rounds)
-    return [
-        Ratio(math.exp(middle), math.exp(middle - reach), math.exp(middle + reach), confidence)
-        for middle in (means[ours] - means[theirs] for ours, theirs in pairs)
-    ]
+    return [Ratio(math.exp(m), math.exp(m - reach), math.exp(m + reach), confidence) for m in middles]
 
 
 def measured_ratios(
@@ -77,12 +73,12 @@ def measured_ratios(
 ) -> dict[str, Ratio]:
     """The block ratios by the first name of each pair; pairs with a name that lacks rounds are left out."""
     num_rounds = max(map(len, values.values()), default=0)
-    whole = {name: some for name, some in values.items() if num_rounds and len(some) == num_rounds}
-    complete = [(ours, theirs) for ours, theirs in pairs if ours in whole and theirs in whole]
-    if not complete:
+    complete = {name: rounds for name, rounds in values.items() if num_rounds and len(rounds) == num_rounds}
+    compared = [pair for pair in pairs if complete.keys() >= set(pair)]
+    if not compared:
         return {}
-    ratios = block_ratios(whole, complete, num_comparisons=num_comparisons)
-    return {ours: ratio for (ours, _), ratio in zip(complete, ratios, strict=True)}
+    ratios = block_ratios(complete, compared, num_comparisons=num_comparisons)
+    return {ours: ratio for (ours, _), ratio in zip(compared, ratios, strict=True)}
 
 
 def student_quantile(probability: float, freedom: int) -> float:

@@ -1,5 +1,6 @@
-"""Physical bounds of measured rates; a rate above a bound was measured wrongly."""
+"""Physical bounds of rates; a rate above a bound was measured wrongly."""
 
+import math
 from dataclasses import dataclass
 
 from imagenet_opt.errors import ConfigError
@@ -35,11 +36,13 @@ class Claim:
 
     @property
     def images_per_second(self) -> float:
-        return self.num_images / self.seconds if self.seconds > 0 else float("inf")
+        return self.num_images / self.seconds
 
 
 def impossible(claim: Claim) -> str | None:
     """The reason why the rate is impossible; None for a plausible rate."""
+    if claim.seconds <= 0:
+        return f"{claim.num_images:,.0f} images in {claim.seconds:g} s are not a rate"
     return _not_made(claim) or _too_busy(claim) or _too_many_pixels(claim) or _too_many_bytes(claim)
 
 
@@ -50,8 +53,6 @@ def check(claim: Claim) -> None:
 
 
 def _not_made(claim: Claim) -> str | None:
-    if claim.seconds <= 0:
-        return f"{claim.num_images:,.0f} images in {claim.seconds:g} s are not a rate"
     if claim.num_made is None or claim.num_images <= claim.num_made + claim.slack:
         return None
     made = f"only {claim.num_made:,.0f} of them were prepared in that time"
@@ -80,11 +81,10 @@ def _too_many_pixels(claim: Claim) -> str | None:
 def _too_many_bytes(claim: Claim) -> str | None:
     if claim.mb_per_image is None:
         return None
-    most = MOST_MEMORY_MB_PER_SECOND
-    if claim.mb_per_second is not None:
-        most = min(most, SCATTER * claim.mb_per_second)
+    of_storage = math.inf if claim.mb_per_second is None else SCATTER * claim.mb_per_second
     rate = claim.images_per_second * claim.mb_per_image
-    if rate <= most:
+    if rate <= min(of_storage, MOST_MEMORY_MB_PER_SECOND):
         return None
-    source = "memory" if most == MOST_MEMORY_MB_PER_SECOND else f"the storage, which gave {claim.mb_per_second:,.3g}"
+    from_memory = of_storage >= MOST_MEMORY_MB_PER_SECOND
+    source = "memory" if from_memory else f"the storage, which gave {claim.mb_per_second:,.3g}"
     return f"{claim.images_per_second:,.0f} img/s would be {rate:,.0f} MB/s from {source}"

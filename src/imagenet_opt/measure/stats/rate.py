@@ -13,7 +13,7 @@ LATE = 4.0
 """A batch that takes this many times the median is late."""
 MANY_PAUSES = 4
 _MOST_DOUBT = 0.05
-"""Largest share of time by which a run may have waited less than a longer run would."""
+"""Largest share of time by which the wait of a run may be shorter than the wait of a longer run."""
 LEAST_ROUNDS = 2
 """Batches that each worker must prepare for a rate, after its first batch."""
 

@@ -9,7 +9,7 @@ from imagenet_opt.measure.stats.intervals import CONFIDENCE
 Measured = Mapping[str, Mapping[str, Sequence[float]]]
 """By measure and name, one positive value per round."""
 _OF_LAST = 0.75
-"""Share of the allowed error for the last look. Early looks decide only large effects, for which less is enough."""
+"""Share of the allowed error for the last look. Early looks decide only large effects: a smaller share is enough."""
 
 
 def is_look(num_rounds: int) -> bool:
@@ -20,8 +20,8 @@ def is_look(num_rounds: int) -> bool:
 def looks(num_rounds: int) -> list[tuple[int, float]]:
     """The rounds after which intervals are computed, 2, 4, 8, ... and the last, each with its confidence.
 
-    Of the allowed error, 1 - CONFIDENCE, the last look may use _OF_LAST. Of the rest the first look may use a half, the
-    second a quarter, and so on. So all looks together use no more than is allowed, whichever of them decides.
+    The last look may use the share _OF_LAST of the allowed error, 1 - CONFIDENCE. The first look may use a half of the
+    rest, the second look a quarter, and so on. So all looks together use at most the allowed error, whichever decides.
     Source: alpha spending, Lan and DeMets, Biometrika 70 (1983).
     """
     rounds = [num for num in range(2, num_rounds) if is_look(num)] + [num_rounds]
@@ -32,7 +32,7 @@ def looks(num_rounds: int) -> list[tuple[int, float]]:
 def sequential_ratios(measured: Measured, pairs: Sequence[tuple[str, str]]) -> list[dict[str, Ratio]]:
     """For each pair, by measure, first / second at the first look at which all measures were decided, or at the last.
 
-    A name may have fewer rounds than others, since it takes part only as long as one of its pairs is undecided.
+    A name may have fewer rounds than others, since a name whose pairs are all decided takes no further part.
     """
     ratios: list[dict[str, Ratio]] = [{} for _ in pairs]
     num_rounds = {name: len(rounds) for by_name in measured.values() for name, rounds in by_name.items()}

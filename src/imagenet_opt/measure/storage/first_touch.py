@@ -72,7 +72,7 @@ def touch_twice(
 
 
 def _touch(read: Read, groups: Iterable[Indices], until: float) -> tuple[float, ...]:
-    """Seconds of each read, of at least one group."""
+    """Seconds of the read of each group; the first group is read even after `until`."""
     seconds: list[float] = []
     for group in groups:
         began = time.monotonic()

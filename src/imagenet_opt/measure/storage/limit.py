@@ -43,7 +43,7 @@ def storage_limit(curve: Sequence[DepthReads]) -> StorageLimit:
     if len(curve) < 2:
         raise ValueError(f"{len(curve)} depths cannot show the limit of a storage; at least two are needed")
     ordered = sorted(curve, key=lambda reads: reads.depth)
-    alone, deepest = ordered[0], ordered[-1]
+    shallowest, deepest = ordered[0], ordered[-1]
     answered = [reads for reads in ordered if reads.images_per_second > 0]
     best = max(answered, key=lambda reads: reads.images_per_second)
     knee = min(reads.depth * best.images_per_second / reads.images_per_second for reads in answered)
@@ -54,19 +54,21 @@ def storage_limit(curve: Sequence[DepthReads]) -> StorageLimit:
         kind,
         images_per_second=best.images_per_second,
         megabytes_per_second=best.megabytes_per_second,
-        latency=alone.latency_median,
+        latency=shallowest.latency_median,
         knee=knee,
-        evidence=_evidence(kind, alone, best, deepest, knee),
+        evidence=_evidence(kind, shallowest, best, deepest, knee),
     )
 
 
-def _evidence(kind: str, alone: DepthReads, best: DepthReads, deepest: DepthReads, knee: float) -> str:
+def _evidence(kind: str, shallowest: DepthReads, best: DepthReads, deepest: DepthReads, knee: float) -> str:
     rate = f"{best.images_per_second:.4g} images/s = {best.megabytes_per_second:.3g} MB/s"
-    latencies = f"{1000 * alone.latency_median:.3g} ms with {alone.depth}, {1000 * deepest.latency_median:.3g} ms"
+    latencies = (
+        f"{1000 * shallowest.latency_median:.3g} ms with {shallowest.depth}, {1000 * deepest.latency_median:.3g} ms"
+    )
     waits = f"an answer takes {latencies} with {deepest.depth} in flight"
     if kind == "latency":
-        times = best.images_per_second / alone.images_per_second
-        return f"{best.depth} requests in flight read {times:.3g} times as fast as {alone.depth}, {rate}; {waits}"
+        times = best.images_per_second / shallowest.images_per_second
+        return f"{best.depth} requests in flight read {times:.3g} times as fast as {shallowest.depth}, {rate}; {waits}"
     busy = f" and keep {best.cpus:.2g} CPUs of this process busy" if kind == "cpu" else ""
     return f"more than about {knee:.2g} requests in flight read no faster than {rate}{busy}; {waits}"
 

@@ -15,9 +15,13 @@ _PARAMETERS = (
     "mdc.*.max_rpcs_in_flight",
     "llite.*.max_read_ahead_mb",
 )
-
-
 _ROOTS = (Path("/sys/fs/lustre"), Path("/proc/fs/lustre"), Path("/sys/kernel/debug/lustre"))
+RELEASED = 0x4
+"""HS_RELEASED: no content in Lustre. Source: enum hsm_states, llapi_hsm_state_get(3)."""
+LOST = 0x40
+"""HS_LOST: the copy in the archive is lost. Source: the same."""
+_LINE = re.compile(r"^(?P<file>.*): \((?P<bits>0x[0-9a-fA-F]+)\)[^()]*$")
+_TIMEOUT_SECONDS = 20
 
 
 def read_limits(roots: Sequence[Path] = _ROOTS) -> dict[str, float]:
@@ -31,14 +35,16 @@ def read_limits(roots: Sequence[Path] = _ROOTS) -> dict[str, float]:
             except OSError:  # only root may read debugfs
                 continue
     lines = "\n".join(f"{name}={value}" for name, value in texts.items())
-    return parse_parameters(lines or _lctl())
+    return parse_parameters(lines or _output("lctl", "get_param", *_PARAMETERS))
 
 
-def _lctl() -> str:
-    if (lctl := shutil.which("lctl")) is None:
+def _output(program: str, *arguments: str) -> str:
+    """What the program prints; "" for an absent or hanging program."""
+    if (path := shutil.which(program)) is None:
         return ""
     try:
-        done = subprocess.run([lctl, "get_param", *_PARAMETERS], capture_output=True, text=True, timeout=20)
+        command = [path, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout
@@ -56,31 +62,10 @@ def parse_parameters(text: str) -> dict[str, float]:
     return values
 
 
-RELEASED = 0x4
-"""HS_RELEASED: no content in Lustre. Source: enum hsm_states, llapi_hsm_state_get(3)."""
-
-
-_LOST = 0x40
-
-
-_LINE = re.compile(r"^(?P<file>.*): \((?P<bits>0x[0-9a-fA-F]+)\)[^()]*$")
-
-
-_TIMEOUT_SECONDS = 20
-
-
 def read_hsm_states(files: Sequence[str]) -> dict[str, int] | None:
     """File -> its HSM bits, by `lfs hsm_state`, else by the number of blocks; None if no state can be read."""
-    if files and (lfs := shutil.which("lfs")):
-        try:
-            done = subprocess.run(
-                [lfs, "hsm_state", *files], capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return _states_of_blocks(files)
-        if states := parse_hsm_states(done.stdout):
-            return states
-    return _states_of_blocks(files)
+    text = _output("lfs", "hsm_state", *files) if files else ""
+    return parse_hsm_states(text) or _states_of_blocks(files)
 
 
 def parse_hsm_states(text: str) -> dict[str, int]:

@@ -17,10 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOSTLY = 0.95
-"""Share of the data in the page cache from which a run is judged as reading from memory; a smaller share is not
-enough, since a few files on slow storage delay all batches."""
-
-
+"""From this share of the data in the page cache, a run counts as reading from memory. A smaller share is not enough,
+since a few files on slow storage delay all batches."""
 COLD_SHARE = 0.01
 """Evicted files count as cold if at most this share is still in memory, as other processes read them too."""
 _CACHESTAT = 451

@@ -101,11 +101,11 @@ def read_shares(shares: Sequence[Share]) -> ReadPass:
 @contextmanager
 def _ended_when_stopped() -> Iterator[None]:
     """Kill the processes that were started inside, if this process is stopped; a hanging storage may block them."""
-    others = set(multiprocessing.active_children())
+    earlier = set(multiprocessing.active_children())
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
-        for child in set(multiprocessing.active_children()) - others:
+        for child in set(multiprocessing.active_children()) - earlier:
             child.kill()
         raise
 

@@ -90,12 +90,12 @@ def summary(
     rate = 1 / np.maximum(ended - began, 1e-9)
 
     def per_second(first: float, last: float, amounts: NDArray[np.float64]) -> float:
-        inside = np.clip(np.minimum(ended, last) - np.maximum(began, first), 0, None)
-        return float((amounts * rate * inside).sum() / (last - first))
+        seconds = np.clip(np.minimum(ended, last) - np.maximum(began, first), 0, None)
+        return float((amounts * rate * seconds).sum() / (last - first))
 
     edges = np.linspace(start, end, NUM_WINDOWS + 1).tolist()
-    whole = (began >= start) & (began < end)
-    latencies = (ended - began)[whole if whole.any() else slice(None)]
+    inside = (began >= start) & (began < end)
+    latencies = (ended - began)[inside if inside.any() else slice(None)]
     median, p95, p99 = np.percentile(latencies, (50, 95, 99)).tolist()
     return DepthReads(
         depth,
@@ -119,9 +119,9 @@ def _read_at_depth(
     readers.wait(seconds, until=lambda: len(readers.requests) >= depth)
     if not readers.requests:
         readers.wait(patience_seconds - seconds, until=lambda: bool(readers.requests))
-    start = _now()
+    start, cpu_start = _now()
     readers.wait(seconds)
-    end = _now()
+    end, cpu_end = _now()
     readers.stop(patience=seconds)
     if readers.error is not None:
         raise readers.error
@@ -131,21 +131,15 @@ def _read_at_depth(
             return None
         waited = 2 * seconds + max(seconds, patience_seconds)
         raise ReadTimeout(f"the storage answered none of {depth} reads within {waited:g} s (data.root)")
-    if end.wall - start.wall < seconds / NUM_WINDOWS:  # the groups ended early: use the ramp-up too
-        start, end = began, _now()
-    cpus = (end.cpu - start.cpu) / (end.wall - start.wall)
-    return summary(requests, depth, start.wall, end.wall, num_unanswered=readers.num_running, cpus=cpus)
+    if end - start < seconds / NUM_WINDOWS:  # the groups ended early: use the ramp-up too
+        (start, cpu_start), (end, cpu_end) = began, _now()
+    cpus = (cpu_end - cpu_start) / (end - start)
+    return summary(requests, depth, start, end, num_unanswered=readers.num_running, cpus=cpus)
 
 
-class _Moment(NamedTuple):
+def _now() -> tuple[float, float]:
     """Wall time and CPU time of this process, in seconds."""
-
-    wall: float
-    cpu: float
-
-
-def _now() -> _Moment:
-    return _Moment(time.monotonic(), time.process_time())
+    return time.monotonic(), time.process_time()
 
 
 class _Readers:

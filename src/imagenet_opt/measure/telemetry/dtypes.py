@@ -9,8 +9,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _ATEN = torch.ops.aten
-
-
 _NAMES = {
     _ATEN.convolution: "convolution",
     _ATEN.convolution_backward: "convolution",

@@ -127,13 +127,12 @@ def _state(nvml: Any, device: Any) -> GpuState:
 
 
 def _others(nvml: Any, device: Any) -> tuple[tuple[int, str, int], ...]:
-    """Other processes on the GPU. In a container NVML may list this process under a pid of the host that does not exist
-    here; one unknown pid is then taken for this process."""
+    """Other processes on the GPU. In a container NVML may list this process under a pid of the host, which is unknown
+    here; one unknown pid then counts as this process."""
     this = psutil.Process()
     ours = {this.pid, *(child.pid for child in this.children(recursive=True))}
-    running = {
-        process.pid: (process.usedGpuMemory or 0) >> 20 for process in nvml.nvmlDeviceGetComputeRunningProcesses(device)
-    }
+    processes = nvml.nvmlDeviceGetComputeRunningProcesses(device)
+    running = {process.pid: (process.usedGpuMemory or 0) >> 20 for process in processes}
     names = {process.pid: process.name() for process in psutil.process_iter() if process.pid in running}
     unknown = [pid for pid in running if pid not in names]
     hidden = set(unknown[:1]) if not ours & set(running) else set()

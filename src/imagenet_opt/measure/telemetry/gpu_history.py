@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from imagenet_opt.measure.telemetry.timeline import Table
 
 
 class GpuColumns(AbstractContextManager["GpuColumns"]):
-    """Samples of a device, given by its UUID and PCI bus id as torch has them; NVML is open within `with`.
+    """Samples of a device, given by its UUID and PCI bus id in torch's notation; NVML is open within `with`.
 
     Raises nothing: values that NVML denies are left out, and `error` is the number of the last NVML error, 0 for none.
     If NVML cannot be opened, as in a container without the driver's library, there are no columns; later errors do not
@@ -38,9 +37,7 @@ class GpuColumns(AbstractContextManager["GpuColumns"]):
             self.error = error.value
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with suppress(self._nvml.NVMLError):  # NVML may not be open
             self._nvml.nvmlShutdown()
 

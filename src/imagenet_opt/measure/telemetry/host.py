@@ -19,12 +19,12 @@ def host_readings() -> Readings:
 
     CPU time counts all work on the CPUs of this process's affinity, including network and file system work of the
     kernel. If a cgroup quota or SLURM grants fewer CPUs than the affinity, other jobs use these CPUs too, so only
-    this process and its descendants count. Memory is that of the whole machine: a sum over processes would count
+    this process and its descendants count. Memory is of the whole machine: a sum over processes would count
     shared batches several times.
     """
     num_cpus = usable_cpus()
-    whole = num_cpus == len(os.sched_getaffinity(0))
-    busy_seconds = _busy_seconds_of_affinity if whole else busy_seconds_of_descendants
+    has_all_cpus = num_cpus == len(os.sched_getaffinity(0))
+    busy_seconds = _busy_seconds_of_affinity if has_all_cpus else busy_seconds_of_descendants
     busy, now = busy_seconds(), monotonic()
     yield {"cpu_percent": None, "memory_used_gib": _memory_used_gib()}
     while True:

@@ -5,7 +5,7 @@ import os
 import sys
 import sysconfig
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,24 +35,25 @@ class HostSyncs(TorchFunctionMode):
     """While entered, counts in `counts` the operations of this thread that wait for the device.
 
     wait: called with the number of bytes before each such operation, so that a simulated device can make the host wait.
-    on_device: whether a tensor is on the device. By default CUDA tensors where there is CUDA, and all tensors
-    elsewhere; there `.to(device)` counts only if the device is the string "cpu", since `.to(self.device)` looks the
-    same.
+    on_device: whether a tensor is on the device; by default all CUDA tensors, or all tensors on a machine without CUDA.
+    For a tensor in RAM that counts as on the device, `.to(device)` counts only with the string "cpu" as the device,
+    since `.to(self.device)` looks the same.
 
     The place is the innermost line outside of torch, Lightning and Python's library. Calls from the optimizers of torch
     and timm do not count: they read their step counts, which are on the host. Not detected: torch.cuda.synchronize and
-    events, waits inside C++, backward functions in autograd's threads (those of CUDA tensors), copies with
+    events, waits inside C++, backward functions in autograd's threads (for CUDA tensors), copies with
     `non_blocking=True` of pageable memory, and operations in a compiled graph.
-    Enter the mode after the workers of a loader have started, since forked processes would inherit it. It costs about
-    1 µs for each call of torch from Python (on one core of 2026), and 6 µs for each counted wait; a compiled network
-    is compiled once more when it first runs inside.
+    Enter the mode after the workers of a loader have started, since forked processes would inherit the mode. Each call
+    of torch from Python takes about 1 µs longer (on one core of 2026), each counted wait 6 µs; a compiled network is
+    compiled once more when it first runs inside the mode.
     """
 
     def __init__(self, wait: Callable[[int], None] = lambda num_bytes: None, on_device: OnDevice | None = None) -> None:
         super().__init__()
         self.counts: Counter[Wait] = Counter()
         self._wait = wait
-        self._on_device = on_device or (_is_cuda if torch.cuda.is_available() else _is_any)
+        has_cuda = torch.cuda.is_available()
+        self._on_device = on_device or (lambda tensor: tensor.is_cuda or not has_cuda)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -84,13 +85,15 @@ def _caller() -> tuple[str, str] | None:
 @cache
 def _is_optimizer(file: str) -> bool:
     """Whether a file belongs to the optimizers of torch or timm, whose step counts are tensors on the host."""
-    folders = tuple(folder + os.sep for name in ("torch", "timm") for folder in _folders(name, "optim"))
+    folders = (*_folders("torch", "optim"), *_folders("timm", "optim"))
     return file.startswith(folders) and file != _AVERAGING
 
 
-def _folders(name: str, *inside: str) -> Iterable[str]:
+@cache
+def _folders(name: str, *inside: str) -> tuple[str, ...]:
+    """Folders of a package, or of a part inside it, with the final separator; none for an absent package."""
     spec = find_spec(name)
-    return (os.path.join(folder, *inside) for folder in (spec and spec.submodule_search_locations) or ())
+    return tuple(os.path.join(folder, *inside, "") for folder in (spec and spec.submodule_search_locations) or ())
 
 
 @cache
@@ -98,21 +101,8 @@ def _is_library(file: str) -> bool:
     if file.startswith("<frozen") or file == __file__:
         return True
     standard = file.startswith(sysconfig.get_path("stdlib") + os.sep) and not file.startswith(_SITE_PACKAGES)
-    return standard or file.startswith(_library_folders())
-
-
-@cache
-def _library_folders() -> tuple[str, ...]:
     names = ("torch", "lightning", "pytorch_lightning", "lightning_fabric")
-    return tuple(folder + os.sep for name in names for folder in _folders(name))
-
-
-def _is_cuda(tensor: Tensor) -> bool:
-    return tensor.is_cuda
-
-
-def _is_any(tensor: Tensor) -> bool:
-    return True
+    return standard or file.startswith(tuple(folder for name in names for folder in _folders(name)))
 
 
 def _num_bytes(tensor: Tensor) -> int:
@@ -145,9 +135,13 @@ def _repeats(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, A
 
 def _to(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> int:
     tensor, *values = args
-    blocks = not options.get("non_blocking") and True not in [value for value in values if isinstance(value, bool)]
-    leaves = (_leaves(on_device, tensor, value) for value in (*values, *options.values()))
-    return _num_bytes(tensor) if blocks and any(leaves) else 0
+    leaves = any(_leaves(on_device, tensor, value) for value in (*values, *options.values()))
+    return _num_bytes(tensor) if leaves and _blocks(values, options) else 0
+
+
+def _blocks(values: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Whether a copy blocks: neither its option `non_blocking` nor a positional flag is True."""
+    return not options.get("non_blocking") and not any(value is True for value in values)
 
 
 def _leaves(on_device: OnDevice, tensor: Tensor, target: Any) -> bool:
@@ -162,14 +156,13 @@ def _leaves(on_device: OnDevice, tensor: Tensor, target: Any) -> bool:
 
 
 def _cuda(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> int:
-    blocks = not options.get("non_blocking") and True not in args[1:]
-    return _num_bytes(args[0]) if blocks and not on_device(args[0]) else 0
+    return _num_bytes(args[0]) if _blocks(args[1:], options) and not on_device(args[0]) else 0
 
 
 def _copy(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> int:
-    target, *given = (*args, *options.values())
-    crosses = any(isinstance(source, Tensor) and on_device(source) != on_device(target) for source in given)
-    return _num_bytes(target) if crosses and True not in [value for value in given if isinstance(value, bool)] else 0
+    target, *values = (*args, *options.values())
+    crosses = any(isinstance(source, Tensor) and on_device(source) != on_device(target) for source in values)
+    return _num_bytes(target) if crosses and _blocks(values, options) else 0
 
 
 def _index(on_device: OnDevice, args: tuple[Any, ...], options: Mapping[str, Any]) -> int:

@@ -72,65 +72,43 @@ def attribute(window: Window) -> Attribution:
     """
     if window.seconds <= 0:
         raise ValueError(f"a window of {window.seconds} s")
-    left = max(0.0, window.seconds - _busy_seconds(window))
+    busy_seconds = window.step_seconds if window.device_seconds is None else window.device_seconds
+    left = max(0.0, window.seconds - busy_seconds)
     seconds: dict[str, float] = {}
-    for causes in (_on_the_host(window), {"copy": window.copy_seconds}):
-        given = _divide(left, causes)
-        left = max(0.0, left - sum(given.values()))
-        seconds |= given
-    idle = {
-        cause: floor(part / window.seconds * _GRID) / _GRID for cause, part in (seconds | {"unexplained": left}).items()
-    }
+    for causes in (_delays_of_the_host(window), {"copy": window.copy_seconds}):
+        total = sum(causes.values())
+        scale = min(1.0, left / total) if total else 0.0
+        seconds |= {cause: own_seconds * scale for cause, own_seconds in causes.items()}
+        left = max(0.0, left - sum(seconds[cause] for cause in causes))
+    seconds["unexplained"] = left
+    idle = {cause: floor(part / window.seconds * _GRID) / _GRID for cause, part in seconds.items()}
     busy = 1 - sum(idle.values())
-    return Attribution({"busy": busy} | idle, _verdict(window, busy, idle))
+    verdict = "healthy" if busy >= HEALTHY_BUSY else max(idle, key=lambda cause: idle[cause])
+    return Attribution({"busy": busy} | idle, verdict if window.num_steps >= MIN_STEPS else "undecided")
 
 
-def _busy_seconds(window: Window) -> float:
-    return window.step_seconds if window.device_seconds is None else window.device_seconds
-
-
-def _on_the_host(window: Window) -> dict[str, float]:
-    read, decode, main_process = _fetch_wait(window)
+def _delays_of_the_host(window: Window) -> dict[str, float]:
+    """Seconds of each cause that delays the host."""
+    waited, making = window.fetch_wait_seconds, window.read_seconds + window.decode_seconds
+    was_ready = _was_ready(window)
+    by_workers = 0.0 if was_ready or not making else waited / making
     return {
-        "read": read,
-        "decode": decode,
-        "main_process": main_process + window.callback_seconds,
+        "read": by_workers * window.read_seconds,
+        "decode": by_workers * window.decode_seconds,
+        "main_process": waited * was_ready + window.callback_seconds,
         "logging": window.logging_seconds,
         "checkpoint": window.checkpoint_seconds,
         "validation": window.validation_seconds,
     }
 
 
-def _fetch_wait(window: Window) -> tuple[float, float, float]:
-    """Seconds of waiting due to reading, decoding and the main process; all 0 if the workers' times are unknown."""
-    waited, making = window.fetch_wait_seconds, window.read_seconds + window.decode_seconds
-    if _was_ready(window):
-        return 0.0, 0.0, waited
-    if not making:
-        return 0.0, 0.0, 0.0
-    return waited * window.read_seconds / making, waited * window.decode_seconds / making, 0.0
-
-
 def _was_ready(window: Window) -> bool:
     """Whether batches were ready while the host waited. The queue depth is not enough: workers that finish together
     fill the queue for a few steps only."""
     making_seconds = window.num_steps * (window.read_seconds + window.decode_seconds)
-    spare = making_seconds < HEALTHY_BUSY * window.num_workers * window.seconds
-    lay = window.num_steps * window.queue_seconds >= window.fetch_wait_seconds
-    return window.queue_depth >= 1 and lay and spare
-
-
-def _divide(seconds: float, causes: Mapping[str, float]) -> dict[str, float]:
-    """Divide `seconds` in proportion to the seconds of the causes, and at most these seconds."""
-    total = sum(causes.values())
-    scale = min(1.0, seconds / total) if total else 0.0
-    return {cause: own_seconds * scale for cause, own_seconds in causes.items()}
-
-
-def _verdict(window: Window, busy: float, idle: Mapping[str, float]) -> str:
-    if window.num_steps < MIN_STEPS:
-        return "undecided"
-    return "healthy" if busy >= HEALTHY_BUSY else max(idle, key=lambda cause: idle[cause])
+    workers_had_time = making_seconds < HEALTHY_BUSY * window.num_workers * window.seconds
+    ready_for_long = window.num_steps * window.queue_seconds >= window.fetch_wait_seconds
+    return window.queue_depth >= 1 and ready_for_long and workers_had_time
 
 
 CAUSES = {

@@ -19,7 +19,6 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _SECTOR_BYTES = 512  # in /proc/diskstats, for every disk
 _STACKED = ("loop", "ram", "zram", "dm-", "md")
 """Block devices without own storage; their bytes count at the disks below."""
-_MEMORY = ("MemTotal", "MemAvailable", "Cached")
 _PRESSURES = ("cpu", "io", "memory")
 _NAN = float("nan")
 
@@ -67,7 +66,7 @@ class Machine:
 
     def levels(self) -> Row:
         kib = {line[0].rstrip(":"): int(line[1]) for line in self._lines("meminfo")}
-        total, available, cached = (kib.get(name, _NAN) / 2**20 for name in _MEMORY)
+        total, available, cached = (kib.get(name, _NAN) / 2**20 for name in ("MemTotal", "MemAvailable", "Cached"))
         return {"memory_used_gib": total - available, "page_cache_gib": cached}
 
     def _lines(self, name: str) -> list[list[str]]:
@@ -81,8 +80,8 @@ class Machine:
 
     def _stalled_seconds(self, resource: str) -> float:
         """Seconds in which at least one task waited for a resource. Source: accounting/psi in Linux's documentation."""
-        some = next(iter(self._lines(f"pressure/{resource}")), None)
-        return _NAN if some is None else int(some[-1].removeprefix("total=")) / 1e6
+        lines = self._lines(f"pressure/{resource}")  # the first line is of "some" tasks, the second of all tasks
+        return int(lines[0][-1].removeprefix("total=")) / 1e6 if lines else _NAN
 
 
 class Training:
@@ -103,11 +102,9 @@ class Training:
         before = self._worker_seconds
         self._workers_seconds += sum(seconds - before[pid] for pid, seconds in now.items() if pid in before)
         self._worker_seconds = now
-        own = _cpu_seconds(self._stat)
-        return {
-            "trainer_cpu_percent": _NAN if own is None else 100 * own,
-            "workers_cpu_percent": 100 * self._workers_seconds,
-        }
+        seconds = _cpu_seconds(self._stat)
+        percent = _NAN if seconds is None else 100 * seconds
+        return {"trainer_cpu_percent": percent, "workers_cpu_percent": 100 * self._workers_seconds}
 
     def levels(self) -> Row:
         return {"num_workers": float(len(self._worker_seconds))}

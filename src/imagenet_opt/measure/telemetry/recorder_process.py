@@ -16,15 +16,15 @@ from imagenet_opt.measure.telemetry.sampler import next_due
 from imagenet_opt.measure.telemetry.shared_state import Gauges
 from imagenet_opt.measure.telemetry.timeline import INTERVAL_SECONDS, ChunkWriter, Table
 
-_GPU_SECONDS = 1.0  # the driver buffers more than that, and reading the GPU takes longer than all other readings
+_GPU_SECONDS = 1.0  # the driver buffers longer, and reading the GPU takes longer than all other readings
 _FLUSH_SECONDS = 10.0
 _SHOWN = ("queue_depth", "step", "phase")
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals to all processes of a job. The recorder ends when its parent does."""
+"""Signals that all processes of a job may get. The recorder ends when its parent ends."""
 
 
 class Recorder:
-    """Samples and writes until the parent asks it to end or dies. `run` raises OSError if it cannot write."""
+    """Samples and writes until the parent sets the gauge `done` or dies. `run` raises OSError if it cannot write."""
 
     def __init__(self, gauges: Gauges, parent: int, writer: ChunkWriter, gpu: GpuColumns | None) -> None:
         self._gauges, self._parent, self._writer, self._gpu = gauges, parent, writer, gpu

@@ -17,22 +17,19 @@ _Totals = Mapping[str, tuple[float, int]]
 class Sampler:
     """Means of a source's readings, under the keys `<name>/<key of the reading>`.
 
-    The source is a generator. The thread opens, reads and closes it, so errors never reach training: the
-    first error is stored in `error`, logged as a warning, and ends the sampling. A None in a reading is
-    ignored. The first reading only starts the source's clocks and does not count.
+    The source is a generator. The thread opens, reads and closes it, so errors never reach training: the first error is
+    stored in `error`, logged as a warning, and ends the sampling. A None in a reading is ignored. The first reading
+    only starts the source's clocks and does not count.
 
-    Raises ConfigError where the interval is not above 0.
+    Raises ConfigError for an interval that is not above 0.
     """
 
     def __init__(self, name: str, *, interval_seconds: float) -> None:
         if interval_seconds <= 0:
-            raise ConfigError(
-                f"interval_seconds is {interval_seconds} "
-                f"(callbacks.{name}_utilization.interval_seconds); expected a number of seconds above 0."
-            )
+            key = f"callbacks.{name}_utilization.interval_seconds"
+            raise ConfigError(f"interval_seconds is {interval_seconds} ({key}); expected a number of seconds above 0.")
         self.error: Exception | None = None
-        self._name = name
-        self._interval_seconds = interval_seconds
+        self._name, self._interval_seconds = name, interval_seconds
         # Never changed in place, only replaced: thread and caller need no lock.
         self._totals: _Totals = {}
         self._drained: _Totals = {}
@@ -43,18 +40,15 @@ class Sampler:
         self.stop()
         self.error, self._totals, self._drained = None, {}, {}
         stopped = threading.Event()
-        thread = threading.Thread(
-            target=self._sample, args=(readings, stopped), name=f"{self._name}-sampler", daemon=True
-        )
+        name = f"{self._name}-sampler"
+        thread = threading.Thread(target=self._sample, args=(readings, stopped), name=name, daemon=True)
         self._running = thread, stopped
         thread.start()
 
     def pop_metrics(self) -> dict[str, float]:
         """Means since the last call; empty without a reading since then."""
-        totals = self._totals
-        means = _means(totals, self._drained)
-        self._drained = totals
-        return means
+        before, self._drained = self._drained, self._totals
+        return _means(self._drained, before)
 
     def means(self) -> dict[str, float]:
         """Means since the start; empty without samples."""

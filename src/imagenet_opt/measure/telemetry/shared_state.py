@@ -18,11 +18,12 @@ class Gauges:
     """Anonymous shared memory behind the file descriptor `file`, which a child process inherits.
 
     Writing takes about a microsecond and never waits: an event is lost if it is not read before 4096 more events, and
-    the writer does not notice a dead reader. Each gauge has one writer, and so have the events.
+    the writer does not notice a dead reader. Each gauge has one writer, and the events have one writer.
+
+    file: descriptor of existing gauges; None creates new gauges, with depth and step NaN.
     """
 
     def __init__(self, file: int | None = None) -> None:
-        """file: descriptor of existing gauges; None creates new gauges, with depth and step NaN."""
         num_bytes = 8 * (len(_SLOTS) + len(_EVENT) * _NUM_EVENTS)
         new = file is None
         self.file = os.memfd_create("imagenet-opt gauges") if file is None else file

@@ -79,17 +79,17 @@ class ChunkWriter:
             self._columns[f"{table}/{name}"].append(values)
 
     def flush(self) -> None:
-        whole = {name: np.concatenate(parts) for name, parts in self._columns.items()}
-        if not whole:
+        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+        if not columns:
             return
         done = time() >= self._began + _CHUNK_SECONDS
         with replacing(self._file) as fresh, fresh.open("wb") as file:
-            (np.savez_compressed if done else np.savez)(file, **whole)  # type: ignore[arg-type]
+            (np.savez_compressed if done else np.savez)(file, **columns)  # type: ignore[arg-type]
         self._columns.clear()
         if done:
             self._begin()
         else:
-            self._columns.update({name: [column] for name, column in whole.items()})
+            self._columns.update({name: [column] for name, column in columns.items()})
 
     def _begin(self) -> None:
         self._began = time()
@@ -121,13 +121,10 @@ def _read(file: Path) -> Table | None:
 
 def _joined(chunks: Iterable[Table], prefix: str) -> Table:
     """One table from all chunks; NaN where a chunk lacks the column."""
-    parts = [{n.removeprefix(prefix): c for n, c in chunk.items() if n.startswith(prefix)} for chunk in chunks]
-    parts = [part for part in parts if part]
-    names = dict.fromkeys(name for part in parts for name in part)
-    lengths = [len(next(iter(part.values()))) for part in parts]
-    return {
-        name: np.concatenate(
-            [part.get(name, np.full(n, np.nan, np.float32)) for part, n in zip(parts, lengths, strict=True)]
-        )
-        for name in names
-    }
+    tables = [{n.removeprefix(prefix): c for n, c in chunk.items() if n.startswith(prefix)} for chunk in chunks]
+    columns: dict[str, list[Column]] = {name: [] for table in tables for name in table}
+    for table in filter(None, tables):
+        missing = np.full(len(next(iter(table.values()))), np.nan, np.float32)
+        for name, parts in columns.items():
+            parts.append(table.get(name, missing))
+    return {name: np.concatenate(parts) for name, parts in columns.items()}

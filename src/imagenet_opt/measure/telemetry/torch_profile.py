@@ -23,10 +23,7 @@ PERMISSION = (
 @dataclass(frozen=True)
 class LaunchGaps:
     """Times of a step on the GPU without waits for data. step_seconds: from one step to the next. kernel_seconds: time
-    in which at least one kernel ran, from a profiler, in the same steps.
-
-    Raises ValueError unless both are above 0.
-    """
+    in which at least one kernel ran, from a profiler, in the same steps. Raises ValueError unless both are above 0."""
 
     step_seconds: float
     kernel_seconds: float
@@ -49,13 +46,9 @@ class LaunchGaps:
         """The largest gain of a CUDA graph: speed of a step without gaps over the present speed; 1 for no gain."""
         return max(1.0, self.step_seconds / self.kernel_seconds)
 
-    @property
-    def can_matter(self) -> bool:
-        return self.gap_share >= MATTERS
-
     def sentence(self) -> str:
         percent, gain = f"{100 * self.gap_share:.1f} %", f"{self.most_gain:.2f} x at most"
-        if not self.can_matter:
+        if self.gap_share < MATTERS:
             return (
                 f"no kernel runs in only {percent} of a step: a CUDA graph cannot matter ({gain}), nor can compile by "
                 "closing gaps"
@@ -69,11 +62,6 @@ class LaunchGaps:
 
 GROUPS = ("contraction", "normalisation", "element-wise", "copies", "optimizer", "rest")
 """normalisation: also reductions and pooling. copies: also fills. rest: launches, allocations, unknown operations."""
-
-_OPTIMIZER_STEP = "Optimizer.step"
-"""Prefix of the ranges of torch.optim's steps in a profile."""
-_BACKWARD = "autograd::engine"
-"""Prefix of the ranges of a backward in a profile."""
 
 
 def _words(*words: str) -> re.Pattern[str]:
@@ -162,8 +150,8 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 def _begins_of_updates(events: list[Any]) -> dict[int, float]:
     """Start of the update in each optimizer step, by the id of its range: after the closure, in which Lightning's
     automatic optimization runs forward and backward."""
-    backwards = [event.time_range for event in events if event.name.startswith(_BACKWARD)]
-    steps = {id(event): event.time_range for event in events if event.name.startswith(_OPTIMIZER_STEP)}
+    backwards = [event.time_range for event in events if event.name.startswith("autograd::engine")]
+    steps = {id(event): event.time_range for event in events if event.name.startswith("Optimizer.step")}
     return {
         step: max([span.start, *(back.end for back in backwards if span.start <= back.start < span.end)])
         for step, span in steps.items()

@@ -51,8 +51,7 @@ class DeviceLaps:
                 stamps.append(stamps[-1] + seconds)
 
     def busy_seconds(self) -> float:
-        """Seconds that the device has computed so far; waits for a GPU. Without a device: seconds that the host
-        computed."""
+        """Seconds that the device has computed so far, on a CPU those of the training steps; waits for a GPU."""
         if self._simulated is not None:
             return float(self._simulated.timeline.busy_seconds)
         if self._busy_clock is not None:

@@ -1,6 +1,6 @@
 """Splits the time of the main process in a step by Lightning's actions."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 
 from lightning.pytorch import Trainer
@@ -19,21 +19,21 @@ class Phases:
         self._before = dict(self._clock.own_seconds)
 
     def seconds(self, trainer: Trainer) -> dict[str, float]:
-        is_save, phases = saves(trainer), Counter[str]()
+        is_save, phases = saves(trainer), defaultdict[str, float](float)
         for action, seconds in self._clock.own_seconds.items():
-            phases[phase_of(action, is_save)] += seconds - self._before.get(action, 0.0)  # type: ignore[assignment]
+            phases[phase_of(action, is_save)] += seconds - self._before.get(action, 0.0)
         return dict(phases)
 
 
 def phase_of(action: str, is_save: Callable[[str], bool]) -> str:
     """Name of the phase that an action belongs to. is_save: see `hook_timer.saves`."""
-    callback = action.removeprefix(CALLBACK).partition("{")[0].partition(".")[0] if action.startswith(CALLBACK) else ""
     if action == FETCH:
         return "fetch"
     if is_save(action):
         return "checkpoint"
     if action.startswith(LOGGER):
         return "logging"
-    if callback in ("Rehearsal", "FitTimer"):
-        return "device"
-    return f"callback {callback}" if callback else "step"
+    if not action.startswith(CALLBACK):
+        return "step"
+    callback = action.removeprefix(CALLBACK).partition("{")[0].partition(".")[0]
+    return "device" if callback in ("Rehearsal", "FitTimer") else f"callback {callback}"

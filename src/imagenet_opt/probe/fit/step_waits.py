@@ -11,8 +11,8 @@ class StepWaits:
     """places: number of waits by "operation at file:line". num_ordinary: number of counted steps.
 
     simulated: the callback of a simulated device, which counts by itself, or None. sees_gpu: whether to count waits for
-    a GPU, from the end of one fetch to the start of the next. is_ordinary: whether the last step read no metrics, as
-    logging steps do.
+    a GPU, from the end of one fetch to the start of the next fetch. is_ordinary: False after a logging step, which
+    reads metrics.
     """
 
     def __init__(self, clock: HookTimer, simulated: Any, *, sees_gpu: bool) -> None:
@@ -28,7 +28,7 @@ class StepWaits:
             clock.stopped.append(self._fetch_ends)
 
     def note(self) -> None:
-        """Call at the start of a step: adds the waits of the last step if that was ordinary."""
+        """Call at the start of a step: adds the waits of the last step, if the last step was ordinary."""
         waits = self._waits if self._simulated is None else self._simulated.waits
         if waits is None:
             return

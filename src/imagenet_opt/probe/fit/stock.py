@@ -6,7 +6,7 @@ from imagenet_opt.data.batch import Batch
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS
 
 _MOST_TAKEN = 0.05
-"""Share of the timed batches that may have been prefetched; the rate is too high by at most this share. Our choice."""
+"""Share of the timed batches that may have been prefetched: our choice. The rate is too high by at most this share."""
 
 
 class Stock:
@@ -61,8 +61,8 @@ def num_ready(loader: Any) -> int:
 
 
 def images_ahead(batch: Batch, loader: Any) -> int:
-    """Images in preparation when a batch is delivered: in prefetched batches and in files read ahead. With slow
-    storage these arrive in bursts, so a measurement must last longer."""
+    """Images in preparation when a batch is delivered: in prefetched batches and in files read ahead. From slow storage
+    these images arrive in bursts, so a measurement must last longer."""
     workers: Any = getattr(loader, "loader", None)
     if workers is None:
         return 0
@@ -72,6 +72,6 @@ def images_ahead(batch: Batch, loader: Any) -> int:
 
 
 def batches_per_round(num_workers: int, num_parts: int) -> int:
-    """Batches that arrive together, at least 1: all workers finish theirs at about the same time, and a large batch is
-    made of `num_parts` parts, one after the other from different workers."""
+    """Batches that arrive together, at least 1: all workers finish at about the same time, and a large batch consists
+    of `num_parts` parts from different workers."""
     return max(1, -(-num_workers // num_parts))

@@ -168,7 +168,7 @@ class Files:
         if num_warm := len(self._warm):
             with announced(1) as announce:
                 announce(f"reading {num_warm} files into memory")
-                self.samples.bring(self._warm, least=num_warm, seconds=0.0)
+                self.samples.read_into_memory(self._warm, least=num_warm, seconds=0.0)
 
     def most(self, setting: Setting) -> int:
         """Largest number of batches per worker in a turn; each file on storage is read at most once per turn."""

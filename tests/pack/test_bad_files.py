@@ -12,11 +12,7 @@ import pytest
 
 from imagenet_opt.data.decode.decoder import Decoder
 from imagenet_opt.data.index.shard_index import open_shards
-from imagenet_opt.errors import (
-    BadSample,
-    DataError,
-    PackStopped,
-)
+from imagenet_opt.errors import BadSample, DataError, PackStopped
 from imagenet_opt.pack.image import Encoding, prepare
 from imagenet_opt.pack.layouts import open_train
 from imagenet_opt.pack.pack import pack

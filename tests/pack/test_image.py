@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from imagenet_opt.errors import (
-    BadSample,
-)
+from imagenet_opt.errors import BadSample
 from imagenet_opt.pack.image import Encoding, prepare
 from tests.pack.packs import jpeg, png
 

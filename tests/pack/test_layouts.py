@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from imagenet_opt.data.index.shard_index import open_shards
-from imagenet_opt.errors import (
-    ClassMismatch,
-    ConfigError,
-    DataError,
-    EmptyClass,
-)
+from imagenet_opt.errors import ClassMismatch, ConfigError, DataError, EmptyClass
 from imagenet_opt.pack.pack import pack
 from tests.pack.packs import SMALL, jpeg, names_of, read, rejected, small_tree, tree
 
@@ -146,11 +141,7 @@ def test_an_archive_without_images_is_named(tmp_path: Path) -> None:
         (KAGGLE.replace("n02 9", "n09 9"), ClassMismatch, "names 1 classes that the training images do not have"),
         (PLAIN.replace("\tn01", ""), ConfigError, "line 4: expected FILE CLASS, found 'ILSVRC2012_val_00000003.JPEG'"),
         (PLAIN.partition("\n")[2], ConfigError, "no class for 1 of 3 images in "),
-        (
-            PLAIN + "val/ILSVRC2012_val_00000001.JPEG n01",
-            ConfigError,
-            "line 5: 'val/ILSVRC2012_val_00000001.JPEG'",
-        ),
+        (PLAIN + "val/ILSVRC2012_val_00000001.JPEG n01", ConfigError, "line 5: 'val/ILSVRC2012_val_00000001.JPEG'"),
         (PLAIN.replace("n01", "n\x1b[2J"), ClassMismatch, r"such as 'n\x1b[2J'"),
         (PLAIN + "\0\x1b", ConfigError, r"line 5: expected FILE CLASS, found '\x00\x1b'"),
         ("ImageId,x\n" + "y" * 200_000, ConfigError, "line 2: expected FILE CLASS, found 'yyy"),

@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.data.index.shard_index import open_shards
-from imagenet_opt.errors import (
-    ConfigError,
-    ShardMismatch,
-)
+from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.pack.pack import Packed, pack
 from imagenet_opt.pack.pack_lock import CLAIM
 from imagenet_opt.pack.plan import PackOptions

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from imagenet_opt.data.index.shard_index import open_shards
-from imagenet_opt.errors import (
-    ShardMismatch,
-)
+from imagenet_opt.errors import ShardMismatch
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.plan import PackOptions
 from imagenet_opt.pack.verify import verify

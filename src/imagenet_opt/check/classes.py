@@ -58,9 +58,7 @@ def _imagenet_classes(train: Split) -> CheckResult:
         kind = "all with WordNet names" if named == num else f"{num - named} without a WordNet name"
         return CheckResult("ImageNet's classes", "ok", f"{NUM_CLASSES} classes, {kind}")
     return CheckResult(
-        "ImageNet's classes",
-        "warning",
-        f"{num} classes, not {NUM_CLASSES}: a part of ImageNet, or folders are missing",
+        "ImageNet's classes", "warning", f"{num} classes, not {NUM_CLASSES}: a part of ImageNet, or folders are missing"
     )
 
 

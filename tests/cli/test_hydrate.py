@@ -19,7 +19,7 @@ from imagenet_opt.hydrate.hydrate import Tally, hydrate
 from imagenet_opt.hydrate.journal import Journal
 from suites.faults.flaky_folder import flaky_folder, tell
 from suites.faults.not_tried import NotTried
-from tests.cli.hydrations import part_of
+from tests.cli.hydrations import write_split
 from tests.processes import Forked
 
 
@@ -157,13 +157,13 @@ def test_when_all_files_fail_the_storage_has(tmp_path: Path, monkeypatch: pytest
     def fail(*arguments: object) -> int:
         raise OSError(errno.EIO, "Input/output error")
 
-    part = part_of(tmp_path, 40)
+    journal = write_split(tmp_path, 40)
     opened = open
     monkeypatch.setattr(os, "open", fail)
     monkeypatch.setattr("builtins.open", lambda file, *a, **k: fail() if "JPEG" in str(file) else opened(file, *a, **k))
     with pytest.raises(StorageFailed, match=r"have failed for 0\.01 s \(.* and others\): Input/output error"):
-        hydrate([part], Tally(), in_flight=8, patience=0.01)
-    assert len(part.journal.left) == 40
+        hydrate([journal], Tally(), in_flight=8, patience=0.01)
+    assert len(journal.left) == 40
 
 
 def test_one_file_that_fails_on_a_fuse_mount_is_listed(

@@ -17,7 +17,7 @@ from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.hydrate import lustre
 from imagenet_opt.hydrate.hydrate import Tally, hydrate
-from tests.cli.hydrations import part_of
+from tests.cli.hydrations import write_split
 
 LFS = """#!{python}
 import os, sys
@@ -61,11 +61,11 @@ def write_lfs(folder: Path, *, refuses: bool = False) -> None:
 
 def test_lustre_is_asked_to_bring_released_files_back(tmp_path: Path, bin_folder: Path) -> None:
     write_lfs(bin_folder)
-    part = part_of(tmp_path, 7, size=100)
+    journal = write_split(tmp_path, 7, size=100)
     for i in (1, 4, 5):
         (bin_folder / f"{i:04d}.JPEG").write_text("...")  # released
     done: list[int] = []
-    lustre.restore(part.files, range(7), in_flight=4, on_done=done.append, wait_seconds=0)
+    lustre.restore(journal.files, range(7), in_flight=4, on_done=done.append, wait_seconds=0)
     assert sorted(done) == list(range(7))
     asked = (bin_folder / "asked").read_text().splitlines()
     assert asked[:3] == ["hsm_state 4", "hsm_restore 1", "hsm_state 1"]
@@ -74,10 +74,10 @@ def test_lustre_is_asked_to_bring_released_files_back(tmp_path: Path, bin_folder
 
 def test_what_lfs_may_not_do_is_read(tmp_path: Path, bin_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_lfs(bin_folder, refuses=True)
-    part, tally = part_of(tmp_path, 6, size=100), Tally()
+    journal, tally = write_split(tmp_path, 6, size=100), Tally()
     (bin_folder / "0003.JPEG").write_text("...")
-    hydrate([part], tally, in_flight=3, patience=1)
-    assert (tally.num_files, tally.num_bytes, len(part.journal.left)) == (6, 600, 0)
+    hydrate([journal], tally, in_flight=3, patience=1)
+    assert (tally.num_files, tally.num_bytes, len(journal.left)) == (6, 600, 0)
     assert "Cannot send HSM request" in caplog.text and "reading the remaining files instead" in caplog.text
 
 
@@ -87,9 +87,9 @@ def test_files_that_do_not_come_back_are_given_up(tmp_path: Path, bin_folder: Pa
         '#!/bin/sh\n[ $1 = hsm_restore ] || echo "$2: (0x0000000d) released exists archived, archive_id:1"\n'
     )
     file.chmod(0o755)
-    part = part_of(tmp_path, 1)
+    journal = write_split(tmp_path, 1)
     with pytest.raises(lustre.LfsFailed, match="Lustre restored no file for 0 s"):
-        lustre.restore(part.files, [0], in_flight=4, on_done=lambda i: None, wait_seconds=0, patience=0)
+        lustre.restore(journal.files, [0], in_flight=4, on_done=lambda i: None, wait_seconds=0, patience=0)
 
 
 def test_verify_counts_what_lustre_released_and_forgets_it(

@@ -44,7 +44,7 @@ for file in files:
 
 @pytest.fixture
 def bin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A PATH with room for an `lfs`, on a mount that says lustre."""
+    """A folder on PATH for a fake `lfs`; the mount claims to be Lustre."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
@@ -59,7 +59,7 @@ def write_lfs(folder: Path, *, refuses: bool = False) -> None:
     file.chmod(file.stat().st_mode | stat.S_IXUSR)
 
 
-def test_lustre_is_asked_to_bring_released_files_back(tmp_path: Path, bin_folder: Path) -> None:
+def test_lfs_restores_released_files(tmp_path: Path, bin_folder: Path) -> None:
     write_lfs(bin_folder)
     journal = write_split(tmp_path, 7, size=100)
     for i in (1, 4, 5):
@@ -72,7 +72,7 @@ def test_lustre_is_asked_to_bring_released_files_back(tmp_path: Path, bin_folder
     assert sum(int(line.split()[1]) for line in asked if line.startswith("hsm_restore")) == 3
 
 
-def test_what_lfs_may_not_do_is_read(tmp_path: Path, bin_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_are_read_when_lfs_is_refused(tmp_path: Path, bin_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_lfs(bin_folder, refuses=True)
     journal, tally = write_split(tmp_path, 6, size=100), Tally()
     (bin_folder / "0003.JPEG").write_text("...")
@@ -81,7 +81,7 @@ def test_what_lfs_may_not_do_is_read(tmp_path: Path, bin_folder: Path, caplog: p
     assert "Cannot send HSM request" in caplog.text and "reading the remaining files instead" in caplog.text
 
 
-def test_files_that_do_not_come_back_are_given_up(tmp_path: Path, bin_folder: Path) -> None:
+def test_restoring_ends_when_no_file_is_restored(tmp_path: Path, bin_folder: Path) -> None:
     file = bin_folder / "lfs"
     file.write_text(
         '#!/bin/sh\n[ $1 = hsm_restore ] || echo "$2: (0x0000000d) released exists archived, archive_id:1"\n'
@@ -92,7 +92,7 @@ def test_files_that_do_not_come_back_are_given_up(tmp_path: Path, bin_folder: Pa
         lustre.restore(journal.files, [0], in_flight=4, on_done=lambda i: None, wait_seconds=0, patience=0)
 
 
-def test_verify_counts_what_lustre_released_and_forgets_it(
+def test_verify_counts_released_files_and_marks_them_as_not_done(
     tiny_root: Path, words: list[str], bin_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(words)
@@ -101,9 +101,9 @@ def test_verify_counts_what_lustre_released_and_forgets_it(
     os.truncate(released, 100_000)  # no blocks, as a released file
     capsys.readouterr()
     main([*words, "--verify"])
-    said = capsys.readouterr().out
-    assert f"{tiny_root}/train: Lustre does not hold the data of 1 of 12 files; the same command again brings" in said
-    assert f"{tiny_root}/val: Lustre does not hold the data of 0 of 12 files\n" in said
+    output = capsys.readouterr().out
+    assert f"{tiny_root}/train: Lustre does not hold the data of 1 of 12 files; the same command again brings" in output
+    assert f"{tiny_root}/val: Lustre does not hold the data of 0 of 12 files\n" in output
     main(words)
     assert "hydrated 1 files, 0.10 MB" in capsys.readouterr().out
 

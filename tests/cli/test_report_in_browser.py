@@ -25,11 +25,11 @@ EVIL = "</script><script>document.title='owned'</script><img src=x onerror=\"doc
 
 
 def evil_run(folder: Path) -> Path:
-    """All that comes from files would like to be HTML."""
+    """A run whose files hold HTML in every text."""
     finding = Finding(EVIL, True, EVIL, EVIL, (EVIL,), (EVIL,), 2.0)
     texts = {key: {EVIL: EVIL} for key in ("machine", "versions", "config")}
-    given = texts | {"sentence": EVIL, "command": EVIL, "date": EVIL, "simulated": EVIL, "next_stage": EVIL}
-    write_run(folder, findings=(finding,), phases={EVIL: 0.1}, facts=make_facts(cold_evidence=EVIL), **given)
+    values = texts | {"sentence": EVIL, "command": EVIL, "date": EVIL, "simulated": EVIL, "next_stage": EVIL}
+    write_run(folder, findings=(finding,), phases={EVIL: 0.1}, facts=make_facts(cold_evidence=EVIL), **values)
     (folder / ".hydra/config.yaml").write_text(f"data:\n  root: {json.dumps(EVIL)}\n")
     return folder
 
@@ -45,7 +45,7 @@ def test_no_text_of_a_file_becomes_markup(tmp_path: Path) -> None:
 
 @pytest.fixture
 def in_browser(tmp_path: Path) -> Callable[[Path], str]:
-    """What a page becomes in a browser, in which it says nothing on the console."""
+    """A function that opens a page and returns its HTML; fails if the page writes to the console."""
     if CHROMIUM is None:
         pytest.skip("no Chromium or Chrome is installed (Debian: apt-get install chromium): figures are not drawn")
 
@@ -59,7 +59,9 @@ def in_browser(tmp_path: Path) -> Callable[[Path], str]:
     return opened
 
 
-def test_a_browser_draws_every_figure_without_a_complaint(tmp_path: Path, in_browser: Callable[[Path], str]) -> None:
+def test_a_browser_draws_every_figure_without_console_messages(
+    tmp_path: Path, in_browser: Callable[[Path], str]
+) -> None:
     folder = evil_run(tmp_path / "a<script>b")
     report(folder, "--baseline", folder)
     html = in_browser(folder / "report.html")

@@ -44,7 +44,7 @@ def test_each_difference_is_named_by_shard_and_sample(out: Path) -> None:
     assert len(lines) == 5
 
 
-def test_a_name_that_is_no_text_can_be_told(tmp_path: Path) -> None:
+def test_a_name_that_is_no_text_can_be_printed(tmp_path: Path) -> None:
     root = small_tree(tmp_path / "data")
     tree(root, {f"train/a/{os.fsdecode(bytes([255]))}.JPEG": jpeg(seed=99), "train/b/\n\x1b.JPEG": jpeg(seed=98)})
     pack(root, tmp_path / "out", PackOptions())

@@ -40,7 +40,7 @@ def find_twins(
     values, counts = np.unique(np.concatenate(sizes), return_counts=True)
     shared = np.intersect1d(wanted[wanted > 0], values[counts > 1])
     candidates = [np.flatnonzero(np.isin(of_split, shared)) for of_split in sizes]
-    total = sum(len(found) for index, found in zip(splits, candidates, strict=True) if isinstance(index, FileIndex))
+    total = sum(len(files) for index, files in zip(splits, candidates, strict=True) if isinstance(index, FileIndex))
     done = 0
 
     def advance() -> None:

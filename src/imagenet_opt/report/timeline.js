@@ -55,16 +55,16 @@
 
   // Start and end of the visible events of a kind; if there are too many, the longest.
   function spans(kept, from, to, most) {
-    const ends = arrays[kept.x], found = [];
+    const ends = arrays[kept.x], shown = [];
     for (let place = 0; place < ends.length; place += 3)
-      if (ends[place] <= to && ends[place + 1] >= from) found.push([ends[place], ends[place + 1]]);
-    if (found.length <= most) return found;
-    return found.sort((one, other) => other[1] - other[0] - one[1] + one[0]).slice(0, most);
+      if (ends[place] <= to && ends[place + 1] >= from) shown.push([ends[place], ends[place + 1]]);
+    if (shown.length <= most) return shown;
+    return shown.sort((span, other) => other[1] - other[0] - span[1] + span[0]).slice(0, most);
   }
 
   function lane(kept, from, to) {
-    const found = spans(kept, from, to, plan.mostPoints);
-    return {x: found.flatMap(([begin, end]) => [begin, end, null]), y: found.flatMap(() => Array(3).fill(kept.y))};
+    const shown = spans(kept, from, to, plan.mostPoints);
+    return {x: shown.flatMap(([begin, end]) => [begin, end, null]), y: shown.flatMap(() => Array(3).fill(kept.y))};
   }
 
   function title(from, to) {
